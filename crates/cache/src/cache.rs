@@ -8,13 +8,14 @@ use crate::commit::{Committer, Synced};
 use crate::direct;
 use crate::error::CacheError;
 use crate::fetch::Fetcher;
+use crate::named::Lost;
 use crate::page::Dirt;
 use crate::pages::{Key, PageChange, PendingCut};
 use crate::plant::is_refused;
 use crate::recover::Recovered;
 use crate::rescue::{Rescuer, delete_unfinished};
 use crate::scan::Scan;
-use crate::seek::Wanted;
+use crate::seek::{CountBehind, Wanted};
 use crate::settings::{FetchMode, Settings};
 use crate::shared::{Shared, State};
 use crate::status::{Counters, Status};
@@ -434,6 +435,23 @@ impl Cache {
         self.parts.fetcher.seeker().seek(object, pages, wanted, then);
     }
 
+    /// How many of `pages` are data; `None` where that is hidden, and `behind` gives up.
+    pub fn count(
+        &self,
+        object: ObjectId,
+        pages: Range<PageNo>,
+        behind: CountBehind,
+        then: Completion<Option<u64>>,
+    ) {
+        self.parts.fetcher.seeker().count(object, pages, behind, then);
+    }
+
+    /// How many of `pages` have changes in memory that are not stored: these are data. Does no I/O.
+    pub fn dirty_pages(&self, object: ObjectId, pages: Range<PageNo>) -> u64 {
+        let state = self.parts.shared.state();
+        state.pages.range(object, pages).filter(|(_, entry)| entry.group().is_some()).count() as u64
+    }
+
     /// In `FetchMode::Blocking`, completes once every page that this range covers only in part is in memory; else at once.
     pub fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: Completion<()>) {
         match self.parts.shared.settings().fetch {
@@ -622,6 +640,8 @@ impl Cache {
             match stuck.filter(|_| progress == Progress::Idle && buffer.is_growing()) {
                 Some(error) if error.is_full() => checkpointer.write_all_back()?,
                 Some(error) => return Err(error.into()),
+                // It is logged again before the log comes around, and then all of the buffer is used.
+                None if progress == Progress::Idle && shared.state().pages.has_lost() => break,
                 None => {}
             }
         }
@@ -633,7 +653,7 @@ impl Cache {
 
     /// Objects that grew with pages which were written [directly](Change::WriteDirect) and which a crash took, and their first such
     /// pages: whoever knows how long they are makes them end there, has that made durable, and then
-    /// [says so](Cache::forget_lost). The buffer keeps what tells of them until then.
+    /// [says so](Cache::forget_lost). The buffer keeps what tells of them until then, or until their volume is deleted.
     pub fn lost(&self) -> Vec<(ObjectId, PageNo)> {
         self.parts.shared.state().pages.lost().collect()
     }
@@ -643,6 +663,19 @@ impl Cache {
         let mut state = self.parts.shared.state();
         state.pages.forget_lost(object);
         self.parts.committer.release_groups(&mut state);
+    }
+
+    /// Keeps what is [lost](Cache::lost) by another buffer, whose place this one takes. Durable on return.
+    pub fn take_over_lost(&self, lost: &[(ObjectId, PageNo)]) -> Result<(), CacheError> {
+        let Parts { shared, committer, .. } = &*self.parts;
+        let (mut state, buffer) = (shared.state(), shared.buffer());
+        for &(object, from) in lost {
+            let mut one = Lost { from, lsn: buffer.appended(), group: GroupNo(0), is_cut: false };
+            one.group = buffer.append_merged(one.lsn, &[one.record(object)])?;
+            state.pages.take_over_lost(object, one);
+        }
+        drop(state);
+        committer.commit_now().map(drop)
     }
 
     /// The store below: for its counters.

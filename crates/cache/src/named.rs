@@ -6,7 +6,7 @@
 
 use crate::error::CacheError;
 use crate::pages::{Key, LOOK_PAGES};
-use buffer::GroupNo;
+use buffer::{GroupNo, Record};
 use device::{Lsn, ObjectId, PageNo, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -38,8 +38,19 @@ struct Grown {
 pub(crate) struct Lost {
     /// The first page that is gone.
     pub(crate) from: PageNo,
+    /// What wrote that page.
+    pub(crate) lsn: Lsn,
     /// The oldest group that says so.
     pub(crate) group: GroupNo,
+    /// The object ends there by a newer change, which is not durable yet.
+    pub(crate) is_cut: bool,
+}
+
+impl Lost {
+    /// The record that makes the next start find the same page gone.
+    pub(crate) fn record(&self, object: ObjectId) -> Record<'static> {
+        Record::Direct { object, from: self.from, to: PageNo(self.from.0 + 1), grows: true }
+    }
 }
 
 impl Named {
@@ -152,7 +163,7 @@ impl Named {
                     Ok(Some(from)) => {
                         let groups = grown.range(from..).map(|(_, one)| one.group);
                         let group = groups.fold(one.group, GroupNo::min);
-                        lost.insert(object, Lost { from, group });
+                        lost.insert(object, Lost { from, lsn: one.lsn, group, is_cut: false });
                         break;
                     }
                     Ok(None) => {}

@@ -372,6 +372,29 @@ impl Pages {
         self.lost.iter().map(|(&object, lost)| (object, lost.from))
     }
 
+    /// Whether the log is needed for that alone.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// Objects whose loss the log says in a group before `limit`, and nothing newer settles.
+    pub(crate) fn lost_before(&self, limit: GroupNo) -> impl Iterator<Item = (ObjectId, Lost)> + '_ {
+        let stays = move |lost: &Lost| !lost.is_cut && lost.group < limit;
+        self.lost.iter().map(|(&object, &lost)| (object, lost)).filter(move |(_, lost)| stays(lost))
+    }
+
+    /// What is lost of an object stands in the log again, durably.
+    pub(crate) fn lost_was_relogged(&mut self, object: ObjectId, group: GroupNo) {
+        if let Some(lost) = self.lost.get_mut(&object) {
+            lost.group = group;
+        }
+    }
+
+    /// What another buffer said is lost.
+    pub(crate) fn take_over_lost(&mut self, object: ObjectId, lost: Lost) {
+        self.lost.insert(object, lost);
+    }
+
     /// It is durable that an object is shorter, or gone.
     pub(crate) fn forget_lost(&mut self, object: ObjectId) {
         self.lost.remove(&object);
@@ -559,6 +582,11 @@ impl Pages {
         });
         pending.push(cut);
         self.cuts_pending = self.cuts_pending + pending.len() - before;
+        // Logged again behind this cut, the loss would come back with it.
+        let lost = self.lost.get_mut(&object).filter(|lost| (cut.from..cut.to).contains(&lost.from));
+        if let Some(lost) = lost {
+            lost.is_cut = true;
+        }
         (reservations, waiters)
     }
 
@@ -609,6 +637,7 @@ impl Pages {
         for object in cut {
             self.cuts_pending -= self.cuts.remove(&object).map_or(0, |cuts| cuts.len());
         }
+        self.lost.retain(|object, _| object.volume != volume);
         let about = self.transfers.iter().filter(|one| one.what.volumes().contains(&volume));
         let about: Vec<Lsn> = about.map(|one| one.what.lsn).collect();
         reservations += about.into_iter().map(|lsn| self.drop_transfer(lsn)).sum::<u64>();

@@ -1,6 +1,6 @@
 //! Writing to the buffer again what needs its oldest groups and is not written back, so that the groups can go: pages
-//! that are still being written, which need not be written back over and over, and what is stuck, which would hold up
-//! everybody else.
+//! that are still being written, which need not be written back over and over, what is stuck, which would hold up
+//! everybody else, and what a crash took of files in a damaged volume.
 
 use crate::commit::Committer;
 use crate::direct;
@@ -27,6 +27,7 @@ struct Relogged {
     transfers: Vec<(Lsn, GroupNo)>,
     cuts: Vec<(ObjectId, Lsn, GroupNo)>,
     pages: Vec<(Key, GroupNo)>,
+    lost: Vec<(ObjectId, GroupNo)>,
 }
 
 /// Writes again what holds up the log.
@@ -51,13 +52,14 @@ impl Relogger {
         self.append_transfers(&state, &groups, &mut relogged)?;
         relogged.cuts.extend(self.append_cuts(&state, &groups)?);
         relogged.pages = self.append_pages(&state, &groups, now)?;
+        relogged.lost = self.append_lost(&state, &groups)?;
         for &(key, group) in &relogged.pages {
             if state.pages.page_was_logged(key) {
                 state.syncs.logged_again(group);
             }
         }
         let count = relogged.transfers.len() + relogged.pages.len() + relogged.cuts.len();
-        if count == 0 {
+        if count + relogged.lost.len() == 0 {
             return Ok(false);
         }
         state.counters.pages_relogged += count as u64;
@@ -74,6 +76,7 @@ impl Relogger {
         for (object, lsn, group) in relogged.cuts {
             state.pages.cut_was_relogged(object, lsn, group);
         }
+        relogged.lost.into_iter().for_each(|(object, group)| state.pages.lost_was_relogged(object, group));
         self.committer.release_groups(&mut state);
         Ok(true)
     }
@@ -179,6 +182,22 @@ impl Relogger {
         for (object, cut) in state.pages.cuts().filter(alone).take(STEP) {
             if let Some(group) = self.append_again(state, cut.lsn, &[cut_record(object, &cut)])? {
                 appended.push((object, cut.lsn, group));
+            }
+        }
+        Ok(appended)
+    }
+
+    /// What a crash took of objects that nobody could let end before it.
+    fn append_lost(
+        &self,
+        state: &State,
+        groups: &Range<GroupNo>,
+    ) -> Result<Vec<(ObjectId, GroupNo)>, CacheError> {
+        let limit = GroupNo(groups.start.0 + (groups.end.0 - groups.start.0) / 2);
+        let mut appended = Vec::new();
+        for (object, lost) in state.pages.lost_before(limit).take(STEP) {
+            if let Some(group) = self.append_again(state, lost.lsn, &[lost.record(object)])? {
+                appended.push((object, group));
             }
         }
         Ok(appended)

@@ -31,6 +31,15 @@ pub enum Wanted {
     Hole,
 }
 
+/// What becomes of a count where a clone or a move that is not stored yet hides what there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CountBehind {
+    /// It waits, as a seek does.
+    Wait,
+    /// It ends, with `None`.
+    GiveUp,
+}
+
 /// Seeks that wait for a worker; each goes on where its last step ended.
 #[derive(Default)]
 pub(crate) struct Seeks {
@@ -45,8 +54,23 @@ struct Seek {
     object: ObjectId,
     /// What is still to be looked at.
     left: Range<PageNo>,
-    wanted: Wanted,
-    then: Completion<Option<PageNo>>,
+    what: What,
+}
+
+enum What {
+    First(Wanted, Completion<Option<PageNo>>),
+    /// All data, and how much of it was found so far.
+    Count(u64, CountBehind, Completion<Option<u64>>),
+}
+
+impl Seek {
+    /// Of a seek that found nothing all was looked at.
+    fn answer(self, found: Result<Option<PageNo>, CacheError>) {
+        match self.what {
+            What::First(_, then) => then(found),
+            What::Count(pages, _, then) => then(found.map(|_| Some(pages))),
+        }
+    }
 }
 
 impl Seeks {
@@ -61,8 +85,8 @@ impl Seeks {
 
     /// Fails every seek that waits: it will not be answered any more.
     pub(crate) fn refuse_all(&mut self, completions: &mut Completions) {
-        for Seek { then, .. } in self.queue.drain(..).chain(self.hidden.drain(..)) {
-            completions.push(move || then(Err(CacheError::Stopping)));
+        for seek in self.queue.drain(..).chain(self.hidden.drain(..)) {
+            completions.push(move || seek.answer(Err(CacheError::Stopping)));
         }
     }
 }
@@ -153,12 +177,27 @@ impl Seeker {
         wanted: Wanted,
         then: Completion<Option<PageNo>>,
     ) {
+        self.queue(Seek { object, left: pages, what: What::First(wanted, then) });
+    }
+
+    /// How many pages are data. Answered like a seek.
+    pub(crate) fn count(
+        &self,
+        object: ObjectId,
+        pages: Range<PageNo>,
+        behind: CountBehind,
+        then: Completion<Option<u64>>,
+    ) {
+        self.queue(Seek { object, left: pages, what: What::Count(0, behind, then) });
+    }
+
+    fn queue(&self, seek: Seek) {
         let mut state = self.shared.state();
         if state.is_stopping() {
             drop(state);
-            return then(Err(CacheError::Stopping));
+            return seek.answer(Err(CacheError::Stopping));
         }
-        state.seeks.queue.push_back(Seek { object, left: pages, wanted, then });
+        state.seeks.queue.push_back(seek);
         drop(state);
         self.shared.wake(Task::Fetch);
     }
@@ -171,12 +210,17 @@ impl Seeker {
         }
         let Some(mut seek) = state.seeks.queue.pop_front() else { return false };
         if state.pages.transfers().are_about(seek.object) {
+            if let What::Count(_, CountBehind::GiveUp, then) = seek.what {
+                drop(state);
+                then(Ok(None));
+                return true;
+            }
             let patience = self.shared.settings().store_patience;
             let given_up = state.retries.given_up(self.shared.now(), patience).cloned();
             match why_hidden(&state, seek.object, patience, given_up) {
                 Some(why) => {
                     drop(state);
-                    (seek.then)(Err(why));
+                    seek.answer(Err(why));
                 }
                 None => state.seeks.hidden.push_back(seek),
             }
@@ -194,15 +238,15 @@ impl Seeker {
             state.seeks.queue.push_back(seek);
             None
         } else {
-            Some(seek.then)
+            Some(seek)
         };
         let more = state.seeks.has_work();
         drop(state);
         if more {
             self.shared.wake(Task::Fetch);
         }
-        if let Some(then) = answered {
-            then(found);
+        if let Some(seek) = answered {
+            seek.answer(found);
         }
         true
     }
@@ -211,8 +255,14 @@ impl Seeker {
     fn look(&self, seek: &mut Seek, memory: Memory) -> Result<Option<PageNo>, CacheError> {
         let listed = self.shared.store_io().list(seek.object, seek.left.clone(), STEP_LEAVES)?;
         let (data, until) = memory.data(listed);
-        let found = first(&data, seek.left.start..until, seek.wanted);
+        let looked = seek.left.start..until;
         seek.left.start = until;
-        Ok(found)
+        match &mut seek.what {
+            What::First(wanted, _) => Ok(first(&data, looked, *wanted)),
+            What::Count(pages, ..) => {
+                *pages += data.len() as u64;
+                Ok(None)
+            }
+        }
     }
 }

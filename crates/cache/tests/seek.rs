@@ -3,7 +3,7 @@
 
 mod common;
 
-use cache::{Cache, Change, Cost, Reservation, Settings, Task, Wanted};
+use cache::{Cache, Change, Cost, CountBehind, Reservation, Settings, Task, Wanted};
 use common::Disks;
 use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
 use sim::SimClock;
@@ -75,6 +75,17 @@ impl Machine {
         let pages = PageNo(pages.start)..PageNo(pages.end);
         self.wait(cache, random, |then| cache.seek(OBJECT, pages, wanted, then)).map(|page| page.0)
     }
+
+    fn count(
+        &self,
+        cache: &Cache,
+        random: &mut Random,
+        pages: Range<u64>,
+        behind: CountBehind,
+    ) -> Option<u64> {
+        let pages = PageNo(pages.start)..PageNo(pages.end);
+        self.wait(cache, random, |then| cache.count(OBJECT, pages, behind, then))
+    }
 }
 
 /// What a change does to the set of pages with data: a page that is zeroed as a whole becomes a hole, one that is zeroed
@@ -142,6 +153,7 @@ fn change<'a>(random: &mut Random, bytes: &'a [u8]) -> Change<'a> {
 #[test]
 fn a_seek_finds_exactly_what_was_written_and_not_cut() {
     let bytes = vec![7; 9 * PAGE as usize];
+    let mut given_up = 0;
     for seed in 0..6 {
         let (machine, mut random) = (Machine::new(seed), Random::new(seed));
         let (mut cache, mut written) = (machine.open(), BTreeSet::new());
@@ -166,12 +178,21 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
                 _ => {
                     let from = random.below(PAGES);
                     let range = from..from + random.below(PAGES + 1 - from);
+                    let expected = written.range(range.clone()).count() as u64;
+                    let dirty = cache.dirty_pages(OBJECT, PageNo(range.start)..PageNo(range.end));
+                    assert!(dirty <= expected, "seed {seed}, step {step}: {dirty} dirty pages in {range:?}");
+                    let count = machine.count(&cache, &mut random, range.clone(), CountBehind::GiveUp);
+                    assert_eq!(count.unwrap_or(expected), expected, "seed {seed}, step {step}: in {range:?}");
+                    given_up += u64::from(count.is_none());
                     let data = machine.seek(&cache, &mut random, range.clone(), Wanted::Data);
                     let expected = range.clone().find(|page| written.contains(page));
                     assert_eq!(data, expected, "seed {seed}, step {step}: data in {range:?}");
                     let hole = machine.seek(&cache, &mut random, range.clone(), Wanted::Hole);
                     let expected = range.clone().find(|page| !written.contains(page));
                     assert_eq!(hole, expected, "seed {seed}, step {step}: a hole in {range:?}");
+                    let expected = written.range(range.clone()).count() as u64;
+                    let count = machine.count(&cache, &mut random, range.clone(), CountBehind::Wait);
+                    assert_eq!(count, Some(expected), "seed {seed}, step {step}: in {range:?}");
                 }
             }
         }
@@ -180,6 +201,7 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
             "seed {seed}: only {page_lsns} pages were written back, so memory alone answered"
         );
     }
+    assert!(given_up > 0, "no clone or move was waiting at a count");
 }
 
 #[test]

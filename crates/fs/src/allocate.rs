@@ -7,7 +7,7 @@
 use crate::arena::Transaction;
 use crate::cost;
 use crate::error::FsError;
-use crate::format::FILE_BYTES_MAX;
+use crate::format::{FILE_BYTES_MAX, Hot};
 use crate::fs::Core;
 use crate::fs::Fs;
 use crate::types::{Completion, Ino};
@@ -67,6 +67,11 @@ fn end_of(offset: u64, len: u64) -> Result<u64, FsError> {
     }
 }
 
+/// Where the zeros of a range end: what lies behind the file's end is zeros already, so the last page can go as a whole.
+fn last(hot: &Hot, end: u64) -> u64 {
+    if end >= hot.size() { hot.size().next_multiple_of(PAGE) } else { end }
+}
+
 impl Transaction<'_> {
     /// Zeros, size and times in one.
     pub(crate) fn allocate(
@@ -78,11 +83,10 @@ impl Transaction<'_> {
     ) -> Result<(), FsError> {
         let (offset, end) = (range.0, end_of(range.0, range.1)?);
         let (slot, mut hot) = self.find_file(ino)?;
-        // What lies behind the end is zeros already, so the last page can go as a whole.
-        let last = if end >= hot.size() { hot.size().next_multiple_of(PAGE) } else { end };
+        let last = last(&hot, end);
         if what != Allocate::Space && hot.is_written() && offset < last {
             self.also(Change::Zero { object: self.object(slot, &hot), offset, len: last - offset });
-            hot.charge_without(offset, last);
+            self.charge_without(slot, &mut hot, offset..last);
         }
         if size == Size::Grows && what != Allocate::Hole {
             hot.set_size(hot.size().max(end));
@@ -144,21 +148,31 @@ impl Fs {
         let found = end_of(offset, len).and_then(|end| {
             let state = self.core().read();
             let (slot, hot) = state.find_file(ino)?;
-            Ok((state.object(slot, &hot), pages(offset..end)))
+            Ok((state.object(slot, &hot), pages(offset..end), last(&hot, end)))
         });
-        let (object, pages) = match found {
+        let (object, pages, last) = match found {
             Ok(found) => found,
             Err(error) => return done(Err(error)),
         };
         let cost = cost::allocate(what != Allocate::Space && is_whole_pages(offset, len));
         let core = self.core().clone();
+        if what != Allocate::Space {
+            let core = core.clone();
+            return self.core().count_before(ino, offset..last.max(offset), move |counted| {
+                let change = move |tx: &mut Transaction<'_>| {
+                    tx.know(counted);
+                    tx.allocate(ino, what, range, size)
+                };
+                core.enter(cost, change, done);
+            });
+        }
         let change = move |space: Result<(), FsError>| match space {
             Ok(()) => core.enter(cost, move |tx| tx.allocate(ino, what, range, size), done),
             Err(error) => done(Err(error)),
         };
         let space = self.core().cache.settled_store().space().available();
         // Where there is space for the whole range nobody need know how much of it is there.
-        if what != Allocate::Space || pages.end.0 - pages.start.0 <= space {
+        if pages.end.0 - pages.start.0 <= space {
             return change(Ok(()));
         }
         let core = self.core().clone();

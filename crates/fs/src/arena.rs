@@ -1,6 +1,7 @@
 //! All metadata: the resident copy of object 0, and the one way to change it. A change is made at once in memory, recorded, and either
 //! given to the cache as one transaction or undone. It lives under the exclusive lock, so nobody sees it half done.
 
+use crate::counts::{Counted, Counts};
 use crate::error::FsError;
 use crate::format::{
     Cold, HEAP_LOG2_MIN, Header, Hot, INCOMPATIBLE_KNOWN, INODES_MAX, MAGIC, Owner, REGION_BYTES, Region,
@@ -178,13 +179,15 @@ pub(crate) struct State {
     /// Openers by slot, in memory only: nobody has a file open after a crash. Under a lock of its own, taken with
     /// the state's lock held (shared is enough), so that opening a file does not exclude readers.
     pub(crate) opens: Mutex<HashMap<u32, Opens>>,
+    /// In memory only, too: what a crash takes of it makes a charge no more exact than it was.
+    pub(crate) counts: Counts,
 }
 
 impl State {
     pub(crate) fn new(volume: VolumeId, arena: Arena) -> Result<State, FsError> {
         let owners = OwnerIndex::of(&arena)?;
         let numbers = Numbers::new(&arena.header().secret);
-        Ok(State { volume, arena, owners, numbers, opens: Mutex::default() })
+        Ok(State { volume, arena, owners, numbers, opens: Mutex::default(), counts: Counts::default() })
     }
 
     pub(crate) fn arena(&self) -> &Arena {
@@ -222,6 +225,8 @@ pub(crate) struct Transaction<'a> {
     owners_changed: bool,
     /// What the operation writes into a file, if it does.
     bytes: &'a [u8],
+    /// What a range that the operation removes was counted to hold.
+    counted: Option<Counted>,
     /// Changes of files' own bytes.
     data: SmallVec<[Change<'a>; 1]>,
     kept: bool,
@@ -238,12 +243,35 @@ impl<'a> Transaction<'a> {
     /// Begins a change at the time `now`, of an operation that writes `bytes` into a file, if it does.
     pub(crate) fn begin(state: &'a mut State, now: i64, bytes: &'a [u8]) -> Transaction<'a> {
         let (old, old_bytes, data) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
-        Transaction { state, now, old, old_bytes, owners_changed: false, bytes, data, kept: false }
+        Transaction {
+            state,
+            now,
+            old,
+            old_bytes,
+            owners_changed: false,
+            bytes,
+            counted: None,
+            data,
+            kept: false,
+        }
     }
 
     /// What the operation writes into a file.
     pub(crate) fn bytes_to_write(&self) -> &'a [u8] {
         self.bytes
+    }
+
+    /// Lets the operation know what it removes.
+    pub(crate) fn know(&mut self, counted: Option<Counted>) {
+        self.counted = counted;
+    }
+
+    pub(crate) fn take_counted(&mut self) -> Option<Counted> {
+        self.counted.take()
+    }
+
+    pub(crate) fn counts_mut(&mut self) -> &mut Counts {
+        &mut self.state.counts
     }
 
     /// Writes bytes of the arena. Only what differs is recorded.

@@ -3,6 +3,7 @@
 use crate::arena::{State, Transaction, within};
 use crate::attributes::{GROUP_EXECUTE, SETUID};
 use crate::cost;
+use crate::counts::touched;
 use crate::create::{New, SETGID};
 use crate::data;
 use crate::directory::Tree;
@@ -139,8 +140,21 @@ impl Fs {
     /// for the front end to ask for, by [`Privileges::Drop`]. An access ACL follows the mode.
     pub fn set_attributes(&self, ino: Ino, set: SetAttributes, done: Completion<Attributes>) {
         let size = self.core.read().find(ino).map_or(0, |(_, hot, _)| hot.size());
-        let shrinks = set.size.is_some_and(|after| after < size);
-        self.core.enter(cost::attributes(shrinks), move |tx| tx.set_attributes(ino, &set), done);
+        let after = set.size.unwrap_or(size);
+        let core = self.core.clone();
+        let enter = move |counted| {
+            let change = move |tx: &mut Transaction<'_>| {
+                tx.know(counted);
+                tx.set_attributes(ino, &set)
+            };
+            core.enter(cost::attributes(after < size), change, done);
+        };
+        match after > 0 && after < size {
+            true => {
+                self.core.count_before(ino, after..size.next_multiple_of(BLOCK_BYTES as u64), enter);
+            }
+            false => enter(None),
+        }
     }
 
     /// Makes a file, a directory, a FIFO or a socket. In a directory with setgid it gets the directory's group, and a
@@ -609,7 +623,7 @@ impl Core {
 
     /// Makes the change of `work` visible. What the reservation did not use is given back on return.
     fn commit<T>(
-        &self,
+        self: &Arc<Core>,
         mut reservation: Reservation,
         bytes: &[u8],
         cost: Cost,
@@ -626,6 +640,10 @@ impl Core {
         }
         drop(changes);
         tx.keep();
+        drop(tx);
+        let due = state.counts.take_due();
+        drop(state);
+        due.into_iter().for_each(|slot| self.count_anew(slot));
         Ok(value)
     }
 
@@ -694,9 +712,27 @@ impl Core {
         let (len, is_stream) = (bytes.len(), cost.direct > 0);
         let prepared = move |prepared: Result<(), CacheError>| match prepared {
             Err(error) => done(Err(error.into())),
-            Ok(()) => core.enter_with(bytes, cost, move |tx| tx.write_data(ino, offset, is_stream), done),
+            Ok(()) => {
+                let of = core.clone();
+                let write = move |tx: &mut Transaction<'_>| of.write_data(tx, ino, offset, is_stream);
+                core.enter_with(bytes, cost, write, done);
+            }
         };
         self.cache.prepare_write(object, offset, len, Box::new(prepared));
+    }
+
+    /// Writes the transaction's bytes into a file. Of one with holes, pages that are dirty in memory were charged before.
+    fn write_data(
+        &self,
+        tx: &mut Transaction<'_>,
+        ino: Ino,
+        offset: u64,
+        is_stream: bool,
+    ) -> Result<(), FsError> {
+        let pages = touched(offset..offset + tx.bytes_to_write().len() as u64);
+        let sparse = tx.find_file(ino).ok().filter(|(_, hot)| hot.is_sparse() && offset < hot.size());
+        let known = sparse.map_or(0, |(slot, hot)| self.cache.dirty_pages(tx.object(slot, &hot), pages));
+        tx.write_data(ino, offset, is_stream, known)
     }
 
     /// What a write may need, which may be one of a stream.
@@ -708,7 +744,12 @@ impl Core {
 
     /// A write of one piece where nothing has to be waited for: no copy of `bytes`, no completion. `None` where `write_from`
     /// must do it.
-    pub(crate) fn write_at_once(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Option<Result<(), FsError>> {
+    pub(crate) fn write_at_once(
+        self: &Arc<Core>,
+        ino: Ino,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Option<Result<(), FsError>> {
         let within = (offset % BLOCK_BYTES as u64) as usize;
         if bytes.is_empty() || bytes.len() > self.piece_bytes() - within || !self.cache.writes_at_once() {
             return None;
@@ -719,7 +760,7 @@ impl Core {
         let cost = self.write_cost(ino, offset, bytes.len());
         match self.cache.admit_at_once(cost) {
             Ok(reservation) => {
-                let write = |tx: &mut Transaction<'_>| tx.write_data(ino, offset, cost.direct > 0);
+                let write = |tx: &mut Transaction<'_>| self.write_data(tx, ino, offset, cost.direct > 0);
                 Some(self.commit(reservation?, bytes, cost, write))
             }
             Err(error) => Some(Err(error.into())),

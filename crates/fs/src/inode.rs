@@ -293,6 +293,7 @@ impl Transaction<'_> {
 
     fn free_inode(&mut self, slot: Slot) -> Result<(), FsError> {
         let (hot, kind) = self.used(slot)?;
+        self.counts_mut().forget(slot);
         match kind {
             Kind::File if hot.is_written() => self.also(Change::Delete { object: self.object(slot, &hot) }),
             Kind::File => {}

@@ -5,6 +5,8 @@ mod arena;
 mod attributes;
 mod check;
 mod cost;
+mod count;
+mod counts;
 mod create;
 mod data;
 mod directory;

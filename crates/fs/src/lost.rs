@@ -27,48 +27,46 @@ impl Transaction<'_> {
 }
 
 impl Core {
-    /// Lets files of this volume end where their bytes do. What is lost is forgotten once that is durable.
+    /// Lets files of this volume end where their bytes do. What is lost is forgotten once that is durable; of files that cannot be
+    /// changed now it stays known.
     pub(crate) fn end_lost(self: &Arc<Core>, volume: VolumeId) -> Result<(), FsError> {
-        let lost: Vec<_> =
-            self.cache.lost().into_iter().filter(|(object, _)| object.volume == volume).collect();
-        for &(object, page) in &lost {
-            let outcome = Arc::new(Mutex::new(None));
-            let told = outcome.clone();
-            let set = move |done| *told.lock().expect("nobody panics holding an outcome") = Some(done);
-            self.enter(cost::attributes(true), move |tx| tx.end_before(object, page), Box::new(set));
-            let done = || outcome.lock().expect("nobody panics holding an outcome").take();
-            step_until(&self.cache, done).ok_or(FsError::NoSpace)??;
+        let lost = self.cache.lost().into_iter().filter(|(object, _)| object.volume == volume);
+        let (mut ended, mut outcome) = (Vec::new(), Ok(()));
+        for (object, page) in lost {
+            match self.end_before(object, page) {
+                Ok(()) => ended.push(object),
+                Err(error) => outcome = Err(error),
+            }
         }
-        if !lost.is_empty() {
+        if !ended.is_empty() {
             let cache = Cache::clone(&self.cache);
             self.cache.sync_logged(Box::new(move |synced| {
                 if synced.is_ok() {
-                    lost.iter().for_each(|&(object, _)| cache.forget_lost(object));
+                    ended.iter().for_each(|&object| cache.forget_lost(object));
                 }
             }));
         }
-        Ok(())
+        outcome
+    }
+
+    fn end_before(self: &Arc<Core>, object: ObjectId, page: PageNo) -> Result<(), FsError> {
+        let outcome = Arc::new(Mutex::new(None));
+        let told = outcome.clone();
+        let set = move |done| *told.lock().expect("nobody panics holding an outcome") = Some(done);
+        self.enter(cost::attributes(true), move |tx| tx.end_before(object, page), Box::new(set));
+        let done = || outcome.lock().expect("nobody panics holding an outcome").take();
+        step_until(&self.cache, done).ok_or(FsError::NoSpace)?
     }
 }
 
 impl Fs {
     /// Lets files end where their bytes do after a crash, in volumes that are not opened, but were in use then: [`open`](Fs::open) does it
-    /// for its own, and comes first. A volume that is damaged stays as it is.
-    ///
-    /// # Errors
-    /// What keeps it from being changed.
-    pub fn end_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Result<(), FsError> {
+    /// for its own, and comes first. Returns the volumes that keep files from that, with the reason, as damage: the cache
+    /// [remembers](Cache::lost) what is lost there, and `open` fails for them.
+    #[must_use = "files of these volumes still have bytes that a crash took"]
+    pub fn end_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Vec<(VolumeId, FsError)> {
         let volumes: BTreeSet<VolumeId> = cache.lost().into_iter().map(|(object, _)| object.volume).collect();
-        for volume in volumes {
-            match Core::open(None, cache.clone(), volume, clock.clone()) {
-                Err(FsError::Corrupt { .. }) => cache
-                    .lost()
-                    .into_iter()
-                    .filter(|(object, _)| object.volume == volume)
-                    .for_each(|(object, _)| cache.forget_lost(object)),
-                opened => drop(opened?),
-            }
-        }
-        Ok(())
+        let end = |volume| Core::open(None, cache.clone(), volume, clock.clone());
+        volumes.into_iter().filter_map(|volume| Some((volume, end(volume).err()?))).collect()
     }
 }

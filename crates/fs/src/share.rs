@@ -47,7 +47,8 @@ impl Transaction<'_> {
     pub(crate) fn copy_range(&mut self, copied: Copied) -> Result<u64, FsError> {
         let Copied { from, offset, len, to, at } = copied;
         let (source, source_hot) = self.find_file(from)?;
-        let (slot, mut hot) = self.find_file(to)?;
+        let (slot, before) = self.find_file(to)?;
+        let mut hot = before;
         let len = len.min(source_hot.size().saturating_sub(offset));
         if len == 0 {
             return Ok(0);
@@ -64,11 +65,15 @@ impl Transaction<'_> {
             self.also(Change::Clone { transfer: Transfer { from, first, end, to, at: PageNo(at / PAGE) } });
             hot.set_size(hot.size().max(at + len));
             hot.set_written();
-            hot.charge(at, len as usize);
+            self.charge(slot, &before, &mut hot, at..at + len, 0);
+            self.counts_mut().removed(slot);
+            if source_hot.is_sparse() {
+                self.counts_mut().doubt(slot, pages, hot.charged_pages());
+            }
         } else {
             if hot.is_written() {
                 self.also(Change::Zero { object: self.object(slot, &hot), offset: at, len: pages * PAGE });
-                hot.charge_without(at, at + pages * PAGE);
+                self.charge_without(slot, &mut hot, at..at + pages * PAGE);
             }
             hot.set_size(hot.size().max(at + len));
         }

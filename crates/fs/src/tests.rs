@@ -4,6 +4,7 @@
 mod bench;
 mod directory;
 mod format;
+mod lost;
 mod machine;
 mod model;
 mod operations;

@@ -15,7 +15,7 @@ pub(crate) fn to_kernel(from: &Attributes) -> FileAttr {
     FileAttr {
         ino: INodeNo(from.ino.0),
         size: from.size,
-        blocks: from.stored_bytes.div_ceil(512),
+        blocks: blocks(from),
         atime: system_time(from.accessed),
         mtime: system_time(from.modified),
         ctime: system_time(from.changed),
@@ -28,6 +28,16 @@ pub(crate) fn to_kernel(from: &Attributes) -> FileAttr {
         rdev: from.device,
         blksize: BLOCK_SIZE,
         flags: 0,
+    }
+}
+
+/// `st_blocks`. `tar -S` takes a file that has none for one hole, without seeking; what was stored into a mapping of it may be in the
+/// kernel's memory only.
+fn blocks(from: &Attributes) -> u64 {
+    let stored = from.stored_bytes.div_ceil(512);
+    match from.kind {
+        Kind::File if from.size > 0 => stored.max(1),
+        _ => stored,
     }
 }
 

@@ -3,6 +3,7 @@ mod attributes;
 mod complaint;
 mod directory;
 mod errno;
+mod holes;
 mod kernel;
 mod latency;
 mod privileges;

@@ -9,6 +9,7 @@ mod completions;
 use crate::attributes::{absent, caller, file_type, generation, kind, permissions, set_time, to_kernel};
 use crate::directory::{Listed, Space, dots};
 use crate::errno::refused;
+use crate::holes::Holes;
 use crate::kernel::{KernelCache, ask_of_kernel};
 use crate::latency::{Class, Latencies, Timer, Traffic};
 use crate::privileges::{privileges, write_without_powers};
@@ -37,6 +38,7 @@ pub struct Server {
     latencies: Arc<Latencies>,
     traffic: Arc<Traffic>,
     kernel_cache: KernelCache,
+    pub(crate) holes: Arc<Holes>,
     /// How long the kernel may believe what we said.
     ttl: Duration,
 }
@@ -49,7 +51,7 @@ impl Server {
         traffic: Arc<Traffic>,
         kernel_cache: KernelCache,
     ) -> Server {
-        Server { fs, latencies, traffic, kernel_cache, ttl: kernel_cache.ttl() }
+        Server { fs, latencies, traffic, kernel_cache, holes: Arc::default(), ttl: kernel_cache.ttl() }
     }
 
     /// For an operation that ends in a completion.
@@ -452,7 +454,7 @@ impl Filesystem for Server {
     ) {
         let done = space::answer(self.timer(Class::Other), reply);
         match space::seek(offset, whence) {
-            Ok((offset, what)) => self.fs.seek(ino(number), offset, what, done),
+            Ok((offset, what)) => self.holes.seek(&self.fs, ino(number), offset, what, done),
             Err(error) => done(Err(error)),
         }
     }

@@ -1,7 +1,7 @@
 //! A mount: the kernel's side of the server.
 
 use crate::server::Server;
-use fuser::{Config, MountOption, SessionACL};
+use fuser::{Config, INodeNo, MountOption, SessionACL};
 use std::io;
 use std::path::Path;
 
@@ -37,7 +37,16 @@ pub fn mount(server: Server, dir: &Path, options: &Options) -> io::Result<Sessio
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(options.threads);
     config.clone_fd = options.threads > 1;
-    fuser::Session::new(server, dir, &config).map(Session)
+    let holes = server.holes.clone();
+    let session = fuser::Session::new(server, dir, &config)?;
+    if !options.read_only {
+        let kernel = session.notifier();
+        holes.start(move |ino, range| {
+            // One that fails is about a file that the kernel does not know, or the mount is gone.
+            let _ = kernel.inval_inode(INodeNo(ino.0), range.start as i64, (range.end - range.start) as i64);
+        })?;
+    }
+    Ok(Session(session))
 }
 
 impl Session {

@@ -40,7 +40,15 @@ pub struct Mounts(Vec<Mount>);
 impl Mounts {
     /// The mounts as they are now.
     pub fn now() -> Result<Mounts, HostError> {
-        let path = Path::new("/proc/self/mountinfo");
+        Mounts::read(Path::new("/proc/self/mountinfo"))
+    }
+
+    /// The mounts that another process sees, which may be in a mount namespace of its own.
+    pub fn of_process(pid: u32) -> Result<Mounts, HostError> {
+        Mounts::read(Path::new(&format!("/proc/{pid}/mountinfo")))
+    }
+
+    fn read(path: &Path) -> Result<Mounts, HostError> {
         let text = std::fs::read(path).map_err(|error| HostError::of(path, "reading it", error))?;
         Ok(Mounts::parse(&text))
     }

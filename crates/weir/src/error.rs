@@ -80,6 +80,8 @@ pub(crate) enum WeirError {
     Cache { path: PathBuf, source: CacheError },
     #[error("{}", about(path, source))]
     Fs { path: PathBuf, source: FsError },
+    #[error("{}: volume {volume}: {source}", path.display())]
+    Volume { path: PathBuf, volume: String, source: Box<FsError> },
     #[error("{}: lies on weir's own mount {}", path.display(), mount.display())]
     OnOwnMount { path: PathBuf, mount: PathBuf },
     #[error("{}: lies below the mount point {}", path.display(), dir.display())]
@@ -124,6 +126,12 @@ pub(crate) enum WeirError {
     Refused { dir: PathBuf, why: String, help: Option<String> },
     #[error("{}: unmounting: {why}", dir.display())]
     Unmount { dir: PathBuf, why: String },
+    #[error(
+        "{}: unmounted, but its file system is mounted on {}, too{}: until that is unmounted its daemon goes on, and what was \
+         synced is safe",
+        dir.display(), point.display(), of_process(*pid)
+    )]
+    StillMounted { dir: PathBuf, point: PathBuf, pid: Option<u32> },
     #[error("the process that replays failed: {status}")]
     ReplayFailed { status: String },
     #[error("{message}")]
@@ -284,6 +292,18 @@ impl WeirError {
                 "its process cannot be seen from here: ask again from where it was started".into()
             }
             WeirError::DaemonOfOther { owner, .. } => format!("ask user {owner} or root to do it").into(),
+            WeirError::Unmount { dir, .. } => {
+                format!("see who works there with `fuser -vm {}`, and try again", quoted(dir)).into()
+            }
+            WeirError::StillMounted { point, pid: None, .. } => {
+                format!("`weir unmount {}` writes everything back and ends it", quoted(point)).into()
+            }
+            WeirError::StillMounted { point, pid: Some(pid), .. } => format!(
+                "end that process, or run `nsenter --target {pid} --mount umount {}`; the daemon then writes everything back and \
+                 ends",
+                quoted(point)
+            )
+            .into(),
             WeirError::RunDirectory { dir, .. } if logs::is_roots(dir) => {
                 format!("make it: `install -d -o root -m 700 {}`; or mount with --foreground", quoted(dir)).into()
             }
@@ -357,6 +377,7 @@ impl WeirError {
             WeirError::Store { path, source } => return help_about_store(path, source),
             WeirError::Cache { source, .. } => return source.help(),
             WeirError::Fs { source, .. } => return source.help(),
+            WeirError::Volume { source, .. } => return source.help(),
             WeirError::MountPointMissing { .. }
             | WeirError::MountPointNotDirectory { .. }
             | WeirError::MountPointNotEmpty { .. }
@@ -375,12 +396,11 @@ impl WeirError {
             | WeirError::DaemonStopped { .. }
             | WeirError::DaemonSilent { .. }
             | WeirError::DaemonOfOther { .. }
+            | WeirError::Unmount { .. }
+            | WeirError::StillMounted { .. }
             | WeirError::RunDirectory { .. } => return self.help_about_daemon(),
             WeirError::Refused { help: Some(help), .. } => help.clone().into(),
             WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", quoted(dir)).into(),
-            WeirError::Unmount { dir, .. } => {
-                format!("see who works there with `fuser -vm {}`, and try again", quoted(dir)).into()
-            }
             WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")).into(),
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Trace(error) => return error.help(),
@@ -419,6 +439,10 @@ fn help_about_store(path: &Path, error: &StoreError) -> Option<Cow<'static, str>
 }
 
 /// An error of a layer below, with `path`, unless it begins with that itself.
+fn of_process(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (in the mount namespace of process {pid})"))
+}
+
 fn about(path: &Path, error: &dyn Display) -> String {
     let (path, error) = (path.display().to_string(), error.to_string());
     if error.starts_with(&path) { error } else { format!("{path}: {error}") }

@@ -14,7 +14,7 @@ use crate::format::{
 };
 use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
 use crate::size::Size;
-use crate::stack::{begin_anew, write_back};
+use crate::stack::{WrittenBack, begin_anew, write_back};
 use crate::volume::date;
 use buffer::{Buffer, Identity};
 use cache::UNFINISHED;
@@ -43,9 +43,9 @@ struct Old {
     /// Why what it held is lost; `None`: it is stored.
     lost: Option<WeirError>,
     bytes: Size,
-    /// What is in the store by now.
     store: StoreId,
-    newest: Lsn,
+    /// What is in the store by now.
+    written: WrittenBack,
     /// The store's volumes. All but the one whose records the buffer held are whole.
     volumes: Vec<String>,
 }
@@ -67,7 +67,9 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
     let made = ensure_kept(directory.as_deref(), &old)
         .and_then(|()| make(&plan, like, identity, &old, &mut undo))
         .and_then(|bytes| Media::find(&args.path, Some(plan.path())).map(|media| (bytes, media)))
-        .and_then(|(bytes, media)| Ok((bytes, begin_anew(&media, old.lost.is_some())?)));
+        .and_then(|(bytes, media)| {
+            Ok((bytes, begin_anew(&media, old.lost.is_none().then_some(&old.written))?))
+        });
     let (bytes, restored) = match made {
         Ok(made) => made,
         Err(error) => {
@@ -118,7 +120,7 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
         lost: None,
         bytes: BUFFER_DEFAULT,
         store: store.id(),
-        newest: store.newest_lsn(),
+        written: WrittenBack { newest: store.newest_lsn(), lost: Vec::new() },
         volumes: volumes
             .into_iter()
             .map(|volume| volume.name)
@@ -145,7 +147,7 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
     let bytes = media::open(&media.buffer, Access::Read).map(|disk| bytes_of(&disk));
     old.bytes = bytes.ok().filter(|bytes| *bytes >= BUFFER_MIN).unwrap_or(old.bytes);
     match written {
-        Ok(newest) => old.newest = newest,
+        Ok(written) => old.written = written,
         Err(error) if args.old.is_some() && error.is_of_another_buffer() => {
             return Err(error.not_its_buffer());
         }
@@ -169,7 +171,7 @@ fn make(
         }
         _ => make_buffer_disk(plan, undo)?,
     };
-    let newest = Lsn(old.newest.0 + GAP);
+    let newest = Lsn(old.written.newest.0 + GAP);
     Buffer::format_after(&disk, identity, newest)
         .map_err(|source| WeirError::Cache { path: plan.path().into(), source: source.into() })?;
     // The old one may go only after that.

@@ -5,10 +5,11 @@ use crate::epochs;
 use crate::error::WeirError;
 use crate::find_buffer;
 use crate::media::{self, Media};
+use crate::tell;
 use crate::volume;
 use buffer::{Buffer, BufferError};
 use cache::{Cache, Progress, Recovered, Settings, Task};
-use device::{BufferId, Clock, Device, Lsn, Overlay};
+use device::{BufferId, Clock, Device, Lsn, ObjectId, Overlay, PageNo};
 use fs::{Caller, Fs, PreloadedArena};
 use host::{Access, Account, Busy, Counted, ReadsNow, SystemClock, random_bytes};
 use std::path::Path;
@@ -79,8 +80,12 @@ impl Stack {
         let volume = volume::named(&store, &media.name, name)?;
         let begun = Instant::now();
         let fs = Fs::open_over(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
-            .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
-        end_lost(&media, &Arc::new(cache.clone()))?;
+            .map_err(|source| WeirError::Volume {
+                path: media.name.clone(),
+                volume: volume.name.clone(),
+                source: Box::new(source),
+            })?;
+        end_lost(&media, &store, &Arc::new(cache.clone()));
         (start.metadata, start.reads) = (begun.elapsed(), disks.store.reads.now());
         Ok(Stack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
     }
@@ -94,15 +99,23 @@ impl Stack {
     }
 }
 
+/// What is left of a buffer whose content was written back.
+#[derive(Debug)]
+pub(crate) struct WrittenBack {
+    /// Where its records end.
+    pub(crate) newest: Lsn,
+    /// What a crash took of files in volumes that are damaged: the next buffer has to keep it.
+    pub(crate) lost: Vec<(ObjectId, PageNo)>,
+}
+
 /// Writes back everything that the buffer of `media` holds, which stays as it is: a device that cannot be written any more, as at
-/// the end of its life, loses nothing. After a crash it holds what it did, and may be written back again. Returns where its records
-/// end.
-pub(crate) fn write_back(media: &Media) -> Result<Lsn, WeirError> {
+/// the end of its life, loses nothing. After a crash it holds what it did, and may be written back again.
+pub(crate) fn write_back(media: &Media) -> Result<WrittenBack, WeirError> {
     // What is written back must not be newer than what the buffer has after a crash. Where this fails there is nothing better to do
     // than to go on: should the power fail meanwhile, the store is ahead of the buffer, and the next start says so.
     let _ = make_durable(&media.buffer);
     let buffer = media::open(&media.buffer, Access::Read)?;
-    let Opened { cache, .. } = open_on(
+    let Opened { store, cache, .. } = open_on(
         media,
         open_disk(&media.store, Access::Write)?,
         Arc::new(Overlay::new(buffer)),
@@ -111,15 +124,27 @@ pub(crate) fn write_back(media: &Media) -> Result<Lsn, WeirError> {
         Which::Last,
     )?;
     let cache = Arc::new(cache);
-    end_lost(media, &cache)?;
+    let not_ended: Vec<VolumeId> = end_lost(media, &store, &cache);
     cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
-    Ok(cache.status().applied)
+    let lost = cache.lost().into_iter().filter(|(object, _)| not_ended.contains(&object.volume));
+    Ok(WrittenBack { newest: cache.status().applied, lost: lost.collect() })
 }
 
-/// Lets files end where their bytes do after a crash, in all volumes that are not open.
-fn end_lost(media: &Media, cache: &Arc<Cache>) -> Result<(), WeirError> {
+/// Lets files end where their bytes do after a crash, in all volumes that are not open. Warns of those that keep files from that, and
+/// returns them.
+fn end_lost(media: &Media, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    Fs::end_lost(cache, &clock).map_err(|source| WeirError::Fs { path: media.name.clone(), source })
+    let not_ended = Fs::end_lost(cache, &clock);
+    let volumes = store.describe_volumes();
+    for (id, why) in &not_ended {
+        let name = volumes.iter().find(|volume| volume.id == *id).map_or("", |volume| &volume.name);
+        tell(&format!(
+            "warning: {}: volume {name} cannot be mounted before it is repaired: a crash took the ends of files there, and they \
+             cannot be made shorter ({why}); other volumes work, and `weir volume delete` removes this one",
+            media.name.display()
+        ));
+    }
+    not_ended.into_iter().map(|(id, _)| id).collect()
 }
 
 /// Makes durable what the buffer at `path` gives to readers.
@@ -131,15 +156,22 @@ fn make_durable(path: &Path) -> Result<(), WeirError> {
     buffer.make_durable().map_err(failed)
 }
 
-/// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on. Where what the old one held
-/// `is_lost`, writable copies of the newest epochs are made, which are returned.
-pub(crate) fn begin_anew(media: &Media, is_lost: bool) -> Result<Vec<VolumeInfo>, WeirError> {
+/// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on. `old` is what the old one
+/// left. Where that could not be read, writable copies of the newest epochs are made, which are returned.
+pub(crate) fn begin_anew(media: &Media, old: Option<&WrittenBack>) -> Result<Vec<VolumeInfo>, WeirError> {
     let failed = |source| WeirError::Store { path: media.name.clone(), source };
-    let which = if is_lost { Which::Unnamed } else { Which::New };
-    let Opened { store, cache, .. } = open_cache(media, Settings::default(), Access::Write, None, which)?;
+    let Opened { store, cache, .. } =
+        open_cache(media, Settings::default(), Access::Write, None, Which::Unnamed)?;
     let newest = cache.buffer().newest_lsn();
-    let restored = if is_lost { epochs::restore(&store, newest).map_err(failed)? } else { Vec::new() };
-    // Only now does the store name the new buffer: who can mount it after a crash finds the copies, too.
+    let restored = match old {
+        None => epochs::restore(&store, newest).map_err(failed)?,
+        Some(old) => {
+            let taken = cache.take_over_lost(&old.lost);
+            taken.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;
+            Vec::new()
+        }
+    };
+    // Only now does the store name the new buffer: who can mount it after a crash finds what was put there, too.
     keep_settings(media, &store, cache.buffer().buffer_id(), Which::New)?;
     store.fence(newest).map_err(failed)?;
     Ok(restored)

@@ -1,15 +1,19 @@
 //! `weir unmount`, and the system call behind it.
+//!
+//! The kernel takes away one mount point. The daemon ends with the last one: where a bind mount, or another mount namespace, keeps the
+//! file system in use, the command waits a little, and then names that place. A layer of an overlay cannot be found: it is waited for.
 
 use crate::cli::DirArgs;
 use crate::client::{Client, Found};
 use crate::error::WeirError;
 use crate::size::Size;
 use crate::tell;
+use host::{Mount, Mounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -23,9 +27,34 @@ const BUSY_WAIT: Duration = Duration::from_secs(2);
 /// Between two attempts. Each is a process where fusermount3 makes it.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Said when nothing is written back: the kernel lets a directory go although the file system is used in another place.
-const ELSEWHERE: &str = "no less is left: if the file system is still used in another place (as a layer of an overlay, by a bind \
-                         mount, in a container), it ends when that is unmounted; until then what was synced is safe";
+/// Said when nothing is written back, and no other mount is found.
+const ELSEWHERE: &str = "no less is left: if the file system is still used in another place (as a layer of an overlay, in a \
+                         container), it ends when that is unmounted; until then what was synced is safe";
+
+/// Another place where a file system is mounted.
+struct OtherMount {
+    point: PathBuf,
+    /// A process that sees it, where this one does not.
+    pid: Option<u32>,
+}
+
+impl OtherMount {
+    /// Looks in this process's mount namespace first, then in those of all processes that it may look at. Once a file system is gone,
+    /// another one may have its number; its store is in use for as long as its daemon is there.
+    fn find(gone: &Found) -> Option<OtherMount> {
+        let is_of = |one: &Mount| one.device == gone.device() && one.source == gone.store;
+        let point_in = |mounts: Mounts| mounts.iter().find(|one| is_of(one)).map(|one| one.point.clone());
+        if let Some(point) = Mounts::now().ok().and_then(point_in) {
+            return Some(OtherMount { point, pid: None });
+        }
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.find_map(|pid| {
+            let point = Mounts::of_process(pid).ok().and_then(point_in)?;
+            Some(OtherMount { point, pid: Some(pid) })
+        })
+    }
+}
 
 /// What to do where somebody works on the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,9 +145,17 @@ impl Daemon {
     fn wait(self, found: &Found) -> Result<(), WeirError> {
         let Daemon { mut drained, mut status, process } = self;
         let (mut before, mut told) = (None, false);
+        let begun = Instant::now();
         let reply = loop {
             if let Some(reply) = drained.receive_within(TELL_EVERY)? {
                 break reply;
+            }
+            match OtherMount::find(found) {
+                Some(OtherMount { point, pid }) if begun.elapsed() >= BUSY_WAIT => {
+                    return Err(WeirError::StillMounted { dir: found.dir.clone(), point, pid });
+                }
+                Some(_) => continue,
+                None => {}
             }
             let left = tell_progress(&mut status);
             if left.is_some() && left == before && !told {

@@ -3,10 +3,9 @@
 
 use super::log::Role;
 use super::run::{Phase, Run};
-use super::stack::{ID, Media, Stack, sound};
+use super::stack::{ID, Media, Stack, end_lost, sound};
 use cache::{Cache, Recovered, Settings};
 use device::{Clock, Device, Lsn, Overlay};
-use fs::Fs;
 use sim::{Power, SimDisk};
 use std::sync::Arc;
 use store::{Store, VolumeId};
@@ -118,7 +117,7 @@ impl Media {
         let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), settings);
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
         let (cache, clock): (_, Arc<dyn Clock>) = (Arc::new(cache), self.clock.clone());
-        Fs::end_lost(&cache, &clock).map_err(|error| format!("Fs::end_lost: {error}"))?;
+        end_lost(&cache, &clock)?;
         cache.drain().map_err(|error| format!("drain: {error}"))?;
         Ok(cache.status().applied)
     }

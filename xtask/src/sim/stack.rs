@@ -247,8 +247,16 @@ impl Media {
         let fs = Fs::open_over(preloaded, cache.clone(), volume, self.clock.clone());
         let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
         let clock: Arc<dyn Clock> = self.clock.clone();
-        Fs::end_lost(&cache, &clock).map_err(|error| format!("Fs::end_lost: {error}"))?;
+        end_lost(&cache, &clock)?;
         Ok(Stack { clock: self.clock.clone(), fs: Arc::new(fs), cache, volume })
+    }
+}
+
+/// Lets files of all volumes end where their bytes do: none of them is damaged.
+pub(crate) fn end_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Result<(), String> {
+    match Fs::end_lost(cache, clock).first() {
+        None => Ok(()),
+        Some((volume, error)) => Err(format!("Fs::end_lost: volume {volume}: {error}")),
     }
 }
 

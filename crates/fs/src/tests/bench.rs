@@ -282,7 +282,7 @@ impl Subject for Bench {
             }
             Operation::Write { ino, offset, bytes } => {
                 let cost = write_cost(offset, bytes.len());
-                self.run_with(&bytes, cost, |tx| tx.write_data(ino, offset, false)).map(|()| None)
+                self.run_with(&bytes, cost, |tx| tx.write_data(ino, offset, false, 0)).map(|()| None)
             }
             Operation::Set { ino, set } => {
                 self.run(cost::attributes(true), |tx| tx.set_attributes(ino, &set)).map(Some)

@@ -121,7 +121,7 @@ impl Machine {
         self.open.as_ref().expect("it is open").0.drain().expect("disks that work");
     }
 
-    fn step(&self) {
+    pub(crate) fn step(&self) {
         let (cache, _) = self.open.as_ref().expect("it is open");
         for task in [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint] {
             cache.step(task);

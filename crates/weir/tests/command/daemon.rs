@@ -267,3 +267,47 @@ fn an_unmount_that_waits_for_an_overlay_says_so_and_ends_with_it() {
     unmount.wait().expect("a child of ours");
     assert_eq!(fs::read_dir(sandbox.mount_point()).expect("it").count(), 0, "it is unmounted");
 }
+
+#[test]
+fn an_unmount_beside_a_bind_mount_names_it_and_ends_and_that_one_is_unmounted_like_any_other() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mut mounted = sandbox.mount();
+    let bind = sandbox.path("elsewhere");
+    fs::create_dir(&bind).expect("a directory");
+    succeeds(Command::new("mount").arg("--bind").args([mounted.dir(), &bind]));
+    let said = fails(weir().arg("unmount").arg(mounted.dir()));
+    assert!(!is_mounted(mounted.dir()) && is_mounted(&bind), "{said}");
+    let next = format!("`weir unmount {}`", bind.display());
+    assert!(said.contains(&next), "{said}");
+    fs::write(bind.join("file"), b"written there").expect("it goes on");
+    succeeds(weir().arg("unmount").arg(&bind));
+    assert!(mounted.ended().success());
+    let mounted = sandbox.mount();
+    assert_eq!(fs::read(mounted.path("file")).expect("it"), b"written there");
+    mounted.unmount();
+}
+
+#[test]
+fn an_unmount_names_the_process_in_whose_mount_namespace_the_file_system_stays() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mut mounted = sandbox.mount();
+    let mut unshare = Command::new("unshare");
+    let mut other = unshare
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo there; exec sleep 600"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    BufReader::new(other.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    let said = fails(weir().arg("unmount").arg(mounted.dir()));
+    let next = format!("`nsenter --target {} --mount umount {}`", other.id(), mounted.dir().display());
+    other.kill().and_then(|()| other.wait()).expect("a child of ours");
+    assert!(said.contains(&next), "{said}");
+    assert!(mounted.ended().success());
+}

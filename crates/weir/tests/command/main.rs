@@ -4,6 +4,7 @@ mod bad_input;
 #[path = "../common/mod.rs"]
 mod common;
 mod daemon;
+mod damaged_volume;
 mod find_buffer;
 mod grow;
 mod integrity;

@@ -1,6 +1,7 @@
 /* call: calls that tests need to make from processes of their own, or that safe Rust has no words for.
  *
  *   call map FILE LEN OFFSET TEXT shared|private none|sync   stores TEXT into a mapping; says "stored", and waits
+ *   call churn FILE LEN                                      stores into each page of a mapping, over and over; says "stored" once
  *   call touch FILE LEN OFFSET                               reads one byte of a mapping: past the file it is killed
  *   call lock FILE posix|ofd START LEN read|write try|wait   says "held" or "busy PID", and waits
  *   call limit BYTES FILE OFFSET LEN write|allocate|truncate killed|told
@@ -12,6 +13,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +54,20 @@ static int map(char **arg) {
     /* Whether what was stored can still be written back. */
     if (flags == MAP_SHARED && msync(bytes, len, MS_SYNC) != 0) return failed("msync");
     say("synced", 0);
+    return 0;
+}
+
+static int churn(char **arg) {
+    size_t len = strtoull(arg[1], NULL, 0);
+    int file = open(arg[0], O_RDWR);
+    if (file < 0) return failed("open");
+    volatile char *bytes = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (bytes == MAP_FAILED) return failed("mmap");
+    struct pollfd end = {.fd = 0, .events = POLLIN};
+    for (int round = 0; round == 0 || poll(&end, 1, 0) == 0; round++) {
+        for (size_t at = 0; at < len; at += 4096) bytes[at] = 1 + round % 100;
+        if (round == 0) say("stored", 0);
+    }
     return 0;
 }
 
@@ -115,6 +131,7 @@ static int rwf(char **arg) {
 
 int main(int count, char **arg) {
     if (count == 8 && strcmp(arg[1], "map") == 0) return map(arg + 2);
+    if (count == 4 && strcmp(arg[1], "churn") == 0) return churn(arg + 2);
     if (count == 5 && strcmp(arg[1], "touch") == 0) return touch(arg + 2);
     if (count == 8 && strcmp(arg[1], "lock") == 0) return lock(arg + 2);
     if (count == 8 && strcmp(arg[1], "limit") == 0) return limit(arg + 2);

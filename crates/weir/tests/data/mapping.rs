@@ -1,9 +1,12 @@
-use crate::call::call;
-use crate::common::{Sandbox, can_mount, next_tick};
-use std::fs;
+use crate::call::{Call, call};
+use crate::common::{Mounted, Sandbox, can_mount, next_tick, succeeds};
+use crate::space::{create, layout};
+use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
+use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::Command;
 
 const SIGBUS: i32 = 7;
 
@@ -102,4 +105,125 @@ fn a_page_past_the_end_of_the_file_is_no_memory() {
     file.set_len(5000).expect("longer");
     let mut cut = call(&["touch", "{}", "20000", "4999"], &path);
     assert_eq!(cut.expect("byte"), 0);
+}
+
+const LEN: u64 = 1 << 20;
+
+/// A file without data, and a program that has stored over several of its pages and waits.
+fn stored(mounted: &Mounted, name: &str, is_allocated: bool) -> (File, Call, Vec<u8>) {
+    let path = mounted.path(name);
+    let file = create(&path);
+    match is_allocated {
+        true => fallocate(&file, FallocateFlags::empty(), 0, LEN).expect("space"),
+        false => file.set_len(LEN).expect("a size"),
+    }
+    let text = "over several pages ".repeat(1000);
+    let mut storer = call(&["map", "{}", &LEN.to_string(), "300000", &text, "shared", "none"], &path);
+    storer.expect("stored");
+    let mut expected = vec![0; LEN as usize];
+    expected[300_000..300_000 + text.len()].copy_from_slice(text.as_bytes());
+    (file, storer, expected)
+}
+
+#[test]
+fn copies_that_leave_out_holes_have_what_a_mapping_holds() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    for is_allocated in [true, false] {
+        for tool in ["cp", "cp --sparse=always", "tar -S"] {
+            let (_file, _storer, expected) = stored(&mounted, "file", is_allocated);
+            let copy = sandbox.path("copy");
+            let (tar, _) = (sandbox.path("tar"), fs::remove_file(&copy));
+            match tool {
+                "tar -S" => {
+                    succeeds(
+                        Command::new("tar").arg("-C").arg(mounted.dir()).arg("-Scf").arg(&tar).arg("file"),
+                    );
+                    let bytes = succeeds(Command::new("tar").arg("-xOf").arg(&tar)).stdout;
+                    fs::write(&copy, bytes).expect("a file");
+                }
+                cp => {
+                    let mut words = cp.split(' ');
+                    let mut command = Command::new(words.next().expect("a program"));
+                    succeeds(command.args(words).arg(mounted.path("file")).arg(&copy));
+                }
+            }
+            assert!(fs::read(&copy).expect("a copy") == expected, "{tool}, allocated: {is_allocated}");
+        }
+    }
+}
+
+#[test]
+fn a_seek_finds_what_a_mapping_holds_and_holes_around_it() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let pages = [(299_008, 319_488)];
+    let (file, _storer, _) = stored(&mounted, "file", true);
+    assert_eq!(layout(&file), pages);
+    // The hole first.
+    let (file, _storer, _) = stored(&mounted, "another", false);
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(300_000)), Ok(319_488));
+    assert_eq!(layout(&file), pages);
+    // Of what is mapped over data nothing is a hole, and nothing is lost.
+    let mut storer =
+        call(&["map", "{}", "1048576", "300000", "again", "shared", "none"], &mounted.path("file"));
+    storer.expect("stored");
+    assert_eq!(layout(&File::open(mounted.path("file")).expect("it")), pages);
+    assert_eq!(&fs::read(mounted.path("file")).expect("a read")[300_000..300_005], b"again");
+}
+
+#[test]
+fn a_range_that_is_copied_has_what_a_mapping_of_its_source_holds() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let (file, _storer, expected) = stored(&mounted, "file", true);
+    let copy = create(&mounted.path("copy"));
+    let mut at = 0;
+    while at < LEN {
+        let (mut from, mut to) = (at, at);
+        at += copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), (LEN - at) as usize)
+            .expect("a copy") as u64;
+    }
+    assert!(fs::read(mounted.path("copy")).expect("a read") == expected);
+}
+
+#[test]
+fn seeks_in_files_that_programs_store_into_all_the_time_are_answered() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let churning = |number: usize| {
+        let path = mounted.path(&number.to_string());
+        let file = create(&path);
+        fallocate(&file, FallocateFlags::empty(), 0, LEN).expect("space");
+        let mut storer = call(&["churn", "{}", &LEN.to_string()], &path);
+        storer.expect("stored");
+        (path, storer)
+    };
+    let churning: Vec<_> = (0..6).map(churning).collect();
+    std::thread::scope(|scope| {
+        for (path, _) in churning.iter().chain(&churning) {
+            scope.spawn(move || {
+                let file = File::open(path).expect("it");
+                (0..20).for_each(|_| assert_eq!(layout(&file), [(0, LEN)]));
+            });
+        }
+    });
+    for (path, mut storer) in churning {
+        assert!(storer.end().success());
+        let bytes = fs::read(path).expect("a read");
+        assert!(bytes.chunks(4096).all(|page| page[0] != 0));
+    }
+    mounted.unmount();
 }

@@ -1,14 +1,15 @@
-use crate::common::{Mounted, Sandbox, can_mount, next_tick};
+use crate::common::{Mounted, Sandbox, can_mount, next_tick, succeeds, weir};
 use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const PAGE: u64 = 4096;
 const KEEP: FallocateFlags = FallocateFlags::KEEP_SIZE;
 
-fn create(path: &Path) -> File {
+pub fn create(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).expect("a file")
 }
 
@@ -21,7 +22,7 @@ fn hole(file: &File, at: u64) -> Result<u64, Errno> {
 }
 
 /// Where the file's data lies.
-fn layout(file: &File) -> Vec<(u64, u64)> {
+pub fn layout(file: &File) -> Vec<(u64, u64)> {
     let (mut at, mut found) = (0, Vec::new());
     while let Ok(start) = data(file, at) {
         at = hole(file, start).expect("a hole ends every file");
@@ -290,5 +291,103 @@ fn a_copy_shares_its_pages_and_is_a_copy_whatever_becomes_of_either() {
     mounted.unmount();
     let mounted = sandbox.mount();
     assert!(fs::read(mounted.path("other")).expect("it is there") == expected(Some((moved, 200))));
+    mounted.unmount();
+}
+
+/// Bytes that `du` counts.
+fn used(path: &Path) -> u64 {
+    fs::metadata(path).expect("metadata").blocks() * 512
+}
+
+#[test]
+fn du_of_an_image_shrinks_with_every_trim_of_what_is_in_it() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted_with(&["--size", "512MiB", "--buffer-size", "32MiB"]);
+    let mounted = sandbox.mount();
+    let (image, inside) = (mounted.path("image"), sandbox.path("inside"));
+    create(&image).set_len(256 << 20).expect("a size");
+    fs::create_dir(&inside).expect("a directory");
+    succeeds(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+    let loop_mount = LoopMount::new(&image, &inside);
+    let sync_and_trim = || {
+        succeeds(Command::new("sync").arg("-f").arg(&inside));
+        succeeds(Command::new("fstrim").arg(&inside));
+    };
+    sync_and_trim();
+    let empty = used(&image);
+    // Many files, so that their ranges are many punches; every second one goes first.
+    for number in 0..60 {
+        fs::write(inside.join(number.to_string()), vec![number; 1 << 20]).expect("space");
+    }
+    sync_and_trim();
+    let expect_beside_metadata = |left: u64| {
+        let (now, expected) = (used(&image), empty + (left << 20));
+        assert!(now.abs_diff(expected) < 3 << 20, "{left} MiB of files: {now}, expected {expected}");
+    };
+    expect_beside_metadata(60);
+    for (parity, left) in [(0, 30), (1, 0)] {
+        for number in (parity..60).step_by(2) {
+            fs::remove_file(inside.join(number.to_string())).expect("ours");
+        }
+        sync_and_trim();
+        expect_beside_metadata(left);
+    }
+    drop(loop_mount);
+    let before = used(&image);
+    succeeds(weir().arg("sync").arg(mounted.dir()));
+    mounted.kill();
+    let mounted = sandbox.mount();
+    assert!(used(&mounted.path("image")).abs_diff(before) < 1 << 20);
+    mounted.unmount();
+}
+
+/// A file system in an image. Dropping it takes it away.
+struct LoopMount(PathBuf);
+
+impl LoopMount {
+    fn new(image: &Path, dir: &Path) -> LoopMount {
+        succeeds(Command::new("mount").args(["-o", "loop"]).args([image, dir]));
+        LoopMount(dir.into())
+    }
+}
+
+impl Drop for LoopMount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn du_of_a_file_with_holes_counts_what_it_has() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let path = mounted.path("file");
+    let file = create(&path);
+    file.set_len(1000 * PAGE).expect("a size");
+    file.write_all_at(&[7; 100 * PAGE as usize], 500 * PAGE).expect("space");
+    assert_eq!(used(&path), 100 * PAGE, "in the middle");
+    file.sync_all().expect("a sync");
+    for page in (500..600).step_by(2) {
+        fallocate(&file, FallocateFlags::PUNCH_HOLE | KEEP, page * PAGE, PAGE).expect("a hole");
+    }
+    assert_eq!(used(&path), 50 * PAGE);
+    let copy = create(&mounted.path("copy"));
+    let (mut from, mut to) = (501 * PAGE, 101 * PAGE);
+    assert_eq!(copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), PAGE as usize), Ok(4096));
+    assert_eq!(used(&mounted.path("copy")), PAGE);
+    file.sync_all().expect("a sync");
+    mounted.kill();
+    let mounted = sandbox.mount();
+    let (path, copy) = (mounted.path("file"), mounted.path("copy"));
+    assert_eq!([used(&path), used(&copy)], [50 * PAGE, PAGE]);
+    let file = OpenOptions::new().write(true).open(&path).expect("it");
+    file.set_len(550 * PAGE).expect("shorter");
+    drop(file);
+    assert_eq!(used(&path), 25 * PAGE);
     mounted.unmount();
 }
