@@ -13,6 +13,7 @@ mod errors;
 mod flips;
 mod foreground;
 mod full;
+mod full_clones;
 mod growth;
 mod growth_flushes;
 mod list;
