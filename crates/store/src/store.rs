@@ -197,10 +197,28 @@ impl Store {
         self.shared.map().settings.clone()
     }
 
-    /// Keeps these settings from now on. They are durable with the next checkpoint, which [`begin_after`](Store::begin_after) makes.
+    /// Keeps these settings from now on, of a store that has not begun. They are durable with the next checkpoint, which
+    /// [`begin_after`](Store::begin_after) makes.
     pub fn set_settings(&self, settings: StoreSettings) {
         let _writer = self.writer.lock();
         self.shared.map_mut().settings = settings;
+    }
+
+    /// Keeps these settings from now on, of a store in use; durably on return.
+    ///
+    /// A crash finds the newest of the two roots, so the change is made as soon as one root has it:
+    ///
+    /// 1. After an error before that root is written, the settings are the old ones, here and in both roots.
+    /// 2. After an error while it is written, nobody knows whether the medium has it. It is written again at once; if that works, the
+    ///    change is made. If it fails, too, the old settings count here, and nothing else is changed in the store until both roots have
+    ///    them: each call tries that first. Until then, and in this case only, a crash may find settings that were refused.
+    /// 3. The older root is what recovery falls back to where the newest is damaged. It gets the new settings next; where that fails, the
+    ///    change is made all the same, and nothing else is changed until it has them.
+    ///
+    /// # Errors
+    /// As [`checkpoint`](Store::checkpoint): then the change was refused.
+    pub fn change_settings(&self, settings: StoreSettings) -> Result<(), StoreError> {
+        self.writer.lock().change_settings(&self.shared, settings)
     }
 
     /// Blocks of a segment.

@@ -11,6 +11,7 @@ use crate::pairs::{OpenPair, write_twice};
 use crate::policy::{COPIES, Class};
 use crate::root::Stream;
 use crate::segments::Use;
+use crate::settings::StoreSettings;
 use crate::shared::Shared;
 use crate::superblock;
 use crate::sync::{Mutex, MutexGuard};
@@ -316,6 +317,34 @@ impl Writer {
             }
             _ => self.make_ready(shared),
         }
+    }
+
+    /// Keeps other settings, durably: see [`Store::change_settings`](crate::Store::change_settings).
+    pub(crate) fn change_settings(
+        &mut self,
+        shared: &Shared,
+        settings: StoreSettings,
+    ) -> Result<(), StoreError> {
+        self.make_ready(shared)?;
+        // From here on a pending root is one that has the new settings.
+        self.checkpointer.settle_root(shared)?;
+        let before = std::mem::replace(&mut shared.map_mut().settings, settings);
+        if let Err(error) = self.checkpoint_once(shared) {
+            match self.checkpointer.settle_root(shared) {
+                Ok(true) => {}
+                outcome => {
+                    shared.map_mut().settings = before;
+                    if outcome.is_err() {
+                        self.health = Health::Unsure;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        if self.checkpoint_once(shared).is_err() {
+            self.health = Health::Unsure;
+        }
+        Ok(())
     }
 
     fn checkpoint_once(&mut self, shared: &Shared) -> Result<(), StoreError> {

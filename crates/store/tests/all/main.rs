@@ -25,6 +25,7 @@ mod owners;
 mod planted;
 mod refuse;
 mod reserve;
+mod settings;
 mod start;
 mod twice;
 mod volumes;
