@@ -129,8 +129,8 @@ impl Store {
     ///
     /// Everything that was acknowledged is there. The last batch of the log, if it is torn, never happened; a
     /// batch that a later one knows to have been durable is not torn but rotten, and refused. Where both copies of a
-    /// node are damaged, what is below it is an error when it is read; if the log has changes of that, the store can
-    /// be read only.
+    /// node are damaged, what is below it is an error when it is read; if the log has changes of that, no incarnation can
+    /// [begin](Store::begin_after) but on a device that [forgets what is written](Device::forgets_writes).
     ///
     /// # Errors
     /// One variant for each reason not to open, see [`StoreError`]; the device's.
@@ -264,8 +264,8 @@ impl Store {
     /// before or with the new one.
     ///
     /// # Errors
-    /// [`StoreError::OldIncarnation`]; [`StoreError::Corrupt`] where a change in the log needs a node that is damaged;
-    /// or the device's: then it may be tried again, unless what recovery read could not be written
+    /// [`StoreError::OldIncarnation`]; [`StoreError::ChangeBelowDamage`], with nothing written, unless the device forgets it anyway; or
+    /// the device's: then it may be tried again, unless what recovery read could not be written
     /// again, which leaves the store [`StoreError::Stopped`].
     pub fn begin_after(&self, incarnation: Incarnation, known_durable: u64) -> Result<(), StoreError> {
         self.writer.lock().begin_after(&self.shared, incarnation, known_durable)

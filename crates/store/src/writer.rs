@@ -101,8 +101,8 @@ impl Writer {
         if self.health == Health::Stopped {
             return Err(stopped(shared));
         }
-        if let Some(error) = shared.map().left_out() {
-            return Err(error.clone());
+        if let Some(error) = shared.map().left_out().filter(|_| !shared.medium.device().forgets_writes()) {
+            return Err(error);
         }
         if known_durable >= shared.progress.durable_batch() {
             self.log.is_durable();
