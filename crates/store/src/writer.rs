@@ -269,7 +269,9 @@ impl Writer {
             let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64 + pairs;
             let class = if segments == 0 && class == Class::Writer { Class::OpenSegment } else { class };
             let map = shared.map();
-            let needed = segments + map.floor_after(class, dirtied);
+            // The deletion of a volume changes nodes that there are.
+            let new = if class == Class::DeletesVolume { 0 } else { dirtied };
+            let needed = segments + map.floor_with(class, dirtied, new);
             if map.nodes.segments.free_count() >= needed {
                 return Ok(());
             }

@@ -11,8 +11,10 @@ use store::{Change, Known, Store, StoreError, VolumeId, VolumeMode};
 const AT: [u64; 2] = [0, 200];
 /// The file that takes the rest of the store.
 const LARGE: u64 = 9_000_001;
-/// Recoveries cut off in a row.
+/// Recoveries cut off in a row, after a crash.
 const DEPTH_MAX: u64 = 5;
+/// The same, where nothing else happens: more than there are free segments.
+const RECOVERIES: u64 = 60;
 
 /// A store in which neither a page can be reserved nor a page be cut, and what comes next.
 struct FullStore {
@@ -221,6 +223,27 @@ fn each_is_deleted_and_then_there_is_space() {
 fn each_is_deleted_through_crashes_and_then_there_is_space() {
     let crashes = delete_all(wanted(), true);
     assert!(crashes > 10, "{crashes} crashes");
+}
+
+#[test]
+fn each_is_deleted_after_recoveries_that_were_cut_off_again_and_again() {
+    for seed in wanted() {
+        let mut full = FullStore::new(seed, 12);
+        for _ in 0..RECOVERIES {
+            full.power.cut();
+            full.disk.crash();
+            full.power.restore();
+            full.store = open(&full.disk).expect("it opens");
+            full.power.cut_after(full.random.below(12));
+            let begun = full.store.begin(Incarnation(full.store.incarnation().0 + 1));
+            assert!(begun.is_ok() || full.power.lost(), "seed {seed}: {begun:?}");
+        }
+        full.power.cut();
+        full.crash(&StoreError::NotBegun);
+        full.delete_clones(false);
+        assert_eq!(full.refused, 0, "seed {seed}: {:?}", full.store.space());
+        full.assert_space_comes_back(&format!("seed {seed}"));
+    }
 }
 
 #[cfg(feature = "planted-bugs")]
