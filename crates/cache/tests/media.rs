@@ -4,13 +4,13 @@
 mod common;
 
 use buffer::Buffer;
-use cache::{Cache, CacheError, Task};
+use cache::{Cache, CacheError, Change, Task};
 use common::plain::Machine;
-use device::{BLOCK_BYTES, ObjectId, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, Overlay, VolumeId};
 use sim::{Damage, Dropped, Faults, SimDisk};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{NewVolume, Store, VolumeMode};
+use store::{NewVolume, Store, StoreError, VolumeMode};
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 const ONE_FLUSH: Faults =
@@ -213,4 +213,54 @@ fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_held_what_only
     assert!(matches!(refused, Some(CacheError::StaleStore { what: "batch", .. })), "{refused:?}");
     machine.store.heal();
     assert!(machine.open().store().volume_named("copy").is_some(), "nothing was changed meanwhile");
+}
+
+/// Whether each of six pages of an object can be read, and is as it should be.
+fn are_read(cache: &Cache, object: ObjectId, first_bytes: [u8; 6]) -> Vec<bool> {
+    let read = |page: u64| cache.read_now(object, 30 * page * BLOCK_BYTES as u64, 1);
+    let pages = (0..).zip(first_bytes);
+    pages.map(|(page, expected)| read(page).map(|bytes| assert_eq!(bytes[0], expected)).is_ok()).collect()
+}
+
+#[test]
+fn a_store_with_a_change_below_a_damaged_node_is_looked_at_only_and_all_that_is_not_below_it_is_there() {
+    const OTHER: ObjectId = VolumeId::MAIN.object(2, 1);
+    let machine = Machine::new(1);
+    let cache = machine.open();
+    for object in [FILE, OTHER] {
+        (0..6).for_each(|page| machine.write(&cache, object, 30 * page, &[1; BLOCK_BYTES]).expect("space"));
+    }
+    cache.drain().expect("sound media");
+    // One page is stored again, and another is in the buffer only; no checkpoint comes before the crash.
+    let direct = Change::WriteDirect { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+    machine.apply(&cache, &[direct]).expect("space");
+    machine.clock.advance(Duration::from_secs(2));
+    machine.wait(&cache, |then| cache.sync_logged(then)).expect("sound media");
+    cache.step(Task::WriteBack);
+    machine.write(&cache, OTHER, 30, &[3; BLOCK_BYTES]).expect("space");
+    machine.sync(&cache).expect("sound media");
+    drop(cache);
+    machine.crash();
+    let (mut refused, mut in_part) = (0, 0);
+    for pair in machine.pairs() {
+        let copy = |disk: &Arc<SimDisk>, seed| disk.fork(&machine.power, seed);
+        let damaged = copy(&machine.store, 3);
+        pair.into_iter().for_each(|at| damaged.rot(at, 77));
+        let outcome = machine.open_on(damaged.clone(), copy(&machine.buffer, 4));
+        let Err(CacheError::Store(StoreError::ChangeBelowDamage { object, .. })) = &outcome else { continue };
+        assert_eq!(*object, FILE);
+        refused += 1;
+        // As a mount does that only looks.
+        let overlay = |disk: Arc<SimDisk>| {
+            Arc::new(Overlay::new(Arc::into_inner(disk.fork(&machine.power, 5)).expect("a copy")))
+        };
+        let cache = machine.open_on(overlay(damaged), overlay(copy(&machine.buffer, 6)));
+        let cache = cache.expect("nothing that is written lasts");
+        let file = are_read(&cache, FILE, [2, 1, 1, 1, 1, 1]);
+        assert!(!file[0], "what lies below the node is an error");
+        let other = are_read(&cache, OTHER, [1, 3, 1, 1, 1, 1]);
+        assert!(other[1], "the buffer has it");
+        in_part += u64::from(other.into_iter().all(|is_read| is_read));
+    }
+    assert!(refused > 1 && in_part > 0, "{refused} refused, the other file read in {in_part}");
 }

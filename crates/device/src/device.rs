@@ -71,6 +71,11 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Whether nothing that is written lasts longer than this device is open, as with an [overlay](crate::Overlay).
+    fn forgets_writes(&self) -> bool {
+        false
+    }
+
     /// How many blocks what holds the device can still give to it, about: not older than a second. `None`: nobody knows, or it needs
     /// none. Answers at once; it may ask the file system, so the caller holds no lock.
     fn spare_blocks(&self) -> Option<u64> {

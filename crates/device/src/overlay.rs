@@ -98,4 +98,8 @@ impl<D: Device> Device for Overlay<D> {
     fn trim(&self, _at: Block, _count: u64) -> Result<(), DeviceError> {
         Ok(())
     }
+
+    fn forgets_writes(&self) -> bool {
+        true
+    }
 }

@@ -163,6 +163,10 @@ impl Device for Counted {
         self.below.allocated()
     }
 
+    fn forgets_writes(&self) -> bool {
+        self.below.forgets_writes()
+    }
+
     fn spare_blocks(&self) -> Option<u64> {
         self.below.spare_blocks()
     }

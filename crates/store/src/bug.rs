@@ -29,6 +29,8 @@ pub enum PlantedBug {
     ForgottenReservation,
     /// Space that is reserved counts twice, and is given back once.
     ReservationCountedTwice,
+    /// Deletions of volumes have no segments for themselves.
+    DeletionsWithoutClass,
     /// The cleaner leaves one of a block's several holders pointing at where it was.
     HolderMissed,
     /// A shared block counts as dead when the first of its holders goes.

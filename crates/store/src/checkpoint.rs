@@ -123,6 +123,13 @@ impl Checkpointer {
         }
     }
 
+    /// Makes the pending root durable; whether there was one.
+    pub(crate) fn settle_root(&mut self, shared: &Shared) -> Result<bool, StoreError> {
+        let was_pending = self.pending.is_some();
+        self.write_root(shared, Occasion::Running)?;
+        Ok(was_pending)
+    }
+
     /// One checkpoint, with the log at `log`. What it took before an error, it gives back.
     pub(crate) fn checkpoint(
         &mut self,

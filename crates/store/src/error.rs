@@ -42,6 +42,14 @@ pub enum StoreError {
         /// The checksum of what is there.
         found: u32,
     },
+    /// A node of the map is damaged, and the log has a change of an object below it, which cannot be made: no checkpoint may end that log.
+    #[error("{node}; below it the log has a change of object {object}, so the store can only be read")]
+    ChangeBelowDamage {
+        /// Which object.
+        object: ObjectId,
+        /// Why the node cannot be read, and where it is.
+        node: Box<StoreError>,
+    },
     /// A page was damaged when a clone or a move took it to where it is.
     #[error(
         "{device}: page {page} of object {object} was damaged already when it was cloned or moved to there"
@@ -227,6 +235,11 @@ impl StoreError {
         matches!(self, StoreError::Corrupt { .. } | StoreError::Lost { .. })
     }
 
+    /// Whether a node of the map is damaged for good, so that what lies below it is neither changed nor counted.
+    pub fn is_of_damaged_node(&self) -> bool {
+        matches!(self, StoreError::ChangeBelowDamage { .. } | StoreError::CannotCount { .. })
+    }
+
     /// Whether something could not be read.
     pub fn is_of_reading(&self) -> bool {
         match self {
@@ -274,6 +287,9 @@ impl StoreError {
             StoreError::Stopped { .. } => "open the store again: unmount it, and mount it again",
             StoreError::BadSizes { .. } => {
                 "use a device or file of another size, or other segments (`weir format --help`)"
+            }
+            StoreError::ChangeBelowDamage { .. } => {
+                "`weir mount --read-only` shows all that is not below it: copy that to a new store"
             }
             StoreError::Corrupt { .. }
             | StoreError::Lost { .. }

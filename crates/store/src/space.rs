@@ -156,15 +156,10 @@ impl Map {
 
     /// Free segments that `class` must leave alone.
     pub(crate) fn floor(&self, class: Class) -> u64 {
-        self.floor_after(class, 0)
+        self.floor_with(class, 0, 0)
     }
 
-    /// The same, once so many more nodes are dirty, each of which may be new.
-    pub(crate) fn floor_after(&self, class: Class, dirtied: u64) -> u64 {
-        self.floor_with(class, dirtied, dirtied)
-    }
-
-    /// The same, if so many of them are new.
+    /// The same, once so many more nodes are dirty, so many of which may be new.
     pub(crate) fn floor_with(&self, class: Class, dirtied: u64, new: u64) -> u64 {
         let now = self.node_use();
         let (dirty, nodes) = (now.dirty + dirtied, now.nodes + new);

@@ -129,8 +129,8 @@ impl Store {
     ///
     /// Everything that was acknowledged is there. The last batch of the log, if it is torn, never happened; a
     /// batch that a later one knows to have been durable is not torn but rotten, and refused. Where both copies of a
-    /// node are damaged, what is below it is an error when it is read; if the log has changes of that, the store can
-    /// be read only.
+    /// node are damaged, what is below it is an error when it is read; if the log has changes of that, no incarnation can
+    /// [begin](Store::begin_after) but on a device that [forgets what is written](Device::forgets_writes).
     ///
     /// # Errors
     /// One variant for each reason not to open, see [`StoreError`]; the device's.
@@ -197,10 +197,28 @@ impl Store {
         self.shared.map().settings.clone()
     }
 
-    /// Keeps these settings from now on. They are durable with the next checkpoint, which [`begin_after`](Store::begin_after) makes.
+    /// Keeps these settings from now on, of a store that has not begun. They are durable with the next checkpoint, which
+    /// [`begin_after`](Store::begin_after) makes.
     pub fn set_settings(&self, settings: StoreSettings) {
         let _writer = self.writer.lock();
         self.shared.map_mut().settings = settings;
+    }
+
+    /// Keeps these settings from now on, of a store in use; durably on return.
+    ///
+    /// A crash finds the newest of the two roots, so the change is made as soon as one root has it:
+    ///
+    /// 1. After an error before that root is written, the settings are the old ones, here and in both roots.
+    /// 2. After an error while it is written, nobody knows whether the medium has it. It is written again at once; if that works, the
+    ///    change is made. If it fails, too, the old settings count here, and nothing else is changed in the store until both roots have
+    ///    them: each call tries that first. Until then, and in this case only, a crash may find settings that were refused.
+    /// 3. The older root is what recovery falls back to where the newest is damaged. It gets the new settings next; where that fails, the
+    ///    change is made all the same, and nothing else is changed until it has them.
+    ///
+    /// # Errors
+    /// As [`checkpoint`](Store::checkpoint): then the change was refused.
+    pub fn change_settings(&self, settings: StoreSettings) -> Result<(), StoreError> {
+        self.writer.lock().change_settings(&self.shared, settings)
     }
 
     /// Blocks of a segment.
@@ -246,8 +264,8 @@ impl Store {
     /// before or with the new one.
     ///
     /// # Errors
-    /// [`StoreError::OldIncarnation`]; [`StoreError::Corrupt`] where a change in the log needs a node that is damaged;
-    /// or the device's: then it may be tried again, unless what recovery read could not be written
+    /// [`StoreError::OldIncarnation`]; [`StoreError::ChangeBelowDamage`], with nothing written, unless the device forgets it anyway; or
+    /// the device's: then it may be tried again, unless what recovery read could not be written
     /// again, which leaves the store [`StoreError::Stopped`].
     pub fn begin_after(&self, incarnation: Incarnation, known_durable: u64) -> Result<(), StoreError> {
         self.writer.lock().begin_after(&self.shared, incarnation, known_durable)

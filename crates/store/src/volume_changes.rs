@@ -82,7 +82,7 @@ pub(crate) fn delete_volume(
         return Err(StoreError::MainVolume);
     }
     shared.map().volumes.get(volume).ok_or(StoreError::NoSuchVolume { volume })?;
-    writer.append_entries(shared, vec![LogEntry::DeleteVolume { volume, lsn }], Class::Frees)
+    writer.append_entries(shared, vec![LogEntry::DeleteVolume { volume, lsn }], Class::DeletesVolume)
 }
 
 /// See [`Store::free_step`](crate::Store::free_step).

@@ -11,6 +11,7 @@ use crate::pairs::{OpenPair, write_twice};
 use crate::policy::{COPIES, Class};
 use crate::root::Stream;
 use crate::segments::Use;
+use crate::settings::StoreSettings;
 use crate::shared::Shared;
 use crate::superblock;
 use crate::sync::{Mutex, MutexGuard};
@@ -100,8 +101,8 @@ impl Writer {
         if self.health == Health::Stopped {
             return Err(stopped(shared));
         }
-        if let Some(error) = shared.map().left_out() {
-            return Err(error.clone());
+        if let Some(error) = shared.map().left_out().filter(|_| !shared.medium.device().forgets_writes()) {
+            return Err(error);
         }
         if known_durable >= shared.progress.durable_batch() {
             self.log.is_durable();
@@ -268,7 +269,9 @@ impl Writer {
             let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64 + pairs;
             let class = if segments == 0 && class == Class::Writer { Class::OpenSegment } else { class };
             let map = shared.map();
-            let needed = segments + map.floor_after(class, dirtied);
+            // The deletion of a volume changes nodes that there are.
+            let new = if class == Class::DeletesVolume { 0 } else { dirtied };
+            let needed = segments + map.floor_with(class, dirtied, new);
             if map.nodes.segments.free_count() >= needed {
                 return Ok(());
             }
@@ -316,6 +319,34 @@ impl Writer {
             }
             _ => self.make_ready(shared),
         }
+    }
+
+    /// Keeps other settings, durably: see [`Store::change_settings`](crate::Store::change_settings).
+    pub(crate) fn change_settings(
+        &mut self,
+        shared: &Shared,
+        settings: StoreSettings,
+    ) -> Result<(), StoreError> {
+        self.make_ready(shared)?;
+        // From here on a pending root is one that has the new settings.
+        self.checkpointer.settle_root(shared)?;
+        let before = std::mem::replace(&mut shared.map_mut().settings, settings);
+        if let Err(error) = self.checkpoint_once(shared) {
+            match self.checkpointer.settle_root(shared) {
+                Ok(true) => {}
+                outcome => {
+                    shared.map_mut().settings = before;
+                    if outcome.is_err() {
+                        self.health = Health::Unsure;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        if self.checkpoint_once(shared).is_err() {
+            self.health = Health::Unsure;
+        }
+        Ok(())
     }
 
     fn checkpoint_once(&mut self, shared: &Shared) -> Result<(), StoreError> {

@@ -83,11 +83,16 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
         mend_superblocks(&args.path)?;
     }
     let media = Media::find(&args.path, args.buffer.as_deref())?;
+    let mut findings = Findings::default();
     if args.repair {
-        repair(&media)?;
+        match repair(&media) {
+            Err(WeirError::Store { source, .. }) if source.is_of_damaged_node() => {
+                findings.add_error(format!("not repaired: {source}"), source.help());
+            }
+            outcome => outcome?,
+        }
     }
     let (store_disk, buffer_disk) = media.open(Access::Read)?;
-    let mut findings = Findings::default();
     let rest = ["the buffer's log", "the metadata of the file system"];
     let store = match Store::open(Arc::new(Overlay::new(store_disk))) {
         Ok(store) => Arc::new(store),

@@ -247,7 +247,7 @@ impl From<Order> for store::Order {
 /// Change what keeps its place in the one order after a crash, while programs go on
 ///
 /// Once the command returns, everything written before it is durable, and the new order counts; at later mounts, too, unless
-/// `weir mount --order` says otherwise.
+/// `weir mount --order` says otherwise. If the command fails, the order is what it was.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

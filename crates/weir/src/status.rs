@@ -202,29 +202,28 @@ impl Mounted {
     }
 
     /// Lets another order count from now on, and at later mounts: once this returns, all that was written before is durable, and a crash
-    /// finds what `order` promises.
+    /// finds what `order` promises. After an error the order is what it was, here and at later mounts.
     pub(crate) fn set_order(&self, order: Order) -> Result<(), Refusal> {
         self.refuse_read_only()?;
         // One at a time, so that what is kept is what counts.
         let _turn = self.ordering.lock().unwrap_or_else(PoisonError::into_inner);
         let (cache, store) = (&self.stack.cache, &self.stack.store);
+        let before = cache.direct_after();
+        // First of all: the sync covers what was written directly, if nothing is any more.
         if order == Order::Strict {
             cache.set_direct_after(u64::MAX);
         }
         let mut settings = store.settings();
-        let before = settings.order.replace(order);
-        store.set_settings(settings);
-        // Twice: each of the two roots tells it.
-        if let Err(error) = store.checkpoint_twice() {
-            let mut settings = store.settings();
-            settings.order = before;
-            store.set_settings(settings);
-            return Err(Refusal::new(&error, error.help()));
+        settings.order = Some(order);
+        let changed = self.sync().and_then(|()| {
+            store.change_settings(settings).map_err(|error| Refusal::new(&error, error.help()))
+        });
+        match changed {
+            Ok(()) if order == Order::Streams => cache.set_direct_after(self.streams_after),
+            Ok(()) => {}
+            Err(_) => cache.set_direct_after(before),
         }
-        if order == Order::Streams {
-            cache.set_direct_after(self.streams_after);
-        }
-        self.sync()
+        changed
     }
 
     /// Deletes a volume that is not mounted.

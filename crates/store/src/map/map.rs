@@ -37,7 +37,9 @@ pub(crate) struct Map {
     pub(crate) settings: StoreSettings,
     /// Of the log entries so far.
     newest: Newest,
-    /// Slots of objects of which recovery could not apply a log entry, each with the node that it lacked.
+    /// The first object of which recovery could not apply a log entry, and the node that it lacked.
+    left_out: Option<(ObjectId, NodeId)>,
+    /// Slots of objects of which nobody knows any more what is in them, each with the node that recovery lacked.
     unapplied: BTreeMap<(VolumeId, u64), NodeId>,
     #[cfg(feature = "planted-bugs")]
     planted: Option<PlantedBug>,
@@ -81,6 +83,7 @@ impl Map {
             reservations: Reservations::default(),
             settings: StoreSettings::default(),
             newest,
+            left_out: None,
             unapplied: BTreeMap::new(),
             #[cfg(feature = "planted-bugs")]
             planted: None,
@@ -144,31 +147,45 @@ impl Map {
     }
 
     /// Leaves out a log entry that recovery cannot apply, since nodes that it needs are lost. What it is about cannot be read from now
-    /// on: nobody knows what it would be.
+    /// on: nobody knows what it would be. Of what was written to pages below such a node that is so by itself; of another entry the whole
+    /// object, as it may be about pages elsewhere, too.
     pub(crate) fn leave_out(&mut self, entry: &LogEntry, failed: BTreeMap<NodeId, StoreError>) {
         self.newest.any = self.newest.any.max(entry.lsn());
         let objects = match entry {
             LogEntry::Write { object, .. }
             | LogEntry::Deltas { object, .. }
             | LogEntry::Cut { object, .. }
-            | LogEntry::Delete { object, .. } => {
-                vec![object]
-            }
+            | LogEntry::Delete { object, .. } => vec![object],
             LogEntry::Clone { transfer, .. } => vec![&transfer.to],
             LogEntry::Move { transfer, .. } => vec![&transfer.from, &transfer.to],
             LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. } => {
                 unreachable!("these need no nodes")
             }
         };
-        if let Some((&node, _)) = failed.first_key_value() {
+        let Some((&node, _)) = failed.first_key_value() else { return };
+        self.nodes.lost.extend(failed);
+        self.left_out.get_or_insert((*objects[0], node));
+        if !self.is_below_lost(entry) {
             self.unapplied.extend(objects.into_iter().map(|object| ((object.volume, object.slot), node)));
         }
-        self.nodes.lost.extend(failed);
+    }
+
+    /// Whether a log entry writes pages that cannot be looked up, since a node above them is lost.
+    fn is_below_lost(&self, entry: &LogEntry) -> bool {
+        match entry {
+            LogEntry::Write { object, page, .. } | LogEntry::Deltas { object, first: page, .. } => {
+                let is_lost = |Missing(ids): Missing| ids.iter().all(|id| self.nodes.lost.contains_key(id));
+                self.lookup(*object, *page).is_err_and(is_lost)
+            }
+            _ => false,
+        }
     }
 
     /// The first error for which a log entry was [left out](Map::leave_out): a root must not say that the log before it is in the map.
-    pub(crate) fn left_out(&self) -> Option<&StoreError> {
-        self.unapplied.values().find_map(|id| self.nodes.lost.get(id))
+    pub(crate) fn left_out(&self) -> Option<StoreError> {
+        let (object, id) = self.left_out?;
+        let node = self.nodes.lost.get(&id)?.clone();
+        Some(StoreError::ChangeBelowDamage { object, node: Box::new(node) })
     }
 
     /// The object that lives in this slot now, whatever its generation.

@@ -1,9 +1,9 @@
 //! Rot, devices that fail, and a store that is full.
 
 use crate::common::*;
-use device::{Device, Lsn, ObjectId, PageNo, Random};
-use sim::{Faults, Scratched, SimDisk};
-use std::collections::BTreeSet;
+use device::{Block, Device, Incarnation, Lsn, ObjectId, Overlay, PageNo, Random};
+use sim::{Faults, Power, Scratched, SimDisk};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{Change, Cleaning, Found, Store, StoreError, VolumeId, Want};
 
@@ -379,4 +379,133 @@ fn one_root_that_cannot_be_read_is_no_reason_to_refuse_a_store_and_two_are() {
         let error = Store::open(Scratched::new(&disk, &[0])).err();
         assert!(matches!(error, Some(StoreError::SuperblockDamaged { .. })), "without block 0: {error:?}");
     }
+}
+
+/// Files with a leaf of the map each and more, of which the log has changes since both roots: pages, a cut, a deletion, a move, and a file
+/// in the place of another.
+fn with_changes_in_the_log() -> (Arc<SimDisk>, Model) {
+    let (power, disk, store) = fresh(200, 1);
+    let mut model = Model::default();
+    let mut lsn = 0;
+    let mut next = || {
+        lsn += 1;
+        lsn
+    };
+    let of = |slot: u64, generation: u32| VolumeId::MAIN.object(slot, generation);
+    let to = |object, number, stamp| Change::Write {
+        object,
+        page: PageNo(number),
+        bytes: page(stamp),
+        page_lsn: Lsn(stamp),
+    };
+    let files = [1, 2, 3, 4, 5, 20, 35];
+    let mut vector: Vec<Change> = Vec::new();
+    for slot in files {
+        for number in [0, 1, 120, 130, 139, 32_767, 32_769] {
+            vector.push(to(of(slot, 1), number, next()));
+        }
+    }
+    // One leaf each: with more extents than fit into an entry.
+    for slot in [6, 7] {
+        (0..20).step_by(2).for_each(|number| vector.push(to(of(slot, 1), number, next())));
+    }
+    store.apply(&vector).expect("space");
+    model.apply(&vector);
+    store.checkpoint_twice().expect("no faults");
+    let cut = Change::Cut { object: of(2, 1), pages: PageNo(100)..PageNo(200), lsn: Lsn(next()) };
+    let delete = Change::Delete { object: of(3, 1), lsn: Lsn(next()) };
+    let transfer =
+        device::Transfer { from: of(4, 1), first: PageNo(0), end: PageNo(140), to: of(5, 1), at: PageNo(0) };
+    for change in [
+        to(of(1, 1), 130, next()),
+        to(of(20, 1), 2, next()),
+        cut,
+        delete,
+        Change::Move { transfer, lsn: Lsn(next()) },
+        to(of(6, 2), 3, next()),
+        Change::Delete { object: of(7, 1), lsn: Lsn(next()) },
+    ] {
+        store.apply(std::slice::from_ref(&change)).expect("space");
+        model.apply(&[change]);
+    }
+    drop(store);
+    power.cut();
+    disk.crash();
+    power.restore();
+    (disk, model)
+}
+
+/// The places of the map's nodes, each with its copy.
+fn nodes_of(disk: &SimDisk) -> Vec<[Block; 2]> {
+    let mut same: BTreeMap<[u8; device::BLOCK_BYTES], Vec<Block>> = BTreeMap::new();
+    for at in disk.written_blocks().into_iter().filter(|at| disk.begins_with(*at, b"weir.nod")) {
+        let mut read = device::pages(1);
+        disk.read(at, &mut read).expect("no faults");
+        same.entry(read[0].0).or_default().push(at);
+    }
+    same.into_values().filter_map(|blocks| blocks.try_into().ok()).collect()
+}
+
+/// The pages of the files that a store has or once had.
+fn wants_of(model: &Model) -> Vec<Want> {
+    let objects = (0..SLOTS).flat_map(|slot| {
+        let now = model.objects.get(&slot).map_or(1, |(generation, _)| *generation);
+        [now, 1].map(|generation| VolumeId::MAIN.object(slot, generation))
+    });
+    objects.flat_map(|object| domain().into_iter().map(move |page| Want::new(object, PageNo(page)))).collect()
+}
+
+/// Pages that cannot be read, because of a node that lies in `places`; all others are what they should be.
+fn below_damage(store: &Store, model: &Model, places: &[Block]) -> u64 {
+    let (mut wants, mut errors) = (wants_of(model), 0);
+    store.read(&mut wants);
+    for want in wants {
+        let held = model.objects.get(&want.object.slot);
+        let held = held.filter(|(generation, _)| *generation == want.object.generation);
+        let expected = held.and_then(|(_, held)| held.get(&want.page.0)).copied();
+        match want.found {
+            Ok(Found::Hole) => assert_eq!(None, expected, "{} {}", want.object, want.page),
+            Ok(Found::Page { bytes, page_lsn }) => {
+                assert_eq!(Some((stamp(&bytes), page_lsn.0)), expected, "{} {}", want.object, want.page);
+            }
+            Err(StoreError::Corrupt { place, .. }) if places.contains(&place) => errors += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    errors
+}
+
+#[test]
+fn a_store_with_changes_below_a_damaged_node_is_only_read_and_all_that_is_not_below_it_is_there() {
+    let (disk, model) = with_changes_in_the_log();
+    let (mut refused, mut partly) = (0, 0);
+    for pair in nodes_of(&disk) {
+        let damaged = disk.fork(&Power::new(), 3);
+        pair.into_iter().for_each(|at| damaged.rot(at, 77));
+        // All pages lie below the tree of volumes.
+        let Ok(store) = open(&damaged) else { continue };
+        let all = wants_of(&model).len() as u64;
+        let errors = below_damage(&store, &model, &pair);
+        partly += u64::from((1..all).contains(&errors));
+        let begun = store.begin(Incarnation(store.incarnation().0 + 1));
+        let Err(error) = begun else { continue };
+        refused += 1;
+        let StoreError::ChangeBelowDamage { object, node } = &error else { panic!("{error}") };
+        assert!(matches!(**node, StoreError::Corrupt { place, .. } if pair.contains(&place)), "{error}");
+        assert!(error.to_string().contains(&format!("object {object}")), "{error}");
+        assert!(error.help().is_some_and(|help| help.contains("weir mount --read-only")));
+        assert_eq!(store.counters().blocks_written, 0);
+        // What is written to it is forgotten, and so no checkpoint ends the log.
+        let copy = Arc::into_inner(damaged.fork(&Power::new(), 4)).expect("nobody else has it");
+        let store = Store::open(Arc::new(Overlay::new(copy))).expect("it could be opened just now");
+        store.begin(Incarnation(store.incarnation().0 + 1)).expect("nothing of it lasts");
+        assert_eq!(below_damage(&store, &model, &pair), errors);
+        drop(store);
+        // The damage was of the moment.
+        pair.into_iter().for_each(|at| damaged.rot(at, 77));
+        let store = mount(&damaged).expect("nothing is damaged any more");
+        assert_eq!(below_damage(&store, &model, &[]), 0);
+        assert_eq!(findings(&store), []);
+    }
+    assert!(refused > 5 && partly > 5, "{refused} refused, {partly} read in part");
 }

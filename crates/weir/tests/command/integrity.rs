@@ -1,13 +1,15 @@
 //! `weir scrub`, `weir space` and `weir check --repair`, on stores in use, damaged and cut off.
 
-use crate::common::{Bytes, Sandbox, can_mount, succeeds, weir};
+use crate::common::{Bytes, Sandbox, assert_says, can_mount, fails, succeeds, weir};
 use serde_json::Value;
+use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
@@ -213,4 +215,100 @@ fn an_image_cut_off_anywhere_is_refused_with_a_reason_and_stays_as_it_is() {
             fs::remove_dir_all(&copy).expect("gone");
         }
     }
+}
+
+/// The two places of each node of the store's map.
+fn nodes_of(store: &Path) -> Vec<[u64; 2]> {
+    let bytes = fs::read(store.join("store")).expect("the store");
+    let mut same: HashMap<&[u8], Vec<u64>> = HashMap::new();
+    for (block, number) in bytes.chunks(4096).zip(0..).filter(|(block, _)| block.starts_with(b"weir.nod")) {
+        same.entry(block).or_default().push(number * 4096);
+    }
+    same.into_values().filter_map(|places| places.try_into().ok()).collect()
+}
+
+/// Waits until a page of [`unique`] has been written back.
+fn wait_until_stored(store: &Path, page: u32, seed: u32) {
+    let wanted = (page ^ seed.rotate_left(16)).to_le_bytes().repeat(1024);
+    let is_stored =
+        || fs::read(store.join("store")).expect("the store").chunks(4096).any(|block| block == wanted);
+    while !is_stored() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_store_with_a_change_below_a_damaged_node_is_not_written_to_and_is_mounted_to_look() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted_with(&["--size", "64MiB", "--buffer-size", "8MiB"]);
+    let store = sandbox.store();
+    let mounted = sandbox.mount();
+    fs::write(mounted.path("changed"), unique(300, 1)).expect("a file");
+    fs::write(mounted.path("other"), unique(300, 2)).expect("a file");
+    mounted.unmount();
+    let mounted = sandbox.mount_with(&["--dirty-age", "1"]);
+    let file = OpenOptions::new().write(true).open(mounted.path("changed")).expect("it");
+    file.write_all_at(&unique(1, 3), 42 * 4096).and_then(|()| file.sync_all()).expect("a page");
+    wait_until_stored(&store, 0, 3);
+    mounted.kill();
+    let (mut refused, mut looked_at) = (0, 0);
+    for pair in nodes_of(&store) {
+        let copy = sandbox.path("copy");
+        fs::create_dir(&copy).expect("a directory");
+        for file in ["store", "buffer"] {
+            fs::copy(store.join(file), copy.join(file)).expect("a copy");
+        }
+        pair.into_iter().for_each(|at| flip(&copy, at + 2048));
+        let before = Bytes::below(&copy);
+        let output = weir().args(["check", "--repair"]).arg(&copy).output().expect("it runs");
+        let found = String::from_utf8_lossy(&output.stdout);
+        if found.contains("so the store can only be read") {
+            refused += 1;
+            assert_eq!(output.status.code(), Some(1), "{found}");
+            assert!(found.contains("not repaired") && found.contains("weir mount --read-only"), "{found}");
+            let mut mount = weir();
+            mount.arg("mount").arg(&copy).arg(sandbox.mount_point());
+            let mut replace = weir();
+            replace.arg("replace-buffer").arg(&copy);
+            for command in [&mut mount, &mut replace] {
+                let said = fails(command);
+                assert_says(&said, "so the store can only be read");
+                assert_says(&said, "weir mount --read-only");
+            }
+            looked_at += u64::from(is_looked_at(&copy, &sandbox.mount_point()));
+            before.assert_unchanged(&copy);
+        }
+        fs::remove_dir_all(&copy).expect("gone");
+    }
+    assert!(refused > 0 && looked_at > 0, "{refused} refused, {looked_at} of them mounted to look");
+    let mounted = sandbox.mount();
+    let mut expected = unique(300, 1);
+    expected[42 * 4096..43 * 4096].copy_from_slice(&unique(1, 3));
+    assert!(fs::read(mounted.path("changed")).expect("all of it") == expected);
+    mounted.unmount();
+    succeeds(weir().arg("check").arg(&store));
+}
+
+/// Whether the store can be mounted to look and the other file be read. Of the changed one the page that the buffer has is right, and its
+/// neighbour, which lies below the node, is an error.
+fn is_looked_at(store: &Path, dir: &Path) -> bool {
+    let output = weir().args(["mount", "--read-only"]).arg(store).arg(dir).output().expect("it runs");
+    if !output.status.success() {
+        // The node is above the names of all files.
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("block") && said.contains("node"), "{said}");
+        return false;
+    }
+    let other = fs::read(dir.join("other"));
+    let changed = fs::File::open(dir.join("changed")).expect("its name is there");
+    let (mut page, mut neighbour) = ([0; 4096], [0; 4096]);
+    let is_read = changed.read_exact_at(&mut page, 42 * 4096).is_ok();
+    let below = changed.read_exact_at(&mut neighbour, 43 * 4096);
+    drop(changed);
+    succeeds(weir().arg("unmount").arg(dir));
+    assert!(!is_read || page[..] == unique(1, 3));
+    assert!(below.is_err(), "what lies below the node is an error");
+    other.is_ok_and(|bytes| bytes == unique(300, 2))
 }

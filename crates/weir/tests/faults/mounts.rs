@@ -132,6 +132,25 @@ fn a_store_that_fails_is_named_and_loses_nothing() {
 }
 
 #[test]
+fn an_order_that_the_store_cannot_keep_is_refused_and_does_not_count_now_nor_after_a_crash() {
+    if !can_mount() {
+        return;
+    }
+    for (before, refused) in [("streams", "strict"), ("strict", "streams")] {
+        let faulty = Faulty::new();
+        let mounted = faulty.mount_with(&["--order", before]);
+        faulty.media.store.set([None, Some(Errno::IO), None]);
+        fails(weir().arg("order").arg(mounted.dir()).arg(refused));
+        assert_eq!(mounted.status()["settings"]["order"], before);
+        faulty.mend();
+        mounted.kill();
+        let mounted = faulty.mount();
+        assert_eq!(mounted.status()["settings"]["order"], before);
+        mounted.unmount();
+    }
+}
+
+#[test]
 fn a_buffer_that_fails_stops_changes_says_why_and_keeps_what_was_acknowledged() {
     if !can_mount() {
         return;

@@ -1,0 +1,262 @@
+//! Full stores beside clones: cuts of what the clones share copy nodes until no cut is taken any more. From there each clone can be deleted,
+//! whatever crashes, and when all are gone there is space again: decision 0018.
+
+use crate::common::*;
+use device::{Incarnation, Lsn, PageNo, Random};
+use sim::{Power, SimDisk};
+use std::sync::Arc;
+use store::{Change, Known, Store, StoreError, VolumeId, VolumeMode};
+
+/// Pages of each small file, in two leaves of the map.
+const AT: [u64; 2] = [0, 200];
+/// The file that takes the rest of the store.
+const LARGE: u64 = 9_000_001;
+/// Recoveries cut off in a row, after a crash.
+const DEPTH_MAX: u64 = 5;
+/// The same, where nothing else happens: more than there are free segments.
+const RECOVERIES: u64 = 60;
+
+/// A store in which neither a page can be reserved nor a page be cut, and what comes next.
+struct FullStore {
+    power: Arc<Power>,
+    disk: Arc<SimDisk>,
+    store: Store,
+    random: Random,
+    lsn: u64,
+    files: u64,
+    clones: u32,
+    crashes: u64,
+    /// Deletions of volumes for which there was no space.
+    refused: u64,
+}
+
+impl FullStore {
+    /// With so many clones. Every third one is a sparse file of which the host file system has half.
+    fn new(seed: u64, clones: u32) -> FullStore {
+        let (power, mut random) = (Power::new(), Random::new(seed));
+        let blocks = |segments: u64| 4 + segments * u64::from(SEGMENT);
+        let segments = 240 + random.below(200);
+        let is_sparse = random.once_in(3);
+        let disk = disk(blocks(segments * if is_sparse { 2 } else { 1 }), &power, seed);
+        if is_sparse {
+            disk.set_space(blocks(segments));
+        }
+        format(&disk);
+        let store = mount(&disk).expect("a new store opens");
+        let files = 60 + random.below(150);
+        let (lsn, crashes, refused) = (0, 0, 0);
+        let mut full = FullStore { power, disk, store, random, lsn, files, clones, crashes, refused };
+        full.fill();
+        full.cut_until_refused();
+        if is_sparse {
+            // Others fill the host file system to its last block.
+            full.disk.set_space(full.disk.space_taken());
+        }
+        full
+    }
+
+    fn next(&mut self) -> Lsn {
+        self.lsn += 1;
+        Lsn(self.lsn)
+    }
+
+    /// One page, for which space is reserved; as the cache does, more is asked for below where there is none.
+    fn write(&mut self, slot: u64, number: u64) -> Result<(), StoreError> {
+        while let Err(error) = self.store.reserve(1, Known::default()) {
+            if !self.store.allocate_more()? {
+                return Err(error);
+            }
+        }
+        let (object, page_lsn) = (VolumeId::MAIN.object(slot, 1), self.next());
+        let change = Change::Write { object, page: PageNo(number), bytes: page(page_lsn.0), page_lsn };
+        let written = apply_reserved(&self.store, &[change]);
+        self.store.release(1);
+        written
+    }
+
+    fn fill(&mut self) {
+        for file in 0..self.files {
+            AT.into_iter().for_each(|at| self.write(16 * file + 1, at).expect("the store is not full yet"));
+        }
+        for clone in 1..=self.clones {
+            let lsn = self.next();
+            let cloned = self.store.clone_volume(VolumeId::MAIN, VolumeId(clone), VolumeMode::Writable, lsn);
+            cloned.expect("the store is not full yet");
+        }
+        let mut number = 0;
+        while self.write(LARGE, number) == Ok(()) {
+            number += 1;
+        }
+    }
+
+    /// One page of one file of some volume at a time, with checkpoints now and then.
+    fn cut_until_refused(&mut self) {
+        let checkpoint_one_in = 1 + self.random.below(40);
+        let mut refused = 0;
+        while refused < 3 {
+            let (volume, file) =
+                (self.random.below(u64::from(self.clones) + 1), self.random.below(self.files));
+            let object = VolumeId(volume as u32).object(16 * file + 1, 1);
+            let (at, lsn) = (PageNo(AT[self.random.below(2) as usize]), self.next());
+            match self.store.apply(&[Change::Cut { object, pages: at..PageNo(at.0 + 1), lsn }]) {
+                Ok(()) => {}
+                Err(StoreError::Full) => {
+                    refused += 1;
+                    if self.random.once_in(2) {
+                        self.tidy().expect("no faults");
+                    }
+                }
+                Err(error) => panic!("{error}"),
+            }
+            if self.random.once_in(checkpoint_one_in) {
+                self.store.checkpoint().expect("segments");
+            }
+            // All that was in them is cut.
+            if self.lsn > 40_000 {
+                break;
+            }
+        }
+    }
+
+    /// Frees and cleans until nothing more comes back.
+    fn tidy(&self) -> Result<(), StoreError> {
+        while self.store.free_step()? {}
+        while self.store.clean()? {
+            self.store.checkpoint_twice()?;
+        }
+        self.store.checkpoint_twice()
+    }
+
+    /// Deletes all clones in some order, the background's work done now and then, or never.
+    fn delete_clones(&mut self, crashes: bool) {
+        let mut clones: Vec<u32> = (1..=self.clones).collect();
+        (1..clones.len()).for_each(|at| clones.swap(at, self.random.below(at as u64 + 1) as usize));
+        let tidy_one_in = self.random.below(4);
+        for clone in clones {
+            if crashes && self.random.once_in(3) {
+                self.power.cut_after(self.random.below(40));
+            }
+            while self.store.volumes().iter().any(|&(volume, _)| volume == VolumeId(clone)) {
+                let lsn = self.next();
+                match self.store.delete_volume(VolumeId(clone), lsn) {
+                    Ok(()) => {}
+                    Err(StoreError::Full) => {
+                        self.refused += 1;
+                        break;
+                    }
+                    Err(error) => self.crash(&error),
+                }
+            }
+            if tidy_one_in > 0 && self.random.once_in(tidy_one_in) {
+                while let Err(error) = self.tidy() {
+                    self.crash(&error);
+                }
+            }
+        }
+    }
+
+    /// The power is back; recoveries that are cut off come before the one that is not.
+    fn crash(&mut self, error: &StoreError) {
+        assert!(self.power.lost(), "{error}");
+        self.crashes += 1;
+        for depth in 0.. {
+            self.power.cut();
+            self.disk.crash();
+            self.power.restore();
+            self.store = open(&self.disk).expect("it opens");
+            if depth < DEPTH_MAX && self.random.once_in(2) {
+                self.power.cut_after(self.random.below(12));
+            }
+            match self.store.begin(Incarnation(self.store.incarnation().0 + 1)) {
+                Ok(()) if !self.power.lost() => return self.power.restore(),
+                Ok(()) => {}
+                Err(error) => assert!(self.power.lost(), "at depth {depth}: {error}"),
+            }
+        }
+    }
+
+    /// No clone is left: files can be deleted, and their space is there for others.
+    fn assert_space_comes_back(&mut self, when: &str) {
+        self.power.restore();
+        self.tidy().unwrap_or_else(|error| panic!("{when}: {error}"));
+        let (object, lsn) = (VolumeId::MAIN.object(LARGE, 1), self.next());
+        let deleted = self.store.apply(&[Change::Delete { object, lsn }]);
+        assert_eq!(deleted, Ok(()), "{when}: {:?}", self.store.space());
+        self.tidy().unwrap_or_else(|error| panic!("{when}: {error}"));
+        for number in 0..200 {
+            let written = self.write(LARGE + 1, number);
+            assert_eq!(written, Ok(()), "{when}: {:?}", self.store.space());
+        }
+        assert_eq!(findings(&self.store), [], "{when}");
+    }
+}
+
+/// Seeds: `WEIR_FULL_STORES=FROM,COUNT` for more.
+fn wanted() -> std::ops::Range<u64> {
+    let words = std::env::var("WEIR_FULL_STORES").unwrap_or_default();
+    let numbers: Vec<u64> = words.split(',').filter_map(|word| word.parse().ok()).collect();
+    if let [from, count] = numbers[..] { from..from + count } else { 0..8 }
+}
+
+/// Deletions of volumes that were refused in each of so many stores, and crashes.
+fn delete_all(seeds: std::ops::Range<u64>, crashes: bool) -> u64 {
+    let mut crashed = 0;
+    for seed in seeds {
+        for clones in if seed % 4 == 0 { [1, 12, 100] } else { [1, 4, 12] } {
+            let when = format!("seed {seed} with {clones} clones");
+            let mut full = FullStore::new(seed, clones);
+            full.delete_clones(crashes);
+            assert_eq!(full.refused, 0, "{when}: {:?}", full.store.space());
+            full.assert_space_comes_back(&when);
+            crashed += full.crashes;
+        }
+    }
+    crashed
+}
+
+#[test]
+fn each_is_deleted_and_then_there_is_space() {
+    delete_all(wanted(), false);
+}
+
+#[test]
+fn each_is_deleted_through_crashes_and_then_there_is_space() {
+    let crashes = delete_all(wanted(), true);
+    assert!(crashes > 10, "{crashes} crashes");
+}
+
+#[test]
+fn each_is_deleted_after_recoveries_that_were_cut_off_again_and_again() {
+    for seed in wanted() {
+        let mut full = FullStore::new(seed, 12);
+        for _ in 0..RECOVERIES {
+            full.power.cut();
+            full.disk.crash();
+            full.power.restore();
+            full.store = open(&full.disk).expect("it opens");
+            full.power.cut_after(full.random.below(12));
+            let begun = full.store.begin(Incarnation(full.store.incarnation().0 + 1));
+            assert!(begun.is_ok() || full.power.lost(), "seed {seed}: {begun:?}");
+        }
+        full.power.cut();
+        full.crash(&StoreError::NotBegun);
+        full.delete_clones(false);
+        assert_eq!(full.refused, 0, "seed {seed}: {:?}", full.store.space());
+        full.assert_space_comes_back(&format!("seed {seed}"));
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn deletions_that_have_no_segments_for_themselves_are_noticed() {
+    store::plant(Some(store::PlantedBug::DeletionsWithoutClass));
+    let refused: u64 = (0..4)
+        .map(|seed| {
+            let mut full = FullStore::new(seed, 12);
+            full.delete_clones(false);
+            full.refused
+        })
+        .sum();
+    store::plant(None);
+    assert!(refused > 0, "none was refused");
+}
