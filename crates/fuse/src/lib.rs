@@ -1,11 +1,13 @@
 #![doc = include_str!("../README.md")]
 mod attributes;
 mod complaint;
+mod connection;
 mod directory;
 mod errno;
 mod kernel;
 mod latency;
 mod privileges;
+mod protocol;
 mod server;
 mod session;
 mod space;
