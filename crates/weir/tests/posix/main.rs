@@ -4,6 +4,7 @@ mod acls;
 #[path = "../common/mod.rs"]
 mod common;
 mod crashes;
+mod dates;
 mod errnos;
 mod handles;
 mod kinds;
