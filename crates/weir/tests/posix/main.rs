@@ -10,6 +10,7 @@ mod handles;
 mod kinds;
 mod many;
 mod names;
+mod numbers;
 mod overlay;
 mod privileges;
 mod users;
