@@ -12,4 +12,6 @@ pub(crate) use reply::{
     AttrReply, CopyReply, CreateReply, EntryReply, Listing, LseekReply, OpenReply, ReplyHeader, StatfsReply,
     WireAttributes, WriteReply, XattrSizeReply,
 };
-pub(crate) use request::{CopyCount, FuseOp, KILLS_POWERS_OF_WRITE, RequestHeader, SetTimeIn, SetattrIn};
+pub(crate) use request::{
+    BatchForget, CopyCount, FuseOp, KILLS_POWERS_OF_WRITE, RequestHeader, SetTimeIn, SetattrIn,
+};

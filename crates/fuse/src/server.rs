@@ -16,8 +16,8 @@ use crate::kernel::KernelCache;
 use crate::latency::{Class, Latencies, Timer, Traffic};
 use crate::privileges::write_without_powers;
 use crate::protocol::{
-    CopyCount, CopyReply, CreateReply, FuseOp, KILLS_POWERS_OF_WRITE, Listing, OpenReply, RequestHeader,
-    StatfsReply, WriteReply,
+    BatchForget, CopyCount, CopyReply, CreateReply, FuseOp, KILLS_POWERS_OF_WRITE, Listing, OpenReply,
+    RequestHeader, SetattrIn, StatfsReply, WriteReply,
 };
 use crate::space;
 use crate::xattr::{answer, list_for, set_xattr};
@@ -51,32 +51,23 @@ impl Server {
     /// Does what a request asks for. The reply comes before this returns, or later from another thread.
     pub(crate) fn serve(&self, header: &RequestHeader, op: FuseOp<'_>, reply: Reply) {
         let node = Ino(header.node);
+        let caller = |umask| caller(header, umask);
         match op {
             FuseOp::Lookup { name } => self.lookup(node, name, reply),
             FuseOp::Forget { lookups } => self.fs.forget(node, lookups),
-            FuseOp::BatchForget(forgotten) => {
-                forgotten.nodes().for_each(|(node, lookups)| self.fs.forget(Ino(node), lookups));
-            }
+            FuseOp::BatchForget(forgotten) => self.batch_forget(forgotten),
             FuseOp::Getattr => self.getattr(node, reply),
-            FuseOp::Setattr(asked) => {
-                self.fs.set_attributes(node, to_set(&asked), self.attr(Class::Setattr, reply));
-            }
+            FuseOp::Setattr(asked) => self.setattr(node, &asked, reply),
             FuseOp::Readlink => self.readlink(node, reply),
-            FuseOp::Symlink { name, target } => {
-                let done = self.entry(Class::Create, reply);
-                self.fs.symlink(caller(header, 0), node, name, target, done);
-            }
+            FuseOp::Symlink { name, target } => self.symlink(caller(0), node, name, target, reply),
             FuseOp::Mknod { name, mode, device, umask } => {
-                self.mknod(caller(header, umask), node, name, mode, device, reply);
+                self.mknod(caller(umask), node, name, mode, device, reply);
             }
-            FuseOp::Mkdir { name, mode, umask } => {
-                let done = self.entry(Class::Create, reply);
-                self.fs.make(caller(header, umask), node, name, Kind::Directory, permissions(mode), done);
-            }
+            FuseOp::Mkdir { name, mode, umask } => self.mkdir(caller(umask), node, name, mode, reply),
             FuseOp::Unlink { name } => self.fs.unlink(node, name, self.empty(Class::Unlink, reply)),
             FuseOp::Rmdir { name } => self.fs.remove_directory(node, name, self.empty(Class::Unlink, reply)),
             FuseOp::Rename { name, new_parent, new_name, flags } => {
-                self.rename(header, (node, name), (Ino(new_parent), new_name), flags, reply);
+                self.rename(caller(0), (node, name), (Ino(new_parent), new_name), flags, reply);
             }
             FuseOp::Link { of, name } => {
                 self.fs.link(Ino(of), node, name, self.entry(Class::Create, reply));
@@ -84,61 +75,24 @@ impl Server {
             FuseOp::Open => reply.error(Errno::NOSYS),
             FuseOp::Read { offset, size } => self.read(node, offset, size, reply),
             FuseOp::Write { offset, data, flags, open_flags } => {
-                let write = Write {
-                    ino: node,
-                    offset,
-                    data: fitting(offset, data),
-                    is_synchronous: open_flags & (libc::O_SYNC | libc::O_DSYNC) != 0,
-                    takes_powers: flags & KILLS_POWERS_OF_WRITE != 0,
-                };
-                self.write(write, reply);
+                self.write(node, (offset, data), flags, open_flags, reply);
             }
             FuseOp::Statfs => self.statfs(reply),
             FuseOp::Release | FuseOp::Releasedir | FuseOp::Destroy => reply.ok(),
             FuseOp::Fsync => self.fs.sync_file(node, self.empty(Class::Fsync, reply)),
-            FuseOp::Setxattr { name, value, flags } => match set_xattr(flags) {
-                Some(how) => {
-                    self.fs.set_xattr(node, name, value, how, self.empty(Class::Setattr, reply));
-                }
-                None => reply.error(Errno::INVAL),
-            },
-            FuseOp::Getxattr { name, size } => {
-                let _timer = self.short_timer(Class::Other);
-                answer(self.fs.xattr(node, name), size, reply);
-            }
-            FuseOp::Listxattr { size } => {
-                let _timer = self.short_timer(Class::Other);
-                let names = self.fs.xattr_names(node);
-                answer(names.map(|names| list_for(header.uid, names)), size, reply);
-            }
+            FuseOp::Setxattr { name, value, flags } => self.setxattr(node, name, value, flags, reply),
+            FuseOp::Getxattr { name, size } => self.getxattr(node, name, size, reply),
+            FuseOp::Listxattr { size } => self.listxattr(header.uid, node, size, reply),
             FuseOp::Removexattr { name } => {
                 self.fs.remove_xattr(node, name, self.empty(Class::Setattr, reply));
             }
-            FuseOp::Opendir => match self.kernel_cache {
-                // The kernel opens by itself from then on, and keeps listings.
-                KernelCache::Full => reply.error(Errno::NOSYS),
-                KernelCache::None => reply.body(&OpenReply::default()),
-            },
+            FuseOp::Opendir => self.opendir(reply),
             FuseOp::Readdir { offset, size } => self.readdir(node, offset, size, reply),
             FuseOp::Readdirplus { offset, size } => self.readdirplus(node, offset, size, reply),
             FuseOp::Fsyncdir => self.fs.sync_names(self.empty(Class::Fsync, reply)),
-            FuseOp::Create { name, mode, umask } => {
-                self.create(caller(header, umask), node, name, permissions(mode), reply);
-            }
-            FuseOp::Fallocate { offset, len, mode } => match space::allocation(mode) {
-                Ok((what, size)) => {
-                    let done = self.empty(Class::Setattr, reply);
-                    self.fs.allocate(node, what, (offset, len), size, done);
-                }
-                Err(error) => reply.error(error),
-            },
-            FuseOp::Lseek { offset, whence } => {
-                let done = space::answer(self.timer(Class::Other), reply);
-                match space::seek(offset, whence) {
-                    Ok((offset, what)) => self.fs.seek(node, offset, what, done),
-                    Err(error) => done(Err(error)),
-                }
-            }
+            FuseOp::Create { name, mode, umask } => self.create(caller(umask), node, name, mode, reply),
+            FuseOp::Fallocate { offset, len, mode } => self.fallocate(node, (offset, len), mode, reply),
+            FuseOp::Lseek { offset, whence } => self.lseek(node, offset, whence, reply),
             FuseOp::CopyFileRange { offset, to, to_offset, len, count } => {
                 self.copy((node, offset, len), (Ino(to), to_offset), count, reply);
             }
@@ -173,6 +127,10 @@ impl Server {
         }
     }
 
+    fn batch_forget(&self, forgotten: BatchForget<'_>) {
+        forgotten.nodes().for_each(|(node, lookups)| self.fs.forget(Ino(node), lookups));
+    }
+
     fn getattr(&self, node: Ino, reply: Reply) {
         let _timer = self.short_timer(Class::Getattr);
         match self.fs.attributes(node) {
@@ -181,12 +139,25 @@ impl Server {
         }
     }
 
+    fn setattr(&self, node: Ino, asked: &SetattrIn, reply: Reply) {
+        self.fs.set_attributes(node, to_set(asked), self.attr(Class::Setattr, reply));
+    }
+
     fn readlink(&self, node: Ino, reply: Reply) {
         let _timer = self.short_timer(Class::Other);
         match self.fs.read_link(node) {
             Ok(target) => reply.bytes(&target),
             Err(error) => reply.error(refused(&error)),
         }
+    }
+
+    fn symlink(&self, caller: Caller, parent: Ino, name: &[u8], target: &[u8], reply: Reply) {
+        self.fs.symlink(caller, parent, name, target, self.entry(Class::Create, reply));
+    }
+
+    fn mkdir(&self, caller: Caller, parent: Ino, name: &[u8], mode: u32, reply: Reply) {
+        let done = self.entry(Class::Create, reply);
+        self.fs.make(caller, parent, name, Kind::Directory, permissions(mode), done);
     }
 
     fn mknod(&self, caller: Caller, parent: Ino, name: &[u8], mode: u32, device: u32, reply: Reply) {
@@ -200,7 +171,7 @@ impl Server {
         }
     }
 
-    fn create(&self, caller: Caller, parent: Ino, name: &[u8], mode: u16, reply: Reply) {
+    fn create(&self, caller: Caller, parent: Ino, name: &[u8], mode: u32, reply: Reply) {
         let (timer, fs, ttl) = (self.timer(Class::Create), self.fs.clone(), self.ttl);
         let done: Completion<Attributes> = Box::new(move |made| {
             let _timer = timer;
@@ -212,10 +183,10 @@ impl Server {
                 Err(error) => reply.error(refused(&error)),
             }
         });
-        self.fs.make(caller, parent, name, Kind::File, mode, done);
+        self.fs.make(caller, parent, name, Kind::File, permissions(mode), done);
     }
 
-    fn rename(&self, header: &RequestHeader, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32, reply: Reply) {
+    fn rename(&self, caller: Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32, reply: Reply) {
         let if_exists = match flags & libc::RENAME_NOREPLACE {
             0 => IfExists::Replace,
             _ => IfExists::Refuse,
@@ -225,7 +196,7 @@ impl Server {
             libc::RENAME_WHITEOUT => {
                 let done = self.empty(Class::Rename, reply);
                 let done: Completion<_> = Box::new(move |moved| done(moved.map(drop)));
-                self.fs.rename_leaving_whiteout(caller(header, 0), from, to, if_exists, done);
+                self.fs.rename_leaving_whiteout(caller, from, to, if_exists, done);
             }
             libc::RENAME_EXCHANGE if if_exists == IfExists::Replace => {
                 self.fs.exchange(from, to, self.empty(Class::Rename, reply));
@@ -246,9 +217,10 @@ impl Server {
         self.fs.read(node, offset, size as usize, done);
     }
 
-    fn write(&self, write: Write<'_>, reply: Reply) {
+    fn write(&self, node: Ino, (offset, data): (u64, &[u8]), flags: u32, open_flags: i32, reply: Reply) {
+        let data = fitting(offset, data);
         // A request is at most 1 MiB long.
-        let (timer, bytes) = (self.timer(Class::Write), write.data.len() as u32);
+        let (timer, bytes) = (self.timer(Class::Write), data.len() as u32);
         let finish = move |done| {
             let _timer = timer;
             match done {
@@ -256,7 +228,37 @@ impl Server {
                 Err(error) => reply.error(refused(&error)),
             }
         };
+        let write = Write {
+            ino: node,
+            offset,
+            data,
+            is_synchronous: open_flags & (libc::O_SYNC | libc::O_DSYNC) != 0,
+            takes_powers: flags & KILLS_POWERS_OF_WRITE != 0,
+        };
         write.run(&self.fs, finish);
+    }
+
+    fn setxattr(&self, node: Ino, name: &[u8], value: &[u8], flags: i32, reply: Reply) {
+        let Some(how) = set_xattr(flags) else { return reply.error(Errno::INVAL) };
+        self.fs.set_xattr(node, name, value, how, self.empty(Class::Setattr, reply));
+    }
+
+    fn getxattr(&self, node: Ino, name: &[u8], size: u32, reply: Reply) {
+        let _timer = self.short_timer(Class::Other);
+        answer(self.fs.xattr(node, name), size, reply);
+    }
+
+    fn listxattr(&self, uid: u32, node: Ino, size: u32, reply: Reply) {
+        let _timer = self.short_timer(Class::Other);
+        answer(self.fs.xattr_names(node).map(|names| list_for(uid, names)), size, reply);
+    }
+
+    fn opendir(&self, reply: Reply) {
+        match self.kernel_cache {
+            // The kernel opens by itself from then on, and keeps listings.
+            KernelCache::Full => reply.error(Errno::NOSYS),
+            KernelCache::None => reply.body(&OpenReply::default()),
+        }
     }
 
     fn readdir(&self, node: Ino, offset: u64, size: u32, reply: Reply) {
@@ -302,6 +304,23 @@ impl Server {
                 add(Listed::of(entry), found) == Space::Left
             }),
             None => Ok(()),
+        }
+    }
+
+    fn fallocate(&self, node: Ino, range: (u64, u64), mode: i32, reply: Reply) {
+        match space::allocation(mode) {
+            Ok((what, size)) => {
+                self.fs.allocate(node, what, range, size, self.empty(Class::Setattr, reply));
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn lseek(&self, node: Ino, offset: i64, whence: i32, reply: Reply) {
+        let done = space::answer(self.timer(Class::Other), reply);
+        match space::seek(offset, whence) {
+            Ok((offset, what)) => self.fs.seek(node, offset, what, done),
+            Err(error) => done(Err(error)),
         }
     }
 

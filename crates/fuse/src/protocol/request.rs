@@ -127,14 +127,16 @@ impl<'a> FuseOp<'a> {
     /// ENOSYS for an operation that is not weir's: the kernel then does without it, and mostly does not ask again. EIO for a body
     /// that ends too early.
     pub(crate) fn decode(header: &RequestHeader, body: &'a [u8]) -> Result<FuseOp<'a>, Errno> {
-        let mut body = Arguments(body);
-        let op = match header.opcode {
+        match FuseOp::on_name(header.opcode, Arguments(body))? {
+            Some(op) => Ok(op),
+            None => FuseOp::on_inode(header.opcode, Arguments(body)),
+        }
+    }
+
+    /// An operation on a name in a directory, or on an attribute by its name; `None` for all others.
+    fn on_name(opcode: u32, mut body: Arguments<'a>) -> Result<Option<FuseOp<'a>>, Errno> {
+        let op = match opcode {
             opcode::LOOKUP => FuseOp::Lookup { name: body.name()? },
-            opcode::FORGET => FuseOp::Forget { lookups: body.take()? },
-            opcode::BATCH_FORGET => FuseOp::BatchForget(BatchForget::decode(body)?),
-            opcode::GETATTR => FuseOp::Getattr,
-            opcode::SETATTR => FuseOp::Setattr(body.take()?),
-            opcode::READLINK => FuseOp::Readlink,
             opcode::SYMLINK => FuseOp::Symlink { name: body.name()?, target: body.string()? },
             opcode::MKNOD => {
                 let MknodIn { mode, device, umask, .. } = body.take()?;
@@ -155,6 +157,31 @@ impl<'a> FuseOp<'a> {
                 FuseOp::Rename { name: body.name()?, new_parent, new_name: body.name()?, flags }
             }
             opcode::LINK => FuseOp::Link { of: body.take()?, name: body.name()? },
+            opcode::CREATE => {
+                let CreateIn { mode, umask, .. } = body.take()?;
+                FuseOp::Create { name: body.name()?, mode, umask }
+            }
+            opcode::SETXATTR => {
+                let SetxattrIn { size, flags } = body.take()?;
+                FuseOp::Setxattr { name: body.name()?, value: body.bytes(size)?, flags }
+            }
+            opcode::GETXATTR => {
+                let GetxattrIn { size, .. } = body.take()?;
+                FuseOp::Getxattr { name: body.name()?, size }
+            }
+            opcode::REMOVEXATTR => FuseOp::Removexattr { name: body.name()? },
+            _ => return Ok(None),
+        };
+        Ok(Some(op))
+    }
+
+    fn on_inode(opcode: u32, mut body: Arguments<'a>) -> Result<FuseOp<'a>, Errno> {
+        let op = match opcode {
+            opcode::FORGET => FuseOp::Forget { lookups: body.take()? },
+            opcode::BATCH_FORGET => FuseOp::BatchForget(BatchForget::decode(body)?),
+            opcode::GETATTR => FuseOp::Getattr,
+            opcode::SETATTR => FuseOp::Setattr(body.take()?),
+            opcode::READLINK => FuseOp::Readlink,
             opcode::OPEN => FuseOp::Open,
             opcode::READ => {
                 let ReadIn { offset, size, .. } = body.take()?;
@@ -167,19 +194,10 @@ impl<'a> FuseOp<'a> {
             opcode::STATFS => FuseOp::Statfs,
             opcode::RELEASE => FuseOp::Release,
             opcode::FSYNC => FuseOp::Fsync,
-            opcode::SETXATTR => {
-                let SetxattrIn { size, flags } = body.take()?;
-                FuseOp::Setxattr { name: body.name()?, value: body.bytes(size)?, flags }
-            }
-            opcode::GETXATTR => {
-                let GetxattrIn { size, .. } = body.take()?;
-                FuseOp::Getxattr { name: body.name()?, size }
-            }
             opcode::LISTXATTR => {
                 let GetxattrIn { size, .. } = body.take()?;
                 FuseOp::Listxattr { size }
             }
-            opcode::REMOVEXATTR => FuseOp::Removexattr { name: body.name()? },
             opcode::OPENDIR => FuseOp::Opendir,
             opcode::READDIR => {
                 let ReadIn { offset, size, .. } = body.take()?;
@@ -191,10 +209,6 @@ impl<'a> FuseOp<'a> {
             }
             opcode::RELEASEDIR => FuseOp::Releasedir,
             opcode::FSYNCDIR => FuseOp::Fsyncdir,
-            opcode::CREATE => {
-                let CreateIn { mode, umask, .. } = body.take()?;
-                FuseOp::Create { name: body.name()?, mode, umask }
-            }
             opcode::DESTROY => FuseOp::Destroy,
             opcode::FALLOCATE => {
                 let FallocateIn { offset, len, mode, .. } = body.take()?;

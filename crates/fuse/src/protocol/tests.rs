@@ -15,36 +15,17 @@ fn header(opcode: u32) -> RequestHeader {
     RequestHeader { opcode, ..RequestHeader::new_zeroed() }
 }
 
+type Golden = (u32, &'static str, FuseOp<'static>);
+
 /// Bodies of requests, each of which needs its last byte.
 fn golden() -> Vec<(u32, Vec<u8>, FuseOp<'static>)> {
-    let setattr = SetattrIn {
-        valid: SetattrIn::ACCESSED | SetattrIn::MODIFIED | SetattrIn::MODIFIED_NOW | SetattrIn::KILLS_POWERS,
-        handle: 3,
-        size: u64::MAX,
-        accessed: i64::MIN,
-        modified: -1,
-        changed: i64::MAX,
-        accessed_nanos: 999_999_999,
-        modified_nanos: 5,
-        mode: 0o100644,
-        uid: 1000,
-        gid: u32::MAX,
-        ..SetattrIn::default()
-    };
-    let copy = "0100000000000000 0010000000000000 0700000000000000 0200000000000000 0020000000000000
-                ffffffffffffffff 0000000000000000";
-    let copied = |count| FuseOp::CopyFileRange { offset: 4096, to: 7, to_offset: 8192, len: u64::MAX, count };
-    let read = "0300000000000000 0000000000000080 00001000 00000000 0000000000000000 00800000 00000000";
-    let cases = [
+    let all = golden_on_names().into_iter().chain(golden_on_inodes());
+    all.map(|(opcode, body, op)| (opcode, hex(body), op)).collect()
+}
+
+fn golden_on_names() -> Vec<Golden> {
+    vec![
         (opcode::LOOKUP, "66 6f 00", FuseOp::Lookup { name: b"fo" }),
-        (opcode::FORGET, "feffffffffffffff", FuseOp::Forget { lookups: u64::MAX - 1 }),
-        (
-            opcode::SETATTR,
-            "b0090000 00000000 0300000000000000 ffffffffffffffff 0000000000000000
-             0000000000000080 ffffffffffffffff ffffffffffffff7f ffc99a3b 05000000 00000000
-             a4810000 00000000 e8030000 ffffffff 00000000",
-            FuseOp::Setattr(SetattrIn { valid: 0x9b0, ..setattr }),
-        ),
         (opcode::SYMLINK, "6c 00 2f 78 00", FuseOp::Symlink { name: b"l", target: b"/x" }),
         (
             opcode::MKNOD,
@@ -65,6 +46,49 @@ fn golden() -> Vec<(u32, Vec<u8>, FuseOp<'static>)> {
             FuseOp::Rename { name: b"a", new_parent: 9, new_name: b"b", flags: u32::MAX },
         ),
         (opcode::LINK, "0900000000000000 61 00", FuseOp::Link { of: 9, name: b"a" }),
+        (
+            opcode::SETXATTR,
+            "02000000 01000000 75 00 7a 7a",
+            FuseOp::Setxattr { name: b"u", value: b"zz", flags: 1 },
+        ),
+        (opcode::GETXATTR, "ffffffff 00000000 75 00", FuseOp::Getxattr { name: b"u", size: u32::MAX }),
+        (opcode::REMOVEXATTR, "75 00", FuseOp::Removexattr { name: b"u" }),
+        (
+            opcode::CREATE,
+            "c2800000 b6810000 12000000 00000000 63 00",
+            FuseOp::Create { name: b"c", mode: 0o100666, umask: 0o22 },
+        ),
+    ]
+}
+
+fn golden_on_inodes() -> Vec<Golden> {
+    let setattr = SetattrIn {
+        valid: SetattrIn::ACCESSED | SetattrIn::MODIFIED | SetattrIn::MODIFIED_NOW | SetattrIn::KILLS_POWERS,
+        handle: 3,
+        size: u64::MAX,
+        accessed: i64::MIN,
+        modified: -1,
+        changed: i64::MAX,
+        accessed_nanos: 999_999_999,
+        modified_nanos: 5,
+        mode: 0o100644,
+        uid: 1000,
+        gid: u32::MAX,
+        ..SetattrIn::default()
+    };
+    let copy = "0100000000000000 0010000000000000 0700000000000000 0200000000000000 0020000000000000
+                ffffffffffffffff 0000000000000000";
+    let copied = |count| FuseOp::CopyFileRange { offset: 4096, to: 7, to_offset: 8192, len: u64::MAX, count };
+    let read = "0300000000000000 0000000000000080 00001000 00000000 0000000000000000 00800000 00000000";
+    vec![
+        (opcode::FORGET, "feffffffffffffff", FuseOp::Forget { lookups: u64::MAX - 1 }),
+        (
+            opcode::SETATTR,
+            "b0090000 00000000 0300000000000000 ffffffffffffffff 0000000000000000
+             0000000000000080 ffffffffffffffff ffffffffffffff7f ffc99a3b 05000000 00000000
+             a4810000 00000000 e8030000 ffffffff 00000000",
+            FuseOp::Setattr(SetattrIn { valid: 0x9b0, ..setattr }),
+        ),
         (opcode::READ, read, FuseOp::Read { offset: 1 << 63, size: 1 << 20 }),
         (opcode::READDIR, read, FuseOp::Readdir { offset: 1 << 63, size: 1 << 20 }),
         (opcode::READDIRPLUS, read, FuseOp::Readdirplus { offset: 1 << 63, size: 1 << 20 }),
@@ -73,19 +97,7 @@ fn golden() -> Vec<(u32, Vec<u8>, FuseOp<'static>)> {
             "0000000000000000 ffffffffffffff7f 03000000 04000000 0000000000000000 02101000 00000000 616200",
             FuseOp::Write { offset: u64::MAX >> 1, data: b"ab\0", flags: 4, open_flags: 0x101002 },
         ),
-        (
-            opcode::SETXATTR,
-            "02000000 01000000 75 00 7a 7a",
-            FuseOp::Setxattr { name: b"u", value: b"zz", flags: 1 },
-        ),
-        (opcode::GETXATTR, "ffffffff 00000000 75 00", FuseOp::Getxattr { name: b"u", size: u32::MAX }),
         (opcode::LISTXATTR, "00000100 00000000", FuseOp::Listxattr { size: 65536 }),
-        (opcode::REMOVEXATTR, "75 00", FuseOp::Removexattr { name: b"u" }),
-        (
-            opcode::CREATE,
-            "c2800000 b6810000 12000000 00000000 63 00",
-            FuseOp::Create { name: b"c", mode: 0o100666, umask: 0o22 },
-        ),
         (
             opcode::FALLOCATE,
             "0000000000000000 0100000000000000 ffffffffffffff7f 03000080 00000000",
@@ -98,8 +110,7 @@ fn golden() -> Vec<(u32, Vec<u8>, FuseOp<'static>)> {
         ),
         (opcode::COPY_FILE_RANGE, copy, copied(CopyCount::Bits32)),
         (opcode::COPY_FILE_RANGE_64, copy, copied(CopyCount::Bits64)),
-    ];
-    cases.map(|(opcode, body, op)| (opcode, hex(body), op)).into()
+    ]
 }
 
 #[test]
