@@ -1,7 +1,7 @@
 //! A mount: the kernel's side of the server.
 //!
-//! `fuser` mounts and settles with the kernel how both speak (INIT); its session unmounts when it is dropped. Every request is read and
-//! answered here ([why](../../../docs/decisions/0055-weir-reads-each-request-itself.md)).
+//! `fuser` mounts and settles with the kernel how both speak (INIT); its session unmounts when it is dropped. Every request is read
+//! and answered here (decision 0055).
 
 use crate::connection::Connection;
 use crate::kernel::{REQUEST_BYTES_MAX, ask_of_kernel};
