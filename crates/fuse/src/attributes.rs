@@ -1,9 +1,9 @@
 //! Attributes as the kernel wants them, and requests to set them as `fs` wants them.
 
-use device::nanos_since_epoch;
-use fs::{Attributes, Caller, Ino, Kind, SetTime};
-use fuser::{FileAttr, FileType, Generation, INodeNo, Request, TimeOrNow};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use crate::privileges::privileges;
+use crate::protocol::{AttrReply, EntryReply, RequestHeader, SetTimeIn, SetattrIn, WireAttributes};
+use fs::{Attributes, Caller, Ino, Kind, SetAttributes, SetTime};
+use std::time::Duration;
 
 /// Permission bits with setuid, setgid and sticky.
 const PERMISSIONS: u32 = 0o7777;
@@ -11,22 +11,28 @@ const PERMISSIONS: u32 = 0o7777;
 /// `st_blksize`: what `stat` recommends as the size of a read or write. A page, as everywhere below.
 const BLOCK_SIZE: u32 = device::BLOCK_BYTES as u32;
 
-pub(crate) fn to_kernel(from: &Attributes) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(from.ino.0),
+const SECOND_NANOS: i64 = 1_000_000_000;
+
+fn to_wire(from: &Attributes) -> WireAttributes {
+    let (accessed, accessed_nanos) = seconds(from.accessed);
+    let (modified, modified_nanos) = seconds(from.modified);
+    let (changed, changed_nanos) = seconds(from.changed);
+    WireAttributes {
+        node: from.ino.0,
         size: from.size,
         blocks: blocks(from),
-        atime: system_time(from.accessed),
-        mtime: system_time(from.modified),
-        ctime: system_time(from.changed),
-        crtime: system_time(from.created),
-        kind: file_type(from.kind),
-        perm: from.mode,
-        nlink: from.links,
+        accessed,
+        modified,
+        changed,
+        accessed_nanos,
+        modified_nanos,
+        changed_nanos,
+        mode: mode_of(from.kind) | u32::from(from.mode),
+        links: from.links,
         uid: from.uid,
         gid: from.gid,
-        rdev: from.device,
-        blksize: BLOCK_SIZE,
+        device: from.device,
+        block_bytes: BLOCK_SIZE,
         flags: 0,
     }
 }
@@ -41,36 +47,42 @@ fn blocks(from: &Attributes) -> u64 {
     }
 }
 
-/// What the kernel takes as "there is no such name", for as long as the reply's time to live: an entry with inode 0.
-pub(crate) fn absent() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: BLOCK_SIZE,
-        flags: 0,
+/// Attributes that the kernel may believe for `ttl`.
+pub(crate) fn attr_reply(of: &Attributes, ttl: Duration) -> AttrReply {
+    AttrReply {
+        valid_seconds: ttl.as_secs(),
+        valid_nanos: ttl.subsec_nanos(),
+        padding: 0,
+        attributes: to_wire(of),
     }
 }
 
-pub(crate) fn file_type(kind: Kind) -> FileType {
+/// A name's file, which the kernel may believe for `ttl`.
+pub(crate) fn entry_reply(of: &Attributes, ttl: Duration) -> EntryReply {
+    EntryReply { node: of.ino.0, generation: generation(of), attributes: to_wire(of), ..no_entry(ttl) }
+}
+
+/// What the kernel takes as "there is no such name", for `ttl`: an entry with inode 0.
+pub(crate) fn no_entry(ttl: Duration) -> EntryReply {
+    EntryReply {
+        name_valid_seconds: ttl.as_secs(),
+        attributes_valid_seconds: ttl.as_secs(),
+        name_valid_nanos: ttl.subsec_nanos(),
+        attributes_valid_nanos: ttl.subsec_nanos(),
+        ..EntryReply::default()
+    }
+}
+
+/// The kind in the upper bits of a mode.
+pub(crate) fn mode_of(kind: Kind) -> u32 {
     match kind {
-        Kind::File => FileType::RegularFile,
-        Kind::Directory => FileType::Directory,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Fifo => FileType::NamedPipe,
-        Kind::Socket => FileType::Socket,
-        Kind::CharDevice => FileType::CharDevice,
-        Kind::BlockDevice => FileType::BlockDevice,
+        Kind::File => libc::S_IFREG,
+        Kind::Directory => libc::S_IFDIR,
+        Kind::Symlink => libc::S_IFLNK,
+        Kind::Fifo => libc::S_IFIFO,
+        Kind::Socket => libc::S_IFSOCK,
+        Kind::CharDevice => libc::S_IFCHR,
+        Kind::BlockDevice => libc::S_IFBLK,
     }
 }
 
@@ -90,33 +102,51 @@ pub(crate) fn permissions(mode: u32) -> u16 {
     (mode & PERMISSIONS) as u16
 }
 
-pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
+/// Attributes to set, as `fs` wants them.
+pub(crate) fn to_set(asked: &SetattrIn) -> SetAttributes {
+    let set = SetAttributes {
+        mode: asked.mode().map(permissions),
+        uid: asked.uid(),
+        gid: asked.gid(),
+        size: asked.size(),
+        accessed: asked.accessed().map(set_time),
+        modified: asked.modified().map(set_time),
+        ..Default::default()
+    };
+    SetAttributes { privileges: privileges(asked.kills_powers(), &set), ..set }
+}
+
+/// A time to set. One that an i64 of nanoseconds cannot hold becomes the nearest that it can.
+fn set_time(time: SetTimeIn) -> SetTime {
     match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(at) => SetTime::To(nanos_since_epoch(at)),
+        SetTimeIn::Now => SetTime::Now,
+        SetTimeIn::To(seconds, nanos) => {
+            let exact = i128::from(seconds) * i128::from(SECOND_NANOS) + i128::from(nanos);
+            SetTime::To(exact.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+        }
     }
 }
 
-fn system_time(nanos: i64) -> SystemTime {
-    let distance = Duration::from_nanos(nanos.unsigned_abs());
-    if nanos >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
+/// A time as the second that has begun, and nanoseconds since.
+fn seconds(nanos: i64) -> (i64, u32) {
+    (nanos.div_euclid(SECOND_NANOS), nanos.rem_euclid(SECOND_NANOS) as u32)
 }
 
 /// What tells the files apart that have had this number: 32 bits, of which handles are made.
 ///
 /// A crash may take back a file that nobody synced, and its number and generation with it; the next file gets both. So the
 /// time of creation is part of it. The kernel's own root has generation 0: told of another, Linux before 6.9 gives it up.
-pub(crate) fn generation(of: &Attributes) -> Generation {
+fn generation(of: &Attributes) -> u64 {
     if of.ino == Ino::ROOT {
-        return Generation(0);
+        return 0;
     }
     // 2^64 divided by the golden ratio: times that are near each other are far apart in the upper half.
     let created = (of.created as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    Generation(u64::from(of.generation) ^ created)
+    u64::from(of.generation) ^ created
 }
 
-pub(crate) fn caller(request: &Request, umask: u32) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid(), umask: permissions(umask) }
+pub(crate) fn caller(header: &RequestHeader, umask: u32) -> Caller {
+    Caller { uid: header.uid, gid: header.gid, umask: permissions(umask) }
 }
 
 #[cfg(test)]
@@ -125,8 +155,24 @@ mod tests {
 
     #[test]
     fn times_before_and_after_1970_survive_both_ways() {
-        for nanos in [0, 1, -1, 1_700_000_000_123_456_789, -86_400_000_000_001, i64::MAX] {
-            assert_eq!(set_time(TimeOrNow::SpecificTime(system_time(nanos))), SetTime::To(nanos));
+        for nanos in [0, 1, -1, 1_700_000_000_123_456_789, -86_400_000_000_001, i64::MIN, i64::MAX] {
+            let (seconds, rest) = seconds(nanos);
+            assert_eq!(set_time(SetTimeIn::To(seconds, rest)), SetTime::To(nanos));
+        }
+        assert_eq!(seconds(-500_000_000), (-1, 500_000_000), "half a second before 1970");
+    }
+
+    #[test]
+    fn a_time_that_64_bits_cannot_hold_becomes_the_nearest_that_they_can() {
+        let (first, last) = (seconds(i64::MIN), seconds(i64::MAX));
+        for (time, nearest) in [
+            ((i64::MIN, 0), i64::MIN),
+            ((i64::MIN, u32::MAX), i64::MIN),
+            ((first.0, first.1 - 1), i64::MIN),
+            ((last.0, last.1 + 1), i64::MAX),
+            ((i64::MAX, u32::MAX), i64::MAX),
+        ] {
+            assert_eq!(set_time(SetTimeIn::To(time.0, time.1)), SetTime::To(nearest), "{time:?}");
         }
     }
 
@@ -149,7 +195,7 @@ mod tests {
                 changed: 0,
                 created,
             };
-            super::generation(&attributes).0
+            super::generation(&attributes)
         };
         assert_eq!((made(1, 1, 5), made(1, 1, 6)), (0, 0));
         assert_ne!(made(7, 1, 5), made(7, 2, 5));

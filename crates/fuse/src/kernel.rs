@@ -6,6 +6,9 @@ use std::time::Duration;
 /// Bytes of the largest write request: what the kernel allows (256 pages).
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 
+/// Bytes of the largest request: a write's head and its bytes. The longest names and values of others are shorter.
+pub(crate) const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
+
 /// Read-ahead and write-back requests of the kernel under way at once. Each may wait for a fetch, so there are many
 /// more than the 12 of the default.
 const BACKGROUND_MAX: u16 = 256;

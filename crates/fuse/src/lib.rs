@@ -1,12 +1,14 @@
 #![doc = include_str!("../README.md")]
 mod attributes;
 mod complaint;
+mod connection;
 mod directory;
 mod errno;
 mod holes;
 mod kernel;
 mod latency;
 mod privileges;
+mod protocol;
 mod server;
 mod session;
 mod space;

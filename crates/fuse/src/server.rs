@@ -5,31 +5,27 @@
 //! answers ENOSYS: from then on the kernel opens and closes without asking.
 
 mod completions;
+#[cfg(test)]
+mod tests;
 
-use crate::attributes::{absent, caller, file_type, generation, kind, permissions, set_time, to_kernel};
+use crate::attributes::{attr_reply, caller, entry_reply, kind, mode_of, no_entry, permissions, to_set};
+use crate::connection::Reply;
 use crate::directory::{Listed, Space, dots};
 use crate::errno::refused;
 use crate::holes::Holes;
-use crate::kernel::{KernelCache, ask_of_kernel};
+use crate::kernel::KernelCache;
 use crate::latency::{Class, Latencies, Timer, Traffic};
-use crate::privileges::{privileges, write_without_powers};
+use crate::privileges::write_without_powers;
+use crate::protocol::{
+    BatchForget, CopyCount, CopyReply, CreateReply, FuseOp, KILLS_POWERS_OF_WRITE, Listing, OpenReply,
+    RequestHeader, SetattrIn, StatfsReply, WriteReply,
+};
 use crate::space;
 use crate::xattr::{answer, list_for, set_xattr};
-use fs::{
-    Attributes, Completion, FILE_BYTES_MAX, Fs, FsError, IfExists, Ino, Kind, Privileges, SetAttributes,
-};
-use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
-};
-use std::ffi::OsStr;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use fs::{Attributes, Caller, Completion, FILE_BYTES_MAX, Fs, FsError, IfExists, Ino, Kind};
+use rustix::io::Errno;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// Serves the kernel from a file system.
 #[derive(Clone)]
@@ -54,6 +50,57 @@ impl Server {
         Server { fs, latencies, traffic, kernel_cache, holes: Arc::default(), ttl: kernel_cache.ttl() }
     }
 
+    /// Does what a request asks for. The reply comes before this returns, or later from another thread.
+    pub(crate) fn serve(&self, header: &RequestHeader, op: FuseOp<'_>, reply: Reply) {
+        let node = Ino(header.node);
+        let caller = |umask| caller(header, umask);
+        match op {
+            FuseOp::Lookup { name } => self.lookup(node, name, reply),
+            FuseOp::Forget { lookups } => self.fs.forget(node, lookups),
+            FuseOp::BatchForget(forgotten) => self.batch_forget(forgotten),
+            FuseOp::Getattr => self.getattr(node, reply),
+            FuseOp::Setattr(asked) => self.setattr(node, &asked, reply),
+            FuseOp::Readlink => self.readlink(node, reply),
+            FuseOp::Symlink { name, target } => self.symlink(caller(0), node, name, target, reply),
+            FuseOp::Mknod { name, mode, device, umask } => {
+                self.mknod(caller(umask), node, name, mode, device, reply);
+            }
+            FuseOp::Mkdir { name, mode, umask } => self.mkdir(caller(umask), node, name, mode, reply),
+            FuseOp::Unlink { name } => self.fs.unlink(node, name, self.empty(Class::Unlink, reply)),
+            FuseOp::Rmdir { name } => self.fs.remove_directory(node, name, self.empty(Class::Unlink, reply)),
+            FuseOp::Rename { name, new_parent, new_name, flags } => {
+                self.rename(caller(0), (node, name), (Ino(new_parent), new_name), flags, reply);
+            }
+            FuseOp::Link { of, name } => {
+                self.fs.link(Ino(of), node, name, self.entry(Class::Create, reply));
+            }
+            FuseOp::Open => reply.error(Errno::NOSYS),
+            FuseOp::Read { offset, size } => self.read(node, offset, size, reply),
+            FuseOp::Write { offset, data, flags, open_flags } => {
+                self.write(node, (offset, data), flags, open_flags, reply);
+            }
+            FuseOp::Statfs => self.statfs(reply),
+            FuseOp::Release | FuseOp::Releasedir | FuseOp::Destroy => reply.ok(),
+            FuseOp::Fsync => self.fs.sync_file(node, self.empty(Class::Fsync, reply)),
+            FuseOp::Setxattr { name, value, flags } => self.setxattr(node, name, value, flags, reply),
+            FuseOp::Getxattr { name, size } => self.getxattr(node, name, size, reply),
+            FuseOp::Listxattr { size } => self.listxattr(header.uid, node, size, reply),
+            FuseOp::Removexattr { name } => {
+                self.fs.remove_xattr(node, name, self.empty(Class::Setattr, reply));
+            }
+            FuseOp::Opendir => self.opendir(reply),
+            FuseOp::Readdir { offset, size } => self.readdir(node, offset, size, reply),
+            FuseOp::Readdirplus { offset, size } => self.readdirplus(node, offset, size, reply),
+            FuseOp::Fsyncdir => self.fs.sync_names(self.empty(Class::Fsync, reply)),
+            FuseOp::Create { name, mode, umask } => self.create(caller(umask), node, name, mode, reply),
+            FuseOp::Fallocate { offset, len, mode } => self.fallocate(node, (offset, len), mode, reply),
+            FuseOp::Lseek { offset, whence } => self.lseek(node, offset, whence, reply),
+            FuseOp::CopyFileRange { offset, to, to_offset, len, count } => {
+                self.copy((node, offset, len), (Ino(to), to_offset), count, reply);
+            }
+        }
+    }
+
     /// For an operation that ends in a completion.
     fn timer(&self, class: Class) -> Timer {
         self.traffic.note();
@@ -66,11 +113,169 @@ impl Server {
         Timer::start(&self.latencies, class)
     }
 
-    fn list(&self, ino: Ino, offset: u64, reply: &mut ReplyDirectory) -> Result<(), FsError> {
+    fn lookup(&self, parent: Ino, name: &[u8], reply: Reply) {
+        let _timer = self.short_timer(Class::Lookup);
+        let found = match name {
+            // The kernel has a handle of an inode that it forgot, and looks for its place.
+            b"." => self.fs.find_and_hold(parent),
+            b".." => self.fs.parent(parent).and_then(|parent| self.fs.find_and_hold(parent)),
+            name => self.fs.lookup_and_hold(parent, name),
+        };
+        match found {
+            Ok(found) => reply.body(&entry_reply(&found, self.ttl)),
+            // The kernel may remember that, too: names appear only through itself.
+            Err(FsError::NotFound) => reply.body(&no_entry(self.ttl)),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn batch_forget(&self, forgotten: BatchForget<'_>) {
+        forgotten.nodes().for_each(|(node, lookups)| self.fs.forget(Ino(node), lookups));
+    }
+
+    fn getattr(&self, node: Ino, reply: Reply) {
+        let _timer = self.short_timer(Class::Getattr);
+        match self.fs.attributes(node) {
+            Ok(now) => reply.body(&attr_reply(&now, self.ttl)),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn setattr(&self, node: Ino, asked: &SetattrIn, reply: Reply) {
+        self.fs.set_attributes(node, to_set(asked), self.attr(Class::Setattr, reply));
+    }
+
+    fn readlink(&self, node: Ino, reply: Reply) {
+        let _timer = self.short_timer(Class::Other);
+        match self.fs.read_link(node) {
+            Ok(target) => reply.bytes(&target),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn symlink(&self, caller: Caller, parent: Ino, name: &[u8], target: &[u8], reply: Reply) {
+        self.fs.symlink(caller, parent, name, target, self.entry(Class::Create, reply));
+    }
+
+    fn mkdir(&self, caller: Caller, parent: Ino, name: &[u8], mode: u32, reply: Reply) {
+        let done = self.entry(Class::Create, reply);
+        self.fs.make(caller, parent, name, Kind::Directory, permissions(mode), done);
+    }
+
+    fn mknod(&self, caller: Caller, parent: Ino, name: &[u8], mode: u32, device: u32, reply: Reply) {
+        let Some(kind) = kind(mode) else { return reply.error(Errno::INVAL) };
+        let (mode, done) = (permissions(mode), self.entry(Class::Create, reply));
+        match kind {
+            Kind::CharDevice | Kind::BlockDevice => {
+                self.fs.make_device(caller, parent, name, (kind, device), mode, done);
+            }
+            _ => self.fs.make(caller, parent, name, kind, mode, done),
+        }
+    }
+
+    fn create(&self, caller: Caller, parent: Ino, name: &[u8], mode: u32, reply: Reply) {
+        let (timer, fs, ttl) = (self.timer(Class::Create), self.fs.clone(), self.ttl);
+        let done: Completion<Attributes> = Box::new(move |made| {
+            let _timer = timer;
+            match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
+                Ok(made) => {
+                    let open = OpenReply { flags: OpenReply::KEEP_CACHE, ..OpenReply::default() };
+                    reply.body(&CreateReply { entry: entry_reply(&made, ttl), open });
+                }
+                Err(error) => reply.error(refused(&error)),
+            }
+        });
+        self.fs.make(caller, parent, name, Kind::File, permissions(mode), done);
+    }
+
+    fn rename(&self, caller: Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32, reply: Reply) {
+        let if_exists = match flags & libc::RENAME_NOREPLACE {
+            0 => IfExists::Replace,
+            _ => IfExists::Refuse,
+        };
+        match flags & !libc::RENAME_NOREPLACE {
+            0 => self.fs.rename(from, to, if_exists, self.empty(Class::Rename, reply)),
+            libc::RENAME_WHITEOUT => {
+                let done = self.empty(Class::Rename, reply);
+                let done: Completion<_> = Box::new(move |moved| done(moved.map(drop)));
+                self.fs.rename_leaving_whiteout(caller, from, to, if_exists, done);
+            }
+            libc::RENAME_EXCHANGE if if_exists == IfExists::Replace => {
+                self.fs.exchange(from, to, self.empty(Class::Rename, reply));
+            }
+            _ => reply.error(Errno::INVAL),
+        }
+    }
+
+    fn read(&self, node: Ino, offset: u64, size: u32, reply: Reply) {
+        let timer = self.timer(Class::Read);
+        let done: Completion<Vec<u8>> = Box::new(move |read| {
+            let _timer = timer;
+            match read {
+                Ok(bytes) => reply.bytes(&bytes),
+                Err(error) => reply.error(refused(&error)),
+            }
+        });
+        self.fs.read(node, offset, size as usize, done);
+    }
+
+    fn write(&self, node: Ino, (offset, data): (u64, &[u8]), flags: u32, open_flags: i32, reply: Reply) {
+        let data = fitting(offset, data);
+        // A request is at most 1 MiB long.
+        let (timer, bytes) = (self.timer(Class::Write), data.len() as u32);
+        let finish = move |done| {
+            let _timer = timer;
+            match done {
+                Ok(()) => reply.body(&WriteReply { bytes, padding: 0 }),
+                Err(error) => reply.error(refused(&error)),
+            }
+        };
+        let write = Write {
+            ino: node,
+            offset,
+            data,
+            is_synchronous: open_flags & (libc::O_SYNC | libc::O_DSYNC) != 0,
+            takes_powers: flags & KILLS_POWERS_OF_WRITE != 0,
+        };
+        write.run(&self.fs, finish);
+    }
+
+    fn setxattr(&self, node: Ino, name: &[u8], value: &[u8], flags: i32, reply: Reply) {
+        let Some(how) = set_xattr(flags) else { return reply.error(Errno::INVAL) };
+        self.fs.set_xattr(node, name, value, how, self.empty(Class::Setattr, reply));
+    }
+
+    fn getxattr(&self, node: Ino, name: &[u8], size: u32, reply: Reply) {
+        let _timer = self.short_timer(Class::Other);
+        answer(self.fs.xattr(node, name), size, reply);
+    }
+
+    fn listxattr(&self, uid: u32, node: Ino, size: u32, reply: Reply) {
+        let _timer = self.short_timer(Class::Other);
+        answer(self.fs.xattr_names(node).map(|names| list_for(uid, names)), size, reply);
+    }
+
+    fn opendir(&self, reply: Reply) {
+        match self.kernel_cache {
+            // The kernel opens by itself from then on, and keeps listings.
+            KernelCache::Full => reply.error(Errno::NOSYS),
+            KernelCache::None => reply.body(&OpenReply::default()),
+        }
+    }
+
+    fn readdir(&self, node: Ino, offset: u64, size: u32, reply: Reply) {
+        let _timer = self.short_timer(Class::Readdir);
+        let mut listing = Listing::new(size);
+        match self.list(node, offset, &mut listing) {
+            Ok(()) => reply.bytes(listing.bytes()),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn list(&self, ino: Ino, offset: u64, listing: &mut Listing) -> Result<(), FsError> {
         let mut add = |listed: Listed<'_>| {
-            let name = OsStr::from_bytes(listed.name);
-            let full = reply.add(INodeNo(listed.ino.0), listed.offset, file_type(listed.kind), name);
-            if full { Space::Full } else { Space::Left }
+            let fits = listing.add(listed.ino.0, listed.offset, mode_of(listed.kind), listed.name);
+            if fits { Space::Left } else { Space::Full }
         };
         match dots(&self.fs, ino, offset, &mut |dot| Ok(add(dot)))? {
             Some(cookie) => {
@@ -80,12 +285,20 @@ impl Server {
         }
     }
 
+    fn readdirplus(&self, node: Ino, offset: u64, size: u32, reply: Reply) {
+        let _timer = self.short_timer(Class::Readdir);
+        let mut listing = Listing::new(size);
+        match self.list_plus(node, offset, &mut listing) {
+            Ok(()) => reply.bytes(listing.bytes()),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
     /// The kernel remembers what is in the reply, but for the dots.
-    fn list_plus(&self, ino: Ino, offset: u64, reply: &mut ReplyDirectoryPlus) -> Result<(), FsError> {
+    fn list_plus(&self, ino: Ino, offset: u64, listing: &mut Listing) -> Result<(), FsError> {
         let mut add = |listed: Listed<'_>, found: &Attributes| {
-            let (ino, name) = (INodeNo(listed.ino.0), OsStr::from_bytes(listed.name));
-            let full = reply.add(ino, listed.offset, name, &self.ttl, &to_kernel(found), generation(found));
-            if full { Space::Full } else { Space::Left }
+            let fits = listing.add_with(&entry_reply(found, self.ttl), listed.offset, listed.name);
+            if fits { Space::Left } else { Space::Full }
         };
         let mut add_dot = |dot: Listed<'_>| Ok(add(dot, &self.fs.attributes(dot.ino)?));
         match dots(&self.fs, ino, offset, &mut add_dot)? {
@@ -95,428 +308,72 @@ impl Server {
             None => Ok(()),
         }
     }
-}
 
-impl Filesystem for Server {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        ask_of_kernel(config);
-        Ok(())
-    }
-
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let _timer = self.short_timer(Class::Lookup);
-        let found = match name.as_bytes() {
-            // The kernel has a handle of an inode that it forgot, and looks for its place.
-            b"." => self.fs.find_and_hold(ino(parent)),
-            b".." => self.fs.parent(ino(parent)).and_then(|parent| self.fs.find_and_hold(parent)),
-            name => self.fs.lookup_and_hold(ino(parent), name),
-        };
-        match found {
-            Ok(found) => reply.entry(&self.ttl, &to_kernel(&found), generation(&found)),
-            // The kernel may remember that, too: names appear only through itself.
-            Err(FsError::NotFound) => reply.entry(&self.ttl, &absent(), Generation(0)),
-            Err(error) => reply.error(refused(&error)),
-        }
-    }
-
-    fn forget(&self, _request: &Request, number: INodeNo, times: u64) {
-        self.fs.forget(ino(number), times);
-    }
-
-    fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        let _timer = self.short_timer(Class::Getattr);
-        match self.fs.attributes(ino(number)) {
-            Ok(now) => reply.attr(&self.ttl, &to_kernel(&now)),
-            Err(error) => reply.error(refused(&error)),
-        }
-    }
-
-    fn setattr(
-        &self,
-        request: &Request,
-        number: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        accessed: Option<TimeOrNow>,
-        modified: Option<TimeOrNow>,
-        _changed: Option<SystemTime>,
-        _handle: Option<FileHandle>,
-        _created: Option<SystemTime>,
-        _mac_changed: Option<SystemTime>,
-        _mac_backup: Option<SystemTime>,
-        _mac_flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let set = SetAttributes {
-            mode: mode.map(permissions),
-            uid,
-            gid,
-            size,
-            accessed: accessed.map(set_time),
-            modified: modified.map(set_time),
-            privileges: Privileges::Keep,
-        };
-        let set = SetAttributes { privileges: privileges(request, &set), ..set };
-        self.fs.set_attributes(ino(number), set, self.attr(Class::Setattr, reply));
-    }
-
-    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
-        let _timer = self.short_timer(Class::Other);
-        match self.fs.read_link(ino(number)) {
-            Ok(target) => reply.data(&target),
-            Err(error) => reply.error(refused(&error)),
-        }
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        device: u32,
-        reply: ReplyEntry,
-    ) {
-        let Some(kind) = kind(mode) else { return reply.error(Errno::EINVAL) };
-        let (caller, parent, name, mode) =
-            (caller(request, umask), ino(parent), name.as_bytes(), permissions(mode));
-        let done = self.entry(Class::Create, reply);
-        match kind {
-            Kind::CharDevice | Kind::BlockDevice => {
-                self.fs.make_device(caller, parent, name, (kind, device), mode, done);
-            }
-            _ => self.fs.make(caller, parent, name, kind, mode, done),
-        }
-    }
-
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    ) {
-        let (done, caller, mode) =
-            (self.entry(Class::Create, reply), caller(request, umask), permissions(mode));
-        self.fs.make(caller, ino(parent), name.as_bytes(), Kind::Directory, mode, done);
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let (timer, fs, ttl) = (self.timer(Class::Create), self.fs.clone(), self.ttl);
-        let done: Completion<Attributes> = Box::new(move |made| {
-            let _timer = timer;
-            match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
-                Ok(made) => reply.created(
-                    &ttl,
-                    &to_kernel(&made),
-                    generation(&made),
-                    FileHandle(0),
-                    FopenFlags::FOPEN_KEEP_CACHE,
-                ),
-                Err(error) => reply.error(refused(&error)),
-            }
-        });
-        let (caller, mode) = (caller(request, umask), permissions(mode));
-        self.fs.make(caller, ino(parent), name.as_bytes(), Kind::File, mode, done);
-    }
-
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.fs.unlink(ino(parent), name.as_bytes(), self.empty(Class::Unlink, reply));
-    }
-
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.fs.remove_directory(ino(parent), name.as_bytes(), self.empty(Class::Unlink, reply));
-    }
-
-    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let done = self.entry(Class::Create, reply);
-        let target = target.as_os_str().as_bytes();
-        self.fs.symlink(caller(request, 0), ino(parent), name.as_bytes(), target, done);
-    }
-
-    fn rename(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let (from, to) = ((ino(parent), name.as_bytes()), (ino(new_parent), new_name.as_bytes()));
-        let if_exists = match flags.contains(RenameFlags::RENAME_NOREPLACE) {
-            true => IfExists::Refuse,
-            false => IfExists::Replace,
-        };
-        match flags - RenameFlags::RENAME_NOREPLACE {
-            rest if rest.is_empty() => {
-                self.fs.rename(from, to, if_exists, self.empty(Class::Rename, reply));
-            }
-            RenameFlags::RENAME_WHITEOUT => {
-                let done = self.empty(Class::Rename, reply);
-                let done: Completion<_> = Box::new(move |moved| done(moved.map(drop)));
-                self.fs.rename_leaving_whiteout(caller(request, 0), from, to, if_exists, done);
-            }
-            RenameFlags::RENAME_EXCHANGE if if_exists == IfExists::Replace => {
-                self.fs.exchange(from, to, self.empty(Class::Rename, reply));
-            }
-            _ => reply.error(Errno::EINVAL),
-        }
-    }
-
-    fn link(&self, _request: &Request, of: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.fs.link(ino(of), ino(parent), name.as_bytes(), self.entry(Class::Create, reply));
-    }
-
-    fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.kernel_cache {
-            // The kernel opens by itself from then on, and keeps listings.
-            KernelCache::Full => reply.error(Errno::ENOSYS),
-            KernelCache::None => reply.opened(FileHandle(0), FopenFlags::empty()),
-        }
-    }
-
-    fn read(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let timer = self.timer(Class::Read);
-        let done: Completion<Vec<u8>> = Box::new(move |read| {
-            let _timer = timer;
-            match read {
-                Ok(bytes) => reply.data(&bytes),
-                Err(error) => reply.error(refused(&error)),
-            }
-        });
-        self.fs.read(ino(number), offset, size as usize, done);
-    }
-
-    fn write(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let data = fitting(offset, data);
-        // A request is at most WRITE_BYTES_MAX long.
-        let (timer, len) = (self.timer(Class::Write), data.len() as u32);
-        let finish = move |done| {
-            let _timer = timer;
-            match done {
-                Ok(()) => reply.written(len),
-                Err(error) => reply.error(refused(&error)),
-            }
-        };
-        let write = Write {
-            ino: ino(number),
-            offset,
-            data,
-            is_synchronous: flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0,
-            takes_powers: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
-        };
-        write.run(&self.fs, finish);
-    }
-
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // Nothing is held back until a close: the kernel need not ask again.
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fsync(&self, _request: &Request, number: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.fs.sync_file(ino(number), self.empty(Class::Fsync, reply));
-    }
-
-    fn fsyncdir(&self, _request: &Request, _ino: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.fs.sync_names(self.empty(Class::Fsync, reply));
-    }
-
-    fn readdir(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        let _timer = self.short_timer(Class::Readdir);
-        let listing = self.list(ino(number), offset, &mut reply);
-        match listing {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(refused(&error)),
-        }
-    }
-
-    fn readdirplus(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let _timer = self.short_timer(Class::Readdir);
-        let listing = self.list_plus(ino(number), offset, &mut reply);
-        match listing {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(refused(&error)),
-        }
-    }
-
-    fn fallocate(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        len: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
+    fn fallocate(&self, node: Ino, range: (u64, u64), mode: i32, reply: Reply) {
         match space::allocation(mode) {
             Ok((what, size)) => {
-                let done = self.empty(Class::Setattr, reply);
-                self.fs.allocate(ino(number), what, (offset, len), size, done);
+                self.fs.allocate(node, what, range, size, self.empty(Class::Setattr, reply));
             }
             Err(error) => reply.error(error),
         }
     }
 
-    fn copy_file_range(
-        &self,
-        _request: &Request,
-        from: INodeNo,
-        _from_handle: FileHandle,
-        offset: u64,
-        to: INodeNo,
-        _to_handle: FileHandle,
-        at: u64,
-        len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        let (timer, fs) = (self.timer(Class::Write), self.fs.clone());
-        let reply = move |copied: Result<u64, FsError>| {
-            let _timer = timer;
-            match copied {
-                Ok(copied) => reply.written(copied as u32),
-                // Where pages cannot be shared, EOPNOTSUPP has the kernel read and write.
-                Err(error) => reply.error(refused(&error)),
-            }
-        };
-        // Nothing tells whether the target was opened with O_SYNC: so it is durable in any case.
-        let copied = move |copied: Result<u64, FsError>| match copied {
-            Ok(copied) => fs.sync_bytes(ino(to), Box::new(move |synced| reply(synced.map(|()| copied)))),
-            Err(error) => reply(Err(error)),
-        };
-        self.fs.copy_range(ino(from), (offset, len.min(COPY_BYTES_MAX)), ino(to), at, Box::new(copied));
-    }
-
-    fn lseek(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
+    fn lseek(&self, node: Ino, offset: i64, whence: i32, reply: Reply) {
         let done = space::answer(self.timer(Class::Other), reply);
         match space::seek(offset, whence) {
-            Ok((offset, what)) => self.holes.seek(&self.fs, ino(number), offset, what, done),
+            Ok((offset, what)) => self.holes.seek(&self.fs, node, offset, what, done),
             Err(error) => done(Err(error)),
         }
     }
 
-    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+    fn copy(
+        &self,
+        (from, offset, len): (Ino, u64, u64),
+        (to, at): (Ino, u64),
+        count: CopyCount,
+        reply: Reply,
+    ) {
+        let (timer, fs) = (self.timer(Class::Write), self.fs.clone());
+        let reply = move |copied: Result<u64, FsError>| {
+            let _timer = timer;
+            match (copied, count) {
+                (Ok(bytes), CopyCount::Bits32) => reply.body(&WriteReply { bytes: bytes as u32, padding: 0 }),
+                (Ok(bytes), CopyCount::Bits64) => reply.body(&CopyReply { bytes }),
+                // Where pages cannot be shared, EOPNOTSUPP has the kernel read and write.
+                (Err(error), _) => reply.error(refused(&error)),
+            }
+        };
+        // Nothing tells whether the target was opened with O_SYNC: so it is durable in any case.
+        let copied = move |copied: Result<u64, FsError>| match copied {
+            Ok(copied) => fs.sync_bytes(to, Box::new(move |synced| reply(synced.map(|()| copied)))),
+            Err(error) => reply(Err(error)),
+        };
+        self.fs.copy_range(from, (offset, len.min(COPY_BYTES_MAX)), to, at, Box::new(copied));
+    }
+
+    fn statfs(&self, reply: Reply) {
         let _timer = self.short_timer(Class::Other);
         let usage = self.fs.usage();
-        let block = device::BLOCK_BYTES as u32;
-        reply.statfs(
-            usage.blocks,
-            usage.available,
-            usage.available,
-            usage.inodes,
-            usage.inodes_free,
-            block,
-            NAME_BYTES_MAX,
-            block,
-        );
+        let block_bytes = device::BLOCK_BYTES as u32;
+        reply.body(&StatfsReply {
+            blocks: usage.blocks,
+            blocks_free: usage.available,
+            blocks_available: usage.available,
+            inodes: usage.inodes,
+            inodes_free: usage.inodes_free,
+            block_bytes,
+            name_bytes_max: NAME_BYTES_MAX,
+            fragment_bytes: block_bytes,
+            ..StatfsReply::default()
+        });
     }
-
-    fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let _timer = self.timer(Class::Other);
-        answer(self.fs.xattr(ino(number), name.as_bytes()), size, reply);
-    }
-
-    fn setxattr(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        let Some(how) = set_xattr(flags) else { return reply.error(Errno::EINVAL) };
-        let done = self.empty(Class::Setattr, reply);
-        self.fs.set_xattr(ino(number), name.as_bytes(), value, how, done);
-    }
-
-    fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        let _timer = self.timer(Class::Other);
-        answer(self.fs.xattr_names(ino(number)).map(|names| list_for(request.uid(), names)), size, reply);
-    }
-
-    fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.fs.remove_xattr(ino(number), name.as_bytes(), self.empty(Class::Setattr, reply));
-    }
-
-    // What is not here is refused by name, once: ENOSYS tells the kernel not to ask again, and it then does the operation
-    // by itself, as with locks.
 }
 
-/// Bytes of one copy: its reply has 32 bits.
+/// Bytes of one copy: what is atomic, and fits into a reply of 32 bits.
 const COPY_BYTES_MAX: u64 = 1 << 30;
 
 /// Bytes of the longest name, as `statfs` tells it.
 const NAME_BYTES_MAX: u32 = 255;
-
-fn ino(number: INodeNo) -> Ino {
-    Ino(number.0)
-}
 
 /// The part of a write that ends within the largest file. POSIX: where nothing fits, EFBIG; else as much as fits.
 fn fitting(offset: u64, data: &[u8]) -> &[u8] {
@@ -564,19 +421,4 @@ fn then_sync(fs: Arc<Fs>, ino: Ino, finish: Completion<()>) -> Completion<()> {
         Ok(()) => fs.sync_bytes(ino, finish),
         Err(error) => finish(Err(error)),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_write_over_the_last_byte_of_the_largest_file_is_cut_off_there() {
-        assert_eq!(fitting(FILE_BYTES_MAX - 3, b"abcde"), b"abc");
-        assert_eq!(fitting(FILE_BYTES_MAX - 5, b"abcde"), b"abcde");
-        assert_eq!(fitting(0, b"abcde"), b"abcde");
-        // Refused further down, as a whole.
-        assert_eq!(fitting(FILE_BYTES_MAX, b"abcde"), b"abcde");
-        assert_eq!(fitting(u64::MAX, b"abcde"), b"abcde");
-    }
 }

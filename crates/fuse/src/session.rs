@@ -1,9 +1,18 @@
 //! A mount: the kernel's side of the server.
+//!
+//! `fuser` mounts and settles with the kernel how both speak (INIT); its session unmounts when it is dropped. Every request is read
+//! and answered here (decision 0055).
 
+use crate::connection::Connection;
+use crate::kernel::{REQUEST_BYTES_MAX, ask_of_kernel};
+use crate::protocol::{FuseOp, RequestHeader};
 use crate::server::Server;
-use fuser::{Config, INodeNo, MountOption, SessionACL};
+use fuser::{Config, Filesystem, INodeNo, KernelConfig, MountOption, SessionACL};
+use rustix::io::Errno;
+use rustix::process::geteuid;
 use std::io;
 use std::path::Path;
+use std::thread;
 
 /// How to mount.
 #[derive(Debug, Clone)]
@@ -19,7 +28,24 @@ pub struct Options {
 }
 
 /// A mounted file system whose requests wait to be served.
-pub struct Session(fuser::Session<Server>);
+pub struct Session {
+    server: Server,
+    connection: Connection,
+    users: Users,
+    threads: usize,
+    /// Unmounts when it is dropped, unless that has happened.
+    _mount: fuser::Session<Handshake>,
+}
+
+/// What `fuser` serves: the kernel's first request.
+struct Handshake;
+
+impl Filesystem for Handshake {
+    fn init(&mut self, _request: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
+        ask_of_kernel(config);
+        Ok(())
+    }
+}
 
 /// Mounts `server` on the directory `dir`. The mount is visible on return; its requests are answered by
 /// [`Session::run`].
@@ -35,27 +61,113 @@ pub fn mount(server: Server, dir: &Path, options: &Options) -> io::Result<Sessio
         config.mount_options.push(MountOption::RO);
     }
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(options.threads);
-    config.clone_fd = options.threads > 1;
-    let holes = server.holes.clone();
-    let session = fuser::Session::new(server, dir, &config)?;
+    let mount = fuser::Session::new(Handshake, dir, &config)?;
     if !options.read_only {
-        let kernel = session.notifier();
-        holes.start(move |ino, range| {
+        let kernel = mount.notifier();
+        server.holes.start(move |ino, range| {
             // One that fails is about a file that the kernel does not know, or the mount is gone.
             let _ = kernel.inval_inode(INodeNo(ino.0), range.start as i64, (range.end - range.start) as i64);
         })?;
     }
-    Ok(Session(session))
+    let users = if options.allow_other { Users::All } else { Users::Only(geteuid().as_raw()) };
+    let connection = Connection::of(&mount)?;
+    Ok(Session { server, connection, users, threads: options.threads, _mount: mount })
 }
 
 impl Session {
     /// Serves requests until the file system is unmounted, by whomever.
     pub fn run(self) -> io::Result<()> {
-        match self.0.run() {
-            // Who asks for the next request while the kernel lets the connection go is told this in the place of its end.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
-            ended => ended,
+        let mut connections = vec![self.connection];
+        for _ in 1..self.threads {
+            connections.push(connections[0].another()?);
         }
+        let start = |(number, connection)| {
+            let loop_of_thread = RequestLoop { server: self.server.clone(), connection, users: self.users };
+            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || loop_of_thread.run())
+        };
+        let threads = connections.into_iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
+        // All have ended before one's error is told.
+        let mut ended = Ok(());
+        for thread in threads {
+            let outcome =
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("a front-end thread panicked")));
+            ended = ended.and(outcome);
+        }
+        ended
     }
 }
+
+/// Whose requests are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Users {
+    All,
+    /// This user's.
+    Only(u32),
+}
+
+impl Users {
+    /// Whether a request is served. The kernel keeps others out, too; some requests it makes in nobody's name.
+    fn admit(self, header: &RequestHeader, op: &FuseOp<'_>) -> bool {
+        let is_of_kernel = matches!(
+            op,
+            FuseOp::Read { .. }
+                | FuseOp::Write { .. }
+                | FuseOp::Readdir { .. }
+                | FuseOp::Readdirplus { .. }
+                | FuseOp::Forget { .. }
+                | FuseOp::BatchForget(_)
+                | FuseOp::Fsync
+                | FuseOp::Fsyncdir
+                | FuseOp::Release
+                | FuseOp::Releasedir
+        );
+        is_of_kernel || self == Users::All || self == Users::Only(header.uid)
+    }
+}
+
+/// What one thread of the front end does.
+struct RequestLoop {
+    server: Server,
+    connection: Connection,
+    users: Users,
+}
+
+impl RequestLoop {
+    fn run(&self) -> io::Result<()> {
+        let mut buffer = vec![0; REQUEST_BYTES_MAX];
+        while let Some(request) = self.connection.receive(&mut buffer)? {
+            let Some((header, body)) = RequestHeader::split(request) else {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel sent half a request"));
+            };
+            if self.answer(&header, body) == Next::End {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, header: &RequestHeader, body: &[u8]) -> Next {
+        let reply = self.connection.reply_to(header);
+        match FuseOp::decode(header, body) {
+            Ok(FuseOp::Destroy) => {
+                reply.ok();
+                return Next::End;
+            }
+            Ok(op) if self.users.admit(header, &op) => self.server.serve(header, op, reply),
+            Ok(_) => reply.error(Errno::ACCESS),
+            Err(errno) => reply.error(errno),
+        }
+        Next::Request
+    }
+}
+
+/// What comes after a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Request,
+    /// The mount is gone.
+    End,
+}
+
+#[cfg(test)]
+mod tests;

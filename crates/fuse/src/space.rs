@@ -1,9 +1,11 @@
 //! Ranges of a file as space: what the flags of `fallocate` and `lseek` mean.
 
+use crate::connection::Reply;
 use crate::errno::refused;
 use crate::latency::Timer;
+use crate::protocol::LseekReply;
 use fs::{Allocate, Completion, FsError, Seek, Size};
-use fuser::{Errno, ReplyLseek};
+use rustix::io::Errno;
 
 /// What `fallocate` asks for. The kernel lets through only these modes, and `FALLOC_FL_PUNCH_HOLE` only with
 /// `FALLOC_FL_KEEP_SIZE`; of others, such as collapsing and inserting, we know nothing.
@@ -13,7 +15,7 @@ pub(crate) fn allocation(mode: i32) -> Result<(Allocate, Size), Errno> {
         0 => Ok((Allocate::Space, size)),
         libc::FALLOC_FL_ZERO_RANGE => Ok((Allocate::Zeros, size)),
         libc::FALLOC_FL_PUNCH_HOLE if size == Size::Stays => Ok((Allocate::Hole, size)),
-        _ => Err(Errno::EOPNOTSUPP),
+        _ => Err(Errno::OPNOTSUPP),
     }
 }
 
@@ -29,12 +31,11 @@ pub(crate) fn seek(offset: i64, whence: i32) -> Result<(u64, Seek), FsError> {
 }
 
 /// A completion that ends with a place in a file.
-pub(crate) fn answer(timer: Timer, reply: ReplyLseek) -> Completion<u64> {
+pub(crate) fn answer(timer: Timer, reply: Reply) -> Completion<u64> {
     Box::new(move |found| {
         let _timer = timer;
         match found {
-            // A file ends below 2^63.
-            Ok(found) => reply.offset(found as i64),
+            Ok(found) => reply.body(&LseekReply { offset: found }),
             Err(error) => reply.error(refused(&error)),
         }
     })
@@ -54,7 +55,7 @@ mod tests {
         let collapse = libc::FALLOC_FL_COLLAPSE_RANGE;
         let unshare = libc::FALLOC_FL_UNSHARE_RANGE;
         for mode in [libc::FALLOC_FL_PUNCH_HOLE, collapse, libc::FALLOC_FL_INSERT_RANGE, unshare, 0x4000] {
-            assert_eq!(allocation(mode).err().map(|error| error.code()), Some(libc::EOPNOTSUPP), "{mode:#x}");
+            assert_eq!(allocation(mode).err(), Some(Errno::OPNOTSUPP), "{mode:#x}");
         }
     }
 

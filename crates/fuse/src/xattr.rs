@@ -1,8 +1,10 @@
 //! Extended attributes between the kernel's form and ours.
 
+use crate::connection::Reply;
 use crate::errno::refused;
+use crate::protocol::XattrSizeReply;
 use fs::{FsError, SetXattr};
-use fuser::{Errno, ReplyXattr};
+use rustix::io::Errno;
 
 /// Only who may read these sees their names. The kernel checks the rest, but passes the list through.
 const TRUSTED: &[u8] = b"trusted.";
@@ -24,11 +26,11 @@ pub(crate) fn list_for(uid: u32, names: Vec<Vec<u8>>) -> Vec<u8> {
 }
 
 /// Answers with bytes, or with how many there are where the caller asks that by a size of 0.
-pub(crate) fn answer(found: Result<Vec<u8>, FsError>, size: u32, reply: ReplyXattr) {
+pub(crate) fn answer(found: Result<Vec<u8>, FsError>, size: u32, reply: Reply) {
     match found {
-        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
-        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(bytes) => reply.data(&bytes),
+        Ok(bytes) if size == 0 => reply.body(&XattrSizeReply { bytes: bytes.len() as u32, padding: 0 }),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::RANGE),
+        Ok(bytes) => reply.bytes(&bytes),
         Err(error) => reply.error(refused(&error)),
     }
 }

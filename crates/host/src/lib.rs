@@ -5,6 +5,7 @@ mod counted;
 mod disk;
 mod error;
 mod fork;
+mod fuse_device;
 mod machine;
 mod mounts;
 mod open;
@@ -21,6 +22,7 @@ pub use counted::{Account, Busy, Counted, Reads, ReadsNow};
 pub use disk::Disk;
 pub use error::HostError;
 pub use fork::{Forked, fork};
+pub use fuse_device::clone_fuse_device;
 pub use machine::{
     SystemClock, WriteCache, are_on_one_disk, mark_io_flusher, memory_bytes, random_bytes, write_cache,
 };

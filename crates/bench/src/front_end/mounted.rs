@@ -22,8 +22,8 @@ const UP: Duration = Duration::from_secs(10);
 const STORE_BYTES: u64 = 4 << 30;
 const BUFFER_BYTES: u64 = 512 << 20;
 
-/// Names under which a process's threads take the kernel's requests.
-pub(super) const FRONT_END_THREADS: &str = "fuser-";
+/// How the names of threads begin that take the kernel's requests: weir's `fuse-0`, the peer's `fuser-0`.
+pub(super) const FRONT_END_THREADS: &str = "fuse";
 
 /// What the kernel may remember of names, attributes and listings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -391,3 +391,42 @@ fn du_of_a_file_with_holes_counts_what_it_has() {
     assert_eq!(used(&path), 25 * PAGE);
     mounted.unmount();
 }
+
+#[test]
+fn first_copies_at_the_same_moment_all_share() {
+    if !can_mount() {
+        return;
+    }
+    const COPIES: usize = 16;
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let files =
+        |kind: &str| (0..COPIES).map(|i| create(&mounted.path(&format!("{kind}{i}")))).collect::<Vec<_>>();
+    let (sources, copies) = (files("source"), files("copy"));
+    for source in &sources {
+        source.write_all_at(&[7; 1 << 18], 0).expect("space");
+    }
+    let start = std::sync::Barrier::new(COPIES);
+    std::thread::scope(|scope| {
+        for (source, copy) in sources.iter().zip(&copies) {
+            let start = &start;
+            scope.spawn(move || {
+                start.wait();
+                let (mut from, mut to) = (0, 0);
+                let copied = copy_file_range(source, Some(&mut from), copy, Some(&mut to), 1 << 18);
+                assert_eq!(copied, Ok(1 << 18));
+            });
+        }
+    });
+    let status = mounted.status();
+    let clones = [&status["counters"]["clones_stored"], &status["dirty"]["clones"]];
+    let shared: u64 = clones.map(|count| count.as_u64().expect("a number")).iter().sum();
+    assert_eq!(shared, COPIES as u64, "{status:#}");
+    for copy in &copies {
+        let mut bytes = vec![0; 1 << 18];
+        copy.read_exact_at(&mut bytes, 0).expect("the copy");
+        assert!(bytes.iter().all(|&byte| byte == 7));
+    }
+    drop((sources, copies));
+    mounted.unmount();
+}

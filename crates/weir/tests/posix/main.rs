@@ -4,11 +4,13 @@ mod acls;
 #[path = "../common/mod.rs"]
 mod common;
 mod crashes;
+mod dates;
 mod errnos;
 mod handles;
 mod kinds;
 mod many;
 mod names;
+mod numbers;
 mod overlay;
 mod privileges;
 mod users;

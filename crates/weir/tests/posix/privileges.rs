@@ -251,3 +251,36 @@ fn every_call_that_changes_content_takes_the_powers_that_the_machines_own_file_s
     assert!(compared > 300, "only {compared} were compared");
     mounted.unmount();
 }
+
+/// Runs `change` in `dir` with these options of `setpriv`.
+fn with_capabilities(dir: &Path, options: &[&str], change: &str) {
+    succeeds(Command::new("setpriv").args(options).args(["sh", "-ec", change]).current_dir(dir));
+}
+
+#[test]
+fn truncation_takes_powers_unless_the_caller_has_cap_fsetid_whoever_he_is() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = open_to_all(&sandbox);
+    let own = sandbox.path("own");
+    fs::create_dir(&own).expect("a directory");
+    fs::set_permissions(&own, Permissions::from_mode(0o777)).expect("a mode");
+    let user =
+        ["--reuid=1000", "--regid=1000", "--clear-groups", "--inh-caps=+fsetid", "--ambient-caps=+fsetid"];
+    let callers =
+        [("a user who has it", &user[..], 0o6777), ("root without it", &["--bounding-set=-fsetid"], 0o777)];
+    for (caller, options, expected) in callers {
+        for change in ["truncate -s 5 f", "truncate -s 20000 f", ": >f"] {
+            for dir in [&own, mounted.dir()] {
+                fs::write(dir.join("f"), vec![1; 10_000]).expect("a file");
+                fs::set_permissions(dir.join("f"), Permissions::from_mode(0o6777)).expect("a mode");
+                with_capabilities(dir, options, change);
+                let mode = fs::metadata(dir.join("f")).expect("it").mode() & 0o7777;
+                assert_eq!(mode, expected, "{change} by {caller} in {}", dir.display());
+            }
+        }
+    }
+    mounted.unmount();
+}

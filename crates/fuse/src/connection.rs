@@ -1,0 +1,97 @@
+//! /dev/fuse as one thread uses it: a request to a read, a reply to a write.
+
+use crate::protocol::{ReplyHeader, RequestHeader};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use zerocopy::{Immutable, IntoBytes};
+
+/// A channel to the kernel.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    device: Arc<File>,
+}
+
+impl Connection {
+    /// The channel that `device` is. It stays open as long as this, or a reply, lives.
+    pub(crate) fn of(device: &impl AsFd) -> io::Result<Connection> {
+        let device = device.as_fd().try_clone_to_owned()?;
+        Ok(Connection { device: Arc::new(device.into()) })
+    }
+
+    /// Another channel of the same mount, so that threads do not share one.
+    pub(crate) fn another(&self) -> io::Result<Connection> {
+        host::clone_fuse_device(&self.device).map(|device| Connection { device: Arc::new(device) })
+    }
+
+    /// Waits for a request, and reads it into `buffer`. `None`: the mount is gone.
+    pub(crate) fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
+        loop {
+            match (&*self.device).read(buffer) {
+                Ok(len) => return Ok(Some(&buffer[..len])),
+                Err(error) => match Errno::from_io_error(&error) {
+                    // The request was taken back, or a signal came: there will be another one.
+                    Some(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                    // A thread that asks while the kernel lets the connection go may be told the latter.
+                    Some(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// The reply to the request with this header.
+    pub(crate) fn reply_to(&self, header: &RequestHeader) -> Reply {
+        let device = header.wants_reply().then(|| self.device.clone());
+        Reply { unique: header.unique, device }
+    }
+}
+
+/// The duty to answer a request, once, from any thread. Dropped, it answers EIO, so that no program waits for ever.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    unique: u64,
+    /// `None`: answered, or nobody waits.
+    device: Option<Arc<File>>,
+}
+
+impl Reply {
+    /// Done.
+    pub(crate) fn ok(self) {
+        self.bytes(&[]);
+    }
+
+    /// Not done.
+    pub(crate) fn error(mut self, errno: Errno) {
+        self.send(-errno.raw_os_error(), &[]);
+    }
+
+    /// Done, with bytes for the program.
+    pub(crate) fn bytes(mut self, bytes: &[u8]) {
+        self.send(0, bytes);
+    }
+
+    /// Done, with a structure for the kernel.
+    pub(crate) fn body(self, body: &(impl IntoBytes + Immutable)) {
+        self.bytes(body.as_bytes());
+    }
+
+    fn send(&mut self, error: i32, body: &[u8]) {
+        let Some(device) = self.device.take() else { return };
+        // The kernel asked for fewer bytes than 32 bits can say.
+        let len = (size_of::<ReplyHeader>() + body.len()) as u32;
+        let header = ReplyHeader { len, error, unique: self.unique };
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
+        let parts = if body.is_empty() { &parts[..1] } else { &parts };
+        // The kernel takes a reply as a whole, or nobody waits for it any more.
+        let _ = (&*device).write_vectored(parts);
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.send(-Errno::IO.raw_os_error(), &[]);
+    }
+}

@@ -1,0 +1,293 @@
+//! Requests with any numbers, answered by the whole stack on simulated disks.
+
+use super::*;
+use crate::kernel::KernelCache;
+use crate::latency::{Latencies, Traffic};
+use cache::{Cache, Recovered, Settings, Task};
+use device::{Random, StoreId, VolumeId};
+use fs::{Caller, Fs};
+use sim::{Power, SimClock, SimDisk};
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+use store::{Layout, Store};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Steps of background work after which a reply that has not come never will.
+const STEPS_MAX: u32 = 100_000;
+
+/// Bytes of the fixed arguments of each operation that has some, names and bytes left out.
+const ARGUMENT_BYTES: [(u32, usize); 22] = [
+    (2, 8),
+    (3, 16),
+    (4, 88),
+    (8, 16),
+    (9, 8),
+    (12, 8),
+    (13, 8),
+    (14, 8),
+    (15, 40),
+    (16, 40),
+    (18, 24),
+    (20, 16),
+    (21, 8),
+    (22, 8),
+    (23, 8),
+    (28, 40),
+    (35, 16),
+    (43, 32),
+    (44, 40),
+    (45, 16),
+    (46, 24),
+    (47, 56),
+];
+
+/// The same as number 47, with more bits in its reply.
+const COPY_FILE_RANGE_64: u32 = 53;
+const BATCH_FORGET: u32 = 42;
+const READ: u32 = 15;
+const WRITE: u32 = 16;
+const SETXATTR: u32 = 21;
+
+/// Ends of types, of pages, and of the largest file.
+const ENDS: [u64; 22] = [
+    0,
+    1,
+    2,
+    511,
+    4095,
+    4096,
+    4097,
+    8192,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 32,
+    (1 << 47) - 4096,
+    (1 << 47) - 1,
+    1 << 47,
+    (1 << 47) + 1,
+    (1 << 63) - 4096,
+    (1 << 63) - 2,
+    (1 << 63) - 1,
+    1 << 63,
+    u64::MAX - 1,
+    u64::MAX,
+];
+
+/// A server on simulated disks; replies come into a file.
+struct Bench {
+    requests: RequestLoop,
+    replies: File,
+    cache: Arc<Cache>,
+    fs: Arc<Fs>,
+    asked: u64,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let (power, clock) = (Power::new(), Arc::new(SimClock::new()));
+        let disk = |name, blocks| SimDisk::new(name, blocks, &power, 1);
+        let (store, buffer, id) = (disk("store", 16_384), disk("buffer", 2048), StoreId([7; 16]));
+        Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");
+        buffer::Buffer::format(&*buffer, id).expect("a format");
+        let store = Arc::new(Store::open(store).expect("a store"));
+        let recovered = Recovered::read(buffer, id, &*clock).expect("a buffer");
+        let cache = Cache::begin(store, recovered, clock.clone(), Settings::default()).expect("a cache");
+        let cache = Arc::new(cache);
+        let owner = Caller { uid: 0, gid: 0, umask: 0 };
+        Fs::create(&cache, VolumeId::MAIN, &*clock, owner, [7; 16]).expect("a new file system");
+        let fs = Arc::new(Fs::open(cache.clone(), VolumeId::MAIN, clock).expect("a file system"));
+        let (latencies, traffic) = (Arc::new(Latencies::default()), Arc::new(Traffic::default()));
+        let replies = tempfile::NamedTempFile::new().expect("a file");
+        let appended = File::options().append(true).open(replies.path()).expect("the file");
+        let requests = RequestLoop {
+            server: Server::new(fs.clone(), latencies, traffic, KernelCache::Full),
+            connection: Connection::of(&appended).expect("a descriptor"),
+            users: Users::All,
+        };
+        Bench { requests, replies: replies.into_file(), cache, fs, asked: 0 }
+    }
+
+    /// Sends a request, and returns the error and the body of its reply, if it has one.
+    fn ask(&mut self, opcode: u32, node: u64, body: &[u8]) -> Option<(i32, Vec<u8>)> {
+        self.asked += 1;
+        let header =
+            RequestHeader { opcode, unique: self.asked, node, uid: 1000, ..RequestHeader::new_zeroed() };
+        self.requests.answer(&header, body);
+        if !header.wants_reply() {
+            return None;
+        }
+        let mut reply = Vec::new();
+        for _ in 0..STEPS_MAX {
+            self.replies.read_to_end(&mut reply).expect("a file");
+            if !reply.is_empty() {
+                break;
+            }
+            for task in [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint] {
+                self.cache.step(task);
+            }
+        }
+        assert!(reply.len() >= 16, "no reply to operation {opcode} on {node:#x} with {body:x?}");
+        let number = |at: usize| i32::from_ne_bytes(reply[at..at + 4].try_into().expect("four bytes"));
+        assert_eq!(number(0) as usize, reply.len(), "one reply, which says how long it is");
+        assert_eq!(reply[8..16], self.asked.to_ne_bytes());
+        assert!((-133..=0).contains(&number(4)), "errno {}", number(4));
+        Some((number(4), reply.split_off(16)))
+    }
+
+    /// The inode that `name` in the root leads to; 0: none.
+    fn look_up(&mut self, name: &[u8]) -> u64 {
+        let found = self.ask(1, 1, &[name, b"\0"].concat()).expect("a reply");
+        found.1.first_chunk().map_or(0, |node| u64::from_ne_bytes(*node))
+    }
+
+    /// Makes a file, a directory and a symbolic link where they are missing, and returns them.
+    fn tree(&mut self) -> [u64; 3] {
+        let mode = |mode: u32| [mode, 0, 0, 0].as_bytes().to_vec();
+        self.ask(8, 1, &[&mode(libc::S_IFREG | 0o644)[..], b"f\0"].concat());
+        self.ask(9, 1, &[&mode(0o755)[..8], b"d\0"].concat());
+        self.ask(6, 1, b"l\0f\0");
+        [b"f", b"d", b"l"].map(|name| self.look_up(name))
+    }
+
+    #[track_caller]
+    fn assert_whole(&mut self) {
+        self.fs.check(&mut |finding| panic!("{finding:?}"));
+        assert_eq!(self.ask(3, 1, &[0; 16]).expect("a reply").0, 0, "the root has attributes");
+    }
+}
+
+fn words(random: &mut Random, bytes: usize, nodes: &[u64; 3]) -> Vec<u8> {
+    let mut word = || match random.below(8) {
+        0 => random.next_u64(),
+        1 => nodes[random.index(nodes.len())],
+        2 => random.below(1 << 16),
+        // Two numbers of 32 bits.
+        3 | 4 => ENDS[random.index(ENDS.len())] << 32 | ENDS[random.index(ENDS.len())] & 0xffff_ffff,
+        _ => ENDS[random.index(ENDS.len())],
+    };
+    (0..bytes / 8).flat_map(|_| word().to_ne_bytes()).collect()
+}
+
+/// A request's body: arguments of any numbers, and a name or two.
+fn draw(random: &mut Random, opcode: u32, nodes: &[u64; 3]) -> Vec<u8> {
+    let names: [&[u8]; 14] = [
+        b"f",
+        b"d",
+        b"l",
+        b"f",
+        b"d",
+        b"new",
+        b".",
+        b"..",
+        b"a/b",
+        &[b'n'; 255],
+        &[b'n'; 256],
+        b"user.x",
+        b"security.capability",
+        b"system.posix_acl_access",
+    ];
+    let same = if opcode == COPY_FILE_RANGE_64 { 47 } else { opcode };
+    let bytes = ARGUMENT_BYTES.iter().find(|(of, _)| *of == same).map_or(0, |(_, bytes)| *bytes);
+    let mut body = words(random, bytes, nodes);
+    let data = words(random, 8 * random.clone().index(600), nodes);
+    match opcode {
+        // What the kernel sees to: bytes as many as it says, and no more asked for than it allows.
+        WRITE => body[16..20].copy_from_slice(&(data.len() as u32).to_ne_bytes()),
+        SETXATTR => body[0..4].copy_from_slice(&(data.len() as u32).to_ne_bytes()),
+        READ => body[18..20].copy_from_slice(&random.below(16).to_ne_bytes()[..2]),
+        BATCH_FORGET => body = [&2_u64.to_ne_bytes()[..], &words(random, 32, nodes)].concat(),
+        _ => {}
+    }
+    if opcode != WRITE {
+        for _ in 0..2 {
+            body.extend_from_slice(names[random.index(names.len())]);
+            body.push(0);
+            if opcode == SETXATTR {
+                break;
+            }
+        }
+    }
+    body.extend_from_slice(&data);
+    body
+}
+
+#[test]
+fn requests_with_any_numbers_are_answered_and_break_nothing() {
+    let mut bench = Bench::new();
+    let mut random = Random::new(40);
+    for round in 0..400 {
+        let nodes = bench.tree();
+        for _ in 0..50 {
+            let opcode = match random.below(8) {
+                // All but DESTROY, which ends the loop.
+                0 => 39 + random.below(20) as u32,
+                _ => 1 + random.below(37) as u32,
+            };
+            let node = match random.below(8) {
+                0 => ENDS[random.index(ENDS.len())],
+                1 => random.next_u64(),
+                2..5 => 1,
+                _ => nodes[random.index(nodes.len())],
+            };
+            let body = draw(&mut random, opcode, &nodes);
+            bench.ask(opcode, node, &body);
+        }
+        if round % 50 == 0 {
+            bench.assert_whole();
+        }
+    }
+    bench.assert_whole();
+}
+
+#[test]
+fn requests_cut_short_and_of_equal_bytes_are_answered_and_break_nothing() {
+    let mut bench = Bench::new();
+    for byte in [0, 1, 0x7f, 0x80, 0xff] {
+        let [file, ..] = bench.tree();
+        for opcode in (0..60).filter(|&opcode| opcode != 38) {
+            for len in (0..=96).step_by(4).chain([300]) {
+                let body = vec![byte; len];
+                for node in [1, file, u64::MAX] {
+                    bench.ask(opcode, node, &body);
+                    // The same with an end for names.
+                    bench.ask(opcode, node, &[&body[..], b"\0x\0"].concat());
+                }
+            }
+        }
+        bench.assert_whole();
+    }
+}
+
+#[test]
+fn the_end_of_a_mount_is_answered_and_ends_the_loop() {
+    let mut bench = Bench::new();
+    let header = RequestHeader { opcode: 38, unique: 5, ..RequestHeader::new_zeroed() };
+    assert_eq!(bench.requests.answer(&header, &[]), Next::End);
+    let mut reply = Vec::new();
+    bench.replies.read_to_end(&mut reply).expect("a file");
+    assert_eq!(reply, [16, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn a_reply_that_nobody_sends_is_an_error() {
+    let mut bench = Bench::new();
+    let header = RequestHeader { opcode: 1, unique: 6, ..RequestHeader::new_zeroed() };
+    drop(bench.requests.connection.reply_to(&header));
+    let forget = RequestHeader { opcode: 2, unique: 7, ..RequestHeader::new_zeroed() };
+    drop(bench.requests.connection.reply_to(&forget));
+    let mut reply = Vec::new();
+    bench.replies.read_to_end(&mut reply).expect("a file");
+    assert_eq!(reply, [16, 0, 0, 0, 0xfb, 0xff, 0xff, 0xff, 6, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn a_mount_of_one_user_serves_others_only_what_the_kernel_asks_in_nobodys_name() {
+    let header = |uid| RequestHeader { uid, ..RequestHeader::new_zeroed() };
+    let (lookup, read) = (FuseOp::Lookup { name: b"x" }, FuseOp::Read { offset: 0, size: 1 });
+    assert!(Users::Only(7).admit(&header(7), &lookup));
+    assert!(!Users::Only(7).admit(&header(0), &lookup));
+    assert!(Users::Only(7).admit(&header(0), &read));
+    assert!(Users::All.admit(&header(8), &lookup));
+}
