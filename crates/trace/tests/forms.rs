@@ -110,7 +110,7 @@ fn clock_keeps_pauses_of_relative_stamps() {
 /// The program after exec writes to what its predecessor opened, in the thread that called exec.
 fn keeps_descriptors(benchmark: &Benchmark, name: &str) {
     let names = &benchmark.names;
-    let exec = benchmark.actions.iter().filter(|action| names.show(action.name) == "execve").next_back();
+    let exec = benchmark.actions.iter().rfind(|action| names.show(action.name) == "execve");
     let exec = exec.unwrap_or_else(|| panic!("{name}: there is an exec"));
     let after = benchmark.actions.iter().filter(|action| {
         action.thread == exec.thread && action.line > exec.line && action.fate == Fate::Executed

@@ -310,8 +310,12 @@ impl Links {
     pub fn add(&mut self, call: &Call, names: &Names) {
         let (Ask::File(Op::Open { at, .. }), Some(note)) = (&call.ask, call.made_note) else { return };
         let (path, found) = (names.bytes(at.path), names.bytes(note));
-        let base =
-            call.notes.iter().find(|(fd, _)| *fd == at.dir).map_or(&b"/"[..], |(_, note)| names.bytes(*note));
+        let base = match call.notes.iter().find(|(fd, _)| *fd == at.dir) {
+            Some((_, note)) => names.bytes(*note),
+            None if path.starts_with(b"/") => b"/",
+            // Below which directory is not known.
+            None => return,
+        };
         let asked = lexical(base, path);
         let process = [&b"/proc"[..], b"/sys", b"/dev"].iter().any(|dir| asked.starts_with(dir));
         if found.starts_with(b"/") && !found.ends_with(b" (deleted)") && asked != found && !process {
@@ -379,6 +383,23 @@ fn lexical(base: &[u8], path: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn links(line: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+        use crate::parse::{Source, Strace};
+        let mut source = Strace::new(line.as_bytes());
+        let event = source.next_event().expect("memory does not fail").expect("a call");
+        let (mut names, mut links) = (Names::default(), Links::default());
+        let call = crate::decode::decode(&event, &mut names, &mut Default::default());
+        links.add(&call, &names);
+        links.finish()
+    }
+
+    #[test]
+    fn relative_name_below_an_unknown_directory_shows_no_link() {
+        assert_eq!(links("open(\"a\", O_RDONLY) = 3</srv/app/a>\n"), []);
+        let link = (b"/link".to_vec(), b"/srv/app".to_vec());
+        assert_eq!(links("open(\"/link/a\", O_RDONLY) = 3</srv/app/a>\n"), [link]);
+    }
 
     #[test]
     fn a_link_is_what_lies_before_the_common_end_of_two_names() {

@@ -73,6 +73,24 @@ fn verify_ends_with_three_if_an_order_changes_a_result_and_with_zero_if_none_doe
 }
 
 #[test]
+fn compile_fails_where_little_is_used_unless_that_is_asked_for() {
+    let sandbox = Sandbox::new();
+    let (text, benchmark) = (sandbox.path("trace"), sandbox.path("benchmark"));
+    let unreadable = "what is this?\n".repeat(9);
+    fs::write(&text, format!("mkdir(\"/a\", 0755) = 0\n{unreadable}")).expect("a trace");
+    let compile = |options: &[&str]| {
+        code(weir().args(["trace", "compile"]).args(options).arg(&text).arg("-o").arg(&benchmark))
+    };
+    let (found, said) = compile(&[]);
+    let why = "1 of 10 calls can be used (10 %), and 50 % are asked for. Why the others cannot: 9: no call";
+    assert!(found == 1 && said.contains(why) && said.contains("--min-used"), "{found}: {said}");
+    assert!(!benchmark.exists());
+    assert_eq!(compile(&["--min-used", "10"]).0, 0);
+    assert_eq!(compile(&["--min-used", "11"]).0, 1);
+    assert_eq!(compile(&["--min-used", "101"]).0, 2);
+}
+
+#[test]
 fn one_is_failed_and_two_is_nonsense_for_every_verb() {
     let sandbox = Sandbox::new();
     let garbage = sandbox.path("garbage");
