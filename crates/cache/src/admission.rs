@@ -149,6 +149,16 @@ impl AdmissionQueue {
         !self.waiting.is_empty()
     }
 
+    /// Whether an operation goes behind those that wait. What frees passes all of them, names those that wait for the store's space.
+    fn must_queue(&self, claim: Claim) -> bool {
+        let passes = match claim {
+            Claim::Data => false,
+            Claim::Names => self.wants_space || self.exhausted,
+            Claim::Frees => true,
+        };
+        self.is_waiting() && !passes
+    }
+
     /// Whether one that writes directly waits.
     pub(crate) fn is_waiting_directly(&self) -> bool {
         !self.waiting_directly.is_empty()
@@ -237,7 +247,7 @@ impl Admission {
     /// A reservation if there is space at once and no operation waits, `None` if one has to wait.
     pub(crate) fn admit_at_once(&self, cost: Cost) -> Result<Option<Reservation>, CacheError> {
         let mut state = self.shared.state();
-        if state.admission.is_waiting() && cost.claim == Claim::Data {
+        if state.admission.must_queue(cost.claim) {
             return Ok(None);
         }
         match self.verdict(&mut state, cost) {
@@ -249,7 +259,7 @@ impl Admission {
 
     pub(crate) fn admit(&self, cost: Cost, then: Completion<Reservation>) {
         let mut state = self.shared.state();
-        let queued = state.admission.is_waiting() && cost.claim == Claim::Data;
+        let queued = state.admission.must_queue(cost.claim);
         let verdict = if queued { Verdict::Wait } else { self.verdict(&mut state, cost) };
         match verdict {
             Verdict::Wait => {
@@ -338,14 +348,14 @@ impl Admission {
         let buffer_bytes = buffer_bytes + direct::reserved_bytes(direct);
         // What writers must leave for names, both for re-logging, and all of them for deletions.
         let kept = match cost.claim {
-            Claim::Data => buffer.capacity_bytes() / 8,
-            Claim::Names => buffer.capacity_bytes() / 8 - buffer.capacity_bytes() / 32,
+            Claim::Data => buffer.capacity_bytes() / 8 + buffer.capacity_bytes() / 32,
+            Claim::Names => buffer.capacity_bytes() / 8,
             Claim::Frees => buffer.capacity_bytes() / 16,
         };
         let reserved = state.admission.reserved_bytes + direct::reserved_bytes(unlogged);
         let space = buffer.free_bytes().saturating_sub(reserved);
         let crowded =
-            cost.claim == Claim::Data && self.shared.settings().crowding(state.pages.memory()) > 1.0;
+            cost.claim < Claim::Frees && self.shared.settings().crowding(state.pages.memory()) > 1.0;
         if self.shared.buffer().open_bytes() > UNWRITTEN_BYTES_MAX {
             return Verdict::Wait;
         }

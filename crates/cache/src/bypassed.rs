@@ -47,6 +47,21 @@ pub(crate) enum BypassedAge {
     Overdue,
 }
 
+impl BypassedAge {
+    /// That of a page which is so old, where it may be as old as `interval`.
+    pub(crate) fn of(age: Duration, interval: Duration) -> BypassedAge {
+        if age >= interval {
+            BypassedAge::Overdue
+        } else if age >= interval * 3 / 4 {
+            BypassedAge::Urgent
+        } else if age >= interval / 2 {
+            BypassedAge::Due
+        } else {
+            BypassedAge::Young
+        }
+    }
+}
+
 impl BypassedWrite {
     fn keys(&self) -> (Bound<Key>, Bound<Key>) {
         let key = |page| Key { object: self.object, page };
@@ -126,21 +141,6 @@ impl BypassedPages {
         self.writes.front().map(|first| first.at)
     }
 
-    /// How old the oldest one is at `now`.
-    pub(crate) fn age(&self, now: Duration, commit_interval: Duration) -> BypassedAge {
-        let Some(oldest) = self.oldest() else { return BypassedAge::Young };
-        let age = now.saturating_sub(oldest);
-        if age >= commit_interval {
-            BypassedAge::Overdue
-        } else if age >= commit_interval * 3 / 4 {
-            BypassedAge::Urgent
-        } else if age >= commit_interval / 2 {
-            BypassedAge::Due
-        } else {
-            BypassedAge::Young
-        }
-    }
-
     /// At most `limit` of those that were written at `until` or earlier, oldest first. A page that was stored and then written again
     /// counts as old as the first write, as long as others of that write are here.
     pub(crate) fn written_until(&self, until: Duration, limit: usize) -> Vec<Key> {
@@ -167,15 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn the_age_is_that_of_the_oldest_page_that_is_left() {
+    fn the_oldest_is_that_of_the_pages_that_are_left() {
         let mut bypassed = BypassedPages::default();
-        assert_eq!(bypassed.age(9 * SECOND, SECOND), BypassedAge::Young);
+        assert_eq!(bypassed.oldest(), None);
         write(&mut bypassed, SECOND, 0..2);
         write(&mut bypassed, 2 * SECOND, 7..8);
-        let half = SECOND / 2;
-        assert_eq!(bypassed.age(SECOND + half, SECOND), BypassedAge::Due);
-        assert_eq!(bypassed.age(SECOND + half * 3 / 2, SECOND), BypassedAge::Urgent);
-        assert_eq!(bypassed.age(2 * SECOND, SECOND), BypassedAge::Overdue);
+        assert_eq!(bypassed.oldest(), Some(SECOND));
         assert_eq!(bypassed.written_until(SECOND, 9), [key(0), key(1)]);
         assert_eq!(bypassed.written_until(2 * SECOND, 2), [key(0), key(1)]);
         bypassed.remove(&key(0));
@@ -187,6 +184,13 @@ mod tests {
         assert_eq!(bypassed.settled_since(), Some(SECOND));
         bypassed.settled_are_committed();
         assert_eq!(bypassed.settled_since(), None);
+    }
+
+    #[test]
+    fn a_page_is_due_urgent_and_overdue_at_parts_of_the_interval() {
+        let ages = [1, 2, 3, 4].map(|quarters| BypassedAge::of(quarters * SECOND, 4 * SECOND));
+        let expected = [BypassedAge::Young, BypassedAge::Due, BypassedAge::Urgent, BypassedAge::Overdue];
+        assert_eq!(ages, expected);
     }
 
     #[test]

@@ -133,6 +133,10 @@ impl Parts {
                 state.reads.look_again(waiters);
             }
         }
+        if reservation.claim() == Claim::Names {
+            // To write it back releases most of what it reserved.
+            state.admission.may_have_space();
+        }
         let awaited = reservation.settle(&mut state);
         let transfers =
             changes.iter().any(|change| matches!(change, Change::Clone { .. } | Change::Move { .. }));
@@ -502,6 +506,9 @@ impl Cache {
                 let nap = self.parts.shared.settings().commit_interval / 4;
                 self.parts.committer.due_in(&state).unwrap_or(nap).min(timeout)
             }
+            (false, Task::WriteBack) => {
+                self.parts.shared.bypassed_due_in(&state.pages).unwrap_or(timeout).min(timeout)
+            }
             (false, _) => timeout,
             (true, Task::Commit | Task::Fetch) => return,
             // Due, yet the last step could do nothing: a device fails, or only others can help.
@@ -533,8 +540,11 @@ impl Cache {
         self.parts.give_back_spare();
         let outcome = self.write_all_back();
         let kept = self.parts.committer.keep_in_buffer();
+        if kept.is_err() {
+            self.parts.rescuer.step(Why::All);
+        }
         self.parts.give_back_spare();
-        outcome.and(kept)
+        kept.and(outcome)
     }
 
     fn write_all_back(&self) -> Result<(), CacheError> {

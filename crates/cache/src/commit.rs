@@ -263,7 +263,7 @@ impl Committer {
         if is_planted(PlantedBug::OverdueNotLogged) {
             return;
         }
-        let Some(until) = self.shared.now().checked_sub(self.shared.settings().commit_interval) else {
+        let Some(until) = self.shared.now().checked_sub(self.shared.bypassed_interval()) else {
             return;
         };
         self.log_late(state, |pages| pages.bypassed().written_until(until, LOGGED_LATE_PAGES));
@@ -359,9 +359,11 @@ impl Committer {
         }
         let bypassed = state.pages.bypassed();
         let unlogged = bypassed.oldest().filter(|_| !is_planted(PlantedBug::OverdueNotLogged));
-        let since = [state.syncs.uncommitted_since, unlogged, bypassed.settled_since()];
-        let oldest = since.into_iter().flatten().min()?;
-        let due = oldest + self.shared.settings().commit_interval;
+        let unlogged = [unlogged, bypassed.settled_since()].into_iter().flatten().min();
+        let unlogged = unlogged.map(|since| since + self.shared.bypassed_interval());
+        let logged =
+            state.syncs.uncommitted_since.map(|since| since + self.shared.settings().commit_interval);
+        let due = [logged, unlogged].into_iter().flatten().min()?;
         Some(due.saturating_sub(self.shared.now()))
     }
 

@@ -36,9 +36,13 @@ pub(crate) fn reserved_bytes(pages: u64) -> u64 {
     pages * buffer::footprint(1, BLOCK_BYTES as u64)
 }
 
+/// Pages that may be bypassed and not stored at most: four steps of write-back. More would make a steady stream no faster, and the buffer's
+/// device must take them all when their commit interval is over, should the store not.
+const UNLOGGED_PAGES_MAX: u64 = 4096;
+
 /// What it may keep free for them at most.
 fn bytes_max(buffer: &Buffer) -> u64 {
-    buffer.capacity_bytes() / 8
+    reserved_bytes(UNLOGGED_PAGES_MAX).min(buffer.capacity_bytes() / 8)
 }
 
 /// Whether so many more find space there, beside so many others.

@@ -468,14 +468,9 @@ impl Pages {
     pub(crate) fn oldest_since(&self) -> Option<Duration> {
         let page = self.by_group.first().and_then(|(_, key)| self.table.get(key));
         let page = page.and_then(Entry::since);
-        let cut = self.oldest_cut();
+        let cut = self.cuts.values().flatten().map(|cut| cut.since).min();
         let transfer = self.transfers.iter().map(|one| one.since).min();
         page.into_iter().chain(cut).chain(transfer).min()
-    }
-
-    /// When the oldest cut that is not stored was made.
-    pub(crate) fn oldest_cut(&self) -> Option<Duration> {
-        self.cuts.values().flatten().map(|cut| cut.since).min()
     }
 
     /// Drops clean pages that were not used lately while memory is over `bytes_max`: a bounded piece of that work. Returns how many.

@@ -189,7 +189,22 @@ impl Shared {
 
     /// How old the oldest bypassed page is.
     pub(crate) fn bypassed_age(&self, pages: &Pages) -> BypassedAge {
-        pages.bypassed().age(self.now(), self.settings.commit_interval)
+        match pages.bypassed().oldest() {
+            None => BypassedAge::Young,
+            Some(oldest) => BypassedAge::of(self.now().saturating_sub(oldest), self.bypassed_interval()),
+        }
+    }
+
+    /// How long until the oldest bypassed page is due to be written back.
+    pub(crate) fn bypassed_due_in(&self, pages: &Pages) -> Option<Duration> {
+        let due = pages.bypassed().oldest()? + self.bypassed_interval() / 2;
+        Some(due.saturating_sub(self.now()))
+    }
+
+    /// How old a bypassed page may be that neither the store nor the buffer has: a commit interval, or a second where that is longer, since
+    /// syncs and streams may wait for it.
+    pub(crate) fn bypassed_interval(&self) -> Duration {
+        self.settings.commit_interval.min(Duration::from_secs(1))
     }
 
     pub(crate) fn settings(&self) -> &Settings {

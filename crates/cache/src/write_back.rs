@@ -567,10 +567,17 @@ impl WriteBack {
         self.admission.logged_writes_press(state) || is_old()
     }
 
-    /// Whether a cut is so old that a person who asks for the free space misses it there.
+    /// Whether a cut that may be tried is so old that a person who asks for the free space misses it there.
     fn cuts_are_due(&self, state: &State) -> bool {
-        let is_old = |since| self.shared.now() >= since + CUTS_STORED_AFTER;
-        state.failed().is_none() && state.pages.oldest_cut().is_some_and(is_old)
+        if state.failed().is_some() || state.pages.cuts_pending() == 0 {
+            return false;
+        }
+        let now = self.shared.now();
+        state.pages.cuts().any(|(object, cut)| {
+            let is_held = || state.pages.transfers().hold_back_range(object, cut.lsn);
+            let is_stuck = || state.retries.is_backed_off(Victim::Cut(object, cut.lsn), now);
+            now >= cut.since + CUTS_STORED_AFTER && !is_stuck() && !is_held()
+        })
     }
 
     /// The pages to write back now; `None` if there is no reason to. Least recently written first, but for the sake

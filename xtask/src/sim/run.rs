@@ -22,6 +22,9 @@ const CLIENTS: [usize; 4] = [1, 4, 4, 12];
 /// longest patience with a store that takes nothing, so that who is answered by its end alone is found.
 const TURNS_WITHOUT_REPLY_MAX: u32 = 5000;
 
+/// Steps in which a committer always has something to do, while others step, too, after which it always will.
+const COMMITS_MAX: u32 = 10_000;
+
 /// A request that comes in during background work does so within so many beginnings and ends of device operations.
 pub(crate) const INTRUDES_WITHIN: u64 = 24;
 
@@ -120,6 +123,8 @@ pub(crate) struct Run {
     pub(crate) rescued: Option<Rescued>,
     pub(crate) weather: Weather,
     pub(crate) turns_without_reply: u32,
+    /// Steps of the committer since one had nothing to do.
+    commits_at_once: u32,
     started: Instant,
 }
 
@@ -162,6 +167,7 @@ impl Run {
             older_store: None,
             rescued: None,
             turns_without_reply: 0,
+            commits_at_once: 0,
             started: Instant::now(),
             media,
             random,
@@ -257,8 +263,17 @@ impl Run {
         self.phase = Phase::Work(task);
         let begun = self.media.clock.monotonic();
         let progress = self.stack().cache.step(task);
-        if (task, progress) == (Task::Commit, Progress::Idle) {
-            self.nothing_is_left_to_commit(begun);
+        match (task, progress) {
+            (Task::Commit, Progress::Idle) => {
+                self.commits_at_once = 0;
+                self.nothing_is_left_to_commit(begun);
+            }
+            // One that always finds something to do would keep a processor busy, and the rule above from being looked at.
+            (Task::Commit, Progress::Worked) => {
+                self.commits_at_once += 1;
+                assert!(self.commits_at_once < COMMITS_MAX, "the committer never comes to an end");
+            }
+            _ => {}
         }
         // Most steps have nothing to do; who comes in rather waits for one that has.
         if self.random.once_in(INTRUDER_WAITS_STEPS) {
