@@ -396,3 +396,28 @@ fn names_and_attributes_change_on_a_full_store() {
     }
     assert_eq!(machine.findings(), []);
 }
+
+/// Each dirty page of names keeps its reservation until it is stored, and nothing asks for that but whoever finds too little space.
+#[test]
+fn a_name_moves_on_a_full_store_after_the_modes_of_all_files_changed() {
+    let machine = Machine::roomy(11, 65536);
+    let files: Vec<Ino> = (0..20_000).map(|i| file(&machine, format!("file{i}").as_bytes())).collect();
+    machine.drain();
+    let mut size = 0;
+    loop {
+        let bytes = vec![7; 64 * PAGE as usize];
+        match machine.wait(|done| machine.fs().write(files[0], size, bytes, done)) {
+            Ok(()) => size += 64 * PAGE,
+            Err(FsError::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    for &ino in &files {
+        let mode = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
+        machine.wait(|done| machine.fs().set_attributes(ino, mode, done)).expect("chmod");
+    }
+    let to = (Ino::ROOT, &b"moved"[..]);
+    machine
+        .wait(|done| machine.fs().rename((Ino::ROOT, b"file7"), to, IfExists::Refuse, done))
+        .expect("mv");
+}
