@@ -192,3 +192,48 @@ fn over_nothing(store: &Store, pages: &[ToStore<'_>]) -> BTreeMap<usize, Result<
     });
     empty.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delta::Delta;
+    use device::{Incarnation, StoreId, VolumeId};
+    use sim::{Power, SimDisk};
+    use store::Layout;
+
+    const OBJECT: ObjectId = VolumeId::MAIN.object(5, 1);
+
+    #[test]
+    fn pages_that_share_a_block_of_deltas_have_no_page_lsn_below_their_own_newest_change() {
+        let disk = SimDisk::new("store", 4096, &Power::new(), 1);
+        let layout = Layout { id: StoreId([1; 16]), segment_blocks: Some(16) };
+        Store::format(&*disk, &layout).expect("large enough");
+        let store = Store::open(disk).expect("a new store");
+        store.begin(Incarnation(1)).expect("the first");
+        let whole = |page| Change::Write {
+            object: OBJECT,
+            page: PageNo(page),
+            bytes: Arc::new(Page::zeroed()),
+            page_lsn: Lsn(1),
+        };
+        // With more gaps than fit into an object's entry: without a leaf there are no deltas.
+        let pages: Vec<Change> = (0..3).chain((4..40).step_by(2)).map(whole).collect();
+        store.apply(&pages).expect("space");
+        let mut delta = Delta::default();
+        delta.write(7, &[7]);
+        let (content, newest) = (Content::Patch(delta), [20, 30, 10]);
+        let to_store = (0..).zip(newest).map(|(page, newest)| ToStore {
+            key: Key { object: OBJECT, page: PageNo(page) },
+            content: &content,
+            newest: Lsn(newest),
+            cut: None,
+        });
+        let plan = Plan::of(&store, to_store);
+        assert!(matches!(plan.vector[..], [Change::Deltas { .. }]), "they share one");
+        store.apply(&plan.vector).expect("space");
+        for (page, newest) in (0..).zip(newest) {
+            let page_lsn = store.page_lsn(OBJECT, PageNo(page)).expect("no faults");
+            assert!(page_lsn >= Some(Lsn(newest)), "page {page}: {page_lsn:?}");
+        }
+    }
+}

@@ -323,9 +323,10 @@ impl Checkpointer {
         let map = shared.map();
         let nodes = map.node_use();
         let chosen = match nodes.compaction(map.nodes.segments.free_count(), map.is_short_of_space()) {
-            Some(Compaction { short, spare }) => {
-                let spare = spare && occasion == Occasion::Running;
-                nodes.nodes_to_compact(Compaction { short, spare }, &staying(&map.nodes, self.table_blocks()))
+            Some(compaction) => {
+                let spare = compaction.spare && occasion == Occasion::Running;
+                let staying = staying(&map.nodes, self.table_blocks());
+                nodes.nodes_to_compact(Compaction { spare, ..compaction }, &staying)
             }
             None => Vec::new(),
         };

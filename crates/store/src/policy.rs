@@ -80,7 +80,7 @@ impl NodeUse {
     /// Where there is no space to [spare](Compaction::spare), only what [`floor`] counts on: two, nothing is cheap, and what is
     /// about to be free is not yet gone.
     pub fn nodes_to_compact(&self, compaction: Compaction, staying: &[(u32, u64)]) -> Vec<u32> {
-        let Compaction { short, spare } = compaction;
+        let Compaction { short, spare, .. } = compaction;
         let (mut emptiest, dead): (Vec<_>, Vec<_>) = staying.iter().partition(|(_, blocks)| *blocks > 0);
         emptiest.sort_by_key(|&(number, blocks)| (blocks, number));
         let (most, mut written) = (self.compacted_from(short), 0);
@@ -90,7 +90,7 @@ impl NodeUse {
             written += blocks;
             let is_cheap = short && spare && blocks <= self.segment_blocks / 4;
             let is_wanted = is_cheap || blocks <= most && self.is_sparse(short, dying);
-            let is_enough = written > 2 * most || !spare && chosen.len() == 2;
+            let is_enough = written > (2 * most).min(compaction.blocks) || !spare && chosen.len() == 2;
             if !is_wanted || is_enough {
                 break;
             }
@@ -100,15 +100,19 @@ impl NodeUse {
         chosen
     }
 
-    /// How a checkpoint compacts, where so many segments are free; not at all below the least. What deletions of volumes have for themselves
-    /// counts for it, too: otherwise nothing would give it back once cuts have used up all else.
+    /// How a checkpoint compacts, where so many segments are free: as much as leaves those of recoveries that are cut off, and of the log.
+    /// It may take all others, those of deletions of volumes, too: nothing else gives back what cuts and recoveries have used up.
     pub fn compaction(&self, free: u64, short: bool) -> Option<Compaction> {
         // What compaction may write for the pages of the table alone.
         let spare =
             free >= floor(Class::Writer, self) + COPIES * (1 + self.tables.div_ceil(self.segment_blocks));
-        let is_wanted =
-            free >= floor(Class::DeletesVolume, self) && (short && spare || self.is_sparse(short, 0));
-        is_wanted.then_some(Compaction { short, spare })
+        let kept = LOG_SEGMENTS + COPIES * RECOVERIES * self.tables.div_ceil(self.segment_blocks);
+        let kept =
+            if is_planted(PlantedBug::DeletionsWithoutClass) { floor(Class::Frees, self) } else { kept };
+        let left = free.saturating_sub(kept) / COPIES * self.segment_blocks;
+        let blocks = left.saturating_sub(self.dirty + self.tables);
+        let is_wanted = short && spare || self.is_sparse(short, 0);
+        (is_wanted && blocks > 0).then_some(Compaction { short, spare, blocks })
     }
 }
 
@@ -119,6 +123,8 @@ pub struct Compaction {
     pub short: bool,
     /// There is space to write more than what [`floor`] counts on.
     pub spare: bool,
+    /// Blocks that it may write at most.
+    pub blocks: u64,
 }
 
 /// How often metadata is written: a segment of nodes has a twin.
@@ -334,7 +340,7 @@ mod tests {
     use crate::format::{LEAF_PAGES, TABLE_NODES};
     use device::Random;
 
-    const SPARE: Compaction = Compaction { short: true, spare: true };
+    const SPARE: Compaction = Compaction { short: true, spare: true, blocks: 1000 };
     const BUDGET: Budget = Budget { segment_blocks: 64, segments: 4, blocks: 128 };
 
     fn candidate(segment: u32, live: u64, age: u64) -> Candidate {
@@ -414,11 +420,14 @@ mod tests {
         assert_eq!(nodes(128).nodes_to_compact(SPARE, &[(1, 9), (2, 0)]), []);
         // The table's pages take two pairs.
         let (least, writers) = (floor(Class::DeletesVolume, &nodes(96)), floor(Class::Writer, &nodes(96)));
-        assert_eq!(nodes(96).compaction(writers + 6, true), Some(SPARE));
+        assert!(nodes(96).compaction(writers + 6, true).is_some_and(|one| one.spare));
         assert_eq!(nodes(96).compaction(writers + 5, true), None, "they are dense enough");
         assert_eq!(nodes(96).compaction(writers + 6, false), None, "nor is space short");
-        assert_eq!(nodes(128).compaction(least, true), Some(scarce));
-        assert_eq!(nodes(128).compaction(least - 1, true), None);
+        // 22 segments, of which the log has two and recoveries twelve; the checkpoint itself writes 33 blocks.
+        let blocks = |free: u64| nodes(128).compaction(free, true).map(|one| (one.spare, one.blocks));
+        assert_eq!([least, least - 4, least - 5].map(blocks), [Some((false, 95)), Some((false, 31)), None]);
+        let few = |blocks| nodes(256).nodes_to_compact(Compaction { blocks, ..scarce }, &[(1, 5), (2, 5)]);
+        assert_eq!([10, 9, 4].map(few), [vec![1, 2], vec![1], vec![]]);
     }
 
     #[test]

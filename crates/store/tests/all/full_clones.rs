@@ -199,7 +199,7 @@ fn wanted() -> std::ops::Range<u64> {
 }
 
 /// Deletions of volumes that were refused in each of so many stores, and crashes.
-fn delete_all(seeds: std::ops::Range<u64>, crashes: bool) -> u64 {
+fn delete_all(seeds: impl Iterator<Item = u64>, crashes: bool) -> u64 {
     let mut crashed = 0;
     for seed in seeds {
         for clones in if seed % 4 == 0 { [1, 12, 100] } else { [1, 4, 12] } {
@@ -221,7 +221,8 @@ fn each_is_deleted_and_then_there_is_space() {
 
 #[test]
 fn each_is_deleted_through_crashes_and_then_there_is_space() {
-    let crashes = delete_all(wanted(), true);
+    // In the last one three crashes leave fewer free segments than deletions of volumes leave.
+    let crashes = delete_all(wanted().chain([2004]), true);
     assert!(crashes > 10, "{crashes} crashes");
 }
 
