@@ -417,7 +417,5 @@ fn a_name_moves_on_a_full_store_after_the_modes_of_all_files_changed() {
         machine.wait(|done| machine.fs().set_attributes(ino, mode, done)).expect("chmod");
     }
     let to = (Ino::ROOT, &b"moved"[..]);
-    machine
-        .wait(|done| machine.fs().rename((Ino::ROOT, b"file7"), to, IfExists::Refuse, done))
-        .expect("mv");
+    machine.wait(|done| machine.fs().rename((Ino::ROOT, b"file7"), to, IfExists::Refuse, done)).expect("mv");
 }
