@@ -397,7 +397,8 @@ impl Run {
     fn ask_for_the_impossible(&mut self) -> Result<(), String> {
         self.phase = Phase::Deletion;
         let (mounted, taken) = (self.volumes.mounted, self.volumes.mounted_name.clone());
-        let taken = self.volumes.others.values().next().map_or(taken, |other| other.name.clone());
+        let mut there = self.volumes.others.values().filter(|other| other.kind != Kind::EpochGivenUp);
+        let taken = there.next().map_or(taken, |other| other.name.clone());
         let cache = &self.stack().cache;
         let new = NewVolume { name: &taken, mode: VolumeMode::Writable, created: 1 };
         let nobody = VolumeId(u32::MAX);
