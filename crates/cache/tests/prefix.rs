@@ -87,7 +87,7 @@ fn a_buffer_full_of_what_is_stored_already_is_free_after_a_restart() {
         cache.apply(&mut reservation, &changes).expect("power");
     };
     // Until the buffer is so full that a writer would have to wait.
-    let has_space = |cache: &Cache| cache.status().buffer_free_bytes > cache.status().buffer_bytes / 7;
+    let has_space = |cache: &Cache| cache.status().buffer_free_bytes > cache.status().buffer_bytes / 6;
     let pages = (0..).take_while(|_| has_space(&cache)).map(|page| write(&cache, page, 1)).count() as u64;
     let slot = Slot::new();
     cache.sync(slot.then());
