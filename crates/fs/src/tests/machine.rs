@@ -451,7 +451,7 @@ fn a_long_write_is_read_back_whole() {
 
 #[test]
 fn a_full_store_refuses_writes_and_takes_them_again_after_deletions() {
-    let mut machine = Machine::new(4, FetchMode::Lazy, 4096);
+    let mut machine = Machine::new(4, FetchMode::Lazy, 8192);
     let mut written = 0;
     let error = loop {
         let name = format!("file{written}").into_bytes();
@@ -464,10 +464,10 @@ fn a_full_store_refuses_writes_and_takes_them_again_after_deletions() {
             Ok(()) => written += 1,
             Err(error) => break error,
         }
-        assert!(written < 200, "20 MB went into 16 MiB");
+        assert!(written < 400, "40 MB went into 32 MiB");
     };
     assert!(matches!(error, FsError::NoSpace), "{error:?}");
-    assert!(written > 20, "only {written} files of 100 KB fit into 16 MiB");
+    assert!(written > 120, "only {written} files of 100 KB fit into 32 MiB");
     assert_eq!(machine.findings(), []);
     for at in 0..written {
         let name = format!("file{at}").into_bytes();

@@ -123,7 +123,8 @@ impl Life {
         let times = if self.random.once_in(20) { 200 } else { self.random.below(10) };
         for _ in 0..times.max(u64::from(self.reserved == 0)) {
             let more = 1 + self.random.below(30);
-            match self.store().reserve(more, store::Known::default()) {
+            // To the last block that anything may reserve.
+            match self.store().reserve_for_names(more, store::Known::default()) {
                 Ok(()) => self.reserved += more,
                 Err(StoreError::Full) if self.reserved > 0 => break,
                 Err(error) => return Err(error),
