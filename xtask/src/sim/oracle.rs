@@ -151,7 +151,8 @@ impl Oracle {
     /// Everything that was answered until then is durable.
     pub(crate) fn durable_until(&mut self, answered: Duration) {
         let older = self.answered.iter().take_while(|(_, one)| *one <= answered).count();
-        if let Some((last, _)) = self.answered.drain(..older).last() {
+        let newest = self.answered.drain(..older).next_back();
+        if let Some((last, _)) = newest {
             self.synced(Moment(last + 1), Synced::All);
         }
     }
