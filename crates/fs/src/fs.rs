@@ -496,6 +496,12 @@ impl Fs {
         })
     }
 
+    /// Whether a write of a MiB would be taken now, without waiting for space.
+    pub fn takes_writes(&self) -> bool {
+        let cost = data::write_cost(0, 1 << 20);
+        matches!(self.core.cache.admit_at_once(cost), Ok(Some(_)))
+    }
+
     /// How full it is.
     pub fn usage(&self) -> Usage {
         self.gone.free(&self.core);

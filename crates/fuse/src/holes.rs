@@ -86,19 +86,19 @@ impl Holes {
     fn look(self: &Arc<Holes>, sought: Sought, written: Range<u64>, done: Completion<u64>) {
         let holes = self.clone();
         let (fs, ino, offset, what) = (sought.fs.clone(), sought.ino, sought.offset, sought.what);
-        let looked = move |found: Result<u64, FsError>| match (found, what) {
-            (Ok(data), Seek::Data) if covers(&written, offset..data) => done(Ok(data)),
-            (Ok(data), Seek::Data) => holes.write_back(sought, offset..data, done),
-            (Err(FsError::PastEnd), Seek::Data) if covers(&written, offset..sought.size()) => {
-                done(Err(FsError::PastEnd));
+        let looked = move |found: Result<u64, FsError>| {
+            let size = sought.size();
+            match (found, what) {
+                (Ok(data), Seek::Data) if covers(&written, offset..data) => done(Ok(data)),
+                (Ok(data), Seek::Data) => holes.write_back(sought, offset..data, done),
+                (Err(FsError::PastEnd), Seek::Data) if covers(&written, offset..size) => {
+                    done(Err(FsError::PastEnd));
+                }
+                (Err(FsError::PastEnd), Seek::Data) => holes.write_back(sought, offset..size, done),
+                (Ok(hole), Seek::Hole) if written.contains(&hole) || hole >= size => done(Ok(hole)),
+                (Ok(hole), Seek::Hole) => holes.end_of(sought, hole, done),
+                (found, _) => done(found),
             }
-            (Err(FsError::PastEnd), Seek::Data) => {
-                let end = sought.size();
-                holes.write_back(sought, offset..end, done);
-            }
-            (Ok(hole), Seek::Hole) if written.contains(&hole) || hole >= sought.size() => done(Ok(hole)),
-            (Ok(hole), Seek::Hole) => holes.end_of(sought, hole, done),
-            (found, _) => done(found),
         };
         fs.seek(ino, offset, what, Box::new(looked));
     }
@@ -114,7 +114,15 @@ impl Holes {
         fs.seek(ino, hole, Seek::Data, Box::new(ended));
     }
 
+    /// Where a write would wait or be refused, the range counts as data instead, which is always right: the kernel would drop what it
+    /// cannot write back, and with it what the program that maps it sees.
     fn write_back(self: &Arc<Holes>, sought: Sought, range: Range<u64>, done: Completion<u64>) {
+        if !sought.fs.takes_writes() {
+            return done(Ok(match sought.what {
+                Seek::Data => sought.offset,
+                Seek::Hole => sought.size(),
+            }));
+        }
         let (holes, ino, written) = (self.clone(), sought.ino, range.clone());
         let then = move || holes.look(sought, written, done);
         let job = Job { ino, range, then: Box::new(then) };

@@ -156,6 +156,28 @@ fn copies_that_leave_out_holes_have_what_a_mapping_holds() {
     }
 }
 
+/// The kernel drops what it cannot write back, where it is told to.
+#[test]
+fn a_copy_from_a_full_store_takes_nothing_from_a_mapping() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted_with(&["--size", "64MiB", "--buffer-size", "16MiB"]);
+    let mounted = sandbox.mount();
+    let filler = create(&mounted.path("filler"));
+    let (_file, _storer, expected) = stored(&mounted, "file", false);
+    for bytes in [1 << 16, 4096] {
+        let mut at = filler.metadata().expect("metadata").len();
+        while filler.write_all_at(&vec![7; bytes], at).is_ok() {
+            at += bytes as u64;
+        }
+    }
+    let copy = sandbox.path("copy");
+    succeeds(Command::new("cp").arg(mounted.path("file")).arg(&copy));
+    assert!(fs::read(&copy).expect("a copy") == expected);
+    assert!(fs::read(mounted.path("file")).expect("a read") == expected, "the mapping has it still");
+}
+
 #[test]
 fn a_seek_finds_what_a_mapping_holds_and_holes_around_it() {
     if !can_mount() {
