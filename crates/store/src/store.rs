@@ -416,10 +416,10 @@ impl Store {
     /// store from then on. Nothing is applied.
     ///
     /// # Errors
-    /// As [`checkpoint`](Store::checkpoint).
+    /// As [`checkpoint_twice`](Store::checkpoint_twice): both roots say so.
     pub fn fence(&self, lsn: Lsn) -> Result<(), StoreError> {
         self.shared.map_mut().fence(lsn);
-        self.checkpoint()
+        self.checkpoint_twice()
     }
 }
 
