@@ -95,7 +95,9 @@ impl Epochs {
         }
         turn.since = Instant::now();
         let space = self.cache.settled_store().space();
-        match space.available() < space.usable() / SCARCE {
+        // What is reserved may be needed: an epoch would be given up for it at once.
+        let unreserved = space.usable().saturating_sub(space.live + space.reserved);
+        match unreserved < space.usable() / SCARCE {
             true => *lock(&self.problem) = Some("the store is nearly full".into()),
             false => self.take(&mut turn),
         }
