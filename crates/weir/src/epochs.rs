@@ -117,8 +117,9 @@ impl Epochs {
         *lock(&self.problem) = taken.as_ref().err().map(ToString::to_string);
         if let Ok(taken) = taken {
             turn.taken = Some((taken, newest));
-            old.drain(..).for_each(|epoch| self.delete(&epoch));
+            // At once: a writer who finds no space before the old ones are deleted would be told that the store is full.
             self.name_expendable();
+            old.drain(..).for_each(|epoch| self.delete(&epoch));
         }
     }
 
