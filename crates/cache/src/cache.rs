@@ -603,6 +603,11 @@ impl Cache {
         self.parts.volumes.make_clone(from, new)
     }
 
+    /// [`clone_volume`](Cache::clone_volume) of a volume that [may be given up](Cache::may_give_up) from the moment on at which it is there.
+    pub fn clone_expendable(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
+        self.parts.volumes.make_expendable_clone(from, new)
+    }
+
     /// Deletes a volume that is not [in use](Cache::use_volume), with what was written to it. Its space comes back in the background.
     ///
     /// # Errors

@@ -403,11 +403,17 @@ impl Checkpointer {
                 asked: None,
             }
         });
+        let expendable = self.expendable().len();
         let outcome = self.make_some_space(attempt);
         let (now, _) = free();
         let mut completions = Completions::default();
         let mut state = self.shared.state();
-        let over = !matches!(outcome, Ok(Progress::Worked));
+        // A volume that became expendable during this step goes before the attempt counts as in vain.
+        let over = match outcome {
+            Ok(Progress::Worked) => false,
+            Ok(Progress::Idle) => self.expendable().len() <= expendable,
+            Err(_) => true,
+        };
         let is_more = now.is_more_than(&attempt.before);
         if over {
             // What came from the file system below may be used up already, and there may be more; unless it was given back.
@@ -457,6 +463,11 @@ impl Checkpointer {
 
     fn expendable(&self) -> MutexGuard<'_, Vec<VolumeId>> {
         self.expendable.lock().expect("no panic while holding a list")
+    }
+
+    /// This volume goes before an operation is told that the store is full, too.
+    pub(crate) fn may_give_up_too(&self, volume: VolumeId) {
+        self.expendable().push(volume);
     }
 
     /// These volumes, and no others, go before an operation is told that the store is full.

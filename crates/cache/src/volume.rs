@@ -86,10 +86,24 @@ impl Volumes {
 
     /// Makes a clone. Where segments are short, cleaning wins some first; others go on meanwhile.
     pub(crate) fn make_clone(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
-        self.checkpointer.with_space(|| self.try_to_clone(from, new))
+        self.checkpointer.with_space(|| self.try_to_clone(from, new, false))
     }
 
-    fn try_to_clone(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
+    /// The same, of which the clone is expendable from the moment on at which it is there.
+    pub(crate) fn make_expendable_clone(
+        &self,
+        from: VolumeId,
+        new: &NewVolume<'_>,
+    ) -> Result<VolumeId, CacheError> {
+        self.checkpointer.with_space(|| self.try_to_clone(from, new, true))
+    }
+
+    fn try_to_clone(
+        &self,
+        from: VolumeId,
+        new: &NewVolume<'_>,
+        is_expendable: bool,
+    ) -> Result<VolumeId, CacheError> {
         self.shared.store().check_clone(from, new.name)?;
         if let Some(prefix) = [UNFINISHED, RESCUED].into_iter().find(|&prefix| new.name.starts_with(prefix)) {
             let why = format!("names that begin with {prefix} are for what is saved when a buffer fails");
@@ -106,6 +120,9 @@ impl Volumes {
             if self.shared.buffer().durable() < lsn { self.committer.commit_now().map(drop) } else { Ok(()) }
         })?;
         let volume = self.shared.store_io().clone_named(from, new, lsn)?;
+        if is_expendable {
+            self.checkpointer.may_give_up_too(volume);
+        }
         self.witness_store();
         Ok(volume)
     }

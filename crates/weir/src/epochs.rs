@@ -113,13 +113,12 @@ impl Epochs {
         let created = now();
         let name = name_of(created);
         let new = NewVolume { name: &name, mode: VolumeMode::ReadOnly, created };
-        let taken = self.cache.clone_volume(self.volume, &new);
+        let taken = self.cache.clone_expendable(self.volume, &new);
         *lock(&self.problem) = taken.as_ref().err().map(ToString::to_string);
         if let Ok(taken) = taken {
             turn.taken = Some((taken, newest));
-            // At once: a writer who finds no space before the old ones are deleted would be told that the store is full.
-            self.name_expendable();
             old.drain(..).for_each(|epoch| self.delete(&epoch));
+            self.name_expendable();
         }
     }
 
