@@ -1,7 +1,8 @@
 //! Which bypassed pages the buffer lacks, and for how long.
 //!
 //! One rule bounds what a crash takes of them: *a bypassed page that the store does not have after a commit interval is logged by the
-//! next commit.* A store that is slow, busy with clones, stands still or fails prolongs nothing; only a buffer that fails does. So that
+//! next commit.* A store that is slow, busy with clones, stands still or fails prolongs nothing. Only the buffer does: one that fails, or
+//! is slow, by the time that it takes to write them. So that
 //! few pages are written twice, write-back begins at a [half](BypassedAge::Due) of the interval, from when on no more pages may bypass,
 //! and leaves no more time to syncs at [three quarters](BypassedAge::Urgent).
 
