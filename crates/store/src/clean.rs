@@ -29,7 +29,9 @@ use crate::lookup::{self, Looked, Lookup};
 use crate::map::{Holder, Map, Move, NodeId, Purpose, Wanted};
 use crate::owners::{BlockOwner, OwnerList, OwnerScan};
 use crate::pairs::{OpenPair, write_twice};
-use crate::policy::{Budget, Class, blocks_per_step, choose, fit_with_lists, listed, segments_per_round};
+use crate::policy::{
+    self, Budget, Candidate, Class, blocks_per_step, choose, fit_with_lists, listed, segments_per_round,
+};
 use crate::segments::Use;
 use crate::shared::Shared;
 use crate::writer::WriterLock;
@@ -97,6 +99,8 @@ struct Placed {
 type Coming = BTreeMap<Block, Option<BlockOwner>>;
 
 struct Round {
+    /// Each step empties a segment, and free segments are taken as such a round may.
+    empties_at_once: bool,
     /// What is not settled yet, in order.
     victims: Vec<u32>,
     stage: Stage,
@@ -179,9 +183,16 @@ impl Round {
         let budget = Budget {
             segment_blocks: geometry.segment_blocks,
             segments: segments_per_round(map.nodes.segments.held()),
-            blocks: free * geometry.segment_blocks,
+            // All that a round which empties a segment with each step moves fits into one.
+            blocks: free.max(1) * geometry.segment_blocks,
         };
-        let victims = choose(&map.nodes.segments.candidates(), &budget);
+        let mut candidates = map.nodes.segments.candidates();
+        let emptied_at_once = |one: &Candidate| policy::may_empty_at_once(one, geometry.segment_blocks);
+        let empties_at_once = free == 0 && candidates.iter().any(emptied_at_once);
+        if empties_at_once {
+            candidates.retain(emptied_at_once);
+        }
+        let victims = choose(&candidates, &budget);
         if victims.is_empty() && !map.nodes.segments.counts_may_be_high() {
             return None;
         }
@@ -189,7 +200,7 @@ impl Round {
         let looks_up = !map.nodes.segments.counts_may_be_high()
             && lookup::is_worth_it(map.nodes.table.used(), victims.len());
         let (stage, unknown, owners, stuck) = (Stage::LookingUp(None), Vec::new(), None, BTreeSet::new());
-        let mut round = Round { victims, stage, unknown, owners, stuck, emptied: 0 };
+        let mut round = Round { empties_at_once, victims, stage, unknown, owners, stuck, emptied: 0 };
         match looks_up {
             true => {
                 let work = round.victims.len() as u64 * lookup::price(geometry.segment_blocks);
@@ -199,6 +210,16 @@ impl Round {
             false => round.begin_walk(&mut map),
         }
         Some(round)
+    }
+
+    /// As whom it takes free segments.
+    fn takes_as(&self) -> Class {
+        if self.empties_at_once { Class::EmptiesAtOnce } else { Class::Cleaner }
+    }
+
+    /// As whom it makes nodes dirty.
+    fn repoints_as(&self) -> Class {
+        if self.empties_at_once { Class::EmptiesAtOnce } else { Class::Frees }
     }
 
     fn begin_walk(&mut self, map: &mut Map) {
@@ -392,16 +413,18 @@ impl Round {
         }
         let taken = to.segments_for(victim, &pages, shared);
         let holders = pages.iter().map(|(one, _)| &one.holders[..]);
-        pages.truncate(shared.map().moves_that_fit(holders, taken));
+        pages.truncate(shared.map().moves_that_fit(holders, taken, self.repoints_as()));
         let coming = self.coming(victim, &pages, shared);
-        let Some(Placed { places, lists, filled }) = to.places(victim, &pages, &coming, shared) else {
+        let Some(Placed { places, lists, filled }) =
+            to.places(victim, &pages, &coming, self.takes_as(), shared)
+        else {
             return Ok(Cleaning::NeedsCheckpoint);
         };
         let since = shared.medium.failed_flushes();
         let (moving, pages): (Vec<Moving>, Vec<Page>) = pages.into_iter().unzip();
         let copied = copy(shared, lists, &places, pages).and_then(|()| shared.medium.flush_since(since));
         let repointed = match &copied {
-            Ok(()) => repoint(shared, writer, &moving, &places),
+            Ok(()) => repoint(shared, writer, &moving, &places, self.repoints_as()),
             Err(_) => {
                 // Nobody knows what of it is on the medium: it is copied again, elsewhere.
                 to.abandon(victim, shared);
@@ -509,13 +532,14 @@ impl Targets {
         victim: u32,
         pages: &[(Moving, Page)],
         coming: &Coming,
+        class: Class,
         shared: &Shared,
     ) -> Option<Placed> {
         if !is_pair(victim, shared) {
-            return self.copies.places(victim, pages, coming, shared);
+            return self.copies.places(victim, pages, coming, class, shared);
         }
         let mut map = shared.map_mut();
-        let floor = map.floor(Class::Cleaner);
+        let floor = map.floor(class);
         let segments = &mut map.nodes.segments;
         let (places, filled) = self.pair.places(pages.len(), segments, floor);
         let targets: BTreeSet<u32> =
@@ -558,6 +582,7 @@ impl Copies {
         victim: u32,
         pages: &[(Moving, Page)],
         coming: &Coming,
+        class: Class,
         shared: &Shared,
     ) -> Option<Placed> {
         let (mut map, geometry) = (shared.map_mut(), shared.medium.geometry());
@@ -565,7 +590,7 @@ impl Copies {
         for (Moving { from, .. }, _) in pages {
             if !self.listed.contains(from) {
                 self.leave_list();
-                if !self.begin_list(coming.range(from..), &mut map, shared, &mut placed) {
+                if !self.begin_list(coming.range(from..), &mut map, class, shared, &mut placed) {
                     break;
                 }
             }
@@ -588,6 +613,7 @@ impl Copies {
         &mut self,
         coming: impl Iterator<Item = (&'a Block, &'a Option<BlockOwner>)>,
         map: &mut Map,
+        class: Class,
         shared: &Shared,
         placed: &mut Placed,
     ) -> bool {
@@ -596,7 +622,7 @@ impl Copies {
         let (segment, offset) = match self.at {
             Some((segment, offset)) if fits(offset) > 0 => (segment, offset),
             full => {
-                if map.nodes.segments.free_count() <= map.floor(Class::Cleaner) {
+                if map.nodes.segments.free_count() <= map.floor(class) {
                     return false;
                 }
                 placed.filled.extend(full.map(|(segment, _)| segment));
@@ -677,11 +703,11 @@ fn copy(
 
 /// Points all holders at the copies, which are durable; none of them, and `false`, if others have used the space for the nodes
 /// meanwhile.
-fn repoint(shared: &Shared, writer: &WriterLock, moving: &[Moving], places: &[Block]) -> bool {
+fn repoint(shared: &Shared, writer: &WriterLock, moving: &[Moving], places: &[Block], class: Class) -> bool {
     // No checkpoint may be under way: it would take for clean what is changed now.
     let _writer = writer.lock();
     let mut map = shared.map_mut();
-    if map.moves_that_fit(moving.iter().map(|one| &one.holders[..]), 0) < places.len() {
+    if map.moves_that_fit(moving.iter().map(|one| &one.holders[..]), 0, class) < places.len() {
         return false;
     }
     let scan = map.nodes.scan(Purpose::Clean).as_ref();

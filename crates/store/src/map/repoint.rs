@@ -89,8 +89,13 @@ impl Nodes {
 impl Map {
     /// How many of some blocks, of each of which these are the holders, can be moved and leave the space that everybody must find
     /// (decision 0018): a checkpoint writes the node of each holder, and blocks that many clones share have many.
-    /// `taken` segments are used for the copies. The nodes are in memory.
-    pub(crate) fn moves_that_fit<'a>(&self, blocks: impl Iterator<Item = &'a [Holder]>, taken: u64) -> usize {
+    /// `taken` segments are used for the copies, and those that `class` leaves alone stay. The nodes are in memory.
+    pub(crate) fn moves_that_fit<'a>(
+        &self,
+        blocks: impl Iterator<Item = &'a [Holder]>,
+        taken: u64,
+        class: Class,
+    ) -> usize {
         let free = self.nodes.segments.free_count().saturating_sub(taken);
         let (mut touched, mut outgrowing, mut new) = (BTreeSet::new(), BTreeSet::new(), 0);
         let has_space = |holders: &&[Holder]| {
@@ -102,7 +107,7 @@ impl Map {
                 }
             }
             let dirtied = touched.len() as u64 + new;
-            self.may_dirty(dirtied) && free >= self.floor_with(Class::Frees, dirtied, new)
+            self.may_dirty(dirtied) && free >= self.floor_with(class, dirtied, new)
         };
         blocks.take_while(has_space).count()
     }

@@ -20,11 +20,14 @@ const RECOVERIES: u64 = 60;
 struct FullStore {
     power: Arc<Power>,
     disk: Arc<SimDisk>,
+    /// Of the host file system half was there.
+    is_sparse: bool,
     store: Store,
     random: Random,
     lsn: u64,
     files: u64,
     clones: u32,
+    large_pages: u64,
     crashes: u64,
     /// Deletions of volumes for which there was no space.
     refused: u64,
@@ -33,6 +36,17 @@ struct FullStore {
 impl FullStore {
     /// With so many clones. Every third one is a sparse file of which the host file system has half.
     fn new(seed: u64, clones: u32) -> FullStore {
+        let mut full = FullStore::filled(seed, clones);
+        full.cut_until_refused();
+        if full.is_sparse {
+            // Others fill the host file system to its last block.
+            full.disk.set_space(full.disk.space_taken());
+        }
+        full
+    }
+
+    /// The same, before anything is cut.
+    fn filled(seed: u64, clones: u32) -> FullStore {
         let (power, mut random) = (Power::new(), Random::new(seed));
         let blocks = |segments: u64| 4 + segments * u64::from(SEGMENT);
         let segments = 240 + random.below(200);
@@ -45,13 +59,20 @@ impl FullStore {
         let store = mount(&disk).expect("a new store opens");
         let files = 60 + random.below(150);
         let (lsn, crashes, refused) = (0, 0, 0);
-        let mut full = FullStore { power, disk, store, random, lsn, files, clones, crashes, refused };
+        let mut full = FullStore {
+            power,
+            disk,
+            is_sparse,
+            store,
+            random,
+            lsn,
+            files,
+            clones,
+            large_pages: 0,
+            crashes,
+            refused,
+        };
         full.fill();
-        full.cut_until_refused();
-        if is_sparse {
-            // Others fill the host file system to its last block.
-            full.disk.set_space(full.disk.space_taken());
-        }
         full
     }
 
@@ -87,6 +108,7 @@ impl FullStore {
         while self.write(LARGE, number) == Ok(()) {
             number += 1;
         }
+        self.large_pages = number;
     }
 
     /// One page of one file of some volume at a time, with checkpoints now and then.
@@ -94,11 +116,7 @@ impl FullStore {
         let checkpoint_one_in = 1 + self.random.below(40);
         let mut refused = 0;
         while refused < 3 {
-            let (volume, file) =
-                (self.random.below(u64::from(self.clones) + 1), self.random.below(self.files));
-            let object = VolumeId(volume as u32).object(16 * file + 1, 1);
-            let (at, lsn) = (PageNo(AT[self.random.below(2) as usize]), self.next());
-            match self.store.apply(&[Change::Cut { object, pages: at..PageNo(at.0 + 1), lsn }]) {
+            match self.cut_some_page() {
                 Ok(()) => {}
                 Err(StoreError::Full) => {
                     refused += 1;
@@ -115,6 +133,28 @@ impl FullStore {
             if self.lsn > 40_000 {
                 break;
             }
+        }
+    }
+
+    fn cut_some_page(&mut self) -> Result<(), StoreError> {
+        let (volume, file) = (self.random.below(u64::from(self.clones) + 1), self.random.below(self.files));
+        let object = VolumeId(volume as u32).object(16 * file + 1, 1);
+        let (at, lsn) = (PageNo(AT[self.random.below(2) as usize]), self.next());
+        self.store.apply(&[Change::Cut { object, pages: at..PageNo(at.0 + 1), lsn }])
+    }
+
+    /// Cuts the large file so that each of its segments holds one or two of its pages; then single pages beside the clones, until that is
+    /// refused. Nothing is cleaned meanwhile.
+    fn thin_out(&mut self) {
+        let object = VolumeId::MAIN.object(LARGE, 1);
+        for from in (1..self.large_pages).step_by(12) {
+            let lsn = self.next();
+            let cut =
+                self.store.apply(&[Change::Cut { object, pages: PageNo(from)..PageNo(from + 11), lsn }]);
+            cut.expect("no clone has them");
+        }
+        while self.cut_some_page() != Err(StoreError::Full) {
+            assert!(self.lsn < 40_000, "cuts beside clones copy nodes");
         }
     }
 
@@ -188,6 +228,45 @@ impl FullStore {
             assert_eq!(written, Ok(()), "{when}: {:?}", self.store.space());
         }
         assert_eq!(findings(&self.store), [], "{when}");
+    }
+}
+
+/// Of what the large file held, more than half comes back.
+fn assert_cleaning_wins_space(seed: u64, full: &mut FullStore) {
+    full.tidy().expect("no faults");
+    for number in 0..full.large_pages / 2 {
+        let written = full.write(LARGE + 1, number);
+        assert_eq!(written, Ok(()), "seed {seed}: {:?}", full.store.space());
+        full.tidy().expect("no faults");
+    }
+    assert_eq!(findings(&full.store), []);
+}
+
+#[test]
+fn dead_space_is_won_where_cuts_beside_clones_have_used_up_the_cleaner_s_segments() {
+    for seed in 0..4 {
+        let mut full = FullStore::filled(seed, 12);
+        full.thin_out();
+        assert_cleaning_wins_space(seed, &mut full);
+    }
+}
+
+#[test]
+fn dead_space_is_won_after_lives_in_which_the_cleaner_made_a_few_steps() {
+    for seed in 0..4 {
+        let mut full = FullStore::filled(seed, 12);
+        full.thin_out();
+        for _ in 0..40 {
+            for _ in 0..full.random.below(12) {
+                full.store.clean_step().expect("no faults");
+                if full.random.once_in(3) {
+                    full.store.checkpoint().expect("no faults");
+                }
+            }
+            full.power.cut();
+            full.crash(&StoreError::NotBegun);
+        }
+        assert_cleaning_wins_space(seed, &mut full);
     }
 }
 
