@@ -496,10 +496,10 @@ impl Fs {
         })
     }
 
-    /// Whether a write of a MiB would be taken now, without waiting for space.
-    pub fn takes_writes(&self) -> bool {
+    /// Waits as a write of a MiB would for space, and says whether that write would be taken then.
+    pub fn wait_to_take_writes(&self, then: impl FnOnce(bool) + Send + 'static) {
         let cost = data::write_cost(0, 1 << 20);
-        matches!(self.core.cache.admit_at_once(cost), Ok(Some(_)))
+        self.core.cache.admit(cost, Box::new(move |admitted| then(admitted.is_ok())));
     }
 
     /// How full it is.

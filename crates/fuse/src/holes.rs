@@ -114,15 +114,23 @@ impl Holes {
         fs.seek(ino, hole, Seek::Data, Box::new(ended));
     }
 
-    /// Where a write would wait or be refused, the range counts as data instead, which is always right: the kernel would drop what it
-    /// cannot write back, and with it what the program that maps it sees.
+    /// Where writes are refused, the range counts as data instead, which is always right: the kernel would drop what it cannot write
+    /// back, and with it what the program that maps it sees.
     fn write_back(self: &Arc<Holes>, sought: Sought, range: Range<u64>, done: Completion<u64>) {
-        if !sought.fs.takes_writes() {
-            return done(Ok(match sought.what {
-                Seek::Data => sought.offset,
-                Seek::Hole => sought.size(),
-            }));
-        }
+        let (holes, fs) = (self.clone(), sought.fs.clone());
+        fs.wait_to_take_writes(move |are_taken| {
+            if are_taken {
+                holes.send(sought, range, done);
+            } else {
+                done(Ok(match sought.what {
+                    Seek::Data => sought.offset,
+                    Seek::Hole => sought.size(),
+                }));
+            }
+        });
+    }
+
+    fn send(self: &Arc<Holes>, sought: Sought, range: Range<u64>, done: Completion<u64>) {
         let (holes, ino, written) = (self.clone(), sought.ino, range.clone());
         let then = move || holes.look(sought, written, done);
         let job = Job { ino, range, then: Box::new(then) };

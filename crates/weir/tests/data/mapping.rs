@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const SIGBUS: i32 = 7;
 
@@ -198,6 +199,34 @@ fn a_seek_finds_what_a_mapping_holds_and_holes_around_it() {
     storer.expect("stored");
     assert_eq!(layout(&File::open(mounted.path("file")).expect("it")), pages);
     assert_eq!(&fs::read(mounted.path("file")).expect("a read")[300_000..300_005], b"again");
+}
+
+#[test]
+fn holes_are_found_while_writers_wait_for_space() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted_with(&["--size", "64MiB", "--buffer-size", "8MiB"]);
+    let mounted = sandbox.mount_with(&["--memory", "16MiB", "--order", "strict"]);
+    let (file, _storer, _) = stored(&mounted, "file", true);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..2 {
+            let writer = create(&mounted.path(&format!("writer {number}")));
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let pages = (0..5000).cycle().map(|page| page * 7 % 5000);
+                for page in pages.take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                    writer.write_all_at(&[7; 4096], page * 4096).expect("a write");
+                }
+            });
+        }
+        let layouts: Vec<_> = (0..300).map(|_| layout(&file)).collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(layouts.iter().all(|found| found == &[(299_008, 319_488)]), "{layouts:?}");
+    });
+    let waited = mounted.status()["counters"]["admissions_parked"].as_u64();
+    assert!(waited.is_some_and(|waited| waited > 0), "no writer had to wait");
 }
 
 #[test]
