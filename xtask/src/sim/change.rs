@@ -151,6 +151,16 @@ impl Refusal {
 }
 
 impl Change {
+    /// Whether both are writes, and it does not matter which comes first.
+    pub(crate) fn is_write_apart_from(&self, other: &Change) -> bool {
+        let written = |change: &Change| match change {
+            Change::Write { file, offset, bytes, .. } => Some((*file, *offset, offset + bytes.len() as u64)),
+            _ => None,
+        };
+        let (Some(one), Some(other)) = (written(self), written(other)) else { return false };
+        one.0 != other.0 || one.2 <= other.1 || other.2 <= one.1
+    }
+
     /// The inodes that it needs to find, as far as they exist: whoever asks holds them.
     pub(crate) fn needs(&self, model: &Model) -> Vec<Id> {
         let needed = match self {

@@ -224,32 +224,35 @@ fn replay(model: &mut Model, effect: &Effect) -> Result<Option<Id>, Refusal> {
     Ok(made)
 }
 
-/// A model in which some of `outstanding`, in some order, took effect, too.
+/// A model in which some of `outstanding`, in some order, took effect, too. Of two writes in a row that do not overlap one order is tried.
 fn with_some_of<'a>(
     model: &Model,
     outstanding: &[Change],
     seen: &'a Seen,
 ) -> Option<(Model, Comparison<'a>)> {
-    for (index, change) in outstanding.iter().enumerate() {
-        let mut with = model.clone();
-        if with.apply(change, None).is_err() {
-            continue;
+    let all: Vec<(usize, &Change)> = outstanding.iter().enumerate().collect();
+    with_some_after(model, None, &all, seen)
+}
+
+fn with_some_after<'a>(
+    model: &Model,
+    last: Option<(usize, &Change)>,
+    left: &[(usize, &Change)],
+    seen: &'a Seen,
+) -> Option<(Model, Comparison<'a>)> {
+    left.iter().find_map(|&(number, change)| {
+        if last.is_some_and(|(before, last)| number < before && last.is_write_apart_from(change)) {
+            return None;
         }
+        let mut with = model.clone();
+        with.apply(change, None).ok()?;
         let mut comparison = Comparison::new(seen);
         if comparison.difference(&with).is_none() {
             return Some((with, comparison));
         }
-        let rest: Vec<Change> = outstanding
-            .iter()
-            .enumerate()
-            .filter(|&(other, _)| other != index)
-            .map(|(_, c)| c.clone())
-            .collect();
-        if let Some(found) = with_some_of(&with, &rest, seen) {
-            return Some(found);
-        }
-    }
-    None
+        let rest: Vec<_> = left.iter().filter(|(other, _)| *other != number).copied().collect();
+        with_some_after(&with, Some((number, change)), &rest, seen)
+    })
 }
 
 /// A comparison of one recovered file system with several models of one history.
