@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ops::{Deref, Range};
 use std::sync::Mutex;
+use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Regions grow in steps of this, so that small changes seldom move them.
@@ -167,6 +168,8 @@ pub(crate) struct Opens {
     pub(crate) count: u64,
     /// Somebody synced it since the first of them came.
     pub(crate) synced: bool,
+    /// When a holder last read or wrote it so that it may keep pages of it.
+    pub(crate) pages_kept_at: Option<Duration>,
 }
 
 /// Everything under the file system's one lock.

@@ -21,6 +21,7 @@ use cache::{Cache, CacheError, Cost, Reservation, Task, VolumeInUse};
 use device::{BLOCK_BYTES, Clock, Lsn, VolumeId};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 /// Bytes of one `write`: Linux gives programs no more either (2 GiB) and FUSE 1 MiB; all of it is in memory.
 const WRITE_BYTES_MAX: usize = 64 << 20;
@@ -651,6 +652,11 @@ impl Core {
         drop(state);
         due.into_iter().for_each(|slot| self.count_anew(slot));
         Ok(value)
+    }
+
+    /// The time since some fixed point.
+    pub(crate) fn monotonic(&self) -> Duration {
+        self.clock.monotonic()
     }
 
     /// Reads `len` bytes of a file; a small one that has to be fetched may bring those that were made with it.

@@ -16,6 +16,7 @@ mod fs;
 mod gone;
 mod heap;
 mod inode;
+mod kept_pages;
 mod lost;
 mod names;
 mod nearby;
@@ -37,6 +38,7 @@ pub use check::Finding;
 pub use error::FsError;
 pub use format::{FILE_BYTES_MAX, INODES_MAX, LINK_BYTES_MAX, LINKS_MAX, NAME_BYTES_MAX};
 pub use fs::Fs;
+pub use kept_pages::KeptPages;
 #[cfg(feature = "planted-bugs")]
 pub use plant::plant_never_undoes;
 pub use preload::PreloadedArena;

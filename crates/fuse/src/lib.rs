@@ -6,6 +6,7 @@ mod directory;
 mod errno;
 mod holes;
 mod kernel;
+mod kernel_pages;
 mod latency;
 mod privileges;
 mod protocol;

@@ -13,5 +13,5 @@ pub(crate) use reply::{
     WireAttributes, WriteReply, XattrSizeReply,
 };
 pub(crate) use request::{
-    BatchForget, CopyCount, FuseOp, KILLS_POWERS_OF_WRITE, RequestHeader, SetTimeIn, SetattrIn,
+    AROUND_PAGES, BatchForget, CopyCount, FuseOp, KILLS_POWERS_OF_WRITE, RequestHeader, SetTimeIn, SetattrIn,
 };

@@ -12,18 +12,20 @@ use crate::attributes::{attr_reply, caller, entry_reply, kind, mode_of, no_entry
 use crate::connection::Reply;
 use crate::directory::{Listed, Space, dots};
 use crate::errno::refused;
-use crate::holes::Holes;
+use crate::holes::Sought;
 use crate::kernel::KernelCache;
+use crate::kernel_pages::KernelPages;
 use crate::latency::{Class, Latencies, Timer, Traffic};
 use crate::privileges::write_without_powers;
 use crate::protocol::{
-    BatchForget, CopyCount, CopyReply, CreateReply, FuseOp, KILLS_POWERS_OF_WRITE, Listing, OpenReply,
-    RequestHeader, SetattrIn, StatfsReply, WriteReply,
+    AROUND_PAGES, BatchForget, CopyCount, CopyReply, CreateReply, FuseOp, KILLS_POWERS_OF_WRITE, Listing,
+    OpenReply, RequestHeader, SetattrIn, StatfsReply, WriteReply,
 };
 use crate::space;
 use crate::xattr::{answer, list_for, set_xattr};
 use fs::{Attributes, Caller, Completion, FILE_BYTES_MAX, Fs, FsError, IfExists, Ino, Kind};
 use rustix::io::Errno;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +36,7 @@ pub struct Server {
     latencies: Arc<Latencies>,
     traffic: Arc<Traffic>,
     kernel_cache: KernelCache,
-    pub(crate) holes: Arc<Holes>,
+    pub(crate) kernel_pages: Arc<KernelPages>,
     /// How long the kernel may believe what we said.
     ttl: Duration,
 }
@@ -47,7 +49,7 @@ impl Server {
         traffic: Arc<Traffic>,
         kernel_cache: KernelCache,
     ) -> Server {
-        Server { fs, latencies, traffic, kernel_cache, holes: Arc::default(), ttl: kernel_cache.ttl() }
+        Server { fs, latencies, traffic, kernel_cache, kernel_pages: Arc::default(), ttl: kernel_cache.ttl() }
     }
 
     /// Does what a request asks for. The reply comes before this returns, or later from another thread.
@@ -75,7 +77,7 @@ impl Server {
                 self.fs.link(Ino(of), node, name, self.entry(Class::Create, reply));
             }
             FuseOp::Open => reply.error(Errno::NOSYS),
-            FuseOp::Read { offset, size } => self.read(node, offset, size, reply),
+            FuseOp::Read { offset, size, flags } => self.read(node, offset, size, flags, reply),
             FuseOp::Write { offset, data, flags, open_flags } => {
                 self.write(node, (offset, data), flags, open_flags, reply);
             }
@@ -207,7 +209,10 @@ impl Server {
         }
     }
 
-    fn read(&self, node: Ino, offset: u64, size: u32, reply: Reply) {
+    fn read(&self, node: Ino, offset: u64, size: u32, flags: u32, reply: Reply) {
+        if flags & AROUND_PAGES == 0 {
+            self.fs.note_kept_pages(node);
+        }
         let timer = self.timer(Class::Read);
         let done: Completion<Vec<u8>> = Box::new(move |read| {
             let _timer = timer;
@@ -223,11 +228,23 @@ impl Server {
         let data = fitting(offset, data);
         // A request is at most 1 MiB long.
         let (timer, bytes) = (self.timer(Class::Write), data.len() as u32);
-        let finish = move |done| {
-            let _timer = timer;
-            match done {
-                Ok(()) => reply.body(&WriteReply { bytes, padding: 0 }),
-                Err(error) => reply.error(refused(&error)),
+        let around_pages = flags & AROUND_PAGES != 0;
+        if !around_pages {
+            self.fs.note_kept_pages(node);
+        }
+        let server = around_pages.then(|| self.clone());
+        let finish = move |done: Result<(), FsError>| {
+            let changed = server.filter(|_| done.is_ok());
+            let answer = move || {
+                let _timer = timer;
+                match done {
+                    Ok(()) => reply.body(&WriteReply { bytes, padding: 0 }),
+                    Err(error) => reply.error(refused(&error)),
+                }
+            };
+            match changed {
+                Some(server) => server.drop_old_pages(node, offset..offset + u64::from(bytes), answer),
+                None => answer(),
             }
         };
         let write = Write {
@@ -238,6 +255,24 @@ impl Server {
             takes_powers: flags & KILLS_POWERS_OF_WRITE != 0,
         };
         write.run(&self.fs, finish);
+    }
+
+    /// After a write around the kernel's pages. It drops them before such a write; a page that it reads between that and the write holds
+    /// what was there before, and where the writer does not wait for the write (libaio, io_uring), it would keep that.
+    fn drop_old_pages(&self, ino: Ino, written: Range<u64>, then: impl FnOnce() + Send + 'static) {
+        match self.fs.kept_pages(ino) {
+            None => then(),
+            Some(kept) if kept.age < PAGES_ALL_DROPPED_AFTER => {
+                self.kernel_pages.drop_range(ino, written, then);
+            }
+            Some(kept) => {
+                let fs = self.fs.clone();
+                self.kernel_pages.drop_range(ino, 0..u64::MAX, move || {
+                    fs.forget_kept_pages(ino, kept);
+                    then();
+                });
+            }
+        }
     }
 
     fn setxattr(&self, node: Ino, name: &[u8], value: &[u8], flags: i32, reply: Reply) {
@@ -321,7 +356,10 @@ impl Server {
     fn lseek(&self, node: Ino, offset: i64, whence: i32, reply: Reply) {
         let done = space::answer(self.timer(Class::Other), reply);
         match space::seek(offset, whence) {
-            Ok((offset, what)) => self.holes.seek(&self.fs, node, offset, what, done),
+            Ok((offset, what)) => {
+                let (fs, kernel_pages) = (self.fs.clone(), self.kernel_pages.clone());
+                Sought { fs, kernel_pages, ino: node, offset, what }.find(done);
+            }
             Err(error) => done(Err(error)),
         }
     }
@@ -368,6 +406,10 @@ impl Server {
         });
     }
 }
+
+/// Where the kernel has not read or written pages of a file for so long, a write around them has it drop all of that file's: the ones
+/// after it, which take two thirds of the time then, need not look for any.
+const PAGES_ALL_DROPPED_AFTER: Duration = Duration::from_secs(60);
 
 /// Bytes of one copy: what is atomic, and fits into a reply of 32 bits.
 const COPY_BYTES_MAX: u64 = 1 << 30;

@@ -64,9 +64,11 @@ pub fn mount(server: Server, dir: &Path, options: &Options) -> io::Result<Sessio
     let mount = fuser::Session::new(Handshake, dir, &config)?;
     if !options.read_only {
         let kernel = mount.notifier();
-        server.holes.start(move |ino, range| {
-            // One that fails is about a file that the kernel does not know, or the mount is gone.
-            let _ = kernel.inval_inode(INodeNo(ino.0), range.start as i64, (range.end - range.start) as i64);
+        server.kernel_pages.start(move |ino, range| {
+            // A length that is negative stands for all from there on. What fails is about a file that the kernel does not know, or the
+            // mount is gone.
+            let len = (range.end - range.start) as i64;
+            let _ = kernel.inval_inode(INodeNo(ino.0), range.start as i64, len);
         })?;
     }
     let users = if options.allow_other { Users::All } else { Users::Only(geteuid().as_raw()) };

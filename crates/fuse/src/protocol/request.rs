@@ -75,6 +75,10 @@ pub(super) mod opcode {
 /// A flag of [`FuseOp::Write`]: the file loses its powers before its content changes.
 pub(crate) const KILLS_POWERS_OF_WRITE: u32 = 1 << 2;
 
+/// A flag of [`FuseOp::Read`] and [`FuseOp::Write`]: the request names a process as the owner of locks. The kernel names it where the
+/// process reads or writes around its pages (O_DIRECT), and nowhere else.
+pub(crate) const AROUND_PAGES: u32 = 1 << 1;
+
 /// How many bits the reply to a copy has for the number of bytes copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyCount {
@@ -99,7 +103,7 @@ pub(crate) enum FuseOp<'a> {
     Rename { name: &'a [u8], new_parent: u64, new_name: &'a [u8], flags: u32 },
     Link { of: u64, name: &'a [u8] },
     Open,
-    Read { offset: u64, size: u32 },
+    Read { offset: u64, size: u32, flags: u32 },
     Write { offset: u64, data: &'a [u8], flags: u32, open_flags: i32 },
     Statfs,
     Release,
@@ -184,8 +188,8 @@ impl<'a> FuseOp<'a> {
             opcode::READLINK => FuseOp::Readlink,
             opcode::OPEN => FuseOp::Open,
             opcode::READ => {
-                let ReadIn { offset, size, .. } = body.take()?;
-                FuseOp::Read { offset, size }
+                let ReadIn { offset, size, flags, .. } = body.take()?;
+                FuseOp::Read { offset, size, flags }
             }
             opcode::WRITE => {
                 let WriteIn { offset, size, flags, open_flags, .. } = body.take()?;
@@ -397,7 +401,7 @@ struct ReadIn {
     _handle: u64,
     offset: u64,
     size: u32,
-    _flags: u32,
+    flags: u32,
     _lock_owner: u64,
     _open_flags: u32,
     _padding: u32,

@@ -79,7 +79,7 @@ fn golden_on_inodes() -> Vec<Golden> {
     let copy = "0100000000000000 0010000000000000 0700000000000000 0200000000000000 0020000000000000
                 ffffffffffffffff 0000000000000000";
     let copied = |count| FuseOp::CopyFileRange { offset: 4096, to: 7, to_offset: 8192, len: u64::MAX, count };
-    let read = "0300000000000000 0000000000000080 00001000 00000000 0000000000000000 00800000 00000000";
+    let read = "0300000000000000 0000000000000080 00001000 02000000 0000000000000000 00800000 00000000";
     vec![
         (opcode::FORGET, "feffffffffffffff", FuseOp::Forget { lookups: u64::MAX - 1 }),
         (
@@ -89,7 +89,7 @@ fn golden_on_inodes() -> Vec<Golden> {
              a4810000 00000000 e8030000 ffffffff 00000000",
             FuseOp::Setattr(SetattrIn { valid: 0x9b0, ..setattr }),
         ),
-        (opcode::READ, read, FuseOp::Read { offset: 1 << 63, size: 1 << 20 }),
+        (opcode::READ, read, FuseOp::Read { offset: 1 << 63, size: 1 << 20, flags: AROUND_PAGES }),
         (opcode::READDIR, read, FuseOp::Readdir { offset: 1 << 63, size: 1 << 20 }),
         (opcode::READDIRPLUS, read, FuseOp::Readdirplus { offset: 1 << 63, size: 1 << 20 }),
         (

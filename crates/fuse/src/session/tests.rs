@@ -9,12 +9,17 @@ use fs::{Caller, Fs};
 use sim::{Power, SimClock, SimDisk};
 use std::fs::File;
 use std::io::Read;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use store::{Layout, Store};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Steps of background work after which a reply that has not come never will.
 const STEPS_MAX: u32 = 100_000;
+
+/// Of these, so many are made without a pause.
+const STEPS_AT_ONCE: u32 = 1000;
 
 /// Bytes of the fixed arguments of each operation that has some, names and bytes left out.
 const ARGUMENT_BYTES: [(u32, usize); 22] = [
@@ -81,6 +86,9 @@ struct Bench {
     replies: File,
     cache: Arc<Cache>,
     fs: Arc<Fs>,
+    clock: Arc<SimClock>,
+    /// What the kernel was told to drop.
+    dropped: Arc<Mutex<Vec<Range<u64>>>>,
     asked: u64,
 }
 
@@ -97,16 +105,21 @@ impl Bench {
         let cache = Arc::new(cache);
         let owner = Caller { uid: 0, gid: 0, umask: 0 };
         Fs::create(&cache, VolumeId::MAIN, &*clock, owner, [7; 16]).expect("a new file system");
-        let fs = Arc::new(Fs::open(cache.clone(), VolumeId::MAIN, clock).expect("a file system"));
+        let fs = Arc::new(Fs::open(cache.clone(), VolumeId::MAIN, clock.clone()).expect("a file system"));
         let (latencies, traffic) = (Arc::new(Latencies::default()), Arc::new(Traffic::default()));
         let replies = tempfile::NamedTempFile::new().expect("a file");
         let appended = File::options().append(true).open(replies.path()).expect("the file");
+        let server = Server::new(fs.clone(), latencies, traffic, KernelCache::Full);
+        let dropped: Arc<Mutex<Vec<Range<u64>>>> = Arc::default();
+        let drops = dropped.clone();
+        let drop_pages = move |_, range| drops.lock().expect("no panic").push(range);
+        server.kernel_pages.start(drop_pages).expect("threads");
         let requests = RequestLoop {
-            server: Server::new(fs.clone(), latencies, traffic, KernelCache::Full),
+            server,
             connection: Connection::of(&appended).expect("a descriptor"),
             users: Users::All,
         };
-        Bench { requests, replies: replies.into_file(), cache, fs, asked: 0 }
+        Bench { requests, replies: replies.into_file(), cache, fs, clock, dropped, asked: 0 }
     }
 
     /// Sends a request, and returns the error and the body of its reply, if it has one.
@@ -119,7 +132,11 @@ impl Bench {
             return None;
         }
         let mut reply = Vec::new();
-        for _ in 0..STEPS_MAX {
+        for step in 0..STEPS_MAX {
+            // Another thread may be about to answer.
+            if step > STEPS_AT_ONCE {
+                thread::sleep(Duration::from_micros(100));
+            }
             self.replies.read_to_end(&mut reply).expect("a file");
             if !reply.is_empty() {
                 break;
@@ -260,6 +277,51 @@ fn requests_cut_short_and_of_equal_bytes_are_answered_and_break_nothing() {
     }
 }
 
+/// The flag of reads and writes around the kernel's pages.
+const AROUND: u32 = 2;
+
+/// The arguments of a read or write of one page.
+fn of_page(page: u64, flags: u32) -> Vec<u8> {
+    let size_and_flags = 4096 | u64::from(flags) << 32;
+    [0, page * 4096, size_and_flags, 0, 0].as_bytes().to_vec()
+}
+
+impl Bench {
+    fn read_page(&mut self, node: u64, page: u64, flags: u32) {
+        assert_eq!(self.ask(READ, node, &of_page(page, flags)).expect("a reply").0, 0);
+    }
+
+    /// Writes a page, and returns what the kernel was told to drop before it was answered.
+    fn write_page(&mut self, node: u64, page: u64, flags: u32) -> Vec<Range<u64>> {
+        let body = [&of_page(page, flags)[..], &[7; 4096]].concat();
+        assert_eq!(self.ask(WRITE, node, &body).expect("a reply").0, 0);
+        std::mem::take(&mut *self.dropped.lock().expect("no panic"))
+    }
+}
+
+#[test]
+fn the_kernel_drops_pages_that_a_write_around_them_made_old_before_that_is_answered() {
+    let mut bench = Bench::new();
+    let [file, ..] = bench.tree();
+    assert_eq!(bench.write_page(file, 0, AROUND), []);
+    bench.read_page(file, 0, AROUND);
+    assert_eq!(bench.write_page(file, 0, AROUND), [], "it keeps no pages");
+    bench.read_page(file, 0, 0);
+    assert_eq!(bench.write_page(file, 3, AROUND), [12_288..16_384]);
+    assert_eq!(bench.write_page(file, 3, 0), [], "it has what it writes");
+    assert_eq!(bench.write_page(file, 2, AROUND), [8192..12_288]);
+    // Where it has asked for none for a minute, it drops all.
+    bench.clock.advance(Duration::from_secs(61));
+    assert_eq!(bench.write_page(file, 2, AROUND), [0..u64::MAX]);
+    assert_eq!(bench.write_page(file, 2, AROUND), []);
+    bench.write_page(file, 5, 0);
+    assert_eq!(bench.write_page(file, 2, AROUND), [8192..12_288]);
+    // It forgets pages with the file.
+    bench.ask(2, file, &u64::MAX.to_ne_bytes());
+    let [file, ..] = bench.tree();
+    assert_eq!(bench.write_page(file, 2, AROUND), []);
+}
+
 #[test]
 fn the_end_of_a_mount_is_answered_and_ends_the_loop() {
     let mut bench = Bench::new();
@@ -285,7 +347,7 @@ fn a_reply_that_nobody_sends_is_an_error() {
 #[test]
 fn a_mount_of_one_user_serves_others_only_what_the_kernel_asks_in_nobodys_name() {
     let header = |uid| RequestHeader { uid, ..RequestHeader::new_zeroed() };
-    let (lookup, read) = (FuseOp::Lookup { name: b"x" }, FuseOp::Read { offset: 0, size: 1 });
+    let (lookup, read) = (FuseOp::Lookup { name: b"x" }, FuseOp::Read { offset: 0, size: 1, flags: 0 });
     assert!(Users::Only(7).admit(&header(7), &lookup));
     assert!(!Users::Only(7).admit(&header(0), &lookup));
     assert!(Users::Only(7).admit(&header(0), &read));

@@ -6,6 +6,9 @@
  *   call lock FILE posix|ofd START LEN read|write try|wait   says "held" or "busy PID", and waits
  *   call limit BYTES FILE OFFSET LEN write|allocate|truncate killed|told
  *                                                            does it under RLIMIT_FSIZE; says what came of it
+ *   call overtake FILE TIMES                                 writes 16 KiB with O_DIRECT and libaio's calls, so many times, while others
+ *                                                            read them through the kernel's cache; says "old TIMES" where a read after
+ *                                                            a write had ended found what was there before it
  *   call rwf FILE OFFSET TEXT FLAGS                          pwritev2 with these flags (a number)
  *
  * What waits ends when its standard input does. What a call gives is said in one word or number, errors by number.
@@ -13,7 +16,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +26,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -54,6 +60,41 @@ static int map(char **arg) {
     /* Whether what was stored can still be written back. */
     if (flags == MAP_SHARED && msync(bytes, len, MS_SYNC) != 0) return failed("msync");
     say("synced", 0);
+    return 0;
+}
+
+enum { OVERTAKEN = 16384, READERS = 2 };
+
+static void *read_all_the_time(void *path) {
+    char bytes[OVERTAKEN];
+    int file = open(path, O_RDONLY);
+    while (pread(file, bytes, sizeof bytes, 0) >= 0) {}
+    return NULL;
+}
+
+static int overtake(char **arg) {
+    long times = atol(arg[1]), old = 0;
+    int direct = open(arg[0], O_RDWR | O_CREAT | O_DIRECT, 0644), cached = open(arg[0], O_RDONLY);
+    if (direct < 0 || cached < 0) return failed("open");
+    char *bytes, found[OVERTAKEN];
+    if (posix_memalign((void **)&bytes, 4096, OVERTAKEN) != 0) return failed("memory");
+    aio_context_t context = 0;
+    if (syscall(SYS_io_setup, 1, &context) != 0) return failed("io_setup");
+    pthread_t reader;
+    for (int number = 0; number < READERS; number++) pthread_create(&reader, NULL, read_all_the_time, arg[0]);
+    for (long time = 0; time < times; time++) {
+        memset(bytes, 1 + time % 250, OVERTAKEN);
+        struct iocb write = {.aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = direct, .aio_nbytes = OVERTAKEN};
+        write.aio_buf = (unsigned long)bytes;
+        struct iocb *writes[] = {&write};
+        struct io_event ended;
+        if (syscall(SYS_io_submit, context, 1, writes) != 1) return failed("io_submit");
+        if (syscall(SYS_io_getevents, context, 1, 1, &ended, NULL) != 1) return failed("io_getevents");
+        if (ended.res != OVERTAKEN) return failed("write");
+        if (pread(cached, found, OVERTAKEN, 0) != OVERTAKEN) return failed("pread");
+        old += memcmp(found, bytes, OVERTAKEN) != 0;
+    }
+    say("old", old);
     return 0;
 }
 
@@ -135,6 +176,7 @@ int main(int count, char **arg) {
     if (count == 5 && strcmp(arg[1], "touch") == 0) return touch(arg + 2);
     if (count == 8 && strcmp(arg[1], "lock") == 0) return lock(arg + 2);
     if (count == 8 && strcmp(arg[1], "limit") == 0) return limit(arg + 2);
+    if (count == 4 && strcmp(arg[1], "overtake") == 0) return overtake(arg + 2);
     if (count == 6 && strcmp(arg[1], "rwf") == 0) return rwf(arg + 2);
     fprintf(stderr, "call: see the top of call.c\n");
     return 2;

@@ -278,3 +278,18 @@ fn seeks_in_files_that_programs_store_into_all_the_time_are_answered() {
     }
     mounted.unmount();
 }
+
+/// The kernel drops its pages before such a write, and not after it.
+#[test]
+fn a_page_that_is_read_while_it_is_written_around_the_kernel_s_cache_does_not_stay_old() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let path = mounted.path("file");
+    fs::write(&path, [0; 16_384]).expect("a write");
+    let mut overtaking = call(&["overtake", "{}", "5000"], &path);
+    assert_eq!(overtaking.expect("old"), 0);
+    assert!(overtaking.end().success());
+}
