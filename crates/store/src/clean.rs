@@ -332,6 +332,9 @@ impl Round {
                 !holders.iter().any(|holder| failed.contains_key(&holder.node))
             };
             self.stuck.extend(some.iter().filter(|one| !reachable(one)).map(|(&from, _)| from));
+            if self.cannot_empty(victim, shared) {
+                return Ok(self.let_go(victim, shared));
+            }
             let moving = still_held(shared, some.iter().filter(reachable));
             self.move_blocks(victim, moving, shared, writer, to)
         })
@@ -408,12 +411,18 @@ impl Round {
         to: &mut Targets,
     ) -> Result<Cleaning, StoreError> {
         let mut pages = self.read_moving(moving, shared);
+        if self.cannot_empty(victim, shared) {
+            return Ok(self.let_go(victim, shared));
+        }
         if pages.is_empty() {
             return Ok(Cleaning::Working);
         }
         let taken = to.segments_for(victim, &pages, shared);
         let holders = pages.iter().map(|(one, _)| &one.holders[..]);
         pages.truncate(shared.map().moves_that_fit(holders, taken, self.repoints_as()));
+        if self.empties_at_once && pages.len() < self.held(victim, shared) {
+            return Ok(self.let_go(victim, shared));
+        }
         let coming = self.coming(victim, &pages, shared);
         let Some(Placed { places, lists, filled }) =
             to.places(victim, &pages, &coming, self.takes_as(), shared)
@@ -468,6 +477,33 @@ impl Round {
             _ => drop(self.stuck.insert(damaged[number].0.at)),
         });
         pages
+    }
+
+    /// Whether something of a victim stays where it is: moving the rest would take space, and give none.
+    fn cannot_empty(&self, victim: u32, shared: &Shared) -> bool {
+        self.stuck.range(shared.medium.geometry().blocks(victim)).next().is_some()
+    }
+
+    /// Blocks of a victim that are held, as far as that is known.
+    fn held(&self, victim: u32, shared: &Shared) -> usize {
+        let mut map = shared.map_mut();
+        let scan = map.nodes.scan(Purpose::Clean).as_ref();
+        scan.map_or(0, |scan| scan.held.range(shared.medium.geometry().blocks(victim)).count())
+    }
+
+    /// Leaves the first victim alone until more of it has died.
+    fn let_go(&mut self, victim: u32, shared: &Shared) -> Cleaning {
+        let blocks = shared.medium.geometry().blocks(victim);
+        let mut map = shared.map_mut();
+        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return Cleaning::Working };
+        if !scan.walks() {
+            self.stage = Stage::LookingUp(None);
+        }
+        scan.unwant(victim, blocks);
+        self.victims.remove(0);
+        map.nodes.segments.unpin(shared.medium.geometry().start(victim));
+        map.nodes.segments.stuck(victim);
+        Cleaning::Working
     }
 
     /// Nothing is left to move in a victim: it is dead, but for what is stuck.

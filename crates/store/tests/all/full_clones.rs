@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use device::{Incarnation, Lsn, PageNo, Random};
-use sim::{Power, SimDisk};
+use sim::{Damage, Power, SimDisk};
 use std::sync::Arc;
 use store::{Change, Known, Store, StoreError, VolumeId, VolumeMode};
 
@@ -143,18 +143,21 @@ impl FullStore {
         self.store.apply(&[Change::Cut { object, pages: at..PageNo(at.0 + 1), lsn }])
     }
 
-    /// Cuts the large file so that each of its segments holds one or two of its pages; then single pages beside the clones, until that is
-    /// refused. Nothing is cleaned meanwhile.
-    fn thin_out(&mut self) {
-        let object = VolumeId::MAIN.object(LARGE, 1);
-        for from in (1..self.large_pages).step_by(12) {
-            let lsn = self.next();
-            let cut =
-                self.store.apply(&[Change::Cut { object, pages: PageNo(from)..PageNo(from + 11), lsn }]);
-            cut.expect("no clone has them");
-        }
+    /// Leaves one in so many pages of the large file; then cuts single pages beside the clones, until that is refused. Nothing is cleaned
+    /// meanwhile.
+    fn thin_out(&mut self, one_in: u64) {
+        self.thin_out_large(one_in);
         while self.cut_some_page() != Err(StoreError::Full) {
             assert!(self.lsn < 40_000, "cuts beside clones copy nodes");
+        }
+    }
+
+    /// The first of these.
+    fn thin_out_large(&mut self, one_in: u64) {
+        let object = VolumeId::MAIN.object(LARGE, 1);
+        for from in (1..self.large_pages).step_by(one_in as usize) {
+            let (pages, lsn) = (PageNo(from)..PageNo(from + one_in - 1), self.next());
+            self.store.apply(&[Change::Cut { object, pages, lsn }]).expect("no clone has them");
         }
     }
 
@@ -246,7 +249,7 @@ fn assert_cleaning_wins_space(seed: u64, full: &mut FullStore) {
 fn dead_space_is_won_where_cuts_beside_clones_have_used_up_the_cleaner_s_segments() {
     for seed in 0..4 {
         let mut full = FullStore::filled(seed, 12);
-        full.thin_out();
+        full.thin_out(12);
         assert_cleaning_wins_space(seed, &mut full);
     }
 }
@@ -255,7 +258,7 @@ fn dead_space_is_won_where_cuts_beside_clones_have_used_up_the_cleaner_s_segment
 fn dead_space_is_won_after_lives_in_which_the_cleaner_made_a_few_steps() {
     for seed in 0..4 {
         let mut full = FullStore::filled(seed, 12);
-        full.thin_out();
+        full.thin_out(12);
         for _ in 0..40 {
             for _ in 0..full.random.below(12) {
                 full.store.clean_step().expect("no faults");
@@ -268,6 +271,26 @@ fn dead_space_is_won_after_lives_in_which_the_cleaner_made_a_few_steps() {
         }
         assert_cleaning_wins_space(seed, &mut full);
     }
+}
+
+/// Moving the rest would take space, and give none.
+#[test]
+fn a_segment_of_which_a_page_cannot_be_read_is_left_as_it_is() {
+    let mut full = FullStore::filled(1, 1);
+    full.thin_out_large(3);
+    // Five pages are left of each segment; of the pages in a segment one can be read.
+    for at in full.disk.written_blocks() {
+        if at.0 % u64::from(SEGMENT) != 5 && !full.disk.begins_with(at, b"weir.") {
+            full.disk.damage(at, Damage::Unreadable);
+        }
+    }
+    let before = full.store.counters().pages_cleaned;
+    for _ in 0..600 {
+        full.store.clean_step().expect("it leaves alone what it cannot read");
+    }
+    assert_eq!(full.store.counters().pages_cleaned, before);
+    full.disk.heal();
+    assert_eq!(findings(&full.store), []);
 }
 
 /// Seeds: `WEIR_FULL_STORES=FROM,COUNT` for more.
