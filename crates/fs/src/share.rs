@@ -73,7 +73,11 @@ impl Transaction<'_> {
         } else {
             if hot.is_written() {
                 self.also(Change::Zero { object: self.object(slot, &hot), offset: at, len: pages * PAGE });
-                self.charge_without(slot, &mut hot, at..at + pages * PAGE);
+                // What is behind its end it was never charged for.
+                let end = (at + pages * PAGE).min(hot.size().next_multiple_of(PAGE));
+                if at < end {
+                    self.charge_without(slot, &mut hot, at..end);
+                }
             }
             hot.set_size(hot.size().max(at + len));
         }

@@ -206,6 +206,20 @@ fn a_copy_is_charged_for_the_pages_that_it_shares() {
 }
 
 #[test]
+fn a_copy_of_nothing_over_a_file_s_end_takes_off_what_was_there() {
+    let machine = Machine::new(16, FetchMode::Lazy, 16384);
+    let (empty, ino) = (file(&machine, b"empty"), file(&machine, b"file"));
+    resize(&machine, empty, 100 * PAGE);
+    write(&machine, ino, 0, &[1; 10 * PAGE as usize]);
+    for (from, to) in [(8, 18), (20, 30)] {
+        let range = (0, (to - from) * PAGE);
+        let copied = machine.wait(|done| machine.fs().copy_range(empty, range, ino, from * PAGE, done));
+        assert_eq!(copied.expect("whole pages"), range.1);
+        assert_eq!(charged(&machine, ino), 8);
+    }
+}
+
+#[test]
 fn a_seek_at_the_end_or_behind_it_finds_nothing() {
     let machine = Machine::new(2, FetchMode::Lazy, 16384);
     let ino = file(&machine, b"file");
