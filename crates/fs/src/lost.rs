@@ -31,28 +31,30 @@ impl Core {
     /// changed now it stays known.
     pub(crate) fn end_lost(self: &Arc<Core>, volume: VolumeId) -> Result<(), FsError> {
         let lost = self.cache.lost().into_iter().filter(|(object, _)| object.volume == volume);
-        let (mut ended, mut outcome) = (Vec::new(), Ok(()));
+        let mut outcome = Ok(());
         for (object, page) in lost {
-            match self.end_before(object, page) {
-                Ok(()) => ended.push(object),
-                Err(error) => outcome = Err(error),
+            if let Err(error) = self.end_before(object, page) {
+                outcome = Err(error);
             }
-        }
-        if !ended.is_empty() {
-            let cache = Cache::clone(&self.cache);
-            self.cache.sync_logged(Box::new(move |synced| {
-                if synced.is_ok() {
-                    ended.iter().for_each(|&object| cache.forget_lost(object));
-                }
-            }));
         }
         outcome
     }
 
     fn end_before(self: &Arc<Core>, object: ObjectId, page: PageNo) -> Result<(), FsError> {
         let outcome = Arc::new(Mutex::new(None));
-        let told = outcome.clone();
-        let set = move |done| *told.lock().expect("nobody panics holding an outcome") = Some(done);
+        let (told, cache) = (outcome.clone(), Arc::clone(&self.cache));
+        // Also where nobody waits for it any more: until it is forgotten, the log keeps the loss.
+        let set = move |done: Result<(), FsError>| {
+            if done.is_ok() {
+                let forgetful = cache.clone();
+                cache.sync_logged(Box::new(move |synced| {
+                    if synced.is_ok() {
+                        forgetful.forget_lost(object);
+                    }
+                }));
+            }
+            *told.lock().expect("nobody panics holding an outcome") = Some(done);
+        };
         self.enter(cost::attributes(true), move |tx| tx.end_before(object, page), Box::new(set));
         let done = || outcome.lock().expect("nobody panics holding an outcome").take();
         step_until(&self.cache, done).ok_or(FsError::NoSpace)?

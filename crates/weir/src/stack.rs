@@ -138,9 +138,10 @@ fn end_lost(media: &Media, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
     let volumes = store.describe_volumes();
     for (id, why) in &not_ended {
         let name = volumes.iter().find(|volume| volume.id == *id).map_or("", |volume| &volume.name);
+        let deletion = if *id == VolumeId::MAIN { "" } else { ", and `weir volume delete` removes this one" };
         tell(&format!(
             "warning: {}: volume {name} cannot be mounted before it is repaired: a crash took the ends of files there, and they \
-             cannot be made shorter ({why}); other volumes work, and `weir volume delete` removes this one",
+             cannot be made shorter ({why}); other volumes work{deletion}",
             media.name.display()
         ));
     }
