@@ -15,7 +15,7 @@ use crate::plant::is_refused;
 use crate::recover::Recovered;
 use crate::rescue::{Rescuer, delete_unfinished};
 use crate::scan::Scan;
-use crate::seek::{CountBehind, Wanted};
+use crate::seek::{CountEffort, Wanted};
 use crate::settings::{FetchMode, Settings};
 use crate::shared::{Shared, State};
 use crate::status::{Counters, Status};
@@ -439,15 +439,15 @@ impl Cache {
         self.parts.fetcher.seeker().seek(object, pages, wanted, then);
     }
 
-    /// How many of `pages` are data; `None` where that is hidden, and `behind` gives up.
+    /// How many of `pages` are data; `None` where that takes more than `effort`.
     pub fn count(
         &self,
         object: ObjectId,
         pages: Range<PageNo>,
-        behind: CountBehind,
+        effort: CountEffort,
         then: Completion<Option<u64>>,
     ) {
-        self.parts.fetcher.seeker().count(object, pages, behind, then);
+        self.parts.fetcher.seeker().count(object, pages, effort, then);
     }
 
     /// How many of `pages` have changes in memory that are not stored: these are data. Does no I/O.

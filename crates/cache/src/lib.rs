@@ -45,7 +45,7 @@ pub use error::CacheError;
 pub use plant::{PlantedBug, end_refusal, plant, refuse_next_change};
 pub use recover::Recovered;
 pub use rescue::UNFINISHED;
-pub use seek::{CountBehind, Wanted};
+pub use seek::{CountEffort, Wanted};
 pub use settings::{FetchMode, Settings};
 pub use status::{Counters, Status, Stuck};
 pub use task::{Completion, Progress, Task};

@@ -31,13 +31,13 @@ pub enum Wanted {
     Hole,
 }
 
-/// What becomes of a count where a clone or a move that is not stored yet hides what there is.
+/// How much a count is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CountBehind {
-    /// It waits, as a seek does.
-    Wait,
-    /// It ends, with `None`.
-    GiveUp,
+pub enum CountEffort {
+    /// As long as it takes. Where a clone or a move that is not stored yet hides what there is, it waits, as a seek does.
+    Whole,
+    /// One step: 64 leaves of the store's map, or 8192 pages in memory. What is not counted by then, or hidden, ends with `None`.
+    OneStep,
 }
 
 /// Seeks that wait for a worker; each goes on where its last step ended.
@@ -60,10 +60,22 @@ struct Seek {
 enum What {
     First(Wanted, Completion<Option<PageNo>>),
     /// All data, and how much of it was found so far.
-    Count(u64, CountBehind, Completion<Option<u64>>),
+    Count(u64, CountEffort, Completion<Option<u64>>),
 }
 
 impl Seek {
+    fn is_one_step(&self) -> bool {
+        matches!(self.what, What::Count(_, CountEffort::OneStep, _))
+    }
+
+    /// A count that is not worth more.
+    fn give_up(self) {
+        match self.what {
+            What::First(_, then) => then(Ok(None)),
+            What::Count(_, _, then) => then(Ok(None)),
+        }
+    }
+
     /// Of a seek that found nothing all was looked at.
     fn answer(self, found: Result<Option<PageNo>, CacheError>) {
         match self.what {
@@ -185,10 +197,10 @@ impl Seeker {
         &self,
         object: ObjectId,
         pages: Range<PageNo>,
-        behind: CountBehind,
+        effort: CountEffort,
         then: Completion<Option<u64>>,
     ) {
-        self.queue(Seek { object, left: pages, what: What::Count(0, behind, then) });
+        self.queue(Seek { object, left: pages, what: What::Count(0, effort, then) });
     }
 
     fn queue(&self, seek: Seek) {
@@ -210,9 +222,9 @@ impl Seeker {
         }
         let Some(mut seek) = state.seeks.queue.pop_front() else { return false };
         if state.pages.transfers().are_about(seek.object) {
-            if let What::Count(_, CountBehind::GiveUp, then) = seek.what {
+            if seek.is_one_step() {
                 drop(state);
-                then(Ok(None));
+                seek.give_up();
                 return true;
             }
             let patience = self.shared.settings().store_patience;
@@ -233,8 +245,9 @@ impl Seeker {
         let mut state = self.shared.state();
         state.seeks.busy = false;
         let goes_on = matches!(found, Ok(None)) && !seek.left.is_empty();
+        let gives_up = goes_on && seek.is_one_step();
         let found = if goes_on && state.is_stopping() { Err(CacheError::Stopping) } else { found };
-        let answered = if goes_on && found.is_ok() {
+        let answered = if goes_on && !gives_up && found.is_ok() {
             state.seeks.queue.push_back(seek);
             None
         } else {
@@ -245,8 +258,10 @@ impl Seeker {
         if more {
             self.shared.wake(Task::Fetch);
         }
-        if let Some(seek) = answered {
-            seek.answer(found);
+        match answered {
+            Some(seek) if gives_up && found.is_ok() => seek.give_up(),
+            Some(seek) => seek.answer(found),
+            None => {}
         }
         true
     }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use cache::{Cache, Change, Cost, CountBehind, Reservation, Settings, Task, Wanted};
+use cache::{Cache, Change, Cost, CountEffort, Reservation, Settings, Task, Wanted};
 use common::Disks;
 use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
 use sim::SimClock;
@@ -81,10 +81,10 @@ impl Machine {
         cache: &Cache,
         random: &mut Random,
         pages: Range<u64>,
-        behind: CountBehind,
+        effort: CountEffort,
     ) -> Option<u64> {
         let pages = PageNo(pages.start)..PageNo(pages.end);
-        self.wait(cache, random, |then| cache.count(OBJECT, pages, behind, then))
+        self.wait(cache, random, |then| cache.count(OBJECT, pages, effort, then))
     }
 }
 
@@ -181,7 +181,7 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
                     let expected = written.range(range.clone()).count() as u64;
                     let dirty = cache.dirty_pages(OBJECT, PageNo(range.start)..PageNo(range.end));
                     assert!(dirty <= expected, "seed {seed}, step {step}: {dirty} dirty pages in {range:?}");
-                    let count = machine.count(&cache, &mut random, range.clone(), CountBehind::GiveUp);
+                    let count = machine.count(&cache, &mut random, range.clone(), CountEffort::OneStep);
                     assert_eq!(count.unwrap_or(expected), expected, "seed {seed}, step {step}: in {range:?}");
                     given_up += u64::from(count.is_none());
                     let data = machine.seek(&cache, &mut random, range.clone(), Wanted::Data);
@@ -191,7 +191,7 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
                     let expected = range.clone().find(|page| !written.contains(page));
                     assert_eq!(hole, expected, "seed {seed}, step {step}: a hole in {range:?}");
                     let expected = written.range(range.clone()).count() as u64;
-                    let count = machine.count(&cache, &mut random, range.clone(), CountBehind::Wait);
+                    let count = machine.count(&cache, &mut random, range.clone(), CountEffort::Whole);
                     assert_eq!(count, Some(expected), "seed {seed}, step {step}: in {range:?}");
                 }
             }
@@ -235,4 +235,24 @@ fn a_seek_that_nobody_can_answer_any_more_is_refused() {
     cache.stop();
     let outcome = outcome.lock().expect("one thread").take();
     assert!(outcome.expect("it is answered").is_err());
+}
+
+#[test]
+fn a_count_of_one_step_says_nothing_of_a_long_map() {
+    let (machine, mut random) = (Machine::new(1), Random::new(1));
+    let cache = machine.open();
+    let bytes = vec![7; PAGE as usize];
+    // Each in a leaf of its own.
+    for number in 0..70 {
+        machine.apply(
+            &cache,
+            &mut random,
+            Change::Write { object: OBJECT, offset: number * 128 * PAGE, bytes: &bytes },
+        );
+    }
+    cache.drain().expect("space");
+    let range = |leaves: u64| 0..leaves * 128;
+    assert_eq!(machine.count(&cache, &mut random, range(70), CountEffort::OneStep), None);
+    assert_eq!(machine.count(&cache, &mut random, range(70), CountEffort::Whole), Some(70));
+    assert_eq!(machine.count(&cache, &mut random, range(60), CountEffort::OneStep), Some(60));
 }

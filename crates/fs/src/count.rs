@@ -16,7 +16,7 @@ use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, Hot, Slot};
 use crate::fs::Core;
 use crate::types::Ino;
-use cache::{CacheError, CountBehind};
+use cache::{CacheError, CountEffort};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::ops::Range;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Core {
             let data = data.ok().flatten();
             then(data.map(|data| Counted::new(slot, of, data, removals)));
         };
-        self.cache.count(object, pages, CountBehind::GiveUp, Box::new(counted));
+        self.cache.count(object, pages, CountEffort::OneStep, Box::new(counted));
     }
 
     /// Counts all that a file has.
@@ -125,11 +125,17 @@ impl Core {
         let counted = move |data: Result<Option<u64>, CacheError>| {
             let data = data.ok().flatten();
             let change = move |tx: &mut Transaction<'_>| tx.charge_anew(slot, object, data);
-            // One that fails leaves the charge as it was, which is enough.
-            core.enter(cost::attributes(false), change, Box::new(|_| {}));
+            let counts = core.clone();
+            // One that is refused leaves the charge as it was, which is enough; a later one may do better.
+            let done = move |changed: Result<(), FsError>| {
+                if changed.is_err() {
+                    counts.change().counts.end_count(slot);
+                }
+            };
+            core.enter(cost::attributes(false), change, Box::new(done));
         };
         let all = PageNo(0)..PageNo::of(FILE_BYTES_MAX);
-        self.cache.count(object, all, CountBehind::Wait, Box::new(counted));
+        self.cache.count(object, all, CountEffort::Whole, Box::new(counted));
     }
 }
 

@@ -12,8 +12,8 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 const UNSURE_MIN: u64 = 64;
 const UNSURE_PART: u64 = 8;
 
-/// Places for counters of removals: files that share one spoil each other's counts.
-const REMOVALS: usize = 64;
+/// Places for counters of removals, 8 bytes each: files that share one spoil each other's counts.
+const REMOVALS: usize = 1024;
 
 /// What is known of charges, in memory only.
 pub(crate) struct Counts {

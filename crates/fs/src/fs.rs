@@ -589,7 +589,7 @@ impl Core {
         self.state.read().expect("no panic while holding the file system's state")
     }
 
-    fn change(&self) -> RwLockWriteGuard<'_, State> {
+    pub(crate) fn change(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().expect("no panic while holding the file system's state")
     }
 
