@@ -100,8 +100,8 @@ impl FileSystem {
     pub(super) fn name(self) -> &'static str {
         match self {
             FileSystem::Ext4 => "ext4",
-            FileSystem::WeirStreams => "weir --order streams",
-            FileSystem::WeirStrict => "weir --order strict",
+            FileSystem::WeirStreams => "weir --data ordered",
+            FileSystem::WeirStrict => "weir --data journal",
         }
     }
 
@@ -109,8 +109,8 @@ impl FileSystem {
     fn option(self) -> Option<&'static str> {
         match self {
             FileSystem::Ext4 => None,
-            FileSystem::WeirStreams => Some("--order=streams"),
-            FileSystem::WeirStrict => Some("--order=strict"),
+            FileSystem::WeirStreams => Some("--data=ordered"),
+            FileSystem::WeirStrict => Some("--data=journal"),
         }
     }
 }

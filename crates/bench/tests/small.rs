@@ -59,7 +59,7 @@ fn streams_prints_every_load_on_weir_with_either_order_beside_ext4() {
     let disk = &report["disks"][0];
     assert!(disk["measured"]["sequential_mib_per_s"].as_f64().expect("a figure") > 0.0);
     let (rows, mixed) = (disk["rows"].as_array().expect("rows"), disk["mixed"].as_array().expect("rows"));
-    let systems = ["ext4", "weir --order streams", "weir --order strict"];
+    let systems = ["ext4", "weir --data ordered", "weir --data journal"];
     assert_eq!(rows.len(), 5 * systems.len(), "{report}");
     for (row, system) in rows.iter().zip(systems.iter().cycle()) {
         assert_eq!(row["system"], *system);

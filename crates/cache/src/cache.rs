@@ -97,7 +97,7 @@ impl Parts {
         if reservation.claim() != Claim::Frees && is_refused() {
             return Err(StoreError::Full.into());
         }
-        if reservation.is_direct() && self.shared.direct_after().load(Ordering::Relaxed) == u64::MAX {
+        if reservation.is_direct() && self.shared.bypass_after().load(Ordering::Relaxed) == u64::MAX {
             // It entered before nothing was to be written directly any more, which a sync may rely on.
             records = change::records(changes, false);
         }
@@ -218,7 +218,7 @@ impl Parts {
             let (key, range, bytes) = (Key { object, page }, 0..BLOCK_BYTES, Some(bytes));
             let change = PageChange { key, range, bytes, newest, group, is_direct: true };
             waiters.append(&mut self.change_page(state, reservation, change, now));
-            state.counters.pages_direct += 1;
+            state.counters.pages_bypassed += 1;
         }
         let end = PageNo(from.0 + (bytes.len() / BLOCK_BYTES) as u64);
         state.pages.note_bypassed_write(now.get(), object, from..end);
@@ -385,14 +385,14 @@ impl Cache {
 
     /// Bytes of a file that must be written in order before its next whole pages are written [directly](Change::WriteDirect);
     /// `u64::MAX`: none are.
-    pub fn direct_after(&self) -> u64 {
-        self.parts.shared.direct_after().load(Ordering::Relaxed)
+    pub fn bypass_after(&self) -> u64 {
+        self.parts.shared.bypass_after().load(Ordering::Relaxed)
     }
 
     /// Changes that for writes from now on. What was written directly before stays so, until it is stored or [synced](Cache::sync): such a
     /// sync after `u64::MAX` was set covers all that ever was.
-    pub fn set_direct_after(&self, bytes: u64) {
-        self.parts.shared.direct_after().store(bytes, Ordering::Relaxed);
+    pub fn set_bypass_after(&self, bytes: u64) {
+        self.parts.shared.bypass_after().store(bytes, Ordering::Relaxed);
     }
 
     /// True if a write may be made at once: in `FetchMode::Blocking` [`prepare_write`](Cache::prepare_write) comes first.

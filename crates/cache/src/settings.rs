@@ -41,8 +41,8 @@ pub struct Settings {
     pub commit_inline_below: Duration,
     /// Bytes of a file that must be written in order before its next whole pages are written [directly](crate::Change::WriteDirect);
     /// `u64::MAX`: none are. The cache leaves it to those who know files. Where a mount begins: see
-    /// [`set_direct_after`](crate::Cache::set_direct_after).
-    pub direct_after: u64,
+    /// [`set_bypass_after`](crate::Cache::set_bypass_after).
+    pub bypass_after: u64,
     /// Bytes that were written to an object directly and that a sync of it logs, because that is sooner done than storing them; for more
     /// it waits for the store.
     pub sync_logs_max: u64,
@@ -73,7 +73,7 @@ impl Default for Settings {
             store_patience: Duration::from_secs(30),
             // Two switches between threads, on a busy machine.
             commit_inline_below: Duration::from_micros(50),
-            direct_after: u64::MAX,
+            bypass_after: u64::MAX,
             sync_logs_max: u64::MAX,
             buffer_is_given_up: false,
             // 256 MiB: read back in about a second by anything faster than a single disk.

@@ -26,8 +26,8 @@ pub(crate) struct Shared {
     buffer: Buffer,
     clock: Arc<dyn device::Clock>,
     settings: Settings,
-    /// See [`Settings::direct_after`], with which it begins.
-    direct_after: AtomicU64,
+    /// See [`Settings::bypass_after`], with which it begins.
+    bypass_after: AtomicU64,
     store_io_for_syncs: AtomicU64,
     state: Mutex<State>,
     work: [Condvar; Task::ALL.len()],
@@ -124,7 +124,7 @@ impl Shared {
             store,
             buffer,
             clock,
-            direct_after: AtomicU64::new(settings.direct_after),
+            bypass_after: AtomicU64::new(settings.bypass_after),
             settings,
             store_io_for_syncs: AtomicU64::new(0),
             state: Mutex::new(state),
@@ -211,8 +211,8 @@ impl Shared {
         &self.settings
     }
 
-    pub(crate) fn direct_after(&self) -> &AtomicU64 {
-        &self.direct_after
+    pub(crate) fn bypass_after(&self) -> &AtomicU64 {
+        &self.bypass_after
     }
 
     /// Refuses what would write something back after the buffer failed: a volume that a rescue has begun would not have it, and what

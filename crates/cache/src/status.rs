@@ -35,7 +35,7 @@ pub struct Counters {
     /// Pages whose delta was written to the buffer again, because they are still being written.
     pub pages_relogged: u64,
     /// Pages written directly.
-    pub pages_direct: u64,
+    pub pages_bypassed: u64,
     /// Of these, how many had to be logged after all, because something must not come before them or the store failed.
     pub pages_logged_late: u64,
     /// Cuts and deletions written back.

@@ -46,7 +46,7 @@ fn what_is_not_stored_at_a_crash_is_what_it_was_and_stays_so_under_what_is_writt
     machine.sync(&cache).expect("a buffer that works");
     write_directly(&machine, &cache, 0..1, 2, false);
     commit(&machine, &cache);
-    assert_eq!(cache.status().counters.pages_direct, 1);
+    assert_eq!(cache.status().counters.pages_bypassed, 1);
     let cache = crash(&machine, cache);
     assert_eq!(bytes(&cache, 0, 0..4096), [1; BLOCK_BYTES]);
     machine.write(&cache, FILE, 0, &[3; 100]).expect("space");
@@ -164,7 +164,7 @@ fn a_file_that_grows_and_grows_does_not_keep_a_sync_of_another_waiting() {
     let machine =
         Machine { disks: common::Disks::new(13, 1 << 16, 1 << 15, 32), clock: Arc::new(SimClock::new()) };
     let settings = Settings {
-        direct_after: 0,
+        bypass_after: 0,
         sync_logs_max: 0,
         commit_inline_below: Duration::ZERO,
         ..Settings::default()
@@ -205,7 +205,7 @@ fn what_entered_before_nothing_is_written_directly_any_more_is_logged() {
     machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
     let change = Change::WriteDirect { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
     let mut entered = cache.admit_at_once(Cost::of(&[change])).expect("a store that works").expect("space");
-    cache.set_direct_after(u64::MAX);
+    cache.set_bypass_after(u64::MAX);
     machine.sync(&cache).expect("a buffer that works");
     cache.apply(&mut entered, &[change]).expect("space");
     machine.write(&cache, COPY, 0, &[3; 100]).expect("space");

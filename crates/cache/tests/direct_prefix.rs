@@ -212,7 +212,7 @@ fn check(seed: u64, world: &mut World, cache: &Cache) {
 
 fn draw_settings(random: &mut Random) -> Settings {
     Settings {
-        direct_after: 0,
+        bypass_after: 0,
         commit_inline_below: Duration::ZERO,
         checkpoint_blocks: 100,
         dirty_bytes_max: [30, 1000][random.below(2) as usize] * BLOCK_BYTES as u64,

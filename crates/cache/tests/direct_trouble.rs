@@ -23,7 +23,7 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 fn open(machine: &Machine) -> Cache {
     let settings = Settings {
         commit_inline_below: Duration::ZERO,
-        direct_after: 0,
+        bypass_after: 0,
         sync_logs_max: 0,
         ..Settings::default()
     };
@@ -92,7 +92,7 @@ fn a_sync_that_waits_for_the_store_is_not_answered_by_an_older_state_of_its_page
     let slow = SlowDisk::of(&machine, Duration::ZERO, Duration::from_millis(1));
     let settings = Settings {
         commit_inline_below: Duration::ZERO,
-        direct_after: 0,
+        bypass_after: 0,
         sync_logs_max: 0,
         ..Settings::default()
     };

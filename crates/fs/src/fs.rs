@@ -749,7 +749,7 @@ impl Core {
 
     /// What a write may need, which may be one of a stream.
     fn write_cost(&self, ino: Ino, offset: u64, len: usize) -> Cost {
-        let is_direct = self.streams.write(ino, offset, len, self.cache.direct_after());
+        let is_direct = self.streams.write(ino, offset, len, self.cache.bypass_after());
         let direct = if is_direct { (len / BLOCK_BYTES) as u64 } else { 0 };
         Cost { direct, ..data::write_cost(offset, len) }
     }

@@ -67,7 +67,7 @@ pub use delta::{DeltaBlock, DeltaPacker, Piece, leaf_of};
 pub use error::StoreError;
 pub use recover::Identified;
 pub use scrub::Scrubbed;
-pub use settings::{COMMIT_INTERVALS_MS, Order, StoreSettings};
+pub use settings::{COMMIT_INTERVALS_MS, DataMode, StoreSettings};
 pub use shared::{Found, FoundPage, Want};
 pub use space::{Known, Space};
 pub use store::Store;

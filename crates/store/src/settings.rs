@@ -15,32 +15,33 @@ pub struct StoreSettings {
     pub buffer_place: Option<Vec<u8>>,
     /// What nobody synced is durable after so many milliseconds.
     pub commit_interval_ms: Option<u64>,
-    /// What keeps its place in the one order after a crash.
-    pub order: Option<Order>,
+    /// How data is written.
+    pub data: Option<DataMode>,
     /// What this weir does not know, by its key.
     others: Vec<(u16, Vec<u8>)>,
 }
 
-/// What keeps its place in the one order of changes after a crash.
+/// How data is written: ext4 has the same words for the same choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// All changes: everything goes through the buffer.
-    Strict,
-    /// All changes but streams of whole pages, which go to the store directly.
-    Streams,
+pub enum DataMode {
+    /// Through the buffer, all of it: a crash leaves every change that came before the first that it took.
+    Journal,
+    /// Large sequential writes of whole pages bypass the buffer. A crash leaves each page of them that was not synced as it was or as it
+    /// became; all other changes keep their order.
+    Ordered,
 }
 
-impl Order {
-    /// What [`name`](Order::name) gives.
-    pub fn named(name: &str) -> Option<Order> {
-        [Order::Strict, Order::Streams].into_iter().find(|order| order.name() == name)
+impl DataMode {
+    /// What [`name`](DataMode::name) gives.
+    pub fn named(name: &str) -> Option<DataMode> {
+        [DataMode::Journal, DataMode::Ordered].into_iter().find(|mode| mode.name() == name)
     }
 
     /// In one word.
     pub fn name(self) -> &'static str {
         match self {
-            Order::Strict => "strict",
-            Order::Streams => "streams",
+            DataMode::Journal => "journal",
+            DataMode::Ordered => "ordered",
         }
     }
 }
@@ -54,7 +55,7 @@ const PLACE_BYTES_MAX: usize = 4095;
 const BUFFER: u16 = 1;
 const BUFFER_PLACE: u16 = 2;
 const COMMIT_INTERVAL_MS: u16 = 3;
-const ORDER: u16 = 4;
+const DATA_MODE: u16 = 4;
 
 /// The record's checksum, and before each value its key and length.
 const CRC_BYTES: usize = 4;
@@ -72,19 +73,19 @@ impl StoreSettings {
         self.buffer.iter().for_each(|id| put(BUFFER, &id.0));
         self.buffer_place.iter().filter(|place| is_place(place)).for_each(|place| put(BUFFER_PLACE, place));
         self.commit_interval_ms.iter().for_each(|ms| put(COMMIT_INTERVAL_MS, &ms.to_le_bytes()));
-        self.order.iter().for_each(|order| put(ORDER, &[u8::from(*order == Order::Streams)]));
+        self.data.iter().for_each(|mode| put(DATA_MODE, &[u8::from(*mode == DataMode::Ordered)]));
         self.others.iter().for_each(|(key, value)| put(*key, value));
         let crc = crc32c::crc32c(&bytes[CRC_BYTES..]);
         bytes[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    /// What a record says, and what is wrong with it, in words. Where something is, and no order can be read, the one counts that promises
+    /// What a record says, and what is wrong with it, in words. Where something is, and no data mode can be read, the one counts that promises
     /// more.
     pub(crate) fn decode(bytes: &[u8]) -> (StoreSettings, Vec<String>) {
         let (mut settings, wrong) = StoreSettings::decode_items(bytes);
         if !wrong.is_empty() {
-            settings.order.get_or_insert(Order::Strict);
+            settings.data.get_or_insert(DataMode::Journal);
         }
         (settings, wrong)
     }
@@ -123,11 +124,11 @@ impl StoreSettings {
                 let sane = ms.filter(|ms| COMMIT_INTERVALS_MS.contains(ms));
                 self.commit_interval_ms = Some(sane.ok_or("the commit interval")?);
             }
-            ORDER => {
-                self.order = Some(match value {
-                    [0] => Order::Strict,
-                    [1] => Order::Streams,
-                    _ => return Err("the order"),
+            DATA_MODE => {
+                self.data = Some(match value {
+                    [0] => DataMode::Journal,
+                    [1] => DataMode::Ordered,
+                    _ => return Err("the data mode"),
                 });
             }
             _ => self.others.push((key, value.to_vec())),
@@ -158,14 +159,14 @@ mod tests {
             buffer: Some(BufferId([7; 16])),
             buffer_place: Some(b"/dev/vdb".to_vec()),
             commit_interval_ms: Some(250),
-            order: Some(Order::Streams),
+            data: Some(DataMode::Ordered),
             others: vec![(77, b"of a later weir".to_vec())],
         }
     }
 
     /// What counts where nothing can be read.
     fn strict() -> StoreSettings {
-        StoreSettings { order: Some(Order::Strict), ..StoreSettings::default() }
+        StoreSettings { data: Some(DataMode::Journal), ..StoreSettings::default() }
     }
 
     #[test]
@@ -196,8 +197,8 @@ mod tests {
             (COMMIT_INTERVAL_MS, &0_u64.to_le_bytes(), "commit interval"),
             (COMMIT_INTERVAL_MS, &3_600_001_u64.to_le_bytes(), "commit interval"),
             (COMMIT_INTERVAL_MS, &[1], "commit interval"),
-            (ORDER, &[2], "order"),
-            (ORDER, &[], "order"),
+            (DATA_MODE, &[2], "data mode"),
+            (DATA_MODE, &[], "data mode"),
         ];
         for (key, value, what) in senseless {
             // Written as one that nobody knows.

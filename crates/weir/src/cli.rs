@@ -40,7 +40,9 @@ pub(crate) enum Command {
     Scrub(ScrubArgs),
     Volume(VolumeArgs),
     Grow(GrowArgs),
-    Order(OrderArgs),
+    Tune(TuneArgs),
+    #[command(hide = true)]
+    Order(RenamedArgs),
     ReplaceBuffer(ReplaceBufferArgs),
     Trace(TraceArgs),
     /// Write the manual pages into a directory
@@ -170,13 +172,17 @@ pub(crate) struct Tuning {
     /// full, and is the volume `epoch-…`; 0: none
     #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(0..=604_800))]
     pub(crate) epoch_every: u64,
-    /// What keeps its place in the one order after a crash. The store keeps it for later mounts [default: streams]
-    #[arg(long, value_enum)]
-    pub(crate) order: Option<Order>,
-    /// In order `streams`, bytes of a file that are written in order before its next whole pages go to the store directly [default:
+    /// How data is written. The store remembers the mode for later mounts [default: ordered]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) data: Option<DataMode>,
+    /// With `--data ordered`: how many bytes you must write to a file in order before its next whole pages bypass the buffer [default:
     /// 1MiB where store and buffer are on one disk, else a quarter of the buffer]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub(crate) direct_after: Option<Size>,
+    pub(crate) bypass_after: Option<Size>,
+    #[arg(long, hide = true, value_parser = order_was_renamed)]
+    pub(crate) order: Option<Renamed>,
+    #[arg(long, hide = true, value_parser = direct_after_was_renamed)]
+    pub(crate) direct_after: Option<Renamed>,
     /// Threads that take requests from the kernel: 1 is best for one or two programs that sync, 2 for many [default: 1 where
     /// processors are kept awake, else 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
@@ -226,38 +232,62 @@ pub(crate) enum Fetch {
     Blocking,
 }
 
+/// How data is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
-    /// All changes but streams of whole pages, which go to the store directly: each page that was not synced is what it was or what it
-    /// became
-    Streams,
-    /// All changes: everything goes through the buffer
-    Strict,
+pub(crate) enum DataMode {
+    /// Large sequential writes bypass the buffer. A crash leaves each of their pages that you did not sync old or new; all other changes
+    /// keep their order
+    Ordered,
+    /// All data goes through the buffer. A crash never reorders anything; large sequential writes are written twice
+    Journal,
 }
 
-impl From<Order> for store::Order {
-    fn from(order: Order) -> store::Order {
-        match order {
-            Order::Strict => store::Order::Strict,
-            Order::Streams => store::Order::Streams,
+impl From<DataMode> for store::DataMode {
+    fn from(mode: DataMode) -> store::DataMode {
+        match mode {
+            DataMode::Journal => store::DataMode::Journal,
+            DataMode::Ordered => store::DataMode::Ordered,
         }
     }
 }
 
-/// Change what keeps its place in the one order after a crash, while programs go on
+/// Change a setting of a mounted store, while programs go on
 ///
-/// Once the command returns, everything written before it is durable, and the new order counts; at later mounts, too, unless
-/// `weir mount --order` says otherwise. If the command fails, the order is what it was.
+/// The store remembers the setting for later mounts. With --data: once the command returns, everything written before it is durable,
+/// and the new mode counts. If the command fails, the setting is what it was.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  weir order /mnt/demo strict")]
-pub(crate) struct OrderArgs {
+  weir tune /mnt/demo --data journal")]
+pub(crate) struct TuneArgs {
     /// The directory on which the store is mounted
     pub(crate) dir: PathBuf,
-    /// What keeps its place
-    #[arg(value_enum)]
-    pub(crate) order: Order,
+    /// How data is written from now on
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) data: DataMode,
+}
+
+/// The value of an option, or the arguments of a command, that has another name since 0.2: nothing parses as one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Renamed {}
+
+fn order_was_renamed(_: &str) -> Result<Renamed, String> {
+    Err("this option is `--data ordered` (was `streams`) or `--data journal` (was `strict`) now".into())
+}
+
+fn direct_after_was_renamed(_: &str) -> Result<Renamed, String> {
+    Err("this option is `--bypass-after SIZE` now".into())
+}
+
+fn command_order_was_renamed(_: &str) -> Result<Renamed, String> {
+    Err("this command is `weir tune DIR --data ordered` (was `streams`) or `--data journal` (was `strict`) now".into())
+}
+
+/// What a command was given that has another name now.
+#[derive(Debug, Args)]
+pub(crate) struct RenamedArgs {
+    #[arg(required = true, value_parser = command_order_was_renamed)]
+    pub(crate) arguments: Vec<Renamed>,
 }
 
 /// A mounted directory, or one to write to.

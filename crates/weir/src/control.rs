@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::Order;
+use store::DataMode;
 
 /// Bytes of a request line; ours have some twenty.
 const REQUEST_BYTES_MAX: u64 = 4096;
@@ -168,9 +168,9 @@ fn answer(line: &str, mounted: &Mounted, rights: Rights) -> Value {
         Some("volume_clone") => or_error(mounted.clone_volume(name, request["read_only"] == true)),
         Some("grow") => with_bytes(&request, |bytes| mounted.grow(bytes)),
         Some("grow_buffer") => with_bytes(&request, |bytes| mounted.grow_buffer(bytes)),
-        Some("order") => match Order::named(name) {
-            Some(order) => or_error(mounted.set_order(order).map(|()| json!({}))),
-            None => json!({ "error": "name: strict or streams" }),
+        Some("tune") => match request["data"].as_str().and_then(DataMode::named) {
+            Some(mode) => or_error(mounted.set_data_mode(mode).map(|()| json!({}))),
+            None => json!({ "error": "data: journal or ordered" }),
         },
         Some("volume_delete") => or_error(mounted.delete_volume(name).map(|()| json!({}))),
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),

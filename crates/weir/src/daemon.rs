@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use store::{Order, VolumeMode};
+use store::{DataMode, VolumeMode};
 
 /// What the daemon says on its standard output once requests are served.
 pub(crate) const READY: &str = "ready";
@@ -36,7 +36,7 @@ pub(crate) const READY: &str = "ready";
 /// The smallest `--memory`: a few of the kernel's largest requests.
 const MEMORY_MIN: Size = Size(16 << 20);
 /// Where nothing else was chosen for the store.
-const ORDER: Order = Order::Streams;
+const DATA_MODE: DataMode = DataMode::Ordered;
 /// A stream is longer than most files.
 const DIRECT_AFTER: Size = Size(1 << 20);
 /// What is more is written once instead of twice, on one disk, though that takes two flushes.
@@ -55,9 +55,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     if let Some(ms) = media.settings.commit_interval_ms {
         settings.commit_interval = Duration::from_millis(ms);
     }
-    media.settings.order = args.tuning.order.map(Order::from);
+    media.settings.data = args.tuning.data.map(DataMode::from);
     let on_one_disk = are_on_one_disk(&media.store, &media.buffer);
-    let streams_after = streams_after(&args.tuning, &media, on_one_disk);
+    let bypass_after = bypass_after(&args.tuning, &media, on_one_disk);
     settings.sync_logs_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
     let point = MountPoint::check(args, &media)?;
     media.ensure_not_below(&point.dir)?;
@@ -75,14 +75,14 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
         media.ensure_durable()?;
     }
     let stack = Stack::open(media, settings, access, &args.volume)?;
-    if stack.store.settings().order.unwrap_or(ORDER) == Order::Streams {
-        stack.cache.set_direct_after(streams_after);
+    if stack.store.settings().data.unwrap_or(DATA_MODE) == DataMode::Ordered {
+        stack.cache.set_bypass_after(bypass_after);
     }
     stack.media.warn_of_readers();
     stack.media.warn_of_page_cache();
     // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.
     let _ = host::mark_io_flusher();
-    serve(args, point, (stack, access, streams_after), front, logs)
+    serve(args, point, (stack, access, bypass_after), front, logs)
 }
 
 /// How requests are to be taken, decided once at the start.
@@ -115,7 +115,7 @@ impl Front {
 fn serve(
     args: &MountArgs,
     point: MountPoint,
-    (stack, access, streams_after): (Stack, Access, u64),
+    (stack, access, bypass_after): (Stack, Access, u64),
     front: Front,
     logs: Option<PathBuf>,
 ) -> Result<(), WeirError> {
@@ -145,7 +145,7 @@ fn serve(
     let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == Access::Write);
     let every = every.map(Duration::from_secs);
     let epochs = Arc::new(Epochs::new(Cache::clone(&stack.cache), stack.volume.id, every));
-    let mounted = Arc::new(Mounted::new(dir.clone(), (stack, streams_after), front, epochs.clone()));
+    let mounted = Arc::new(Mounted::new(dir.clone(), (stack, bypass_after), front, epochs.clone()));
     let serving = Arc::new(AtomicBool::new(true));
     epochs.start(serving.clone()).map_err(|source| WeirError::Spawn { source })?;
     watch::start(mounted.cache(), dir.clone(), serving.clone())
@@ -234,10 +234,10 @@ fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
     })
 }
 
-/// From where on streams of whole pages go to the store directly. On a disk of its own the buffer takes a burst that it has space for;
+/// From where on large sequential writes bypass the buffer. On a disk of its own the buffer takes a burst that it has space for;
 /// what is longer waits for the store in any case.
-fn streams_after(tuning: &Tuning, media: &Media, on_one_disk: bool) -> u64 {
-    match tuning.direct_after {
+fn bypass_after(tuning: &Tuning, media: &Media, on_one_disk: bool) -> u64 {
+    match tuning.bypass_after {
         Some(after) => after.0,
         None if on_one_disk => DIRECT_AFTER.0,
         None => {

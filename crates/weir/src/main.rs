@@ -31,7 +31,7 @@ mod volume;
 mod watch;
 
 use clap::Parser;
-use cli::{Cli, Command, DirArgs, OrderArgs, SpaceArgs, StatusArgs};
+use cli::{Cli, Command, DirArgs, SpaceArgs, StatusArgs, TuneArgs};
 use client::Found;
 use error::WeirError;
 use serde_json::json;
@@ -120,16 +120,17 @@ fn run(command: Command) -> Result<ExitCode, WeirError> {
         Command::Scrub(args) => scrub::run(&args),
         Command::ReplaceBuffer(args) => replace_buffer::run(&args).map(done),
         Command::Grow(args) => grow::run(&args).map(done),
-        Command::Order(args) => order(&args).map(done),
+        Command::Tune(args) => tune(&args).map(done),
+        Command::Order(args) => match args.arguments[0] {},
         Command::Volume(args) => volume::run(&args.command).map(done),
         Command::Trace(args) => trace::run(&args),
         Command::Man(args) => man::run(&args).map(done),
     }
 }
 
-fn order(args: &OrderArgs) -> Result<(), WeirError> {
-    let order = store::Order::from(args.order).name();
-    Found::at(&args.dir)?.connect()?.ask(&json!({ "operation": "order", "name": order })).map(drop)
+fn tune(args: &TuneArgs) -> Result<(), WeirError> {
+    let mode = store::DataMode::from(args.data).name();
+    Found::at(&args.dir)?.connect()?.ask(&json!({ "operation": "tune", "data": mode })).map(drop)
 }
 
 fn status(args: &StatusArgs) -> Result<(), WeirError> {

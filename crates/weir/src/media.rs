@@ -67,7 +67,7 @@ impl Media {
         wrong.iter().for_each(|what| tell(&format!("warning: {}: {what}", name.display())));
         let mut settings = known.as_ref().map(|known| known.settings.clone()).unwrap_or_default();
         // Another daemon may change it until the store is open: it is read again then.
-        settings.order = None;
+        settings.data = None;
         let buffer = match buffer {
             Some(buffer) => buffer.to_path_buf(),
             None => find_buffer::find(&name, &store, known)?,

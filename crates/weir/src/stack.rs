@@ -267,7 +267,7 @@ fn keep_settings(media: &Media, store: &Store, buffer: BufferId, which: Which) -
     kept.buffer = Some(buffer);
     kept.buffer_place = Some(find_buffer::place_of(&media.buffer, &media.store));
     kept.commit_interval_ms = media.settings.commit_interval_ms.or(kept.commit_interval_ms);
-    kept.order = media.settings.order.or(kept.order);
+    kept.data = media.settings.data.or(kept.data);
     store.set_settings(kept);
     Ok(())
 }

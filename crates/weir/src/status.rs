@@ -20,7 +20,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use store::{NewVolume, Order, VolumeMode};
+use store::{DataMode, NewVolume, VolumeMode};
 
 /// Where a scrub goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,8 +55,8 @@ pub(crate) struct FrontEnd {
 pub(crate) struct Mounted {
     dir: PathBuf,
     stack: Stack,
-    /// From where on streams go to the store directly, where they do.
-    streams_after: u64,
+    /// From where on large sequential writes bypass the buffer, in mode `ordered`.
+    bypass_after: u64,
     ordering: Mutex<()>,
     front: FrontEnd,
     epochs: Arc<Epochs>,
@@ -71,7 +71,7 @@ pub(crate) struct Mounted {
 impl Mounted {
     pub(crate) fn new(
         dir: PathBuf,
-        (stack, streams_after): (Stack, u64),
+        (stack, bypass_after): (Stack, u64),
         front: FrontEnd,
         epochs: Arc<Epochs>,
     ) -> Mounted {
@@ -80,7 +80,7 @@ impl Mounted {
         Mounted {
             dir,
             stack,
-            streams_after,
+            bypass_after,
             ordering,
             front,
             epochs,
@@ -201,27 +201,27 @@ impl Mounted {
         Ok(json!({ "buffer_bytes": blocks * BLOCK_BYTES as u64 }))
     }
 
-    /// Lets another order count from now on, and at later mounts: once this returns, all that was written before is durable, and a crash
-    /// finds what `order` promises. After an error the order is what it was, here and at later mounts.
-    pub(crate) fn set_order(&self, order: Order) -> Result<(), Refusal> {
+    /// Changes the data mode from now on, and at later mounts: once this returns, all that was written before is durable, and a crash leaves
+    /// what `mode` promises. After an error the mode is what it was, here and at later mounts.
+    pub(crate) fn set_data_mode(&self, mode: DataMode) -> Result<(), Refusal> {
         self.refuse_read_only()?;
         // One at a time, so that what is kept is what counts.
         let _turn = self.ordering.lock().unwrap_or_else(PoisonError::into_inner);
         let (cache, store) = (&self.stack.cache, &self.stack.store);
-        let before = cache.direct_after();
-        // First of all: the sync covers what was written directly, if nothing is any more.
-        if order == Order::Strict {
-            cache.set_direct_after(u64::MAX);
+        let before = cache.bypass_after();
+        // First of all: the sync covers what bypassed the buffer, if nothing does any more.
+        if mode == DataMode::Journal {
+            cache.set_bypass_after(u64::MAX);
         }
         let mut settings = store.settings();
-        settings.order = Some(order);
+        settings.data = Some(mode);
         let changed = self.sync().and_then(|()| {
             store.change_settings(settings).map_err(|error| Refusal::new(&error, error.help()))
         });
         match changed {
-            Ok(()) if order == Order::Streams => cache.set_direct_after(self.streams_after),
+            Ok(()) if mode == DataMode::Ordered => cache.set_bypass_after(self.bypass_after),
             Ok(()) => {}
-            Err(_) => cache.set_direct_after(before),
+            Err(_) => cache.set_bypass_after(before),
         }
         changed
     }
@@ -341,7 +341,7 @@ impl Mounted {
             "syncs": cache.syncs,
             "pages_stored": cache.pages_stored,
             "pages_relogged": cache.pages_relogged,
-            "pages_direct": cache.pages_direct,
+            "pages_bypassed": cache.pages_bypassed,
             "pages_logged_late": cache.pages_logged_late,
             "cuts_stored": cache.cuts_stored,
             "clones_stored": cache.transfers_stored,
@@ -426,8 +426,8 @@ impl Mounted {
 
     fn settings(&self) -> Value {
         let settings = self.stack.cache.settings();
-        let direct_after = self.stack.cache.direct_after();
-        let order = if direct_after == u64::MAX { Order::Strict } else { Order::Streams };
+        let bypass_after = self.stack.cache.bypass_after();
+        let mode = if bypass_after == u64::MAX { DataMode::Journal } else { DataMode::Ordered };
         json!({
             "fetch": match settings.fetch {
                 FetchMode::Adaptive => "adaptive",
@@ -440,8 +440,8 @@ impl Mounted {
             "delta_bytes_max": settings.delta_bytes_max,
             "commit_interval_ms": millis(settings.commit_interval),
             "dirty_age_max_ms": millis(settings.dirty_age_max),
-            "order": order.name(),
-            "direct_after_bytes": (order == Order::Streams).then_some(direct_after),
+            "data": mode.name(),
+            "bypass_after_bytes": (mode == DataMode::Ordered).then_some(bypass_after),
             "threads": self.front.threads,
         })
     }

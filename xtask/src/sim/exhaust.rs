@@ -264,7 +264,7 @@ fn perform(run: &mut Run, step: Step) -> Result<(), String> {
         _ => {}
     }
     // What needs a name that an earlier step took away means nothing.
-    let is_direct = run.stack().cache.direct_after() < u64::MAX;
+    let is_direct = run.stack().cache.bypass_after() < u64::MAX;
     if let Some(change) = change(&run.oracle.now, step, is_direct) {
         run.ask(0, When::Now, Request::Change(change))?;
         run.settle()?;

@@ -179,7 +179,7 @@ impl Run {
     /// What is written in this life may go to the store directly, or not.
     fn may_write_directly(&mut self) {
         self.oracle.allow_direct();
-        self.workload.set_direct(self.media.settings.direct_after < u64::MAX);
+        self.workload.set_direct(self.media.settings.bypass_after < u64::MAX);
     }
 
     /// Another order may count from now on. One in which pages are written directly does so between requests only: of one that has begun
@@ -189,7 +189,7 @@ impl Run {
         let is_direct = after < u64::MAX;
         let all_idle = self.clients.idle().len() == self.clients.len() && !self.media.meanwhile.waits();
         if !is_direct || all_idle {
-            self.stack().cache.set_direct_after(after);
+            self.stack().cache.set_bypass_after(after);
             self.workload.set_direct(is_direct);
             self.media.log.event(|| format!("=== pages are written directly: {is_direct}"), &[after]);
         }

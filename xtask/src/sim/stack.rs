@@ -142,7 +142,7 @@ impl Media {
     pub(crate) fn draw_settings(&mut self, random: &mut Random) {
         self.settings = draw_settings(random);
         if let Some(direct) = &mut self.direct {
-            self.settings.direct_after = direct.pick(&[u64::MAX, 0, 0, 0, 8192]);
+            self.settings.bypass_after = direct.pick(&[u64::MAX, 0, 0, 0, 8192]);
             self.settings.sync_logs_max = direct.pick(&[u64::MAX, 0, 8192]);
         }
     }
@@ -302,7 +302,7 @@ fn draw_settings(random: &mut Random) -> Settings {
         commit_inline_below: Duration::from_micros(random.pick(&[0, 50])),
         // From one segment to as many as there are in the smallest store.
         checkpoint_blocks: random.pick(&[20, 100, 1000]),
-        direct_after: u64::MAX,
+        bypass_after: u64::MAX,
         sync_logs_max: u64::MAX,
         buffer_is_given_up: false,
     }

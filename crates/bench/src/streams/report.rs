@@ -242,7 +242,7 @@ mod tests {
         let text = text(&Report { disks: vec![disk], ..Report::begin() });
         let has = |line: &str| assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         has("| overwrite, 1 MiB in order | ext4 | 256 | 128–512 | 1.00 |  |  |");
-        has("| overwrite, 1 MiB in order | weir --order streams | 512 | 512–1024 | 2.00 | 0.50 | 1.50 |");
+        has("| overwrite, 1 MiB in order | weir --data ordered | 512 | 512–1024 | 2.00 | 0.50 | 1.50 |");
         has("| ext4 | 200 | 50 | 0.25 | 1.0 | 2.0 | 300 |");
     }
 }

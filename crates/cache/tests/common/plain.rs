@@ -40,7 +40,7 @@ impl Machine {
     /// Opens its disks with something above or instead of them.
     pub fn open_on(&self, store: Arc<dyn Device>, buffer: Arc<dyn Device>) -> Result<Cache, CacheError> {
         let settings =
-            Settings { commit_inline_below: Duration::ZERO, direct_after: 0, ..Settings::default() };
+            Settings { commit_inline_below: Duration::ZERO, bypass_after: 0, ..Settings::default() };
         assert_eq!(settings.store_patience, PATIENCE);
         Cache::open(Arc::new(Store::open(store)?), buffer, self.clock.clone(), settings)
     }

@@ -40,7 +40,7 @@ impl Media {
 
     fn open(&self) -> Option<Arc<Cache>> {
         let settings =
-            Settings { direct_after: 0, commit_inline_below: Duration::ZERO, ..Settings::default() };
+            Settings { bypass_after: 0, commit_inline_below: Duration::ZERO, ..Settings::default() };
         let store = Arc::new(Store::open(self.store.clone()).ok()?);
         Cache::open(store, self.buffer.clone(), self.clock.clone(), settings).ok().map(Arc::new)
     }

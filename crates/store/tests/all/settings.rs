@@ -4,39 +4,41 @@ use crate::common::*;
 use device::{Block, Device, Lsn, PageNo};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
-use store::{Change, Order, Store, StoreError, VolumeId};
+use store::{Change, DataMode, Store, StoreError, VolumeId};
 
-const BOTH: [Order; 2] = [Order::Strict, Order::Streams];
+const BOTH: [DataMode; 2] = [DataMode::Journal, DataMode::Ordered];
 
-fn other(order: Order) -> Order {
-    if order == Order::Strict { Order::Streams } else { Order::Strict }
+fn other(order: DataMode) -> DataMode {
+    if order == DataMode::Journal { DataMode::Ordered } else { DataMode::Journal }
 }
 
-fn change(store: &Store, order: Order) -> Result<(), StoreError> {
+fn change(store: &Store, order: DataMode) -> Result<(), StoreError> {
     let mut settings = store.settings();
-    settings.order = Some(order);
+    settings.data = Some(order);
     store.change_settings(settings)
 }
 
 /// A store with this order in both roots.
-fn with_order(seed: u64, order: Order) -> (Arc<Power>, Arc<SimDisk>, Store) {
+fn with_order(seed: u64, order: DataMode) -> (Arc<Power>, Arc<SimDisk>, Store) {
     let (power, disk, store) = fresh(120, seed);
     change(&store, order).expect("no faults");
     (power, disk, store)
 }
 
-fn after_a_crash((power, disk, store): (Arc<Power>, Arc<SimDisk>, Store)) -> (Arc<SimDisk>, Option<Order>) {
+fn after_a_crash(
+    (power, disk, store): (Arc<Power>, Arc<SimDisk>, Store),
+) -> (Arc<SimDisk>, Option<DataMode>) {
     drop(store);
     disk.set_faults(Faults::default());
     power.cut();
     disk.crash();
     power.restore();
-    let order = open(&disk).expect("it opens").settings().order;
+    let order = open(&disk).expect("it opens").settings().data;
     (disk, order)
 }
 
 /// Without the newer root.
-fn from_the_older_root(disk: &SimDisk) -> Option<Order> {
+fn from_the_older_root(disk: &SimDisk) -> Option<DataMode> {
     let generation = |at: u64| {
         let mut root = device::pages(1);
         disk.read(Block(at), &mut root).expect("no faults");
@@ -45,7 +47,7 @@ fn from_the_older_root(disk: &SimDisk) -> Option<Order> {
     let newer = if generation(1) > generation(2) { 1 } else { 2 };
     let fork = disk.fork(&Power::new(), 1);
     fork.rot(Block(newer), 77);
-    open(&fork).expect("from the other root").settings().order
+    open(&fork).expect("from the other root").settings().data
 }
 
 #[test]
@@ -65,7 +67,7 @@ fn a_change_that_meets_an_error_is_made_and_found_or_refused_and_not_found() {
             made_one.1.set_faults(Faults { once_after: Some(after), ..Faults::default() });
             let outcome = change(&made_one.2, other(before));
             let expected = Some(if outcome.is_ok() { other(before) } else { before });
-            assert_eq!(made_one.2.settings().order, expected, "the fault after {after}: {outcome:?}");
+            assert_eq!(made_one.2.settings().data, expected, "the fault after {after}: {outcome:?}");
             let (_, found) = after_a_crash(made_one);
             assert_eq!(found, expected, "the fault after {after}: {outcome:?}");
             *(if outcome.is_ok() { &mut made } else { &mut refused }) += 1;
@@ -84,7 +86,7 @@ fn where_the_device_goes_on_failing_both_roots_agree_before_anything_else_is_ack
         let outcome = change(&store, other(before));
         disk.set_faults(Faults::default());
         let expected = Some(if outcome.is_ok() { other(before) } else { before });
-        assert_eq!(store.settings().order, expected, "seed {seed}: {outcome:?}");
+        assert_eq!(store.settings().data, expected, "seed {seed}: {outcome:?}");
         let (object, bytes) = (VolumeId::MAIN.object(1, 1), page(1));
         let write = Change::Write { object, page: PageNo(0), bytes, page_lsn: Lsn(1) };
         store.apply(&[write]).expect("the device works again");

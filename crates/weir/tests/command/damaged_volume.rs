@@ -39,7 +39,7 @@ fn flip(store: &Path, places: &[u64]) {
 
 /// Writes a file on `work` until its daemon is killed.
 fn cut_short(sandbox: &Sandbox, attempt: u64) {
-    let mounted = sandbox.mount_with(&["--volume", "work", "--direct-after", "64KiB"]);
+    let mounted = sandbox.mount_with(&["--volume", "work", "--bypass-after", "64KiB"]);
     let mut file = File::create(mounted.path("file")).expect("a file");
     let writer = std::thread::spawn(move || {
         for page in 1..12_000_u32 {

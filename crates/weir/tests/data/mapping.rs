@@ -207,7 +207,7 @@ fn holes_are_found_while_writers_wait_for_space() {
         return;
     }
     let sandbox = Sandbox::formatted_with(&["--size", "64MiB", "--buffer-size", "8MiB"]);
-    let mounted = sandbox.mount_with(&["--memory", "16MiB", "--order", "strict"]);
+    let mounted = sandbox.mount_with(&["--memory", "16MiB", "--data", "journal"]);
     let (file, _storer, _) = stored(&mounted, "file", true);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {

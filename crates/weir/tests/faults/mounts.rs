@@ -136,16 +136,16 @@ fn an_order_that_the_store_cannot_keep_is_refused_and_does_not_count_now_nor_aft
     if !can_mount() {
         return;
     }
-    for (before, refused) in [("streams", "strict"), ("strict", "streams")] {
+    for (before, refused) in [("ordered", "journal"), ("journal", "ordered")] {
         let faulty = Faulty::new();
-        let mounted = faulty.mount_with(&["--order", before]);
+        let mounted = faulty.mount_with(&["--data", before]);
         faulty.media.store.set([None, Some(Errno::IO), None]);
-        fails(weir().arg("order").arg(mounted.dir()).arg(refused));
-        assert_eq!(mounted.status()["settings"]["order"], before);
+        fails(weir().arg("tune").arg(mounted.dir()).args(["--data", refused]));
+        assert_eq!(mounted.status()["settings"]["data"], before);
         faulty.mend();
         mounted.kill();
         let mounted = faulty.mount();
-        assert_eq!(mounted.status()["settings"]["order"], before);
+        assert_eq!(mounted.status()["settings"]["data"], before);
         mounted.unmount();
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Options of a mount on which every write of whole pages may go to the store directly.
-pub const STREAMS: [&str; 4] = ["--order", "streams", "--direct-after", "0"];
+pub const STREAMS: [&str; 4] = ["--data", "ordered", "--bypass-after", "0"];
 
 /// Kills per database: three, or as many as `WEIR_TESTS_KILLS` says; `make databases` says twenty.
 pub fn kills() -> u64 {

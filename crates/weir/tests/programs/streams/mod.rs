@@ -1,4 +1,4 @@
-//! Large files on a mount with `--order streams`, whose daemon is killed: what semantics.md promises of them is there.
+//! Large files on a mount with `--data ordered`, whose daemon is killed: what semantics.md promises of them is there.
 
 mod content;
 mod copies;
@@ -25,7 +25,7 @@ const WRITERS: u32 = 3;
 /// Options of a mount, and from where on they let streams go directly.
 struct Mode {
     options: &'static [&'static str],
-    direct_after: Option<u64>,
+    bypass_after: Option<u64>,
     disks: Disks,
 }
 
@@ -40,20 +40,20 @@ enum Disks {
 
 const MODES: [Mode; 5] = [
     Mode {
-        options: &["--order", "streams", "--direct-after", "1MiB"],
-        direct_after: Some(1 << 20),
+        options: &["--data", "ordered", "--bypass-after", "1MiB"],
+        bypass_after: Some(1 << 20),
         disks: Disks::One,
     },
     Mode {
-        options: &["--order", "streams", "--direct-after", "0", "--dirty-age", "1"],
-        direct_after: Some(0),
+        options: &["--data", "ordered", "--bypass-after", "0", "--dirty-age", "1"],
+        bypass_after: Some(0),
         disks: Disks::One,
     },
     Mode {
         options: &[
-            "--order",
-            "streams",
-            "--direct-after",
+            "--data",
+            "ordered",
+            "--bypass-after",
             "128KiB",
             "--memory",
             "32MiB",
@@ -62,17 +62,17 @@ const MODES: [Mode; 5] = [
             "--threads",
             "2",
         ],
-        direct_after: Some(128 << 10),
+        bypass_after: Some(128 << 10),
         disks: Disks::One,
     },
     Mode {
-        options: &["--order", "streams", "--direct-after", "0", "--epoch-every", "1", "--dirty-age", "2"],
-        direct_after: Some(0),
+        options: &["--data", "ordered", "--bypass-after", "0", "--epoch-every", "1", "--dirty-age", "2"],
+        bypass_after: Some(0),
         disks: Disks::One,
     },
     Mode {
-        options: &["--order", "streams", "--direct-after", "64KiB", VOLATILE],
-        direct_after: Some(64 << 10),
+        options: &["--data", "ordered", "--bypass-after", "64KiB", VOLATILE],
+        bypass_after: Some(64 << 10),
         disks: Disks::Two,
     },
 ];
@@ -118,7 +118,7 @@ impl Run {
             Disks::Two => Weir::start_on_two_disks,
         };
         let weir = start(size.store, size.buffer, mode.options)?;
-        let shape = Shape { pages_max: size.pages_max, direct_after: mode.direct_after };
+        let shape = Shape { pages_max: size.pages_max, bypass_after: mode.bypass_after };
         let writers = (0..WRITERS).map(|which| {
             let dir = weir.path().join(format!("writer{which}"));
             fs::create_dir(&dir).expect("a directory");
@@ -151,7 +151,8 @@ impl Run {
             std::thread::sleep(alive / 2);
             let synced = make_durable(&self.weir, &world, &mut self.random);
             std::thread::sleep(alive / 2);
-            self.seen.direct += self.weir.daemon().status()["counters"]["pages_direct"].as_u64().unwrap_or(0);
+            self.seen.direct +=
+                self.weir.daemon().status()["counters"]["pages_bypassed"].as_u64().unwrap_or(0);
             if copies {
                 return (Some(self.copies.make_and_kill(&mut self.weir, &world, &mut self.random)), synced);
             }
@@ -239,14 +240,14 @@ impl Run {
 
 /// At times runs a command that makes everything durable; when it began.
 fn make_durable(mount: &Weir, world: &World, random: &mut Random) -> Tick {
-    let (command, order) = match random.below(6) {
-        0 => ("sync", None),
-        // From then on nothing, or what may, goes directly.
-        1 => ("order", Some(["strict", "streams"][random.index(2)])),
+    let (command, options) = match random.below(6) {
+        0 => ("sync", vec![]),
+        // From then on nothing, or what may, bypasses the buffer.
+        1 => ("tune", vec!["--data", ["journal", "ordered"][random.index(2)]]),
         _ => return 0,
     };
     let begun = world.tick();
-    succeeds(weir().arg(command).arg(mount.path()).args(order));
+    succeeds(weir().arg(command).arg(mount.path()).args(options));
     begun
 }
 

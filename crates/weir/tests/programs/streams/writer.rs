@@ -35,7 +35,7 @@ pub struct Shape {
     /// Pages of a file at most.
     pub pages_max: u64,
     /// Where streams begin to go directly; `None` where nothing does.
-    pub direct_after: Option<u64>,
+    pub bypass_after: Option<u64>,
 }
 
 /// How fast.
@@ -330,7 +330,7 @@ impl Writer {
 
     /// As `fs::streams` tells.
     fn path(&mut self, file: u32, page: u64, pages: u64) -> Path {
-        let Some(after) = self.shape.direct_after else { return Path::Logged };
+        let Some(after) = self.shape.bypass_after else { return Path::Logged };
         let (offset, len) = (page * PAGE, pages * PAGE);
         let next = offset + len;
         let in_order = match self.streams.get(&file) {
