@@ -19,6 +19,9 @@ const ROUNDS_MAX: usize = 8;
 /// Segments that were freed are trimmed no more often either.
 const QUIET: Duration = Duration::from_secs(5);
 
+/// How long segments that could not be emptied are left alone, where an operation waits for space.
+const RETRY_STUCK_AFTER: Duration = Duration::from_secs(60);
+
 /// Reads of the store's log after which a checkpoint is due: those of 256 MiB of it in stretches of 16 MiB. Where stretches
 /// are shorter, or the log is of so many log entries that nothing sums them up, it comes earlier.
 const LOG_READS_MAX: u64 = 16;
@@ -89,6 +92,8 @@ struct Pauses {
     fold_not_before: Duration,
     /// Pages that had been stored when that was last looked at.
     stored: u64,
+    /// Trying segments again that could not be emptied.
+    retry_not_before: Duration,
 }
 
 impl Checkpointer {
@@ -391,6 +396,7 @@ impl Checkpointer {
             (Found { free: space.free, used: space.live + space.reserved, total: space.total }, failures)
         };
         let attempt = turn.get_or_insert_with(|| {
+            self.try_stuck_segments_again();
             let (before, failures) = free();
             let scan = Scan::once(failures);
             MakingSpace {
@@ -473,6 +479,17 @@ impl Checkpointer {
     /// These volumes, and no others, go before an operation is told that the store is full.
     pub(crate) fn may_give_up(&self, volumes: Vec<VolumeId>) {
         *self.expendable() = volumes;
+    }
+
+    /// Once in a while: what could not be read may be by now.
+    fn try_stuck_segments_again(&self) {
+        let now = self.shared.now();
+        let mut pauses = self.pauses();
+        if now >= pauses.retry_not_before {
+            pauses.retry_not_before = now + RETRY_STUCK_AFTER;
+            drop(pauses);
+            self.shared.store().try_stuck_segments_again();
+        }
     }
 
     /// One step; `Idle` where there is nothing left to do.

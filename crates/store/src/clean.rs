@@ -131,6 +131,8 @@ struct Moving {
     from: Block,
     crc: u32,
     holders: Vec<Holder>,
+    /// Other entries may refer to it, too.
+    is_shared: bool,
 }
 
 impl Cleaner {
@@ -180,18 +182,19 @@ impl Round {
         let mut map = shared.map_mut();
         let geometry = shared.medium.geometry();
         let free = map.nodes.segments.free_count().saturating_sub(map.floor(Class::Cleaner));
-        let budget = Budget {
-            segment_blocks: geometry.segment_blocks,
-            segments: segments_per_round(map.nodes.segments.held()),
-            // All that a round which empties a segment with each step moves fits into one.
-            blocks: free.max(1) * geometry.segment_blocks,
-        };
         let mut candidates = map.nodes.segments.candidates();
         let emptied_at_once = |one: &Candidate| policy::may_empty_at_once(one, geometry.segment_blocks);
         let empties_at_once = free == 0 && candidates.iter().any(emptied_at_once);
         if empties_at_once {
             candidates.retain(emptied_at_once);
         }
+        // All that a round which empties a segment with each step moves fits into one.
+        let free = if empties_at_once { 1 } else { free };
+        let budget = Budget {
+            segment_blocks: geometry.segment_blocks,
+            segments: segments_per_round(map.nodes.segments.held()),
+            blocks: free * geometry.segment_blocks,
+        };
         let victims = choose(&candidates, &budget);
         if victims.is_empty() && !map.nodes.segments.counts_may_be_high() {
             return None;
@@ -336,6 +339,9 @@ impl Round {
                 return Ok(self.let_go(victim, shared));
             }
             let moving = still_held(shared, some.iter().filter(reachable));
+            if self.may_be_held_by_lost_nodes(victim, &moving, shared) {
+                return Ok(self.let_go(victim, shared));
+            }
             self.move_blocks(victim, moving, shared, writer, to)
         })
     }
@@ -421,7 +427,7 @@ impl Round {
         let holders = pages.iter().map(|(one, _)| &one.holders[..]);
         pages.truncate(shared.map().moves_that_fit(holders, taken, self.repoints_as()));
         if self.empties_at_once && pages.len() < self.held(victim, shared) {
-            return Ok(self.let_go(victim, shared));
+            return Ok(Cleaning::NeedsCheckpoint);
         }
         let coming = self.coming(victim, &pages, shared);
         let Some(Placed { places, lists, filled }) =
@@ -482,6 +488,16 @@ impl Round {
     /// Whether something of a victim stays where it is: moving the rest would take space, and give none.
     fn cannot_empty(&self, victim: u32, shared: &Shared) -> bool {
         self.stuck.range(shared.medium.geometry().blocks(victim)).next().is_some()
+    }
+
+    /// Whether nodes that could not be read, of which a walk has met some, may hold a part of a victim: that would stay.
+    fn may_be_held_by_lost_nodes(&self, victim: u32, moving: &[Moving], shared: &Shared) -> bool {
+        let held = self.held(victim, shared) as u64;
+        let mut map = shared.map_mut();
+        let live = u64::from(map.nodes.segments.get(victim).live);
+        let scan = map.nodes.scan(Purpose::Clean).as_ref();
+        let has_lost = scan.is_some_and(|scan| scan.walks() && !scan.lost.is_empty());
+        has_lost && (live > held || moving.iter().any(|one| one.is_shared))
     }
 
     /// Blocks of a victim that are held, as far as that is known.
@@ -706,7 +722,10 @@ fn still_held<'a>(shared: &Shared, some: impl Iterator<Item = (&'a Block, &'a Ve
     let mut moving = Vec::new();
     for (&from, holders) in some {
         match holders.iter().find_map(|&holder| map.nodes.held_entry(holder, from)) {
-            Some(entry) => moving.push(Moving { from, crc: entry.crc, holders: holders.clone() }),
+            Some(entry) => {
+                let (crc, is_shared) = (entry.crc, entry.shared);
+                moving.push(Moving { from, crc, holders: holders.clone(), is_shared });
+            }
             None => {
                 if let Some(scan) = map.nodes.scan(Purpose::Clean) {
                     scan.resolved(from);

@@ -410,6 +410,11 @@ impl Segments {
         segment.stuck_at = Some(segment.live);
     }
 
+    /// Segments of data that cleaning left as they were are candidates again.
+    pub(crate) fn try_stuck_again(&mut self) {
+        self.list.iter_mut().filter(|segment| segment.usage.is_data()).for_each(|one| one.stuck_at = None);
+    }
+
     /// Cleaning left nothing in this segment, nor in its twin. Returns how many they are.
     pub(crate) fn emptied(&mut self, number: u32) -> u64 {
         let both: Vec<u32> = self.with_twin(number).collect();

@@ -528,6 +528,12 @@ impl Store {
         map.is_short_of_space() || map.nodes.segments.counts_may_be_high()
     }
 
+    /// Lets cleaning try segments again that it could not empty: what could not be read may be by now. Otherwise such a segment is
+    /// left alone until more of it is dead, or the store is opened again.
+    pub fn try_stuck_segments_again(&self) {
+        self.shared.map_mut().nodes.segments.try_stuck_again();
+    }
+
     /// Whether free space is low, so that checkpoints and [`clean`](Store::clean) should find some.
     pub fn is_short_of_space(&self) -> bool {
         self.shared.map().is_short_of_space()

@@ -151,14 +151,22 @@ impl Refusal {
 }
 
 impl Change {
-    /// Whether both are writes, and it does not matter which comes first.
+    /// Whether both are writes, and it does not matter which comes first. Of bypassing writes to one file it does: whether they bypass,
+    /// and what is lost of a file that grew, depends on its size.
     pub(crate) fn is_write_apart_from(&self, other: &Change) -> bool {
         let written = |change: &Change| match change {
-            Change::Write { file, offset, bytes, .. } => Some((*file, *offset, offset + bytes.len() as u64)),
+            Change::Write { file, offset, bytes, direct } => {
+                Some((*file, *offset..offset + bytes.len() as u64, *direct))
+            }
             _ => None,
         };
-        let (Some(one), Some(other)) = (written(self), written(other)) else { return false };
-        one.0 != other.0 || one.2 <= other.1 || other.2 <= one.1
+        let (Some((one_file, one, one_bypasses)), Some((file, other, bypasses))) =
+            (written(self), written(other))
+        else {
+            return false;
+        };
+        let is_apart = one.end <= other.start || other.end <= one.start;
+        one_file != file || is_apart && !one_bypasses && !bypasses
     }
 
     /// The inodes that it needs to find, as far as they exist: whoever asks holds them.
