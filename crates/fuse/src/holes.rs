@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// What a request asks for.
 pub(crate) struct Sought {
     pub(crate) fs: Arc<Fs>,
-    pub(crate) kernel_pages: Arc<KernelPages>,
+    pub(crate) kernel_pages: KernelPages,
     pub(crate) ino: Ino,
     pub(crate) offset: u64,
     pub(crate) what: Seek,

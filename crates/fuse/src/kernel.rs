@@ -11,7 +11,7 @@ pub(crate) const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
 
 /// Read-ahead and write-back requests of the kernel under way at once. Each may wait for a fetch, so there are many
 /// more than the 12 of the default.
-const BACKGROUND_MAX: u16 = 256;
+pub(crate) const BACKGROUND_MAX: u16 = 256;
 
 /// What the kernel may remember of names, attributes and listings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

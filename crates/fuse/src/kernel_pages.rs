@@ -4,26 +4,84 @@
 //! answered these requests. So no thread that takes requests may tell it to: others here do.
 
 use fs::Ino;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
-/// Threads that wait for the kernel: several, so that one file whose writes wait for space does not hold up the others at once.
+/// Threads that wait for the kernel. One works for one file at a time, so that a file whose pages are in use does not hold up others.
 const THREADS: usize = 4;
 
 /// Has the kernel drop its pages. Without [`start`](KernelPages::start) it keeps none that matter: the mount is read-only.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct KernelPages {
-    jobs: OnceLock<Sender<Job>>,
+    queue: Arc<Queue>,
 }
 
 /// Pages to be dropped.
-struct Job {
-    ino: Ino,
+struct DropJob {
     range: Range<u64>,
     then: Box<dyn FnOnce() + Send>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    has_more: Condvar,
+}
+
+/// Under its lock, which nobody holds while the kernel is told anything.
+#[derive(Default)]
+struct Waiting {
+    is_started: bool,
+    /// What is to be dropped of each file. A file for which a thread works is there, too, maybe with nothing more.
+    files: HashMap<Ino, VecDeque<DropJob>>,
+    /// Files for which no thread works.
+    ready: VecDeque<Ino>,
+    /// Drops that were asked for and are not done.
+    drops: usize,
+}
+
+impl Waiting {
+    /// The first drop of a file for which no thread works, if there is one.
+    fn take(&mut self) -> Option<(Ino, DropJob)> {
+        let ino = self.ready.pop_front()?;
+        let first = self.files.get_mut(&ino).and_then(VecDeque::pop_front);
+        Some((ino, first.expect("a file that is ready has drops")))
+    }
+
+    /// The thread that worked for a file is done.
+    fn done(&mut self, ino: Ino) {
+        self.drops -= 1;
+        if self.files.get(&ino).is_some_and(VecDeque::is_empty) {
+            self.files.remove(&ino);
+        } else {
+            self.ready.push_back(ino);
+        }
+    }
+}
+
+impl Queue {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("no panic while holding what waits")
+    }
+
+    /// Does what waits, for ever.
+    fn work(&self, drop_pages: impl Fn(Ino, Range<u64>)) {
+        let mut waiting = self.waiting();
+        loop {
+            let Some((ino, DropJob { range, then })) = waiting.take() else {
+                waiting = self.has_more.wait(waiting).expect("no panic while holding what waits");
+                continue;
+            };
+            drop(waiting);
+            drop_pages(ino, range);
+            then();
+            waiting = self.waiting();
+            waiting.done(ino);
+        }
+    }
 }
 
 impl KernelPages {
@@ -32,39 +90,67 @@ impl KernelPages {
         &self,
         drop_pages: impl Fn(Ino, Range<u64>) + Clone + Send + 'static,
     ) -> io::Result<()> {
-        let (jobs, queue) = channel::<Job>();
-        let queue = Arc::new(Mutex::new(queue));
         for _ in 0..THREADS {
-            let (queue, drop_pages) = (queue.clone(), drop_pages.clone());
-            let work = move || {
-                while let Some(job) = next(&queue) {
-                    drop_pages(job.ino, job.range);
-                    (job.then)();
-                }
-            };
-            thread::Builder::new().name("kernel-pages".into()).spawn(work)?;
+            let (queue, drop_pages) = (self.queue.clone(), drop_pages.clone());
+            thread::Builder::new().name("kernel-pages".into()).spawn(move || queue.work(drop_pages))?;
         }
-        let _ = self.jobs.set(jobs);
+        self.queue.waiting().is_started = true;
         Ok(())
     }
 
     /// Whether there are pages to drop at all.
     pub(crate) fn may_be_dropped(&self) -> bool {
-        self.jobs.get().is_some()
+        self.queue.waiting().is_started
+    }
+
+    /// How many drops are not done yet.
+    pub(crate) fn drops(&self) -> usize {
+        self.queue.waiting().drops
     }
 
     /// Calls `then` when the kernel has dropped its pages of the range; up to `u64::MAX`, all from its start on.
     pub(crate) fn drop_range(&self, ino: Ino, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
-        let job = Job { ino, range, then: Box::new(then) };
-        match self.jobs.get() {
-            // The threads go on for as long as requests come.
-            Some(jobs) => jobs.send(job).unwrap_or_else(|error| (error.0.then)()),
-            None => (job.then)(),
+        let mut waiting = self.queue.waiting();
+        if !waiting.is_started {
+            drop(waiting);
+            return then();
+        }
+        waiting.drops += 1;
+        let is_new = !waiting.files.contains_key(&ino);
+        waiting.files.entry(ino).or_default().push_back(DropJob { range, then: Box::new(then) });
+        if is_new {
+            waiting.ready.push_back(ino);
+            self.queue.has_more.notify_one();
         }
     }
 }
 
-/// The next job; `None` once nobody can send one.
-fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
-    queue.lock().expect("no panic while a job is taken").recv().ok()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_file_whose_pages_are_in_use_does_not_hold_up_others() {
+        let pages = KernelPages::default();
+        let (in_use, used) = channel::<()>();
+        let used = Arc::new(Mutex::new(used));
+        let drop_pages = move |ino, _| {
+            if ino == Ino(1) {
+                let _ = used.lock().expect("no panic").recv();
+            }
+        };
+        pages.start(drop_pages).expect("threads");
+        let (tell, told) = channel();
+        for number in 0..2 * THREADS as u64 {
+            let tell = tell.clone();
+            pages.drop_range(Ino(1), number..number + 1, move || tell.send(number).expect("it listens"));
+        }
+        let other = tell.clone();
+        pages.drop_range(Ino(2), 0..1, move || other.send(100).expect("it listens"));
+        assert_eq!(told.recv(), Ok(100));
+        drop(in_use);
+        let all: Vec<u64> = told.iter().take(2 * THREADS).collect();
+        assert_eq!(all, (0..2 * THREADS as u64).collect::<Vec<_>>(), "in order");
+    }
 }

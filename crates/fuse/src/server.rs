@@ -13,7 +13,7 @@ use crate::connection::Reply;
 use crate::directory::{Listed, Space, dots};
 use crate::errno::refused;
 use crate::holes::Sought;
-use crate::kernel::KernelCache;
+use crate::kernel::{BACKGROUND_MAX, KernelCache};
 use crate::kernel_pages::KernelPages;
 use crate::latency::{Class, Latencies, Timer, Traffic};
 use crate::privileges::write_without_powers;
@@ -36,7 +36,7 @@ pub struct Server {
     latencies: Arc<Latencies>,
     traffic: Arc<Traffic>,
     kernel_cache: KernelCache,
-    pub(crate) kernel_pages: Arc<KernelPages>,
+    pub(crate) kernel_pages: KernelPages,
     /// How long the kernel may believe what we said.
     ttl: Duration,
 }
@@ -49,7 +49,14 @@ impl Server {
         traffic: Arc<Traffic>,
         kernel_cache: KernelCache,
     ) -> Server {
-        Server { fs, latencies, traffic, kernel_cache, kernel_pages: Arc::default(), ttl: kernel_cache.ttl() }
+        Server {
+            fs,
+            latencies,
+            traffic,
+            kernel_cache,
+            kernel_pages: KernelPages::default(),
+            ttl: kernel_cache.ttl(),
+        }
     }
 
     /// Does what a request asks for. The reply comes before this returns, or later from another thread.
@@ -234,7 +241,6 @@ impl Server {
         }
         let server = around_pages.then(|| self.clone());
         let finish = move |done: Result<(), FsError>| {
-            let changed = server.filter(|_| done.is_ok());
             let answer = move || {
                 let _timer = timer;
                 match done {
@@ -242,8 +248,11 @@ impl Server {
                     Err(error) => reply.error(refused(&error)),
                 }
             };
-            match changed {
-                Some(server) => server.drop_old_pages(node, offset..offset + u64::from(bytes), answer),
+            // Also where it failed: an O_SYNC write whose sync did has changed the file.
+            match server {
+                Some(server) => {
+                    server.drop_old_pages(node, offset..offset.saturating_add(bytes.into()), answer)
+                }
                 None => answer(),
             }
         };
@@ -260,19 +269,25 @@ impl Server {
     /// After a write around the kernel's pages. It drops them before such a write; a page that it reads between that and the write holds
     /// what was there before, and where the writer does not wait for the write (libaio, io_uring), it would keep that.
     fn drop_old_pages(&self, ino: Ino, written: Range<u64>, then: impl FnOnce() + Send + 'static) {
-        match self.fs.kept_pages(ino) {
-            None => then(),
-            Some(kept) if kept.age < PAGES_ALL_DROPPED_AFTER => {
-                self.kernel_pages.drop_range(ino, written, then);
-            }
-            Some(kept) => {
-                let fs = self.fs.clone();
-                self.kernel_pages.drop_range(ino, 0..u64::MAX, move || {
-                    fs.forget_kept_pages(ino, kept);
-                    then();
-                });
-            }
+        let Some(kept) = self.fs.kept_pages(ino) else { return then() };
+        if self.kernel_pages.drops() >= DROPS_AWAITED_MAX {
+            self.kernel_pages.drop_range(ino, written, || {});
+            return then();
         }
+        if kept.age < PAGES_ALL_DROPPED_AFTER {
+            return self.kernel_pages.drop_range(ino, written, then);
+        }
+        let (fs, kernel_pages) = (self.fs.clone(), self.kernel_pages.clone());
+        self.fs.wait_to_take_writes(move |are_taken| {
+            // The kernel would drop what it cannot write back.
+            if !are_taken {
+                return kernel_pages.drop_range(ino, written, then);
+            }
+            kernel_pages.drop_range(ino, 0..u64::MAX, move || {
+                fs.forget_kept_pages(ino, kept);
+                then();
+            });
+        });
     }
 
     fn setxattr(&self, node: Ino, name: &[u8], value: &[u8], flags: i32, reply: Reply) {
@@ -410,6 +425,10 @@ impl Server {
 /// Where the kernel has not read or written pages of a file for so long, a write around them has it drop all of that file's: the ones
 /// after it, which take two thirds of the time then, need not look for any.
 const PAGES_ALL_DROPPED_AFTER: Duration = Duration::from_secs(60);
+
+/// A write waits for a drop only while fewer are not done than this. It holds one of the kernel's [places for requests](BACKGROUND_MAX)
+/// meanwhile, and the read that the drop waits for needs one, too.
+const DROPS_AWAITED_MAX: usize = BACKGROUND_MAX as usize / 2;
 
 /// Bytes of one copy: what is atomic, and fits into a reply of 32 bits.
 const COPY_BYTES_MAX: u64 = 1 << 30;

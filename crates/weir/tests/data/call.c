@@ -6,9 +6,9 @@
  *   call lock FILE posix|ofd START LEN read|write try|wait   says "held" or "busy PID", and waits
  *   call limit BYTES FILE OFFSET LEN write|allocate|truncate killed|told
  *                                                            does it under RLIMIT_FSIZE; says what came of it
- *   call overtake FILE TIMES                                 writes 16 KiB with O_DIRECT and libaio's calls, so many times, while others
- *                                                            read them through the kernel's cache; says "old TIMES" where a read after
- *                                                            a write had ended found what was there before it
+ *   call overtake FILE TIMES DEPTH                           DEPTH writes of 16 KiB at once, with O_DIRECT and libaio's calls, TIMES
+ *                                                            times, while others read the file through the kernel's cache; says how
+ *                                                            often a read after a write had ended found older bytes
  *   call rwf FILE OFFSET TEXT FLAGS                          pwritev2 with these flags (a number)
  *
  * What waits ends when its standard input does. What a call gives is said in one word or number, errors by number.
@@ -63,36 +63,50 @@ static int map(char **arg) {
     return 0;
 }
 
-enum { OVERTAKEN = 16384, READERS = 2 };
+enum { OVERTAKEN = 16384, READERS = 2, DEPTH_MAX = 512 };
 
 static void *read_all_the_time(void *path) {
-    char bytes[OVERTAKEN];
+    static _Thread_local char bytes[1 << 17];
     int file = open(path, O_RDONLY);
-    while (pread(file, bytes, sizeof bytes, 0) >= 0) {}
-    return NULL;
+    for (off_t at = 0; ; at += sizeof bytes) {
+        ssize_t got = pread(file, bytes, sizeof bytes, at);
+        if (got < 0) return NULL;
+        if (got == 0) at = -(off_t)sizeof bytes;
+    }
 }
 
 static int overtake(char **arg) {
-    long times = atol(arg[1]), old = 0;
+    long times = atol(arg[1]), depth = atol(arg[2]), old = 0;
     int direct = open(arg[0], O_RDWR | O_CREAT | O_DIRECT, 0644), cached = open(arg[0], O_RDONLY);
     if (direct < 0 || cached < 0) return failed("open");
     char *bytes, found[OVERTAKEN];
-    if (posix_memalign((void **)&bytes, 4096, OVERTAKEN) != 0) return failed("memory");
+    if (depth > DEPTH_MAX || posix_memalign((void **)&bytes, 4096, OVERTAKEN) != 0) return failed("memory");
     aio_context_t context = 0;
-    if (syscall(SYS_io_setup, 1, &context) != 0) return failed("io_setup");
+    if (syscall(SYS_io_setup, depth, &context) != 0) return failed("io_setup");
     pthread_t reader;
     for (int number = 0; number < READERS; number++) pthread_create(&reader, NULL, read_all_the_time, arg[0]);
     for (long time = 0; time < times; time++) {
         memset(bytes, 1 + time % 250, OVERTAKEN);
-        struct iocb write = {.aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = direct, .aio_nbytes = OVERTAKEN};
-        write.aio_buf = (unsigned long)bytes;
-        struct iocb *writes[] = {&write};
-        struct io_event ended;
-        if (syscall(SYS_io_submit, context, 1, writes) != 1) return failed("io_submit");
-        if (syscall(SYS_io_getevents, context, 1, 1, &ended, NULL) != 1) return failed("io_getevents");
-        if (ended.res != OVERTAKEN) return failed("write");
-        if (pread(cached, found, OVERTAKEN, 0) != OVERTAKEN) return failed("pread");
-        old += memcmp(found, bytes, OVERTAKEN) != 0;
+        static struct iocb writes[DEPTH_MAX], *all[DEPTH_MAX];
+        static struct io_event ended[DEPTH_MAX];
+        for (long number = 0; number < depth; number++) {
+            writes[number] = (struct iocb){.aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = direct};
+            writes[number].aio_offset = number * OVERTAKEN;
+            writes[number].aio_nbytes = OVERTAKEN;
+            writes[number].aio_buf = (unsigned long)bytes;
+            all[number] = &writes[number];
+        }
+        for (long begun = 0; begun < depth;) {
+            long more = syscall(SYS_io_submit, context, depth - begun, all + begun);
+            if (more < 1) return failed("io_submit");
+            begun += more;
+        }
+        if (syscall(SYS_io_getevents, context, depth, depth, ended, NULL) != depth) return failed("io_getevents");
+        for (long number = 0; number < depth; number++) {
+            if (ended[number].res != OVERTAKEN) return failed("write");
+            if (pread(cached, found, OVERTAKEN, number * OVERTAKEN) != OVERTAKEN) return failed("pread");
+            old += memcmp(found, bytes, OVERTAKEN) != 0;
+        }
     }
     say("old", old);
     return 0;
@@ -176,7 +190,7 @@ int main(int count, char **arg) {
     if (count == 5 && strcmp(arg[1], "touch") == 0) return touch(arg + 2);
     if (count == 8 && strcmp(arg[1], "lock") == 0) return lock(arg + 2);
     if (count == 8 && strcmp(arg[1], "limit") == 0) return limit(arg + 2);
-    if (count == 4 && strcmp(arg[1], "overtake") == 0) return overtake(arg + 2);
+    if (count == 5 && strcmp(arg[1], "overtake") == 0) return overtake(arg + 2);
     if (count == 6 && strcmp(arg[1], "rwf") == 0) return rwf(arg + 2);
     fprintf(stderr, "call: see the top of call.c\n");
     return 2;
