@@ -1,8 +1,8 @@
 //! Records and transactions from bytes that may be anyone's: every number is checked before it is used.
 
 use crate::record::{
-    KIND_CLONE, KIND_CUT, KIND_DELETE, KIND_DIRECT, KIND_MOVE, KIND_WRITE, KIND_ZERO, MERGED, Order, Record,
-    RecordHeader, SLOT_END, TRANSACTION_HEADER_BYTES, Target, TransactionHeader,
+    KIND_BYPASSED, KIND_CLONE, KIND_CUT, KIND_DELETE, KIND_MOVE, KIND_WRITE, KIND_ZERO, MERGED, Order,
+    Record, RecordHeader, SLOT_END, TRANSACTION_HEADER_BYTES, Target, TransactionHeader,
 };
 use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, Transfer, VolumeId};
 use zerocopy::FromBytes;
@@ -77,7 +77,7 @@ fn record<'a>(bytes: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
     }
     let taken = match head.kind {
         KIND_WRITE => usize::from(len),
-        KIND_CUT | KIND_DIRECT => 8,
+        KIND_CUT | KIND_BYPASSED => 8,
         KIND_CLONE | KIND_MOVE => size_of::<Target>(),
         _ => 0,
     };
@@ -93,9 +93,9 @@ fn record<'a>(bytes: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
         KIND_DELETE => Ok(Record::Delete { object }),
         KIND_CLONE => Ok(Record::Clone(transfer(object, page, body)?)),
         KIND_MOVE => Ok(Record::Move(transfer(object, page, body)?)),
-        KIND_DIRECT => match (page_after(body), start) {
-            (to, 0 | 1) if page < to => Ok(Record::Direct { object, from: page, to, grows: start == 1 }),
-            _ => Err("a direct write goes backwards, or is of an unknown sort"),
+        KIND_BYPASSED => match (page_after(body), start) {
+            (to, 0 | 1) if page < to => Ok(Record::Bypassed { object, from: page, to, grows: start == 1 }),
+            _ => Err("a bypassing write goes backwards, or is of an unknown sort"),
         },
         _ => Err("a record is of an unknown kind"),
     }
@@ -192,12 +192,12 @@ mod tests {
                 assert_eq!(clone(kind, 0, end, at), Err("a clone or a move goes backwards or onto itself"));
             }
         }
-        let direct =
-            |from, to: u64, start| of(1, &record_bytes(KIND_DIRECT, from, start, 0, &to.to_le_bytes()));
-        assert_eq!((direct(7, 8, 0), direct(0, u64::MAX, 1)), (Ok(1), Ok(1)));
+        let bypassed =
+            |from, to: u64, start| of(1, &record_bytes(KIND_BYPASSED, from, start, 0, &to.to_le_bytes()));
+        assert_eq!((bypassed(7, 8, 0), bypassed(0, u64::MAX, 1)), (Ok(1), Ok(1)));
         for (from, to, start) in [(7, 7, 0), (8, 7, 1), (7, 8, 2)] {
-            let refused = "a direct write goes backwards, or is of an unknown sort";
-            assert_eq!(direct(from, to, start), Err(refused));
+            let refused = "a bypassing write goes backwards, or is of an unknown sort";
+            assert_eq!(bypassed(from, to, start), Err(refused));
         }
         let zero = |start, len| of(1, &record_bytes(KIND_ZERO, 0, start, len, &[]));
         assert_eq!((zero(4096, 0), zero(4000, 96), zero(0, 4096)), (Ok(1), Ok(1), Ok(1)));
@@ -232,9 +232,12 @@ mod tests {
             1 => Record::Zero { object, page: PageNo(page), start, len },
             2 => Record::Cut { object, from: PageNo(page / 2), to: PageNo(page) },
             3 => Record::Delete { object },
-            6 => {
-                Record::Direct { object, from: PageNo(page / 2), to: PageNo(page / 2 + 1), grows: start > 9 }
-            }
+            6 => Record::Bypassed {
+                object,
+                from: PageNo(page / 2),
+                to: PageNo(page / 2 + 1),
+                grows: start > 9,
+            },
             _ => {
                 let (first, end, at) = (PageNo(page / 2), PageNo(page / 2 + 1), PageNo(page / 3));
                 let transfer = Transfer { from: object, first, end, to, at };

@@ -50,7 +50,7 @@ pub enum Record<'a> {
     Move(Transfer),
     /// Whole pages change, whose bytes are not here: the store gets them. Older records of them are older than what the store has, if it
     /// has them as of this LSN; if not, they count.
-    Direct {
+    Bypassed {
         /// The object.
         object: ObjectId,
         /// The first page.
@@ -161,7 +161,7 @@ pub(crate) const KIND_CUT: u8 = 3;
 pub(crate) const KIND_DELETE: u8 = 4;
 pub(crate) const KIND_CLONE: u8 = 5;
 pub(crate) const KIND_MOVE: u8 = 6;
-pub(crate) const KIND_DIRECT: u8 = 7;
+pub(crate) const KIND_BYPASSED: u8 = 7;
 
 /// Bytes of the transaction with its frame.
 pub(crate) fn transaction_bytes(records: &[Record<'_>]) -> u64 {
@@ -215,7 +215,7 @@ impl Body<'_> {
 fn body<'a>(record: &Record<'a>) -> Body<'a> {
     match *record {
         Record::Write { bytes, .. } => Body::Bytes(bytes),
-        Record::Cut { to, .. } | Record::Direct { to, .. } => Body::Number(to.0.to_le_bytes()),
+        Record::Cut { to, .. } | Record::Bypassed { to, .. } => Body::Number(to.0.to_le_bytes()),
         Record::Zero { .. } | Record::Delete { .. } => Body::Bytes(&[]),
         Record::Clone(Transfer { end, to, at, .. }) | Record::Move(Transfer { end, to, at, .. }) => {
             assert!(to.slot < SLOT_END, "slot {} does not fit 48 bits", to.slot);
@@ -248,9 +248,9 @@ fn header(record: &Record<'_>) -> RecordHeader {
         Record::Delete { object } => head.name(KIND_DELETE, object, PageNo(0)),
         Record::Clone(transfer) => head.name(KIND_CLONE, transfer.from, transfer.first),
         Record::Move(transfer) => head.name(KIND_MOVE, transfer.from, transfer.first),
-        Record::Direct { object, from, to, grows } => {
+        Record::Bypassed { object, from, to, grows } => {
             assert!(from < to, "no pages of {object}, from {from} to {to}");
-            head.name(KIND_DIRECT, object, from);
+            head.name(KIND_BYPASSED, object, from);
             head.start = U16::new(u16::from(grows));
         }
     }

@@ -1,8 +1,8 @@
 //! Free space before acknowledgement: an operation takes its reservation when it enters, holding no lock, or waits here.
 
-use crate::bypassed::BypassedAge;
+use crate::bypass;
+use crate::bypass_age::BypassedAge;
 use crate::change::{Claim, Cost};
-use crate::direct;
 use crate::error::CacheError;
 use crate::reserved::known_of_run;
 use crate::shared::{Shared, State};
@@ -25,10 +25,10 @@ const SPARE_PAGES_MAX: u64 = 16;
 #[derive(Default)]
 pub(crate) struct AdmissionQueue {
     waiting: VecDeque<Parked>,
-    /// Those that write directly, and wait for what was written so before to be stored. No other waits for them.
-    waiting_directly: VecDeque<Parked>,
-    /// Pages that those which have entered may write directly.
-    direct_pages: u64,
+    /// Those that bypass the buffer, and wait for what was written so before to be stored. No other waits for them.
+    waiting_to_bypass: VecDeque<Parked>,
+    /// Pages that those which have entered may bypass the buffer.
+    bypass_pages: u64,
     /// Bytes of the buffer that reservations hold.
     reserved_bytes: u64,
     /// What the store may know of the pages for which operations have entered.
@@ -51,7 +51,7 @@ struct Parked {
 enum Verdict {
     Go(Reservation),
     Wait,
-    WaitDirectly,
+    WaitToBypass,
     Refuse(CacheError),
 }
 
@@ -62,8 +62,8 @@ pub struct Reservation {
     pages: u64,
     claim: Claim,
     buffer_bytes: u64,
-    /// Of the pages, so many may be written directly.
-    direct: u64,
+    /// Of the pages, so many may bypass the buffer.
+    bypass_pages: u64,
     /// What the store may know of its pages.
     known: Known,
 }
@@ -74,9 +74,9 @@ impl Reservation {
         self.claim
     }
 
-    /// Whether what it was asked for may be written directly.
-    pub(crate) fn is_direct(&self) -> bool {
-        self.direct > 0
+    /// Whether what it was asked for may bypass the buffer.
+    pub(crate) fn is_bypassing(&self) -> bool {
+        self.bypass_pages > 0
     }
 
     /// Makes it enough for a change of so many pages.
@@ -103,9 +103,9 @@ impl Reservation {
         }
         state.admission.reserved_bytes -= std::mem::take(&mut self.buffer_bytes);
         state.admission.known = state.admission.known - std::mem::take(&mut self.known);
-        state.admission.direct_pages -= std::mem::take(&mut self.direct);
+        state.admission.bypass_pages -= std::mem::take(&mut self.bypass_pages);
         // What was given back may be all that an operation waits for.
-        let awaited = state.admission.is_waiting() || state.admission.is_waiting_directly();
+        let awaited = state.admission.is_waiting() || state.admission.is_waiting_to_bypass();
         if awaited {
             state.syncs.ask_for_commit();
         }
@@ -132,7 +132,11 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if self.pages == 0 && self.buffer_bytes == 0 && self.direct == 0 && self.known == Known::default() {
+        if self.pages == 0
+            && self.buffer_bytes == 0
+            && self.bypass_pages == 0
+            && self.known == Known::default()
+        {
             return;
         }
         let shared = self.shared.clone();
@@ -159,14 +163,14 @@ impl AdmissionQueue {
         self.is_waiting() && !passes
     }
 
-    /// Whether one that writes directly waits.
-    pub(crate) fn is_waiting_directly(&self) -> bool {
-        !self.waiting_directly.is_empty()
+    /// Whether one that bypasses the buffer waits.
+    pub(crate) fn is_waiting_to_bypass(&self) -> bool {
+        !self.waiting_to_bypass.is_empty()
     }
 
     /// How many wait.
     pub(crate) fn parked(&self) -> u64 {
-        (self.waiting.len() + self.waiting_directly.len()) as u64
+        (self.waiting.len() + self.waiting_to_bypass.len()) as u64
     }
 
     /// What the store may know of the pages for which operations have entered.
@@ -251,7 +255,7 @@ impl Admission {
             return Ok(None);
         }
         match self.verdict(&mut state, cost) {
-            Verdict::Wait | Verdict::WaitDirectly => Ok(None),
+            Verdict::Wait | Verdict::WaitToBypass => Ok(None),
             Verdict::Go(reservation) => Ok(Some(reservation)),
             Verdict::Refuse(error) => Err(error),
         }
@@ -274,10 +278,10 @@ impl Admission {
                 self.shared.wake(Task::WriteBack);
                 self.shared.wake(Task::Checkpoint);
             }
-            Verdict::WaitDirectly => {
+            Verdict::WaitToBypass => {
                 state.counters.admissions_parked += 1;
                 let cleaned = self.shared.store().counters().pages_cleaned;
-                state.admission.waiting_directly.push_back(Parked { cost, then, cleaned });
+                state.admission.waiting_to_bypass.push_back(Parked { cost, then, cleaned });
                 drop(state);
                 self.shared.wake(Task::WriteBack);
             }
@@ -297,15 +301,15 @@ impl Admission {
         while let Some(first) = state.admission.waiting.pop_front() {
             match self.verdict(state, first.cost) {
                 Verdict::Wait => return state.admission.waiting.push_front(first),
-                Verdict::WaitDirectly => state.admission.waiting_directly.push_back(first),
+                Verdict::WaitToBypass => state.admission.waiting_to_bypass.push_back(first),
                 Verdict::Go(reservation) => self.tell(state, first, Ok(reservation), completions),
                 Verdict::Refuse(error) => self.tell(state, first, Err(error), completions),
             }
         }
-        while let Some(first) = state.admission.waiting_directly.pop_front() {
+        while let Some(first) = state.admission.waiting_to_bypass.pop_front() {
             match self.verdict(state, first.cost) {
                 Verdict::Wait => return state.admission.waiting.push_back(first),
-                Verdict::WaitDirectly => return state.admission.waiting_directly.push_front(first),
+                Verdict::WaitToBypass => return state.admission.waiting_to_bypass.push_front(first),
                 Verdict::Go(reservation) => self.tell(state, first, Ok(reservation), completions),
                 Verdict::Refuse(error) => self.tell(state, first, Err(error), completions),
             }
@@ -340,19 +344,19 @@ impl Admission {
         }
         let (unlogged, buffer) = (state.pages.unlogged() as u64, self.shared.buffer());
         // What finds no space there even alone is written as any other.
-        let direct = if direct::fit(buffer, cost.direct, 0) { cost.direct } else { 0 };
-        let has_space = direct::fit(buffer, direct, unlogged + state.admission.direct_pages);
-        if direct > 0 && (!has_space || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due) {
-            return Verdict::WaitDirectly;
+        let bypass_pages = if bypass::fit(buffer, cost.bypass_pages, 0) { cost.bypass_pages } else { 0 };
+        let has_space = bypass::fit(buffer, bypass_pages, unlogged + state.admission.bypass_pages);
+        if bypass_pages > 0 && (!has_space || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due) {
+            return Verdict::WaitToBypass;
         }
-        let buffer_bytes = buffer_bytes + direct::reserved_bytes(direct);
+        let buffer_bytes = buffer_bytes + bypass::reserved_bytes(bypass_pages);
         // What writers must leave for names, both for re-logging, and all of them for deletions.
         let kept = match cost.claim {
             Claim::Data => buffer.capacity_bytes() / 8 + buffer.capacity_bytes() / 32,
             Claim::Names => buffer.capacity_bytes() / 8,
             Claim::Frees => buffer.capacity_bytes() / 16,
         };
-        let reserved = state.admission.reserved_bytes + direct::reserved_bytes(unlogged);
+        let reserved = state.admission.reserved_bytes + bypass::reserved_bytes(unlogged);
         let space = buffer.free_bytes().saturating_sub(reserved);
         let crowded =
             cost.claim < Claim::Frees && self.shared.settings().crowding(state.pages.memory()) > 1.0;
@@ -377,13 +381,13 @@ impl Admission {
             Ok(()) => {
                 state.admission.known = state.admission.known + own;
                 state.admission.reserved_bytes += buffer_bytes;
-                state.admission.direct_pages += direct;
+                state.admission.bypass_pages += bypass_pages;
                 Verdict::Go(Reservation {
                     shared: self.shared.clone(),
                     pages: cost.pages,
                     claim: cost.claim,
                     buffer_bytes,
-                    direct,
+                    bypass_pages,
                     known: own,
                 })
             }
@@ -397,10 +401,10 @@ impl Admission {
 
     /// True if pages are to be written back so that no operation has to wait.
     pub(crate) fn presses_for_write_back(&self, state: &State) -> bool {
-        self.direct_writes_press(state) || self.logged_writes_press(state)
+        self.bypassed_pages_press(state) || self.logged_writes_press(state)
     }
 
-    /// The same for any but those that were written directly: at half of what an operation would wait at.
+    /// The same for any but those that bypassed the buffer: at half of what an operation would wait at.
     pub(crate) fn logged_writes_press(&self, state: &State) -> bool {
         state.failed().is_none()
             && (state.pages.is_asking()
@@ -412,24 +416,24 @@ impl Admission {
                 || (state.admission.is_waiting() && state.pages.is_dirty() && !self.shared.store().may_allocate()))
     }
 
-    /// Whether what was written directly is to be stored now.
-    pub(crate) fn direct_writes_press(&self, state: &State) -> bool {
+    /// Whether what bypassed the buffer is to be stored now.
+    pub(crate) fn bypassed_pages_press(&self, state: &State) -> bool {
         state.failed().is_none()
-            && (direct::press(self.shared.buffer(), &state.pages)
+            && (bypass::press(self.shared.buffer(), &state.pages)
                 || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due
-                || state.admission.is_waiting_directly()
+                || state.admission.is_waiting_to_bypass()
                 || state.syncs.wait_for_store())
     }
 
     /// Whether no sync waits for bypassed pages to be stored, and they will not be logged soon if they are not.
-    pub(crate) fn direct_writes_can_wait(&self, state: &State) -> bool {
+    pub(crate) fn bypassed_pages_can_wait(&self, state: &State) -> bool {
         !state.syncs.wait_for_store() && self.shared.bypassed_age(&state.pages) < BypassedAge::Urgent
     }
 
     /// Fails all operations that wait: nothing can change any more.
     pub(crate) fn refuse_all(&self, state: &mut State, error: &CacheError, completions: &mut Completions) {
-        let AdmissionQueue { waiting, waiting_directly, .. } = &mut state.admission;
-        for Parked { then, .. } in waiting.drain(..).chain(waiting_directly.drain(..)) {
+        let AdmissionQueue { waiting, waiting_to_bypass, .. } = &mut state.admission;
+        for Parked { then, .. } in waiting.drain(..).chain(waiting_to_bypass.drain(..)) {
             let error = error.clone();
             completions.push(move || then(Err(error)));
         }

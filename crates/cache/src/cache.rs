@@ -2,10 +2,10 @@
 
 use crate::admission::{Admission, Reservation};
 use crate::bulk;
+use crate::bypass;
 use crate::change::{self, Change, Claim, Cost};
 use crate::checkpoint::Checkpointer;
 use crate::commit::{Committer, Synced};
-use crate::direct;
 use crate::error::CacheError;
 use crate::fetch::Fetcher;
 use crate::named::Lost;
@@ -83,7 +83,7 @@ impl Parts {
 
     /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page looks again later.
     fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
-        let mut records = change::records(changes, reservation.is_direct());
+        let mut records = change::records(changes, reservation.is_bypassing());
         if !changes.iter().all(Change::is_sensible) {
             return Err(CacheError::BadTransfer);
         }
@@ -97,12 +97,12 @@ impl Parts {
         if reservation.claim() != Claim::Frees && is_refused() {
             return Err(StoreError::Full.into());
         }
-        if reservation.is_direct() && self.shared.bypass_after().load(Ordering::Relaxed) == u64::MAX {
-            // It entered before nothing was to be written directly any more, which a sync may rely on.
+        if reservation.is_bypassing() && self.shared.bypass_after().load(Ordering::Relaxed) == u64::MAX {
+            // It entered before nothing was to bypass the buffer any more, which a sync may rely on.
             records = change::records(changes, false);
         }
         reservation.grow_to(changes.iter().map(Change::pages).sum(), &mut state)?;
-        let logged = direct::log_before(self.shared.buffer(), &mut state.pages, changes);
+        let logged = bypass::log_before(self.shared.buffer(), &mut state.pages, changes);
         let appended = match logged
             .map(|logged| state.logged_late(logged))
             .and_then(|()| self.shared.buffer().append(&records))
@@ -118,13 +118,13 @@ impl Parts {
         state.counters.transactions += 1;
         state.syncs.appended(|| now.get());
         let mut readers_may_go_on = false;
-        let mut direct_bytes = changes.iter().filter_map(Change::direct_bytes);
+        let mut bypass_bytes = changes.iter().filter_map(Change::bypass_bytes);
         for (index, record) in records.iter().enumerate() {
             let place = Place { lsn: appended.first.plus(index as u64), group: appended.group, now: &now };
             let waiters = match *record {
-                Record::Direct { object, from, .. } => {
-                    let bytes = direct_bytes.next().expect("as many as there are records");
-                    self.write_directly(&mut state, reservation, (object, from), bytes, &place)
+                Record::Bypassed { object, from, .. } => {
+                    let bytes = bypass_bytes.next().expect("as many as there are records");
+                    self.write_bypassing(&mut state, reservation, (object, from), bytes, &place)
                 }
                 _ => self.apply_record(&mut state, reservation, record, &place),
             };
@@ -197,14 +197,14 @@ impl Parts {
                 reservation.take_pages(pages_reserved(&transfer));
                 return self.transfer(state, Pending::new(what, group, now.get(), false));
             }
-            Record::Direct { .. } => unreachable!("its bytes are not in it"),
+            Record::Bypassed { .. } => unreachable!("its bytes are not in it"),
         };
-        let change = PageChange { key, range: start..start + len, bytes, newest, group, is_direct: false };
+        let change = PageChange { key, range: start..start + len, bytes, newest, group, is_bypassing: false };
         self.change_page(state, reservation, change, now)
     }
 
     /// Whole pages whose bytes the buffer does not have.
-    fn write_directly(
+    fn write_bypassing(
         &self,
         state: &mut State,
         reservation: &mut Reservation,
@@ -216,7 +216,7 @@ impl Parts {
         let mut waiters = Vec::new();
         for (page, bytes) in (from.0..).map(PageNo).zip(bytes.chunks(BLOCK_BYTES)) {
             let (key, range, bytes) = (Key { object, page }, 0..BLOCK_BYTES, Some(bytes));
-            let change = PageChange { key, range, bytes, newest, group, is_direct: true };
+            let change = PageChange { key, range, bytes, newest, group, is_bypassing: true };
             waiters.append(&mut self.change_page(state, reservation, change, now));
             state.counters.pages_bypassed += 1;
         }
@@ -350,7 +350,7 @@ impl Cache {
     ) -> Result<Cache, CacheError> {
         recovered.ensure_fits(&store)?;
         recovered.forget_deleted(&store);
-        let overtaken = recovered.settle_direct(&store)?;
+        let overtaken = recovered.settle_bypassed(&store)?;
         let (buffer, state, reserved) = recovered.into_parts();
         let (newest_of_store, newest_of_buffer) = (store.newest_lsn(), buffer.newest_lsn());
         // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
@@ -383,13 +383,13 @@ impl Cache {
         self.parts.admission.admit_at_once(cost)
     }
 
-    /// Bytes of a file that must be written in order before its next whole pages are written [directly](Change::WriteDirect);
+    /// Bytes of a file that must be written in order before its next whole pages are written [around the buffer](Change::BypassWrite);
     /// `u64::MAX`: none are.
     pub fn bypass_after(&self) -> u64 {
         self.parts.shared.bypass_after().load(Ordering::Relaxed)
     }
 
-    /// Changes that for writes from now on. What was written directly before stays so, until it is stored or [synced](Cache::sync): such a
+    /// Changes that for writes from now on. What bypassed the buffer before stays so, until it is stored or [synced](Cache::sync): such a
     /// sync after `u64::MAX` was set covers all that ever was.
     pub fn set_bypass_after(&self, bytes: u64) {
         self.parts.shared.bypass_after().store(bytes, Ordering::Relaxed);
@@ -471,17 +471,17 @@ impl Cache {
     }
 
     /// Completes when every change applied before the call is durable. Causes no store I/O, unless much was written
-    /// [directly](Change::WriteDirect): see [`sync_logs_max`](Settings::sync_logs_max).
+    /// [around the buffer](Change::BypassWrite): see [`sync_logs_max`](Settings::sync_logs_max).
     pub fn sync(&self, then: Completion<()>) {
         self.parts.committer.sync(Synced::All, then);
     }
 
-    /// The same for every change but what was written [directly](Change::WriteDirect) to other objects.
+    /// The same for every change but what was written [around the buffer](Change::BypassWrite) to other objects.
     pub fn sync_object(&self, object: ObjectId, then: Completion<()>) {
         self.parts.committer.sync(Synced::Object(object), then);
     }
 
-    /// The same for every change but what was written directly.
+    /// The same for every change, except bypassed pages.
     pub fn sync_logged(&self, then: Completion<()>) {
         self.parts.committer.sync(Synced::Logged, then);
     }
@@ -666,7 +666,7 @@ impl Cache {
         Ok(grown)
     }
 
-    /// Objects that grew with pages which were written [directly](Change::WriteDirect) and which a crash took, and their first such
+    /// Objects that grew with pages which were written [around the buffer](Change::BypassWrite) and which a crash took, and their first such
     /// pages: whoever knows how long they are makes them end there, has that made durable, and then
     /// [says so](Cache::forget_lost). The buffer keeps what tells of them until then, or until their volume is deleted.
     pub fn lost(&self) -> Vec<(ObjectId, PageNo)> {

@@ -22,7 +22,7 @@ pub enum Change<'a> {
     /// was or what it became. A sync of the object, a change of a part of a page, a clone of it and a [`Settle`](Change::Settle) log
     /// those that the store does not have by then. Logged as any other write where the reservation is for none, or there is no space for
     /// so many.
-    WriteDirect {
+    BypassWrite {
         /// The object.
         object: ObjectId,
         /// Position in the object, in bytes: where a page begins.
@@ -33,7 +33,7 @@ pub enum Change<'a> {
         /// [`lost`](crate::Cache::lost).
         grows: bool,
     },
-    /// Nothing changes, but everything that was written directly to an object is logged before this transaction.
+    /// Changes nothing. The bypassed pages of an object are logged before this transaction.
     Settle {
         /// The object.
         object: ObjectId,
@@ -71,7 +71,7 @@ impl Change<'_> {
     pub(crate) fn pages(&self) -> u64 {
         match *self {
             Change::Write { bytes: [], .. } | Change::Delete { .. } | Change::Settle { .. } => 0,
-            Change::Write { offset, bytes, .. } | Change::WriteDirect { offset, bytes, .. } => {
+            Change::Write { offset, bytes, .. } | Change::BypassWrite { offset, bytes, .. } => {
                 let last = offset + bytes.len() as u64 - 1;
                 last / BLOCK_BYTES as u64 - offset / BLOCK_BYTES as u64 + 1
             }
@@ -85,16 +85,16 @@ impl Change<'_> {
     /// The bytes that its records carry, without their headers.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Change::Write { bytes, .. } | Change::WriteDirect { bytes, .. } => bytes.len() as u64,
+            Change::Write { bytes, .. } | Change::BypassWrite { bytes, .. } => bytes.len() as u64,
             Change::Zero { .. } | Change::Delete { .. } | Change::Settle { .. } => 0,
             Change::Clone { .. } | Change::Move { .. } => TRANSFER_BYTES,
         }
     }
 
     /// What it writes to whole pages without logging it.
-    pub(crate) fn direct_bytes(&self) -> Option<&[u8]> {
+    pub(crate) fn bypass_bytes(&self) -> Option<&[u8]> {
         match self {
-            Change::WriteDirect { bytes, .. } => Some(bytes),
+            Change::BypassWrite { bytes, .. } => Some(bytes),
             _ => None,
         }
     }
@@ -151,13 +151,14 @@ pub struct Cost {
     pub claim: Claim,
     /// Of the pages, so many that follow each other in one file, as data.
     pub run: u64,
-    /// Of the pages, so many may be written [directly](Change::WriteDirect). Bytes and records count them as if they were logged.
-    pub direct: u64,
+    /// Of the pages, so many may be written [around the buffer](Change::BypassWrite). Bytes and records count them as if they were logged.
+    pub bypass_pages: u64,
 }
 
 impl Cost {
     /// Nothing.
-    pub const NONE: Cost = Cost { pages: 0, bytes: 0, records: 0, claim: Claim::Data, run: 0, direct: 0 };
+    pub const NONE: Cost =
+        Cost { pages: 0, bytes: 0, records: 0, claim: Claim::Data, run: 0, bypass_pages: 0 };
 
     /// What `changes` need.
     pub fn of(changes: &[Change<'_>]) -> Cost {
@@ -167,7 +168,8 @@ impl Cost {
             records: cost.records + change.records(),
             claim: Claim::Data,
             run: 0,
-            direct: cost.direct + change.direct_bytes().map_or(0, |bytes| bytes.len() / BLOCK_BYTES) as u64,
+            bypass_pages: cost.bypass_pages
+                + change.bypass_bytes().map_or(0, |bytes| bytes.len() / BLOCK_BYTES) as u64,
         })
     }
 }
@@ -175,17 +177,17 @@ impl Cost {
 /// A transaction's records: most have a few, which then need no memory of their own.
 pub(crate) type Records<'a> = SmallVec<[Record<'a>; 4]>;
 
-/// A transaction's records, page by page; whether those of direct writes do without the bytes.
-pub(crate) fn records<'a>(changes: &[Change<'a>], direct: bool) -> Records<'a> {
+/// A transaction's records, page by page; whether those of bypassing writes do without the bytes.
+pub(crate) fn records<'a>(changes: &[Change<'a>], bypassing: bool) -> Records<'a> {
     let mut records = Records::new();
     for change in changes {
         match *change {
-            Change::WriteDirect { object, offset, bytes, grows } if direct => {
+            Change::BypassWrite { object, offset, bytes, grows } if bypassing => {
                 let (from, to) = (PageNo::of(offset), PageNo::of(offset + bytes.len() as u64));
                 assert!(from.offset() == offset && to.offset() == offset + bytes.len() as u64, "whole pages");
-                records.push(Record::Direct { object, from, to, grows });
+                records.push(Record::Bypassed { object, from, to, grows });
             }
-            Change::Write { object, offset, bytes } | Change::WriteDirect { object, offset, bytes, .. } => {
+            Change::Write { object, offset, bytes } | Change::BypassWrite { object, offset, bytes, .. } => {
                 for (page, start, range) in pages_of(offset, bytes.len()) {
                     records.push(Record::Write { object, page, start: start as u16, bytes: &bytes[range] });
                 }

@@ -1,7 +1,7 @@
 //! Making things durable: syncs, commits, and which callers are told.
 
 use crate::admission::Admission;
-use crate::direct;
+use crate::bypass;
 use crate::error::CacheError;
 use crate::pages::{Key, Pages};
 use crate::plant::{PlantedBug, is_planted};
@@ -24,12 +24,12 @@ const LOGGED_LATE_PAGES: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Syncs {
     waiting: VecDeque<(Target, Completion<()>)>,
-    /// For these, pages that were written directly are stored first, at least as of these changes.
+    /// For these, pages that bypassed the buffer are stored first, at least as of these changes.
     waiting_for_store: Vec<(BTreeMap<Key, Lsn>, Completion<()>)>,
-    /// The newest group in which pages are that were written directly.
+    /// The newest group in which pages are that bypassed the buffer.
     logged_again: GroupNo,
     /// The store's newest batch with such pages. Syncs rely on it where the log has no more than that they were written.
-    stored_directly: u64,
+    stored_bypassing: u64,
     /// When a sync was last asked for that needs nothing but the log.
     for_log: Option<Duration>,
     /// When the oldest change that is not durable was made.
@@ -61,7 +61,7 @@ impl Target {
 }
 
 impl Syncs {
-    /// What was written directly stands in `group`, too.
+    /// What bypassed the buffer stands in `group`, too.
     pub(crate) fn logged_again(&mut self, group: GroupNo) {
         self.logged_again = group;
     }
@@ -72,13 +72,13 @@ impl Syncs {
     }
 
     /// Bypassed pages are stored, in this batch. Until the buffer names it, nothing would tell if the store lost it.
-    pub(crate) fn stored_directly(&mut self, store_batch: u64) {
-        self.stored_directly = store_batch;
+    pub(crate) fn stored_bypassing(&mut self, store_batch: u64) {
+        self.stored_bypassing = store_batch;
     }
 
     /// Everything up to a change, and what was logged again or stored by now.
     pub(crate) fn target(&self, newest: Lsn) -> Target {
-        let store_batch = self.stored_directly;
+        let store_batch = self.stored_bypassing;
         Target { newest, group: self.logged_again, store_batch, was_for_store: false }
     }
 
@@ -122,7 +122,7 @@ impl Syncs {
 pub(crate) enum Synced {
     /// All that is logged.
     Logged,
-    /// That, and what was written to one object directly.
+    /// That, and the bypassed pages of one object.
     Object(ObjectId),
     /// Everything.
     All,
@@ -198,13 +198,13 @@ impl Committer {
         }
     }
 
-    /// Logs what was written directly, or tells what must be stored for the sync, if that is much.
+    /// Logs what bypassed the buffer, or tells what must be stored for the sync, if that is much.
     fn log_for_sync(&self, state: &mut State, what: Synced) -> Result<BTreeMap<Key, Lsn>, BufferError> {
         let range = match what {
             _ if is_planted(PlantedBug::SyncWithoutBytes) => return Ok(BTreeMap::new()),
             Synced::Logged => None,
-            Synced::Object(object) => Some(direct::of_object(object)),
-            Synced::All => Some(direct::ALL),
+            Synced::Object(object) => Some(bypass::of_object(object)),
+            Synced::All => Some(bypass::ALL),
         };
         let pages = range.into_iter().flat_map(|range| state.pages.unlogged_in(range));
         let pages: BTreeMap<Key, Lsn> =
@@ -218,7 +218,7 @@ impl Committer {
         if bytes > self.shared.settings().sync_logs_max && !state.is_stopping() {
             return Ok(pages);
         }
-        let logged = direct::log(self.shared.buffer(), &mut state.pages, pages.into_keys())?;
+        let logged = bypass::log(self.shared.buffer(), &mut state.pages, pages.into_keys())?;
         state.logged_late(logged);
         Ok(BTreeMap::new())
     }
@@ -244,7 +244,7 @@ impl Committer {
     /// The mount ends, and nobody may be there who stores what syncs wait for.
     pub(crate) fn log_what_syncs_wait_for(&self, state: &mut State) {
         if state.syncs.wait_for_store() {
-            self.log_late(state, |pages| pages.unlogged_in(direct::ALL).collect());
+            self.log_late(state, |pages| pages.unlogged_in(bypass::ALL).collect());
         }
     }
 
@@ -252,7 +252,7 @@ impl Committer {
     pub(crate) fn keep_in_buffer(&self) -> Result<(), CacheError> {
         let mut state = self.shared.state();
         if !is_planted(PlantedBug::EndWithoutCommit) {
-            self.log_late(&mut state, |pages| pages.unlogged_in(direct::ALL).collect());
+            self.log_late(&mut state, |pages| pages.unlogged_in(bypass::ALL).collect());
         }
         drop(state);
         self.commit_now().map(drop)
@@ -275,7 +275,7 @@ impl Committer {
             return;
         }
         let pages = chosen(&state.pages);
-        match direct::log(self.shared.buffer(), &mut state.pages, pages) {
+        match bypass::log(self.shared.buffer(), &mut state.pages, pages) {
             Ok(logged) => state.logged_late(logged),
             Err(why) => state.fail(&why),
         }

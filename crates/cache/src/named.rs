@@ -1,6 +1,6 @@
-//! At a start: pages that the log names as written directly, until the store says which of them it has.
+//! At a start: pages that the log names as written around the buffer, until the store says which of them it has.
 //!
-//! A page whose last record is direct is what the store has, if that is as new; else what older records make of it. A later record of
+//! A page whose last record is a bypass is what the store has, if that is as new; else what older records make of it. A later record of
 //! it settles that: it stands in the log only where the store has the page, behind all of its bytes, or behind what a start has logged
 //! again of older records.
 
@@ -17,10 +17,10 @@ const ATTEMPTS: usize = 3;
 /// Leaves of the store's map that are listed at once.
 const LEAVES: usize = 256;
 
-/// Pages whose last record is direct.
+/// Pages whose last record is a bypass.
 #[derive(Default)]
 pub(crate) struct Named {
-    /// Those that older records are about, and the first direct write since.
+    /// Those that older records are about, and the first bypassing write since.
     overtaken: BTreeMap<Key, Lsn>,
     /// Those with which their objects grew: the first of some, the page after the last, and what wrote them.
     grown: BTreeMap<ObjectId, BTreeMap<PageNo, Grown>>,
@@ -49,7 +49,7 @@ pub(crate) struct Lost {
 impl Lost {
     /// The record that makes the next start find the same page gone.
     pub(crate) fn record(&self, object: ObjectId) -> Record<'static> {
-        Record::Direct { object, from: self.from, to: PageNo(self.from.0 + 1), grows: true }
+        Record::Bypassed { object, from: self.from, to: PageNo(self.from.0 + 1), grows: true }
     }
 }
 
@@ -58,12 +58,12 @@ impl Named {
         self.overtaken.is_empty() && self.grown.is_empty()
     }
 
-    /// A direct write of a page that older records are about.
+    /// A bypassing write of a page that older records are about.
     pub(crate) fn overtook(&mut self, key: Key, lsn: Lsn) {
         self.overtaken.entry(key).or_insert(lsn);
     }
 
-    /// A direct write of pages behind the object's end.
+    /// A bypassing write of pages behind the object's end.
     pub(crate) fn grew(&mut self, object: ObjectId, pages: Range<PageNo>, lsn: Lsn, group: GroupNo) {
         self.forget_grown(object, pages.clone(), lsn);
         self.grown.entry(object).or_default().insert(pages.start, Grown { to: pages.end, lsn, group });
@@ -80,7 +80,7 @@ impl Named {
         self.forget_grown(object, pages.clone(), lsn);
         let older: Vec<Key> = self
             .overtaken_in(object, pages)
-            .filter(|(_, direct)| *direct < lsn)
+            .filter(|(_, bypassed)| *bypassed < lsn)
             .map(|(key, _)| key)
             .collect();
         older.iter().for_each(|key| {
@@ -141,9 +141,9 @@ impl Named {
         let all: Vec<(Key, Lsn)> = self.overtaken.iter().map(|(&key, &lsn)| (key, lsn)).collect();
         for some in all.chunks(LOOK_PAGES) {
             let pages: Vec<(ObjectId, PageNo)> = some.iter().map(|(key, _)| (key.object, key.page)).collect();
-            for (&(key, direct), found) in some.iter().zip(store.page_lsns(&pages)) {
+            for (&(key, bypassed), found) in some.iter().zip(store.page_lsns(&pages)) {
                 match found.or_else(|_| patiently(|| store.page_lsn(key.object, key.page))) {
-                    Ok(Some(page_lsn)) if page_lsn >= direct => stale.push(key),
+                    Ok(Some(page_lsn)) if page_lsn >= bypassed => stale.push(key),
                     Ok(_) => {}
                     Err(error) if error.is_damage() => stale.push(key),
                     Err(error) => return Err(error.into()),

@@ -86,7 +86,7 @@ pub(crate) struct Dirt {
     pub(crate) reserved: bool,
     /// Found in the buffer, and the store was not asked yet whether all of it is stored.
     pub(crate) recovered: bool,
-    /// All bytes were written directly last, and the buffer does not have them: what it has of the page is older.
+    /// All bytes bypassed the buffer last, and the buffer does not have them: what it has of the page is older.
     unlogged: bool,
 }
 
@@ -253,8 +253,8 @@ impl Entry {
         [self.dirt(), self.writing()].into_iter().flatten().any(|dirt| dirt.unlogged)
     }
 
-    /// All bytes that it has now were written directly.
-    pub(crate) fn was_written_directly(&mut self) {
+    /// All bytes that it has now bypassed the buffer.
+    pub(crate) fn was_bypassed(&mut self) {
         self.dirt.iter_mut().for_each(|dirt| dirt.unlogged = true);
     }
 

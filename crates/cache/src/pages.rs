@@ -4,7 +4,7 @@
 //! Pages that become holes are out of the table at once; the store hears of it later, and their memory is given back a bounded piece at
 //! a time, since a file of a gigabyte has a quarter of a million of them.
 
-use crate::bypassed::BypassedPages;
+use crate::bypass_age::BypassedPages;
 use crate::named::Lost;
 use crate::page::{Body, Dirt, Entry, FetchNo};
 use crate::plant::{PlantedBug, is_planted};
@@ -135,7 +135,7 @@ pub(crate) struct PageChange<'a> {
     pub(crate) newest: Lsn,
     pub(crate) group: GroupNo,
     /// The whole page changes, and the log does not have the bytes.
-    pub(crate) is_direct: bool,
+    pub(crate) is_bypassing: bool,
 }
 
 impl PageChange<'_> {
@@ -146,8 +146,8 @@ impl PageChange<'_> {
             None => entry.zero(self.range.start, self.range.len()),
         }
         entry.note(self.range, self.newest, self.group, first);
-        match self.is_direct {
-            true => entry.was_written_directly(),
+        match self.is_bypassing {
+            true => entry.was_bypassed(),
             false => entry.was_logged(),
         }
     }
@@ -218,7 +218,7 @@ impl Pages {
         let key = change.key;
         if let Some(entry) = self.table.get_mut(&key)
             && entry.is_whole_and_dirty()
-            && entry.is_unlogged() == change.is_direct
+            && entry.is_unlogged() == change.is_bypassing
         {
             // Neither its memory nor the group that it needs changes, nor whether the buffer has it.
             change.make(entry, first);

@@ -36,16 +36,16 @@ pub enum PlantedBug {
     DeltaOverCut,
     /// What was written to the log again goes where it stands there, whatever came before it.
     MergedByPlace,
-    /// A new name of a file does not wait for what was written to it directly.
+    /// A new name of a file does not wait for its bypassed pages.
     NameBeforeBytes,
-    /// Pages that were written directly are cloned before the buffer or the store has them.
+    /// Pages that bypassed the buffer are cloned before the buffer or the store has them.
     CloneBeforeBytes,
-    /// A part of a page that was written directly is logged without the rest of it.
+    /// A part of a page that bypassed the buffer is logged without the rest of it.
     PartBeforeWhole,
-    /// A sync of a file does without what was written to it directly.
+    /// A sync of a file does without its bypassed pages.
     SyncWithoutBytes,
-    /// Recovery lays older records over a page that was written directly since and stored.
-    OlderOverDirect,
+    /// Recovery lays older records over a page that bypassed the buffer since and stored.
+    OlderOverBypassed,
     /// A bypassed page that the store does not have after a commit interval is not logged.
     OverdueNotLogged,
     /// An end of a mount does not log bypassed pages that it could not store.

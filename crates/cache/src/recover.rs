@@ -20,7 +20,7 @@ use store::{Store, VolumeId};
 pub struct Recovered {
     buffer: Buffer,
     pages: Pages,
-    /// Pages that were written directly.
+    /// Pages that bypassed the buffer.
     named: Named,
     /// Transactions that were found.
     replayed: u64,
@@ -103,11 +103,12 @@ impl Recovered {
         self.named.keep(|volume| there.contains(&volume));
     }
 
-    /// Asks the store about pages that were written directly: what older records make of them is dropped, where it has something newer,
+    /// Asks the store about pages that bypassed the buffer: what older records make of them is dropped, where it has something newer,
     /// and objects that grew with pages which it does not have are [lost](crate::Cache::lost) behind that. Returns pages that are what
     /// older records make of them: before they change again, the log must say so.
-    pub(crate) fn settle_direct(&mut self, store: &Store) -> Result<Vec<Key>, CacheError> {
-        for key in self.named.stale(store)?.into_iter().filter(|_| !is_planted(PlantedBug::OlderOverDirect)) {
+    pub(crate) fn settle_bypassed(&mut self, store: &Store) -> Result<Vec<Key>, CacheError> {
+        for key in self.named.stale(store)?.into_iter().filter(|_| !is_planted(PlantedBug::OlderOverBypassed))
+        {
             self.reserved -= drop_page(&mut self.pages, key);
         }
         self.pages.set_lost(self.named.lost(store)?);
@@ -196,7 +197,7 @@ impl Recovery {
             Record::Cut { object, from, to } => self.cut(object, from, to, false, at, group),
             Record::Delete { object } => self.cut(object, PageNo(0), PageNo(u64::MAX), true, at, group),
             Record::Clone(_) | Record::Move(_) => self.transfer(record, at, group),
-            Record::Direct { object, from, to, grows } => self.direct(object, from..to, grows, at, group),
+            Record::Bypassed { object, from, to, grows } => self.bypassed(object, from..to, grows, at, group),
         }
     }
 
@@ -218,7 +219,7 @@ impl Recovery {
 
     /// A change of one page. The store may have it already, and is not asked now, which would be a read for each page that
     /// the log names; it is once the mount is ready. Until then the change is laid over what the store has,
-    /// which is right either way: every later change of the page is in the log, too, but for those that were written directly.
+    /// which is right either way: every later change of the page is in the log, too, but for those that bypassed the buffer.
     fn page(
         &mut self,
         key: Key,
@@ -235,7 +236,7 @@ impl Recovery {
         }
         let (reserved, now) = (&mut self.reserved, self.now);
         let change = |entry: &mut Entry| {
-            PageChange { key, range, bytes, newest: at, group, is_direct: false }.make(entry, || {
+            PageChange { key, range, bytes, newest: at, group, is_bypassing: false }.make(entry, || {
                 *reserved += 1;
                 Dirt::first(at, group, now, true)
             });
@@ -256,7 +257,7 @@ impl Recovery {
     }
 
     /// Pages whose bytes are not here.
-    fn direct(&mut self, object: ObjectId, pages: Range<PageNo>, grows: bool, at: Lsn, group: GroupNo) {
+    fn bypassed(&mut self, object: ObjectId, pages: Range<PageNo>, grows: bool, at: Lsn, group: GroupNo) {
         if grows {
             self.named.grew(object, pages.clone(), at, group);
         }

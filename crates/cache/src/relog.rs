@@ -2,8 +2,8 @@
 //! that are still being written, which need not be written back over and over, what is stuck, which would hold up
 //! everybody else, and what a crash took of files in a damaged volume.
 
+use crate::bypass;
 use crate::commit::Committer;
-use crate::direct;
 use crate::error::CacheError;
 use crate::page::{Body, Entry, Ranges};
 use crate::pages::{Key, PendingCut};
@@ -217,7 +217,7 @@ impl Relogger {
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());
         let reserved =
-            state.admission.reserved_bytes() + direct::reserved_bytes(state.pages.unlogged() as u64);
+            state.admission.reserved_bytes() + bypass::reserved_bytes(state.pages.unlogged() as u64);
         let kept = reserved + self.shared.buffer().capacity_bytes() / 16;
         if self.shared.buffer().free_bytes() < footprint + kept {
             return Ok(None);

@@ -271,7 +271,7 @@ impl Rescuer {
     /// count when the two are compared. Returns those that the store could not take.
     fn apply(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
         let (store, mut applied) = (self.shared.store_io(), Applied::default());
-        applied.apply_rest(store, &|part| store.apply_direct(part), vector)?;
+        applied.apply_rest(store, &|part| store.apply_bypassing(part), vector)?;
         Ok(applied.refused)
     }
 

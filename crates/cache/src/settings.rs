@@ -39,11 +39,11 @@ pub struct Settings {
     /// Where a commit takes less than this (as measured), a sync makes it in its own thread: handing it over would
     /// take longer. Zero: never.
     pub commit_inline_below: Duration,
-    /// Bytes of a file that must be written in order before its next whole pages are written [directly](crate::Change::WriteDirect);
+    /// Bytes of a file that must be written in order before its next whole pages are written [around the buffer](crate::Change::BypassWrite);
     /// `u64::MAX`: none are. The cache leaves it to those who know files. Where a mount begins: see
     /// [`set_bypass_after`](crate::Cache::set_bypass_after).
     pub bypass_after: u64,
-    /// Bytes that were written to an object directly and that a sync of it logs, because that is sooner done than storing them; for more
+    /// Bypassed bytes of an object that a sync of it logs, because that is sooner done than storing them; for more
     /// it waits for the store.
     pub sync_logs_max: u64,
     /// Changes to the buffer go nowhere: it is given up, and nothing that is stored now counts as what it should have.

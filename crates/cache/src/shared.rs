@@ -2,9 +2,9 @@
 //! operation.
 
 use crate::admission::AdmissionQueue;
-use crate::bypassed::BypassedAge;
+use crate::bypass::Logged;
+use crate::bypass_age::BypassedAge;
 use crate::commit::Syncs;
-use crate::direct::Logged;
 use crate::error::CacheError;
 use crate::pages::Pages;
 use crate::reads::Reads;
@@ -54,7 +54,7 @@ impl State {
         self.pages.known_to_store() + self.admission.known_to_store()
     }
 
-    /// Pages that were written directly were logged after all.
+    /// Pages that bypassed the buffer were logged after all.
     pub(crate) fn logged_late(&mut self, logged: Logged) {
         logged.group.into_iter().for_each(|group| self.syncs.logged_again(group));
         self.counters.pages_logged_late += logged.pages;

@@ -34,7 +34,7 @@ pub struct Counters {
     pub pages_stored: u64,
     /// Pages whose delta was written to the buffer again, because they are still being written.
     pub pages_relogged: u64,
-    /// Pages written directly.
+    /// Pages written around the buffer.
     pub pages_bypassed: u64,
     /// Of these, how many had to be logged after all, because something must not come before them or the store failed.
     pub pages_logged_late: u64,

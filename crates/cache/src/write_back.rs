@@ -8,10 +8,10 @@
 //! Clones and moves go first, each after what it is newer than and before what is newer than it (`transfers.rs`).
 
 use crate::admission::Admission;
+use crate::bypass;
 use crate::commit::Committer;
 use crate::delta::Delta;
 use crate::deltas::{Plan, ToStore};
-use crate::direct;
 use crate::error::CacheError;
 use crate::page::{Body, Entry};
 use crate::pages::{Key, Pages, PendingCut};
@@ -37,8 +37,8 @@ const DELTA_LOOKS: usize = 1024;
 const DELTA_RUNS: usize = 4;
 /// Pages of one step: a MiB, so that a step is short on any device and its log entries are shared by many pages.
 pub(crate) const STEP_PAGES: usize = 256;
-/// The same for pages that were written directly: most follow each other, and who writes them waits for their flushes.
-const DIRECT_STEP_PAGES: usize = 1024;
+/// The same for pages that bypassed the buffer: most follow each other, and who writes them waits for their flushes.
+const BYPASS_STEP_PAGES: usize = 1024;
 /// How far from a page that is written back its dirty neighbours go with it: with those on the other side, half a MiB, read and
 /// written at the speed of a long transfer.
 const NEIGHBOURS: u64 = 64;
@@ -47,7 +47,7 @@ const ATTEMPTS_AT_START: usize = 3;
 /// Leaves of the store's map (128 pages each) of which a cut makes holes at once: a MiB to read, a millisecond under its lock.
 const CUT_LEAVES: usize = 256;
 /// While somebody syncs what is logged one after the other, the devices and processors are his for seven eighths of the time: so many
-/// times longer than a step that stores what was written directly nothing more of it is stored.
+/// times longer than a step that stores what bypassed the buffer nothing more of it is stored.
 const LEFT_TO_SYNCS: u32 = 7;
 const LEFT_TO_SYNCS_MAX: Duration = Duration::from_millis(200);
 /// Files that were removed and ranges that were punched are stored after this: then `df` shows their space.
@@ -74,14 +74,14 @@ pub(crate) struct Turn {
     swept: Duration,
     /// How far the dirty pages were looked through for some that are due.
     due: Scan,
-    /// The last of the pages that were written directly and had their turn.
-    direct: Option<Key>,
+    /// The last of the pages that bypassed the buffer and had their turn.
+    bypassed: Option<Key>,
     /// The newest group when their round began: what was written since has its turn in the next.
-    direct_until: GroupNo,
+    bypass_until: GroupNo,
     /// The last vector had such pages: others that are due go before more of them.
-    was_direct: bool,
+    was_bypassed: bool,
     /// Until then the devices are left to syncs of what is logged, as long as there are some.
-    direct_not_before: Duration,
+    bypass_not_before: Duration,
 }
 
 /// Why pages are written back.
@@ -228,15 +228,15 @@ impl WriteBack {
         let idle =
             if why == Why::Due && self.relogger.step(now)? { Progress::Worked } else { Progress::Idle };
         let mut victims = None;
-        if turn.was_direct || why != Why::Due {
+        if turn.was_bypassed || why != Why::Due {
             let found = self.victims(why, scan, now);
-            // What is stuck does not take the turn of those that were written directly.
+            // What is stuck does not take the turn of those that bypassed the buffer.
             victims = found.filter(|found| why != Why::Due || !found.pages.is_empty());
         }
-        turn.was_direct = false;
+        turn.was_bypassed = false;
         if victims.is_none() && why == Why::Due {
-            victims = self.direct_victims(turn, scan, now);
-            turn.was_direct = victims.is_some();
+            victims = self.bypassed_victims(turn, scan, now);
+            turn.was_bypassed = victims.is_some();
             victims = victims.or_else(|| self.victims(why, scan, now));
         }
         let Some(Victims { pages, reached_newest }) = victims else { return Ok(idle) };
@@ -252,9 +252,9 @@ impl WriteBack {
         let tried = frozen.len();
         let stuck = self.write_frozen(frozen).inspect_err(|error| self.failed(turn, scan, error, now))?;
         let mut state = self.shared.state();
-        if turn.was_direct {
+        if turn.was_bypassed {
             let ended = self.shared.now();
-            turn.direct_not_before = ended + (LEFT_TO_SYNCS * (ended - now)).min(LEFT_TO_SYNCS_MAX);
+            turn.bypass_not_before = ended + (LEFT_TO_SYNCS * (ended - now)).min(LEFT_TO_SYNCS_MAX);
         }
         if stuck.len() == tried
             && let Some((_, error)) = stuck.first()
@@ -305,7 +305,7 @@ impl WriteBack {
         self.forget_stored_cuts();
     }
 
-    /// Logs again what a start found of pages that were written directly since, and which the store has not got then: after the next crash
+    /// Logs again what a start found of pages that bypassed the buffer since, and which the store has not got then: after the next crash
     /// nothing else would tell that these bytes are newer than that.
     pub(crate) fn log_overtaken(&self, pages: &[Key]) -> Result<(), CacheError> {
         let state = self.shared.state();
@@ -553,10 +553,10 @@ impl WriteBack {
 
     /// True if limits or ages ask for pages to be written back.
     pub(crate) fn is_due(&self, state: &State) -> bool {
-        self.admission.direct_writes_press(state) || self.is_due_otherwise(state)
+        self.admission.bypassed_pages_press(state) || self.is_due_otherwise(state)
     }
 
-    /// The same for any but those that were written directly.
+    /// The same for any but those that bypassed the buffer.
     fn is_due_otherwise(&self, state: &State) -> bool {
         self.logged_pages_are_due(state) || self.cuts_are_due(state)
     }
@@ -636,35 +636,35 @@ impl WriteBack {
 
     /// Bypassed pages, if they are to be stored now. Those that cannot be are logged by the committer in a moment, and are then written back
     /// like any other.
-    fn direct_victims(&self, turn: &mut Turn, scan: &Scan, now: Duration) -> Option<Victims> {
+    fn bypassed_victims(&self, turn: &mut Turn, scan: &Scan, now: Duration) -> Option<Victims> {
         let mut state = self.shared.state();
         if state.syncs.wait_for_store() {
             // For pages that were logged or cut meanwhile.
             self.committer.settle_stored(&mut state, &[]);
             self.shared.wake(Task::Commit);
         }
-        let is_left_to_syncs = now < turn.direct_not_before
+        let is_left_to_syncs = now < turn.bypass_not_before
             && state.syncs.need_log(now)
-            && self.admission.direct_writes_can_wait(&state);
-        if is_left_to_syncs || !self.admission.direct_writes_press(&state) {
+            && self.admission.bypassed_pages_can_wait(&state);
+        if is_left_to_syncs || !self.admission.bypassed_pages_press(&state) {
             return None;
         }
-        let limit = self.shared.store().pages_together().min(DIRECT_STEP_PAGES as u64) as usize;
+        let limit = self.shared.store().pages_together().min(BYPASS_STEP_PAGES as u64) as usize;
         // In rounds, so that a file that is written over and over, or grows and grows, keeps no other waiting.
-        let last = turn.direct.map_or(Bound::Unbounded, Bound::Excluded);
+        let last = turn.bypassed.map_or(Bound::Unbounded, Bound::Excluded);
         let group = |key: &Key| state.pages.get(key).and_then(Entry::group);
-        let is_of_round = |key: &Key| group(key).is_some_and(|group| group <= turn.direct_until);
+        let is_of_round = |key: &Key| group(key).is_some_and(|group| group <= turn.bypass_until);
         let behind = state.pages.unlogged_in((last, Bound::Unbounded)).filter(is_of_round);
         let mut pages: BTreeSet<Key> = behind.take(limit).collect();
-        turn.direct = pages.last().copied();
+        turn.bypassed = pages.last().copied();
         if pages.len() < limit {
-            turn.direct_until = self.shared.buffer().groups().end;
-            for key in state.pages.unlogged_in(direct::ALL) {
+            turn.bypass_until = self.shared.buffer().groups().end;
+            for key in state.pages.unlogged_in(bypass::ALL) {
                 if pages.len() == limit {
                     break;
                 }
                 if pages.insert(key) {
-                    turn.direct = Some(key);
+                    turn.bypassed = Some(key);
                 }
             }
         }
@@ -749,7 +749,7 @@ impl WriteBack {
             // What is logged or told from here on may rely on the store having them.
             let batch = self.shared.store().durable_batch();
             self.shared.buffer().witness(batch);
-            state.syncs.stored_directly(batch);
+            state.syncs.stored_bypassing(batch);
         }
         for (index, page) in (frozen.cuts.len()..).zip(&frozen.pages) {
             let is_stored = stored.is_some_and(|stored| !stored.refused.contains_key(&index));
@@ -826,7 +826,7 @@ impl WriteBack {
     fn apply_rest(&self, vector: &[Change], applied: &mut Applied) -> Result<(), StoreError> {
         let store = self.shared.store_io();
         let apply = |part: &[Change]| match self.shared.settings().buffer_is_given_up {
-            true => store.apply_direct(part),
+            true => store.apply_bypassing(part),
             false => store.apply(part),
         };
         applied.apply_rest(store, &apply, vector)
@@ -856,7 +856,7 @@ impl WriteBack {
         let mut state = self.shared.state();
         let (now, patience) = (self.shared.now(), self.shared.settings().store_patience);
         let worked = progress == Progress::Worked;
-        let is_waiting = state.admission.is_waiting() || state.admission.is_waiting_directly();
+        let is_waiting = state.admission.is_waiting() || state.admission.is_waiting_to_bypass();
         if is_waiting && (worked || state.retries.no_space(now, patience).is_some()) {
             self.admission.admit_waiting(&mut state, &mut completions);
         }

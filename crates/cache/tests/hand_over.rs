@@ -16,14 +16,14 @@ mod shipped {
     pub(crate) mod ahead;
     pub(crate) mod background;
     pub(crate) mod bulk;
-    pub(crate) mod bypassed;
+    pub(crate) mod bypass;
+    pub(crate) mod bypass_age;
     pub(crate) mod cache;
     pub(crate) mod change;
     pub(crate) mod checkpoint;
     pub(crate) mod commit;
     pub(crate) mod delta;
     pub(crate) mod deltas;
-    pub(crate) mod direct;
     pub(crate) mod error;
     pub(crate) mod fetch;
     pub(crate) mod gather;

@@ -21,7 +21,7 @@ const MIB_PAGES: u64 = (1 << 20) / PAGE;
 
 /// A file grows by whole pages, which bypass the log.
 fn grow(from: u64, bytes: &[u8]) -> Change<'_> {
-    Change::WriteDirect { object: STREAMED, offset: from * PAGE, bytes, grows: true }
+    Change::BypassWrite { object: STREAMED, offset: from * PAGE, bytes, grows: true }
 }
 
 /// A write that enters at once, or not at all.
@@ -169,7 +169,7 @@ fn an_end_beside_one_stuck_clone_leaves_what_it_holds_back_in_the_buffer() {
     let transfer = Transfer { from: OTHER, first: PageNo(1), end: PageNo(4), to: STREAMED, at: PageNo(1) };
     machine.apply(&cache, &[Change::Clone { transfer }]).expect("space");
     let bytes = &[9; 2 * BLOCK_BYTES];
-    let overwrite = Change::WriteDirect { object: STREAMED, offset: PAGE, bytes, grows: false };
+    let overwrite = Change::BypassWrite { object: STREAMED, offset: PAGE, bytes, grows: false };
     machine.apply(&cache, &[overwrite]).expect("space");
     cache.stop();
     cache.drain().expect_err("the clone is stuck");
@@ -398,7 +398,7 @@ fn what_cuts_or_overwrites_them_is_durable_when_they_would_have_been() {
         machine.write(&cache, STREAMED, 0, &[1; BLOCK_BYTES]).expect("space");
         machine.sync(&cache).expect("a buffer that works");
         let bypassing =
-            Change::WriteDirect { object: STREAMED, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+            Change::BypassWrite { object: STREAMED, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
         machine.apply(&cache, &[bypassing]).expect("space");
         machine.clock.advance(Duration::from_millis(900));
         machine.apply(&cache, &[change]).expect("space");

@@ -232,8 +232,8 @@ fn a_store_with_a_change_below_a_damaged_node_is_looked_at_only_and_all_that_is_
     }
     cache.drain().expect("sound media");
     // One page is stored again, and another is in the buffer only; no checkpoint comes before the crash.
-    let direct = Change::WriteDirect { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
-    machine.apply(&cache, &[direct]).expect("space");
+    let bypassing = Change::BypassWrite { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+    machine.apply(&cache, &[bypassing]).expect("space");
     machine.clock.advance(Duration::from_millis(600));
     machine.wait(&cache, |then| cache.sync_logged(then)).expect("sound media");
     cache.step(Task::WriteBack);

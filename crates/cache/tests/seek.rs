@@ -93,7 +93,7 @@ impl Machine {
 fn note(written: &mut BTreeSet<u64>, change: &Change<'_>) {
     match *change {
         Change::Settle { .. } => {}
-        Change::Write { offset, bytes, .. } | Change::WriteDirect { offset, bytes, .. } => {
+        Change::Write { offset, bytes, .. } | Change::BypassWrite { offset, bytes, .. } => {
             written.extend(offset / PAGE..(offset + bytes.len() as u64).div_ceil(PAGE));
         }
         Change::Zero { offset, len, .. } => {

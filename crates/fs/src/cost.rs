@@ -28,7 +28,7 @@ fn plus(one: Cost, other: Cost) -> Cost {
         records: one.records + other.records,
         claim: one.claim.max(other.claim),
         run: one.run.max(other.run),
-        direct: one.direct + other.direct,
+        bypass_pages: one.bypass_pages + other.bypass_pages,
     }
 }
 

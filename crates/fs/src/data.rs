@@ -48,7 +48,7 @@ pub(crate) fn write_cost(offset: u64, len: usize) -> Cost {
 
 impl Transaction<'_> {
     /// The bytes of the operation, size and times in one: a size never covers bytes that are not there.
-    /// Those of a stream may go to the store directly. `known` of the pages that are written are there already.
+    /// Those of a stream may bypass the buffer. `known` of the pages that are written are there already.
     pub(crate) fn write_data(
         &mut self,
         ino: Ino,
@@ -72,7 +72,7 @@ impl Transaction<'_> {
             let (within, behind) = bytes.split_at(len.min((size - offset) as usize));
             for (offset, bytes, grows) in [(offset, within, false), (size, behind, true)] {
                 if !bytes.is_empty() {
-                    self.also(Change::WriteDirect { object, offset, bytes, grows });
+                    self.also(Change::BypassWrite { object, offset, bytes, grows });
                 }
             }
         } else {

@@ -453,7 +453,7 @@ impl Fs {
         self.core.cache.sync(Box::new(move |synced| done(synced.map_err(FsError::from))));
     }
 
-    /// Like [`sync`](Fs::sync), but for what was written directly to other files, for somebody who asked for one: remembers that it was
+    /// Like [`sync`](Fs::sync), except bypassed pages of other files. For a client that asked for one file: remembers that it was
     /// synced, as long as it is held.
     pub fn sync_file(&self, ino: Ino, done: Completion<()>) {
         let state = self.core.read();
@@ -477,7 +477,7 @@ impl Fs {
         }
     }
 
-    /// Like [`sync`](Fs::sync), but for what was written directly: for somebody who asked for a directory.
+    /// Like [`sync`](Fs::sync), except bypassed pages. For a client that asked for a directory.
     pub fn sync_names(&self, done: Completion<()>) {
         self.core.cache.sync_logged(Box::new(move |synced| done(synced.map_err(FsError::from))));
     }
@@ -721,7 +721,7 @@ impl Core {
         };
         let core = self.clone();
         let cost = self.write_cost(ino, offset, bytes.len());
-        let (len, is_stream) = (bytes.len(), cost.direct > 0);
+        let (len, is_stream) = (bytes.len(), cost.bypass_pages > 0);
         let prepared = move |prepared: Result<(), CacheError>| match prepared {
             Err(error) => done(Err(error.into())),
             Ok(()) => {
@@ -749,9 +749,9 @@ impl Core {
 
     /// What a write may need, which may be one of a stream.
     fn write_cost(&self, ino: Ino, offset: u64, len: usize) -> Cost {
-        let is_direct = self.streams.write(ino, offset, len, self.cache.bypass_after());
-        let direct = if is_direct { (len / BLOCK_BYTES) as u64 } else { 0 };
-        Cost { direct, ..data::write_cost(offset, len) }
+        let is_bypassing = self.streams.write(ino, offset, len, self.cache.bypass_after());
+        let bypass_pages = if is_bypassing { (len / BLOCK_BYTES) as u64 } else { 0 };
+        Cost { bypass_pages, ..data::write_cost(offset, len) }
     }
 
     /// A write of one piece where nothing has to be waited for: no copy of `bytes`, no completion. `None` where `write_from`
@@ -772,7 +772,8 @@ impl Core {
         let cost = self.write_cost(ino, offset, bytes.len());
         match self.cache.admit_at_once(cost) {
             Ok(reservation) => {
-                let write = |tx: &mut Transaction<'_>| self.write_data(tx, ino, offset, cost.direct > 0);
+                let write =
+                    |tx: &mut Transaction<'_>| self.write_data(tx, ino, offset, cost.bypass_pages > 0);
                 Some(self.commit(reservation?, bytes, cost, write))
             }
             Err(error) => Some(Err(error.into())),

@@ -1,4 +1,4 @@
-//! After a crash: files that had grown with pages which were written directly, and which the store did not get, end before the first of
+//! After a crash: files that had grown with pages which bypassed the buffer, and which the store did not get, end before the first of
 //! these, as if what came behind had not been written yet.
 
 use crate::arena::Transaction;

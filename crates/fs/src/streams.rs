@@ -1,4 +1,4 @@
-//! Which writes go to the store directly: whole pages of files that are written in order, since a buffer that has to be emptied at the
+//! Which writes bypass the buffer: whole pages of files that are written in order, since a buffer that has to be emptied at the
 //! speed of the store makes these no faster, and has less space for what somebody waits for.
 
 use crate::types::Ino;
@@ -25,7 +25,7 @@ struct Stream {
 }
 
 impl Streams {
-    /// Notes a write; whether it is of whole pages and goes directly, once more than `after` bytes were written in order; `u64::MAX`: none
+    /// Notes a write; whether it is of whole pages and bypasses the buffer, once more than `after` bytes were written in order; `u64::MAX`: none
     /// ever do.
     pub(crate) fn write(&self, ino: Ino, offset: u64, len: usize, after: u64) -> bool {
         let page = BLOCK_BYTES as u64;

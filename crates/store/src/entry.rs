@@ -139,7 +139,7 @@ pub(crate) enum Origin {
     /// It has: a buffer that ends before their LSNs is an older copy.
     Logged,
     /// It has none: they went past it.
-    Direct,
+    Bypassed,
 }
 
 /// A block of data that is there twice.
@@ -192,7 +192,7 @@ pub(crate) const CHUNK_BLOCKS_MAX: u64 = (entry_blocks(ENTRIES_MAX) + DATA_MAX) 
 
 const KIND_VECTOR: u16 = 1;
 const FLAG_LAST: u16 = 1;
-const FLAG_DIRECT: u16 = 2;
+const FLAG_BYPASSED: u16 = 2;
 
 const WRITE: u8 = 1;
 const CUT: u8 = 2;
@@ -265,8 +265,8 @@ pub(crate) const fn entry_blocks(entries: usize) -> usize {
 }
 
 fn flags(head: &ChunkHead) -> u16 {
-    let direct = if head.origin == Origin::Direct { FLAG_DIRECT } else { 0 };
-    direct | if head.last { FLAG_LAST } else { 0 }
+    let bypassed = if head.origin == Origin::Bypassed { FLAG_BYPASSED } else { 0 };
+    bypassed | if head.last { FLAG_LAST } else { 0 }
 }
 
 /// Fills `into`, as many zeroed blocks as `head.entry_blocks`, with the chunk's header and log entries. Returns its
@@ -328,7 +328,7 @@ pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead,
         chain: header.chain.get(),
         next: header.next.get(),
         last: header.flags.get() & FLAG_LAST != 0,
-        origin: if header.flags.get() & FLAG_DIRECT != 0 { Origin::Direct } else { Origin::Logged },
+        origin: if header.flags.get() & FLAG_BYPASSED != 0 { Origin::Bypassed } else { Origin::Logged },
         entry_blocks: pages.len() as u64,
         data_blocks: u64::from(header.data_blocks.get()),
         copy_blocks: u64::from(header.copy_blocks.get()),
@@ -518,7 +518,7 @@ mod tests {
             chain: 99,
             next: 12,
             last: true,
-            origin: Origin::Direct,
+            origin: Origin::Bypassed,
             entry_blocks: 1,
             data_blocks: 5,
             copy_blocks: 4,

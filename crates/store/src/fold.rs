@@ -224,7 +224,7 @@ impl Writer {
             for (entries, bytes) in entries.chunks(WRITE_TOGETHER).zip(bytes.chunks(WRITE_TOGETHER)) {
                 let data: Vec<Option<&Page>> = bytes.iter().map(|page| Some(page as &Page)).collect();
                 // The buffer knows their LSNs since they were stored as deltas.
-                self.append(shared, entries.to_vec(), &data, class, Origin::Direct)?;
+                self.append(shared, entries.to_vec(), &data, class, Origin::Bypassed)?;
                 folded += entries.len() as u64;
             }
         }

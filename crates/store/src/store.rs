@@ -330,8 +330,8 @@ impl Store {
     ///
     /// # Errors
     /// As [`apply`](Store::apply).
-    pub fn apply_direct(&self, vector: &[Change]) -> Result<(), StoreError> {
-        self.writer.lock().apply(&self.shared, vector, Origin::Direct)
+    pub fn apply_bypassing(&self, vector: &[Change]) -> Result<(), StoreError> {
+        self.writer.lock().apply(&self.shared, vector, Origin::Bypassed)
     }
 
     /// Whether a page's leaf takes these blocks of deltas more, none of which has more than the leaf's: each page has at most eight

@@ -60,8 +60,8 @@ pub(crate) enum Change {
         file: Id,
         offset: u64,
         bytes: Arc<Vec<u8>>,
-        /// Whether whole pages of it may go to the store directly.
-        direct: bool,
+        /// Whether whole pages of it may bypass the buffer.
+        bypasses: bool,
     },
     SetSize {
         file: Id,
@@ -155,8 +155,8 @@ impl Change {
     /// and what is lost of a file that grew, depends on its size.
     pub(crate) fn is_write_apart_from(&self, other: &Change) -> bool {
         let written = |change: &Change| match change {
-            Change::Write { file, offset, bytes, direct } => {
-                Some((*file, *offset..offset + bytes.len() as u64, *direct))
+            Change::Write { file, offset, bytes, bypasses } => {
+                Some((*file, *offset..offset + bytes.len() as u64, *bypasses))
             }
             _ => None,
         };

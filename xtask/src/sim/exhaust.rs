@@ -264,8 +264,8 @@ fn perform(run: &mut Run, step: Step) -> Result<(), String> {
         _ => {}
     }
     // What needs a name that an earlier step took away means nothing.
-    let is_direct = run.stack().cache.bypass_after() < u64::MAX;
-    if let Some(change) = change(&run.oracle.now, step, is_direct) {
+    let is_bypassing = run.stack().cache.bypass_after() < u64::MAX;
+    if let Some(change) = change(&run.oracle.now, step, is_bypassing) {
         run.ask(0, When::Now, Request::Change(change))?;
         run.settle()?;
     }
@@ -282,7 +282,7 @@ fn place(model: &Model, path: &str) -> Option<(Id, Name)> {
     }
 }
 
-fn change(model: &Model, step: Step, is_direct: bool) -> Option<Change> {
+fn change(model: &Model, step: Step, is_bypassing: bool) -> Option<Change> {
     let inode = |path| place(model, path).and_then(|(parent, name)| model.lookup(parent, &name).ok());
     let file = |path| inode(path).filter(|&id| model.get(id).body.kind() == Kind::File);
     Some(match step {
@@ -292,7 +292,7 @@ fn change(model: &Model, step: Step, is_direct: bool) -> Option<Change> {
         }
         Step::Write(path, offset, len) => {
             let bytes = Arc::new((0..len).map(|at| 1 + (at % 251) as u8).collect());
-            Change::Write { file: file(path)?, offset, bytes, direct: is_direct }
+            Change::Write { file: file(path)?, offset, bytes, bypasses: is_bypassing }
         }
         Step::SetSize(path, size) => Change::SetSize { file: file(path)?, size },
         Step::SetMode(path) => Change::SetMode { inode: inode(path)?, mode: 0o4751 },

@@ -1,4 +1,4 @@
-//! What a file may be after a crash beside what programs see, because of what was written to it directly: each page as a whole what it
+//! What a file may be after a crash beside what programs see, because of its bypassed pages: each page as a whole what it
 //! was or what it became, and the file ending before any page that it grew with.
 
 use device::BLOCK_BYTES;
@@ -32,14 +32,14 @@ fn page_bytes(page: u64) -> Range<usize> {
     start..start + BLOCK_BYTES
 }
 
-/// Whether a write goes to the store directly, where that is switched on.
-pub(crate) fn goes_directly(offset: u64, len: u64, size: u64) -> bool {
+/// Whether a write bypasses the buffer, where that is switched on.
+pub(crate) fn bypasses_buffer(offset: u64, len: u64, size: u64) -> bool {
     let is_whole = |at: u64| at.is_multiple_of(BLOCK_BYTES as u64);
     len > 0 && is_whole(offset | len) && offset <= size && (offset + len <= size || is_whole(size))
 }
 
 impl Loose {
-    /// The bytes of a range were written directly by change `number`, over `content`.
+    /// The bytes of a range bypassed the buffer by change `number`, over `content`.
     pub(crate) fn write(&mut self, content: &[u8], range: Range<u64>, number: u64) {
         for page in pages_of(range) {
             if page as usize * BLOCK_BYTES >= content.len() {
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn writes_go_directly_within_a_file_or_from_its_end_on() {
-        let goes = |offset, len, size| goes_directly(offset, len, size);
+        let goes = |offset, len, size| bypasses_buffer(offset, len, size);
         assert!(
             goes(0, PAGE, 0)
                 && goes(PAGE, PAGE, 2 * PAGE)

@@ -1,7 +1,7 @@
 //! The plain model of a file system: what the stack must look like from above. Owned by the oracle; not clever.
 
 use super::change::{Change, Refusal};
-use super::loose::{Loose, goes_directly};
+use super::loose::{Loose, bypasses_buffer};
 use fs::{Allocate, Attributes, Caller, IfExists, Ino, Kind, Size};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,8 +25,8 @@ impl Id {
 pub(crate) struct Model {
     pub(crate) inodes: BTreeMap<Id, Inode>,
     next: Id,
-    /// Whether whole pages that are written to files may go to the store directly.
-    pub(crate) direct: bool,
+    /// Whether whole pages that are written to files may bypass the buffer.
+    pub(crate) bypasses: bool,
     /// The number of the next change.
     pub(crate) number: u64,
 }
@@ -172,7 +172,7 @@ impl Model {
         let body = Body::Directory { parent: Id::ROOT, names: BTreeMap::new() };
         let mut root = Inode::new(body, 0o755, None);
         root.ino = Some(Ino::ROOT);
-        Model { inodes: BTreeMap::from([(Id::ROOT, root)]), next: Id(2), direct: false, number: 0 }
+        Model { inodes: BTreeMap::from([(Id::ROOT, root)]), next: Id(2), bypasses: false, number: 0 }
     }
 
     pub(crate) fn get(&self, id: Id) -> &Inode {
@@ -261,10 +261,11 @@ impl Model {
                 }
             }
             Change::Exchange { one, other } => self.exchange(one, other, now)?,
-            Change::Write { file, offset, bytes, direct } => {
+            Change::Write { file, offset, bytes, bypasses } => {
                 let size = self.get(*file).content().len() as u64;
-                let is_direct = self.direct && *direct && goes_directly(*offset, bytes.len() as u64, size);
-                self.write(*file, *offset, bytes, is_direct, now)?;
+                let is_bypassing =
+                    self.bypasses && *bypasses && bypasses_buffer(*offset, bytes.len() as u64, size);
+                self.write(*file, *offset, bytes, is_bypassing, now)?;
             }
             Change::SetSize { file, size } => self.set_size(*file, *size, now)?,
             Change::Allocate { file, what, offset, len, size } => {
@@ -500,13 +501,13 @@ impl Model {
         file: Id,
         offset: u64,
         bytes: &[u8],
-        is_direct: bool,
+        is_bypassing: bool,
         now: Option<i64>,
     ) -> Result<(), Refusal> {
         let (range, number) = (offset..offset + bytes.len() as u64, self.number);
         self.content_mut(file)?;
         let inode = self.get_mut(file);
-        match (is_direct, &inode.body) {
+        match (is_bypassing, &inode.body) {
             (true, Body::File(content)) => inode.loose.write(content, range, number),
             _ => inode.loose.settle(range),
         }
@@ -567,7 +568,7 @@ mod tests {
         let mut model = Model::new();
         let file = make(&mut model, Id::ROOT, b"file", Kind::File);
         model
-            .apply(&Change::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]), direct: false }, None)
+            .apply(&Change::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]), bypasses: false }, None)
             .expect("a file");
         assert_eq!(model.get(file).content(), [0, 0, 0, 7, 7]);
         model.apply(&Change::SetSize { file, size: 4 }, None).expect("a file");
@@ -581,7 +582,7 @@ mod tests {
         let file = make(&mut model, Id::ROOT, b"file", Kind::File);
         model.apply(&Change::Unlink { parent: Id::ROOT, name: b"file".to_vec() }, None).expect("it exists");
         model
-            .apply(&Change::Write { file, offset: 0, bytes: Arc::new(vec![1]), direct: false }, None)
+            .apply(&Change::Write { file, offset: 0, bytes: Arc::new(vec![1]), bypasses: false }, None)
             .expect("still there");
         model.drop_nameless();
         assert!(!model.inodes.contains_key(&file));

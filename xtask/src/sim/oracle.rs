@@ -84,14 +84,14 @@ impl Oracle {
     pub(crate) fn as_of_now(&self) -> Oracle {
         let mut now = self.now.clone();
         now.settle_before(u64::MAX);
-        now.direct = false;
+        now.bypasses = false;
         Oracle::of(now)
     }
 
-    /// Whole pages that are written may go to the store directly from now on. All before is durable.
-    pub(crate) fn allow_direct(&mut self) {
+    /// Whole pages that are written may bypass the buffer from now on. All before is durable.
+    pub(crate) fn allow_bypassing(&mut self) {
         assert!(self.since.is_empty(), "what comes before was made under another rule");
-        (self.now.direct, self.durable.direct) = (true, true);
+        (self.now.bypasses, self.durable.bypasses) = (true, true);
     }
 
     /// From now on, what takes effect may be in a copy, too.
@@ -419,7 +419,7 @@ mod tests {
     }
 
     fn write(file: Id, offset: u64, byte: u8) -> Change {
-        Change::Write { file, offset, bytes: Arc::new(vec![byte]), direct: false }
+        Change::Write { file, offset, bytes: Arc::new(vec![byte]), bypasses: false }
     }
 
     /// An oracle that saw a file made, synced, and two bytes written to it.

@@ -95,16 +95,16 @@ pub(crate) enum Plant {
     FoldWithoutDeltas,
     /// A delta is stored over what a cut takes away.
     DeltaOverCut,
-    /// A file gets a name before what was written to it directly.
+    /// A file gets a name before its bypassed pages.
     NameBeforeBytes,
-    /// Pages are cloned before what was written to them directly.
+    /// Pages are cloned before their bypassed bytes are logged or stored.
     CloneBeforeBytes,
-    /// A part of a page that was written directly is logged without the rest.
+    /// A part of a page that bypassed the buffer is logged without the rest.
     PartBeforeWhole,
-    /// A sync of a file does without what was written to it directly.
+    /// A sync of a file does without its bypassed pages.
     SyncWithoutBytes,
-    /// Recovery lays older changes over what was written directly since.
-    OlderOverDirect,
+    /// Recovery lays older changes over what bypassed the buffer since.
+    OlderOverBypassed,
     /// A bypassed page that the store does not have after a commit interval is not logged.
     OverdueNotLogged,
     /// An end of a mount does not log bypassed pages that it could not store.
@@ -185,7 +185,7 @@ impl Plant {
             Plant::CloneBeforeBytes => Some(cache::PlantedBug::CloneBeforeBytes),
             Plant::PartBeforeWhole => Some(cache::PlantedBug::PartBeforeWhole),
             Plant::SyncWithoutBytes => Some(cache::PlantedBug::SyncWithoutBytes),
-            Plant::OlderOverDirect => Some(cache::PlantedBug::OlderOverDirect),
+            Plant::OlderOverBypassed => Some(cache::PlantedBug::OlderOverBypassed),
             Plant::OverdueNotLogged => Some(cache::PlantedBug::OverdueNotLogged),
             Plant::EndWithoutCommit => Some(cache::PlantedBug::EndWithoutCommit),
             _ => None,

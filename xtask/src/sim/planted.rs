@@ -62,7 +62,7 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::CloneBeforeBytes, 300_000),
     (Plant::PartBeforeWhole, 300_000),
     (Plant::SyncWithoutBytes, 300_000),
-    (Plant::OlderOverDirect, 300_000),
+    (Plant::OlderOverBypassed, 300_000),
     (Plant::OverdueNotLogged, 300_000),
     (Plant::EndWithoutCommit, 1_000_000),
     (Plant::VolumeNumberUsedAgain, 2_000_000),

@@ -172,26 +172,26 @@ impl Run {
             media,
             random,
         };
-        run.may_write_directly();
+        run.may_bypass();
         Ok(run)
     }
 
-    /// What is written in this life may go to the store directly, or not.
-    fn may_write_directly(&mut self) {
-        self.oracle.allow_direct();
-        self.workload.set_direct(self.media.settings.bypass_after < u64::MAX);
+    /// What is written in this life may bypass the buffer, or not.
+    fn may_bypass(&mut self) {
+        self.oracle.allow_bypassing();
+        self.workload.set_bypassing(self.media.settings.bypass_after < u64::MAX);
     }
 
-    /// Another order may count from now on. One in which pages are written directly does so between requests only: of one that has begun
+    /// Another order may count from now on. One in which pages bypass the buffer does so between requests only: of one that has begun
     /// its answer would not tell which counted.
     pub(crate) fn switch_order(&mut self) {
         let Some(after) = self.media.draw_order() else { return };
-        let is_direct = after < u64::MAX;
+        let is_bypassing = after < u64::MAX;
         let all_idle = self.clients.idle().len() == self.clients.len() && !self.media.meanwhile.waits();
-        if !is_direct || all_idle {
+        if !is_bypassing || all_idle {
             self.stack().cache.set_bypass_after(after);
-            self.workload.set_direct(is_direct);
-            self.media.log.event(|| format!("=== pages are written directly: {is_direct}"), &[after]);
+            self.workload.set_bypassing(is_bypassing);
+            self.media.log.event(|| format!("=== pages bypass the buffer: {is_bypassing}"), &[after]);
         }
     }
 
@@ -201,7 +201,7 @@ impl Run {
 
     /// Draws how long the stack lives now, so that the wanted crashes spread over the wanted operations.
     pub(crate) fn new_life(&mut self) {
-        self.may_write_directly();
+        self.may_bypass();
         let operations = self.options.operations.saturating_sub(self.counts.operations);
         let crashes = self.options.crashes.saturating_sub(self.counts.crashes());
         let length = match crashes {

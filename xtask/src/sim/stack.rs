@@ -33,7 +33,7 @@ const STORE_HEADER: Range<u64> = 1..3;
 const BUFFER_HEADER: Range<u64> = 1..3;
 /// What makes one run in eight have a store that is a sparse file, of which a quarter gets no space.
 const SPARSE: u64 = 0x5ba2_5e00;
-/// And those in which whole pages may be written directly.
+/// And those in which whole pages may bypass the buffer.
 const DIRECT: u64 = 0xd12e_c700;
 /// Half of which change the order while a life goes on, after one turn in so many.
 const SWITCHES: u64 = 0x54a1_7c00;
@@ -60,8 +60,8 @@ pub(crate) struct Media {
     pub(crate) meanwhile: Arc<Meanwhile>,
     /// What the next open is given.
     pub(crate) settings: Settings,
-    /// Decides whether whole pages are written directly in a life, if they ever are in this run.
-    direct: Option<Random>,
+    /// Decides whether whole pages bypass the buffer in a life, if they ever do in this run.
+    bypass: Option<Random>,
     /// Whether the order changes while a life goes on.
     switches_order: bool,
     segment_blocks: u32,
@@ -114,7 +114,7 @@ impl Media {
             log: Log::new(options.verbose),
             meanwhile: Arc::default(),
             settings: Settings::default(),
-            direct: Random::new(options.seed ^ DIRECT).once_in(2).then(|| Random::new(seed ^ DIRECT)),
+            bypass: Random::new(options.seed ^ DIRECT).once_in(2).then(|| Random::new(seed ^ DIRECT)),
             switches_order: Random::new(options.seed ^ SWITCHES).once_in(2),
             segment_blocks,
             nodes_max,
@@ -141,16 +141,16 @@ impl Media {
     /// Draws the limits of the next life.
     pub(crate) fn draw_settings(&mut self, random: &mut Random) {
         self.settings = draw_settings(random);
-        if let Some(direct) = &mut self.direct {
-            self.settings.bypass_after = direct.pick(&[u64::MAX, 0, 0, 0, 8192]);
-            self.settings.sync_logs_max = direct.pick(&[u64::MAX, 0, 8192]);
+        if let Some(bypass) = &mut self.bypass {
+            self.settings.bypass_after = bypass.pick(&[u64::MAX, 0, 0, 0, 8192]);
+            self.settings.sync_logs_max = bypass.pick(&[u64::MAX, 0, 8192]);
         }
     }
 
-    /// Draws whether the order changes now, and from where on it then lets streams go directly.
+    /// Draws whether the order changes now, and from where on it then lets streams bypass the buffer.
     pub(crate) fn draw_order(&mut self) -> Option<u64> {
-        let direct = self.direct.as_mut().filter(|_| self.switches_order)?;
-        direct.once_in(ORDER_SWITCHED_ONE_IN).then(|| direct.pick(&[u64::MAX, 0, 8192]))
+        let bypass = self.bypass.as_mut().filter(|_| self.switches_order)?;
+        bypass.once_in(ORDER_SWITCHED_ONE_IN).then(|| bypass.pick(&[u64::MAX, 0, 8192]))
     }
 
     /// Copies of the disks as they are, on their own power.

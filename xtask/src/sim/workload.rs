@@ -90,7 +90,7 @@ pub(crate) struct Workload {
     mood: Mood,
     /// Where the last read ended: the next may go on there, and has pages fetched ahead.
     read_until: Option<(Id, u64)>,
-    /// Where whole pages go to the store directly, they are written more often; drawn from this.
+    /// Where whole pages bypass the buffer, they are written more often; drawn from this.
     whole_pages: Option<Random>,
 }
 
@@ -139,9 +139,9 @@ impl Workload {
         Workload { random, temper, freeing: 0, mood, read_until: None, whole_pages: None }
     }
 
-    /// Whether whole pages go to the store directly from now on.
-    pub(crate) fn set_direct(&mut self, direct: bool) {
-        self.whole_pages = direct.then(|| self.random.clone());
+    /// Whether whole pages bypass the buffer from now on.
+    pub(crate) fn set_bypassing(&mut self, bypasses: bool) {
+        self.whole_pages = bypasses.then(|| self.random.clone());
     }
 
     fn bytes_max(&self) -> u64 {
@@ -249,7 +249,7 @@ impl Workload {
             false => (offset, len),
         };
         let bytes = Arc::new(self.bytes(len));
-        Request::Change(Change::Write { file, offset, bytes, direct: self.whole_pages.is_some() })
+        Request::Change(Change::Write { file, offset, bytes, bypasses: self.whole_pages.is_some() })
     }
 
     fn bytes(&mut self, len: u64) -> Vec<u8> {

@@ -47,7 +47,7 @@ impl Objects {
 
     fn apply(&mut self, change: &Change<'_>) {
         match *change {
-            Change::Write { object, offset, bytes } | Change::WriteDirect { object, offset, bytes, .. } => {
+            Change::Write { object, offset, bytes } | Change::BypassWrite { object, offset, bytes, .. } => {
                 self.write(object, offset, bytes);
             }
             Change::Settle { .. } => {}

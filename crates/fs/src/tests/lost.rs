@@ -160,7 +160,7 @@ fn a_volume_that_holds_no_file_system_keeps_what_was_lost_in_it() {
     let new = NewVolume { name: "work", mode: VolumeMode::Writable, created: 0 };
     let work = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
     let stream =
-        cache::Change::WriteDirect { object: work.object(2, 1), offset: 0, bytes: &[7; STREAM], grows: true };
+        cache::Change::BypassWrite { object: work.object(2, 1), offset: 0, bytes: &[7; STREAM], grows: true };
     let magic = cache::Change::Write { object: work.object(0, 0), offset: 0, bytes: b"another " };
     let changes = [stream, magic];
     let reservation = wait(&cache, |done| {

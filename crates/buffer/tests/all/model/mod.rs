@@ -19,7 +19,7 @@ pub enum Owned {
     Delete(ObjectId),
     Clone(Transfer),
     Move(Transfer),
-    Direct(ObjectId, u64, u64, bool),
+    Bypassed(ObjectId, u64, u64, bool),
 }
 
 impl Owned {
@@ -33,7 +33,7 @@ impl Owned {
             Record::Delete { object } => Owned::Delete(object),
             Record::Clone(transfer) => Owned::Clone(transfer),
             Record::Move(transfer) => Owned::Move(transfer),
-            Record::Direct { object, from, to, grows } => Owned::Direct(object, from.0, to.0, grows),
+            Record::Bypassed { object, from, to, grows } => Owned::Bypassed(object, from.0, to.0, grows),
         }
     }
 
@@ -47,8 +47,8 @@ impl Owned {
             Owned::Delete(object) => Record::Delete { object },
             Owned::Clone(transfer) => Record::Clone(transfer),
             Owned::Move(transfer) => Record::Move(transfer),
-            Owned::Direct(object, from, to, grows) => {
-                Record::Direct { object, from: PageNo(from), to: PageNo(to), grows }
+            Owned::Bypassed(object, from, to, grows) => {
+                Record::Bypassed { object, from: PageNo(from), to: PageNo(to), grows }
             }
         }
     }
@@ -90,7 +90,7 @@ pub fn random_record(random: &mut Random) -> Owned {
         3 => Owned::Clone(random_transfer(object, random)),
         4 => Owned::Move(random_transfer(object, random)),
         5 if random.once_in(4) => {
-            Owned::Direct(object, page, page + 1 + random.below(300), random.once_in(2))
+            Owned::Bypassed(object, page, page + 1 + random.below(300), random.once_in(2))
         }
         _ => {
             let byte = random.next_u64() as u8;

@@ -87,7 +87,7 @@ pub enum What {
 pub enum Path {
     Logged,
     /// To the store, but where there was no space for that.
-    MaybeDirect,
+    MaybeBypassing,
 }
 
 #[derive(Debug, Clone, Copy)]

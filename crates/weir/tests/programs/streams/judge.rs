@@ -1,4 +1,4 @@
-//! Compares what is there with what semantics.md promises: a prefix of all steps, but for pages that may have gone directly.
+//! Compares what is there with what semantics.md promises: a prefix of all steps, but for pages that may have bypassed the buffer.
 
 use crate::streams::content::{Content, PAGE_BYTES, describe};
 use crate::streams::history::{Event, FileHistory, History, Known, NAMES, NEVER, Names, Path, Tick};
@@ -14,7 +14,7 @@ const READ_PAGES: u64 = 256;
 /// What is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
-    /// A volume after a crash: pages that went directly may be missing.
+    /// A volume after a crash: pages that bypassed the buffer may be missing.
     Crash,
     /// A clone, which has everything as of one moment.
     Clone,
@@ -66,9 +66,9 @@ impl Moments {
 /// What only streams may do.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
-    /// Pages that went directly.
-    pub direct: u64,
-    /// Pages that are older than a write which may have gone directly.
+    /// Pages that bypassed the buffer.
+    pub bypassed: u64,
+    /// Pages that are older than a write which may have bypassed the buffer.
     pub old_pages: u64,
     /// Files that end before a page which is missing.
     pub cut_files: u64,
@@ -76,7 +76,7 @@ pub struct Seen {
 
 impl Seen {
     pub fn add(&mut self, more: Seen) {
-        self.direct += more.direct;
+        self.bypassed += more.bypassed;
         self.old_pages += more.old_pages;
         self.cut_files += more.cut_files;
     }
@@ -231,7 +231,7 @@ impl FileJudge<'_> {
         if self.after == After::Crash && found.is_multiple_of(PAGE) {
             let events = self.past.pages.get((found / PAGE) as usize).map_or(&[][..], |events| events);
             for (index, next) in events.iter().enumerate().skip(1) {
-                if events[index - 1].content == Content::Absent && next.path == Path::MaybeDirect {
+                if events[index - 1].content == Content::Absent && next.path == Path::MaybeBypassing {
                     fits.push(Steps { least: next.steps, most: self.most_without(&events[index..]) });
                 }
             }

@@ -34,7 +34,7 @@ impl World {
 pub struct Shape {
     /// Pages of a file at most.
     pub pages_max: u64,
-    /// Where streams begin to go directly; `None` where nothing does.
+    /// Where streams begin to bypass the buffer; `None` where nothing does.
     pub bypass_after: Option<u64>,
 }
 
@@ -342,7 +342,7 @@ impl Writer {
         self.streams.insert(file, (next, in_order));
         let size = self.sizes[&file];
         let fits = offset <= size && (offset + len <= size || size.is_multiple_of(PAGE));
-        if in_order > after && fits { Path::MaybeDirect } else { Path::Logged }
+        if in_order > after && fits { Path::MaybeBypassing } else { Path::Logged }
     }
 
     fn sync(&mut self, world: &World, open: &mut Open) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Pages that are written directly: what the log says of them, and what a start makes of that.
+//! Pages that bypass the buffer: what the log says of them, and what a start makes of that.
 
 mod common;
 
@@ -16,9 +16,9 @@ const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
 const COPY: ObjectId = VolumeId::MAIN.object(6, 1);
 const PAGE: u64 = BLOCK_BYTES as u64;
 
-fn write_directly(machine: &Machine, cache: &Cache, pages: std::ops::Range<u64>, byte: u8, grows: bool) {
+fn write_bypassing(machine: &Machine, cache: &Cache, pages: std::ops::Range<u64>, byte: u8, grows: bool) {
     let bytes = vec![byte; ((pages.end - pages.start) * PAGE) as usize];
-    let change = Change::WriteDirect { object: FILE, offset: pages.start * PAGE, bytes: &bytes, grows };
+    let change = Change::BypassWrite { object: FILE, offset: pages.start * PAGE, bytes: &bytes, grows };
     machine.apply(cache, &[change]).expect("space");
 }
 
@@ -44,7 +44,7 @@ fn what_is_not_stored_at_a_crash_is_what_it_was_and_stays_so_under_what_is_writt
     let cache = machine.open();
     machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
     machine.sync(&cache).expect("a buffer that works");
-    write_directly(&machine, &cache, 0..1, 2, false);
+    write_bypassing(&machine, &cache, 0..1, 2, false);
     commit(&machine, &cache);
     assert_eq!(cache.status().counters.pages_bypassed, 1);
     let cache = crash(&machine, cache);
@@ -63,7 +63,7 @@ fn older_records_are_not_laid_over_what_was_stored_since() {
     machine.write(&cache, COPY, 0, &[1; 100]).expect("space");
     machine.write(&cache, FILE, 0, &[1; 100]).expect("space");
     machine.sync(&cache).expect("a buffer that works");
-    write_directly(&machine, &cache, 0..40, 2, false);
+    write_bypassing(&machine, &cache, 0..40, 2, false);
     cache.step(Task::WriteBack);
     assert_eq!(cache.status().counters.pages_stored, 40);
     assert_eq!(cache.status().dirty_pages, 1, "that the log is needed for");
@@ -75,7 +75,7 @@ fn older_records_are_not_laid_over_what_was_stored_since() {
 fn a_sync_of_an_object_logs_its_own_pages_and_nobody_else_s() {
     let machine = Machine::new(3);
     let cache = machine.open();
-    write_directly(&machine, &cache, 0..2, 2, false);
+    write_bypassing(&machine, &cache, 0..2, 2, false);
     machine.wait(&cache, |then| cache.sync_object(COPY, then)).expect("a buffer that works");
     assert_eq!(cache.status().counters.pages_logged_late, 0);
     machine.wait(&cache, |then| cache.sync_object(FILE, then)).expect("a buffer that works");
@@ -90,7 +90,7 @@ fn a_clone_and_a_new_name_come_after_what_was_written_before_them() {
     for (change, logged) in [(Change::Clone { transfer }, 2), (Change::Settle { object: FILE }, 4)] {
         let machine = Machine::new(6);
         let cache = machine.open();
-        write_directly(&machine, &cache, 0..4, 2, false);
+        write_bypassing(&machine, &cache, 0..4, 2, false);
         // A transaction that only settles leaves no trace itself.
         let name = Change::Write { object: VolumeId::MAIN.object(0, 0), offset: 0, bytes: b"name" };
         machine.apply(&cache, &[change, name]).expect("space");
@@ -106,7 +106,7 @@ fn a_clone_and_a_new_name_come_after_what_was_written_before_them() {
 fn an_object_is_lost_from_the_first_page_on_that_it_grew_with_and_the_store_lacks_until_that_is_forgotten() {
     let machine = Machine::new(4);
     let cache = machine.open();
-    write_directly(&machine, &cache, 0..3, 2, true);
+    write_bypassing(&machine, &cache, 0..3, 2, true);
     // A part of one: all of it is logged.
     machine.write(&cache, FILE, 0, &[3; 100]).expect("space");
     commit(&machine, &cache);
@@ -133,7 +133,7 @@ fn what_was_logged_again_beside_a_clone_says_nothing_of_what_came_after_it() {
     machine.apply(&cache, &[Change::Clone { transfer }]).expect("space");
     let cloned = cache.status().applied;
     machine.write(&cache, FILE, 0, &[3; 50]).expect("space");
-    write_directly(&machine, &cache, 0..1, 4, true);
+    write_bypassing(&machine, &cache, 0..1, 4, true);
     // As where the clone cannot be stored for long.
     let beside = Record::Write { object: FILE, page: PageNo(0), start: 0, bytes: &[1; 100] };
     cache.buffer().append_merged(cloned, &[Record::Clone(transfer), beside]).expect("space");
@@ -152,7 +152,7 @@ fn a_stream_that_never_ends_does_not_keep_others_from_being_written_back() {
     let mut steps = 0;
     while cache.status().dirty_age >= Settings::default().dirty_age_max {
         // As many as make the next step be of them.
-        write_directly(&machine, &cache, 0..40, 2, false);
+        write_bypassing(&machine, &cache, 0..40, 2, false);
         cache.step(Task::WriteBack);
         steps += 1;
         assert!(steps < 10, "{:?}", cache.status());
@@ -175,14 +175,14 @@ fn a_file_that_grows_and_grows_does_not_keep_a_sync_of_another_waiting() {
     let (mut next, bytes) = (0, vec![7; 256 * BLOCK_BYTES]);
     // As much as may be under way, which is several steps of write-back.
     let mut grow = || loop {
-        let change = Change::WriteDirect { object: COPY, offset: next * PAGE, bytes: &bytes, grows: true };
+        let change = Change::BypassWrite { object: COPY, offset: next * PAGE, bytes: &bytes, grows: true };
         let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&[change])) else { break };
         cache.apply(&mut reservation, &[change]).expect("space");
         next += 256;
     };
     grow();
     cache.step(Task::WriteBack);
-    write_directly(&machine, &cache, 0..32, 2, false);
+    write_bypassing(&machine, &cache, 0..32, 2, false);
     let synced = Arc::new(AtomicBool::new(false));
     let told = synced.clone();
     cache.sync_object(FILE, Box::new(move |_| told.store(true, Ordering::Relaxed)));
@@ -203,7 +203,7 @@ fn what_entered_before_nothing_is_written_directly_any_more_is_logged() {
     let machine = Machine::new(14);
     let cache = machine.open();
     machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
-    let change = Change::WriteDirect { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+    let change = Change::BypassWrite { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
     let mut entered = cache.admit_at_once(Cost::of(&[change])).expect("a store that works").expect("space");
     cache.set_bypass_after(u64::MAX);
     machine.sync(&cache).expect("a buffer that works");

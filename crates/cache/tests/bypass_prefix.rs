@@ -1,5 +1,5 @@
-//! Random transactions, some of them direct, with requests in the middle of the store's work, on a machine that loses power: what is
-//! found afterwards is what a prefix left, but for pages that were written directly and not synced, each of which is as a whole what it
+//! Random transactions, some of them bypassing, with requests in the middle of the store's work, on a machine that loses power: what is
+//! found afterwards is what a prefix left, but for pages that bypassed the buffer and were not synced, each of which is as a whole what it
 //! was or became.
 
 mod common;
@@ -151,7 +151,7 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
                 state.older.push((state.now, number));
                 state.now = [value; 2];
             }
-            Change::WriteDirect { object: object(of), offset, bytes: &whole, grows: false }
+            Change::BypassWrite { object: object(of), offset, bytes: &whole, grows: false }
         }
         15..17 => {
             (page..page + count).for_each(|page| drop(settled(of, page, [0; 2])));

@@ -1,4 +1,4 @@
-//! Pages that were written directly: memory has their bytes, the buffer only a record that names them, and the store gets them soon.
+//! Pages that bypassed the buffer: memory has their bytes, the buffer only a record that names them, and the store gets them soon.
 //!
 //! The buffer keeps space in which each of them can be logged after all, at any moment and without waiting: as a merged transaction
 //! of the whole page, under the LSN that it has. So whatever must not come before such a page in the one order (a part of it that is
@@ -77,7 +77,7 @@ pub(crate) fn log(
     for key in keys {
         let Some(entry) = pages.get(&key).filter(|entry| entry.is_unlogged()) else { continue };
         let (Body::Whole(bytes), Some(newest)) = (entry.body(), entry.newest()) else {
-            unreachable!("a page that was written directly is whole and not stored");
+            unreachable!("a page that bypassed the buffer is whole and not stored");
         };
         let record = Record::Write { object: key.object, page: key.page, start: 0, bytes: &bytes.0 };
         logged.group = Some(buffer.append_merged(newest, &[record])?);

@@ -1,4 +1,4 @@
-//! Pages that are written directly, where media fail, are put back or stand still, or where others stream.
+//! Pages that bypass the buffer, where media fail, are put back or stand still, or where others stream.
 
 mod common;
 
@@ -57,8 +57,8 @@ fn steps(machine: &Machine, cache: &Cache, count: usize) {
     }
 }
 
-fn direct(object: ObjectId, from: u64, bytes: &[u8]) -> Change<'_> {
-    Change::WriteDirect { object, offset: from * PAGE, bytes, grows: false }
+fn bypassing(object: ObjectId, from: u64, bytes: &[u8]) -> Change<'_> {
+    Change::BypassWrite { object, offset: from * PAGE, bytes, grows: false }
 }
 
 fn stuck_sync(with_clone: bool) -> bool {
@@ -70,7 +70,7 @@ fn stuck_sync(with_clone: bool) -> bool {
     if with_clone {
         machine.apply(&cache, &[Change::Clone { transfer: Transfer::whole(OTHER, COPY) }]).expect("space");
     }
-    machine.apply(&cache, &[direct(FILE, 0, &[2; 4 * BLOCK_BYTES])]).expect("space");
+    machine.apply(&cache, &[bypassing(FILE, 0, &[2; 4 * BLOCK_BYTES])]).expect("space");
     let synced = ask(|then| cache.sync_object(FILE, then));
     steps(&machine, &cache, 60_000);
     is_answered(&synced)
@@ -100,13 +100,13 @@ fn a_sync_that_waits_for_the_store_is_not_answered_by_an_older_state_of_its_page
     let cache =
         Cache::open(store, machine.buffer.clone(), machine.clock.clone(), settings).expect("sound media");
     // So many that they are stored at once.
-    machine.apply(&cache, &[direct(FILE, 0, &[1; 256 * BLOCK_BYTES])]).expect("space");
+    machine.apply(&cache, &[bypassing(FILE, 0, &[1; 256 * BLOCK_BYTES])]).expect("space");
     // While that is done, a page is written again, and the file synced.
     let synced: Answer<()> = Arc::default();
     let (writer, answer, mut is_first) = (cache.clone(), synced.clone(), true);
     slow.meanwhile(move || {
         if std::mem::take(&mut is_first) {
-            let change = [direct(FILE, 0, &[2; BLOCK_BYTES])];
+            let change = [bypassing(FILE, 0, &[2; BLOCK_BYTES])];
             let mut reservation = writer.admit_at_once(Cost::of(&change)).expect("sound").expect("space");
             writer.apply(&mut reservation, &change).expect("sensible");
             let answer = answer.clone();
@@ -133,7 +133,7 @@ fn a_sync_is_answered_when_somebody_else_logs_or_cuts_what_it_waits_for() {
     for change in [part, cut] {
         let machine = Machine::new(1);
         let cache = open(&machine);
-        machine.apply(&cache, &[direct(FILE, 0, &[2; BLOCK_BYTES])]).expect("space");
+        machine.apply(&cache, &[bypassing(FILE, 0, &[2; BLOCK_BYTES])]).expect("space");
         let synced = ask(|then| cache.sync_object(FILE, then));
         machine.apply(&cache, &[change]).expect("space");
         steps(&machine, &cache, 100);
@@ -142,7 +142,7 @@ fn a_sync_is_answered_when_somebody_else_logs_or_cuts_what_it_waits_for() {
 }
 
 #[test]
-fn a_direct_write_that_finds_no_space_beside_others_is_told_where_a_clone_comes_first() {
+fn a_bypassing_write_that_finds_no_space_beside_others_is_told_where_a_clone_comes_first() {
     let machine = Machine::new(1);
     let cache = open(&machine);
     machine.write(&cache, OTHER, 0, &[1; BLOCK_BYTES]).expect("space");
@@ -150,8 +150,8 @@ fn a_direct_write_that_finds_no_space_beside_others_is_told_where_a_clone_comes_
     machine.store.set_faults(ALWAYS);
     machine.apply(&cache, &[Change::Clone { transfer: Transfer::whole(OTHER, COPY) }]).expect("space");
     let bytes = vec![2; 40 * BLOCK_BYTES];
-    machine.apply(&cache, &[direct(FILE, 0, &bytes)]).expect("space");
-    let change = [direct(FILE, 40, &bytes)];
+    machine.apply(&cache, &[bypassing(FILE, 0, &bytes)]).expect("space");
+    let change = [bypassing(FILE, 40, &bytes)];
     let admitted = ask(|then| cache.admit(Cost::of(&change), then));
     steps(&machine, &cache, 60_000);
     assert!(is_answered(&admitted), "{:?}", cache.status());
@@ -187,11 +187,11 @@ fn a_sync_of_what_a_stuck_clone_holds_back_is_answered_while_somebody_streams() 
     machine.store.damage(places_of(&machine, 0xab)[0], sim::Damage::Unreadable);
     let transfer = Transfer { from: source, first: PageNo(1), end: PageNo(4), to: COPY, at: PageNo(1) };
     machine.apply(&cache, &[Change::Clone { transfer }]).expect("space");
-    machine.apply(&cache, &[direct(COPY, 1, &[9; 2 * BLOCK_BYTES])]).expect("space");
+    machine.apply(&cache, &[bypassing(COPY, 1, &[9; 2 * BLOCK_BYTES])]).expect("space");
     let synced = ask(|then| cache.sync_object(COPY, then));
     for round in 0..4000 {
         let bytes = [4; 2 * BLOCK_BYTES];
-        let change = [direct(THIRD, 2 * (round % 100), &bytes)];
+        let change = [bypassing(THIRD, 2 * (round % 100), &bytes)];
         if let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&change)) {
             cache.apply(&mut reservation, &change).expect("space");
         }
@@ -207,7 +207,7 @@ fn a_sync_of_what_a_stuck_clone_holds_back_is_answered_while_somebody_streams() 
 fn a_sync_that_waits_for_the_store_is_told_when_the_buffer_fails_as_it_grows() {
     let machine = Machine::new(1);
     let cache = open(&machine);
-    machine.apply(&cache, &[direct(FILE, 0, &[2; 4 * BLOCK_BYTES])]).expect("space");
+    machine.apply(&cache, &[bypassing(FILE, 0, &[2; 4 * BLOCK_BYTES])]).expect("space");
     machine.wait(&cache, |then| cache.sync_logged(then)).expect("a buffer that works");
     let synced = ask(|then| cache.sync_object(FILE, then));
     assert!(!is_answered(&synced));
@@ -224,10 +224,10 @@ fn a_sync_that_waits_for_the_store_is_told_when_the_buffer_fails_as_it_grows() {
 }
 
 #[test]
-fn what_was_written_directly_is_durable_after_a_while() {
+fn what_bypassed_the_buffer_is_durable_after_a_while() {
     let machine = Machine::new(1);
     let cache = open(&machine);
-    machine.apply(&cache, &[direct(FILE, 0, &[2; 4 * BLOCK_BYTES])]).expect("space");
+    machine.apply(&cache, &[bypassing(FILE, 0, &[2; 4 * BLOCK_BYTES])]).expect("space");
     steps(&machine, &cache, 25_000);
     drop(cache);
     machine.crash();
@@ -263,7 +263,7 @@ fn a_store_whose_last_block_cannot_be_read_is_refused_where_a_sync_relied_on_it(
     machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
     cache.drain().expect("disks that work");
     let before = machine.store.written_blocks();
-    machine.apply(&cache, &[direct(FILE, 0, &[2; BLOCK_BYTES])]).expect("space");
+    machine.apply(&cache, &[bypassing(FILE, 0, &[2; BLOCK_BYTES])]).expect("space");
     machine.wait(&cache, |then| cache.sync_object(FILE, then)).expect("disks that work");
     assert_eq!(cache.status().counters.pages_logged_late, 0, "the store has it");
     std::mem::forget(cache);
@@ -284,7 +284,7 @@ fn a_store_that_was_put_back_is_refused_where_a_sync_relied_on_it() {
     machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
     cache.drain().expect("disks that work");
     let older = machine.store.fork(&machine.power, 9);
-    machine.apply(&cache, &[direct(FILE, 0, &[2; BLOCK_BYTES])]).expect("space");
+    machine.apply(&cache, &[bypassing(FILE, 0, &[2; BLOCK_BYTES])]).expect("space");
     machine.wait(&cache, |then| cache.sync_object(FILE, then)).expect("disks that work");
     std::mem::forget(cache);
     match found(&machine, older) {
@@ -304,7 +304,7 @@ fn a_store_whose_last_block_cannot_be_read_is_refused_where_a_later_record_relie
     machine.write(&cache, THIRD, 0, &[1; 100]).expect("space");
     machine.sync(&cache).expect("disks that work");
     let before = machine.store.written_blocks();
-    machine.apply(&cache, &[direct(FILE, 0, &[2; 40 * BLOCK_BYTES])]).expect("space");
+    machine.apply(&cache, &[bypassing(FILE, 0, &[2; 40 * BLOCK_BYTES])]).expect("space");
     cache.step(Task::WriteBack);
     assert_eq!(cache.status().counters.pages_stored, 40 + 1);
     machine.apply(&cache, &[Change::Write { object: FILE, offset: 0, bytes: &[3; 100] }]).expect("space");
@@ -325,7 +325,7 @@ fn a_start_asks_a_store_again_that_cannot_be_read_once() {
     machine.write(&cache, FILE, 0, &[7; BLOCK_BYTES]).expect("space");
     cache.drain().expect("disks that work");
     machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
-    machine.apply(&cache, &[direct(FILE, 0, &[2; BLOCK_BYTES])]).expect("space");
+    machine.apply(&cache, &[bypassing(FILE, 0, &[2; BLOCK_BYTES])]).expect("space");
     machine.wait(&cache, |then| cache.sync_logged(then)).expect("a buffer that works");
     drop(cache);
     machine.crash();
@@ -355,11 +355,11 @@ fn a_sync_is_told_when_the_buffer_has_failed_as_it_grew_and_somebody_wrote_befor
 }
 
 #[test]
-fn what_was_written_directly_can_be_logged_when_the_buffer_is_full() {
+fn what_bypassed_the_buffer_can_be_logged_when_the_buffer_is_full() {
     let machine = Machine::new(1);
     let cache = machine.open();
     let bytes = vec![2; 30 * BLOCK_BYTES];
-    machine.apply(&cache, &[direct(FILE, 0, &bytes)]).expect("space");
+    machine.apply(&cache, &[bypassing(FILE, 0, &bytes)]).expect("space");
     machine.wait(&cache, |then| cache.sync_logged(then)).expect("a buffer that works");
     // Others fill it, each with a commit of its own; nobody writes anything back.
     for page in 0.. {
@@ -387,7 +387,7 @@ fn what_is_lost_stays_so_while_the_log_goes_on_behind_it() {
     let cache = machine.open();
     let bytes = vec![2; 3 * BLOCK_BYTES];
     machine
-        .apply(&cache, &[Change::WriteDirect { object: FILE, offset: 0, bytes: &bytes, grows: true }])
+        .apply(&cache, &[Change::BypassWrite { object: FILE, offset: 0, bytes: &bytes, grows: true }])
         .expect("space");
     let done = ask(|then| cache.sync_logged(then));
     (0..4).for_each(|_| _ = cache.step(Task::Commit));
