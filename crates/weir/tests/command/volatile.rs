@@ -49,7 +49,7 @@ fn a_buffer_in_memory_is_refused_until_it_is_accepted_and_status_says_so() {
     let text = succeeds(weir().arg("status").arg(mounted.dir())).stdout;
     assert_says(
         &String::from_utf8_lossy(&text),
-        "VOLATILE   what is not stored, synced or not",
+        "VOLATILE   a power failure loses all changes that are not stored, synced or not",
     );
     mounted.unmount();
     let looking = sandbox.mount_with(&["--read-only"]);
