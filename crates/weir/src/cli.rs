@@ -423,7 +423,8 @@ pub(crate) enum VolumeCommand {
 /// Create a volume that is a copy of the mounted volume at this moment
 ///
 /// The copy has every write that completed before the command began, synced or not. It is a point in time: what a crash at one moment
-/// during the command would have left. The copy is durable when the command returns. Programs keep running.
+/// during the command would have left. It has no writes to memory mappings that were not written back yet (`msync` them first), and
+/// no deleted files that are still open. The copy is durable when the command returns. Programs keep running.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeCloneArgs {
     /// The directory on which the volume is mounted
@@ -448,7 +449,8 @@ pub(crate) struct VolumeListArgs {
 
 /// Delete a volume that is not mounted
 ///
-/// weir frees the blocks that the volume shares with no other volume in the background, a few at a time, and continues after a crash.
+/// You cannot delete the volume `main`. weir frees the blocks that the volume shares with no other volume in the background, a few at
+/// a time, and continues after a crash.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeDeleteArgs {
     /// The directory on which another volume of the store is mounted
@@ -491,7 +493,7 @@ pub(crate) struct CheckArgs {
     /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
-    /// First repair superblocks, each from the other one, reference counts, live block counts and both roots. Lost data stays lost
+    /// First repair the superblocks (one from the other), reference counts, live block counts and both roots. Lost data stays lost
     #[arg(long)]
     pub(crate) repair: bool,
 }

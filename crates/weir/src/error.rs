@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use store::StoreError;
 
-/// Why a command failed. The text says what and where, [`WeirError::help`] what to do next.
+/// Why a command failed. The text says what failed and where; [`WeirError::help`] gives the next step.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WeirError {
     #[error("{}: there is no store here", path.display())]
@@ -147,13 +147,13 @@ pub(crate) enum WeirError {
 }
 
 impl WeirError {
-    /// An I/O error with what was being done to what.
+    /// Adds to an I/O error the failed step and the path.
     pub(crate) fn io(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> WeirError {
         let path = path.into();
         move |source| WeirError::Io { doing, path, source }
     }
 
-    /// What the process ends with: see `weir --help`.
+    /// The exit code of the process, which `weir --help` documents.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             WeirError::CannotCheck { .. } => 2,
@@ -181,13 +181,13 @@ impl WeirError {
         }
     }
 
-    /// Whether what was given as the buffer is something else.
+    /// Whether the path given as the buffer holds no buffer, or the buffer of another store.
     pub(crate) fn is_of_another_buffer(&self) -> bool {
         let WeirError::Cache { source: CacheError::Buffer(error), .. } = self else { return false };
         matches!(error, BufferError::NotABuffer { .. } | BufferError::OtherStore { .. })
     }
 
-    /// The same, where somebody said that it is the buffer.
+    /// The error for a path that the user named as the buffer.
     pub(crate) fn not_its_buffer(&self) -> WeirError {
         WeirError::NotItsBuffer { why: self.to_string() }
     }
@@ -407,9 +407,7 @@ impl WeirError {
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Trace(error) => return error.help(),
             WeirError::Replay { help, .. } => return help.clone().map(Cow::from),
-            WeirError::ReplayFailed { .. } => {
-                "its own message is above; if there is none, `dmesg | tail` says whether memory ran out".into()
-            }
+            WeirError::ReplayFailed { .. } => "if no message is above, see `dmesg | tail`: memory may have run out".into(),
             WeirError::NotDrained { .. } => {
                 "synced data that is not in the store is in the buffer: keep the buffer, and run `weir mount` again when the devices \
                  of both work"
@@ -444,11 +442,12 @@ fn help_about_store(path: &Path, error: &StoreError) -> Option<Cow<'static, str>
     }
 }
 
-/// An error of a layer below, with `path`, unless it begins with that itself.
+/// The process whose mount namespace has the mount, in brackets; empty if it is this one's.
 fn of_process(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (in the mount namespace of process {pid})"))
 }
 
+/// The error of a lower layer, with `path` before it unless it begins with `path` already.
 fn about(path: &Path, error: &dyn Display) -> String {
     let (path, error) = (path.display().to_string(), error.to_string());
     if error.starts_with(&path) { error } else { format!("{path}: {error}") }
