@@ -100,7 +100,7 @@ pub(crate) fn line(report: &Value) -> String {
     let seconds = report["held_ms"].as_f64().unwrap_or(0.0) / 1e3;
     let cost = report["processor_seconds_per_million_requests"].as_f64().unwrap_or(0.0);
     format!(
-        "processors are kept awake while requests flow: for {seconds:.1} s, {cost:.1} processor seconds per million requests"
+        "processors are kept awake while requests arrive: for {seconds:.1} s, {cost:.1} processor seconds per million requests"
     )
 }
 
@@ -154,9 +154,9 @@ impl Keeper {
             let paused = match self.hold(&mut stolen) {
                 Ok(End::NoRequests) => continue,
                 Ok(End::Stolen) => {
-                    "others on this machine's hardware would pay (steal time); tried again soon"
+                    "the hypervisor gives the processors' time to other guests (steal time); weir tries again soon"
                 }
-                Ok(End::Battery) => "the machine runs on its battery; looked at again soon",
+                Ok(End::Battery) => "the machine runs on battery; weir tries again soon",
                 Err(error) => {
                     self.awake.told().off = Some(format!("the kernel refused: {error}"));
                     return;

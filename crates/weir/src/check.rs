@@ -74,7 +74,7 @@ fn print(findings: &Findings) {
     findings.help.iter().for_each(|what| println!("help         {what}"));
     match findings.count {
         0 => println!("clean"),
-        count => println!("{count} finding(s): copy what can still be read, and restore the rest"),
+        count => println!("{count} finding(s): copy the files that can still be read, and restore the rest"),
     }
 }
 
@@ -186,7 +186,7 @@ fn check_fs(cache: &Arc<Cache>, id: VolumeId, volume: &str, findings: &mut Findi
 fn describe(finding: &fs::Finding) -> String {
     match (&finding.path, finding.ino) {
         (Some(path), _) => format!("{path}: {}", finding.what),
-        (None, Some(ino)) => format!("inode {}, which no name leads to: {}", ino.0, finding.what),
+        (None, Some(ino)) => format!("inode {}, which has no name: {}", ino.0, finding.what),
         (None, None) => finding.what.clone(),
     }
 }

@@ -1,4 +1,4 @@
-//! What can be typed. The parser, the help and the man pages all come from here.
+//! The command line. The parser, the help texts and the man pages all come from these types.
 
 use crate::size::Size;
 use crate::trace::TraceArgs;
@@ -14,10 +14,11 @@ pub(crate) struct Cli {
 }
 
 const EXIT_CODES: &str = "\
-Results go to standard output, everything else to standard error.
-Sizes: K, M, G, T or KiB, MiB, GiB, TiB count by 1024; kB, MB, GB, TB by 1000.
-Exit codes: 0 done; 1 failed, and what failed is as it was (`check`: findings);
-2 the command line makes no sense (`check`: could not check).
+weir prints results to standard output, and everything else to standard error.
+Sizes: K, M, G, T and KiB, MiB, GiB, TiB are multiples of 1024; kB, MB, GB, TB of 1000.
+Exit codes: 0 done; 1 failed (`check`, `scrub`: findings); 2 wrong command line (`check`:
+could not check). A command that fails changes nothing, unless its error says otherwise
+or the daemon does not answer.
 
 A first session:
   weir format /var/lib/weir/demo
@@ -29,11 +30,11 @@ A first session:
 pub(crate) enum Command {
     Format(FormatArgs),
     Mount(MountArgs),
-    /// Unmount, write everything back, and wait until that is done
+    /// Unmount a store, write everything back, and wait until that is done
     #[command(visible_alias = "umount")]
     Unmount(DirArgs),
     Status(StatusArgs),
-    /// Make everything written so far durable, for all files
+    /// Make everything written so far durable, in all files
     Sync(DirArgs),
     Check(CheckArgs),
     Space(SpaceArgs),
@@ -50,14 +51,14 @@ pub(crate) enum Command {
     Man(DirArgs),
 }
 
-/// Make an empty store
+/// Create an empty store
 ///
-/// PATH is a directory, made if need be, that gets two files: `store`, sparse, and `buffer`, written in full so that
-/// a later sync never waits for the file system below to find space. Or PATH is a block device (or an existing file)
-/// that becomes the store; then --buffer is required.
+/// PATH is a directory, which weir creates if it does not exist. It gets two files: `store`, which is sparse, and `buffer`. weir
+/// writes all of `buffer` now, so that no later sync waits for the host file system to allocate space. Or PATH is a block device (or
+/// an existing file) that becomes the store; then --buffer is required.
 ///
-/// Refuses anything that is not blank, and a directory with other things in it, unless --force is given; and anything
-/// mounted, always. Files get the mode 0600: a store holds everybody's data. Block devices keep theirs.
+/// Without --force, weir refuses a device or file that is not blank, and a directory that holds other files. weir always refuses
+/// media that are mounted. New files get the mode 0600, because a store holds the data of all users. Block devices keep their mode.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -65,46 +66,48 @@ Examples:
   weir format --size 100GiB --buffer /dev/nvme0n1p3 /var/lib/weir/db
   weir format --buffer /dev/nvme0n1p3 /dev/vdb")]
 pub(crate) struct FormatArgs {
-    /// A directory to make, or a block device
+    /// The directory to create, or a block device
     pub(crate) path: PathBuf,
-    /// Where records wait until they are written back: a fast block device, or a file (made if need be)
+    /// The buffer, which keeps changes until they are written back: a fast block device, or a file (created if it does not exist)
     #[arg(long, value_name = "PATH")]
     pub(crate) buffer: Option<PathBuf>,
-    /// Size of the file `store`; a block device is used whole [default: 8GiB]
+    /// Size of the file `store`; weir uses a block device whole [default: 8GiB]
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) size: Option<Size>,
-    /// Size of a buffer file; a block device is used whole [default: 256MiB]
+    /// Size of a buffer file; weir uses a block device whole [default: 256MiB]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) buffer_size: Option<Size>,
-    /// Size of a segment, from 512KiB to 128MiB [default: store / 2048, within these]
+    /// Size of a segment, from 512KiB to 128MiB [default: 1/2048 of the store, within these limits]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) segment_size: Option<Size>,
-    /// Take the whole size of a store that is a file from its file system now, and keep it: writers never find that file system
-    /// full. Without it the file is sparse, and grows with what is in it
+    /// Allocate the whole store file now, so that writes never fail because the host file system is full
+    ///
+    /// weir keeps the space allocated. Without this option the file is sparse, and grows with the data in it.
     #[arg(long)]
     pub(crate) preallocate: bool,
-    /// Overwrite what is there
+    /// Overwrite existing data, and accept a directory that holds other files
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) buffer_medium: BufferMedium,
 }
 
-/// What is put up with in the medium of a buffer.
+/// The risks that a user accepts in the medium of a buffer.
 #[derive(Debug, Args)]
 pub(crate) struct BufferMedium {
-    /// Accept a buffer that loses with the power what was flushed to it: in memory (tmpfs, zram), on an overlay mounted `volatile`, or
-    /// without barriers above a disk with a cache. With the power goes everything that was not yet written back, synced or not; the
-    /// store then needs `weir replace-buffer --accept-loss`, and files written lately may be damaged
+    /// Accept a buffer that loses flushed data when the power fails
+    ///
+    /// Such a buffer is in memory (tmpfs, zram), on an overlay mounted `volatile`, or on a file system without barriers above a disk
+    /// with a cache. A power failure then loses every change that was not yet written back, synced or not. The store then needs
+    /// `weir replace-buffer --accept-loss`, and recently written files may be damaged.
     #[arg(long)]
     pub(crate) volatile_buffer: bool,
 }
 
-/// Mount a store; returns once it is ready
+/// Mount a store, and return once it is ready
 ///
-/// The daemon stays in the background until DIR is unmounted, by `weir unmount`,
-/// `umount`, or SIGTERM; it then writes everything back and exits. A dead mount of the same store on DIR, left by a daemon
-/// that was killed, is taken away.
+/// A daemon runs in the background until you unmount DIR with `weir unmount`, `umount` or SIGTERM. The daemon then writes everything
+/// back and exits. If an earlier daemon was killed and left a dead mount of the same store on DIR, weir removes that mount first.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -112,24 +115,25 @@ Examples:
   weir mount --allow-other --memory 4GiB /var/lib/weir/demo /mnt/demo
   weir mount /dev/vdb /mnt/db")]
 pub(crate) struct MountArgs {
-    /// The directory or device that was formatted
+    /// The directory or device that you formatted
     pub(crate) path: PathBuf,
-    /// An empty directory
+    /// The empty directory to mount on
     pub(crate) dir: PathBuf,
-    /// The buffer, where weir does not find it: in its last place, beside the store, or on a block device
+    /// The buffer, if weir does not find it where it was last, beside the store, or on a block device
     #[arg(long, value_name = "PATH")]
     pub(crate) buffer: Option<PathBuf>,
-    /// The volume to mount, as `weir volume list` names it; one that is read-only is mounted read-only
+    /// The volume to mount, by its name in `weir volume list`; weir mounts a read-only volume read-only
     #[arg(long, value_name = "NAME", default_value = crate::volume::DEFAULT)]
     pub(crate) volume: String,
     /// Stay in the foreground
     #[arg(long)]
     pub(crate) foreground: bool,
-    /// Let users other than the one who mounts enter; permissions are checked as usual
+    /// Let other users use the mount; file permissions still apply
     #[arg(long)]
     pub(crate) allow_other: bool,
-    /// Refuse every change, and write nothing to the media: what a recovery would write stays in memory, which needs as
-    /// much of it as the buffer holds
+    /// Refuse every change, and write nothing to the store or the buffer
+    ///
+    /// Changes that a recovery would write back stay in memory, which needs as much memory as the buffer holds.
     #[arg(long)]
     pub(crate) read_only: bool,
     #[command(flatten)]
@@ -141,7 +145,7 @@ pub(crate) struct MountArgs {
     pub(crate) daemon: bool,
 }
 
-/// 1 GiB, or half of the memory there is where that is less.
+/// 1 GiB, or half of the machine's memory if that is less.
 fn memory_default() -> Size {
     Size((1 << 30).min(host::memory_bytes() / 2))
 }
@@ -149,55 +153,57 @@ fn memory_default() -> Size {
 /// Limits and ages of a mount.
 #[derive(Debug, Args)]
 pub(crate) struct Tuning {
-    /// When pages that a write covers only in part are fetched
+    /// When weir reads a page that a write covers only in part
     #[arg(long, value_enum, default_value_t = Fetch::Adaptive)]
     pub(crate) fetch: Fetch,
     /// Memory for pages and deltas: at least 16MiB, at most what the machine has
     #[arg(long, value_name = "SIZE", default_value_t = memory_default(), allow_hyphen_values = true)]
     pub(crate) memory: Size,
-    /// Of it, how much may be newer than the store: at least 8MiB [default: half of --memory]
+    /// The part of --memory that may hold dirty data, which is newer than the store: at least 8MiB [default: half of --memory]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) dirty: Option<Size>,
-    /// Of that, how much may be deltas, pages of which only what was written is in memory: at least 1MiB [default: --dirty]
+    /// The part of --dirty that may be deltas, the written parts of pages that are not in memory: at least 1MiB [default: --dirty]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) deltas: Option<Size>,
-    /// What nobody synced is durable after this many milliseconds. The store keeps it for later mounts [default: 1000]
+    /// Make a change durable after this many milliseconds, even if no program syncs it. The store remembers the value for later mounts
+    /// [default: 1000]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(store::COMMIT_INTERVALS_MS))]
     pub(crate) commit_interval: Option<u64>,
-    /// Begin to write a change back to the store when it is so many seconds old
+    /// Start to write a change back to the store when the change is this many seconds old
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) dirty_age: u64,
-    /// Keep a read-only copy of the volume that is at most about so many seconds old, for the day on which the buffer is lost: the
-    /// store alone has each page as of another moment. It holds what was overwritten since, is given up when the store is nearly
-    /// full, and is the volume `epoch-…`; 0: none
+    /// Keep a read-only copy of the volume, at most about this many seconds old, in case the buffer is lost; 0 keeps none
+    ///
+    /// Without the buffer, the pages in the store come from different points in time. The copy, the volume `epoch-…`, comes from one.
+    /// It keeps the space of data that was overwritten since, and weir deletes it when the store is nearly full.
     #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(0..=604_800))]
     pub(crate) epoch_every: u64,
     /// How data is written. The store remembers the mode for later mounts [default: ordered]
     #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) data: Option<DataMode>,
-    /// With `--data ordered`: how many bytes you must write to a file in order before its next whole pages bypass the buffer [default:
-    /// 1MiB where store and buffer are on one disk, else a quarter of the buffer]
+    /// With `--data ordered`: let the whole pages of a file bypass the buffer after this many bytes of sequential writes [default: 1MiB
+    /// if store and buffer are on one disk, else a quarter of the buffer]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) bypass_after: Option<Size>,
     #[arg(long, hide = true, value_parser = order_was_renamed)]
     pub(crate) order: Option<Renamed>,
     #[arg(long, hide = true, value_parser = direct_after_was_renamed)]
     pub(crate) direct_after: Option<Renamed>,
-    /// Threads that take requests from the kernel: 1 is best for one or two programs that sync, 2 for many [default: 1 where
-    /// processors are kept awake, else 2]
+    /// Number of threads that serve requests of the kernel: 1 is best for one or two programs that sync, 2 for many [default: 1 if
+    /// --wake-up keeps processors awake, else 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) threads: Option<u8>,
-    /// Keep all processors from sleeping while requests flow: a small request then takes a fraction of the time, and processors that
-    /// are idle use power. `auto`: where root mounts, not on battery, on at most 16 processors, and not while the hypervisor
-    /// runs others on their time; `weir status` says why not
+    /// Keep all processors awake while requests arrive: a small request then takes a fraction of the time, but idle processors use power
+    ///
+    /// If weir does not keep processors awake, `weir status` says why.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = WakeUp::Auto)]
     pub(crate) wake_up: WakeUp,
-    /// What the kernel may remember; `none` is for measuring the front end
+    /// What the kernel may cache; `none` is for measuring the front end
     #[arg(long, value_enum, hide = true, default_value_t = KernelCache::Full)]
     pub(crate) kernel_cache: KernelCache,
 }
 
-/// What the kernel may remember of names, attributes and listings.
+/// Whether the kernel may cache names, attributes and listings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KernelCache {
     Full,
@@ -216,19 +222,22 @@ impl KernelCache {
 /// Whether processors are kept awake while requests flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WakeUp {
+    /// If root mounts, not on battery, on at most 16 processors, and not while the hypervisor gives their time to other guests
     Auto,
+    /// Never
     Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Fetch {
-    /// Behind the write, in files whose readers have had to wait for what was written to lately; else when somebody reads them
+    /// After the write, in files whose readers lately had to wait for a page that was just written; in other files when a program
+    /// reads the page
     Adaptive,
-    /// When somebody reads them
+    /// When a program reads the page
     Lazy,
-    /// Behind the write, which does not wait
+    /// After the write, which does not wait
     Background,
-    /// Before the write, as other file systems do: the baseline for comparisons
+    /// Before the write, which waits, as in other file systems: the baseline for comparisons
     Blocking,
 }
 
@@ -251,10 +260,10 @@ impl From<DataMode> for store::DataMode {
     }
 }
 
-/// Change a setting of a mounted store, while programs go on
+/// Change a setting of a mounted store, while programs use it
 ///
-/// The store remembers the setting for later mounts. With --data: once the command returns, everything written before it is durable,
-/// and the new mode counts. If the command fails, the setting is what it was.
+/// The store remembers the setting for later mounts. When the command with --data returns, everything written before the command is
+/// durable, and the new mode is in effect. If the command fails, the setting is unchanged.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -283,7 +292,7 @@ fn command_order_was_renamed(_: &str) -> Result<Renamed, String> {
     Err("this command is `weir tune DIR --data ordered` (was `streams`) or `--data journal` (was `strict`) now".into())
 }
 
-/// What a command was given that has another name now.
+/// The arguments of a command that has another name now.
 #[derive(Debug, Args)]
 pub(crate) struct RenamedArgs {
     #[arg(required = true, value_parser = command_order_was_renamed)]
@@ -302,36 +311,37 @@ pub(crate) struct DirArgs {
 pub(crate) struct StatusArgs {
     /// The directory on which the store is mounted
     pub(crate) dir: PathBuf,
-    /// As one JSON object, for scripts
+    /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 /// Show how full a mounted store is
 ///
-/// What is live is an upper bound where volumes share blocks. With --exact all of the map is read and counted, which holds
-/// up what is written back meanwhile: then it is told what each volume takes alone (what its deletion would give back) and what it
-/// shares.
+/// If volumes share blocks, the size of live data is an upper bound. With --exact, weir reads and counts the whole map, which delays
+/// write-back meanwhile. It then prints for each volume the bytes that only this volume uses, which its deletion would free, and the
+/// bytes that it shares.
 #[derive(Debug, Args)]
 pub(crate) struct SpaceArgs {
     /// The directory on which the store is mounted
     pub(crate) dir: PathBuf,
-    /// Count, volume by volume
+    /// Count exactly, for each volume
     #[arg(long)]
     pub(crate) exact: bool,
-    /// As one JSON object, for scripts
+    /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Make a store larger, mounted or not; or its buffer, mounted
+/// Enlarge a store, mounted or not, or the buffer of a mounted store
 ///
-/// A file is made longer, sparse as it was, or with all its space; for a block device, make that larger first. Nothing is moved, and
-/// programs go on meanwhile. After a crash the store is as large as before or as it was to be. A store does not get smaller again.
-/// It gets as many whole segments as fit, at most some 43,000 of 512 KiB, 350,000 of 4 MiB.
+/// weir extends a file, and keeps it sparse or allocated as before. Enlarge a block device yourself first. No data moves, and programs
+/// keep running. After a crash during the command, the store has either the old or the new size. A store cannot be made smaller. It
+/// uses as many whole segments as fit, at most about 43,000 of 512 KiB or 350,000 of 4 MiB.
 ///
-/// With --buffer, its buffer gets larger. What is new is written once; where that is needed to use it, what is dirty is written back,
-/// which takes as long as an unmount at most. Where it is not mounted, see `weir replace-buffer`.
+/// With --buffer, weir enlarges the buffer, and writes the new space once. If it must write dirty data back before it
+/// can use that space, this takes at most as long as an unmount. If the store is not mounted, use
+/// `weir replace-buffer` instead.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -339,24 +349,26 @@ Examples:
   lvextend --size 2T vg/db && weir grow /mnt/db
   weir grow --buffer --size 1GiB /mnt/demo")]
 pub(crate) struct GrowArgs {
-    /// The directory on which the store is mounted; or, where it is not, the directory or device that was formatted
+    /// The directory on which the store is mounted; if it is not mounted, the directory or device that you formatted
     pub(crate) path: PathBuf,
-    /// The new size [default: all that the device or file has by now]
+    /// The new size [default: the present size of the device or file]
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) size: Option<Size>,
-    /// The buffer instead of the store
+    /// Enlarge the buffer instead of the store
     #[arg(long)]
     pub(crate) buffer: bool,
 }
 
 /// Give a store that is not mounted another buffer
 ///
-/// What the old one holds is written back first, so nothing is lost; then it is a buffer no more. It need not be writable for
-/// that. If it is missing or cannot be read, what was in it and nowhere else is lost: the store has each page as of some
-/// moment of the last minutes, but not all of the same one, so the volume that was mounted may be damaged where it was
-/// written lately. Its epoch, a copy of at most 15 minutes before where `weir mount` was not told otherwise, is whole, as the volumes
-/// are that were not mounted: a writable copy of it is made, and how to mount it is said. An old buffer that comes back later
-/// is refused.
+/// weir first writes the changes in the old buffer back to the store, so nothing is lost. The old buffer then stops being a buffer. It
+/// must be readable for this, but need not be writable.
+///
+/// If the old buffer is missing or cannot be read, you lose the changes that only it held. Each page in the store is then some minutes
+/// old at most, but different pages come from different points in time, so the volume that was mounted may be damaged in its recently
+/// written files. Its epoch is undamaged: a copy from at most 15 minutes before, unless `weir mount` was given another interval. Volumes
+/// that were not mounted are undamaged, too. weir makes a writable copy of the epoch, and prints how to mount it. If the old buffer
+/// comes back later, weir refuses it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -364,31 +376,31 @@ Examples:
   weir replace-buffer --accept-loss /var/lib/weir/db
   weir replace-buffer --buffer /dev/nvme1n1p3 /dev/vdb")]
 pub(crate) struct ReplaceBufferArgs {
-    /// The directory or device that was formatted
+    /// The directory or device that you formatted
     pub(crate) path: PathBuf,
-    /// The new buffer: a fast block device, or a file, made if need be [default: the entry `buffer` of PATH]
+    /// The new buffer: a fast block device, or a file (created if it does not exist) [default: the entry `buffer` of PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) buffer: Option<PathBuf>,
-    /// Size of a new buffer file; a block device is used whole [default: as the old one]
+    /// Size of a new buffer file; weir uses a block device whole [default: the size of the old buffer]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) buffer_size: Option<Size>,
-    /// The old buffer, where weir does not find it
+    /// The old buffer, if weir does not find it
     #[arg(long, value_name = "PATH")]
     pub(crate) old: Option<PathBuf>,
-    /// Go on if the old buffer cannot be read, and lose what was only there
+    /// Continue if the old buffer cannot be read, and lose the changes that only it held
     #[arg(long)]
     pub(crate) accept_loss: bool,
-    /// Overwrite what is on the new one
+    /// Overwrite the data on the new buffer
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) buffer_medium: BufferMedium,
 }
 
-/// Copy the mounted volume in an instant, list volumes, delete one
+/// Clone the mounted volume in an instant, list volumes, delete a volume
 ///
-/// A clone shares everything with its source until one of the two is changed, takes no space of its own until then, and
-/// lives on when its source is deleted. `weir mount --volume NAME` mounts it.
+/// A clone shares all blocks with its source until one of the two is changed, and takes no space of its own until then. It remains
+/// when you delete its source. `weir mount --volume NAME` mounts it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -408,17 +420,18 @@ pub(crate) enum VolumeCommand {
     Delete(VolumeDeleteArgs),
 }
 
-/// Make a new volume that is what the mounted one is now
+/// Create a volume that is a copy of the mounted volume at this moment
 ///
-/// The copy has every write that was answered before the command began, synced or not, and is what a crash at one moment
-/// of the command would have left; it is durable when the command returns. Programs go on meanwhile.
+/// The copy has every write that completed before the command began, synced or not. It is a point in time: what a crash at one moment
+/// during the command would have left. It has no writes to memory mappings that were not written back yet (`msync` them first), and
+/// no deleted files that are still open. The copy is durable when the command returns. Programs keep running.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeCloneArgs {
     /// The directory on which the volume is mounted
     pub(crate) dir: PathBuf,
-    /// The new volume's name: letters, digits and . _ - + : @
+    /// The name of the new volume: letters, digits and . _ - + : @
     pub(crate) name: String,
-    /// Let nobody change it, ever
+    /// Create a volume that can never be changed
     #[arg(long)]
     pub(crate) read_only: bool,
 }
@@ -426,17 +439,18 @@ pub(crate) struct VolumeCloneArgs {
 /// List the volumes of a store
 #[derive(Debug, Args)]
 pub(crate) struct VolumeListArgs {
-    /// The directory on which the store is mounted, or the directory or device that was formatted
+    /// The directory on which the store is mounted, or the directory or device that you formatted
     #[arg(value_name = "DIR|PATH")]
     pub(crate) path: PathBuf,
-    /// As one JSON array, for scripts
+    /// Print one JSON array, for scripts
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 /// Delete a volume that is not mounted
 ///
-/// What it does not share with others becomes free in the background, a little at a time, also after a crash.
+/// You cannot delete the volume `main`. weir frees the blocks that the volume shares with no other volume in the background, a few at
+/// a time, and continues after a crash.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeDeleteArgs {
     /// The directory on which another volume of the store is mounted
@@ -445,10 +459,10 @@ pub(crate) struct VolumeDeleteArgs {
     pub(crate) name: String,
 }
 
-/// Read everything that a mounted store holds, and compare every checksum
+/// Read everything in a mounted store, and compare every checksum
 ///
-/// Goes on beside all other work. What is wrong is listed with the object that it hits; map nodes that memory still has
-/// whole, and the copy of the superblock, are written again. Exit codes: 0 clean, 1 findings.
+/// Programs keep running. weir lists all damage with the object that it affects. It repairs damaged map nodes that are still whole in
+/// memory, and the copy of the superblock, by writing them again. Exit codes: 0 clean, 1 findings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -457,28 +471,29 @@ Examples:
 pub(crate) struct ScrubArgs {
     /// The directory on which the store is mounted
     pub(crate) dir: PathBuf,
-    /// Bytes to read in a second, at most; no less than 1MiB
+    /// The most bytes to read in a second: at least 1MiB
     #[arg(long, value_name = "SIZE", default_value = "100MiB", allow_hyphen_values = true)]
     pub(crate) rate: Size,
-    /// As one JSON object, for scripts
+    /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Check a store that is not mounted; changes nothing, unless --repair is given
+/// Check a store that is not mounted, and change nothing unless you give --repair
 ///
-/// Reads everything that the formats promise, as the next mount would see it. Exit codes: 0 clean, 1 findings, 2 could not check.
+/// weir checks every promise of the on-disk formats, in the state that the next mount would recover. Exit codes: 0 clean, 1 findings,
+/// 2 could not check.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The directory or device that was formatted
+    /// The directory or device that you formatted
     pub(crate) path: PathBuf,
-    /// The buffer, where weir does not find it: in its last place, beside the store, or on a block device
+    /// The buffer, if weir does not find it where it was last, beside the store, or on a block device
     #[arg(long, value_name = "PATH")]
     pub(crate) buffer: Option<PathBuf>,
-    /// As one JSON object, for scripts
+    /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
-    /// First make right what can be: a superblock from the other one, references, live blocks, both roots. Bytes that are gone stay gone
+    /// First repair the superblocks (one from the other), reference counts, live block counts and both roots. Lost data stays lost
     #[arg(long)]
     pub(crate) repair: bool,
 }

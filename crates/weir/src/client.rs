@@ -67,7 +67,7 @@ impl Found {
             Some((stream, peer)) => Ok(Client::over(stream, self, peer.pid)),
             None if self.is_dead() => Err(self.gone()),
             None => {
-                Err(no_answer(io::Error::other("nobody listens for this mount in this network namespace")))
+                Err(no_answer(io::Error::other("no daemon listens for this mount in this network namespace")))
             }
         }
     }

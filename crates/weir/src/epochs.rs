@@ -133,7 +133,9 @@ impl Epochs {
         match self.cache.delete_volume(epoch.id) {
             // A user was faster.
             Ok(()) | Err(CacheError::Store(StoreError::NoSuchVolume { .. })) => {}
-            Err(error) => *lock(&self.problem) = Some(format!("{} stays: {error}", epoch.name)),
+            Err(error) => {
+                *lock(&self.problem) = Some(format!("{} could not be deleted: {error}", epoch.name))
+            }
         }
     }
 

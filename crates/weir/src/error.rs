@@ -1,4 +1,4 @@
-//! What can go wrong at the command line: what, where, and the next step.
+//! The errors of the command line: what failed, where, and the next step.
 
 use crate::logs;
 use crate::size::Size;
@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use store::StoreError;
 
-/// Why a command failed. The text says what and where, [`WeirError::help`] what to do next.
+/// Why a command failed. The text says what failed and where; [`WeirError::help`] gives the next step.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WeirError {
     #[error("{}: there is no store here", path.display())]
@@ -27,48 +27,48 @@ pub(crate) enum WeirError {
     NotEmpty { path: PathBuf, holds: String },
     #[error("{}: is a directory, not a file or a block device", path.display())]
     IsDirectory { path: PathBuf },
-    #[error("{}: it leads to {}, which is not there", path.display(), to.display())]
+    #[error("{}: a symbolic link to {}, which does not exist", path.display(), to.display())]
     LeadsNowhere { path: PathBuf, to: PathBuf },
-    #[error("{}: neither a mounted store nor a formatted one", path.display())]
+    #[error("{}: neither a mounted store nor a formatted store", path.display())]
     NeitherMountNorStore { path: PathBuf },
-    #[error("{}: is not mounted, and a buffer gets larger under a mount only", path.display())]
+    #[error("{}: the store is not mounted, and only a mounted store can enlarge its buffer", path.display())]
     BufferNotMounted { path: PathBuf },
     #[error("{}: is mounted on {}", path.display(), at.display())]
     DeviceMounted { path: PathBuf, at: PathBuf },
     #[error("{}: is neither a directory, a block device nor a regular file", path.display())]
     NotMedia { path: PathBuf },
-    #[error("{}: a store that is a device needs a buffer of its own", path.display())]
+    #[error("{}: a store on a block device needs a separate buffer", path.display())]
     BufferWanted { path: PathBuf },
     #[error("{}: the buffer is missing{looked}", path.display())]
     BufferMissing { path: PathBuf, looked: String },
-    #[error("{}: two buffers say to be its last one: {} and {}", store.display(), one.display(), other.display())]
+    #[error("{}: two buffers claim to be its latest buffer: {} and {}", store.display(), one.display(), other.display())]
     TwoBuffers { store: PathBuf, one: PathBuf, other: PathBuf },
-    #[error("{}: a buffer of this store, but the store was used with another buffer since", path.display())]
+    #[error("{}: an outdated buffer of this store, which has since been used with another buffer", path.display())]
     OtherBuffer { path: PathBuf },
     #[error("not the buffer of this store: {why}")]
     NotItsBuffer { why: String },
-    #[error("{}: an earlier buffer is kept here, and is not overwritten", path.display())]
+    #[error("{}: an earlier buffer is kept here, and weir does not overwrite it", path.display())]
     EarlierBuffer { path: PathBuf },
-    #[error("{}: the buffer cannot be used, and what was not stored yet is only there: {why}", path.display())]
+    #[error("{}: the buffer cannot be used, and only it holds the changes that are not in the store yet: {why}", path.display())]
     BufferLost { path: PathBuf, why: String },
     #[error("{}: the buffer cannot be written: {why}", path.display())]
     BufferNotWritable { path: PathBuf, why: String },
-    #[error("{}: a buffer there loses with the power what was synced: it {why}", path.display())]
+    #[error("{}: this buffer loses synced data when the power fails: it {why}", path.display())]
     VolatileBuffer {
         path: PathBuf,
         why: Volatile,
         /// The store that it is the buffer of already.
         store: Option<PathBuf>,
     },
-    #[error("{}: the store and the buffer are the same", path.display())]
+    #[error("{}: the store and the buffer are the same device or file", path.display())]
     SameMedia { path: PathBuf },
     #[error("{option} {size}: {why}")]
     Size { option: &'static str, size: Size, why: String },
     #[error("{}: its file system has {free} free, too little for {wanted}", path.display())]
     NoSpace { path: PathBuf, wanted: Size, free: Size },
-    #[error("{option}: {} has its own size", path.display())]
+    #[error("{option}: {} already has a size", path.display())]
     FixedSize { option: &'static str, path: PathBuf },
-    #[error("{}: in use: it is mounted already, or being checked or formatted", path.display())]
+    #[error("{}: in use: it is already mounted, or is being checked or formatted", path.display())]
     Busy { path: PathBuf },
     #[error("{}: in use by process {pid} ({program})", path.display())]
     InUse { path: PathBuf, pid: u32, program: String, mount: Option<PathBuf> },
@@ -96,11 +96,11 @@ pub(crate) enum WeirError {
     MountPointBusy { dir: PathBuf, fs_type: String },
     #[error("/dev/fuse: {source}")]
     NoFuse { source: io::Error },
-    #[error("{} may not be mounted on by this user", dir.display())]
+    #[error("{}: this user may not mount here", dir.display())]
     MayNotMount { dir: PathBuf },
-    #[error("--allow-other: /etc/fuse.conf does not allow it to this user")]
+    #[error("--allow-other: /etc/fuse.conf does not allow this option for this user")]
     MayNotAllowOther,
-    #[error("{}: mounting: {source}", dir.display())]
+    #[error("{}: the mount failed: {source}", dir.display())]
     MountFailed { dir: PathBuf, source: io::Error },
     #[error("starting the daemon: {source}")]
     Spawn { source: io::Error },
@@ -110,25 +110,25 @@ pub(crate) enum WeirError {
     NotMounted { dir: PathBuf },
     #[error("{}: the daemon does not answer: {source}", dir.display())]
     NoAnswer { dir: PathBuf, source: io::Error },
-    #[error("{}: does not answer: the daemon has ended, killed or crashed, and left a dead mount", dir.display())]
+    #[error("{}: does not answer: the daemon has ended, because it was killed or crashed, and left a dead mount", dir.display())]
     DaemonGone { dir: PathBuf, store: PathBuf, owner: u32 },
-    #[error("{}: a dead mount of another store, {}, is here", dir.display(), store.display())]
+    #[error("{}: holds a dead mount of another store, {}", dir.display(), store.display())]
     DeadMount { dir: PathBuf, store: PathBuf },
     #[error("{}: the daemon, pid {pid}, is stopped (SIGSTOP, or a debugger)", dir.display())]
     DaemonStopped { dir: PathBuf, pid: u32 },
     #[error("{}: the daemon has not answered for {seconds} s", dir.display())]
     DaemonSilent { dir: PathBuf, pid: Option<u32>, seconds: u64 },
-    #[error("{}: the daemon of user {owner} takes this from that user and root only", dir.display())]
+    #[error("{}: the daemon of user {owner} accepts this command only from that user and root", dir.display())]
     DaemonOfOther { dir: PathBuf, owner: u32 },
-    #[error("{}: the daemon cannot keep its messages there: {why}", dir.display())]
+    #[error("{}: the daemon cannot keep its log here: {why}", dir.display())]
     RunDirectory { dir: PathBuf, why: String },
     #[error("{}: the daemon says: {why}", dir.display())]
     Refused { dir: PathBuf, why: String, help: Option<String> },
     #[error("{}: unmounting: {why}", dir.display())]
     Unmount { dir: PathBuf, why: String },
     #[error(
-        "{}: unmounted, but its file system is mounted on {}, too{}: until that is unmounted its daemon goes on, and what was \
-         synced is safe",
+        "{}: unmounted, but its file system is also mounted on {}{}: the daemon keeps running until you unmount it there, too; \
+         synced data is safe",
         dir.display(), point.display(), of_process(*pid)
     )]
     StillMounted { dir: PathBuf, point: PathBuf, pid: Option<u32> },
@@ -140,20 +140,20 @@ pub(crate) enum WeirError {
     Trace(#[from] ::trace::TraceError),
     #[error("{}: unmounted, but not everything was written back: {why}", dir.display())]
     NotDrained { dir: PathBuf, why: String },
-    #[error("{}: there is no volume {name} in it", path.display())]
+    #[error("{}: there is no volume {name} in this store", path.display())]
     NoSuchVolume { path: PathBuf, name: String, there_are: Vec<String> },
     #[error("could not check: {source}")]
     CannotCheck { source: Box<WeirError> },
 }
 
 impl WeirError {
-    /// An I/O error with what was being done to what.
+    /// Adds to an I/O error the failed step and the path.
     pub(crate) fn io(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> WeirError {
         let path = path.into();
         move |source| WeirError::Io { doing, path, source }
     }
 
-    /// What the process ends with: see `weir --help`.
+    /// The exit code of the process, which `weir --help` documents.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             WeirError::CannotCheck { .. } => 2,
@@ -181,13 +181,13 @@ impl WeirError {
         }
     }
 
-    /// Whether what was given as the buffer is something else.
+    /// Whether the path given as the buffer holds no buffer, or the buffer of another store.
     pub(crate) fn is_of_another_buffer(&self) -> bool {
         let WeirError::Cache { source: CacheError::Buffer(error), .. } = self else { return false };
         matches!(error, BufferError::NotABuffer { .. } | BufferError::OtherStore { .. })
     }
 
-    /// The same, where somebody said that it is the buffer.
+    /// The error for a path that the user named as the buffer.
     pub(crate) fn not_its_buffer(&self) -> WeirError {
         WeirError::NotItsBuffer { why: self.to_string() }
     }
@@ -207,51 +207,52 @@ impl WeirError {
 
     fn help_about_media(&self) -> Option<&'static str> {
         Some(match self {
-            WeirError::NotBlank { .. } => "choose another place, or add --force to lose what is there",
+            WeirError::NotBlank { .. } => "choose another place, or add --force to overwrite the data there",
             WeirError::NotEmpty { .. } => {
-                "give a new or empty directory, or add --force: the store is put beside what is there"
+                "give a new or empty directory, or add --force to put the store beside the other files"
             }
             WeirError::IsDirectory { .. } => {
-                "give the path of a file, which is made if need be, or of a block device"
+                "give the path of a block device or of a file; weir creates the file if it does not exist"
             }
             WeirError::NotMedia { .. } => "give a directory, a block device or a file",
             WeirError::BufferNotMounted { .. } => {
-                "mount it first, or give it a larger one with `weir replace-buffer`"
+                "mount the store first, or give it a larger buffer with `weir replace-buffer`"
             }
             WeirError::NeitherMountNorStore { .. } => {
-                "give the directory on which a store is mounted (`findmnt -t fuse.weir`), or what was formatted"
+                "give the directory on which a store is mounted (`findmnt -t fuse.weir`), or the directory or device \
+                 that you formatted"
             }
             WeirError::LeadsNowhere { .. } => "attach the device, or correct the symbolic link",
             WeirError::NotItsBuffer { .. } => {
-                "give the path of this store's buffer; if that is gone for good, leave the option out, and see \
+                "give the path of this store's buffer; if that buffer is gone for good, leave out the option, and see \
                  `weir replace-buffer --help`"
             }
             WeirError::OnOwnMount { .. } => "put the store and its buffer on another file system",
             WeirError::BelowMountPoint { .. } => "mount on a directory that does not contain the store",
             WeirError::BufferWanted { .. } => {
-                "add `--buffer PATH`: a fast block device, or a file on another one"
+                "add `--buffer PATH`: a fast block device, or a file on another device"
             }
             WeirError::BufferMissing { .. } => {
-                "attach its device, or say where it is with `--buffer PATH`; if it is gone for good, what was synced last \
-                 is lost, and `weir replace-buffer --accept-loss` gives the store a new one"
+                "attach its device, or name the buffer with `--buffer PATH`; if it is gone for good, the latest synced changes are \
+                 lost, and `weir replace-buffer --accept-loss` gives the store a new buffer"
             }
             WeirError::TwoBuffers { .. } => {
-                "one is a copy: detach it, or say which one counts with `--buffer PATH`"
+                "one is a copy of the other: detach the copy, or name the right buffer with `--buffer PATH`"
             }
             WeirError::OtherBuffer { .. } => {
-                "attach the other one; if that is gone for good, see `weir replace-buffer --help`"
+                "attach the newer buffer; if that is gone for good, see `weir replace-buffer --help`"
             }
             WeirError::BufferNotWritable { .. } => {
-                "if its device can be read and not be written any more, `weir replace-buffer` writes back what it holds, \
-                 without writing to it, and gives the store another one; nothing is lost"
+                "if you can still read its device, `weir replace-buffer` writes its changes back to the store, without writing to \
+                 the device, and gives the store another buffer; nothing is lost"
             }
             WeirError::BufferLost { .. } => {
-                "attach its device, or restore store and buffer from copies of the same moment; if it is gone for good, add \
-                 --accept-loss, and see `weir replace-buffer --help` for what that means"
+                "attach its device, or restore store and buffer from copies of the same moment; if the buffer is gone for good, \
+                 add --accept-loss; `weir replace-buffer --help` says what you lose"
             }
-            WeirError::EarlierBuffer { .. } => "move it away, or remove it if nobody wants what it holds",
+            WeirError::EarlierBuffer { .. } => "move it away, or remove it if you do not need its data",
             WeirError::Size { .. } => {
-                "a number without a unit counts bytes; write 512MiB, 1.5GiB or 8GB, and see the command's --help"
+                "a number without a unit is in bytes; write 512MiB, 1.5GiB or 8GB, and see the command's --help"
             }
             WeirError::SameMedia { .. } => "give the buffer a device or file of its own with `--buffer PATH`",
             _ => return None,
@@ -262,41 +263,41 @@ impl WeirError {
         Some(match self {
             WeirError::InUse { mount: Some(dir), .. } => format!("unmount it: `weir unmount {}`", quoted(dir)).into(),
             WeirError::InUse { pid, program, .. } if program == env!("CARGO_PKG_NAME") => format!(
-                "it has no mount that can be seen: after an unmount it writes everything back and ends when its last user has \
-                 left; `kill {pid}` ends it without them, with everything written back"
+                "it has no mount that you can see: after an unmount it writes everything back, and ends when no program uses its \
+                 files; `kill {pid}` ends it without waiting for those programs, and still writes everything back"
             )
             .into(),
             WeirError::InUse { pid, .. } => {
-                format!("see what it does with `ps -fp {pid}`, and wait for its end").into()
+                format!("see what it does with `ps -fp {pid}`, and wait until it ends").into()
             }
             WeirError::NoAnswer { dir, .. } => {
-                format!("see whether it still runs with `ps -C weir -f`, and whether `ls {}` works", quoted(dir)).into()
+                format!("check that the daemon still runs with `ps -C weir -f`, and that `ls {}` works", quoted(dir)).into()
             }
             WeirError::DaemonGone { dir, store, owner } => format!(
-                "`weir mount {} {}` takes the dead mount away and mounts again; nothing that was synced is lost, and the \
-                 newest of {} has what it said last",
+                "`weir mount {} {}` removes the dead mount and mounts again; no synced data is lost; the newest of {} holds the \
+                 daemon's last messages",
                 quoted(store),
                 quoted(dir),
                 logs::of_user(*owner).display()
             )
             .into(),
             WeirError::DeadMount { dir, .. } => {
-                format!("mount that store again, or take it away with `weir unmount {}`", quoted(dir)).into()
+                format!("mount that store again, or remove the dead mount with `weir unmount {}`", quoted(dir)).into()
             }
-            WeirError::DaemonStopped { pid, .. } => format!("let it go on: `kill -CONT {pid}`").into(),
+            WeirError::DaemonStopped { pid, .. } => format!("resume it: `kill -CONT {pid}`").into(),
             WeirError::DaemonSilent { pid: Some(pid), .. } => format!(
                 "see what it waits for with `ps -o pid,stat,wchan:20 -p {pid}`; if it is stopped, `kill -CONT {pid}`"
             )
             .into(),
             WeirError::DaemonSilent { pid: None, .. } => {
-                "its process cannot be seen from here: ask again from where it was started".into()
+                "you cannot see its process from here: run the command again where you started the daemon".into()
             }
             WeirError::DaemonOfOther { owner, .. } => format!("ask user {owner} or root to do it").into(),
             WeirError::Unmount { dir, .. } => {
-                format!("see who works there with `fuser -vm {}`, and try again", quoted(dir)).into()
+                format!("find the programs that use it with `fuser -vm {}`, and try again", quoted(dir)).into()
             }
             WeirError::StillMounted { point, pid: None, .. } => {
-                format!("`weir unmount {}` writes everything back and ends it", quoted(point)).into()
+                format!("`weir unmount {}` writes everything back and ends the daemon", quoted(point)).into()
             }
             WeirError::StillMounted { point, pid: Some(pid), .. } => format!(
                 "end that process, or run `nsenter --target {pid} --mount umount {}`; the daemon then writes everything back and \
@@ -320,16 +321,17 @@ impl WeirError {
             WeirError::MountPointMissing { dir } => format!("make it: `mkdir -p {}`", quoted(dir)).into(),
             WeirError::MountPointNotDirectory { .. } => "give an empty directory".into(),
             WeirError::MountPointNotEmpty { dir } => format!(
-                "what is in it would be hidden; give an empty directory: `mkdir {}`",
+                "a mount would hide the files in it; give an empty directory: `mkdir {}`",
                 quoted(&dir.with_added_extension("weir"))
             )
             .into(),
             WeirError::MountPointBusy { dir, .. } => {
-                format!("mount on another directory; `findmnt {}` shows what is there", quoted(dir)).into()
+                format!("mount on another directory; `findmnt {}` shows what is mounted there", quoted(dir))
+                    .into()
             }
             WeirError::NoFuse { source } => match source.kind() {
                 io::ErrorKind::PermissionDenied => "run as root, or let this user open /dev/fuse".into(),
-                _ => "load the kernel's module with `modprobe fuse`".into(),
+                _ => "load the kernel module with `modprobe fuse`".into(),
             },
             WeirError::MayNotMount { .. } => {
                 "run as root, or install the package `fuse3` for its fusermount3".into()
@@ -370,8 +372,8 @@ impl WeirError {
             | WeirError::Size { .. }
             | WeirError::SameMedia { .. } => return self.help_about_media().map(Cow::from),
             WeirError::VolatileBuffer { store, .. } => help_about_volatile(store.as_deref()).into(),
-            WeirError::NoSpace { .. } => "free some space there, or choose less (--size, --segment-size, --buffer-size)".into(),
-            WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole").into(),
+            WeirError::NoSpace { .. } => "free some space there, or choose a smaller size (--size, --segment-size, --buffer-size)".into(),
+            WeirError::FixedSize { option, .. } => format!("leave out {option}: weir uses a device or an existing file whole").into(),
             WeirError::Busy { .. } => "find its mount with `findmnt -t fuse.weir`, and `weir unmount` it".into(),
             WeirError::Host { source, .. } => return source.help(),
             WeirError::Store { path, source } => return help_about_store(path, source),
@@ -405,9 +407,10 @@ impl WeirError {
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Trace(error) => return error.help(),
             WeirError::Replay { help, .. } => return help.clone().map(Cow::from),
-            WeirError::ReplayFailed { .. } => "its own message is above; if not, `dmesg | tail` says whether memory ran out".into(),
+            WeirError::ReplayFailed { .. } => "if no message is above, see `dmesg | tail`: memory may have run out".into(),
             WeirError::NotDrained { .. } => {
-                "what was synced is in the buffer where it is not stored: keep it, and `weir mount` again when both media work"
+                "synced data that is not in the store is in the buffer: keep the buffer, and run `weir mount` again when the devices \
+                 of both work"
                     .into()
             }
         })
@@ -418,13 +421,14 @@ impl WeirError {
 fn help_about_volatile(store: Option<&Path>) -> String {
     let durable = match store {
         Some(store) => format!(
-            "move it to a disk, losing nothing: `weir replace-buffer --buffer PATH {}`",
+            "move it to a disk without losing anything: `weir replace-buffer --buffer PATH {}`",
             quoted(store)
         ),
         None => "give a file or block device on a disk with `--buffer PATH`".into(),
     };
     format!(
-        "{durable}; or add --volatile-buffer to accept that what was not yet written back, synced or not, goes with the power"
+        "{durable}; or add --volatile-buffer to accept that a power failure loses every change that was not yet written back, \
+         synced or not"
     )
 }
 
@@ -438,11 +442,12 @@ fn help_about_store(path: &Path, error: &StoreError) -> Option<Cow<'static, str>
     }
 }
 
-/// An error of a layer below, with `path`, unless it begins with that itself.
+/// The process whose mount namespace has the mount, in brackets; empty if it is this one's.
 fn of_process(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (in the mount namespace of process {pid})"))
 }
 
+/// The error of a lower layer, with `path` before it unless it begins with `path` already.
 fn about(path: &Path, error: &dyn Display) -> String {
     let (path, error) = (path.display().to_string(), error.to_string());
     if error.starts_with(&path) { error } else { format!("{path}: {error}") }
@@ -454,11 +459,11 @@ fn io_help(source: &io::Error) -> Option<Cow<'static, str>> {
         io::ErrorKind::StorageFull => "free some space, or choose a smaller size".into(),
         io::ErrorKind::ReadOnlyFilesystem => "make its file system writable, or choose another place".into(),
         io::ErrorKind::AlreadyExists => "choose another place".into(),
-        io::ErrorKind::NotFound => "check the path: a directory of it is not there".into(),
-        io::ErrorKind::NotADirectory => "check the path: a part of it is no directory".into(),
+        io::ErrorKind::NotFound => "check the path: one of its directories does not exist".into(),
+        io::ErrorKind::NotADirectory => "check the path: one of its parts is not a directory".into(),
         io::ErrorKind::InvalidFilename => "choose a shorter name".into(),
         _ if Errno::from_io_error(source) == Some(Errno::LOOP) => {
-            "check the path: its symbolic links lead in a circle".into()
+            "check the path: its symbolic links form a loop".into()
         }
         _ => return None,
     })

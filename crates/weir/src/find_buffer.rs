@@ -103,7 +103,7 @@ fn identify(path: &Path) -> Result<Identity, String> {
 /// Why it is not what is at `path`, in brackets.
 fn why_not(path: &Path) -> String {
     match (path.read_link(), what_is(path)) {
-        (Ok(to), Ok(What::Absent)) => format!(", which leads to {}, which is not there", to.display()),
+        (Ok(to), Ok(What::Absent)) => format!(", a symbolic link to {}, which does not exist", to.display()),
         (_, Ok(What::Absent)) => String::new(),
         _ => identify(path).err().map(|why| format!(" ({why})")).unwrap_or_default(),
     }

@@ -145,7 +145,7 @@ fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
     }
     let store = args.size.unwrap_or(STORE_DEFAULT);
     if segment.0 > store.0 / 65 {
-        return wrong(option, segment, &format!("too few segments in the store ({store}): it needs 64"));
+        return wrong(option, segment, &format!("too few segments in a store of {store}: it needs 64"));
     }
     Ok(())
 }
@@ -177,7 +177,7 @@ pub(crate) fn plan_buffer(path: PathBuf, size: Option<Size>) -> Result<Plan, Wei
 
 fn not_whole(size: Size) -> String {
     let below = size.0 - size.0 % BLOCK_BYTES as u64;
-    format!("{} bytes are not a multiple of 4096, {below} are", size.0)
+    format!("{} bytes is not a multiple of 4096; {below} is", size.0)
 }
 
 fn plan_medium(
@@ -219,7 +219,7 @@ pub(crate) fn ensure_durable(plan: &Plan) -> Result<(), WeirError> {
 /// buffer is lost with it.
 fn warn_of_volatile_store(store: &Path) {
     if let Some(why) = why_volatile(store).filter(Volatile::loses_all) {
-        eprintln!("warning: {}: all of the store goes with the power: it {why}", store.display());
+        eprintln!("warning: {}: a power failure loses the whole store: it {why}", store.display());
     }
 }
 
@@ -368,7 +368,7 @@ fn too_little_space(plans: &Plans) -> Result<Option<String>, WeirError> {
     };
     let free = free.saturating_sub(buffer);
     let warning = format!(
-        "{}: the store may grow to {}, and its file system has {} free: writers will get ENOSPC before the store is full",
+        "{}: the store may grow to {}, and its file system has {} free: writes will fail with ENOSPC before the store is full",
         path.display(),
         Size(*bytes),
         Size(free)

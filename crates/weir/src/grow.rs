@@ -39,7 +39,7 @@ fn grow_store(args: &GrowArgs) -> Result<(), WeirError> {
     if let Some(free) = too_little_space(&store, bytes) {
         let free = Size(free);
         eprintln!(
-            "warning: its file system has {free} free: writers will get ENOSPC before the store is full"
+            "warning: its file system has {free} free: writes will fail with ENOSPC before the store is full"
         );
     }
     Ok(())

@@ -86,8 +86,10 @@ fn make_own(directory: &Path) -> io::Result<()> {
 
 fn why(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => "EACCES, it is another user's, or others may write to it".into(),
-        io::ErrorKind::NotFound => "ENOENT, the directory above it is not there".into(),
+        io::ErrorKind::PermissionDenied => {
+            "EACCES, another user owns it, or other users may write to it".into()
+        }
+        io::ErrorKind::NotFound => "ENOENT, its parent directory does not exist".into(),
         io::ErrorKind::ReadOnlyFilesystem => "EROFS, the file system is read-only".into(),
         _ => error.to_string(),
     }

@@ -66,7 +66,7 @@ fn output_failed(why: &str) -> u8 {
         return NOBODY_READS;
     }
     if let Some(why) = why.strip_prefix("stdout: ") {
-        let help = "what was asked for may be done, but nobody was told: give its output another place";
+        let help = "the command may have done its work, but its output is lost: redirect the output to another place";
         tell(&format!("error: standard output: {why}\n  help: {help}"));
     }
     1

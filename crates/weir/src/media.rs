@@ -73,8 +73,9 @@ impl Media {
             None => find_buffer::find(&name, &store, known)?,
         };
         if what_is(&buffer)? == What::Absent {
-            let looked =
-                buffer.read_link().map(|to| format!(": it leads to {}, which is not there", to.display()));
+            let looked = buffer
+                .read_link()
+                .map(|to| format!(": a symbolic link to {}, which does not exist", to.display()));
             return Err(WeirError::BufferMissing { path: buffer, looked: looked.unwrap_or_default() });
         }
         let buffer_volatile = why_volatile(&buffer);
@@ -100,8 +101,8 @@ impl Media {
     pub(crate) fn warn_of_page_cache(&self) {
         for path in [&self.store, &self.buffer].into_iter().filter(|path| !host::has_direct_io(path)) {
             tell(&format!(
-                "warning: {}: its file system has no direct I/O (O_DIRECT): after an error of the disk, restart the machine before \
-                 you trust what is read there",
+                "warning: {}: its file system has no direct I/O (O_DIRECT): after a disk error, restart the machine before you trust \
+                 data that is read from it",
                 path.display()
             ));
         }
@@ -164,7 +165,7 @@ pub(crate) fn warn_of_readers(path: &Path) {
     let Ok(Some(mode)) = host::open_to_others(path) else { return };
     let bits = if what_is(path).is_ok_and(|what| what == What::BlockDevice) { "o-rwx" } else { "600" };
     tell(&format!(
-        "warning: {}: others can read it (mode {mode:04o}), and with it everybody's files: `chmod {bits} {}`",
+        "warning: {}: other users can read it (mode {mode:04o}), and thus the files of all users: `chmod {bits} {}`",
         path.display(),
         quoted(path)
     ));

@@ -47,7 +47,7 @@ impl MountPoint {
             let failed = |why| WeirError::Unmount { dir: self.dir.clone(), why };
             unmount(&self.dir, How::Detach).map_err(failed)?;
             let dir = self.dir.display();
-            tell(&format!("{dir}: the last daemon was killed or has crashed; its dead mount is taken away"));
+            tell(&format!("{dir}: the last daemon was killed or crashed; removing its dead mount"));
         }
         match mount_at(&self.dir)? {
             // Somebody was faster.

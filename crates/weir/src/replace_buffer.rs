@@ -239,27 +239,27 @@ fn tell(
     let new = args.buffer.clone().unwrap_or_else(|| args.path.join(BUFFER_FILE));
     println!("store {}: buffer {bytes} at {}", old.store, new.display());
     let Some(why) = &old.lost else {
-        println!("everything was written back first: nothing is lost");
+        println!("all changes were written back first: nothing is lost");
         if let Some(why) = not_retired {
-            println!("the old one could not be marked as unused ({why}); the store refuses it from now on");
+            println!(
+                "the old buffer could not be marked as unused ({why}); the store refuses it from now on"
+            );
         }
         return;
     };
-    println!("LOST: what was in the old buffer and not stored ({why})");
+    println!("LOST: the changes in the old buffer that were not in the store yet ({why})");
     println!(
-        "what was written last may be damaged: `weir check {}` sees names and sizes, not the contents of files; let programs \
-         verify theirs, or restore a backup",
+        "recently written files may be damaged: `weir check {}` checks names and sizes, not the contents of files; let \
+         your programs verify their files, or restore a backup",
         quoted(&args.path)
     );
     for volume in restored {
         let (path, as_of) = (quoted(&args.path), date(volume.created / 1_000_000_000));
-        println!("whole, as of {as_of}: `weir mount --volume {} {path} DIR`", volume.name);
-        println!(
-            "  what the damaged volume has that is newer: `weir mount {path} DIR && find DIR -newermt {as_of}`"
-        );
+        println!("undamaged, as of {as_of}: `weir mount --volume {} {path} DIR`", volume.name);
+        println!("  newer files in the damaged volume: `weir mount {path} DIR && find DIR -newermt {as_of}`");
     }
     match &old.volumes[..] {
-        [_] => println!("the store has no other volume than the one that was mounted"),
-        all => println!("whole, but for those that were mounted lately: the volumes {}", all.join(", ")),
+        [_] => println!("the store has no volume besides the one that was mounted"),
+        all => println!("undamaged, except those mounted lately: the volumes {}", all.join(", ")),
     }
 }

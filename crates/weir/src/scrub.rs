@@ -49,7 +49,7 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<ExitCode, WeirError> {
 fn print(reply: &Value, findings: &[Value]) {
     let mebibytes = (number(reply, "blocks") * BLOCK_BYTES as u64) >> 20;
     findings.iter().for_each(|what| println!("FOUND  {}", what.as_str().unwrap_or_default()));
-    println!("{mebibytes} MiB read: {} damaged, {} of them written again", reply["damaged"], reply["healed"]);
+    println!("{mebibytes} MiB read: {} damaged, {} of them repaired", reply["damaged"], reply["healed"]);
 }
 
 fn number(reply: &Value, name: &str) -> u64 {

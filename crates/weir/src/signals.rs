@@ -56,12 +56,12 @@ impl Watched {
     fn leave(&self) {
         let dir = self.dir.display();
         if !self.serving.load(Ordering::Acquire) {
-            tell(&format!("{dir}: writing everything back already"));
+            tell(&format!("{dir}: already writing everything back"));
         } else if !self.is_mounted() {
             self.end();
         } else if unmount(&self.dir, How::WhenIdle).is_err() {
             tell(&format!(
-                "{dir}: busy; it is unmounted when its last user has left, or with the next signal"
+                "{dir}: busy; it is unmounted when no program uses it any more, or with the next signal"
             ));
             if let Err(why) = unmount(&self.dir, How::Detach) {
                 tell(&format!("{dir}: unmounting: {why}"));
@@ -76,10 +76,7 @@ impl Watched {
 
     /// Ends the process under its users.
     fn end(&self) -> ! {
-        tell(&format!(
-            "{}: ending; files that are open there are lost to their programs",
-            self.dir.display()
-        ));
+        tell(&format!("{}: ending; programs lose the files that they have open there", self.dir.display()));
         let drained = self.stopper.stop_and_drain();
         if let Err(error) = &drained {
             tell(&format!("{}: not everything was written back: {error}", self.dir.display()));

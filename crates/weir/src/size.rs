@@ -16,7 +16,7 @@ const MEGABYTE: u128 = 1_000_000;
 /// Digits after the point: no unit has more than 15 of them in decimal.
 const FRACTION_DIGITS_MAX: usize = 15;
 
-const HOW: &str = "write a number and a unit, such as 512MiB or 1.5GiB (of 1024), or 8GB (of 1000)";
+const HOW: &str = "write a number and a unit, such as 512MiB or 1.5GiB (multiples of 1024), or 8GB (of 1000)";
 
 impl FromStr for Size {
     type Err = String;
@@ -26,7 +26,7 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Size, String> {
         let text = text.trim();
         if text.starts_with('-') {
-            return Err(format!("a size is not negative; {HOW}"));
+            return Err(format!("a size cannot be negative; {HOW}"));
         }
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(end);
@@ -39,9 +39,9 @@ impl FromStr for Size {
             return Err(HOW.into());
         }
         if unit_bytes == 1 && number.contains('.') {
-            return Err(format!("a number without a unit counts bytes, which have no parts; {HOW}"));
+            return Err(format!("a number without a unit is in bytes, which have no fractions; {HOW}"));
         }
-        let too_many = || "more bytes than 64 bits can count".to_string();
+        let too_many = || "a number of bytes must fit into 64 bits".to_string();
         let (whole, part): (u128, u128) =
             (whole.parse().map_err(|_| too_many())?, fraction.parse().map_err(|_| too_many())?);
         let part = part * unit_bytes / 10u128.pow(fraction.len() as u32);

@@ -138,10 +138,11 @@ fn end_lost(media: &Media, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
     let volumes = store.describe_volumes();
     for (id, why) in &not_ended {
         let name = volumes.iter().find(|volume| volume.id == *id).map_or("", |volume| &volume.name);
-        let deletion = if *id == VolumeId::MAIN { "" } else { ", and `weir volume delete` removes this one" };
+        let deletion =
+            if *id == VolumeId::MAIN { "" } else { ", and `weir volume delete` removes this volume" };
         tell(&format!(
-            "warning: {}: volume {name} cannot be mounted before it is repaired: a crash took the ends of files there, and they \
-             cannot be made shorter ({why}); other volumes work{deletion}",
+            "warning: {}: volume {name} cannot be mounted before it is repaired: a crash lost the ends of some of its files, and weir \
+             cannot truncate these files ({why}); other volumes work{deletion}",
             media.name.display()
         ));
     }

@@ -124,7 +124,7 @@ impl Mounted {
             // Nobody waits any more if the daemon is ending.
             let _ = done.send(synced.map_err(|error| Refusal::new(&error, error.help())));
         }));
-        result.recv().unwrap_or_else(|_| Err(Refusal::new(&"the mount is going away", None)))
+        result.recv().unwrap_or_else(|_| Err(Refusal::new(&"the daemon is ending", None)))
     }
 
     /// Says how writing everything back went.
@@ -230,7 +230,7 @@ impl Mounted {
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), Refusal> {
         self.refuse_read_only()?;
         if name == self.stack.volume.name {
-            let help = "mount another one to delete it";
+            let help = "mount another volume to delete this one";
             return Err(Refusal::new(&format!("volume {name} is mounted here"), Some(help.into())));
         }
         let store = &self.stack.store;

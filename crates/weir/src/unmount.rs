@@ -28,8 +28,8 @@ const BUSY_WAIT: Duration = Duration::from_secs(2);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Said when nothing is written back, and no other mount is found.
-const ELSEWHERE: &str = "no less is left: if the file system is still used in another place (as a layer of an overlay, in a \
-                         container), it ends when that is unmounted; until then what was synced is safe";
+const ELSEWHERE: &str = "no progress: if the file system is still used elsewhere (as a layer of an overlay, in a container), the \
+                         daemon ends when you unmount it there; until then synced data is safe";
 
 /// Another place where a file system is mounted.
 struct OtherMount {
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
     match daemon {
         Ok(daemon) => daemon.wait(&found),
         Err(error) => {
-            eprintln!("warning: {error}; what was synced is safe, and the next `weir mount` brings it back");
+            eprintln!("warning: {error}; synced data is safe, and the next `weir mount` recovers it");
             Ok(())
         }
     }

@@ -52,36 +52,36 @@ impl Problems {
         let mut lines = Vec::new();
         if let (Some(why), None) = (&self.failed, &before.failed) {
             lines.push(format!(
-                "error: {why}: read-only from now on, since changes cannot be made durable; what was synced is safe: \
+                "error: {why}: read-only from now on, because changes cannot be made durable; synced data is safe: \
                  repair the buffer's device, unmount, and mount again"
             ));
         }
         if let (Some(volume), None) = (&self.rescued, &before.rescued) {
             lines.push(format!(
                 "everything that was written, synced or not, is in the store as volume {volume}: repair or replace the \
-                 buffer, and mount that one"
+                 buffer, and mount that volume"
             ));
         }
         if let (Some(why), None) = (&self.not_rescued, &before.not_rescued) {
             lines.push(format!(
-                "error: what is in memory could not be saved to the store: {why}; it is tried again"
+                "error: the changes in memory could not be saved to the store: {why}; weir tries again"
             ));
         }
         match (&self.stalled, &before.stalled) {
             (Some(why), None) => {
                 lines.push(format!(
-                    "warning: {why}; changes are durable in the buffer as long as it has space"
+                    "warning: {why}; changes remain durable in the buffer as long as it has space"
                 ));
             }
-            (None, Some(_)) => lines.push("pages are written back again".into()),
+            (None, Some(_)) => lines.push("write-back works again".into()),
             _ => {}
         }
         match (&self.stuck, &before.stuck) {
             ((count @ 1.., Some(why)), (0, _)) => lines.push(format!(
-                "warning: {count} pages or cuts cannot be written back and stay in the buffer; the first: {why}; `weir status` \
-                 names them"
+                "warning: {count} changes cannot be written back and stay in the buffer, durable; the first: {why}; `weir status` \
+                 lists them"
             )),
-            ((0, _), (1.., _)) => lines.push("everything that could not be written back is stored, or is no more".into()),
+            ((0, _), (1.., _)) => lines.push("all changes that could not be written back are now stored or superseded".into()),
             _ => {}
         }
         lines
@@ -100,10 +100,10 @@ mod tests {
         assert_eq!(none.news_since(&none), [""; 0]);
         assert!(stalled(1).news_since(&none)[0].contains("for 1 s"));
         assert_eq!(stalled(2).news_since(&stalled(1)), [""; 0]);
-        assert_eq!(none.news_since(&stalled(2)), ["pages are written back again"]);
+        assert_eq!(none.news_since(&stalled(2)), ["write-back works again"]);
 
         let stuck = |count| Problems { stuck: (count, Some("block 7".into())), ..Problems::default() };
-        assert!(stuck(2).news_since(&none)[0].contains("2 pages or cuts cannot be written back"));
+        assert!(stuck(2).news_since(&none)[0].contains("2 changes cannot be written back"));
         assert_eq!(stuck(5).news_since(&stuck(2)), [""; 0]);
         assert_eq!(none.news_since(&stuck(5)).len(), 1);
 

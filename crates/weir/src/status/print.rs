@@ -1,10 +1,10 @@
-//! The report for people.
+//! Prints the reports of `weir status` and `weir space` for people.
 
 use crate::awake;
 use crate::size::Size;
 use serde_json::Value;
 
-/// What is most often asked, a line each.
+/// Prints the state of a mount, one fact a line.
 pub(crate) fn print(report: &Value) {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_string();
     let size = |value: &Value| Size(value.as_u64().unwrap_or(0));
@@ -12,20 +12,22 @@ pub(crate) fn print(report: &Value) {
     println!("  volume     {}", text(&report["volume"]));
     println!("  buffer     {}", text(&report["buffer"]));
     if let Some(why) = report["volatile"].as_str() {
-        println!("  VOLATILE   what is not stored, synced or not, goes with the power: the buffer {why}");
+        println!(
+            "  VOLATILE   a power failure loses all changes that are not stored, synced or not: the buffer {why}"
+        );
     }
     println!("  daemon     pid {}, weir {}", report["pid"], text(&report["version"]));
     if let Some(log) = report["log"].as_str() {
         println!("  messages   {log}");
     }
     if let Some(failed) = report["failed"].as_str() {
-        println!("  READ-ONLY  until it is mounted again, since changes cannot be made durable: {failed}");
+        println!("  READ-ONLY  until you mount it again, because changes cannot be made durable: {failed}");
     }
     if let Some(volume) = report["rescued"].as_str() {
         println!("  RESCUED    everything, synced or not, is in the store as volume {volume}");
     }
     if let Some(why) = report["not_rescued"].as_str() {
-        println!("  AT RISK    what is in memory could not be saved to the store yet: {why}");
+        println!("  AT RISK    the changes in memory could not be saved to the store yet: {why}");
     }
     print_problems(report);
     let lsns = &report["lsns"];
@@ -33,7 +35,7 @@ pub(crate) fn print(report: &Value) {
     let dirty = &report["dirty"];
     let seconds = dirty["age_ms"].as_u64().unwrap_or(0) as f64 / 1000.0;
     println!(
-        "  not stored {} in {} pages, the oldest {seconds:.1} s old",
+        "  dirty      {} in {} pages, the oldest {seconds:.1} s old",
         size(&dirty["bytes"]),
         dirty["pages"]
     );
@@ -42,14 +44,16 @@ pub(crate) fn print(report: &Value) {
         "  waiting    {} reads, {} syncs, {} writers; {} pages being fetched",
         waiting["reads"], waiting["syncs"], waiting["admissions"], waiting["fetches"]
     );
-    let below = space["full_below_bytes"].as_u64().map(|left| format!("; DISK FULL: {} left", Size(left)));
+    let below = space["full_below_bytes"]
+        .as_u64()
+        .map(|left| format!("; HOST FILE SYSTEM FULL: {} left", Size(left)));
     let (free, total) = (size(&space["available_bytes"]), size(&space["usable_bytes"]));
     println!("  space      {free} of {total}{}", below.unwrap_or_default());
     println!("  buffer log {} free of {}", size(&log["free_bytes"]), size(&log["bytes"]));
     print_epoch(&report["epoch"]);
     let reads = &report["counters"]["store_reads"];
     println!(
-        "  fetched    {} pages for reads, {} ahead, {} for writes, {} for write-back; store I/O for syncs: {}",
+        "  fetched    {} pages for reads, {} by read-ahead, {} for writes, {} for write-back; store I/O for syncs: {}",
         reads["for_reads"],
         reads["ahead"],
         reads["for_writes"],
@@ -70,30 +74,36 @@ pub(crate) fn print(report: &Value) {
 fn print_epoch(epoch: &Value) {
     if let Some(last) = epoch["last"].as_str() {
         let minutes = epoch["age_ms"].as_u64().unwrap_or(0) as f64 / 60_000.0;
-        println!("  epoch      {last}, {minutes:.0} min old: what is left if the buffer is lost");
+        println!("  epoch      {last}, {minutes:.0} min old: the copy that remains if the buffer is lost");
     }
     if let Some(problem) = epoch["problem"].as_str() {
-        println!("  NO EPOCH   that is newer: {problem}");
+        let newer = if epoch["last"].is_null() { "" } else { "newer than that: " };
+        println!("  NO EPOCH   {newer}{problem}");
     }
     if epoch["given_up"].as_u64().unwrap_or(0) > 0 && epoch["last"].is_null() {
-        println!("  NO EPOCH   it was given up, as the store was full");
+        println!("  NO EPOCH   deleted, because the store was full");
     }
 }
 
 fn print_problems(report: &Value) {
     if let Some(stalled) = report["stalled"].as_str() {
-        println!("  STALLED    {stalled}; writers who find no space are told so");
+        let patience = cache::Settings::default().store_patience.as_secs();
+        println!("  STALLED    {stalled}; after {patience} s of this, a write that finds no space fails");
     }
     let stuck = &report["stuck"];
     if stuck["count"].as_u64().unwrap_or(0) == 0 {
         return;
     }
     println!(
-        "  STUCK      {} pages and cuts cannot be written back; they stay in the buffer, durable:",
+        "  STUCK      {} changes cannot be written back; they stay in the buffer, durable:",
         stuck["count"]
     );
     for one in stuck["some"].as_array().into_iter().flatten() {
-        let page = one["page"].as_u64().map_or("a cut".into(), |page| format!("page {page}"));
+        let page = one["page"]
+            .as_u64()
+            .map_or("a change of many pages (truncation, deletion, clone or move)".into(), |page| {
+                format!("page {page}")
+            });
         let text = |field: &str| one[field].as_str().unwrap_or("?").to_owned();
         println!("             object {}, {page}: {}", text("object"), text("why"));
     }
@@ -110,11 +120,11 @@ pub(crate) fn print_space(space: &Value) {
     println!("used       {:>10}", size("used_bytes"));
     println!("  live     {:>10}  at most: exact after a round of cleaning", size("live_bytes_bound"));
     println!("  the map  {:>10}  of that", size("map_bytes"));
-    println!("  reserved {:>10}  for what is not written back yet", size("reserved_bytes"));
+    println!("  reserved {:>10}  for changes that are not written back yet", size("reserved_bytes"));
     println!("available  {:>10}", size("available_bytes"));
     println!("volumes    {:>10}", space["volumes"]);
     if space["freeing"] == true {
-        println!("           {:>10}  what was deleted is being freed", "");
+        println!("           {:>10}  deleted data is being freed", "");
     }
     let Some(volumes) = space["by_volume"].as_array() else { return };
     println!("data       {:>10}  counted", size("data_bytes"));

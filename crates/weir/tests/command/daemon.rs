@@ -138,7 +138,7 @@ fn a_daemon_that_is_stopped_is_named_within_seconds() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(&format!("pid {}", mounted.pid())), "{said}");
-        assert!(said.contains(&format!("  help: let it go on: `kill -CONT {}`", mounted.pid())), "{said}");
+        assert!(said.contains(&format!("  help: resume it: `kill -CONT {}`", mounted.pid())), "{said}");
     }
     assert!(is_mounted(mounted.dir()), "it was unmounted under its programs");
     fs::write(mounted.path("file"), b"goes on").expect("it goes on");
@@ -261,7 +261,7 @@ fn an_unmount_that_waits_for_an_overlay_says_so_and_ends_with_it() {
         weir().arg("unmount").arg(mounted.dir()).stderr(Stdio::piped()).spawn().expect("it starts");
     let said = BufReader::new(unmount.stderr.take().expect("piped")).lines();
     // It says something each second.
-    let told = said.map_while(Result::ok).take(20).any(|line| line.contains("still used in another place"));
+    let told = said.map_while(Result::ok).take(20).any(|line| line.contains("still used elsewhere"));
     succeeds(Command::new("umount").arg(sandbox.path("over")));
     assert!(told, "it did not say what it waits for");
     unmount.wait().expect("a child of ours");

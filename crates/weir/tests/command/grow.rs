@@ -88,7 +88,7 @@ fn a_buffer_grows_under_a_mount_and_what_it_took_since_is_there_after_a_kill() {
     }
     let sandbox = Sandbox::formatted_with(&["--size=256MiB", "--buffer-size=8MiB"]);
     let store = sandbox.store();
-    assert_says(&fails(&mut grow_buffer(&store, "64MiB")), "under a mount only");
+    assert_says(&fails(&mut grow_buffer(&store, "64MiB")), "only a mounted store can enlarge its buffer");
     let mounted = sandbox.mount();
     let mut file = File::create(mounted.path("file")).expect("a file");
     // It has come around when it grows.

@@ -90,7 +90,7 @@ fn a_size_is_refused_in_words_that_quote_all_of_it() {
         assert_says(&said, "1.5GiB");
     }
     let said = makes_no_sense(weir().args(["format", "--size", "-5GiB"]).arg(sandbox.store()));
-    assert_says(&said, "a size is not negative");
+    assert_says(&said, "a size cannot be negative");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn memory_that_the_machine_does_not_have_is_refused() {
     assert_says(&fails(&mut mount("1PiB")), "this machine has");
     let said = fails(&mut mount("15"));
     assert_says(&said, "less than 16 MiB");
-    assert_says(&said, "a number without a unit counts bytes");
+    assert_says(&said, "a number without a unit is in bytes");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_full_disk_at_format_is_called_one() {
     let said =
         fails(weir().args(["format", common::VOLATILE]).args(common::SMALL).arg(small.0.join("media")));
     assert_says(&said, "media/buffer: its file system has 4 MiB free, too little for 8 MiB");
-    assert_says(&said, "  help: free some space there, or choose less");
+    assert_says(&said, "  help: free some space there, or choose a smaller size");
 }
 
 #[test]
@@ -242,21 +242,21 @@ fn a_link_that_leads_nowhere_is_named_with_where_it_leads() {
     let sandbox = Sandbox::formatted();
     let link = sandbox.path("link");
     symlink("/dev/not attached", &link).expect("a link");
-    let leads = "leads to /dev/not attached, which is not there";
+    let leads = "a symbolic link to /dev/not attached, which does not exist";
     assert_says(&fails(weir().arg("format").arg(&link)), leads);
     assert_says(&fails(weir().arg("mount").arg(&link).arg(sandbox.mount_point())), leads);
     let buffer = sandbox.store().join("buffer");
     fs::remove_file(&buffer).expect("ours");
     symlink("/dev/not attached", &buffer).expect("a link");
     let said = fails(weir().arg("mount").arg(sandbox.store()).arg(sandbox.mount_point()));
-    assert_says(&said, "the buffer is missing: it leads to /dev/not attached, which is not there");
+    assert_says(&said, "the buffer is missing: a symbolic link to /dev/not attached, which does not exist");
 }
 
 #[test]
 fn what_is_no_store_is_called_that() {
     let sandbox = Sandbox::new();
     let said = fails(weir().args(["volume", "list"]).arg(sandbox.mount_point()));
-    assert_says(&said, "neither a mounted store nor a formatted one");
+    assert_says(&said, "neither a mounted store nor a formatted store");
     let said = fails(weir().args(["mount", "/etc/passwd"]).arg(sandbox.mount_point()));
     assert_says(&said, "/etc/passwd: this is not a weir store");
     assert!(!said.contains("overwrite"), "{said}");

@@ -101,7 +101,7 @@ fn a_lost_buffer_is_replaced_only_by_who_accepts_the_loss_and_is_refused_when_it
     let refuse_lost = || {
         let said =
             fails(weir().args(["mount", "--buffer"]).arg(&lost).arg(&store).arg(sandbox.mount_point()));
-        assert!(said.contains("used with another buffer"), "{said}");
+        assert!(said.contains("since been used with another buffer"), "{said}");
     };
     refuse_lost();
     let mounted = sandbox.mount();

@@ -137,7 +137,7 @@ fn a_store_on_a_full_disk_is_a_full_store_that_goes_on_when_there_is_space() {
     let format = ["format", "--size", "1TiB", "--segment-size", "4MiB", "--buffer-size", "8MiB"];
     let said = succeeds(weir().args(format).arg(disk.store()));
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.contains("writers will get ENOSPC") && said.contains("--preallocate"), "{said}");
+    assert!(said.contains("writes will fail with ENOSPC") && said.contains("--preallocate"), "{said}");
 
     let mounted = disk.mount();
     let (free, total) = df(mounted.dir());
@@ -209,7 +209,10 @@ fn a_store_for_which_the_disk_is_too_small_from_the_start_is_refused_with_what_i
         let mut format = weir();
         format.args(["format", "--buffer-size", "32MiB", "--size", "1TiB"]).arg(disk.store());
         let said = fails(&mut format);
-        assert!(said.contains("MiB free, too little") && said.contains("choose less (--size"), "{said}");
+        assert!(
+            said.contains("MiB free, too little") && said.contains("choose a smaller size (--size"),
+            "{said}"
+        );
         assert!(!disk.store().exists(), "something is left behind");
     }
 }

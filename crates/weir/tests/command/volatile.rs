@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 const LIES_ON_TMPFS: &str =
-    "a buffer there loses with the power what was synced: it lies on tmpfs, which is memory";
+    "this buffer loses synced data when the power fails: it lies on tmpfs, which is memory";
 
 /// A sandbox with a file system in memory, which goes first.
 fn memory() -> Option<(Sandbox, TmpfsMount)> {
@@ -47,7 +47,10 @@ fn a_buffer_in_memory_is_refused_until_it_is_accepted_and_status_says_so() {
     let mounted = sandbox.mount_with(&[VOLATILE]);
     assert_eq!(mounted.status()["volatile"], "lies on tmpfs, which is memory");
     let text = succeeds(weir().arg("status").arg(mounted.dir())).stdout;
-    assert_says(&String::from_utf8_lossy(&text), "VOLATILE   what is not stored, synced or not");
+    assert_says(
+        &String::from_utf8_lossy(&text),
+        "VOLATILE   a power failure loses all changes that are not stored, synced or not",
+    );
     mounted.unmount();
     let looking = sandbox.mount_with(&["--read-only"]);
     assert_eq!(looking.status()["volatile"], "lies on tmpfs, which is memory");
@@ -88,7 +91,7 @@ fn a_store_in_memory_is_warned_of_and_mounted() {
     let warned = said(succeeds(&mut format(&[], &buffer, &store)));
     let file = store.join("store");
     let warning =
-        format!("warning: {}: all of the store goes with the power: it lies on tmpfs", file.display());
+        format!("warning: {}: a power failure loses the whole store: it lies on tmpfs", file.display());
     assert_says(&warned, &warning);
     assert_eq!(warned.lines().count(), 1, "{warned}");
     Mounted::start(&store, &sandbox.mount_point(), &[], &sandbox.path("daemon.log")).unmount();

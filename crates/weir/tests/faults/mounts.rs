@@ -118,7 +118,7 @@ fn a_store_that_fails_is_named_and_loses_nothing() {
             // It comes back: everything is written back.
             faulty.mend();
             wait_for(&mounted, "stored", |status| status["dirty"]["pages"] == 0);
-            wait_for_message(&mounted, "pages are written back again");
+            wait_for_message(&mounted, "write-back works again");
             mounted.unmount();
         } else {
             mounted.kill();
@@ -267,7 +267,7 @@ fn a_buffer_that_can_only_be_read_is_written_back_from_there() {
         // Nothing tells it from a good one but the store.
         faulty.mend();
         let said = fails(&mut mount(&old));
-        assert!(said.contains("used with another buffer"), "{said}");
+        assert!(said.contains("since been used with another buffer"), "{said}");
 
         let (dir, log) = (faulty.sandbox.mount_point(), faulty.sandbox.path("daemon.log"));
         let buffer = new.to_str().expect("a path");
