@@ -227,6 +227,13 @@ impl Media {
         self.open_fs(cache, volume, preloaded)
     }
 
+    /// Whether the store has a volume, from what the disks hold now.
+    pub(crate) fn has_volume(&self, volume: VolumeId) -> Result<bool, String> {
+        let store = Store::open(sound(&self.store, &Power::new()));
+        let store = store.map_err(|error| format!("Store::open: {error}"))?;
+        Ok(store.volumes().iter().any(|&(id, _)| id == volume))
+    }
+
     /// A volume that is not mounted, from what the disks hold now. Nothing that this does reaches the media.
     pub(crate) fn open_to_look(&self, volume: VolumeId) -> Result<Stack, String> {
         let power = Power::new();

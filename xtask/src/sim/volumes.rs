@@ -518,7 +518,12 @@ impl Run {
         if self.media.power.lost() {
             return Ok(());
         }
+        let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         let other = self.volumes.others.get_mut(&volume).expect("one that is not mounted");
+        // The stack may have tried to give it up: a log entry that could not be written may be found, as after a crash.
+        if other.kind == Kind::Epoch && made_up && !self.media.has_volume(volume)? {
+            return Ok(());
+        }
         let outcome = self.media.open_to_look(volume).and_then(|stack| {
             stack.check()?;
             other.oracle.recovered(&stack.look()?, &std::mem::take(&mut other.outstanding))
