@@ -215,7 +215,7 @@ fn holes_are_found_while_writers_wait_for_space() {
             let writer = create(&mounted.path(&format!("writer {number}")));
             let is_over = &is_over;
             scope.spawn(move || {
-                let pages = (0..5000).cycle().map(|page| page * 7 % 5000);
+                let pages = (0..2000).cycle().map(|page| page * 7 % 2000);
                 for page in pages.take_while(|_| !is_over.load(Ordering::Relaxed)) {
                     writer.write_all_at(&[7; 4096], page * 4096).expect("a write");
                 }
@@ -223,7 +223,8 @@ fn holes_are_found_while_writers_wait_for_space() {
         }
         let layouts: Vec<_> = (0..300).map(|_| layout(&file)).collect();
         is_over.store(true, Ordering::Relaxed);
-        assert!(layouts.iter().all(|found| found == &[(299_008, 319_488)]), "{layouts:?}");
+        let wrong = layouts.iter().find(|found| **found != [(299_008, 319_488)]);
+        assert_eq!(wrong, None);
     });
     let waited = mounted.status()["counters"]["admissions_parked"].as_u64();
     assert!(waited.is_some_and(|waited| waited > 0), "no writer had to wait");
