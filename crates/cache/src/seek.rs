@@ -31,7 +31,7 @@ pub enum Wanted {
     Hole,
 }
 
-/// How much a count is worth.
+/// How long a count may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountEffort {
     /// As long as it takes. Where a clone or a move that is not stored yet hides what there is, it waits, as a seek does.

@@ -1,12 +1,12 @@
-//! Which files somebody who holds them, as the kernel does, may keep pages of: so a front end knows whom to tell of a change that goes
-//! around these pages.
+//! The files whose pages a holder may keep in its own memory, as the kernel does. A front end looks here after a write that goes around
+//! these pages, to have old ones dropped.
 
 use crate::arena::Opens;
 use crate::fs::Fs;
 use crate::types::Ino;
 use std::time::Duration;
 
-/// That pages of a file may be kept.
+/// A note that a holder may keep pages of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeptPages {
     /// By the monotonic clock.
@@ -23,7 +23,7 @@ impl Fs {
         self.of_holders(ino, |opens| opens.pages_kept_at = Some(now));
     }
 
-    /// Whether pages of this file may be kept.
+    /// The newest note that pages of this file may be kept, if there is one.
     pub fn kept_pages(&self, ino: Ino) -> Option<KeptPages> {
         let noted_at = self.of_holders(ino, |opens| opens.pages_kept_at)??;
         Some(KeptPages { noted_at, age: self.core().monotonic().saturating_sub(noted_at) })
@@ -36,7 +36,7 @@ impl Fs {
         });
     }
 
-    /// What is known of a file while somebody holds it; `None` where nobody does.
+    /// Looks at the record of a file's holders; `None` if the file has none.
     fn of_holders<T>(&self, ino: Ino, look: impl FnOnce(&mut Opens) -> T) -> Option<T> {
         let state = self.core().read();
         let (slot, ..) = state.find(ino).ok()?;

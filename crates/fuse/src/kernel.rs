@@ -13,7 +13,7 @@ pub(crate) const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
 /// more than the 12 of the default.
 pub(crate) const BACKGROUND_MAX: u16 = 256;
 
-/// What the kernel may remember of names, attributes and listings.
+/// Whether the kernel may cache names, attributes and listings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelCache {
     /// Everything, for as long as it likes: this is the only front end, so nothing changes behind its back.

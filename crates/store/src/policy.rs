@@ -194,7 +194,7 @@ pub fn reserve(nodes: &NodeUse, segments: u64) -> u64 {
 }
 
 /// Blocks that data leaves to names and attributes, of a store that holds so many. A rename states 53 pages, each of which may be alone in
-/// a leaf of the map: 742 blocks. Most of them it gives back at once, and what it writes takes the place of what was there.
+/// a leaf of the map: 742 blocks. The rename releases most of these blocks at once, and the blocks that it writes replace others.
 pub fn names_reserve(blocks: u64) -> u64 {
     (blocks / 64).min(2048)
 }
