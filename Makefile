@@ -8,21 +8,21 @@
 demo:
 	scripts/demo
 
-# One build for the checks, all tests and the simulator: `cargo xtask` by itself asks for fewer features of some dependencies than
-# the workspace does, and would have the stack compiled a second time.
-XTASK = $${CARGO_TARGET_DIR:-target}/debug/xtask
+# One build for the checks, all tests and the simulator: by itself, the simulator asks for fewer features of some dependencies
+# than the workspace does, and the stack would be compiled a second time.
+SIMULATOR = $${CARGO_TARGET_DIR:-target}/debug/weir-simulator
 test:
 	scripts/install-test-tools
 	cargo build --workspace --all-targets
-	$(XTASK) check
-	$(XTASK) sim --seeds 10 --operations 20000 --crashes 500
-	$(XTASK) sim --exhaust 3 --programs 300
+	cargo xtask check
+	$(SIMULATOR) --seeds 10 --operations 20000 --crashes 500
+	$(SIMULATOR) --exhaust 3 --programs 300
 
 # How long the clients of `make load` run: make load MINUTES=5
 MINUTES ?= 60
 load:
 	scripts/install-test-tools fio git pgbench
-	cargo xtask load --minutes $(MINUTES)
+	scripts/load $(MINUTES)
 
 # How often `make databases` kills the daemon under each of them: make databases KILLS=3
 KILLS ?= 20

@@ -1,16 +1,13 @@
-//! Checks of the whole project: `cargo xtask check`, `cargo xtask tidy`, `cargo xtask sim`, `cargo xtask load`.
+//! Checks of the whole project: `cargo xtask check`, `cargo xtask tidy`.
 mod check;
-mod circles;
 mod documents;
-mod load;
-mod sim;
 mod tidy;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Checks and simulates weir")]
+#[command(name = "cargo xtask", about = "Checks weir's source tree")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -18,22 +15,16 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Formatting, lints, tests, documentation and tidiness: what must pass before a review.
+    /// Run the gate before a review: tidy, formatting, lints, tests, documentation.
     Check,
-    /// The project's own rules about its text.
+    /// Check the project's own rules about its text.
     Tidy,
-    /// Random operations, crashes and recoveries of the whole stack on simulated disks.
-    Sim(sim::Options),
-    /// Eight clients (fio, git, pgbench) on a mount; memory, descriptors and latency must stay flat.
-    Load(load::Options),
 }
 
 fn main() -> ExitCode {
     let passed = match Arguments::parse().command {
         Command::Check => check::command(),
         Command::Tidy => tidy::command(),
-        Command::Sim(options) => sim::command(&options),
-        Command::Load(options) => load::command(&options),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,14 +1,14 @@
 //! The project's own rules about its text, as pure functions of files: what the compiler and clippy do not check.
 
-use crate::{circles, documents};
+use crate::documents;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// A function that does not fit on a screen has a second idea in it.
-const FUNCTION_LINES_MAX: usize = 70;
 /// The only crate that talks to the machine, and may do so without the compiler's help.
 const HOST: &str = "crates/host/";
+/// The product, the tools that test and measure it, and record and replay.
+const RINGS: [&str; 3] = ["crates/", "testing/", "trace/"];
 
 /// The project's text files: path from the root, and text.
 pub(crate) type Files = BTreeMap<String, String>;
@@ -24,13 +24,6 @@ pub(crate) fn command() -> bool {
     };
     let findings = check(&files);
     findings.iter().for_each(|finding| eprintln!("{finding}"));
-    for (krate, circle) in circles::largest(&files) {
-        eprintln!(
-            "tidy: {krate}: its largest circle of imports has {} files {}",
-            circle.len(),
-            circle.join(" ")
-        );
-    }
     eprintln!("tidy: {} files, {} findings", files.len(), findings.len());
     findings.is_empty()
 }
@@ -53,46 +46,13 @@ fn tracked_files() -> Result<Files, String> {
 fn check(files: &Files) -> Vec<String> {
     let mut findings = Vec::new();
     for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".rs")) {
-        findings.extend(long_functions(path, text));
         findings.extend(words(path, text));
     }
-    findings.extend(circles::findings(files));
     findings.extend(documents::findings(files));
     findings.extend(crates_without_readme(files));
     findings.extend(formats_without_description(files));
     findings.extend(files.get("Cargo.toml").into_iter().flat_map(|text| dependencies_without_reason(text)));
     findings
-}
-
-/// Functions as rustfmt leaves them: the closing brace stands below the line that begins the function.
-fn long_functions(path: &str, text: &str) -> Vec<String> {
-    let lines: Vec<&str> = text.lines().collect();
-    let starts = lines.iter().enumerate().filter(|(_, line)| begins_function(line));
-    let long = starts.filter_map(|(start, line)| {
-        let indent = &line[..line.len() - line.trim_start().len()];
-        let body = lines[start..].iter().position(|line| line.ends_with(['{', ';', '}']))?;
-        if !lines[start + body].ends_with('{') {
-            return None;
-        }
-        let end = format!("{indent}}}");
-        let count = 1 + lines[start..].iter().position(|line| *line == end)?;
-        let name = line.trim();
-        (count > FUNCTION_LINES_MAX).then(|| {
-            format!("{path}:{}: {count} lines, more than {FUNCTION_LINES_MAX}, in: {name}", start + 1)
-        })
-    });
-    long.collect()
-}
-
-fn begins_function(line: &str) -> bool {
-    let code = code_of(line);
-    let before = code.trim_start().split("fn ").next().unwrap_or_default();
-    let modifier = |word: &str| {
-        matches!(word, "pub" | "const" | "async" | "extern" | "default")
-            || word.starts_with("pub(")
-            || word == concat!("uns", "afe")
-    };
-    code.contains("fn ") && before.split_whitespace().all(modifier)
 }
 
 /// The line without its comment and without what its strings hold.
@@ -145,12 +105,13 @@ fn words(path: &str, text: &str) -> Vec<String> {
     findings
 }
 
-/// The folders of `crates/`.
+/// The folders of the crates, of all three rings.
 fn crates(files: &Files) -> Vec<String> {
     let mut crates: Vec<String> = files
         .keys()
-        .filter_map(|path| path.strip_prefix("crates/")?.split_once('/'))
-        .map(|(krate, _)| krate.into())
+        .filter(|path| RINGS.iter().any(|ring| path.starts_with(ring)))
+        .filter_map(|path| path.strip_suffix("/Cargo.toml"))
+        .map(str::to_owned)
         .collect();
     crates.dedup();
     crates
@@ -159,10 +120,10 @@ fn crates(files: &Files) -> Vec<String> {
 fn crates_without_readme(files: &Files) -> Vec<String> {
     let mut findings = Vec::new();
     for krate in crates(files) {
-        if !files.contains_key(&format!("crates/{krate}/README.md")) {
-            findings.push(format!("crates/{krate}/README.md:1: missing: say what the crate is and promises"));
+        if !files.contains_key(&format!("{krate}/README.md")) {
+            findings.push(format!("{krate}/README.md:1: missing: say what the crate is and promises"));
         }
-        let root = format!("crates/{krate}/src/lib.rs");
+        let root = format!("{krate}/src/lib.rs");
         let includes = |text: &String| text.contains("#![doc = include_str!(\"../README.md\")]");
         if files.get(&root).is_some_and(|text| !includes(text)) {
             findings.push(format!("{root}:1: does not include its README.md as documentation"));
@@ -173,22 +134,18 @@ fn crates_without_readme(files: &Files) -> Vec<String> {
 
 fn formats_without_description(files: &Files) -> Vec<String> {
     let described = |krate: &str| {
-        ["FORMAT.md", "src/FORMAT.md"]
-            .iter()
-            .any(|file| files.contains_key(&format!("crates/{krate}/{file}")))
+        ["FORMAT.md", "src/FORMAT.md"].iter().any(|file| files.contains_key(&format!("{krate}/{file}")))
     };
     // Bytes have a layout; another `format.rs` may hold a command of that name.
     let has_format = |krate: &String| {
-        let text = |file| files.get(&format!("crates/{krate}/{file}"));
+        let text = |file| files.get(&format!("{krate}/{file}"));
         ["src/format.rs", "src/format/mod.rs"]
             .into_iter()
             .filter_map(text)
             .any(|text| text.contains("#[repr(C"))
     };
     let missing = crates(files).into_iter().filter(has_format).filter(|krate| !described(krate));
-    missing
-        .map(|krate| format!("crates/{krate}/FORMAT.md:1: missing: describe the bytes of format.rs"))
-        .collect()
+    missing.map(|krate| format!("{krate}/FORMAT.md:1: missing: describe the bytes of format.rs")).collect()
 }
 
 fn dependencies_without_reason(manifest: &str) -> Vec<String> {
@@ -210,23 +167,10 @@ fn dependencies_without_reason(manifest: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
+    const MANIFEST: (&str, &str) = ("crates/a/Cargo.toml", "");
+
     fn files(files: &[(&str, &str)]) -> Files {
         files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
-    }
-
-    fn function(lines: usize) -> String {
-        format!(
-            "    pub(crate) fn f(\n        a: u8,\n    ) {{\n{}    }}\n",
-            "        g();\n".repeat(lines - 4)
-        )
-    }
-
-    #[test]
-    fn a_function_of_more_than_a_screen_is_found() {
-        assert_eq!(long_functions("a.rs", &function(FUNCTION_LINES_MAX)), [] as [&str; 0]);
-        assert_eq!(long_functions("a.rs", &function(FUNCTION_LINES_MAX + 1)).len(), 1);
-        let declared = format!("trait T {{\n    fn f();\n{}}}\n", "    const A: u8;\n".repeat(100));
-        assert_eq!(long_functions("a.rs", &declared), [] as [&str; 0]);
     }
 
     #[test]
@@ -251,19 +195,24 @@ mod tests {
     #[test]
     fn a_crate_without_a_readme_or_that_hides_it_is_found() {
         let root = "#![doc = include_str!(\"../README.md\")]\nmod a;\n";
-        let good = files(&[("crates/a/README.md", "# a"), ("crates/a/src/lib.rs", root)]);
+        let good = files(&[MANIFEST, ("crates/a/README.md", "# a"), ("crates/a/src/lib.rs", root)]);
         assert_eq!(crates_without_readme(&good), [] as [&str; 0]);
-        assert_eq!(crates_without_readme(&files(&[("crates/a/src/lib.rs", root)])).len(), 1);
-        let hidden = files(&[("crates/a/README.md", "# a"), ("crates/a/src/lib.rs", "mod a;\n")]);
+        assert_eq!(crates_without_readme(&files(&[MANIFEST, ("crates/a/src/lib.rs", root)])).len(), 1);
+        let hidden = files(&[MANIFEST, ("crates/a/README.md", "# a"), ("crates/a/src/lib.rs", "mod a;\n")]);
         assert_eq!(crates_without_readme(&hidden).len(), 1);
     }
 
     #[test]
     fn a_format_that_nobody_describes_is_found() {
         let layout = "#[repr(C)]\nstruct Header;\n";
-        let bare = files(&[("crates/a/src/format.rs", layout), ("crates/b/src/format.rs", "fn format() {}")]);
+        let bare = files(&[
+            MANIFEST,
+            ("crates/a/src/format.rs", layout),
+            ("crates/b/Cargo.toml", ""),
+            ("crates/b/src/format.rs", "fn format() {}"),
+        ]);
         assert_eq!(formats_without_description(&bare).len(), 1);
-        let described = files(&[("crates/a/FORMAT.md", ""), ("crates/a/src/format.rs", layout)]);
+        let described = files(&[MANIFEST, ("crates/a/FORMAT.md", ""), ("crates/a/src/format.rs", layout)]);
         assert_eq!(formats_without_description(&described), [] as [&str; 0]);
     }
 
@@ -283,10 +232,11 @@ mod tests {
     fn every_rule_is_part_of_the_check() {
         let bad = files(&[
             ("Cargo.toml", "[workspace.dependencies]\nb = \"1\"\n"),
-            ("crates/a/src/lib.rs", &(function(100) + "todo!()\n")),
+            MANIFEST,
+            ("crates/a/src/lib.rs", "todo!()\n"),
             ("crates/a/src/format.rs", "#[repr(C)]\n"),
             ("a.md", "[b](b.md)\n"),
         ]);
-        assert_eq!(check(&bad).len(), 7, "{:?}", check(&bad));
+        assert_eq!(check(&bad).len(), 6, "{:?}", check(&bad));
     }
 }

@@ -33,7 +33,7 @@ use device::{Block, Device, DeviceError, Incarnation, Lsn, Page, PageNo, StoreId
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, Runner, thread};
-use sim::{Faults, Power, SimDisk};
+use sim_disk::{Faults, Power, SimDisk};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
     use crate::delta::Delta;
     use device::{Incarnation, StoreId, VolumeId};
-    use sim::{Power, SimDisk};
+    use sim_disk::{Power, SimDisk};
     use store::Layout;
 
     const OBJECT: ObjectId = VolumeId::MAIN.object(5, 1);

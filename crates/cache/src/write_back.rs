@@ -1023,7 +1023,7 @@ pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
 mod tests {
     use super::*;
     use device::{BLOCK_BYTES, Device, Incarnation, StoreId};
-    use sim::{Power, SimDisk};
+    use sim_disk::{Power, SimDisk};
     use std::cell::{Cell, RefCell};
     use store::{Layout, VolumeId};
 

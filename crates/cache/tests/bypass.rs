@@ -6,7 +6,7 @@ use buffer::Record;
 use cache::{Cache, Change, Cost, Settings, Task};
 use common::plain::Machine;
 use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer, VolumeId};
-use sim::SimClock;
+use sim_disk::SimClock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -8,7 +8,7 @@ use cache::{Cache, Change, Cost, Settings, Task};
 use common::Disks;
 use common::meddled::{Meddled, Meddler};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
-use sim::SimClock;
+use sim_disk::SimClock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;

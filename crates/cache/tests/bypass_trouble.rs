@@ -7,7 +7,7 @@ use common::Disks;
 use common::plain::Machine;
 use common::slow_disk::SlowDisk;
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
-use sim::{Faults, SimClock};
+use sim_disk::{Faults, SimClock};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
@@ -184,7 +184,7 @@ fn a_sync_of_what_a_stuck_clone_holds_back_is_answered_while_somebody_streams() 
         .apply(&cache, &[Change::Write { object: source, offset: 2 * PAGE, bytes: &[7; 10] }])
         .expect("space");
     cache.drain().expect("devices that work");
-    machine.store.damage(places_of(&machine, 0xab)[0], sim::Damage::Unreadable);
+    machine.store.damage(places_of(&machine, 0xab)[0], sim_disk::Damage::Unreadable);
     let transfer = Transfer { from: source, first: PageNo(1), end: PageNo(4), to: COPY, at: PageNo(1) };
     machine.apply(&cache, &[Change::Clone { transfer }]).expect("space");
     machine.apply(&cache, &[bypassing(COPY, 1, &[9; 2 * BLOCK_BYTES])]).expect("space");
@@ -243,7 +243,7 @@ fn with_one_unreadable<'a>(
     let after = machine.store.written_blocks().into_iter();
     after.filter(|at| !before.contains(at)).map(|at| {
         let store = machine.store.fork(&machine.power, 3);
-        store.damage(at, sim::Damage::Unreadable);
+        store.damage(at, sim_disk::Damage::Unreadable);
         let buffer = machine.buffer.fork(&machine.power, 3);
         let disks = Disks { power: machine.power.clone(), store, buffer };
         (at, Machine { disks, clock: machine.clock.clone() })

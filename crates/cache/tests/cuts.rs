@@ -5,7 +5,7 @@ mod common;
 use cache::{Cache, Change, Cost, Progress, Settings, Task};
 use common::{Disks, Slot};
 use device::{BLOCK_BYTES, ObjectId, VolumeId};
-use sim::SimClock;
+use sim_disk::SimClock;
 use std::sync::Arc;
 
 const PAGE: u64 = BLOCK_BYTES as u64;

@@ -7,7 +7,7 @@ use common::Disks;
 use common::plain::Machine;
 use common::slow_disk::SlowDisk;
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
-use sim::{Faults, SimClock};
+use sim_disk::{Faults, SimClock};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{NewVolume, Store, VolumeMode};
@@ -165,7 +165,7 @@ fn an_end_beside_one_stuck_clone_leaves_what_it_holds_back_in_the_buffer() {
         machine.store.read(*at, &mut page).is_ok() && page[0].0 == [0xab; BLOCK_BYTES]
     };
     let base = machine.store.written_blocks().into_iter().find(is_base).expect("stored");
-    machine.store.damage(base, sim::Damage::Unreadable);
+    machine.store.damage(base, sim_disk::Damage::Unreadable);
     let transfer = Transfer { from: OTHER, first: PageNo(1), end: PageNo(4), to: STREAMED, at: PageNo(1) };
     machine.apply(&cache, &[Change::Clone { transfer }]).expect("space");
     let bytes = &[9; 2 * BLOCK_BYTES];

@@ -7,7 +7,7 @@ use buffer::Buffer;
 use cache::{Cache, CacheError, Change, Task};
 use common::plain::Machine;
 use device::{BLOCK_BYTES, ObjectId, Overlay, VolumeId};
-use sim::{Damage, Dropped, Faults, SimDisk};
+use sim_disk::{Damage, Dropped, Faults, SimDisk};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{NewVolume, Store, StoreError, VolumeMode};

@@ -5,7 +5,7 @@ mod common;
 use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Reservation, Settings, Task};
 use common::Disks;
 use device::{BLOCK_BYTES, Clock, Device, ObjectId, PageNo, Transfer, VolumeId};
-use sim::{Faults, SimClock};
+use sim_disk::{Faults, SimClock};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -5,7 +5,7 @@ mod common;
 use cache::{Cache, Change, Cost, Task};
 use common::{Disks, Machine, Model, OBJECT_BYTES, Run, change, plain, read_whole};
 use device::{BLOCK_BYTES, Block, ObjectId, PageNo, VolumeId};
-use sim::Faults;
+use sim_disk::Faults;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Found, NewVolume, Store, VolumeMode, Want};

@@ -6,7 +6,7 @@ mod common;
 use cache::{Cache, Change, Cost, CountEffort, Reservation, Settings, Task, Wanted};
 use common::Disks;
 use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
-use sim::SimClock;
+use sim_disk::SimClock;
 use std::collections::BTreeSet;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};

@@ -5,7 +5,7 @@ mod common;
 use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Settings, Task};
 use common::Disks;
 use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, Random, Transfer, VolumeId};
-use sim::SimClock;
+use sim_disk::SimClock;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Cleaning, NewVolume, StoreError, VolumeMode};

@@ -5,7 +5,7 @@ mod common;
 use cache::{CacheError, Change, Cost, Reservation, Settings, Task};
 use common::plain::{Machine, PATIENCE};
 use device::{BLOCK_BYTES, Block, Clock, Device, DeviceError, ObjectId, Operation, Page, Random};
-use sim::{Faults, SimClock, SimDisk};
+use sim_disk::{Faults, SimClock, SimDisk};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -7,7 +7,7 @@ use cache::{Cache, CacheError, Change, Cost, TRANSFER_PAGES_MAX, Task};
 use common::meddled::{Meddled, Meddler};
 use common::plain::Machine;
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
-use sim::Faults;
+use sim_disk::Faults;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{NewVolume, Store, VolumeMode};
@@ -86,7 +86,7 @@ const EDGES: Transfer =
 fn a_clone_of_a_page_that_has_a_delta_and_cannot_be_read_waits_for_it_and_holds_up_nothing_else() {
     let machine = Machine::new(3);
     let (cache, base) = with_delta(&machine);
-    machine.store.damage(base, sim::Damage::Unreadable);
+    machine.store.damage(base, sim_disk::Damage::Unreadable);
     machine.apply(&cache, &[Change::Clone { transfer: EDGES }]).expect("space");
     (0..8).for_each(|number| write(&machine, &cache, OTHER, number, 9));
     for _ in 0..50 {
@@ -176,7 +176,7 @@ fn a_page_that_cannot_be_read_beside_a_damaged_one_holds_up_its_clone_and_nothin
     machine.store.rot(base, 77);
     let ones = places_of(&machine, 1);
     assert!(!ones.is_empty());
-    ones.iter().for_each(|&at| machine.store.damage(at, sim::Damage::Unreadable));
+    ones.iter().for_each(|&at| machine.store.damage(at, sim_disk::Damage::Unreadable));
     machine
         .apply(&cache, &[Change::Clone { transfer: Transfer { end: PageNo(30), ..EDGES } }])
         .expect("space");

@@ -5,7 +5,7 @@ mod common;
 use cache::{Cache, CacheError, Change, Completion, Cost, Task, Wanted};
 use common::plain::Machine;
 use device::{BLOCK_BYTES, Block, ObjectId, PageNo, Transfer};
-use sim::Faults;
+use sim_disk::Faults;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{NewVolume, Store, VolumeId, VolumeMode};

@@ -8,7 +8,7 @@ use cache::{Cache, CacheError, Change, Cost, Task};
 use common::meddled::{Meddled, Meddler};
 use common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued};
 use device::{ObjectId, Random};
-use sim::{Faults, SimDisk};
+use sim_disk::{Faults, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

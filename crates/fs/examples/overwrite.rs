@@ -15,7 +15,7 @@ use buffer::Buffer;
 use cache::{Cache, Progress, Settings, Task};
 use device::{StoreId, VolumeId};
 use fs::{Caller, Fs, Ino, Kind};
-use sim::{Power, SimClock, SimDisk};
+use sim_disk::{Power, SimClock, SimDisk};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -240,7 +240,7 @@ fn the_examples_are_read_back() {
         page.0.copy_from_slice(&shown(name, 4096));
         page
     };
-    let disk = sim::SimDisk::new("store", geometry().total_blocks, &sim::Power::new(), 1);
+    let disk = sim_disk::SimDisk::new("store", geometry().total_blocks, &sim_disk::Power::new(), 1);
     disk.write(Block(0), std::slice::from_ref(&*page("superblock"))).expect("power is on");
     assert_eq!(Geometry::read(&*disk).expect("a superblock").0, geometry());
     assert_eq!(Root::decode(&page("root"), ID), Some(root()));

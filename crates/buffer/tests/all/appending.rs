@@ -5,7 +5,7 @@ use buffer::{
     Buffer, BufferError, GroupNo, RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, footprint,
 };
 use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo, VolumeId};
-use sim::{Dropped, Faults, Power, SimDisk};
+use sim_disk::{Dropped, Faults, Power, SimDisk};
 use std::sync::Arc;
 
 const OBJECT: ObjectId = VolumeId::MAIN.object(5, 6);

@@ -3,7 +3,7 @@
 use crate::model::{ID, Plan, Run, open};
 use buffer::{Buffer, Record};
 use device::{Device, Incarnation, Lsn, ObjectId};
-use sim::{Faults, Power, SimDisk};
+use sim_disk::{Faults, Power, SimDisk};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[test]

@@ -2,7 +2,7 @@
 
 use buffer::{Buffer, BufferError, Record};
 use device::{Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, VolumeId, pages};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::fmt::Write as _;
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use crate::model::{ID, open};
 use buffer::{Buffer, BufferError, GroupNo, Record, footprint};
 use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, PageNo, VolumeId, pages};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::sync::Arc;
 
 const BYTES: [u8; 3900] = [7; 3900];

@@ -4,7 +4,7 @@ use crate::growth::{found, put};
 use crate::model::ID;
 use buffer::Buffer;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, Page};
-use sim::{Damage, Dropped, Faults, Hooked, Hooks, Power, SimDisk};
+use sim_disk::{Damage, Dropped, Faults, Hooked, Hooks, Power, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;

@@ -3,7 +3,7 @@
 use crate::model::{ID, Plan, Run, open};
 use buffer::{Buffer, BufferError, Identity, Record};
 use device::{BLOCK_BYTES, Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, Random, StoreId, pages};
-use sim::{Faults, Power, SimDisk};
+use sim_disk::{Faults, Power, SimDisk};
 use std::sync::Arc;
 
 fn formatted() -> Arc<SimDisk> {

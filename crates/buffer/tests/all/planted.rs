@@ -4,7 +4,7 @@ use crate::growth_failures::found_by_one_slot;
 use crate::model::{ID, Opened, Plan, Run, Transaction};
 use buffer::{Buffer, Bug};
 use device::Device;
-use sim::Faults;
+use sim_disk::Faults;
 use std::sync::Arc;
 
 fn open_with(device: Arc<dyn Device>, bug: Bug) -> Opened {

@@ -3,7 +3,7 @@
 use crate::model::{ID, open};
 use buffer::{Buffer, BufferError, GroupNo, Record};
 use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, PageNo};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::sync::Arc;
 
 /// The ring of a buffer of 256 blocks: behind a superblock and two header slots.

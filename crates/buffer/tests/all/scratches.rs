@@ -3,7 +3,7 @@
 use crate::model::{ID, open};
 use buffer::{BufferError, Record};
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo};
-use sim::{Hooked, Hooks, Power, Scratched, SimDisk};
+use sim_disk::{Hooked, Hooks, Power, Scratched, SimDisk};
 use std::sync::{Arc, Mutex};
 
 /// A buffer of one record, which begins at block 3.

@@ -4,7 +4,7 @@
 use crate::machine::*;
 use cache::{Cache, Change};
 use device::BLOCK_BYTES;
-use sim::Faults;
+use sim_disk::Faults;
 
 const PART: usize = 100;
 /// As many as one read earns.

@@ -3,7 +3,7 @@
 use crate::common::{Disks, Slot};
 use cache::{Cache, CacheError, Change, Cost, Progress, Settings, Task};
 use device::{BLOCK_BYTES, Block, Device, DeviceError, ObjectId, Page, Read, VolumeId};
-use sim::{SimClock, SimDisk};
+use sim_disk::{SimClock, SimDisk};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;

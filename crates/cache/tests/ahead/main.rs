@@ -10,7 +10,7 @@ use cache::{Cache, CacheError, Change, Progress, Task};
 use common::Slot;
 use device::{BLOCK_BYTES, Random};
 use machine::*;
-use sim::Damage;
+use sim_disk::Damage;
 use std::sync::{Arc, Mutex};
 
 #[test]

@@ -1,6 +1,6 @@
 use cache::{Cache, CacheError, Settings};
 use device::{BLOCK_BYTES, Block, Clock, Device, Page, StoreId};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Layout, Store};

@@ -1,7 +1,7 @@
 //! A disk in the middle of whose work others go on, as other threads' do.
 
 use device::{Block, Device, DeviceError, Page};
-use sim::SimDisk;
+use sim_disk::SimDisk;
 use std::sync::{Arc, Mutex};
 
 /// Called before a device's work.

@@ -9,7 +9,7 @@ pub mod slow_disk;
 use cache::{Cache, CacheError, Change, Cost, FetchMode, Reservation, Settings, Task};
 use device::{BLOCK_BYTES, Device, ObjectId, PageNo, Random, Transfer};
 pub use disks::Disks;
-use sim::SimClock;
+use sim_disk::SimClock;
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};

@@ -3,7 +3,7 @@
 use super::Disks;
 use cache::{Cache, CacheError, Change, Completion, Cost, Settings, Task};
 use device::{BLOCK_BYTES, Device, ObjectId};
-use sim::SimClock;
+use sim_disk::SimClock;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

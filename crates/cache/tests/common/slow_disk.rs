@@ -2,7 +2,7 @@
 
 use super::plain::Machine;
 use device::{Block, Device, DeviceError, Page};
-use sim::{SimClock, SimDisk};
+use sim_disk::{SimClock, SimDisk};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use crate::error::FsError;
 use crate::types::{Completion, Ino, Kind};
 use cache::{Cache, Settings, Task};
 use device::{BLOCK_BYTES, Block, Clock, Device, Page, StoreId, VolumeId};
-use sim::{Power, SimClock, SimDisk};
+use sim_disk::{Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

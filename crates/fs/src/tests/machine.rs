@@ -11,7 +11,7 @@ use crate::types::{Attributes, Completion, Ino, Kind};
 use crate::{Fs, IfExists};
 use cache::{Cache, FetchMode, Recovered, Settings, Task};
 use device::{BLOCK_BYTES, Clock, StoreId};
-use sim::{Power, SimClock, SimDisk};
+use sim_disk::{Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -6,7 +6,7 @@ use crate::latency::{Latencies, Traffic};
 use cache::{Cache, Recovered, Settings, Task};
 use device::{Random, StoreId, VolumeId};
 use fs::{Caller, Fs};
-use sim::{Power, SimClock, SimDisk};
+use sim_disk::{Power, SimClock, SimDisk};
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;

@@ -5,7 +5,7 @@ use crate::change::Change;
 use crate::store::Store;
 use crate::superblock::Layout;
 use device::{Incarnation, Lsn, ObjectId, PageNo, Random, StoreId, VolumeId};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::sync::Arc;
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);

@@ -6,7 +6,7 @@ use crate::map::{Body, PageEntry};
 use crate::store::Store;
 use crate::superblock::Layout;
 use device::{Incarnation, Lsn, PageNo, StoreId, VolumeId};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::sync::Arc;
 
 /// A store of which every other page of a file is dead.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::chunk::to_pages;
 use crate::entry::{ChunkHead, encode_chunk};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::sync::Arc;
 
 const GEOMETRY: Geometry =
@@ -206,7 +206,7 @@ fn a_head_that_cannot_be_read_is_told_and_costs_who_goes_on_its_own_blocks() {
     for number in 0..3 {
         write_list(&disk, &list(4, at(8 * number), 8 * number..8 * number + 7));
     }
-    disk.damage(at(8), sim::Damage::Unreadable);
+    disk.damage(at(8), sim_disk::Damage::Unreadable);
     let mut scan = OwnerScan::new(SEGMENT);
     assert_eq!(scan.read_some(&*disk, GEOMETRY, at(23)), Err(Unreadable));
     assert_eq!(scan.read_some(&*disk, GEOMETRY, at(23)), Ok(true));

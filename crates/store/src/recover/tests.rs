@@ -5,7 +5,7 @@ use crate::change::Change;
 use crate::entry::{claimed_entry_blocks, decode_chunk, encode_chunk};
 use crate::superblock::Layout;
 use device::{Incarnation, Lsn, PageNo, VolumeId};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 
 const ID: StoreId = StoreId([1; 16]);
 

@@ -9,7 +9,7 @@ use crate::store::Store;
 use crate::superblock::Layout;
 use crate::volume::{VolumeId, VolumeMode};
 use device::{Block, Incarnation, Lsn, PageNo, StoreId};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

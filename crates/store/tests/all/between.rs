@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random, VolumeId};
-use sim::{Hooked, Hooks, SimDisk};
+use sim_disk::{Hooked, Hooks, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId, Transfer};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::sync::Arc;
 use store::{Change, Cleaning, Layout, Store, VolumeId, VolumeMode};
 

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Incarnation, Random};
-use sim::{Faults, Power, SimDisk};
+use sim_disk::{Faults, Power, SimDisk};
 use std::sync::Arc;
 use store::{Store, StoreError};
 
@@ -175,7 +175,7 @@ fn a_start_that_once_could_not_read_one_of_the_roots_loses_nothing_wherever_it_i
         for (root, cut) in [1, 2].into_iter().flat_map(|root| (0..12).map(move |cut| (root, cut))) {
             let power = Power::new();
             let fork = disk.fork(&power, seed);
-            fork.damage(device::Block(root), sim::Damage::Unreadable);
+            fork.damage(device::Block(root), sim_disk::Damage::Unreadable);
             let store = open(&fork).expect("the other root");
             fork.heal();
             power.cut_after(cut);

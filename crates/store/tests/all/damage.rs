@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Block, Device, Incarnation, Lsn, ObjectId, Overlay, PageNo, Random};
-use sim::{Faults, Power, Scratched, SimDisk};
+use sim_disk::{Faults, Power, Scratched, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{Change, Cleaning, Found, Store, StoreError, VolumeId, Want};
@@ -102,7 +102,7 @@ fn rot_in_any_block_is_an_error_or_harmless_and_never_wrong_bytes() {
     let (mut refused, mut errors, mut found) = (0, 0, 0);
     let mut random = Random::new(1);
     for at in disk.written_blocks() {
-        let fork = disk.fork(&sim::Power::new(), 1);
+        let fork = disk.fork(&sim_disk::Power::new(), 1);
         fork.rot(at, random.below(4096 * 8) as usize);
         let Ok(store) = open(&fork) else {
             refused += 1;
@@ -136,10 +136,10 @@ fn clean_all(store: &Store, when: &str) -> u64 {
 #[test]
 fn what_cannot_be_read_stays_where_it_is_and_the_cleaner_goes_on_with_the_rest() {
     let (disk, model) = busy(8);
-    let sound = clean_all(&mount(&disk.fork(&sim::Power::new(), 1)).expect("it is sound"), "sound");
+    let sound = clean_all(&mount(&disk.fork(&sim_disk::Power::new(), 1)).expect("it is sound"), "sound");
     let (mut random, mut stuck) = (Random::new(1), 0);
     for at in disk.written_blocks() {
-        let (fork, bit) = (disk.fork(&sim::Power::new(), 1), random.below(4096 * 8) as usize);
+        let (fork, bit) = (disk.fork(&sim_disk::Power::new(), 1), random.below(4096 * 8) as usize);
         fork.rot(at, bit);
         let Ok(store) = mount(&fork) else { continue };
         let when = format!("block {at}");
@@ -171,7 +171,7 @@ fn what_can_be_read_no_more_when_it_is_to_be_moved_stays_where_it_is() {
     let (disk, model) = busy(8);
     let (mut random, mut stuck) = (Random::new(1), 0);
     for at in disk.written_blocks() {
-        let (fork, bit) = (disk.fork(&sim::Power::new(), 1), random.below(4096 * 8) as usize);
+        let (fork, bit) = (disk.fork(&sim_disk::Power::new(), 1), random.below(4096 * 8) as usize);
         let (store, when) = (mount(&fork).expect("it is sound"), format!("block {at}"));
         while store.counters().walks == 0 {
             assert_eq!(store.clean_step(), Ok(Cleaning::Working));
@@ -199,7 +199,7 @@ fn rot_in_the_log_before_its_last_batch_is_refused_and_named() {
     let chunks: Vec<_> = disk.written_blocks().into_iter().filter(|&at| is_chunk(&disk, at)).collect();
     assert_eq!(chunks.len(), 5);
     for (index, &at) in chunks.iter().enumerate() {
-        let fork = disk.fork(&sim::Power::new(), 1);
+        let fork = disk.fork(&sim_disk::Power::new(), 1);
         fork.rot(at, 1000);
         match open(&fork) {
             Err(StoreError::Damaged { place, .. }) => assert_eq!(place, at),

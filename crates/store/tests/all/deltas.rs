@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, Transfer, VolumeId};
-use sim::SimDisk;
+use sim_disk::SimDisk;
 use std::sync::Arc;
 use store::{
     Change, DeltaBlock, DeltaPacker, Found, NewVolume, Piece, Scrubbed, Store, StoreError, VolumeMode, Want,

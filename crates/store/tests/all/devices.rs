@@ -3,7 +3,7 @@
 use crate::common::phases::{Phase, Phases, failing_flush};
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, VolumeId};
-use sim::{Faults, Hooked, Hooks, Power, Scratched, SimDisk};
+use sim_disk::{Faults, Hooked, Hooks, Power, Scratched, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::{Change, Known, Store, StoreError, Want};

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Operation, Page};
-use sim::{Faults, Hooked, Hooks, Power, SimDisk};
+use sim_disk::{Faults, Hooked, Hooks, Power, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::{Store, StoreError};

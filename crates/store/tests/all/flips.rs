@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Lsn, PageNo, Random};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Change, Found, Store, StoreError, VolumeId, VolumeMode, Want};

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Lsn, ObjectId, Page, PageNo};
-use sim::{Hooked, Hooks, SimDisk};
+use sim_disk::{Hooked, Hooks, SimDisk};
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, Random, VolumeId};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Change, Store, StoreError};

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use device::{Incarnation, Lsn, PageNo, Random};
-use sim::{Damage, Power, SimDisk};
+use sim_disk::{Damage, Power, SimDisk};
 use std::sync::Arc;
 use store::{Change, Known, Store, StoreError, VolumeId, VolumeMode};
 

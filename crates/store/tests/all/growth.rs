@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, Page, PageNo, VolumeId};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::sync::Arc;
 use store::{Change, Cleaning, Known, Mended, Store, StoreError};
 
@@ -215,10 +215,10 @@ fn a_scrub_after_growing_failed_with_its_last_flush_finds_nothing_wrong() {
         (0..100).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
         store.checkpoint_twice().expect("ok");
         // The copy, a flush, the superblock; the last flush fails.
-        disk.set_faults(sim::Faults { once_after: Some(3), ..Default::default() });
+        disk.set_faults(sim_disk::Faults { once_after: Some(3), ..Default::default() });
         let grown = store.grow(Some(4 + 200 * 16));
         assert!(grown.is_err());
-        disk.set_faults(sim::Faults::default());
+        disk.set_faults(sim_disk::Faults::default());
         let mut found = Vec::new();
         while !store.scrub_step(&mut |finding| found.push(finding)).done {}
         assert_eq!(found, [], "seed {seed}: {grown:?}");

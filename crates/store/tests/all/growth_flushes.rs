@@ -3,7 +3,7 @@
 use crate::common::phases::{Phase, Phases, failing_flush};
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, VolumeId};
-use sim::{Hooked, Hooks, Power, SimDisk};
+use sim_disk::{Hooked, Hooks, Power, SimDisk};
 use std::sync::Arc;
 use store::{Change, Store, StoreError};
 

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use device::{Device, Incarnation, Lsn, ObjectId, PageNo, Random};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

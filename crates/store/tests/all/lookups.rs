@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, Transfer};
-use sim::SimDisk;
+use sim_disk::SimDisk;
 use std::sync::Arc;
 use store::{Change, Cleaning, Store, VolumeId, VolumeMode};
 
@@ -195,7 +195,7 @@ fn counts_that_are_too_high_are_found_out_after_a_walk_that_was_given_up_and_a_r
         assert_eq!(store.clean_step(), Ok(Cleaning::Working));
     }
     store.checkpoint().expect("a sound disk");
-    let fork = disk.fork(&sim::Power::new(), 1);
+    let fork = disk.fork(&sim_disk::Power::new(), 1);
     store.end_round();
     assert_found_out(&store);
     assert_found_out(&mount(&fork).expect("it opens"));
@@ -249,7 +249,7 @@ fn a_head_that_cannot_be_read_for_a_moment_keeps_its_owners() {
         // One segment or two are worth it.
         at_once(140..200, 20_000);
         store.checkpoint_twice().expect("a sound disk");
-        (4..200 * 128 + 4).for_each(|at| disk.damage(device::Block(at), sim::Damage::Unreadable));
+        (4..200 * 128 + 4).for_each(|at| disk.damage(device::Block(at), sim_disk::Damage::Unreadable));
         for _ in 0..steps {
             let _ = store.clean_step();
         }

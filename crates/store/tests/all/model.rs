@@ -322,7 +322,7 @@ fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it(
     let mut tried = 0;
     for (index, &one) in nodes.iter().enumerate() {
         for &other in &nodes[index + 1..] {
-            let fork = disk.fork(&sim::Power::new(), 1);
+            let fork = disk.fork(&sim_disk::Power::new(), 1);
             [one, other].into_iter().for_each(|at| fork.rot(at, 77));
             let Ok(store) = mount(&fork) else { continue };
             // Only the leaf of pages 128 to 255.

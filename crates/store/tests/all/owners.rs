@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Block, Lsn, ObjectId, PageNo, Random};
-use sim::{Damage, Power, SimDisk};
+use sim_disk::{Damage, Power, SimDisk};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{Cleaning, Finding, Store, VolumeId, VolumeMode};

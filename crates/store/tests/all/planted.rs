@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Incarnation, Random};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::sync::Arc;
 use store::{PlantedBug, Store};
 

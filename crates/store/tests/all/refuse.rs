@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::sync::Arc;
 use store::{Layout, Mended, Store, StoreError};
 

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random};
-use sim::{Faults, Hooked, Hooks, Power, SimDisk};
+use sim_disk::{Faults, Hooked, Hooks, Power, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::{Change, Known, Store, StoreError, VolumeId, VolumeMode};

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Block, Device, Lsn, PageNo};
-use sim::{Faults, Power, SimDisk};
+use sim_disk::{Faults, Power, SimDisk};
 use std::sync::Arc;
 use store::{Change, DataMode, Store, StoreError, VolumeId};
 

@@ -4,7 +4,7 @@ use crate::common::*;
 use device::{
     Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random, VolumeId,
 };
-use sim::{Hooked, Hooks, Power, SimDisk};
+use sim_disk::{Hooked, Hooks, Power, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random};
-use sim::{Damage, Dropped, Faults, Power, SimDisk};
+use sim_disk::{Damage, Dropped, Faults, Power, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{Change, Found, Store, StoreError, VolumeId, VolumeMode, Want};

@@ -9,7 +9,7 @@ use crate::{check, failure};
 use device::{BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::sync::Arc;
 
 pub(crate) const TESTS: [(&str, fn()); 2] = [

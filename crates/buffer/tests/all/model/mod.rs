@@ -3,7 +3,7 @@
 
 use buffer::{Buffer, BufferError, GroupNo, Record, Replayed, TRANSFER_BYTES, footprint};
 use device::{Device, Incarnation, Lsn, ObjectId, PageNo, Random, StoreId, Transfer, VolumeId};
-use sim::{Faults, Power, SimDisk};
+use sim_disk::{Faults, Power, SimDisk};
 use std::sync::Arc;
 
 pub const ID: StoreId = StoreId([7; 16]);

@@ -7,7 +7,7 @@ use device::{
     BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId, Transfer,
     VolumeId,
 };
-use sim::{Power, SimDisk};
+use sim_disk::{Power, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{Change, DeltaBlock, DeltaPacker, Finding, Found, Layout, Piece, Store, StoreError, Want};

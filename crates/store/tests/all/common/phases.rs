@@ -1,7 +1,7 @@
 //! Two threads around a flush that fails and takes with it what the other wrote.
 
 use device::{Device, DeviceError};
-use sim::{Faults, SimDisk};
+use sim_disk::{Faults, SimDisk};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 

@@ -1,0 +1,171 @@
+#![doc = include_str!("../README.md")]
+mod answer;
+mod call;
+mod change;
+mod client;
+mod crash;
+mod exhaust;
+mod faults;
+mod growth;
+mod log;
+mod loose;
+mod meanwhile;
+mod model;
+mod options;
+mod oracle;
+mod plant;
+mod planted;
+mod power;
+mod probe;
+mod replace;
+mod rescued;
+mod rights;
+mod run;
+mod stack;
+#[cfg(test)]
+mod tests;
+mod turns;
+mod volumes;
+mod watchdog;
+mod watched;
+mod weather;
+mod workload;
+
+use clap::Parser;
+use options::{Options, repeat_line};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use turns::{Failure, Summary, run};
+
+#[derive(Parser)]
+#[command(
+    name = "weir-simulator",
+    about = "Simulates weir: random operations, crashes and recoveries on simulated disks"
+)]
+struct Arguments {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn main() -> ExitCode {
+    if command(&Arguments::parse().options) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs the simulation that `options` describe and prints its outcome; `false` if a promise was broken.
+fn command(options: &Options) -> bool {
+    if options.planted {
+        return planted::command(options.plant, options.seed);
+    }
+    if options.long {
+        return long_command(options);
+    }
+    if let Some(length) = options.exhaust {
+        return exhaust_command(options, length);
+    }
+    if let Some(seeds) = options.seeds {
+        return seeds_command(options, seeds);
+    }
+    let started = Instant::now();
+    let mut options = options.clone();
+    loop {
+        if run_and_print(&options).is_none() {
+            return false;
+        }
+        match options.seconds {
+            Some(seconds) if started.elapsed() < Duration::from_secs(seconds) => options.seed += 1,
+            _ => return true,
+        }
+    }
+}
+
+/// One run; `None` if a promise was broken.
+fn run_and_print(options: &Options) -> Option<Summary> {
+    match run(options) {
+        Ok(summary) => {
+            print_summary(options, &summary);
+            Some(summary)
+        }
+        Err(failure) => {
+            print_failure(options, &failure);
+            None
+        }
+    }
+}
+
+/// Several seeds, the odd ones on disks that fail at times.
+fn seeds_command(options: &Options, seeds: u64) -> bool {
+    let (mut operations, mut crashes, mut errors) = (0, 0, 0);
+    for seed in options.seed..options.seed + seeds {
+        let faults = options.faults || seed % 2 == 1;
+        let Some(summary) = run_and_print(&Options { seed, faults, ..options.clone() }) else { return false };
+        operations += summary.counts.operations;
+        crashes += summary.counts.crashes();
+        errors += summary.counts.errors_made_up;
+    }
+    println!(
+        "{seeds} seeds: {operations} operations, {crashes} crashes, {errors} device errors: no promise broken"
+    );
+    true
+}
+
+/// The sizes that the nightly run has.
+fn long_command(options: &Options) -> bool {
+    const SEEDS: u64 = 50;
+    let random = Options { operations: 1_000_000 / SEEDS, crashes: 10_000 / SEEDS, ..options.clone() };
+    let short = Options { faults: true, programs: 1000, ..options.clone() };
+    seeds_command(&random, SEEDS) && exhaust_command(&short, 2) && exhaust_command(&short, 3)
+}
+
+fn exhaust_command(options: &Options, length: u8) -> bool {
+    let Options { seed, programs, faults, .. } = options;
+    let outcome = exhaust::exhaust(options, usize::from(length), *programs);
+    match &outcome {
+        Ok(tried) => println!(
+            "{} programs of up to {length} operations, {} crashes, {} device errors: no promise broken",
+            tried.programs, tried.crashes, tried.errors
+        ),
+        Err(failure) => {
+            println!("FAILED: {}", failure.what);
+            let faults = if *faults { " --faults" } else { "" };
+            println!("repeat with: cargo sim --exhaust {length} --programs {programs} --seed {seed}{faults}");
+        }
+    }
+    outcome.is_ok()
+}
+
+fn print_summary(options: &Options, summary: &Summary) {
+    let Summary { counts, hash, seconds } = summary;
+    println!(
+        "seed {}: {} operations, {} crashes, {} clean stops in {seconds:.1} s ({:.0} operations/s); hash {hash:016x}",
+        options.seed,
+        counts.operations,
+        counts.crashes(),
+        counts.clean_stops,
+        counts.operations as f64 / seconds
+    );
+    let phases: Vec<String> =
+        counts.crashes.iter().map(|(phase, times)| format!("{phase}: {times}")).collect();
+    println!("  crashes by phase: {}", phases.join("; "));
+    let volumes = &counts.volumes;
+    println!(
+        "  copies of volumes: {}, and {} found after crashes; {} changes meanwhile; deleted: {}; another one mounted: {}; \
+         looked at: {}",
+        volumes.copies, volumes.found, volumes.meanwhile, volumes.deletions, volumes.mounts, volumes.looks
+    );
+    println!(
+        "  buffers replaced: {}; stores grown: {}; volumes rescued and looked at: {}; changes refused midway: {}",
+        counts.replaced, counts.growths, counts.rescued, counts.refused
+    );
+    println!(
+        "  completed changes lost to crashes, none of them synced: {}; refused for space: {}; device errors: {}, \
+         told to clients: {}",
+        counts.changes_lost, counts.no_space, counts.errors_made_up, counts.errors_told
+    );
+}
+
+fn print_failure(options: &Options, failure: &Failure) {
+    let Failure { what, operations, hash } = failure;
+    println!("seed {}: FAILED after {operations} operations; hash {hash:016x}", options.seed);
+    println!("{what}");
+    println!("repeat with: {}", repeat_line(options));
+}

@@ -1,0 +1,470 @@
+//! The stack under test, from the file system down, on simulated media.
+
+use crate::log::{Log, Role};
+use crate::meanwhile::Meanwhile;
+use crate::model::CALLER;
+use crate::options::Options;
+use crate::plant::Plant;
+use crate::watched::Watched;
+use crate::workload::Temper;
+use cache::{Cache, FetchMode, Progress, Recovered, Settings, Task};
+use device::{Clock, Device, Random, StoreId};
+use fs::{Attributes, Fs, Ino, Kind, PreloadedArena};
+use sim_disk::{Dropped, Faults, Power, SimClock, SimDisk};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{Layout, Store, VolumeId, VolumeInfo};
+
+/// Small, so that the log comes round many times, and in some runs smaller than what the clients would like to keep:
+/// 6 to 32 MiB in segments of 64 KiB.
+const STORE_BLOCKS: [u64; 4] = [1536, 2048, 4096, 8192];
+const SEGMENT_BLOCKS: u32 = 16;
+/// In one run in four, of those that do not keep the store full: segments of 1 MiB, whose stretches of log have copies.
+const LARGE_SEGMENT_BLOCKS: u32 = 256;
+const LARGE_SEGMENTS: [u64; 2] = [72, 96];
+/// Nodes of the map that stay in memory in one run in four: the fewest that a store keeps.
+const FEW_NODES: usize = 64;
+/// A ring that comes round after a few hundred operations: 1 or 2 MiB.
+const BUFFER_BLOCKS: [u64; 2] = [256, 512];
+/// The blocks of both that say what the others are: roots, and header slots.
+const STORE_HEADER: Range<u64> = 1..3;
+const BUFFER_HEADER: Range<u64> = 1..3;
+/// What makes one run in eight have a store that is a sparse file, of which a quarter gets no space.
+const SPARSE: u64 = 0x5ba2_5e00;
+/// And those in which whole pages may bypass the buffer.
+const DIRECT: u64 = 0xd12e_c700;
+/// Half of which change the order while a life goes on, after one turn in so many.
+const SWITCHES: u64 = 0x54a1_7c00;
+const ORDER_SWITCHED_ONE_IN: u64 = 50;
+/// What makes one run in four have a store that grows, so often at most.
+const GROWS: u64 = 0x6209;
+const GROWTHS: u32 = 4;
+/// The identity that store and buffer share.
+pub(crate) const ID: StoreId = StoreId(*b"simulated store!");
+/// Steps after which a read that has not completed never will.
+const STEPS_PER_READ_MAX: usize = 10_000;
+/// The longest read of a snapshot, in bytes.
+const READ_BYTES_MAX: u64 = 64 << 10;
+
+pub(crate) const TASKS: [Task; 4] = Task::ALL;
+
+/// What survives a crash: two disks on one power supply. And the clock and the log of the run.
+pub(crate) struct Media {
+    pub(crate) power: Arc<Power>,
+    pub(crate) store: Arc<SimDisk>,
+    pub(crate) buffer: Arc<SimDisk>,
+    pub(crate) clock: Arc<SimClock>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) meanwhile: Arc<Meanwhile>,
+    /// What the next open is given.
+    pub(crate) settings: Settings,
+    /// Decides whether whole pages bypass the buffer in a life, if they ever do in this run.
+    bypass: Option<Random>,
+    /// Whether the order changes while a life goes on.
+    switches_order: bool,
+    segment_blocks: u32,
+    /// Nodes of the map to keep in memory, if not as many as there are.
+    nodes_max: Option<usize>,
+    plant: Option<Plant>,
+    /// The media are below a page cache.
+    is_cached: bool,
+    /// Roots and header slots that power tears may be unreadable.
+    is_fragile: bool,
+    /// How often the store may still be made larger.
+    pub(crate) growths_left: u32,
+}
+
+impl Media {
+    /// Two blank disks.
+    pub(crate) fn new(seed: u64, options: &Options) -> Media {
+        let (power, mut random) = (Power::new(), Random::new(seed));
+        let is_kept_full = Temper::of(options) == Temper::Full;
+        let (store_blocks, segment_blocks) = match is_kept_full {
+            true => (random.pick(&STORE_BLOCKS[..2]), SEGMENT_BLOCKS),
+            false if random.once_in(4) => {
+                let segments = random.pick(&LARGE_SEGMENTS) + 1;
+                (segments * u64::from(LARGE_SEGMENT_BLOCKS), LARGE_SEGMENT_BLOCKS)
+            }
+            false => (random.pick(&STORE_BLOCKS), SEGMENT_BLOCKS),
+        };
+        let nodes_max = random.once_in(4).then_some(FEW_NODES);
+        let buffer_blocks = random.pick(&BUFFER_BLOCKS);
+        let store = SimDisk::new("store", store_blocks, &power, random.next_u64());
+        let buffer = SimDisk::new("buffer", buffer_blocks, &power, random.next_u64());
+        store.set_header(STORE_HEADER);
+        let (is_cached, is_fragile) = (random.once_in(2), random.once_in(2));
+        if is_cached {
+            store.set_dropped(Dropped::AtPowerLoss);
+        }
+        if is_fragile {
+            store.let_torn_be_unreadable(STORE_HEADER);
+        }
+        if Random::new(options.seed ^ SPARSE).once_in(8) {
+            store.set_space(store_blocks * 3 / 4);
+        }
+        let media = Media {
+            store,
+            buffer,
+            is_cached,
+            is_fragile,
+            growths_left: if Random::new(options.seed ^ GROWS).once_in(4) { GROWTHS } else { 0 },
+            clock: Arc::new(SimClock::new()),
+            log: Log::new(options.verbose),
+            meanwhile: Arc::default(),
+            settings: Settings::default(),
+            bypass: Random::new(options.seed ^ DIRECT).once_in(2).then(|| Random::new(seed ^ DIRECT)),
+            switches_order: Random::new(options.seed ^ SWITCHES).once_in(2),
+            segment_blocks,
+            nodes_max,
+            plant: options.plant,
+            power,
+        };
+        let mut media = media;
+        media.draw_settings(&mut random);
+        media.equip_buffer(&media.buffer);
+        media
+    }
+
+    /// Makes a disk one that buffers of this run have.
+    pub(crate) fn equip_buffer(&self, disk: &SimDisk) {
+        disk.set_header(BUFFER_HEADER);
+        if self.is_cached {
+            disk.set_dropped(Dropped::AtPowerLoss);
+        }
+        if self.is_fragile {
+            disk.let_torn_be_unreadable(BUFFER_HEADER);
+        }
+    }
+
+    /// Draws the limits of the next life.
+    pub(crate) fn draw_settings(&mut self, random: &mut Random) {
+        self.settings = draw_settings(random);
+        if let Some(bypass) = &mut self.bypass {
+            self.settings.bypass_after = bypass.pick(&[u64::MAX, 0, 0, 0, 8192]);
+            self.settings.sync_logs_max = bypass.pick(&[u64::MAX, 0, 8192]);
+        }
+    }
+
+    /// Draws whether the order changes now, and from where on it then lets streams bypass the buffer.
+    pub(crate) fn draw_order(&mut self) -> Option<u64> {
+        let bypass = self.bypass.as_mut().filter(|_| self.switches_order)?;
+        bypass.once_in(ORDER_SWITCHED_ONE_IN).then(|| bypass.pick(&[u64::MAX, 0, 8192]))
+    }
+
+    /// Copies of the disks as they are, on their own power.
+    pub(crate) fn fork(&self, seed: u64, options: &Options) -> Media {
+        let power = Power::new();
+        Media {
+            store: self.store.fork(&power, seed ^ 0x5707e),
+            buffer: self.buffer.fork(&power, seed ^ 0xb0ff),
+            power,
+            ..Media::new(seed, options)
+        }
+    }
+
+    fn device(&self, role: Role) -> Arc<dyn Device> {
+        Arc::new(self.watched(role))
+    }
+
+    pub(crate) fn watched(&self, role: Role) -> Watched {
+        let disk = match role {
+            Role::Store => &self.store,
+            Role::Buffer => &self.buffer,
+        };
+        Watched::new(disk, role, &self.log, &self.meanwhile)
+    }
+
+    /// Lays out an empty file system, durable.
+    pub(crate) fn format(&self) -> Result<(), String> {
+        let layout = Layout { id: ID, segment_blocks: Some(self.segment_blocks) };
+        Store::format(&*self.device(Role::Store), &layout).map_err(|error| format!("format: {error}"))?;
+        buffer::Buffer::format(&*self.device(Role::Buffer), ID)
+            .map_err(|error| format!("format: {error}"))?;
+        let (cache, _) = self.open_cache(VolumeId::MAIN)?;
+        Fs::create(&cache, VolumeId::MAIN, &*self.clock, CALLER, *b"not a secret at ")
+            .map_err(|error| format!("create: {error}"))?;
+        cache.drain().map_err(|error| format!("drain: {error}"))
+    }
+
+    /// Opens, and with it recovers, what is below the file system; the second is what `volume` is, as the store has it.
+    pub(crate) fn open_cache(
+        &self,
+        volume: VolumeId,
+    ) -> Result<(Arc<Cache>, Option<PreloadedArena>), String> {
+        self.open_cache_on(volume, self.device(Role::Store), self.device(Role::Buffer))
+    }
+
+    /// The same, on devices that may stand before the disks.
+    pub(crate) fn open_cache_on(
+        &self,
+        volume: VolumeId,
+        store: Arc<dyn Device>,
+        buffer: Arc<dyn Device>,
+    ) -> Result<(Arc<Cache>, Option<PreloadedArena>), String> {
+        let store = match self.plant.and_then(Plant::in_store) {
+            Some(bug) => Store::open_with_bug(store, bug),
+            None => Store::open(store),
+        };
+        let store = Arc::new(store.map_err(|error| format!("Store::open: {error}"))?);
+        self.nodes_max.into_iter().for_each(|nodes| store.keep_nodes(nodes));
+        let recovered = match self.plant.and_then(Plant::in_buffer) {
+            Some(bug) => Recovered::read_with_bug(buffer, ID, &*self.clock, bug),
+            None => Recovered::read(buffer, ID, &*self.clock),
+        };
+        let recovered = recovered.map_err(|error| format!("Recovered::read: {error}"))?;
+        let preloaded = PreloadedArena::read(&store, volume).ok();
+        let cache = Cache::begin(store, recovered, self.clock.clone(), self.settings.clone());
+        let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
+        Ok((Arc::new(cache), preloaded))
+    }
+
+    /// Opens a volume that is on the media.
+    pub(crate) fn open(&self, volume: VolumeId) -> Result<Stack, String> {
+        let (cache, preloaded) = self.open_cache(volume)?;
+        delete_rescued(&cache);
+        self.open_fs(cache, volume, preloaded)
+    }
+
+    /// Whether the store has a volume, from what the disks hold now.
+    pub(crate) fn has_volume(&self, volume: VolumeId) -> Result<bool, String> {
+        let store = Store::open(sound(&self.store, &Power::new()));
+        let store = store.map_err(|error| format!("Store::open: {error}"))?;
+        Ok(store.volumes().iter().any(|&(id, _)| id == volume))
+    }
+
+    /// A volume that is not mounted, from what the disks hold now. Nothing that this does reaches the media.
+    pub(crate) fn open_to_look(&self, volume: VolumeId) -> Result<Stack, String> {
+        let power = Power::new();
+        let store = Store::open(sound(&self.store, &power));
+        let store = store.map_err(|error| format!("Store::open: {error}"))?;
+        let buffer = sound(&self.buffer, &power);
+        let cache = Cache::open(Arc::new(store), buffer, self.clock.clone(), self.settings.clone());
+        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume, None)
+    }
+
+    /// The file system above a cache.
+    pub(crate) fn open_fs(
+        &self,
+        cache: Arc<Cache>,
+        volume: VolumeId,
+        preloaded: Option<PreloadedArena>,
+    ) -> Result<Stack, String> {
+        let fs = Fs::open_over(preloaded, cache.clone(), volume, self.clock.clone());
+        let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        end_lost(&cache, &clock)?;
+        Ok(Stack { clock: self.clock.clone(), fs: Arc::new(fs), cache, volume })
+    }
+}
+
+/// Lets files of all volumes end where their bytes do: none of them is damaged.
+pub(crate) fn end_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Result<(), String> {
+    match Fs::end_lost(cache, clock).first() {
+        None => Ok(()),
+        Some((volume, error)) => Err(format!("Fs::end_lost: volume {volume}: {error}")),
+    }
+}
+
+/// A copy of a disk, without what is damaged there.
+pub(crate) fn sound(disk: &SimDisk, power: &Arc<Power>) -> Arc<SimDisk> {
+    let disk = disk.fork(power, 0);
+    disk.set_faults(Faults::default());
+    disk.heal();
+    disk
+}
+
+/// Deletes what was rescued from a buffer that failed and is well again, as somebody would who needs the space. One that
+/// stays because a device fails now goes the next time.
+pub(crate) fn delete_rescued(cache: &Cache) {
+    for volume in cache.store().describe_volumes().iter().filter(|volume| is_rescued(volume)) {
+        let _ = cache.delete_volume(volume.id);
+    }
+}
+
+/// Whether a volume is what a failure of the buffer has made.
+pub(crate) fn is_rescued(volume: &VolumeInfo) -> bool {
+    volume.name.starts_with("rescu")
+}
+
+/// Limits for one life of the stack: often so small that something must give way all the time.
+fn draw_settings(random: &mut Random) -> Settings {
+    let memory_bytes_max = random.pick(&[256 << 10, 1 << 20, 4 << 20]);
+    Settings {
+        fetch: random.pick(&[
+            FetchMode::Blocking,
+            FetchMode::Lazy,
+            FetchMode::Background,
+            FetchMode::Adaptive,
+            FetchMode::Adaptive,
+        ]),
+        memory_bytes_max,
+        dirty_bytes_max: memory_bytes_max / random.pick(&[2, 2, 8]),
+        delta_bytes_max: memory_bytes_max / random.pick(&[2, 2, 16]),
+        commit_interval: Duration::from_secs(1),
+        dirty_age_max: Duration::from_millis(random.pick(&[300, 5000, 60_000])),
+        store_patience: Duration::from_millis(random.pick(&[50, 2000, 30_000])),
+        // The clock stands still in a commit: either none is made by the caller, or all are.
+        commit_inline_below: Duration::from_micros(random.pick(&[0, 50])),
+        // From one segment to as many as there are in the smallest store.
+        checkpoint_blocks: random.pick(&[20, 100, 1000]),
+        bypass_after: u64::MAX,
+        sync_logs_max: u64::MAX,
+        buffer_is_given_up: false,
+    }
+}
+
+/// Draws one of several values.
+pub(crate) trait Pick {
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T;
+}
+
+impl Pick for Random {
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// An open file system and what is below it.
+pub(crate) struct Stack {
+    clock: Arc<SimClock>,
+    pub(crate) fs: Arc<Fs>,
+    pub(crate) cache: Arc<Cache>,
+    /// What is mounted.
+    pub(crate) volume: VolumeId,
+}
+
+/// Everything that can be seen of a file system.
+pub(crate) struct Seen(pub(crate) BTreeMap<Ino, SeenInode>);
+
+pub(crate) struct SeenInode {
+    pub(crate) attributes: Attributes,
+    pub(crate) body: SeenBody,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+pub(crate) enum SeenBody {
+    File(Vec<u8>),
+    Directory(BTreeMap<Vec<u8>, Ino>),
+    Symlink(Vec<u8>),
+    Node(u32),
+}
+
+impl Stack {
+    /// Lets the crates check themselves; an error with what they found.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let mut findings = Vec::new();
+        self.fs.check(&mut |finding| findings.push(format!("fs: {finding:?}")));
+        self.cache.store().check(&mut |finding| findings.push(format!("store: {finding}")));
+        if findings.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("the check finds:\n  {}", findings.join("\n  ")))
+        }
+    }
+
+    /// Walks the whole tree and reads every byte.
+    pub(crate) fn look(&self) -> Result<Seen, String> {
+        let mut seen = BTreeMap::new();
+        let mut wanted = vec![Ino::ROOT];
+        while let Some(ino) = wanted.pop() {
+            let attributes = self.fs.attributes(ino).map_err(|error| format!("stat of {ino:?}: {error}"))?;
+            let body = match attributes.kind {
+                Kind::File => SeenBody::File(self.content(&attributes)?),
+                Kind::Symlink => {
+                    let target = self.fs.read_link(ino);
+                    SeenBody::Symlink(target.map_err(|error| format!("readlink of {ino:?}: {error}"))?)
+                }
+                Kind::Directory => {
+                    let names = self.names(ino)?;
+                    wanted.extend(names.values().copied().filter(|child| !seen.contains_key(child)));
+                    SeenBody::Directory(names)
+                }
+                _ => SeenBody::Node(attributes.device),
+            };
+            let xattrs = self.xattrs(ino)?;
+            seen.insert(ino, SeenInode { attributes, body, xattrs });
+        }
+        Ok(Seen(seen))
+    }
+
+    /// All extended attributes.
+    pub(crate) fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+        let names = self.fs.xattr_names(ino).map_err(|error| format!("listxattr of {ino:?}: {error}"))?;
+        let value = |name: Vec<u8>| match self.fs.xattr(ino, &name) {
+            Ok(value) => Ok((name, value)),
+            Err(error) => Err(format!("{} of {ino:?} is listed: {error}", name.escape_ascii())),
+        };
+        names.into_iter().map(value).collect()
+    }
+
+    /// The entries of a directory, each looked up, too.
+    pub(crate) fn names(&self, directory: Ino) -> Result<BTreeMap<Vec<u8>, Ino>, String> {
+        let mut names = BTreeMap::new();
+        let mut twice = None;
+        let mut entry = |entry: fs::Entry<'_>| {
+            if names.insert(entry.name.to_vec(), (entry.ino, entry.kind)).is_some() {
+                twice = Some(entry.name.to_vec());
+            }
+            true
+        };
+        self.fs
+            .read_directory(directory, 0, &mut entry)
+            .map_err(|error| format!("readdir of {directory:?}: {error}"))?;
+        if let Some(name) = twice {
+            return Err(format!("{directory:?} lists {} twice", name.escape_ascii()));
+        }
+        for (name, &(ino, kind)) in &names {
+            let found = self.fs.lookup(directory, name);
+            let found = found.map_err(|error| format!("{} is listed: {error}", name.escape_ascii()))?;
+            if (found.ino, found.kind) != (ino, kind) {
+                return Err(format!(
+                    "{} is listed as {ino:?}, {kind:?} and is {found:?}",
+                    name.escape_ascii()
+                ));
+            }
+            if kind == Kind::Directory && !matches!(self.fs.parent(ino), Ok(parent) if parent == directory) {
+                let parent = self.fs.parent(ino);
+                return Err(format!("{} in {directory:?}: its parent is {parent:?}", name.escape_ascii()));
+            }
+        }
+        Ok(names.into_iter().map(|(name, (ino, _))| (name, ino)).collect())
+    }
+
+    fn content(&self, attributes: &Attributes) -> Result<Vec<u8>, String> {
+        let mut content = Vec::new();
+        while (content.len() as u64) < attributes.size {
+            let offset = content.len() as u64;
+            let len = (attributes.size - offset).min(READ_BYTES_MAX) as usize;
+            let bytes = self.read(attributes.ino, offset, len)?;
+            if bytes.len() != len {
+                return Err(format!("{:?}: read {} of {len} bytes at {offset}", attributes.ino, bytes.len()));
+            }
+            content.extend(bytes);
+        }
+        Ok(content)
+    }
+
+    /// Reads, doing the background work that the read waits for.
+    fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Vec<u8>, String> {
+        let reply = Arc::new(Mutex::new(None));
+        let slot = reply.clone();
+        let done = move |result| *slot.lock().expect("nobody panics with it") = Some(result);
+        self.fs.read(ino, offset, len, Box::new(done));
+        for _ in 0..STEPS_PER_READ_MAX {
+            if let Some(result) = reply.lock().expect("nobody panics with it").take() {
+                return result.map_err(|error| format!("read of {ino:?} at {offset}: {error}"));
+            }
+            if self.cache.step(Task::Fetch) == Progress::Idle {
+                // Memory may have to be made first.
+                self.cache.step(Task::Commit);
+                self.cache.step(Task::WriteBack);
+                self.cache.step(Task::Checkpoint);
+                // What found no space is tried again after a while.
+                self.clock.advance(Duration::from_millis(5));
+            }
+        }
+        Err(format!("a read of {ino:?} at {offset}, {len} bytes, never completes"))
+    }
+}

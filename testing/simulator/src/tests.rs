@@ -1,0 +1,85 @@
+//! The simulator as a whole.
+
+use crate::change::Change;
+use crate::client::When;
+use crate::model::Id;
+use crate::options::{Options, repeat_line};
+use crate::run::Run;
+use crate::turns::run;
+use crate::volumes::Tally;
+use crate::workload::{ALIKE, Request};
+use fs::{Ino, Kind};
+use std::collections::BTreeMap;
+
+#[test]
+fn the_same_seed_gives_the_same_hash() {
+    for faults in [false, true] {
+        let options = Options { faults, ..Options::for_test(11) };
+        let hash = || run(&options).expect("no promise is broken").hash;
+        assert_eq!(hash(), hash(), "{}", repeat_line(&options));
+    }
+    let hash = |seed| run(&Options::for_test(seed)).expect("no promise is broken").hash;
+    assert_ne!(hash(1), hash(2), "the seed has no effect");
+}
+
+#[test]
+fn thousands_of_crashes_break_no_promise() {
+    for seed in 1..=4 {
+        let options = Options { operations: 10_000, crashes: 250, ..Options::for_test(seed) };
+        let summary =
+            run(&options).unwrap_or_else(|failure| panic!("{failure:?}\n{}", repeat_line(&options)));
+        assert!(summary.counts.operations >= 10_000 && summary.counts.crashes() >= 250);
+        for phase in ["commit", "write-back", "checkpoint", "recovery, depth 1"] {
+            assert!(
+                summary.counts.crashes.contains_key(phase),
+                "no crash in a {phase}: {:?}",
+                summary.counts
+            );
+        }
+    }
+}
+
+#[test]
+fn volumes_are_copied_mounted_and_deleted_with_crashes_in_between_and_break_no_promise() {
+    let (mut all, mut crashes) = (Tally::default(), BTreeMap::<&str, u64>::new());
+    for seed in 11..=16 {
+        let options =
+            Options { operations: 5000, crashes: 250, faults: seed > 14, ..Options::for_test(seed) };
+        let summary =
+            run(&options).unwrap_or_else(|failure| panic!("{failure:?}\n{}", repeat_line(&options)));
+        all.add(&summary.counts.volumes);
+        summary.counts.crashes.iter().for_each(|(phase, times)| *crashes.entry(phase).or_default() += times);
+    }
+    for phase in ["copy of a volume", "deletion of a volume"] {
+        assert!(crashes.get(phase).is_some_and(|&times| times >= 5), "{phase}: {crashes:?}");
+    }
+    let Tally { copies, deletions, mounts, looks, meanwhile, found } = all;
+    let seldom = [copies, deletions, mounts, looks].iter().any(|&count| count < 50) || meanwhile < 20;
+    assert!(!seldom && found > 0, "the run tests little: {all:?}");
+}
+
+#[test]
+fn device_errors_break_no_promise() {
+    for seed in 1..=4 {
+        let options = Options { faults: true, ..Options::for_test(seed) };
+        let summary =
+            run(&options).unwrap_or_else(|failure| panic!("{failure:?}\n{}", repeat_line(&options)));
+        assert!(summary.counts.errors_made_up > 0, "no errors were made up");
+    }
+}
+
+#[test]
+fn names_that_are_meant_to_be_alike_have_one_hash() {
+    let mut run = Run::new(&Options::for_test(1)).expect("a format with power");
+    for name in ALIKE.iter().flatten() {
+        let change = Change::Make { parent: Id::ROOT, name: name.to_vec(), kind: Kind::File, mode: 0o600 };
+        run.ask(0, When::Now, Request::Change(change)).expect("no promise is broken");
+        run.settle().expect("space");
+    }
+    let mut cookies = BTreeMap::new();
+    let mut each = |entry: fs::Entry<'_>| cookies.insert(entry.name.to_vec(), entry.cookie).is_none();
+    run.stack().fs.read_directory(Ino::ROOT, 0, &mut each).expect("a directory");
+    assert_eq!(cookies.len(), 2 * ALIKE.len());
+    // The lowest bits number the names of one hash.
+    assert!(ALIKE.iter().all(|[one, other]| cookies[*one] >> 4 == cookies[*other] >> 4), "{cookies:x?}");
+}

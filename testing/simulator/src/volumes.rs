@@ -1,0 +1,536 @@
+//! The volumes beside the mounted one: copies are made, looked at, mounted and deleted, with a crash at any moment.
+//!
+//! What a copy must be is a history of its own (`oracle.rs`): the state when the copy was asked for, and what took
+//! effect during the call. The first look at it says which of these it is; from then on it is that.
+
+use crate::change::Change;
+use crate::client::{Clients, When};
+use crate::oracle::{Oracle, Synced};
+use crate::run::{Phase, Run};
+use crate::stack::{Pick, Stack, is_rescued};
+use cache::{Cache, CacheError, Task};
+use device::Random;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use store::decide::BLOCKS_PER_PAGE;
+use store::{MAIN_NAME, NewVolume, Store, StoreError, VolumeId, VolumeMode};
+
+/// Copies that there may be at once: few, so that what they hold does not fill the smallest stores by itself.
+const COPIES_MAX: usize = 4;
+/// A request comes in during the call that makes a copy within so many beginnings and ends of device operations.
+const INTRUDES_WITHIN: u64 = 80;
+/// Of so many operations on volumes, one is refused.
+const REFUSED_ONE_IN: u64 = 12;
+/// Pages that one request may dirty during the call that makes a copy, and nodes with them.
+const INTRUDER_PAGES: u64 = 32;
+
+/// Every volume of the store. The oracle of the run is that of the mounted one.
+#[derive(Clone)]
+pub(crate) struct Volumes {
+    mounted: VolumeId,
+    mounted_name: String,
+    others: BTreeMap<VolumeId, Other>,
+    pending: Pending,
+    /// What the last mount of the volume that is now mounted left undecided.
+    outstanding: Vec<Change>,
+    names: u64,
+}
+
+/// A volume that is not mounted: all of it is durable.
+#[derive(Clone)]
+struct Other {
+    name: String,
+    mode: VolumeMode,
+    oracle: Oracle,
+    /// Changes whose outcome nobody was told.
+    outstanding: Vec<Change>,
+    kind: Kind,
+}
+
+/// Who may delete a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Its user alone.
+    Kept,
+    /// The stack, where it needs the space.
+    Epoch,
+    /// The stack has. A crash may undo that.
+    EpochGivenUp,
+}
+
+/// What a crash or an error left undecided, until the next open.
+#[derive(Clone)]
+enum Pending {
+    Nothing,
+    Copy(Box<Other>),
+    Deletion(VolumeId),
+}
+
+/// What was done to volumes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tally {
+    pub(crate) copies: u64,
+    pub(crate) deletions: u64,
+    /// Times that another volume than before was mounted.
+    pub(crate) mounts: u64,
+    /// Comparisons of volumes that were not mounted.
+    pub(crate) looks: u64,
+    /// Changes that took effect during a call that made a copy.
+    pub(crate) meanwhile: u64,
+    /// Copies that the call did not answer for, and that were there afterwards.
+    pub(crate) found: u64,
+}
+
+#[cfg(test)]
+impl Tally {
+    pub(crate) fn add(&mut self, other: &Tally) {
+        self.copies += other.copies;
+        self.deletions += other.deletions;
+        self.mounts += other.mounts;
+        self.looks += other.looks;
+        self.meanwhile += other.meanwhile;
+        self.found += other.found;
+    }
+}
+
+impl Volumes {
+    pub(crate) fn new() -> Volumes {
+        Volumes {
+            mounted: VolumeId::MAIN,
+            mounted_name: MAIN_NAME.to_owned(),
+            others: BTreeMap::new(),
+            pending: Pending::Nothing,
+            outstanding: Vec::new(),
+            names: 0,
+        }
+    }
+
+    pub(crate) fn mounted(&self) -> VolumeId {
+        self.mounted
+    }
+
+    /// The volume to mount next: mostly the same again.
+    pub(crate) fn next_to_mount(&self, random: &mut Random) -> VolumeId {
+        if self.others.is_empty() || !random.once_in(5) {
+            return self.mounted;
+        }
+        self.some_other(random, |id, other| {
+            other.mode == VolumeMode::Writable
+                && !matches!(self.pending, Pending::Deletion(gone) if gone == id)
+        })
+        .unwrap_or(self.mounted)
+    }
+
+    fn epochs(&self) -> Vec<VolumeId> {
+        self.others.iter().filter(|(_, other)| other.kind == Kind::Epoch).map(|(&id, _)| id).collect()
+    }
+
+    fn some_other(&self, random: &mut Random, fits: impl Fn(VolumeId, &Other) -> bool) -> Option<VolumeId> {
+        let is_there = |other: &Other| other.kind != Kind::EpochGivenUp;
+        let fitting = self.others.iter().filter(|&(&id, other)| is_there(other) && fits(id, other));
+        let fitting: Vec<VolumeId> = fitting.map(|(&id, _)| id).collect();
+        match fitting.len() {
+            0 => None,
+            _ => Some(random.pick(&fitting)),
+        }
+    }
+
+    pub(crate) fn has_others(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    fn copies(&self) -> usize {
+        self.others.keys().filter(|&&id| id != VolumeId::MAIN).count()
+    }
+
+    /// What of an operation that a crash or an error ended happened; then the volumes must be those that there are.
+    fn settle(&mut self, cache: &Cache, tally: &mut Tally) -> Result<(), String> {
+        let mut found = cache.store().describe_volumes();
+        found.retain(|volume| !is_rescued(volume));
+        match std::mem::replace(&mut self.pending, Pending::Nothing) {
+            Pending::Copy(copy) => {
+                if let Some(volume) = found.iter().find(|volume| volume.name == copy.name) {
+                    tally.found += 1;
+                    self.others.insert(volume.id, *copy);
+                }
+            }
+            Pending::Deletion(gone) if !found.iter().any(|volume| volume.id == gone) => {
+                self.others.remove(&gone);
+            }
+            _ => {}
+        }
+        // The stack gives epochs up where it needs their space.
+        self.others
+            .retain(|&id, other| other.kind == Kind::Kept || found.iter().any(|volume| volume.id == id));
+        for other in self.others.values_mut().filter(|other| other.kind == Kind::EpochGivenUp) {
+            other.kind = Kind::Epoch;
+        }
+        let mut expected: BTreeMap<VolumeId, (&str, VolumeMode)> =
+            self.others.iter().map(|(&id, other)| (id, (other.name.as_str(), other.mode))).collect();
+        expected.insert(self.mounted, (&self.mounted_name, VolumeMode::Writable));
+        let found: BTreeMap<VolumeId, (&str, VolumeMode)> =
+            found.iter().map(|volume| (volume.id, (volume.name.as_str(), volume.mode))).collect();
+        if found == expected {
+            Ok(())
+        } else {
+            Err(format!("there are the volumes {found:?}, expected {expected:?}"))
+        }
+    }
+}
+
+/// What a store that says it is full can still reserve, in blocks.
+struct Reservable {
+    blocks: u64,
+    segment_blocks: u64,
+}
+
+impl Reservable {
+    fn of(store: &Store) -> Reservable {
+        Reservable { blocks: store.reservable_blocks(), segment_blocks: store.segment_blocks() }
+    }
+
+    /// Whether it is true that there is no space for so many pages.
+    fn is_full_for(&self, pages: u64) -> Result<(), String> {
+        match self.blocks > pages * BLOCKS_PER_PAGE + 2 * self.segment_blocks {
+            true => Err(format!("no space for {pages} dirty pages, with {} blocks to reserve", self.blocks)),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Run {
+    /// Something is done to volumes, if there is something to do.
+    pub(crate) fn change_volumes(&mut self) -> Result<(), String> {
+        if !matches!(self.volumes.pending, Pending::Nothing) {
+            return Ok(());
+        }
+        self.counts.operations += 1;
+        self.notice_epochs_given_up();
+        if self.grows_now() {
+            return self.grow_in_use();
+        }
+        let full = self.workload.wants_space();
+        match self.random.below(10) {
+            _ if self.random.once_in(REFUSED_ONE_IN) => self.ask_for_the_impossible(),
+            0..=4 if !full && self.volumes.copies() < COPIES_MAX => {
+                let mode = if self.random.once_in(4) { VolumeMode::ReadOnly } else { VolumeMode::Writable };
+                self.let_somebody_in()?;
+                self.arm_for_volumes();
+                self.copy_mounted(mode)
+            }
+            5 => self.look_at_others(1),
+            _ => match self.volumes.some_other(&mut self.random, |id, _| id != VolumeId::MAIN) {
+                Some(volume) => {
+                    self.arm_for_volumes();
+                    self.delete(volume)
+                }
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Half of the copies are made while a request comes in.
+    fn let_somebody_in(&mut self) -> Result<(), String> {
+        let idle = self.clients.idle();
+        if !idle.is_empty() && self.random.once_in(2) && !self.media.meanwhile.waits() {
+            let (client, operations) = (self.random.pick(&idle), self.random.below(INTRUDES_WITHIN));
+            self.issue(client, When::AfterTurns(operations))?;
+        }
+        self.let_others_step();
+        self.deliver().map(drop)
+    }
+
+    /// Deletes the newest copy, if there is one and it is not undecided what is.
+    pub(crate) fn delete_newest(&mut self) -> Result<(), String> {
+        self.notice_epochs_given_up();
+        let is_there = |(_, other): &(&VolumeId, &Other)| other.kind != Kind::EpochGivenUp;
+        match self.volumes.others.iter().rfind(is_there).map(|(&volume, _)| volume) {
+            Some(volume) if matches!(self.volumes.pending, Pending::Nothing) => self.delete(volume),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a copy of the mounted volume, while everybody goes on.
+    pub(crate) fn copy_mounted(&mut self, mode: VolumeMode) -> Result<(), String> {
+        if !matches!(self.volumes.pending, Pending::Nothing) {
+            return Ok(());
+        }
+        self.phase = Phase::Copy;
+        self.volumes.names += 1;
+        let name = format!("copy-{}", self.volumes.names);
+        self.media.log.event(|| format!("{}: {mode:?} {name}", self.counts.operations), &[mode as u64]);
+        let moment = self.oracle.moment();
+        self.oracle.begin_copy();
+        let dirty = self.stack().cache.status().dirty_pages;
+        let outcome = self
+            .stack()
+            .cache
+            .clone_volume(self.volumes.mounted, &NewVolume { name: &name, mode, created: 1 });
+        let reservable = Reservable::of(self.stack().cache.settled_store());
+        self.deliver()?;
+        let (oracle, meanwhile) = self.oracle.end_copy();
+        self.counts.volumes.meanwhile += meanwhile;
+        let heard = outcome.is_ok() && !self.media.power.lost();
+        let outstanding = if heard { Vec::new() } else { self.clients.outstanding() };
+        let is_epoch = mode == VolumeMode::ReadOnly && self.random.once_in(2);
+        let kind = if is_epoch { Kind::Epoch } else { Kind::Kept };
+        let copy = Other { name, mode, oracle, outstanding, kind };
+        match outcome {
+            Ok(_) if self.media.power.lost() => self.nobody_heard(Pending::Copy(Box::new(copy))),
+            Ok(volume) => {
+                self.oracle.synced(moment, Synced::All);
+                self.volumes.others.insert(volume, copy);
+                self.stack().cache.may_give_up(self.volumes.epochs());
+                self.counts.volumes.copies += 1;
+                if self.random.once_in(2) { self.look_at(volume) } else { Ok(()) }
+            }
+            Err(CacheError::Store(StoreError::Full)) if !self.media.power.lost() => {
+                self.workload.no_space();
+                self.counts.no_space += 1;
+                self.ensure_full_for(dirty + INTRUDER_PAGES, &reservable)
+            }
+            Err(error) => self.is_undecided(Pending::Copy(Box::new(copy)), &error),
+        }
+    }
+
+    /// Something could not be written back. Where volumes share blocks, what gives back space may take some instead, so this may be:
+    /// what was not written back stays in the buffer, and goes once copies are deleted.
+    pub(crate) fn no_space_to_write_back(&mut self) -> Result<(), String> {
+        self.workload.no_space();
+        self.counts.no_space += 1;
+        let cache = &self.stack().cache;
+        if self.volumes.others.is_empty() {
+            return Err(format!("the drain finds no space: {:?}", cache.store().space()));
+        }
+        let (reservable, dirty) = (Reservable::of(cache.settled_store()), cache.status().dirty_pages);
+        self.ensure_full_for(dirty, &reservable)
+    }
+
+    /// It must be true that there is no space for so many pages; but where the disks make errors, cleaning may win nothing of what could
+    /// be reserved.
+    fn ensure_full_for(&self, pages: u64, reservable: &Reservable) -> Result<(), String> {
+        match self.media.log.errors_made_up() > self.errors_at_open {
+            true => Ok(()),
+            false => reservable.is_full_for(pages),
+        }
+    }
+
+    /// At the end of a run: all copies go, and then everything is written back.
+    pub(crate) fn delete_all_copies(&mut self) -> Result<(), String> {
+        self.notice_epochs_given_up();
+        let is_copy =
+            |&(&id, other): &(&VolumeId, &Other)| id != VolumeId::MAIN && other.kind != Kind::EpochGivenUp;
+        let copies: Vec<VolumeId> = self.volumes.others.iter().filter(is_copy).map(|(&id, _)| id).collect();
+        copies.into_iter().try_for_each(|copy| self.delete(copy))?;
+        let shares = !self.volumes.others.is_empty();
+        let cache = &self.stack().cache;
+        while cache.store().is_freeing() {
+            cache.step(Task::Checkpoint);
+            self.media.clock.advance(Duration::from_secs(1));
+        }
+        match cache.drain() {
+            Err(CacheError::Store(StoreError::Full)) if shares => Ok(()),
+            Err(error) => Err(format!("copies are deleted, and still: {error}: {:?}", cache.store().space())),
+            Ok(()) => self.stack().check(),
+        }
+    }
+
+    /// Epochs are given up at any moment.
+    fn notice_epochs_given_up(&mut self) {
+        let there = self.stack().cache.store().volumes();
+        let is_there = |volume: VolumeId| there.iter().any(|&(id, _)| id == volume);
+        for (&volume, other) in &mut self.volumes.others {
+            if other.kind == Kind::Epoch && !is_there(volume) {
+                other.kind = Kind::EpochGivenUp;
+                self.media.log.event(|| format!("=== {} was given up", other.name), &[volume.0.into()]);
+            }
+        }
+    }
+
+    /// Deletes a volume that is not mounted.
+    fn delete(&mut self, volume: VolumeId) -> Result<(), String> {
+        self.phase = Phase::Deletion;
+        self.media.log.event(|| format!("{}: delete {volume}", self.counts.operations), &[volume.0.into()]);
+        let outcome = self.stack().cache.delete_volume(volume);
+        match outcome {
+            Ok(()) if self.media.power.lost() => self.nobody_heard(Pending::Deletion(volume)),
+            Ok(()) => {
+                self.volumes.others.remove(&volume).expect("it was there");
+                self.stack().cache.may_give_up(self.volumes.epochs());
+                self.counts.volumes.deletions += 1;
+                Ok(())
+            }
+            Err(CacheError::Store(StoreError::NoSuchVolume { .. })) if self.is_epoch(volume) => {
+                self.notice_epochs_given_up();
+                Ok(())
+            }
+            Err(error) => self.is_undecided(Pending::Deletion(volume), &error),
+        }
+    }
+
+    fn is_epoch(&self, volume: VolumeId) -> bool {
+        self.volumes.others.get(&volume).is_some_and(|other| other.kind == Kind::Epoch)
+    }
+
+    /// The power went before the reply to `operation`, before the buffer could name the store's batch that has it: if that cannot be
+    /// read, it did not happen.
+    fn nobody_heard(&mut self, operation: Pending) -> Result<(), String> {
+        self.volumes.pending = operation;
+        Ok(())
+    }
+
+    /// Whether `operation` happened is seen at the next open, which is soon.
+    fn is_undecided(&mut self, operation: Pending, error: &CacheError) -> Result<(), String> {
+        let made_up = self.media.log.errors_made_up() > self.errors_at_open;
+        if !made_up && !self.media.power.lost() {
+            let store = self.stack().cache.store();
+            let (space, freeing) = (store.space(), store.is_freeing());
+            return Err(format!("an operation on volumes fails: {error}: {space:?}, freeing: {freeing}"));
+        }
+        self.counts.errors_told += u64::from(!self.media.power.lost());
+        self.volumes.pending = operation;
+        self.life.die_soon(self.counts.operations);
+        Ok(())
+    }
+
+    /// A copy under a name that is taken, the deletion of what is mounted, of the main volume, of one that is not there.
+    fn ask_for_the_impossible(&mut self) -> Result<(), String> {
+        self.phase = Phase::Deletion;
+        let (mounted, taken) = (self.volumes.mounted, self.volumes.mounted_name.clone());
+        let mut there = self.volumes.others.values().filter(|other| other.kind != Kind::EpochGivenUp);
+        let taken = there.next().map_or(taken, |other| other.name.clone());
+        let cache = &self.stack().cache;
+        let new = NewVolume { name: &taken, mode: VolumeMode::Writable, created: 1 };
+        let nobody = VolumeId(u32::MAX);
+        let mut answers = vec![
+            (
+                matches!(
+                    cache.clone_volume(mounted, &new),
+                    Err(CacheError::Store(StoreError::NameTaken { .. }))
+                ),
+                "a second",
+            ),
+            (
+                matches!(cache.delete_volume(mounted), Err(CacheError::InUse { .. })),
+                "deletion of the mounted",
+            ),
+        ];
+        if mounted != VolumeId::MAIN {
+            let refused = matches!(
+                cache.delete_volume(VolumeId::MAIN),
+                Err(CacheError::Store(StoreError::MainVolume | StoreError::Device(_)))
+            );
+            answers.push((refused, "deletion of the main"));
+        }
+        let absent = cache.delete_volume(nobody);
+        let refused =
+            matches!(absent, Err(CacheError::Store(StoreError::NoSuchVolume { .. } | StoreError::Device(_))));
+        answers.push((refused, "deletion of an absent"));
+        let lost = self.media.power.lost() || self.media.log.errors_made_up() > self.errors_at_open;
+        match answers.into_iter().find(|&(refused, _)| !refused && !lost) {
+            Some((_, what)) => Err(format!("{what} volume is not refused as it should be")),
+            None => Ok(()),
+        }
+    }
+
+    /// The stack of one volume, on what is on the media; where it was never made, that of the one that was mounted.
+    pub(crate) fn open_volume(&self, volume: VolumeId) -> Result<Stack, String> {
+        let (cache, preloaded) = self.media.open_cache(volume)?;
+        match cache.store().volumes().iter().any(|&(id, _)| id == volume) {
+            true => self.media.open_fs(cache, volume, preloaded),
+            false => self.media.open_fs(cache, self.volumes.mounted, None),
+        }
+    }
+
+    /// After an open: decides what was undecided, and goes on with the volume that is mounted now.
+    pub(crate) fn adopt_volumes(&mut self) -> Result<(), String> {
+        let cache = self.stack().cache.clone();
+        self.volumes.settle(&cache, &mut self.counts.volumes)?;
+        cache.may_give_up(self.volumes.epochs());
+        let now = self.stack().volume;
+        if now == self.volumes.mounted {
+            return Ok(());
+        }
+        let next = self.volumes.others.remove(&now).ok_or_else(|| format!("volume {now} is mounted"))?;
+        self.media.log.event(|| format!("=== {} is mounted", next.name), &[now.0.into()]);
+        self.counts.volumes.mounts += 1;
+        let mut outstanding = self.clients.outstanding();
+        outstanding.append(&mut self.volumes.outstanding);
+        self.clients = Clients::new(self.clients.len());
+        let before = Other {
+            name: std::mem::replace(&mut self.volumes.mounted_name, next.name),
+            mode: VolumeMode::Writable,
+            oracle: std::mem::replace(&mut self.oracle, next.oracle),
+            outstanding,
+            kind: Kind::Kept,
+        };
+        self.volumes.others.insert(std::mem::replace(&mut self.volumes.mounted, now), before);
+        self.volumes.outstanding = next.outstanding;
+        Ok(())
+    }
+
+    /// Changes to the mounted volume whose outcome nobody was told.
+    pub(crate) fn take_outstanding(&mut self) -> Vec<Change> {
+        let mut outstanding = self.clients.outstanding();
+        outstanding.append(&mut self.volumes.outstanding);
+        outstanding
+    }
+
+    /// The same, which stay.
+    pub(crate) fn describe_outstanding(&self) -> Vec<Change> {
+        [self.clients.outstanding(), self.volumes.outstanding.clone()].concat()
+    }
+
+    /// Looks at some of the volumes that are not mounted.
+    pub(crate) fn look_at_others(&mut self, count: usize) -> Result<(), String> {
+        self.notice_epochs_given_up();
+        let there = self.volumes.others.iter().filter(|(_, other)| other.kind != Kind::EpochGivenUp);
+        let others: Vec<VolumeId> = there.map(|(&volume, _)| volume).collect();
+        let count = count.min(others.len());
+        let first = self.random.below(others.len().max(1) as u64) as usize;
+        (0..count).try_for_each(|turn| self.look_at(others[(first + turn) % others.len()]))
+    }
+
+    /// Were the buffer lost now: a volume that nobody may change, as an epoch is one, is whole by the store alone.
+    pub(crate) fn look_without_buffer(&mut self) -> Result<(), String> {
+        let is_kept = |other: &Other| {
+            let is_there = other.kind == Kind::Kept;
+            is_there && other.mode == VolumeMode::ReadOnly && other.outstanding.is_empty()
+        };
+        let kept: Vec<VolumeId> =
+            self.volumes.others.iter().filter(|(_, other)| is_kept(other)).map(|(&id, _)| id).collect();
+        if kept.is_empty() || !matches!(self.volumes.pending, Pending::Nothing) {
+            return Ok(());
+        }
+        let volume = self.random.pick(&kept);
+        let other = self.volumes.others.get_mut(&volume).expect("one that is not mounted");
+        let outcome = self.media.open_without_buffer(volume).and_then(|stack| {
+            stack.check()?;
+            other.oracle.recovered(&stack.look()?, &[])
+        });
+        outcome.map_err(|what| format!("volume {volume}, {}, without the buffer: {what}", other.name))?;
+        self.counts.volumes.looks += 1;
+        Ok(())
+    }
+
+    /// A volume that is not mounted is, by the media alone, one of the states that it may be.
+    fn look_at(&mut self, volume: VolumeId) -> Result<(), String> {
+        if self.media.power.lost() {
+            return Ok(());
+        }
+        let made_up = self.media.log.errors_made_up() > self.errors_at_open;
+        let other = self.volumes.others.get_mut(&volume).expect("one that is not mounted");
+        // The stack may have tried to give it up: a log entry that could not be written may be found, as after a crash.
+        if other.kind == Kind::Epoch && made_up && !self.media.has_volume(volume)? {
+            return Ok(());
+        }
+        let outcome = self.media.open_to_look(volume).and_then(|stack| {
+            stack.check()?;
+            other.oracle.recovered(&stack.look()?, &std::mem::take(&mut other.outstanding))
+        });
+        let found = outcome.map_err(|what| format!("volume {volume}, {}: {what}", other.name))?;
+        self.counts.volumes.looks += 1;
+        self.media.log.event(|| format!("=== {}: {found:?}", other.name), &[found.kept as u64]);
+        Ok(())
+    }
+}
