@@ -22,3 +22,6 @@ pub use groups::GROUP_BYTES;
 pub use record::{RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, TRANSFER_BYTES, footprint};
 pub use recover::Replayed;
 pub use ring::GroupNo;
+
+#[cfg(fuzzing)]
+pub mod fuzz;

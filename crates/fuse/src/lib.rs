@@ -19,3 +19,6 @@ pub use kernel::{KernelCache, ask_of_kernel};
 pub use latency::{Class, Latencies, Summary, Traffic};
 pub use server::Server;
 pub use session::{Options, Session, mount};
+
+#[cfg(fuzzing)]
+pub mod fuzz;

@@ -2,11 +2,11 @@
 //! cuts in recovery.
 
 use crate::faults::TAKES_NOTHING;
-use crate::log::Role;
-use crate::oracle::Synced;
-use crate::power::End;
+use crate::log::MediumRole;
+use crate::oracle::SyncScope;
+use crate::power::LifeEnd;
 use crate::run::{ARMED_OPERATIONS_MAX, CUT_WITHIN, Phase, Run};
-use crate::stack::Pick;
+use crate::stack::RandomPick;
 use cache::{CacheError, Task};
 use device::Operation;
 use std::time::Duration;
@@ -46,12 +46,12 @@ impl Run {
             None if now < self.life.ends_at => Ok(()),
             None => match self.random.below(20) {
                 0 => self.stop_and_compare(),
-                1..=2 => self.die(End::Kill),
+                1..=2 => self.die(LifeEnd::Kill),
                 3 => {
-                    let role = self.random.pick(&[Role::Store, Role::Buffer]);
-                    self.die(End::Loss(role))
+                    let role = self.random.pick(&[MediumRole::Store, MediumRole::Buffer]);
+                    self.die(LifeEnd::Loss(role))
                 }
-                4..=5 => self.die(End::PowerCut),
+                4..=5 => self.die(LifeEnd::PowerCut),
                 dice => {
                     let within = self.random.pick(&CUT_WITHIN);
                     let operations = self.random.below(within);
@@ -72,33 +72,33 @@ impl Run {
         // Whether it fails, the power tells better.
         let _ = self.stack().cache.drain();
         self.deliver()?;
-        self.die(End::PowerCut)
+        self.die(LifeEnd::PowerCut)
     }
 
     /// The power is lost now, and what is there is compared.
     pub(crate) fn die_now(&mut self) -> Result<(), String> {
-        self.die(End::PowerCut)
+        self.die(LifeEnd::PowerCut)
     }
 
-    fn die(&mut self, end: End) -> Result<(), String> {
+    fn die(&mut self, end: LifeEnd) -> Result<(), String> {
         let phase = self.phase_name();
         let what = match end {
-            End::PowerCut => phase,
-            End::Kill => "kill",
-            End::Loss(_) => "loss of one cache",
+            LifeEnd::PowerCut => phase,
+            LifeEnd::Kill => "kill",
+            LifeEnd::Loss(_) => "loss of one cache",
         };
         *self.counts.crashes.entry(what).or_default() += 1;
-        let words = [End::Kill, End::PowerCut, End::Loss(Role::Store)].map(|other| u64::from(end == other));
+        let words = [LifeEnd::Kill, LifeEnd::PowerCut, LifeEnd::Loss(MediumRole::Store)].map(|other| u64::from(end == other));
         self.media.log.event(|| format!("=== {end:?} in {phase}"), &words);
         self.reopen(end, Mount::Any)?;
         self.compare().map_err(|what| format!("after a {end:?} in {phase}: {what}"))?;
         if self.random.once_in(2) {
             // A recovery after which nothing was written changes nothing; and clients meet a cold cache.
-            let end = if self.random.once_in(2) { End::Kill } else { End::PowerCut };
+            let end = if self.random.once_in(2) { LifeEnd::Kill } else { LifeEnd::PowerCut };
             self.reopen(end, Mount::Same)?;
             if self.random.once_in(8) {
                 self.compare().map_err(|what| format!("after a second recovery: {what}"))?;
-                self.reopen(End::PowerCut, Mount::Same)?;
+                self.reopen(LifeEnd::PowerCut, Mount::Same)?;
             }
         }
         self.new_life();
@@ -108,7 +108,7 @@ impl Run {
 
     fn phase_name(&self) -> &'static str {
         match (self.phase, self.media.log.newest()) {
-            (_, Some((Role::Store, Operation::Trim))) => "cleaning",
+            (_, Some((MediumRole::Store, Operation::Trim))) => "cleaning",
             (Phase::Work(Task::Commit), _) => "commit",
             (Phase::Work(Task::Fetch), _) => "fetch",
             (Phase::Work(Task::WriteBack), _) => "write-back",
@@ -126,7 +126,7 @@ impl Run {
     }
 
     /// Ends this life of the stack and opens the next, perhaps another volume, through up to three power cuts in the recovery.
-    fn reopen(&mut self, end: End, mount: Mount) -> Result<(), String> {
+    fn reopen(&mut self, end: LifeEnd, mount: Mount) -> Result<(), String> {
         self.expect_rescued();
         self.lose_power(end);
         self.probe()?;
@@ -193,7 +193,7 @@ impl Run {
         self.counts.changes_lost += (found.completed - found.kept) as u64;
         let words = [found.kept as u64, found.completed as u64, self.stack().fs.newest().0];
         self.media.log.event(|| format!("=== recovered: {found:?}"), &words);
-        self.clients = super::client::Clients::new(self.clients.len());
+        self.clients = super::client::SimulatedClients::new(self.clients.len());
         let volumes = self.random.below(2) as usize;
         self.look_at_others(volumes)
     }
@@ -225,11 +225,11 @@ impl Run {
         }
         if self.stack().cache.status().failed.is_none() && !self.media.power.lost() {
             // What could not be stored is in the buffer.
-            self.oracle.synced(moment, Synced::All);
+            self.oracle.synced(moment, SyncScope::All);
         }
         self.counts.clean_stops += 1;
         self.media.log.event(|| "=== a clean stop".to_owned(), &[]);
-        let end = if self.random.once_in(2) { End::Kill } else { End::PowerCut };
+        let end = if self.random.once_in(2) { LifeEnd::Kill } else { LifeEnd::PowerCut };
         self.reopen(end, Mount::Any)?;
         self.compare().map_err(|what| format!("after a clean stop: {what}"))?;
         self.new_life();

@@ -1,14 +1,14 @@
 //! Every program of one or two operations over a tiny name space, and some of three, with a power cut, or one error of
 //! a device, at every write and flush: most bugs that crashes show need no more (*ACE* of CrashMonkey, OSDI 2018).
 
-use crate::change::Change;
-use crate::client::When;
-use crate::model::{Id, Model, Name};
+use crate::change::ModelChange;
+use crate::client::IssueTime;
+use crate::model::{ModelId, FsModel, ModelName};
 use crate::options::Options;
-use crate::oracle::Synced;
-use crate::rights::{ACCESS_ACL, Acl, DEFAULT_ACL};
+use crate::oracle::SyncScope;
+use crate::rights::{ACCESS_ACL, ModelAcl, DEFAULT_ACL};
 use crate::run::Run;
-use crate::stack::Pick;
+use crate::stack::RandomPick;
 use crate::turns::Failure;
 use crate::workload::Request;
 use device::Random;
@@ -19,7 +19,7 @@ use store::VolumeMode;
 
 /// What a program may do. Names are paths below the root, at most two long.
 #[derive(Debug, Clone, Copy)]
-enum Step {
+enum ProgramStep {
     Make(&'static str, Kind),
     Write(&'static str, u64, usize),
     SetSize(&'static str, u64),
@@ -48,77 +48,77 @@ enum Step {
 
 /// What is there before each program, durable and in the store: three files, one of them with two names, a symbolic link, and
 /// two directories.
-const BEFORE: [Step; 11] = [
-    Step::Make("a", Kind::File),
-    Step::Write("a", 0, 10_000),
-    Step::Make("d", Kind::Directory),
-    Step::Make("d/x", Kind::File),
-    Step::Write("d/x", 0, 100),
-    Step::Link("d/x", "d/z"),
-    Step::Make("e", Kind::Directory),
-    Step::Make("k", Kind::File),
-    Step::Write("k", 0, 20_000),
-    Step::Symlink("s"),
-    Step::SetXattr("k", 300),
+const BEFORE: [ProgramStep; 11] = [
+    ProgramStep::Make("a", Kind::File),
+    ProgramStep::Write("a", 0, 10_000),
+    ProgramStep::Make("d", Kind::Directory),
+    ProgramStep::Make("d/x", Kind::File),
+    ProgramStep::Write("d/x", 0, 100),
+    ProgramStep::Link("d/x", "d/z"),
+    ProgramStep::Make("e", Kind::Directory),
+    ProgramStep::Make("k", Kind::File),
+    ProgramStep::Write("k", 0, 20_000),
+    ProgramStep::Symlink("s"),
+    ProgramStep::SetXattr("k", 300),
 ];
 
 /// Every kind of operation on every kind of name: there, not there, in another directory.
-const STEPS: &[Step] = &[
-    Step::Make("b", Kind::File),
-    Step::Make("d/y", Kind::File),
-    Step::Make("f", Kind::Directory),
-    Step::Make("e/f", Kind::Directory),
-    Step::Write("a", 100, 50),
-    Step::Write("a", 4096, 4096),
-    Step::Write("a", 3000, 9000),
-    Step::Write("a", 10_000, 300),
-    Step::Write("a", 40_000, 10),
-    Step::Write("d/x", 0, 100),
-    Step::Write("b", 0, 5000),
-    Step::SetSize("a", 0),
-    Step::SetSize("a", 5000),
-    Step::SetSize("a", 4096),
-    Step::SetSize("a", 30_000),
-    Step::SetMode("a"),
-    Step::SetMode("d"),
-    Step::SetOwner("a"),
-    Step::SetTimes("a"),
-    Step::Unlink("a"),
-    Step::Unlink("d/x"),
-    Step::Unlink("s"),
-    Step::RemoveDirectory("e"),
-    Step::Rename("a", "b"),
-    Step::Rename("a", "d/x"),
-    Step::Rename("d/x", "a"),
-    Step::Rename("d/x", "d/z"),
-    Step::Rename("d/x", "e/y"),
-    Step::Rename("d", "e"),
-    Step::Rename("d", "e/f"),
-    Step::Link("a", "e/y"),
-    Step::Symlink("e/s"),
-    Step::Device("e/n"),
-    Step::Exchange("a", "d/x"),
-    Step::Exchange("d", "e"),
-    Step::Exchange("a", "e"),
-    Step::Allocate("a", Allocate::Space, 8000, 20_000),
-    Step::Allocate("a", Allocate::Zeros, 100, 9000),
-    Step::Allocate("k", Allocate::Hole, 4096, 8192),
-    Step::Share("k", "a"),
-    Step::Share("a", "d/x"),
-    Step::SetXattr("a", 10),
-    Step::SetXattr("k", 5000),
-    Step::RemoveXattr("k"),
-    Step::SetAcl("a"),
-    Step::SetAcl("e"),
-    Step::Copy,
-    Step::DeleteCopy,
+const STEPS: &[ProgramStep] = &[
+    ProgramStep::Make("b", Kind::File),
+    ProgramStep::Make("d/y", Kind::File),
+    ProgramStep::Make("f", Kind::Directory),
+    ProgramStep::Make("e/f", Kind::Directory),
+    ProgramStep::Write("a", 100, 50),
+    ProgramStep::Write("a", 4096, 4096),
+    ProgramStep::Write("a", 3000, 9000),
+    ProgramStep::Write("a", 10_000, 300),
+    ProgramStep::Write("a", 40_000, 10),
+    ProgramStep::Write("d/x", 0, 100),
+    ProgramStep::Write("b", 0, 5000),
+    ProgramStep::SetSize("a", 0),
+    ProgramStep::SetSize("a", 5000),
+    ProgramStep::SetSize("a", 4096),
+    ProgramStep::SetSize("a", 30_000),
+    ProgramStep::SetMode("a"),
+    ProgramStep::SetMode("d"),
+    ProgramStep::SetOwner("a"),
+    ProgramStep::SetTimes("a"),
+    ProgramStep::Unlink("a"),
+    ProgramStep::Unlink("d/x"),
+    ProgramStep::Unlink("s"),
+    ProgramStep::RemoveDirectory("e"),
+    ProgramStep::Rename("a", "b"),
+    ProgramStep::Rename("a", "d/x"),
+    ProgramStep::Rename("d/x", "a"),
+    ProgramStep::Rename("d/x", "d/z"),
+    ProgramStep::Rename("d/x", "e/y"),
+    ProgramStep::Rename("d", "e"),
+    ProgramStep::Rename("d", "e/f"),
+    ProgramStep::Link("a", "e/y"),
+    ProgramStep::Symlink("e/s"),
+    ProgramStep::Device("e/n"),
+    ProgramStep::Exchange("a", "d/x"),
+    ProgramStep::Exchange("d", "e"),
+    ProgramStep::Exchange("a", "e"),
+    ProgramStep::Allocate("a", Allocate::Space, 8000, 20_000),
+    ProgramStep::Allocate("a", Allocate::Zeros, 100, 9000),
+    ProgramStep::Allocate("k", Allocate::Hole, 4096, 8192),
+    ProgramStep::Share("k", "a"),
+    ProgramStep::Share("a", "d/x"),
+    ProgramStep::SetXattr("a", 10),
+    ProgramStep::SetXattr("k", 5000),
+    ProgramStep::RemoveXattr("k"),
+    ProgramStep::SetAcl("a"),
+    ProgramStep::SetAcl("e"),
+    ProgramStep::Copy,
+    ProgramStep::DeleteCopy,
 ];
 
 const XATTR: &[u8] = b"user.x";
 
 /// When what a program did becomes durable, and when it is written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Schedule {
+enum SyncSchedule {
     /// Durable after each step; stored at the end.
     SyncEach,
     /// Stored after each step, so that the next one changes what the store has.
@@ -127,11 +127,11 @@ enum Schedule {
     AllAtEnd,
 }
 
-const SCHEDULES: [Schedule; 3] = [Schedule::SyncEach, Schedule::WriteBackEach, Schedule::AllAtEnd];
+const SCHEDULES: [SyncSchedule; 3] = [SyncSchedule::SyncEach, SyncSchedule::WriteBackEach, SyncSchedule::AllAtEnd];
 
 /// What goes wrong in a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Injected {
+enum InjectedFault {
     PowerCut,
     StoreError,
     BufferError,
@@ -142,23 +142,23 @@ const TROUBLES_MAX: u64 = 500;
 
 /// What was tried.
 #[derive(Debug, Default)]
-pub(crate) struct Tried {
+pub(crate) struct TriedPrograms {
     pub(crate) programs: u64,
     pub(crate) crashes: u64,
     pub(crate) errors: u64,
 }
 
 /// Runs all programs of up to `length` operations, or, past two, as many of that length as `sample` says.
-pub(crate) fn exhaust(options: &Options, length: usize, sample: u64) -> Result<Tried, Failure> {
+pub(crate) fn exhaust(options: &Options, length: usize, sample: u64) -> Result<TriedPrograms, Failure> {
     let before = before(options).map_err(|what| fail(options, "the beginning", what))?;
-    let mut tried = Tried::default();
-    let mut run = |program: &[Step], schedules: &[Schedule]| {
+    let mut tried = TriedPrograms::default();
+    let mut run = |program: &[ProgramStep], schedules: &[SyncSchedule]| {
         tried.programs += 1;
         let outcome = schedules.iter().try_for_each(|&schedule| {
-            tried.crashes += every_time(options, &before, program, schedule, Injected::PowerCut)?;
+            tried.crashes += every_time(options, &before, program, schedule, InjectedFault::PowerCut)?;
             if options.faults {
-                tried.errors += every_time(options, &before, program, schedule, Injected::StoreError)?;
-                tried.errors += every_time(options, &before, program, schedule, Injected::BufferError)?;
+                tried.errors += every_time(options, &before, program, schedule, InjectedFault::StoreError)?;
+                tried.errors += every_time(options, &before, program, schedule, InjectedFault::BufferError)?;
             }
             Ok(())
         });
@@ -168,7 +168,7 @@ pub(crate) fn exhaust(options: &Options, length: usize, sample: u64) -> Result<T
         let mut random = Random::new(options.seed);
         for _ in 0..sample {
             let step = |_| STEPS[random.below(STEPS.len() as u64) as usize];
-            let program: Vec<Step> = (0..length).map(step).collect();
+            let program: Vec<ProgramStep> = (0..length).map(step).collect();
             run(&program, &[random.pick(&SCHEDULES)])?;
         }
         return Ok(tried);
@@ -200,24 +200,24 @@ fn before(options: &Options) -> Result<Run, String> {
 fn every_time(
     options: &Options,
     before: &Run,
-    program: &[Step],
-    schedule: Schedule,
-    trouble: Injected,
+    program: &[ProgramStep],
+    schedule: SyncSchedule,
+    trouble: InjectedFault,
 ) -> Result<u64, String> {
     for times in 0..TROUBLES_MAX {
         let mut run = before.fork(options.seed.wrapping_add(times))?;
         let fault = Faults { once_after: Some(times), ..Faults::default() };
         match trouble {
-            Injected::PowerCut => run.media.power.cut_after(times),
-            Injected::StoreError => run.media.store.set_faults(fault),
-            Injected::BufferError => run.media.buffer.set_faults(fault),
+            InjectedFault::PowerCut => run.media.power.cut_after(times),
+            InjectedFault::StoreError => run.media.store.set_faults(fault),
+            InjectedFault::BufferError => run.media.buffer.set_faults(fault),
         }
         let outcome = perform_all(&mut run, program, schedule);
         let came = run.media.power.lost() || run.media.log.errors_made_up() > 0;
         let outcome = outcome.and_then(|()| match trouble {
             _ if !came => Ok(()),
-            Injected::PowerCut => run.die_now(),
-            Injected::StoreError | Injected::BufferError => run.stop_and_compare(),
+            InjectedFault::PowerCut => run.die_now(),
+            InjectedFault::StoreError | InjectedFault::BufferError => run.stop_and_compare(),
         });
         outcome.map_err(|what| format!("{schedule:?}, {trouble:?} after {times}: {what}"))?;
         if !came {
@@ -228,14 +228,14 @@ fn every_time(
 }
 
 /// Each step, syncs and write-backs as `schedule` says, until the power is lost.
-fn perform_all(run: &mut Run, program: &[Step], schedule: Schedule) -> Result<(), String> {
+fn perform_all(run: &mut Run, program: &[ProgramStep], schedule: SyncSchedule) -> Result<(), String> {
     for &step in program {
         perform(run, step)?;
-        if schedule == Schedule::SyncEach {
-            run.ask(0, When::Now, Request::Sync)?;
+        if schedule == SyncSchedule::SyncEach {
+            run.ask(0, IssueTime::Now, Request::Sync)?;
             run.settle()?;
         }
-        if schedule == Schedule::WriteBackEach {
+        if schedule == SyncSchedule::WriteBackEach {
             write_all_back(run)?;
         }
         if run.media.power.lost() {
@@ -250,101 +250,101 @@ fn write_all_back(run: &mut Run) -> Result<(), String> {
     let drained = run.stack().cache.drain();
     run.deliver()?;
     match drained {
-        Ok(()) => run.oracle.synced(moment, Synced::All),
+        Ok(()) => run.oracle.synced(moment, SyncScope::All),
         Err(_) if run.media.power.lost() || run.media.log.errors_made_up() > 0 => {}
         Err(error) => return Err(format!("the drain fails: {error}")),
     }
     Ok(())
 }
 
-fn perform(run: &mut Run, step: Step) -> Result<(), String> {
+fn perform(run: &mut Run, step: ProgramStep) -> Result<(), String> {
     match step {
-        Step::Copy => return run.copy_mounted(VolumeMode::Writable),
-        Step::DeleteCopy => return run.delete_newest(),
+        ProgramStep::Copy => return run.copy_mounted(VolumeMode::Writable),
+        ProgramStep::DeleteCopy => return run.delete_newest(),
         _ => {}
     }
     // What needs a name that an earlier step took away means nothing.
     let is_bypassing = run.stack().cache.bypass_after() < u64::MAX;
     if let Some(change) = change(&run.oracle.now, step, is_bypassing) {
-        run.ask(0, When::Now, Request::Change(change))?;
+        run.ask(0, IssueTime::Now, Request::Change(change))?;
         run.settle()?;
     }
     Ok(())
 }
 
-fn place(model: &Model, path: &str) -> Option<(Id, Name)> {
+fn place(model: &FsModel, path: &str) -> Option<(ModelId, ModelName)> {
     match path.split_once('/') {
-        None => Some((Id::ROOT, path.into())),
+        None => Some((ModelId::ROOT, path.into())),
         Some((directory, name)) => {
-            let parent = model.lookup(Id::ROOT, directory.as_bytes()).ok()?;
+            let parent = model.lookup(ModelId::ROOT, directory.as_bytes()).ok()?;
             model.get(parent).is_directory().then(|| (parent, name.into()))
         }
     }
 }
 
-fn change(model: &Model, step: Step, is_bypassing: bool) -> Option<Change> {
+fn change(model: &FsModel, step: ProgramStep, is_bypassing: bool) -> Option<ModelChange> {
     let inode = |path| place(model, path).and_then(|(parent, name)| model.lookup(parent, &name).ok());
     let file = |path| inode(path).filter(|&id| model.get(id).body.kind() == Kind::File);
     Some(match step {
-        Step::Make(path, kind) => {
+        ProgramStep::Make(path, kind) => {
             let (parent, name) = place(model, path)?;
-            Change::Make { parent, name, kind, mode: 0o700 }
+            ModelChange::Make { parent, name, kind, mode: 0o700 }
         }
-        Step::Write(path, offset, len) => {
+        ProgramStep::Write(path, offset, len) => {
             let bytes = Arc::new((0..len).map(|at| 1 + (at % 251) as u8).collect());
-            Change::Write { file: file(path)?, offset, bytes, bypasses: is_bypassing }
+            ModelChange::Write { file: file(path)?, offset, bytes, bypasses: is_bypassing }
         }
-        Step::SetSize(path, size) => Change::SetSize { file: file(path)?, size },
-        Step::SetMode(path) => Change::SetMode { inode: inode(path)?, mode: 0o4751 },
-        Step::SetOwner(path) => Change::SetOwner { inode: inode(path)?, uid: Some(1001), gid: Some(101) },
-        Step::SetTimes(path) => {
-            Change::SetTimes { inode: inode(path)?, accessed: Some(1_000_000_007), modified: None }
+        ProgramStep::SetSize(path, size) => ModelChange::SetSize { file: file(path)?, size },
+        ProgramStep::SetMode(path) => ModelChange::SetMode { inode: inode(path)?, mode: 0o4751 },
+        ProgramStep::SetOwner(path) => ModelChange::SetOwner { inode: inode(path)?, uid: Some(1001), gid: Some(101) },
+        ProgramStep::SetTimes(path) => {
+            ModelChange::SetTimes { inode: inode(path)?, accessed: Some(1_000_000_007), modified: None }
         }
-        Step::Unlink(path) => {
+        ProgramStep::Unlink(path) => {
             let (parent, name) = place(model, path)?;
-            Change::Unlink { parent, name }
+            ModelChange::Unlink { parent, name }
         }
-        Step::RemoveDirectory(path) => {
+        ProgramStep::RemoveDirectory(path) => {
             inode(path).filter(|&id| model.get(id).is_directory())?;
             let (parent, name) = place(model, path)?;
-            Change::RemoveDirectory { parent, name }
+            ModelChange::RemoveDirectory { parent, name }
         }
-        Step::Rename(from, to) => {
-            Change::Rename { from: place(model, from)?, to: place(model, to)?, if_exists: IfExists::Replace }
+        ProgramStep::Rename(from, to) => {
+            ModelChange::Rename { from: place(model, from)?, to: place(model, to)?, if_exists: IfExists::Replace }
         }
-        Step::Link(from, to) => {
+        ProgramStep::Link(from, to) => {
             let (parent, name) = place(model, to)?;
-            Change::Link { file: file(from)?, parent, name }
+            ModelChange::Link { file: file(from)?, parent, name }
         }
-        Step::Device(path) => {
+        ProgramStep::Device(path) => {
             let (parent, name) = place(model, path)?;
-            Change::MakeDevice { parent, name, kind: Kind::BlockDevice, number: 259, mode: 0o600 }
+            ModelChange::MakeDevice { parent, name, kind: Kind::BlockDevice, number: 259, mode: 0o600 }
         }
-        Step::Exchange(one, other) => {
-            Change::Exchange { one: place(model, one)?, other: place(model, other)? }
+        ProgramStep::Exchange(one, other) => {
+            ModelChange::Exchange { one: place(model, one)?, other: place(model, other)? }
         }
-        Step::Allocate(path, what, offset, len) => {
-            Change::Allocate { file: file(path)?, what, offset, len, size: Size::Grows }
+        ProgramStep::Allocate(path, what, offset, len) => {
+            ModelChange::Allocate { file: file(path)?, what, offset, len, size: Size::Grows }
         }
-        Step::Share(from, to) => {
-            Change::Copy { from: file(from)?, offset: 0, len: 1 << 20, to: file(to)?, at: 0 }
+        ProgramStep::Share(from, to) => {
+            ModelChange::Copy { from: file(from)?, offset: 0, len: 1 << 20, to: file(to)?, at: 0 }
         }
-        Step::SetXattr(path, len) => {
+        ProgramStep::SetXattr(path, len) => {
             let value = Arc::new((0..len).map(|at| 1 + (at % 241) as u8).collect());
-            Change::SetXattr { inode: inode(path)?, name: XATTR.to_vec(), value, how: SetXattr::Any }
+            ModelChange::SetXattr { inode: inode(path)?, name: XATTR.to_vec(), value, how: SetXattr::Any }
         }
-        Step::RemoveXattr(path) => Change::RemoveXattr { inode: inode(path)?, name: XATTR.to_vec() },
-        Step::SetAcl(path) => {
+        ProgramStep::RemoveXattr(path) => ModelChange::RemoveXattr { inode: inode(path)?, name: XATTR.to_vec() },
+        ProgramStep::SetAcl(path) => {
             let inode = inode(path)?;
             let name = if model.get(inode).is_directory() { DEFAULT_ACL } else { ACCESS_ACL };
-            let value = Arc::new(Acl::new(0o640, 6, Some(1002)).value());
-            Change::SetXattr { inode, name: name.to_vec(), value, how: SetXattr::Any }
+            let value = Arc::new(ModelAcl::new(0o640, 6, Some(1002)).value());
+            ModelChange::SetXattr { inode, name: name.to_vec(), value, how: SetXattr::Any }
         }
-        Step::Symlink(path) => {
+        ProgramStep::Symlink(path) => {
             let (parent, name) = place(model, path)?;
-            Change::Symlink { parent, name, target: b"../a".to_vec() }
+            ModelChange::Symlink { parent, name, target: b"../a".to_vec() }
         }
-        Step::Copy | Step::DeleteCopy => return None,
+        ProgramStep::Copy | ProgramStep::DeleteCopy => return None,
     })
 }
 
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn every_program_of_one_operation_survives_every_power_cut_and_every_error() {
         let options = Options { faults: true, ..Options::for_test(1) };
-        let Tried { programs, crashes, errors } = exhaust(&options, 1, 0).expect("no promise is broken");
+        let TriedPrograms { programs, crashes, errors } = exhaust(&options, 1, 0).expect("no promise is broken");
         assert_eq!(programs, STEPS.len() as u64);
         assert!(
             crashes > 15 * programs,

@@ -1,7 +1,7 @@
 //! When disks make errors, and which.
 
 use crate::run::Run;
-use crate::stack::Pick;
+use crate::stack::RandomPick;
 use device::{BLOCK_BYTES, Block, Device};
 use sim_disk::{Damage, Faults};
 

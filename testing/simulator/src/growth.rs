@@ -1,7 +1,7 @@
 //! The store and the buffer get larger in use, and the store between two lives: a crash at any point leaves either as large as before
 //! or after, and whole.
 
-use crate::log::Role;
+use crate::log::MediumRole;
 use crate::run::{Phase, Run};
 use device::Device;
 use store::{Store, StoreError};
@@ -79,7 +79,7 @@ impl Run {
         if self.random.once_in(2) {
             self.media.power.cut_after(self.random.below(CUT_WITHIN));
         }
-        match Store::grow_unopened(&self.media.watched(Role::Store), Some(blocks)) {
+        match Store::grow_unopened(&self.media.watched(MediumRole::Store), Some(blocks)) {
             Ok(_) => self.counts.growths += 1,
             Err(_) if self.media.power.lost() => {
                 *self.counts.crashes.entry("growth of the store").or_default() += 1;

@@ -1,6 +1,6 @@
 //! What to run, as the command line says it.
 
-use crate::plant::Plant;
+use crate::plant::PlantedRule;
 use clap::ValueEnum;
 
 /// What to run.
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     pub(crate) long: bool,
     /// Breaks one rule, to see it found.
     #[arg(long)]
-    pub(crate) plant: Option<Plant>,
+    pub(crate) plant: Option<PlantedRule>,
     /// Breaks each rule in turn, or the one that --plant names, in short runs from --seed on, and prints after how many operations
     /// that was found.
     #[arg(long, conflicts_with_all = ["seconds", "seeds", "long", "exhaust", "faults"])]

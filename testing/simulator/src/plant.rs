@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 /// A rule that the stack can be made to break, to show that the simulator notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Plant {
+pub(crate) enum PlantedRule {
     /// The store cuts pages whose bytes are newer than the cut.
     CutIgnoresPageLsn,
     /// The store uses a segment again while a root or a reader still needs it.
@@ -115,7 +115,7 @@ pub(crate) enum Plant {
     NotUndone,
 }
 
-impl Plant {
+impl PlantedRule {
     /// As it is called at the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().expect("every rule has a name").get_name().to_owned()
@@ -123,80 +123,80 @@ impl Plant {
 
     pub(crate) fn in_store(self) -> Option<store::PlantedBug> {
         match self {
-            Plant::CutIgnoresPageLsn => Some(store::PlantedBug::CutIgnoresPageLsn),
-            Plant::ReusedBeforePins => Some(store::PlantedBug::ReusedBeforePins),
-            Plant::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
-            Plant::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
-            Plant::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
-            Plant::ForgottenReservation => Some(store::PlantedBug::ForgottenReservation),
-            Plant::ReservationCountedTwice => Some(store::PlantedBug::ReservationCountedTwice),
-            Plant::HolderMissed => Some(store::PlantedBug::HolderMissed),
-            Plant::FreedWithOneHolder => Some(store::PlantedBug::FreedWithOneHolder),
-            Plant::DyingTwice => Some(store::PlantedBug::DyingTwice),
-            Plant::FreedOnceTooOften => Some(store::PlantedBug::FreedOnceTooOften),
-            Plant::LeakedNode => Some(store::PlantedBug::LeakedNode),
-            Plant::EntriesBeforeRoot => Some(store::PlantedBug::EntriesBeforeRoot),
-            Plant::PinsIgnored => Some(store::PlantedBug::PinsIgnored),
-            Plant::OthersFlushesIgnored => Some(store::PlantedBug::OthersFlushesIgnored),
-            Plant::OneRoot => Some(store::PlantedBug::OneRoot),
-            Plant::SettledEarly => Some(store::PlantedBug::SettledEarly),
-            Plant::RepairFromWrongCopy => Some(store::PlantedBug::RepairFromWrongCopy),
-            Plant::CopiesInOneSegment => Some(store::PlantedBug::CopiesInOneSegment),
-            Plant::PageCopyForgotten => Some(store::PlantedBug::PageCopyForgotten),
-            Plant::MissingPairBelieved => Some(store::PlantedBug::MissingPairBelieved),
-            Plant::StoreRotTakenForTorn => Some(store::PlantedBug::RotTakenForTorn),
-            Plant::DeltasInWrongOrder => Some(store::PlantedBug::DeltasInWrongOrder),
-            Plant::DeltaBlockFreedEarly => Some(store::PlantedBug::DeltaBlockFreedEarly),
-            Plant::BaseFreedEarly => Some(store::PlantedBug::BaseFreedEarly),
-            Plant::FoldWithoutDeltas => Some(store::PlantedBug::FoldWithoutDeltas),
-            Plant::RangeRepeated => Some(store::PlantedBug::RangeRepeated),
-            Plant::VolumeNumberUsedAgain => Some(store::PlantedBug::VolumeNumberUsedAgain),
+            PlantedRule::CutIgnoresPageLsn => Some(store::PlantedBug::CutIgnoresPageLsn),
+            PlantedRule::ReusedBeforePins => Some(store::PlantedBug::ReusedBeforePins),
+            PlantedRule::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
+            PlantedRule::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
+            PlantedRule::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
+            PlantedRule::ForgottenReservation => Some(store::PlantedBug::ForgottenReservation),
+            PlantedRule::ReservationCountedTwice => Some(store::PlantedBug::ReservationCountedTwice),
+            PlantedRule::HolderMissed => Some(store::PlantedBug::HolderMissed),
+            PlantedRule::FreedWithOneHolder => Some(store::PlantedBug::FreedWithOneHolder),
+            PlantedRule::DyingTwice => Some(store::PlantedBug::DyingTwice),
+            PlantedRule::FreedOnceTooOften => Some(store::PlantedBug::FreedOnceTooOften),
+            PlantedRule::LeakedNode => Some(store::PlantedBug::LeakedNode),
+            PlantedRule::EntriesBeforeRoot => Some(store::PlantedBug::EntriesBeforeRoot),
+            PlantedRule::PinsIgnored => Some(store::PlantedBug::PinsIgnored),
+            PlantedRule::OthersFlushesIgnored => Some(store::PlantedBug::OthersFlushesIgnored),
+            PlantedRule::OneRoot => Some(store::PlantedBug::OneRoot),
+            PlantedRule::SettledEarly => Some(store::PlantedBug::SettledEarly),
+            PlantedRule::RepairFromWrongCopy => Some(store::PlantedBug::RepairFromWrongCopy),
+            PlantedRule::CopiesInOneSegment => Some(store::PlantedBug::CopiesInOneSegment),
+            PlantedRule::PageCopyForgotten => Some(store::PlantedBug::PageCopyForgotten),
+            PlantedRule::MissingPairBelieved => Some(store::PlantedBug::MissingPairBelieved),
+            PlantedRule::StoreRotTakenForTorn => Some(store::PlantedBug::RotTakenForTorn),
+            PlantedRule::DeltasInWrongOrder => Some(store::PlantedBug::DeltasInWrongOrder),
+            PlantedRule::DeltaBlockFreedEarly => Some(store::PlantedBug::DeltaBlockFreedEarly),
+            PlantedRule::BaseFreedEarly => Some(store::PlantedBug::BaseFreedEarly),
+            PlantedRule::FoldWithoutDeltas => Some(store::PlantedBug::FoldWithoutDeltas),
+            PlantedRule::RangeRepeated => Some(store::PlantedBug::RangeRepeated),
+            PlantedRule::VolumeNumberUsedAgain => Some(store::PlantedBug::VolumeNumberUsedAgain),
             _ => None,
         }
     }
 
     pub(crate) fn in_buffer(self) -> Option<buffer::Bug> {
         match self {
-            Plant::TornGroupApplied => Some(buffer::Bug::TornGroupApplied),
-            Plant::StaleIncarnation => Some(buffer::Bug::StaleIncarnation),
-            Plant::BufferWithoutFlush => Some(buffer::Bug::MissingFlush),
-            Plant::BeginWithoutFlush => Some(buffer::Bug::BeginWithoutFlush),
-            Plant::BufferRotTakenForTorn => Some(buffer::Bug::RotTakenForTorn),
+            PlantedRule::TornGroupApplied => Some(buffer::Bug::TornGroupApplied),
+            PlantedRule::StaleIncarnation => Some(buffer::Bug::StaleIncarnation),
+            PlantedRule::BufferWithoutFlush => Some(buffer::Bug::MissingFlush),
+            PlantedRule::BeginWithoutFlush => Some(buffer::Bug::BeginWithoutFlush),
+            PlantedRule::BufferRotTakenForTorn => Some(buffer::Bug::RotTakenForTorn),
             _ => None,
         }
     }
 
     fn in_cache(self) -> Option<cache::PlantedBug> {
         match self {
-            Plant::NewerBytesLostAtMerge => Some(cache::PlantedBug::NewerBytesLostAtMerge),
-            Plant::CutForgotten => Some(cache::PlantedBug::CutForgotten),
-            Plant::CutWithoutGroups => Some(cache::PlantedBug::CutWithoutGroups),
-            Plant::OldGroupForgotten => Some(cache::PlantedBug::OldGroupForgotten),
-            Plant::MergedCutKills => Some(cache::PlantedBug::MergedCutKills),
-            Plant::StoredBeforeDurable => Some(cache::PlantedBug::StoredBeforeDurable),
-            Plant::RelogNotDurable => Some(cache::PlantedBug::RelogNotDurable),
-            Plant::CloneTooLate => Some(cache::PlantedBug::CloneTooLate),
-            Plant::CloneTooEarly => Some(cache::PlantedBug::CloneTooEarly),
-            Plant::RescueCutsLate => Some(cache::PlantedBug::RescueCutsLate),
-            Plant::RangeOvertaken => Some(cache::PlantedBug::TransferOvertaken),
-            Plant::DeltaOverCut => Some(cache::PlantedBug::DeltaOverCut),
-            Plant::RangeRecoveredTwice => Some(cache::PlantedBug::TransferRepeated),
-            Plant::NameBeforeBytes => Some(cache::PlantedBug::NameBeforeBytes),
-            Plant::CloneBeforeBytes => Some(cache::PlantedBug::CloneBeforeBytes),
-            Plant::PartBeforeWhole => Some(cache::PlantedBug::PartBeforeWhole),
-            Plant::SyncWithoutBytes => Some(cache::PlantedBug::SyncWithoutBytes),
-            Plant::OlderOverBypassed => Some(cache::PlantedBug::OlderOverBypassed),
-            Plant::OverdueNotLogged => Some(cache::PlantedBug::OverdueNotLogged),
-            Plant::EndWithoutCommit => Some(cache::PlantedBug::EndWithoutCommit),
+            PlantedRule::NewerBytesLostAtMerge => Some(cache::PlantedBug::NewerBytesLostAtMerge),
+            PlantedRule::CutForgotten => Some(cache::PlantedBug::CutForgotten),
+            PlantedRule::CutWithoutGroups => Some(cache::PlantedBug::CutWithoutGroups),
+            PlantedRule::OldGroupForgotten => Some(cache::PlantedBug::OldGroupForgotten),
+            PlantedRule::MergedCutKills => Some(cache::PlantedBug::MergedCutKills),
+            PlantedRule::StoredBeforeDurable => Some(cache::PlantedBug::StoredBeforeDurable),
+            PlantedRule::RelogNotDurable => Some(cache::PlantedBug::RelogNotDurable),
+            PlantedRule::CloneTooLate => Some(cache::PlantedBug::CloneTooLate),
+            PlantedRule::CloneTooEarly => Some(cache::PlantedBug::CloneTooEarly),
+            PlantedRule::RescueCutsLate => Some(cache::PlantedBug::RescueCutsLate),
+            PlantedRule::RangeOvertaken => Some(cache::PlantedBug::TransferOvertaken),
+            PlantedRule::DeltaOverCut => Some(cache::PlantedBug::DeltaOverCut),
+            PlantedRule::RangeRecoveredTwice => Some(cache::PlantedBug::TransferRepeated),
+            PlantedRule::NameBeforeBytes => Some(cache::PlantedBug::NameBeforeBytes),
+            PlantedRule::CloneBeforeBytes => Some(cache::PlantedBug::CloneBeforeBytes),
+            PlantedRule::PartBeforeWhole => Some(cache::PlantedBug::PartBeforeWhole),
+            PlantedRule::SyncWithoutBytes => Some(cache::PlantedBug::SyncWithoutBytes),
+            PlantedRule::OlderOverBypassed => Some(cache::PlantedBug::OlderOverBypassed),
+            PlantedRule::OverdueNotLogged => Some(cache::PlantedBug::OverdueNotLogged),
+            PlantedRule::EndWithoutCommit => Some(cache::PlantedBug::EndWithoutCommit),
             _ => None,
         }
     }
 
     /// Plants what is planted for a whole thread; nothing where `plant` is none, or is told to each store and buffer when it is
     /// opened.
-    pub(crate) fn for_this_thread(plant: Option<Plant>) {
-        cache::plant(plant.and_then(Plant::in_cache));
-        store::plant(plant.and_then(Plant::in_store));
-        fs::plant_never_undoes(plant == Some(Plant::NotUndone));
+    pub(crate) fn for_this_thread(plant: Option<PlantedRule>) {
+        cache::plant(plant.and_then(PlantedRule::in_cache));
+        store::plant(plant.and_then(PlantedRule::in_store));
+        fs::plant_never_undoes(plant == Some(PlantedRule::NotUndone));
     }
 }

@@ -1,9 +1,9 @@
 //! What is tried on copies of the media between two lives of the stack, beside the run: damage where the media know that something
 //! was durable, and one medium that was put back. Either must be refused, or show what the media themselves may show.
 
-use crate::log::Role;
+use crate::log::MediumRole;
 use crate::run::Run;
-use crate::stack::{Media, Pick};
+use crate::stack::{SimulatedMedia, RandomPick};
 use device::BLOCK_BYTES;
 use sim_disk::{Damage, SimDisk};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl Run {
     /// The process is gone, and what the media hold will be opened next.
     pub(crate) fn probe(&mut self) -> Result<(), String> {
         if self.random.once_in(PROBES_ONE_IN) {
-            let role = self.random.pick(&[Role::Store, Role::Buffer]);
+            let role = self.random.pick(&[MediumRole::Store, MediumRole::Buffer]);
             self.probe_rot(role)?;
         }
         if STORES_ARE_PUT_BACK && self.random.once_in(PROBES_ONE_IN) {
@@ -37,7 +37,7 @@ impl Run {
     }
 
     /// One bit turns in what a later write, durable by now, knows to have been durable.
-    fn probe_rot(&mut self, role: Role) -> Result<(), String> {
+    fn probe_rot(&mut self, role: MediumRole) -> Result<(), String> {
         let known = self.media.log.known_durable(role);
         if known.is_empty() {
             return Ok(());
@@ -64,7 +64,7 @@ impl Run {
     }
 
     /// Opens what is on `media`, and looks whether it may be there.
-    fn is_right_or_refused(&self, media: &Media, reads: Reads) -> Result<(), String> {
+    fn is_right_or_refused(&self, media: &SimulatedMedia, reads: Reads) -> Result<(), String> {
         let volume = self.volumes.mounted();
         let Ok((cache, preloaded)) = media.open_cache(volume) else { return Ok(()) };
         let seen = media.open_fs(cache, volume, preloaded).and_then(|stack| stack.look());
@@ -79,11 +79,11 @@ impl Run {
     }
 }
 
-impl Media {
-    fn disk(&self, role: Role) -> &Arc<SimDisk> {
+impl SimulatedMedia {
+    fn disk(&self, role: MediumRole) -> &Arc<SimDisk> {
         match role {
-            Role::Store => &self.store,
-            Role::Buffer => &self.buffer,
+            MediumRole::Store => &self.store,
+            MediumRole::Buffer => &self.buffer,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Another buffer for the store, between two lives, as `weir replace-buffer` does it: a crash at any point leaves one buffer that
 //! holds everything. And a look at both media that writes to neither, as `weir mount --read-only` has it.
 
-use crate::log::Role;
+use crate::log::MediumRole;
 use crate::run::{Phase, Run};
-use crate::stack::{ID, Media, Stack, end_lost, sound};
+use crate::stack::{ID, SimulatedMedia, SimulatedStack, end_lost, sound};
 use cache::{Cache, Recovered, Settings};
 use device::{Clock, Device, Lsn, Overlay};
 use sim_disk::{Power, SimDisk};
@@ -63,7 +63,7 @@ impl Run {
         buffer::Buffer::format_after(&*new, ID, Lsn(newest.0 + GAP))
             .map_err(|error| format!("format_after: {error}"))?;
         let old = std::mem::replace(&mut self.media.buffer, new);
-        self.media.log.forget(Role::Buffer);
+        self.media.log.forget(MediumRole::Buffer);
         buffer::Buffer::retire(&*old).map_err(|error| format!("retire: {error}"))?;
         let (cache, _) = self.media.open_cache(self.volumes.mounted())?;
         cache.store().fence(cache.buffer().newest_lsn()).map_err(|error| format!("fence: {error}"))
@@ -73,8 +73,8 @@ impl Run {
     fn look_without_writing(&mut self) -> Result<(), String> {
         let seen = self.media.power.seen();
         let (store, buffer): (Arc<dyn Device>, Arc<dyn Device>) = (
-            Arc::new(Overlay::new(self.media.watched(Role::Store))),
-            Arc::new(Overlay::new(self.media.watched(Role::Buffer))),
+            Arc::new(Overlay::new(self.media.watched(MediumRole::Store))),
+            Arc::new(Overlay::new(self.media.watched(MediumRole::Buffer))),
         );
         let volume = self.volumes.mounted();
         let cache = self.media.open_cache_on(volume, store, buffer);
@@ -90,9 +90,9 @@ impl Run {
     }
 }
 
-impl Media {
+impl SimulatedMedia {
     /// A volume as it is for who gives up the buffer: by the store alone, with an empty one. Nothing that this does reaches the media.
-    pub(crate) fn open_without_buffer(&self, volume: VolumeId) -> Result<Stack, String> {
+    pub(crate) fn open_without_buffer(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
         let power = Power::new();
         let store = Store::open(sound(&self.store, &power));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
@@ -106,12 +106,12 @@ impl Media {
     /// Writes back what the buffer holds, which stays as it is. Returns its newest change.
     fn write_back(&self) -> Result<Lsn, String> {
         // What is written back must not be newer than what the buffer has after a crash.
-        buffer::Buffer::open(Arc::new(self.watched(Role::Buffer)), ID, &mut |_| ())
+        buffer::Buffer::open(Arc::new(self.watched(MediumRole::Buffer)), ID, &mut |_| ())
             .and_then(|buffer| buffer.make_durable())
             .map_err(|error| format!("the old buffer: {error}"))?;
-        let store = Store::open(Arc::new(self.watched(Role::Store)))
+        let store = Store::open(Arc::new(self.watched(MediumRole::Store)))
             .map_err(|error| format!("Store::open: {error}"))?;
-        let recovered = Recovered::read(Arc::new(Overlay::new(self.watched(Role::Buffer))), ID, &*self.clock)
+        let recovered = Recovered::read(Arc::new(Overlay::new(self.watched(MediumRole::Buffer))), ID, &*self.clock)
             .map_err(|error| format!("Recovered::read: {error}"))?;
         let settings = Settings { buffer_is_given_up: true, ..self.settings.clone() };
         let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), settings);

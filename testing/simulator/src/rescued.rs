@@ -1,7 +1,7 @@
 //! What a buffer that fails takes with it is in a volume: all that anybody was told of, as it was in memory.
 
-use crate::change::Change;
-use crate::oracle::Oracle;
+use crate::change::ModelChange;
+use crate::oracle::HistoryOracle;
 use crate::run::Run;
 use crate::stack::delete_rescued;
 use store::VolumeId;
@@ -12,8 +12,8 @@ pub(crate) struct Rescued {
     name: String,
     /// Somebody was told that it is there.
     told: bool,
-    oracle: Oracle,
-    outstanding: Vec<Change>,
+    oracle: HistoryOracle,
+    outstanding: Vec<ModelChange>,
 }
 
 impl Run {

@@ -1,11 +1,11 @@
 //! One run: all that there is in it, background work, and how the time passes.
 
-use crate::client::Clients;
+use crate::client::SimulatedClients;
 use crate::options::Options;
-use crate::oracle::Oracle;
+use crate::oracle::HistoryOracle;
 use crate::rescued::Rescued;
-use crate::stack::{Media, Pick, Stack, TASKS};
-use crate::volumes::{Tally, Volumes};
+use crate::stack::{SimulatedMedia, RandomPick, SimulatedStack, TASKS};
+use crate::volumes::{VolumeCounts, SimulatedVolumes};
 use crate::weather::Weather;
 use crate::workload::{Temper, Workload};
 use cache::{Progress, Task};
@@ -57,7 +57,7 @@ pub(crate) struct Counts {
     /// Errors that a client was told because a disk made one up.
     pub(crate) errors_told: u64,
     pub(crate) errors_made_up: u64,
-    pub(crate) volumes: Tally,
+    pub(crate) volumes: VolumeCounts,
 }
 
 impl Counts {
@@ -106,12 +106,12 @@ pub(crate) struct Run {
     pub(crate) options: Options,
     pub(crate) random: Random,
     pub(crate) workload: Workload,
-    pub(crate) media: Media,
+    pub(crate) media: SimulatedMedia,
     /// `None` only between a crash and the recovery.
-    pub(crate) stack: Option<Stack>,
-    pub(crate) oracle: Oracle,
-    pub(crate) volumes: Volumes,
-    pub(crate) clients: Clients,
+    pub(crate) stack: Option<SimulatedStack>,
+    pub(crate) oracle: HistoryOracle,
+    pub(crate) volumes: SimulatedVolumes,
+    pub(crate) clients: SimulatedClients,
     pub(crate) counts: Counts,
     pub(crate) phase: Phase,
     pub(crate) life: Life,
@@ -131,9 +131,9 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(options: &Options) -> Result<Run, String> {
         let mut random = Random::new(options.seed);
-        let media = Media::new(random.next_u64(), options);
+        let media = SimulatedMedia::new(random.next_u64(), options);
         media.format()?;
-        Run::open(options, random, media, Volumes::new(), Oracle::new())
+        Run::open(options, random, media, SimulatedVolumes::new(), HistoryOracle::new())
     }
 
     /// Another run that begins with what this one has durable.
@@ -147,9 +147,9 @@ impl Run {
     fn open(
         options: &Options,
         mut random: Random,
-        media: Media,
-        volumes: Volumes,
-        oracle: Oracle,
+        media: SimulatedMedia,
+        volumes: SimulatedVolumes,
+        oracle: HistoryOracle,
     ) -> Result<Run, String> {
         let stack = media.open(volumes.mounted())?;
         let mut run = Run {
@@ -160,7 +160,7 @@ impl Run {
             stack: Some(stack),
             oracle,
             volumes,
-            clients: Clients::new(random.pick(&CLIENTS)),
+            clients: SimulatedClients::new(random.pick(&CLIENTS)),
             counts: Counts::default(),
             phase: Phase::Request,
             errors_at_open: 0,
@@ -195,7 +195,7 @@ impl Run {
         }
     }
 
-    pub(crate) fn stack(&self) -> &Stack {
+    pub(crate) fn stack(&self) -> &SimulatedStack {
         self.stack.as_ref().expect("the stack is open while clients run")
     }
 

@@ -1,12 +1,12 @@
 //! The simulator as a whole.
 
-use crate::change::Change;
-use crate::client::When;
-use crate::model::Id;
+use crate::change::ModelChange;
+use crate::client::IssueTime;
+use crate::model::ModelId;
 use crate::options::{Options, repeat_line};
 use crate::run::Run;
 use crate::turns::run;
-use crate::volumes::Tally;
+use crate::volumes::VolumeCounts;
 use crate::workload::{ALIKE, Request};
 use fs::{Ino, Kind};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ fn thousands_of_crashes_break_no_promise() {
 
 #[test]
 fn volumes_are_copied_mounted_and_deleted_with_crashes_in_between_and_break_no_promise() {
-    let (mut all, mut crashes) = (Tally::default(), BTreeMap::<&str, u64>::new());
+    let (mut all, mut crashes) = (VolumeCounts::default(), BTreeMap::<&str, u64>::new());
     for seed in 11..=16 {
         let options =
             Options { operations: 5000, crashes: 250, faults: seed > 14, ..Options::for_test(seed) };
@@ -53,7 +53,7 @@ fn volumes_are_copied_mounted_and_deleted_with_crashes_in_between_and_break_no_p
     for phase in ["copy of a volume", "deletion of a volume"] {
         assert!(crashes.get(phase).is_some_and(|&times| times >= 5), "{phase}: {crashes:?}");
     }
-    let Tally { copies, deletions, mounts, looks, meanwhile, found } = all;
+    let VolumeCounts { copies, deletions, mounts, looks, meanwhile, found } = all;
     let seldom = [copies, deletions, mounts, looks].iter().any(|&count| count < 50) || meanwhile < 20;
     assert!(!seldom && found > 0, "the run tests little: {all:?}");
 }
@@ -72,8 +72,8 @@ fn device_errors_break_no_promise() {
 fn names_that_are_meant_to_be_alike_have_one_hash() {
     let mut run = Run::new(&Options::for_test(1)).expect("a format with power");
     for name in ALIKE.iter().flatten() {
-        let change = Change::Make { parent: Id::ROOT, name: name.to_vec(), kind: Kind::File, mode: 0o600 };
-        run.ask(0, When::Now, Request::Change(change)).expect("no promise is broken");
+        let change = ModelChange::Make { parent: ModelId::ROOT, name: name.to_vec(), kind: Kind::File, mode: 0o600 };
+        run.ask(0, IssueTime::Now, Request::Change(change)).expect("no promise is broken");
         run.settle().expect("space");
     }
     let mut cookies = BTreeMap::new();

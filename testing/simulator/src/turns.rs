@@ -1,8 +1,8 @@
 //! One run from its beginning to its end: clients, background work, time and failures, interleaved by one seed on one thread.
 
-use crate::client::When;
+use crate::client::IssueTime;
 use crate::options::{Options, repeat_line};
-use crate::plant::Plant;
+use crate::plant::PlantedRule;
 use crate::run::{Counts, INTRUDES_WITHIN, Phase, Run};
 use crate::watchdog::Watchdog;
 use crate::weather::Happening;
@@ -27,7 +27,7 @@ pub(crate) struct Failure {
 
 /// One run of one seed.
 pub(crate) fn run(options: &Options) -> Result<Summary, Failure> {
-    Plant::for_this_thread(options.plant);
+    PlantedRule::for_this_thread(options.plant);
     let mut run = Run::new(options).map_err(|what| Failure { what, operations: 0, hash: 0 })?;
     let outcome = catch_unwind(AssertUnwindSafe(|| run.go()));
     let (operations, hash) = (run.counts.operations, run.media.log.hash());
@@ -75,14 +75,14 @@ impl Run {
                 if self.weather.refusals > 0 && self.random.once_in(self.weather.refusals) {
                     cache::refuse_next_change();
                 }
-                self.issue(client, When::Now)?;
+                self.issue(client, IssueTime::Now)?;
             }
             Happening::Volumes => self.change_volumes()?,
             Happening::Step(task) => {
                 if self.random.once_in(2) && !self.media.meanwhile.waits() {
                     let client = idle[self.random.below(idle.len() as u64) as usize];
                     let operations = self.random.below(INTRUDES_WITHIN);
-                    self.issue(client, When::AfterTurns(operations))?;
+                    self.issue(client, IssueTime::AfterTurns(operations))?;
                 }
                 self.let_others_step();
                 self.step(task);

@@ -1,6 +1,6 @@
 //! A disk whose every operation is logged, and lets others have their turns.
 
-use crate::log::{Log, Role};
+use crate::log::{EventLog, MediumRole};
 use crate::meanwhile::Meanwhile;
 use device::{Block, Device, DeviceError, Operation, Page};
 use sim_disk::SimDisk;
@@ -13,16 +13,16 @@ const LOGS: [&[u8]; 2] = [b"weir.log", b"weirgrup"];
 /// A disk whose every operation is logged, and lets intruders in.
 pub(crate) struct Watched {
     disk: Arc<SimDisk>,
-    role: Role,
-    log: Arc<Log>,
+    role: MediumRole,
+    log: Arc<EventLog>,
     meanwhile: Arc<Meanwhile>,
 }
 
 impl Watched {
     pub(crate) fn new(
         disk: &Arc<SimDisk>,
-        role: Role,
-        log: &Arc<Log>,
+        role: MediumRole,
+        log: &Arc<EventLog>,
         meanwhile: &Arc<Meanwhile>,
     ) -> Watched {
         Watched { disk: disk.clone(), role, log: log.clone(), meanwhile: meanwhile.clone() }

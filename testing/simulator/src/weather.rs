@@ -1,6 +1,6 @@
 //! What a life is like: how much there is of each thing that can happen.
 
-use crate::stack::{Pick, TASKS};
+use crate::stack::{RandomPick, TASKS};
 use cache::Task;
 use device::Random;
 

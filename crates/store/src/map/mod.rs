@@ -23,7 +23,7 @@ pub(crate) use leaf::BlockEntry;
 #[cfg(test)]
 pub(crate) use leaf::{DeltaEntry, PageEntry};
 pub(crate) use map::{Located, Map};
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) use node::encode as encode_node;
 pub(crate) use node::{Body, Missing, NodeId, Tree, decode as decode_node};
 pub(crate) use nodes::Nodes;
