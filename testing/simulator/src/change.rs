@@ -1,8 +1,8 @@
 //! The operations that change something. What a new one needs, in this order: its variant and the three tables here, its
-//! effect (`model.rs`), its call (`call.rs`), clients that ask for it (`workload.rs`), and its place in the short
-//! programs (`exhaust.rs`). The compiler asks for all but the last two.
+//! effect (`model.rs`), its call (`request_call.rs`), clients that ask for it (`request_generator.rs`), and its place in the short
+//! programs (`exhaustive.rs`). The compiler asks for all but the last two.
 
-use crate::model::{ModelId, FsModel, ModelName};
+use crate::model::{FsModel, ModelId, ModelName};
 use fs::{Allocate, FsError, IfExists, Kind, SetXattr, Size};
 use std::sync::Arc;
 
@@ -244,7 +244,9 @@ impl ModelChange {
             ModelChange::Symlink { parent, name, target } => {
                 format!("symlink {} in {parent:?} to {} bytes", show(name), target.len())
             }
-            ModelChange::Link { file, parent, name } => format!("link {file:?} as {} in {parent:?}", show(name)),
+            ModelChange::Link { file, parent, name } => {
+                format!("link {file:?} as {} in {parent:?}", show(name))
+            }
             ModelChange::Unlink { parent, name } => format!("unlink {} in {parent:?}", show(name)),
             ModelChange::RemoveDirectory { parent, name } => format!("rmdir {} in {parent:?}", show(name)),
             ModelChange::Rename { from, to, if_exists } => {

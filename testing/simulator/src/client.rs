@@ -1,12 +1,14 @@
-//! Clients: what they asked for, what they still wait for, and whether the answers are right.
+//! SimulatedClients: what they asked for, what they still wait for, and whether the answers are right.
 
-use crate::answer::{check_attributes, check_read, check_seek, right_bytes};
-use crate::call::{ReplyArrival, ReplyInbox, IssuedRequest, RequestCall, FsReply, RequestNumber, number};
 use crate::change::ModelChange;
 use crate::model::{ModelBody, ModelId};
 use crate::oracle::{SyncScope, xattr_difference};
-use crate::run::Run;
-use crate::workload::Request;
+use crate::reply_checks::{check_attributes, check_read, check_seek, right_bytes};
+use crate::request_call::{
+    FsReply, IssuedRequest, ReplyArrival, ReplyInbox, RequestCall, RequestNumber, number,
+};
+use crate::request_generator::ClientRequest;
+use crate::run_state::SimulationRun;
 use device::Clock;
 use fs::FsError;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +33,7 @@ pub(crate) struct SimulatedClients {
 /// How much is read of what was cut.
 const CUT_READ_BYTES: usize = 20_000;
 
-/// When a request comes in.
+/// When a request is issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IssueTime {
     Now,
@@ -55,7 +57,7 @@ impl SimulatedClients {
         self.handles.len()
     }
 
-    /// Clients that wait for nothing.
+    /// SimulatedClients that wait for nothing.
     pub(crate) fn idle(&self) -> Vec<usize> {
         let waits = |client| self.waiting.values().any(|waiting| waiting.client == client);
         (0..self.handles.len()).filter(|&client| !waits(client)).collect()
@@ -78,8 +80,12 @@ impl SimulatedClients {
     pub(crate) fn describe_waiting(&self) -> String {
         let describe_one = |waiting: &WaitingClient| match &waiting.asked {
             IssuedRequest::Change(change) => change.describe(),
-            IssuedRequest::Read { file, offset, len, .. } => format!("Read {file:?}, {len} bytes at {offset}"),
-            IssuedRequest::Seek { file, offset, what, .. } => format!("Seek {what:?} in {file:?} from {offset}"),
+            IssuedRequest::Read { file, offset, len, .. } => {
+                format!("Read {file:?}, {len} bytes at {offset}")
+            }
+            IssuedRequest::Seek { file, offset, what, .. } => {
+                format!("Seek {what:?} in {file:?} from {offset}")
+            }
             IssuedRequest::Sync(_) | IssuedRequest::SyncFile(..) => "Sync".to_owned(),
         };
         self.waiting.values().map(|waiting| format!("  {}\n", describe_one(waiting))).collect()
@@ -90,11 +96,11 @@ impl SimulatedClients {
     }
 }
 
-impl Run {
+impl SimulationRun {
     /// Lets `client` ask for something.
     pub(crate) fn issue(&mut self, client: usize, when: IssueTime) -> Result<(), String> {
         let request = self.draw_request(client, when);
-        if let Request::Change(
+        if let ClientRequest::Change(
             ModelChange::Allocate { file, offset, .. } | ModelChange::Copy { to: file, at: offset, .. },
         ) = request
         {
@@ -104,48 +110,60 @@ impl Run {
     }
 
     /// What meets background work is more often something that takes away what the work is about; and what was cut is often read.
-    fn draw_request(&mut self, client: usize, when: IssueTime) -> Request {
+    fn draw_request(&mut self, client: usize, when: IssueTime) -> ClientRequest {
         let model = &self.oracle.now;
         let cut = self.clients.cut.filter(|&(file, _)| model.inodes.contains_key(&file));
         match (when, cut) {
             (IssueTime::AfterTurns(_), _) if self.random.once_in(4) => self.workload.give_back(model),
             (_, Some((file, offset))) if self.random.once_in(8) => {
                 self.clients.cut = None;
-                Request::Read { file, offset, len: CUT_READ_BYTES }
+                ClientRequest::Read { file, offset, len: CUT_READ_BYTES }
             }
             _ => self.workload.next(model, self.clients.handles(client)),
         }
     }
 
     /// Lets `client`, which waits for nothing, ask for `request`.
-    pub(crate) fn ask(&mut self, client: usize, when: IssueTime, request: Request) -> Result<(), String> {
+    pub(crate) fn ask(
+        &mut self,
+        client: usize,
+        when: IssueTime,
+        request: ClientRequest,
+    ) -> Result<(), String> {
         self.counts.operations += 1;
         let text = match &request {
-            Request::Change(change) => change.describe(),
+            ClientRequest::Change(change) => change.describe(),
             other => format!("{other:?}"),
         };
         self.media.log.bytes(text.as_bytes());
         self.media.log.event(|| format!("{}: client {client}: {text}", self.counts.operations), &[]);
         match request {
-            Request::Change(change) if self.is_durable_removal(&change) => {
+            ClientRequest::Change(change) if self.is_durable_removal(&change) => {
                 self.remove_durably(client, change)
             }
-            Request::Change(change) => {
+            ClientRequest::Change(change) => {
                 // The name of a file that was synced may come to where a removal on its way in looks.
                 let removes = matches!(change, ModelChange::Unlink { .. }) && !self.clients.synced.is_empty();
                 let held = change.needs(&self.oracle.now);
-                self.wait_for(client, if removes { IssueTime::Now } else { when }, IssuedRequest::Change(change), held)
+                self.wait_for(
+                    client,
+                    if removes { IssueTime::Now } else { when },
+                    IssuedRequest::Change(change),
+                    held,
+                )
             }
-            Request::Read { file, offset, len } => {
+            ClientRequest::Read { file, offset, len } => {
                 let right = vec![right_bytes(&self.oracle.now, file, offset, len)];
                 self.wait_for(client, when, IssuedRequest::Read { file, offset, len, right }, vec![file])
             }
-            Request::Seek { file, offset, what } => {
+            ClientRequest::Seek { file, offset, what } => {
                 let version = self.oracle.now.get(file).version;
                 self.wait_for(client, when, IssuedRequest::Seek { file, offset, what, version }, vec![file])
             }
-            Request::Sync => self.wait_for(client, when, IssuedRequest::Sync(self.oracle.moment()), Vec::new()),
-            Request::SyncFile(file) => {
+            ClientRequest::Sync => {
+                self.wait_for(client, when, IssuedRequest::Sync(self.oracle.moment()), Vec::new())
+            }
+            ClientRequest::SyncFile(file) => {
                 // A removal on its way in may or may not see that the file was synced: it comes before that.
                 self.media.meanwhile.comes_now();
                 self.deliver()?;
@@ -156,12 +174,12 @@ impl Run {
                 self.clients.synced.insert(file);
                 self.wait_for(client, when, asked, vec![file])
             }
-            Request::Open(file) => {
+            ClientRequest::Open(file) => {
                 self.hold(file)?;
                 self.clients.handles[client].push(file);
                 Ok(())
             }
-            Request::Close(index) => {
+            ClientRequest::Close(index) => {
                 let file = self.clients.handles[client].swap_remove(index);
                 self.unhold(file);
                 Ok(())
@@ -208,7 +226,13 @@ impl Run {
         }
     }
 
-    fn wait_for(&mut self, client: usize, when: IssueTime, asked: IssuedRequest, held: Vec<ModelId>) -> Result<(), String> {
+    fn wait_for(
+        &mut self,
+        client: usize,
+        when: IssueTime,
+        asked: IssuedRequest,
+        held: Vec<ModelId>,
+    ) -> Result<(), String> {
         for &id in &held {
             self.hold(id)?;
         }
@@ -315,7 +339,12 @@ impl Run {
         log.event(|| format!("  reply to {}: {}", ticket.0, outcome()), &[]);
     }
 
-    fn check_reply(&mut self, asked: IssuedRequest, arrival: ReplyArrival, in_doubt: u64) -> Result<(), String> {
+    fn check_reply(
+        &mut self,
+        asked: IssuedRequest,
+        arrival: ReplyArrival,
+        in_doubt: u64,
+    ) -> Result<(), String> {
         let ReplyArrival { result, at, reservable, transfer_waits, .. } = arrival;
         // Where cleaning meets errors, it may win no space for a clone.
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
@@ -333,7 +362,9 @@ impl Run {
                 }
             }
             // Who asks for what it brings is told when writers would be: see docs/limits.md.
-            (IssuedRequest::Read { .. } | IssuedRequest::Seek { .. }, Err(FsError::NoSpace)) if transfer_waits || made_up => {
+            (IssuedRequest::Read { .. } | IssuedRequest::Seek { .. }, Err(FsError::NoSpace))
+                if transfer_waits || made_up =>
+            {
                 Ok(())
             }
             (IssuedRequest::Read { offset, right, .. }, Ok(FsReply::Bytes(bytes))) => {
@@ -435,10 +466,10 @@ impl Run {
         explained
     }
 
-    fn check_at_once(&self, request: &Request) -> Result<(), String> {
+    fn check_at_once(&self, request: &ClientRequest) -> Result<(), String> {
         let (fs, model) = (&self.stack().fs, &self.oracle.now);
         match request {
-            Request::Lookup { parent, name } => {
+            ClientRequest::Lookup { parent, name } => {
                 let found = fs.lookup(number(model, *parent), name);
                 match (found, model.lookup(*parent, name)) {
                     (Ok(attributes), Ok(id)) => check_attributes(model, id, &attributes),
@@ -446,11 +477,11 @@ impl Run {
                     (found, expected) => Err(format!("found {found:?}, expected {expected:?}")),
                 }
             }
-            Request::Stat(id) => {
+            ClientRequest::Stat(id) => {
                 let found = fs.attributes(number(model, *id)).map_err(|error| error.to_string())?;
                 check_attributes(model, *id, &found)
             }
-            Request::List(directory) => {
+            ClientRequest::List(directory) => {
                 let found = self.stack().names(number(model, *directory))?;
                 let names = model.names(*directory).expect("a directory");
                 let expected: BTreeMap<_, _> =
@@ -461,11 +492,11 @@ impl Run {
                     Err(format!("found {found:?}, expected {expected:?}"))
                 }
             }
-            Request::ListXattrs(id) => {
+            ClientRequest::ListXattrs(id) => {
                 let found = self.stack().xattrs(number(model, *id))?;
                 xattr_difference(&model.get(*id).xattrs, &found).map_or(Ok(()), Err)
             }
-            Request::ReadLink(id) => {
+            ClientRequest::ReadLink(id) => {
                 let found = fs.read_link(number(model, *id)).map_err(|error| error.to_string())?;
                 match &model.get(*id).body {
                     ModelBody::Symlink(target) if *target == found => Ok(()),

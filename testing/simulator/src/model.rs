@@ -1,7 +1,7 @@
 //! The plain model of a file system: what the stack must look like from above. Owned by the oracle; not clever.
 
-use crate::change::{ModelChange, ChangeErrno};
-use crate::loose::{UnsyncedPages, bypasses_buffer};
+use crate::change::{ChangeErrno, ModelChange};
+use crate::unsynced_pages::{UnsyncedPages, bypasses_buffer};
 use fs::{Allocate, Attributes, Caller, IfExists, Ino, Kind, Size};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -172,7 +172,12 @@ impl FsModel {
         let body = ModelBody::Directory { parent: ModelId::ROOT, names: BTreeMap::new() };
         let mut root = ModelInode::new(body, 0o755, None);
         root.ino = Some(Ino::ROOT);
-        FsModel { inodes: BTreeMap::from([(ModelId::ROOT, root)]), next: ModelId(2), bypasses: false, number: 0 }
+        FsModel {
+            inodes: BTreeMap::from([(ModelId::ROOT, root)]),
+            next: ModelId(2),
+            bypasses: false,
+            number: 0,
+        }
     }
 
     pub(crate) fn get(&self, id: ModelId) -> &ModelInode {
@@ -219,7 +224,11 @@ impl FsModel {
     }
 
     /// Makes `change` at the moment `now`, or says why not; returns the new inode where one is made.
-    pub(crate) fn apply(&mut self, change: &ModelChange, now: Option<i64>) -> Result<Option<ModelId>, ChangeErrno> {
+    pub(crate) fn apply(
+        &mut self,
+        change: &ModelChange,
+        now: Option<i64>,
+    ) -> Result<Option<ModelId>, ChangeErrno> {
         let made = self.make(change, now);
         self.number += u64::from(made.is_ok());
         made
@@ -271,7 +280,9 @@ impl FsModel {
             ModelChange::Allocate { file, what, offset, len, size } => {
                 self.allocate(*file, *what, *offset..*offset + *len, *size, now)?;
             }
-            ModelChange::Copy { from, offset, len, to, at } => self.copy(*from, *offset, *len, (*to, *at), now)?,
+            ModelChange::Copy { from, offset, len, to, at } => {
+                self.copy(*from, *offset, *len, (*to, *at), now)?
+            }
             ModelChange::SetMode { inode, mode } => self.set_mode(*inode, *mode, now),
             ModelChange::SetOwner { inode, uid, gid } => self.set_owner(*inode, *uid, *gid, now),
             ModelChange::DropPowers { inode } => self.drop_powers(*inode, now),
@@ -303,7 +314,13 @@ impl FsModel {
         }
     }
 
-    fn add(&mut self, parent: ModelId, name: &[u8], mut inode: ModelInode, now: Option<i64>) -> Result<ModelId, ChangeErrno> {
+    fn add(
+        &mut self,
+        parent: ModelId,
+        name: &[u8],
+        mut inode: ModelInode,
+        now: Option<i64>,
+    ) -> Result<ModelId, ChangeErrno> {
         self.free_name(parent, name)?;
         let id = self.next;
         self.next = ModelId(id.0 + 1);
@@ -314,7 +331,13 @@ impl FsModel {
         Ok(id)
     }
 
-    fn link(&mut self, file: ModelId, parent: ModelId, name: &[u8], now: Option<i64>) -> Result<(), ChangeErrno> {
+    fn link(
+        &mut self,
+        file: ModelId,
+        parent: ModelId,
+        name: &[u8],
+        now: Option<i64>,
+    ) -> Result<(), ChangeErrno> {
         self.free_name(parent, name)?;
         if self.get(file).links == 0 {
             return Err(ChangeErrno::NotFound);
@@ -341,7 +364,12 @@ impl FsModel {
         Ok(())
     }
 
-    fn remove_directory(&mut self, parent: ModelId, name: &[u8], now: Option<i64>) -> Result<(), ChangeErrno> {
+    fn remove_directory(
+        &mut self,
+        parent: ModelId,
+        name: &[u8],
+        now: Option<i64>,
+    ) -> Result<(), ChangeErrno> {
         let directory = self.lookup(parent, name)?;
         if !self.names(directory)?.is_empty() {
             return Err(ChangeErrno::NotEmpty);
@@ -409,7 +437,12 @@ impl FsModel {
         Ok(())
     }
 
-    fn exchange(&mut self, one: &(ModelId, ModelName), other: &(ModelId, ModelName), now: Option<i64>) -> Result<(), ChangeErrno> {
+    fn exchange(
+        &mut self,
+        one: &(ModelId, ModelName),
+        other: &(ModelId, ModelName),
+        now: Option<i64>,
+    ) -> Result<(), ChangeErrno> {
         let (first, second) = (self.lookup(one.0, &one.1)?, self.lookup(other.0, &other.1)?);
         for (moved, to) in [(first, other.0), (second, one.0)] {
             if self.get(moved).is_directory() && self.is_within(to, moved) {
@@ -542,7 +575,11 @@ mod tests {
         model.apply(&change, None).expect("the name is free").expect("an inode is made")
     }
 
-    fn rename(model: &mut FsModel, from: (ModelId, &[u8]), to: (ModelId, &[u8])) -> Result<Option<ModelId>, ChangeErrno> {
+    fn rename(
+        model: &mut FsModel,
+        from: (ModelId, &[u8]),
+        to: (ModelId, &[u8]),
+    ) -> Result<Option<ModelId>, ChangeErrno> {
         let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
         model.apply(&ModelChange::Rename { from, to, if_exists: IfExists::Replace }, None)
     }
@@ -554,10 +591,19 @@ mod tests {
         let full = make(&mut model, ModelId::ROOT, b"full", Kind::Directory);
         let inner = make(&mut model, full, b"inner", Kind::Directory);
         make(&mut model, ModelId::ROOT, b"other", Kind::File);
-        assert_eq!(rename(&mut model, (ModelId::ROOT, b"file"), (ModelId::ROOT, b"full")), Err(ChangeErrno::IsDirectory));
-        assert_eq!(rename(&mut model, (ModelId::ROOT, b"full"), (ModelId::ROOT, b"file")), Err(ChangeErrno::NotDirectory));
+        assert_eq!(
+            rename(&mut model, (ModelId::ROOT, b"file"), (ModelId::ROOT, b"full")),
+            Err(ChangeErrno::IsDirectory)
+        );
+        assert_eq!(
+            rename(&mut model, (ModelId::ROOT, b"full"), (ModelId::ROOT, b"file")),
+            Err(ChangeErrno::NotDirectory)
+        );
         assert_eq!(rename(&mut model, (ModelId::ROOT, b"full"), (inner, b"x")), Err(ChangeErrno::Invalid));
-        assert_eq!(rename(&mut model, (full, b"inner"), (ModelId::ROOT, b"full")), Err(ChangeErrno::NotEmpty));
+        assert_eq!(
+            rename(&mut model, (full, b"inner"), (ModelId::ROOT, b"full")),
+            Err(ChangeErrno::NotEmpty)
+        );
         assert_eq!(rename(&mut model, (ModelId::ROOT, b"file"), (ModelId::ROOT, b"other")), Ok(None));
         assert_eq!(model.lookup(ModelId::ROOT, b"other"), Ok(file));
         assert_eq!(model.lookup(ModelId::ROOT, b"file"), Err(ChangeErrno::NotFound));
@@ -568,7 +614,10 @@ mod tests {
         let mut model = FsModel::new();
         let file = make(&mut model, ModelId::ROOT, b"file", Kind::File);
         model
-            .apply(&ModelChange::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]), bypasses: false }, None)
+            .apply(
+                &ModelChange::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]), bypasses: false },
+                None,
+            )
             .expect("a file");
         assert_eq!(model.get(file).content(), [0, 0, 0, 7, 7]);
         model.apply(&ModelChange::SetSize { file, size: 4 }, None).expect("a file");
@@ -580,7 +629,9 @@ mod tests {
     fn an_unlinked_file_stays_until_it_is_forgotten() {
         let mut model = FsModel::new();
         let file = make(&mut model, ModelId::ROOT, b"file", Kind::File);
-        model.apply(&ModelChange::Unlink { parent: ModelId::ROOT, name: b"file".to_vec() }, None).expect("it exists");
+        model
+            .apply(&ModelChange::Unlink { parent: ModelId::ROOT, name: b"file".to_vec() }, None)
+            .expect("it exists");
         model
             .apply(&ModelChange::Write { file, offset: 0, bytes: Arc::new(vec![1]), bypasses: false }, None)
             .expect("still there");

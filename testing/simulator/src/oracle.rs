@@ -1,9 +1,9 @@
 //! Decides whether what is there after a crash keeps the promise: it is exactly the state after some prefix of the
 //! changes, in the order in which they took effect, and that prefix holds everything that a completed sync covers.
 
-use crate::change::{ModelChange, ChangeErrno};
-use crate::model::{ModelBody, ModelId, FsModel};
-use crate::stack::{SeenTree, SeenBody};
+use crate::change::{ChangeErrno, ModelChange};
+use crate::model::{FsModel, ModelBody, ModelId};
+use crate::stack::{SeenBody, SeenTree};
 use fs::Ino;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl HistoryOracle {
         self.copy = Some(Box::new(self.as_of_now()));
     }
 
-    /// The copy is made: what it may be, and how many changes took effect since [`begin_copy`](Oracle::begin_copy).
+    /// The copy is made: what it may be, and how many changes took effect since [`begin_copy`](HistoryOracle::begin_copy).
     pub(crate) fn end_copy(&mut self) -> (HistoryOracle, u64) {
         let copy = *self.copy.take().expect("a copy was begun");
         let meanwhile = copy.since.len() as u64;
@@ -159,7 +159,11 @@ impl HistoryOracle {
 
     /// Finds the prefix that `seen` is, and goes on from there. `outstanding` are the changes whose outcome nobody
     /// was told.
-    pub(crate) fn recovered(&mut self, seen: &SeenTree, outstanding: &[ModelChange]) -> Result<RecoveredPrefix, String> {
+    pub(crate) fn recovered(
+        &mut self,
+        seen: &SeenTree,
+        outstanding: &[ModelChange],
+    ) -> Result<RecoveredPrefix, String> {
         let completed = self.since.len();
         let mut comparison = ModelComparison::new(seen);
         let mut model = self.durable.clone();
@@ -181,7 +185,12 @@ impl HistoryOracle {
         }
     }
 
-    fn go_on(&mut self, mut model: FsModel, comparison: &ModelComparison<'_>, found: RecoveredPrefix) -> RecoveredPrefix {
+    fn go_on(
+        &mut self,
+        mut model: FsModel,
+        comparison: &ModelComparison<'_>,
+        found: RecoveredPrefix,
+    ) -> RecoveredPrefix {
         model.drop_nameless();
         for (id, &ino) in &comparison.pairs {
             let inode = model.inodes.get_mut(id).expect("compared inodes are in the model");
@@ -425,7 +434,8 @@ mod tests {
     /// An oracle that saw a file made, synced, and two bytes written to it.
     fn history() -> (HistoryOracle, ModelId) {
         let mut oracle = HistoryOracle::new();
-        let make = ModelChange::Make { parent: ModelId::ROOT, name: b"a".to_vec(), kind: Kind::File, mode: 0o600 };
+        let make =
+            ModelChange::Make { parent: ModelId::ROOT, name: b"a".to_vec(), kind: Kind::File, mode: 0o600 };
         let file = oracle
             .took_effect(make, Some(Ino(7)), None, Duration::ZERO)
             .expect("legal")

@@ -1,12 +1,12 @@
 //! The stack under test, from the file system down, on simulated media.
 
-use crate::log::{EventLog, MediumRole};
-use crate::meanwhile::Meanwhile;
+use crate::event_log::{EventLog, MediumRole};
+use crate::instrumented_disk::InstrumentedDisk;
+use crate::interleaving::Interleaving;
 use crate::model::CALLER;
-use crate::options::Options;
-use crate::plant::PlantedRule;
-use crate::watched::Watched;
-use crate::workload::Temper;
+use crate::options::SimulatorOptions;
+use crate::planted_rules::PlantedRule;
+use crate::request_generator::WorkloadProfile;
 use cache::{Cache, FetchMode, Progress, Recovered, Settings, Task};
 use device::{Clock, Device, Random, StoreId};
 use fs::{Attributes, Fs, Ino, Kind, PreloadedArena};
@@ -57,7 +57,7 @@ pub(crate) struct SimulatedMedia {
     pub(crate) buffer: Arc<SimDisk>,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) log: Arc<EventLog>,
-    pub(crate) meanwhile: Arc<Meanwhile>,
+    pub(crate) meanwhile: Arc<Interleaving>,
     /// What the next open is given.
     pub(crate) settings: Settings,
     /// Decides whether whole pages bypass the buffer in a life, if they ever do in this run.
@@ -78,9 +78,9 @@ pub(crate) struct SimulatedMedia {
 
 impl SimulatedMedia {
     /// Two blank disks.
-    pub(crate) fn new(seed: u64, options: &Options) -> SimulatedMedia {
+    pub(crate) fn new(seed: u64, options: &SimulatorOptions) -> SimulatedMedia {
         let (power, mut random) = (Power::new(), Random::new(seed));
-        let is_kept_full = Temper::of(options) == Temper::Full;
+        let is_kept_full = WorkloadProfile::of(options) == WorkloadProfile::Full;
         let (store_blocks, segment_blocks) = match is_kept_full {
             true => (random.pick(&STORE_BLOCKS[..2]), SEGMENT_BLOCKS),
             false if random.once_in(4) => {
@@ -154,7 +154,7 @@ impl SimulatedMedia {
     }
 
     /// Copies of the disks as they are, on their own power.
-    pub(crate) fn fork(&self, seed: u64, options: &Options) -> SimulatedMedia {
+    pub(crate) fn fork(&self, seed: u64, options: &SimulatorOptions) -> SimulatedMedia {
         let power = Power::new();
         SimulatedMedia {
             store: self.store.fork(&power, seed ^ 0x5707e),
@@ -168,18 +168,19 @@ impl SimulatedMedia {
         Arc::new(self.watched(role))
     }
 
-    pub(crate) fn watched(&self, role: MediumRole) -> Watched {
+    pub(crate) fn watched(&self, role: MediumRole) -> InstrumentedDisk {
         let disk = match role {
             MediumRole::Store => &self.store,
             MediumRole::Buffer => &self.buffer,
         };
-        Watched::new(disk, role, &self.log, &self.meanwhile)
+        InstrumentedDisk::new(disk, role, &self.log, &self.meanwhile)
     }
 
     /// Lays out an empty file system, durable.
     pub(crate) fn format(&self) -> Result<(), String> {
         let layout = Layout { id: ID, segment_blocks: Some(self.segment_blocks) };
-        Store::format(&*self.device(MediumRole::Store), &layout).map_err(|error| format!("format: {error}"))?;
+        Store::format(&*self.device(MediumRole::Store), &layout)
+            .map_err(|error| format!("format: {error}"))?;
         buffer::Buffer::format(&*self.device(MediumRole::Buffer), ID)
             .map_err(|error| format!("format: {error}"))?;
         let (cache, _) = self.open_cache(VolumeId::MAIN)?;

@@ -4,9 +4,9 @@
 //! effect during the call. The first look at it says which of these it is; from then on it is that.
 
 use crate::change::ModelChange;
-use crate::client::{SimulatedClients, IssueTime};
+use crate::client::{IssueTime, SimulatedClients};
 use crate::oracle::{HistoryOracle, SyncScope};
-use crate::run::{Phase, Run};
+use crate::run_state::{HarnessPhase, SimulationRun};
 use crate::stack::{RandomPick, SimulatedStack, is_rescued};
 use cache::{Cache, CacheError, Task};
 use device::Random;
@@ -71,7 +71,7 @@ enum PendingVolumeChange {
 pub(crate) struct VolumeCounts {
     pub(crate) copies: u64,
     pub(crate) deletions: u64,
-    /// Times that another volume than before was mounted.
+    /// ModelTimes that another volume than before was mounted.
     pub(crate) mounts: u64,
     /// Comparisons of volumes that were not mounted.
     pub(crate) looks: u64,
@@ -125,7 +125,11 @@ impl SimulatedVolumes {
         self.others.iter().filter(|(_, other)| other.kind == VolumeOrigin::Epoch).map(|(&id, _)| id).collect()
     }
 
-    fn some_other(&self, random: &mut Random, fits: impl Fn(VolumeId, &UnmountedVolume) -> bool) -> Option<VolumeId> {
+    fn some_other(
+        &self,
+        random: &mut Random,
+        fits: impl Fn(VolumeId, &UnmountedVolume) -> bool,
+    ) -> Option<VolumeId> {
         let is_there = |other: &UnmountedVolume| other.kind != VolumeOrigin::EpochGivenUp;
         let fitting = self.others.iter().filter(|&(&id, other)| is_there(other) && fits(id, other));
         let fitting: Vec<VolumeId> = fitting.map(|(&id, _)| id).collect();
@@ -160,8 +164,9 @@ impl SimulatedVolumes {
             _ => {}
         }
         // The stack gives epochs up where it needs their space.
-        self.others
-            .retain(|&id, other| other.kind == VolumeOrigin::Kept || found.iter().any(|volume| volume.id == id));
+        self.others.retain(|&id, other| {
+            other.kind == VolumeOrigin::Kept || found.iter().any(|volume| volume.id == id)
+        });
         for other in self.others.values_mut().filter(|other| other.kind == VolumeOrigin::EpochGivenUp) {
             other.kind = VolumeOrigin::Epoch;
         }
@@ -198,7 +203,7 @@ impl ReservableBlocks {
     }
 }
 
-impl Run {
+impl SimulationRun {
     /// Something is done to volumes, if there is something to do.
     pub(crate) fn change_volumes(&mut self) -> Result<(), String> {
         if !matches!(self.volumes.pending, PendingVolumeChange::Nothing) {
@@ -245,7 +250,9 @@ impl Run {
         self.notice_epochs_given_up();
         let is_there = |(_, other): &(&VolumeId, &UnmountedVolume)| other.kind != VolumeOrigin::EpochGivenUp;
         match self.volumes.others.iter().rfind(is_there).map(|(&volume, _)| volume) {
-            Some(volume) if matches!(self.volumes.pending, PendingVolumeChange::Nothing) => self.delete(volume),
+            Some(volume) if matches!(self.volumes.pending, PendingVolumeChange::Nothing) => {
+                self.delete(volume)
+            }
             _ => Ok(()),
         }
     }
@@ -255,7 +262,7 @@ impl Run {
         if !matches!(self.volumes.pending, PendingVolumeChange::Nothing) {
             return Ok(());
         }
-        self.phase = Phase::Copy;
+        self.phase = HarnessPhase::Copy;
         self.volumes.names += 1;
         let name = format!("copy-{}", self.volumes.names);
         self.media.log.event(|| format!("{}: {mode:?} {name}", self.counts.operations), &[mode as u64]);
@@ -318,8 +325,9 @@ impl Run {
     /// At the end of a run: all copies go, and then everything is written back.
     pub(crate) fn delete_all_copies(&mut self) -> Result<(), String> {
         self.notice_epochs_given_up();
-        let is_copy =
-            |&(&id, other): &(&VolumeId, &UnmountedVolume)| id != VolumeId::MAIN && other.kind != VolumeOrigin::EpochGivenUp;
+        let is_copy = |&(&id, other): &(&VolumeId, &UnmountedVolume)| {
+            id != VolumeId::MAIN && other.kind != VolumeOrigin::EpochGivenUp
+        };
         let copies: Vec<VolumeId> = self.volumes.others.iter().filter(is_copy).map(|(&id, _)| id).collect();
         copies.into_iter().try_for_each(|copy| self.delete(copy))?;
         let shares = !self.volumes.others.is_empty();
@@ -349,7 +357,7 @@ impl Run {
 
     /// Deletes a volume that is not mounted.
     fn delete(&mut self, volume: VolumeId) -> Result<(), String> {
-        self.phase = Phase::Deletion;
+        self.phase = HarnessPhase::Deletion;
         self.media.log.event(|| format!("{}: delete {volume}", self.counts.operations), &[volume.0.into()]);
         let outcome = self.stack().cache.delete_volume(volume);
         match outcome {
@@ -395,7 +403,7 @@ impl Run {
 
     /// A copy under a name that is taken, the deletion of what is mounted, of the main volume, of one that is not there.
     fn ask_for_the_impossible(&mut self) -> Result<(), String> {
-        self.phase = Phase::Deletion;
+        self.phase = HarnessPhase::Deletion;
         let (mounted, taken) = (self.volumes.mounted, self.volumes.mounted_name.clone());
         let mut there = self.volumes.others.values().filter(|other| other.kind != VolumeOrigin::EpochGivenUp);
         let taken = there.next().map_or(taken, |other| other.name.clone());

@@ -3,14 +3,14 @@
 
 use crate::change::ModelChange;
 use crate::client::IssueTime;
-use crate::model::{ModelId, FsModel, ModelName};
-use crate::options::Options;
+use crate::main_loop::RunFailure;
+use crate::model::{FsModel, ModelId, ModelName};
+use crate::model_rights::{ACCESS_ACL, DEFAULT_ACL, ModelAcl};
+use crate::options::SimulatorOptions;
 use crate::oracle::SyncScope;
-use crate::rights::{ACCESS_ACL, ModelAcl, DEFAULT_ACL};
-use crate::run::Run;
+use crate::request_generator::ClientRequest;
+use crate::run_state::SimulationRun;
 use crate::stack::RandomPick;
-use crate::turns::Failure;
-use crate::workload::Request;
 use device::Random;
 use fs::{Allocate, IfExists, Kind, SetXattr, Size};
 use sim_disk::Faults;
@@ -116,7 +116,7 @@ const STEPS: &[ProgramStep] = &[
 
 const XATTR: &[u8] = b"user.x";
 
-/// When what a program did becomes durable, and when it is written back.
+/// When the effects of a program are synced and written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SyncSchedule {
     /// Durable after each step; stored at the end.
@@ -127,7 +127,8 @@ enum SyncSchedule {
     AllAtEnd,
 }
 
-const SCHEDULES: [SyncSchedule; 3] = [SyncSchedule::SyncEach, SyncSchedule::WriteBackEach, SyncSchedule::AllAtEnd];
+const SCHEDULES: [SyncSchedule; 3] =
+    [SyncSchedule::SyncEach, SyncSchedule::WriteBackEach, SyncSchedule::AllAtEnd];
 
 /// What goes wrong in a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +150,11 @@ pub(crate) struct TriedPrograms {
 }
 
 /// Runs all programs of up to `length` operations, or, past two, as many of that length as `sample` says.
-pub(crate) fn exhaust(options: &Options, length: usize, sample: u64) -> Result<TriedPrograms, Failure> {
+pub(crate) fn exhaust(
+    options: &SimulatorOptions,
+    length: usize,
+    sample: u64,
+) -> Result<TriedPrograms, RunFailure> {
     let before = before(options).map_err(|what| fail(options, "the beginning", what))?;
     let mut tried = TriedPrograms::default();
     let mut run = |program: &[ProgramStep], schedules: &[SyncSchedule]| {
@@ -182,12 +187,12 @@ pub(crate) fn exhaust(options: &Options, length: usize, sample: u64) -> Result<T
     Ok(tried)
 }
 
-fn fail(options: &Options, place: &str, what: String) -> Failure {
-    Failure { what: format!("seed {}: {place}: {what}", options.seed), operations: 0, hash: 0 }
+fn fail(options: &SimulatorOptions, place: &str, what: String) -> RunFailure {
+    RunFailure { what: format!("seed {}: {place}: {what}", options.seed), operations: 0, hash: 0 }
 }
 
-fn before(options: &Options) -> Result<Run, String> {
-    let mut run = Run::new(options)?;
+fn before(options: &SimulatorOptions) -> Result<SimulationRun, String> {
+    let mut run = SimulationRun::new(options)?;
     for step in BEFORE {
         perform(&mut run, step)?;
     }
@@ -198,8 +203,8 @@ fn before(options: &Options) -> Result<Run, String> {
 /// Runs `program` with `trouble` after 0, 1, 2 … operations of the devices, until none comes any more. Returns how often
 /// it came.
 fn every_time(
-    options: &Options,
-    before: &Run,
+    options: &SimulatorOptions,
+    before: &SimulationRun,
     program: &[ProgramStep],
     schedule: SyncSchedule,
     trouble: InjectedFault,
@@ -228,11 +233,15 @@ fn every_time(
 }
 
 /// Each step, syncs and write-backs as `schedule` says, until the power is lost.
-fn perform_all(run: &mut Run, program: &[ProgramStep], schedule: SyncSchedule) -> Result<(), String> {
+fn perform_all(
+    run: &mut SimulationRun,
+    program: &[ProgramStep],
+    schedule: SyncSchedule,
+) -> Result<(), String> {
     for &step in program {
         perform(run, step)?;
         if schedule == SyncSchedule::SyncEach {
-            run.ask(0, IssueTime::Now, Request::Sync)?;
+            run.ask(0, IssueTime::Now, ClientRequest::Sync)?;
             run.settle()?;
         }
         if schedule == SyncSchedule::WriteBackEach {
@@ -245,7 +254,7 @@ fn perform_all(run: &mut Run, program: &[ProgramStep], schedule: SyncSchedule) -
     write_all_back(run)
 }
 
-fn write_all_back(run: &mut Run) -> Result<(), String> {
+fn write_all_back(run: &mut SimulationRun) -> Result<(), String> {
     let moment = run.oracle.moment();
     let drained = run.stack().cache.drain();
     run.deliver()?;
@@ -257,7 +266,7 @@ fn write_all_back(run: &mut Run) -> Result<(), String> {
     Ok(())
 }
 
-fn perform(run: &mut Run, step: ProgramStep) -> Result<(), String> {
+fn perform(run: &mut SimulationRun, step: ProgramStep) -> Result<(), String> {
     match step {
         ProgramStep::Copy => return run.copy_mounted(VolumeMode::Writable),
         ProgramStep::DeleteCopy => return run.delete_newest(),
@@ -266,7 +275,7 @@ fn perform(run: &mut Run, step: ProgramStep) -> Result<(), String> {
     // What needs a name that an earlier step took away means nothing.
     let is_bypassing = run.stack().cache.bypass_after() < u64::MAX;
     if let Some(change) = change(&run.oracle.now, step, is_bypassing) {
-        run.ask(0, IssueTime::Now, Request::Change(change))?;
+        run.ask(0, IssueTime::Now, ClientRequest::Change(change))?;
         run.settle()?;
     }
     Ok(())
@@ -296,7 +305,9 @@ fn change(model: &FsModel, step: ProgramStep, is_bypassing: bool) -> Option<Mode
         }
         ProgramStep::SetSize(path, size) => ModelChange::SetSize { file: file(path)?, size },
         ProgramStep::SetMode(path) => ModelChange::SetMode { inode: inode(path)?, mode: 0o4751 },
-        ProgramStep::SetOwner(path) => ModelChange::SetOwner { inode: inode(path)?, uid: Some(1001), gid: Some(101) },
+        ProgramStep::SetOwner(path) => {
+            ModelChange::SetOwner { inode: inode(path)?, uid: Some(1001), gid: Some(101) }
+        }
         ProgramStep::SetTimes(path) => {
             ModelChange::SetTimes { inode: inode(path)?, accessed: Some(1_000_000_007), modified: None }
         }
@@ -309,9 +320,11 @@ fn change(model: &FsModel, step: ProgramStep, is_bypassing: bool) -> Option<Mode
             let (parent, name) = place(model, path)?;
             ModelChange::RemoveDirectory { parent, name }
         }
-        ProgramStep::Rename(from, to) => {
-            ModelChange::Rename { from: place(model, from)?, to: place(model, to)?, if_exists: IfExists::Replace }
-        }
+        ProgramStep::Rename(from, to) => ModelChange::Rename {
+            from: place(model, from)?,
+            to: place(model, to)?,
+            if_exists: IfExists::Replace,
+        },
         ProgramStep::Link(from, to) => {
             let (parent, name) = place(model, to)?;
             ModelChange::Link { file: file(from)?, parent, name }
@@ -333,7 +346,9 @@ fn change(model: &FsModel, step: ProgramStep, is_bypassing: bool) -> Option<Mode
             let value = Arc::new((0..len).map(|at| 1 + (at % 241) as u8).collect());
             ModelChange::SetXattr { inode: inode(path)?, name: XATTR.to_vec(), value, how: SetXattr::Any }
         }
-        ProgramStep::RemoveXattr(path) => ModelChange::RemoveXattr { inode: inode(path)?, name: XATTR.to_vec() },
+        ProgramStep::RemoveXattr(path) => {
+            ModelChange::RemoveXattr { inode: inode(path)?, name: XATTR.to_vec() }
+        }
         ProgramStep::SetAcl(path) => {
             let inode = inode(path)?;
             let name = if model.get(inode).is_directory() { DEFAULT_ACL } else { ACCESS_ACL };
@@ -354,8 +369,9 @@ mod tests {
 
     #[test]
     fn every_program_of_one_operation_survives_every_power_cut_and_every_error() {
-        let options = Options { faults: true, ..Options::for_test(1) };
-        let TriedPrograms { programs, crashes, errors } = exhaust(&options, 1, 0).expect("no promise is broken");
+        let options = SimulatorOptions { faults: true, ..SimulatorOptions::for_test(1) };
+        let TriedPrograms { programs, crashes, errors } =
+            exhaust(&options, 1, 0).expect("no promise is broken");
         assert_eq!(programs, STEPS.len() as u64);
         assert!(
             crashes > 15 * programs,

@@ -117,7 +117,7 @@ struct RecentLogWrites {
     flushes: u64,
 }
 
-/// Writes that are remembered: what lies further back is hardly needed any more.
+/// RecentLogWrites that are remembered: what lies further back is hardly needed any more.
 const WRITES_MAX: usize = 48;
 
 impl RecentLogWrites {

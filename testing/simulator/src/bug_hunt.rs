@@ -1,9 +1,9 @@
 //! The simulator can fail: each broken rule is found within a stated number of operations. What the slowest of several hunts
 //! needed when they were set, times four or so; a hunt goes from seed to seed, so no result hangs on one store or one buffer.
 
-use crate::options::Options;
-use crate::plant::PlantedRule;
-use crate::turns::run;
+use crate::main_loop::run;
+use crate::options::SimulatorOptions;
+use crate::planted_rules::PlantedRule;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -74,7 +74,7 @@ struct BugHunt {
     /// Operations of all runs.
     operations: u64,
     /// What was found, and in which run; `None`: nothing.
-    found: Option<(Options, String)>,
+    found: Option<(SimulatorOptions, String)>,
 }
 
 /// Breaks a rule in run after run, every second one on disks that fail, until that is seen or there were `bound` operations.
@@ -82,7 +82,8 @@ fn hunt(plant: Option<PlantedRule>, from: u64, bound: u64) -> BugHunt {
     let mut operations = 0;
     for seed in from.. {
         let (faults, left) = (seed % 2 == 1, bound - operations);
-        let options = Options { plant, faults, ..Options::of_one(seed, OPERATIONS, CRASHES) };
+        let options =
+            SimulatorOptions { plant, faults, ..SimulatorOptions::of_one(seed, OPERATIONS, CRASHES) };
         match run(&options) {
             Err(failure) => {
                 let found = (failure.operations <= left).then_some((options, failure.what));

@@ -1,7 +1,7 @@
 //! One request on its way into the file system, and its reply.
 
 use crate::change::ModelChange;
-use crate::model::{CALLER, ModelId, FsModel};
+use crate::model::{CALLER, FsModel, ModelId};
 use crate::oracle::HistoryMoment;
 use crate::stack::SimulatedStack;
 use device::Clock;

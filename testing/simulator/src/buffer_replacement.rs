@@ -1,8 +1,8 @@
 //! Another buffer for the store, between two lives, as `weir replace-buffer` does it: a crash at any point leaves one buffer that
 //! holds everything. And a look at both media that writes to neither, as `weir mount --read-only` has it.
 
-use crate::log::MediumRole;
-use crate::run::{Phase, Run};
+use crate::event_log::MediumRole;
+use crate::run_state::{HarnessPhase, SimulationRun};
 use crate::stack::{ID, SimulatedMedia, SimulatedStack, end_lost, sound};
 use cache::{Cache, Recovered, Settings};
 use device::{Clock, Device, Lsn, Overlay};
@@ -19,7 +19,7 @@ const LOOKED_AT_ONE_IN: u64 = 12;
 /// The power fails within so many operations of a replacement.
 const CUT_WITHIN: u64 = 100;
 
-impl Run {
+impl SimulationRun {
     /// Before the next life, at times, its buffer is replaced; the power may fail meanwhile.
     pub(crate) fn between_lives(&mut self) -> Result<(), String> {
         if self.random.once_in(LOOKED_AT_ONE_IN) {
@@ -34,7 +34,7 @@ impl Run {
         if !self.random.once_in(REPLACED_ONE_IN) {
             return Ok(());
         }
-        self.phase = Phase::Replacement;
+        self.phase = HarnessPhase::Replacement;
         if self.random.once_in(2) {
             self.media.power.cut_after(self.random.below(CUT_WITHIN));
         }
@@ -111,8 +111,9 @@ impl SimulatedMedia {
             .map_err(|error| format!("the old buffer: {error}"))?;
         let store = Store::open(Arc::new(self.watched(MediumRole::Store)))
             .map_err(|error| format!("Store::open: {error}"))?;
-        let recovered = Recovered::read(Arc::new(Overlay::new(self.watched(MediumRole::Buffer))), ID, &*self.clock)
-            .map_err(|error| format!("Recovered::read: {error}"))?;
+        let recovered =
+            Recovered::read(Arc::new(Overlay::new(self.watched(MediumRole::Buffer))), ID, &*self.clock)
+                .map_err(|error| format!("Recovered::read: {error}"))?;
         let settings = Settings { buffer_is_given_up: true, ..self.settings.clone() };
         let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), settings);
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;

@@ -1,7 +1,7 @@
 //! How a life of the stack ends, as far as the media are concerned.
 
-use crate::log::MediumRole;
-use crate::run::Run;
+use crate::event_log::MediumRole;
+use crate::run_state::SimulationRun;
 use crate::stack::RandomPick;
 
 /// How a life ends.
@@ -22,7 +22,7 @@ impl LifeEnd {
     }
 }
 
-impl Run {
+impl SimulationRun {
     /// What stops everything in the middle of a device operation is mostly a power cut.
     pub(crate) fn draw_end(&mut self) -> LifeEnd {
         match self.random.below(6) {

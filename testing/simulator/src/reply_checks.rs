@@ -1,9 +1,9 @@
 //! Whether what a client was told is right.
 
-use crate::call::FsReply;
-use crate::loose::bytes_difference;
-use crate::model::{ModelBody, ModelId, FsModel};
+use crate::model::{FsModel, ModelBody, ModelId};
 use crate::oracle::expected_links;
+use crate::request_call::FsReply;
+use crate::unsynced_pages::bytes_difference;
 use device::BLOCK_BYTES;
 use fs::{Attributes, FsError, Kind, Seek};
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Who may do what, in the model: modes, owners, access control lists and the other extended attributes.
 
 use crate::change::ChangeErrno;
-use crate::model::{CALLER, ModelId, ModelInode, FsModel};
+use crate::model::{CALLER, FsModel, ModelId, ModelInode};
 use fs::{Kind, SetXattr};
 
 pub(crate) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -171,7 +171,12 @@ impl FsModel {
         Ok(())
     }
 
-    pub(crate) fn remove_xattr(&mut self, id: ModelId, name: &[u8], now: Option<i64>) -> Result<(), ChangeErrno> {
+    pub(crate) fn remove_xattr(
+        &mut self,
+        id: ModelId,
+        name: &[u8],
+        now: Option<i64>,
+    ) -> Result<(), ChangeErrno> {
         let inode = self.get_mut(id);
         may_have(inode.kind(), name)?;
         match inode.xattrs.remove(name) {
