@@ -1,7 +1,7 @@
 //! Fetching behind writes, in adaptive mode: once a read had to wait for the rest of a partial page, the next such pages of its file
 //! are there before they are read.
 
-use crate::machine::*;
+use super::machine::*;
 use cache::{Cache, Change};
 use device::BLOCK_BYTES;
 use sim_disk::Faults;

@@ -1,11 +1,9 @@
 //! Pages that bypass the buffer, where media fail, are put back or stand still, or where others stream.
 
-mod common;
-
+use crate::common::Disks;
+use crate::common::plain::Machine;
+use crate::common::slow_disk::SlowDisk;
 use cache::{Cache, CacheError, Change, Claim, Cost, Settings, Task};
-use common::Disks;
-use common::plain::Machine;
-use common::slow_disk::SlowDisk;
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
 use sim_disk::{Faults, SimClock};
 use std::sync::{Arc, Mutex};
@@ -103,7 +101,9 @@ fn a_sync_that_waits_for_the_store_is_not_answered_by_an_older_state_of_its_page
     machine.apply(&cache, &[bypassing(FILE, 0, &[1; 256 * BLOCK_BYTES])]).expect("space");
     // While that is done, a page is written again, and the file synced.
     let synced: Answer<()> = Arc::default();
-    let (writer, answer, mut is_first) = (cache.clone(), synced.clone(), true);
+    let writer = cache.clone();
+    let answer = synced.clone();
+    let mut is_first = true;
     slow.meanwhile(move || {
         if std::mem::take(&mut is_first) {
             let change = [bypassing(FILE, 0, &[2; BLOCK_BYTES])];

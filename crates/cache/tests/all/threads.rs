@@ -1,10 +1,8 @@
 //! The threads of production at work together, which a simulator of one thread never sees: several fetchers, a
 //! write-back, a checkpointer, a committer, and clients that commit for themselves; then the power fails.
 
-mod common;
-
+use crate::common::Disks;
 use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Reservation, Settings, Task};
-use common::Disks;
 use device::{BLOCK_BYTES, Clock, ObjectId, Random, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -103,7 +101,8 @@ impl Client {
     }
 
     fn change(&mut self, cache: &Cache) -> Result<(), CacheError> {
-        let (mut object, mut content) = (self.object, self.now().to_vec());
+        let mut object = self.object;
+        let mut content = self.now().to_vec();
         let at = self.random.below(OBJECT_BYTES as u64 - 1) as usize;
         let most = if self.random.once_in(3) { 30_000 } else { 500 };
         let len = (1 + self.random.below(most) as usize).min(OBJECT_BYTES - at);
@@ -145,18 +144,21 @@ fn work(cache: &Cache, task: Task, ended: &AtomicBool) {
 fn run(seed: u64, inline: bool, powerless: bool) {
     let disks = Disks::new(seed, 8192, 256, 32);
     let cache = open(&disks, inline);
-    let (clients_end, workers_end) = (AtomicBool::new(false), AtomicBool::new(false));
+    let clients_end = AtomicBool::new(false);
+    let workers_end = AtomicBool::new(false);
     let clients = std::thread::scope(|scope| {
         let fetchers = [Task::Fetch; 3];
         for task in fetchers.into_iter().chain(Task::ALL) {
             scope.spawn({
-                let (cache, end) = (&cache, &workers_end);
+                let cache = &cache;
+                let end = &workers_end;
                 move || work(cache, task, end)
             });
         }
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
-                let (cache, end) = (&cache, &clients_end);
+                let cache = &cache;
+                let end = &clients_end;
                 scope.spawn(move || Client::new(number + 1, seed).run(cache, end))
             })
             .collect();
@@ -178,7 +180,8 @@ fn run(seed: u64, inline: bool, powerless: bool) {
     });
     if !powerless {
         cache.drain().expect("devices that work");
-        let (status, space) = (cache.status(), cache.store().space());
+        let status = cache.status();
+        let space = cache.store().space();
         assert_eq!((status.dirty_pages, status.pending_cuts, space.reserved), (0, 0, 0), "{status:?}");
     }
     drop(cache);

@@ -20,7 +20,8 @@ pub struct SlowDisk {
 impl SlowDisk {
     /// Before the machine's store.
     pub fn of(machine: &Machine, per_block: Duration, per_flush: Duration) -> Arc<SlowDisk> {
-        let (disk, clock) = (machine.store.clone(), machine.clock.clone());
+        let disk = machine.store.clone();
+        let clock = machine.clock.clone();
         Arc::new(SlowDisk { disk, clock, per_block, per_flush, others: Mutex::default() })
     }
 

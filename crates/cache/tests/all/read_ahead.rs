@@ -1,13 +1,11 @@
 //! Reading ahead: who reads in order finds pages in memory, who does not causes no fetch of others, nobody waits for what is
 //! fetched ahead of somebody else, and whatever happens to such pages meanwhile, they are right.
 
-mod behind;
-#[path = "../common/mod.rs"]
-mod common;
 mod machine;
+mod prefetch;
 
+use crate::common::Slot;
 use cache::{Cache, CacheError, Change, Progress, Task};
-use common::Slot;
 use device::{BLOCK_BYTES, Random};
 use machine::*;
 use sim_disk::Damage;
@@ -90,7 +88,8 @@ fn nobody_waits_for_more_than_a_step_of_what_is_fetched_ahead() {
         read(cache, FILE, number * READ_PAGES, READ_PAGES);
     }
     // The stream is so far by then.
-    let (fetched, until) = (machine.fetched().0 + machine.fetched().1, 224);
+    let fetched = machine.fetched().0 + machine.fetched().1;
+    let until = 224;
     assert!(fetched <= until - 64, "{fetched} pages are there");
     // A page of another file, and one that is ahead itself.
     let (found, steps) = answer(cache, &ask(cache, OTHER, 700, 1));
@@ -214,7 +213,8 @@ fn an_unreadable_page_ahead_fails_no_read_of_pages_that_were_on_their_way_with_i
     for number in 0..2 {
         read(&cache, FILE, number * READ_PAGES, READ_PAGES);
     }
-    let (asking, asked) = (cache.clone(), Slot::new());
+    let asking = cache.clone();
+    let asked = Slot::new();
     let mut then = Some(asked.then());
     let come: Meddling = Box::new(move || {
         // The device is asked again then, for each page by itself.
@@ -273,14 +273,17 @@ fn draw(random: &mut Random, cache: &Cache, right: &mut [u8]) {
 #[test]
 fn pages_that_change_while_they_are_fetched_ahead_are_right() {
     const FEW_PAGES: u64 = 256;
-    let (mut ahead, mut meddled) = (0, 0);
+    let mut ahead = 0;
+    let mut meddled = 0;
     for seed in 0..6 {
         let machine = Machine::new(if seed % 2 == 0 { 512 << 20 } else { 2 << 20 });
         let cache = machine.cache.clone();
         let right = Arc::new(Mutex::new(original(FILE, 0, FEW_PAGES)));
         let times = Arc::new(Mutex::new(0));
         let meddling: Meddling = Box::new({
-            let (cache, right, times) = (cache.clone(), right.clone(), times.clone());
+            let cache = cache.clone();
+            let right = right.clone();
+            let times = times.clone();
             let mut random = Random::new(100 + seed);
             move || {
                 let mut right = right.lock().expect("one thread");
@@ -295,16 +298,18 @@ fn pages_that_change_while_they_are_fetched_ahead_are_right() {
         *machine.meddling.lock().expect("one thread") = Some(meddling);
         let mut random = Random::new(seed);
         for _ in 0..60 {
-            let (mut page, pages) = (random.below(FEW_PAGES / 2), 1 + random.below(12));
+            let mut page = random.below(FEW_PAGES / 2);
+            let pages = 1 + random.below(12);
             // What is fetched ahead of this reader is changed while it comes.
             while page + pages <= FEW_PAGES && !random.once_in(12) {
                 read(&cache, FILE, page, pages);
                 page += pages;
                 for _ in 0..random.below(3) {
                     let others = Task::ALL[random.below(4) as usize];
-                    match random.once_in(8) {
-                        true => machine.undisturbed(|| cache.step(others)),
-                        false => cache.step(Task::Fetch),
+                    if random.once_in(8) {
+                        machine.undisturbed(|| cache.step(others))
+                    } else {
+                        cache.step(Task::Fetch)
                     };
                 }
             }

@@ -1,9 +1,7 @@
 //! What happens while something cannot be written back: a damaged map, a store that fails every write.
 
-mod common;
-
+use crate::common::plain::{Machine, PATIENCE};
 use cache::{CacheError, Change, Cost, Reservation, Settings, Task};
-use common::plain::{Machine, PATIENCE};
 use device::{BLOCK_BYTES, Block, Clock, Device, DeviceError, ObjectId, Operation, Page, Random};
 use sim_disk::{Faults, SimClock, SimDisk};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -226,7 +224,8 @@ fn a_store_that_cannot_be_asked_what_is_stored_fails_writers_after_a_while() {
 #[test]
 fn writers_are_told_after_a_while_where_each_page_that_could_be_written_back_is_below_a_damaged_node() {
     let machine = damaged(34);
-    let (dirty_bytes_max, commit_inline_below) = (8 * BLOCK_BYTES as u64, Duration::ZERO);
+    let dirty_bytes_max = 8 * BLOCK_BYTES as u64;
+    let commit_inline_below = Duration::ZERO;
     let settings = Settings { dirty_bytes_max, commit_inline_below, ..Settings::default() };
     let cache = machine.disks.open(machine.clock.clone(), settings).expect("only a node is damaged");
     let mut pages = 0..64;
@@ -346,7 +345,8 @@ fn nobody_names_a_copy_like_what_is_rescued() {
 fn a_rescue_without_a_cut_is_not_called_whole() {
     let machine = damaged(11);
     let cache = machine.open();
-    let (offset, len) = (0, 100 * BLOCK_BYTES as u64);
+    let offset = 0;
+    let len = 100 * BLOCK_BYTES as u64;
     machine.apply(&cache, &[Change::Zero { object: VICTIM, offset, len }]).expect("a cut needs no map");
     machine.buffer.set_faults(ALWAYS);
     assert!(machine.sync(&cache).is_err());
@@ -402,7 +402,9 @@ impl TimesOut {
         }
         self.timeouts.fetch_add(1, Ordering::Relaxed);
         self.clock.advance(Duration::from_secs(30));
-        let (device, operation, reason) = (self.name().to_owned(), Operation::Read, "timed out".to_owned());
+        let device = self.name().to_owned();
+        let operation = Operation::Read;
+        let reason = "timed out".to_owned();
         Some(DeviceError { device, operation, at, count, errno: 5, reason })
     }
 }
@@ -441,7 +443,8 @@ fn an_unmount_above_a_store_whose_reads_time_out_tries_each_page_once_and_ends()
     (0..PAGES).for_each(|page| machine.write(&cache, VICTIM, page, &[1; BLOCK_BYTES]).expect("space"));
     cache.drain().expect("disks that work");
     drop(cache);
-    let (disk, clock) = (machine.store.clone(), machine.clock.clone());
+    let disk = machine.store.clone();
+    let clock = machine.clock.clone();
     let slow = Arc::new(TimesOut { disk, clock, away: false.into(), timeouts: 0.into() });
     let cache = machine.open_on(slow.clone(), machine.buffer.clone()).expect("sound media");
     // Their bases are needed before they can be written back.

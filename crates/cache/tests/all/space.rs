@@ -1,9 +1,7 @@
 //! Space is found in the background, a bounded step at a time, before writers need it; and only where there may be some.
 
-mod common;
-
+use crate::common::Disks;
 use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Settings, Task};
-use common::Disks;
 use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, Random, Transfer, VolumeId};
 use sim_disk::SimClock;
 use std::sync::{Arc, Mutex};
@@ -86,7 +84,9 @@ impl Machine {
 #[test]
 fn a_step_of_each_kind_of_background_work_moves_no_more_than_half_a_segment() {
     let machine = Machine::new();
-    let (mut random, mut before, mut most) = (Random::new(1), 0, 0);
+    let mut random = Random::new(1);
+    let mut before = 0;
+    let mut most = 0;
     // Half of the store, five times its size, written back every now and then.
     for number in 0..5 * SEGMENTS * SEGMENT_BLOCKS {
         let page = random.below(64 * SEGMENT_BLOCKS);
@@ -127,7 +127,8 @@ fn most_moved_during_a_wait(percent: u64, load: Load, background: Background) ->
     // Few reservations are out, so it is for the cleaner if anybody waits.
     let settings = Settings { dirty_bytes_max: 32 * BLOCK_BYTES as u64, ..Settings::default() };
     let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, settings);
-    let (mut random, mut most) = (Random::new(percent), 0);
+    let mut random = Random::new(percent);
+    let mut most = 0;
     let blocks = LARGE_SEGMENTS * LARGE_SEGMENT_BLOCKS;
     let pages = blocks * percent / 100;
     let moved = || machine.cache.store().counters().pages_cleaned;
@@ -347,10 +348,11 @@ fn pages_for_which_the_store_has_no_space_have_it_cleaned_until_it_has_some() {
 /// shared once, so it counts what is live.
 fn full_and_counting() -> Machine {
     let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, Settings::default());
-    let (store, lsn) = (machine.cache.store(), machine.cache.store().newest_lsn());
+    let store = machine.cache.store();
+    let lsn = machine.cache.store().newest_lsn();
     let write = |number: u64| {
-        let (object, bytes) =
-            ([FILE, OTHER_FILE][(number % 2) as usize], Arc::new(Box::new(Page([3; BLOCK_BYTES]))));
+        let object = [FILE, OTHER_FILE][(number % 2) as usize];
+        let bytes = Arc::new(Box::new(Page([3; BLOCK_BYTES])));
         store::Change::Write { object, page: PageNo(number / 2), bytes, page_lsn: lsn }
     };
     let mut vectors = (0..).map(|vector| (vector * 120..(vector + 1) * 120).map(write).collect::<Vec<_>>());

@@ -1,11 +1,9 @@
 //! Media that are not of the same moment: one put back to an older state, one that lost its cache. What is missing is noticed, and what was
 //! believed is made durable before anything is built on it.
 
-mod common;
-
+use crate::common::plain::Machine;
 use buffer::Buffer;
 use cache::{Cache, CacheError, Change, Task};
-use common::plain::Machine;
 use device::{BLOCK_BYTES, ObjectId, Overlay, VolumeId};
 use sim_disk::{Damage, Dropped, Faults, SimDisk};
 use std::sync::Arc;
@@ -101,7 +99,8 @@ fn wherever_a_start_is_cut_off_the_store_knows_of_each_mount_that_the_buffer_kno
             let store = Store::open(machine.store.clone()).expect("a sound store");
             let buffer =
                 Buffer::open(machine.buffer.clone(), store.id(), &mut |_| {}).expect("a sound buffer");
-            let (of_store, of_buffer) = (store.incarnation(), buffer.incarnation());
+            let of_store = store.incarnation();
+            let of_buffer = buffer.incarnation();
             assert!(
                 of_store >= of_buffer,
                 "cut off after {operations}: {of_store}, and {of_buffer} in the buffer"
@@ -241,7 +240,8 @@ fn a_store_with_a_change_below_a_damaged_node_is_looked_at_only_and_all_that_is_
     machine.sync(&cache).expect("sound media");
     drop(cache);
     machine.crash();
-    let (mut refused, mut in_part) = (0, 0);
+    let mut refused = 0;
+    let mut in_part = 0;
     for pair in machine.pairs() {
         let copy = |disk: &Arc<SimDisk>, seed| disk.fork(&machine.power, seed);
         let damaged = copy(&machine.store, 3);

@@ -1,9 +1,7 @@
 //! A buffer that fails for good: what was in memory alone becomes a volume, and what the buffer held is as it was.
 
-mod common;
-
+use crate::common::{Disks, Machine, Model, OBJECT_BYTES, Run, change, plain, read_whole};
 use cache::{Cache, Change, Cost, Task};
-use common::{Disks, Machine, Model, OBJECT_BYTES, Run, change, plain, read_whole};
 use device::{BLOCK_BYTES, Block, ObjectId, PageNo, VolumeId};
 use sim_disk::Faults;
 use std::sync::Arc;
@@ -42,7 +40,7 @@ fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
 
 fn assert_is(cache: &Cache, name: &str, model: &Model, seed: u64) {
     let volume = cache.store().volume_named(name).expect("the volume").id;
-    for slot in 0..common::OBJECTS {
+    for slot in 0..crate::common::OBJECTS {
         for generation in 0..40 {
             let object = VolumeId::MAIN.object(slot, generation);
             let zeros = vec![0; OBJECT_BYTES];
@@ -98,7 +96,8 @@ fn everything_that_anybody_was_told_of_is_in_a_volume_and_the_cached_one_is_what
         // The other one is mounted.
         let volume = cache.store().volume_named(&name).expect("the volume").id;
         run.volume = volume;
-        (run.durable, run.since) = (all, Vec::new());
+        run.durable = all;
+        run.since = Vec::new();
         run.begin_anew();
         for _ in 0..30 {
             assert!(run.apply(&machine, &cache) && run.read(&machine, &cache));

@@ -1,9 +1,7 @@
 //! What happens while something else is under way: each case once found broken.
 
-mod common;
-
+use crate::common::Disks;
 use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Reservation, Settings, Task};
-use common::Disks;
 use device::{BLOCK_BYTES, Clock, Device, ObjectId, PageNo, Transfer, VolumeId};
 use sim_disk::{Faults, SimClock};
 use std::ops::Deref;
@@ -105,7 +103,9 @@ fn what_a_clone_replaced_stays_in_the_buffer_until_the_clone_is_durable() {
 
 /// `makes_unneeded` has zeros take the place of a page that only the buffer has.
 fn stays_in_the_buffer_until_durable(makes_unneeded: fn(ObjectId) -> Change<'static>) {
-    let (filler, victim, marker) = (object(1), object(2), object(3));
+    let filler = object(1);
+    let victim = object(2);
+    let marker = object(3);
     let mut both = [0, 0];
     for seed in 0..60 {
         let machine = Machine::new(seed, 1024);
@@ -153,7 +153,9 @@ fn a_writer_who_waits_for_dirty_pages_is_let_in_by_the_thread_that_writes_them_b
     let dirty_bytes_max = 8 * BLOCK_BYTES as u64;
     let settings = Settings { commit_inline_below: Duration::ZERO, dirty_bytes_max, ..Settings::default() };
     let cache = machine.disks.open(machine.clock.clone(), settings).expect("sound media");
-    let (done, mut waited, mut told_by_committer) = (AtomicBool::new(false), 0, 0);
+    let done = AtomicBool::new(false);
+    let mut waited = 0;
+    let mut told_by_committer = 0;
     std::thread::scope(|scope| {
         let committer = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
@@ -187,7 +189,8 @@ fn a_writer_who_waits_for_dirty_pages_is_let_in_by_the_thread_that_writes_them_b
 #[test]
 fn writers_wait_at_the_limit_of_deltas_which_are_counted_apart_from_whole_pages() {
     let machine = Machine::new(1, 1024);
-    let (delta_bytes_max, commit_inline_below) = (8 * 1024, Duration::ZERO);
+    let delta_bytes_max = 8 * 1024;
+    let commit_inline_below = Duration::ZERO;
     let settings = Settings { delta_bytes_max, commit_inline_below, ..Settings::default() };
     let cache = machine.disks.open(machine.clock.clone(), settings).expect("sound media");
     (0..32).for_each(|page| machine.write(&cache, object(1), page, &[1; 4096]).expect("space"));
@@ -319,7 +322,8 @@ fn with_committer(interval: Duration, test: impl FnOnce(&Cache)) {
     let store = Arc::new(Store::open(machine.store.clone()).expect("a sound store"));
     let clock = Arc::new(Real(Instant::now()));
     let cache = Cache::open(store, machine.buffer.clone(), clock, settings).expect("a sound buffer");
-    let (worker, ended) = (cache.clone(), Arc::new(AtomicBool::new(false)));
+    let worker = cache.clone();
+    let ended = Arc::new(AtomicBool::new(false));
     let end = ended.clone();
     let committer = std::thread::spawn(move || {
         while !end.load(Ordering::Acquire) {

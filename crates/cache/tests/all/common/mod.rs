@@ -57,7 +57,8 @@ pub fn apply_to(model: &mut Model, steps: &[Step]) {
 /// What a clone does. Returns the source's bytes' positions.
 fn copy(model: &mut Model, transfer: &Transfer) -> Range<usize> {
     let bytes = |pages: Range<PageNo>| pages.start.offset() as usize..pages.end.offset() as usize;
-    let (from, to) = (bytes(transfer.source()), bytes(transfer.target()));
+    let from = bytes(transfer.source());
+    let to = bytes(transfer.target());
     let content = model.get(&transfer.from).map(|content| content[from.clone()].to_vec());
     let content = content.unwrap_or_else(|| vec![0; from.len()]);
     let target = model.entry(transfer.to).or_insert_with(|| vec![0; OBJECT_BYTES]);
@@ -180,7 +181,8 @@ impl Run {
 
     /// Some pages of an object for another place, mostly the same of another object.
     fn transfer(&mut self) -> Option<Transfer> {
-        let (from, to) = (self.object(), self.object());
+        let from = self.object();
+        let to = self.object();
         let pages = (OBJECT_BYTES / BLOCK_BYTES) as u64;
         let first = if self.random.once_in(2) { 0 } else { self.random.below(pages) };
         let len = 1 + self.random.below(pages - first);

@@ -1,9 +1,7 @@
 //! Clones and moves where the store, the buffer or the map is in trouble: nothing is lost, and nobody waits for ever.
 
-mod common;
-
+use crate::common::plain::Machine;
 use cache::{Cache, CacheError, Change, Completion, Cost, Task, Wanted};
-use common::plain::Machine;
 use device::{BLOCK_BYTES, Block, ObjectId, PageNo, Transfer};
 use sim_disk::Faults;
 use std::sync::{Arc, Mutex};

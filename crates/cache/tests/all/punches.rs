@@ -1,9 +1,7 @@
 //! Cuts: what they take out of memory is gone for readers at once, and its memory comes back a piece at a time.
 
-mod common;
-
+use crate::common::{Disks, Slot};
 use cache::{Cache, Change, Cost, Progress, Settings, Task};
-use common::{Disks, Slot};
 use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use sim_disk::SimClock;
 use std::sync::Arc;
@@ -22,7 +20,8 @@ fn cache(memory_bytes_max: u64) -> Cache {
 }
 
 fn apply(cache: &Cache, change: Change<'_>) {
-    let (changes, slot) = ([change], Slot::new());
+    let changes = [change];
+    let slot = Slot::new();
     cache.admit(Cost::of(&changes), slot.then());
     let mut reservation = slot.take().expect("at once").expect("space");
     cache.apply(&mut reservation, &changes).expect("space");

@@ -1,10 +1,8 @@
 //! Pages that bypass the buffer: what the log says of them, and what a start makes of that.
 
-mod common;
-
+use crate::common::plain::Machine;
 use buffer::Record;
 use cache::{Cache, Change, Cost, Settings, Task};
-use common::plain::Machine;
 use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer, VolumeId};
 use sim_disk::SimClock;
 use std::sync::Arc;
@@ -161,8 +159,10 @@ fn a_stream_that_never_ends_does_not_keep_others_from_being_written_back() {
 
 #[test]
 fn a_file_that_grows_and_grows_does_not_keep_a_sync_of_another_waiting() {
-    let machine =
-        Machine { disks: common::Disks::new(13, 1 << 16, 1 << 15, 32), clock: Arc::new(SimClock::new()) };
+    let machine = Machine {
+        disks: crate::common::Disks::new(13, 1 << 16, 1 << 15, 32),
+        clock: Arc::new(SimClock::new()),
+    };
     let settings = Settings {
         bypass_after: 0,
         sync_logs_max: 0,
@@ -172,7 +172,8 @@ fn a_file_that_grows_and_grows_does_not_keep_a_sync_of_another_waiting() {
     let store = Arc::new(Store::open(machine.store.clone()).expect("sound media"));
     let cache = Cache::open(store, machine.buffer.clone(), machine.clock.clone(), settings);
     let cache = cache.expect("sound media");
-    let (mut next, bytes) = (0, vec![7; 256 * BLOCK_BYTES]);
+    let mut next = 0;
+    let bytes = vec![7; 256 * BLOCK_BYTES];
     // As much as may be under way, which is several steps of write-back.
     let mut grow = || loop {
         let change = Change::BypassWrite { object: COPY, offset: next * PAGE, bytes: &bytes, grows: true };

@@ -1,8 +1,6 @@
 //! Reading many ranges at once: all of them now, or in the store first, with what is newer laid over it.
 
-mod common;
-
-use common::{Machine, OBJECT_BYTES, OBJECTS, Run};
+use crate::common::{Machine, OBJECT_BYTES, OBJECTS, Run};
 use device::{ObjectId, VolumeId};
 
 /// The bytes of an object from `offset` on, or `None` where it has to be read in the usual way.
@@ -17,9 +15,11 @@ fn read(cache: &cache::Cache, object: ObjectId, offset: u64, len: usize) -> Opti
 
 #[test]
 fn what_is_read_now_or_in_the_store_with_what_is_newer_over_it_is_what_was_written_last() {
-    let (mut whole, mut cut) = (0, 0);
+    let mut whole = 0;
+    let mut cut = 0;
     for seed in 0..6 {
-        let (machine, mut run) = (Machine::new(seed), Run::new(seed));
+        let machine = Machine::new(seed);
+        let mut run = Run::new(seed);
         let mut cache = machine.open().expect("sound media");
         for number in 0..400 {
             assert!(run.apply(&machine, &cache), "no faults");

@@ -1,11 +1,9 @@
 //! A crash takes of bypassed pages those of the last commit interval at most, and an end of a mount takes none, whatever the store does.
 
-mod common;
-
+use crate::common::Disks;
+use crate::common::plain::Machine;
+use crate::common::slow_disk::SlowDisk;
 use cache::{Cache, Change, Cost, Settings, Task};
-use common::Disks;
-use common::plain::Machine;
-use common::slow_disk::SlowDisk;
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
 use sim_disk::{Faults, SimClock};
 use std::sync::{Arc, Mutex};
@@ -67,7 +65,8 @@ struct Committer {
 
 impl Committer {
     fn of(machine: &Machine, cache: &Cache) -> Committer {
-        let (cache, clock) = (cache.clone(), machine.clock.clone());
+        let cache = cache.clone();
+        let clock = machine.clock.clone();
         Committer { cache, clock, last_and_longest: Arc::default() }
     }
 
@@ -201,8 +200,11 @@ fn a_slow_store_beside_a_client_that_syncs_in_a_loop_loses_the_last_second_at_mo
     // 10 MB/s: a card, or a disk behind a network.
     let slow = SlowDisk::of(&machine, Duration::from_micros(400), Duration::from_millis(5));
     let cache = open(&machine, slow.clone(), u64::MAX);
-    let (stream, committer) = (Stream::of(&machine, &cache, MIB_PAGES), Committer::of(&machine, &cache));
-    let (client, commits, mut record) = (cache.clone(), committer.clone(), 0u64);
+    let stream = Stream::of(&machine, &cache, MIB_PAGES);
+    let committer = Committer::of(&machine, &cache);
+    let client = cache.clone();
+    let commits = committer.clone();
+    let mut record = 0u64;
     let mut sync = move || {
         record += 1;
         let bytes = record.to_le_bytes();
@@ -210,7 +212,8 @@ fn a_slow_store_beside_a_client_that_syncs_in_a_loop_loses_the_last_second_at_mo
         client.sync_object(OTHER, Box::new(|_| {}));
         commits.step();
     };
-    let (other_stream, mut other_sync) = (stream.clone(), sync.clone());
+    let other_stream = stream.clone();
+    let mut other_sync = sync.clone();
     slow.meanwhile(move || {
         while other_stream.write() {}
         other_sync();
@@ -245,8 +248,10 @@ fn copies_beside_a_stream(sync_logs_max: u64, is_synced: bool, seconds: u64) -> 
     cache.drain().expect("devices that work");
     let clock = machine.clock.clone();
     let now = move || device::Clock::monotonic(&*clock);
-    let (begun, made) = (now(), Arc::new(Mutex::new(0)));
-    let (copier, time) = (cache.clone(), now.clone());
+    let begun = now();
+    let made = Arc::new(Mutex::new(0));
+    let copier = cache.clone();
+    let time = now.clone();
     let copy = move || {
         let due = ((time() - begun).as_millis() / 5) as u64;
         let mut made = made.lock().expect("one thread");
@@ -314,9 +319,13 @@ fn an_epoch_beside_heavy_overwrites_keeps_them_from_the_buffer_for_a_second_at_m
             .expect("space");
     }
     // Sixteen pages each tenth of a second are streamed while the epoch is taken, which takes some ten seconds.
-    let (stream, committer) = (Stream::of(&machine, &cache, 16), Committer::of(&machine, &cache));
-    let (streaming, commits, power) = (stream.clone(), committer.clone(), machine.power.clone());
-    let (clock, overwriter) = (machine.clock.clone(), cache.clone());
+    let stream = Stream::of(&machine, &cache, 16);
+    let committer = Committer::of(&machine, &cache);
+    let streaming = stream.clone();
+    let commits = committer.clone();
+    let power = machine.power.clone();
+    let clock = machine.clock.clone();
+    let overwriter = cache.clone();
     let mut number = 0;
     slow.meanwhile(move || {
         let now = device::Clock::monotonic(&*clock);
@@ -353,7 +362,9 @@ fn a_store_that_stands_still_keeps_them_from_the_buffer_for_a_second_at_most() {
     machine.apply(&cache, &[grow(0, &[2; 4 * BLOCK_BYTES])]).expect("space");
     machine.clock.advance(Duration::from_millis(600));
     // Two seconds in one flush of the store, in which the committer goes on; then the power fails.
-    let (committer, clock, power) = (cache.clone(), machine.clock.clone(), machine.power.clone());
+    let committer = cache.clone();
+    let clock = machine.clock.clone();
+    let power = machine.power.clone();
     slow.meanwhile(move || {
         for _ in 0..20 {
             committer.step(Task::Commit);

@@ -2,11 +2,9 @@
 //! found afterwards is what a prefix left, but for pages that bypassed the buffer and were not synced, each of which is as a whole what it
 //! was or became.
 
-mod common;
-
+use crate::common::Disks;
+use crate::common::meddled::{Meddled, Meddler};
 use cache::{Cache, Change, Cost, Settings, Task};
-use common::Disks;
-use common::meddled::{Meddled, Meddler};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
 use sim_disk::SimClock;
 use std::collections::BTreeMap;
@@ -109,7 +107,8 @@ fn transfer(
         let left = if is_clone { now } else { [0; 2] };
         after.insert((of, page + index), State { now: left, older: Vec::new() });
     }
-    let (first, end) = (PageNo(page), PageNo(page + count));
+    let first = PageNo(page);
+    let end = PageNo(page + count);
     Transfer { from: object(of), first, end, to: object(to), at: PageNo(at) }
 }
 
@@ -117,13 +116,17 @@ fn transfer(
 fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
     let mut guard = lock(world);
     guard.acts += 1;
-    let (moment, number) = (guard.newest(), guard.newest() + 1);
+    let moment = guard.newest();
+    let number = guard.newest() + 1;
     let value = number as u32;
     let random = &mut guard.random;
-    let (of, page) = (random.below(OBJECTS), random.below(PAGES));
+    let of = random.below(OBJECTS);
+    let page = random.below(PAGES);
     let count = 1 + random.below((PAGES - page).min(4));
     let kind = random.below(20);
-    let (to, at, half) = (random.below(OBJECTS), random.below(PAGES), random.below(2));
+    let to = random.below(OBJECTS);
+    let at = random.below(PAGES);
+    let half = random.below(2);
     let what = [What::All, What::Logged, What::Object(of)][random.below(3) as usize];
     if kind < 3 {
         drop(guard);
@@ -183,7 +186,8 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
 fn check(seed: u64, world: &mut World, cache: &Cache) {
     let counter = cache.read_now(COUNTER, 0, 8).expect("sound disks");
     let found = u64::from_le_bytes(counter.try_into().expect("eight"));
-    let (synced, newest) = (world.synced, world.newest());
+    let synced = world.synced;
+    let newest = world.newest();
     assert!(synced <= found && found <= newest, "seed {seed}: {found} of {newest}, {synced} synced");
     let mut expected = world.history[(found - world.first) as usize].clone();
     for of in 0..OBJECTS {
@@ -207,7 +211,9 @@ fn check(seed: u64, world: &mut World, cache: &Cache) {
             *state = State { now: seen, older: Vec::new() };
         }
     }
-    (world.first, world.history, world.synced) = (found, vec![expected], found);
+    world.first = found;
+    world.history = vec![expected];
+    world.synced = found;
 }
 
 fn draw_settings(random: &mut Random) -> Settings {
@@ -256,7 +262,8 @@ fn run(seed: u64, crashes: u64) -> u64 {
         }
         check(seed, &mut lock(&world), &cache);
         disks.power.cut_after(random.below(120));
-        let (others, of_others) = (world.clone(), cache.clone());
+        let others = world.clone();
+        let of_others = cache.clone();
         let mut when = Random::new(random.below(u64::MAX));
         *meddler.lock().expect("one thread") = Some(Box::new(move || {
             if when.once_in(3) {

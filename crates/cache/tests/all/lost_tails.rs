@@ -1,9 +1,7 @@
 //! What a crash took of a stream, while nobody can let the file end before it: its volume is damaged.
 
-mod common;
-
+use crate::common::plain::Machine;
 use cache::{Cache, Change, Task};
-use common::plain::Machine;
 use device::{BLOCK_BYTES, ObjectId, PageNo, VolumeId};
 use store::{NewVolume, VolumeMode};
 

@@ -1,10 +1,8 @@
 //! Seeking holes and data, against a plain set of written pages: over what is stored, what is dirty, what is on its way,
 //! and cuts that the store has not heard of.
 
-mod common;
-
+use crate::common::Disks;
 use cache::{Cache, Change, Cost, CountEffort, Reservation, Settings, Task, Wanted};
-use common::Disks;
 use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
 use sim_disk::SimClock;
 use std::collections::BTreeSet;
@@ -97,7 +95,9 @@ fn note(written: &mut BTreeSet<u64>, change: &Change<'_>) {
             written.extend(offset / PAGE..(offset + bytes.len() as u64).div_ceil(PAGE));
         }
         Change::Zero { offset, len, .. } => {
-            let (end, first, last) = (offset + len, offset.div_ceil(PAGE), (offset + len) / PAGE);
+            let end = offset + len;
+            let first = offset.div_ceil(PAGE);
+            let last = (offset + len) / PAGE;
             if !offset.is_multiple_of(PAGE) {
                 written.insert(offset / PAGE);
             }
@@ -109,7 +109,8 @@ fn note(written: &mut BTreeSet<u64>, change: &Change<'_>) {
         Change::Delete { .. } => written.clear(),
         Change::Clone { transfer } | Change::Move { transfer } => {
             let numbers = |pages: Range<PageNo>| pages.start.0..pages.end.0;
-            let (source, target) = (numbers(transfer.source()), numbers(transfer.target()));
+            let source = numbers(transfer.source());
+            let target = numbers(transfer.target());
             let there: Vec<u64> = written.range(source.clone()).copied().collect();
             written.retain(|page| !target.contains(page));
             if matches!(change, Change::Move { .. }) {
@@ -122,7 +123,8 @@ fn note(written: &mut BTreeSet<u64>, change: &Change<'_>) {
 
 /// Pages that go to another place of the object, from one half of it to the other.
 fn transfer(random: &mut Random) -> Transfer {
-    let (half, len) = (PAGES / 2, 1 + random.below(50));
+    let half = PAGES / 2;
+    let len = 1 + random.below(50);
     let places = [random.below(half - len), half + random.below(half - len)];
     let forth = random.once_in(2);
     let (first, at) = if forth { (places[0], places[1]) } else { (places[1], places[0]) };
@@ -142,7 +144,8 @@ fn change<'a>(random: &mut Random, bytes: &'a [u8]) -> Change<'a> {
             Change::Write { object: OBJECT, offset: at, bytes: &bytes[..len as usize] }
         }
         7 | 8 => {
-            let (first, count) = (at / PAGE, 1 + random.below(40));
+            let first = at / PAGE;
+            let count = 1 + random.below(40);
             let len = (count * PAGE).min((PAGES - first) * PAGE);
             Change::Zero { object: OBJECT, offset: first * PAGE, len }
         }
@@ -155,8 +158,10 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
     let bytes = vec![7; 9 * PAGE as usize];
     let mut given_up = 0;
     for seed in 0..6 {
-        let (machine, mut random) = (Machine::new(seed), Random::new(seed));
-        let (mut cache, mut written) = (machine.open(), BTreeSet::new());
+        let machine = Machine::new(seed);
+        let mut random = Random::new(seed);
+        let mut cache = machine.open();
+        let mut written = BTreeSet::new();
         let mut page_lsns = 0;
         for step in 0..800 {
             match random.below(12) {
@@ -206,7 +211,8 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
 
 #[test]
 fn a_seek_passes_over_an_empty_space_of_any_width_at_once() {
-    let (machine, mut random) = (Machine::new(1), Random::new(1));
+    let machine = Machine::new(1);
+    let mut random = Random::new(1);
     let cache = machine.open();
     let far = (1 << 35) - 1;
     for page in [0, 1, 200, far] {
@@ -239,7 +245,8 @@ fn a_seek_that_nobody_can_answer_any_more_is_refused() {
 
 #[test]
 fn a_count_of_one_step_says_nothing_of_a_long_map() {
-    let (machine, mut random) = (Machine::new(1), Random::new(1));
+    let machine = Machine::new(1);
+    let mut random = Random::new(1);
     let cache = machine.open();
     let bytes = vec![7; PAGE as usize];
     // Each in a leaf of its own.

@@ -2,11 +2,9 @@
 //! what was not flushed. A copy is what some moment of the call left, or there is none; a volume to which nothing is written
 //! any more is what it was, whatever of it only the buffer has.
 
-mod common;
-
+use crate::common::meddled::{Meddled, Meddler};
+use crate::common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued};
 use cache::{Cache, CacheError, Change, Cost, Task};
-use common::meddled::{Meddled, Meddler};
-use common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued};
 use device::{ObjectId, Random};
 use sim_disk::{Faults, SimDisk};
 use std::collections::BTreeMap;
@@ -76,7 +74,8 @@ impl World {
         let cache = loop {
             let meddled =
                 |disk: &Arc<SimDisk>| Arc::new(Meddled { disk: disk.clone(), meddler: self.meddler.clone() });
-            let (store, buffer) = (meddled(&self.machine.store), meddled(&self.machine.buffer));
+            let store = meddled(&self.machine.store);
+            let buffer = meddled(&self.machine.buffer);
             match self.machine.open_on(store, buffer) {
                 Ok(cache) => break cache,
                 Err(_) if self.machine.power.lost() => self.machine.crash(),
@@ -117,7 +116,8 @@ impl World {
         self.others.insert(self.mounted, now);
         self.run.durable = self.others.remove(&to).expect("one that is there");
         self.run.begin_anew();
-        (self.mounted, self.run.volume) = (to, to);
+        self.mounted = to;
+        self.run.volume = to;
     }
 
     fn compare_others(&self, cache: &Cache) {
@@ -232,7 +232,9 @@ impl World {
         waiting.reverse();
         let every = 1 + self.run.random.below(6);
         let mut random = Random::new(self.run.random.next_u64());
-        let (cache, done, volume) = (cache.clone(), applied.clone(), self.mounted);
+        let cache = cache.clone();
+        let done = applied.clone();
+        let volume = self.mounted;
         *self.meddler.lock().expect("one thread") = Some(Box::new(move || {
             if !random.once_in(every) {
                 return;

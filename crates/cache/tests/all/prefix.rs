@@ -1,10 +1,8 @@
 //! Random transactions on a simulated machine that loses power: what is found afterwards is what some prefix of them
 //! left, and at least what was synced.
 
-mod common;
-
+use crate::common::{Machine, Run, Slot};
 use cache::{Cache, Change, Cost, Progress, Reservation, Task};
-use common::{Machine, Run, Slot};
 use device::{BLOCK_BYTES, Random, VolumeId};
 use std::time::Duration;
 

@@ -1,11 +1,9 @@
 //! Clones and moves of pages: in which order the store gets them and what they are about, and who waits. Their random lives are those of
 //! `prefix.rs`, `volumes.rs`, `rescue.rs` and `seek.rs`.
 
-mod common;
-
+use crate::common::meddled::{Meddled, Meddler};
+use crate::common::plain::Machine;
 use cache::{Cache, CacheError, Change, Cost, TRANSFER_PAGES_MAX, Task};
-use common::meddled::{Meddled, Meddler};
-use common::plain::Machine;
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
 use sim_disk::Faults;
 use std::sync::{Arc, Mutex};
@@ -124,9 +122,10 @@ fn a_clone_of_a_damaged_page_that_has_a_delta_is_stored_after_a_while_and_the_pa
         let error = page(&cache, TARGET, 2).expect_err("it is damaged").to_string();
         assert!(error.contains("damaged already when it was cloned or moved"), "{error}");
         assert_eq!(page(&cache, TARGET, 1).ok(), Some(5));
-        match moves {
-            true => assert_eq!(page(&cache, SOURCE, 2).ok(), Some(0)),
-            false => assert!(page(&cache, SOURCE, 2).is_err(), "as it was"),
+        if moves {
+            assert_eq!(page(&cache, SOURCE, 2).ok(), Some(0))
+        } else {
+            assert!(page(&cache, SOURCE, 2).is_err(), "as it was")
         }
         let part = Change::Write { object: TARGET, offset: 2 * BLOCK_BYTES as u64, bytes: &[3; 100] };
         machine.apply(&cache, &[part]).expect("space");
@@ -383,7 +382,9 @@ fn a_clone_of_too_many_pages_whose_places_do_not_agree_is_refused_before_anythin
     let machine = Machine::new(4);
     let cache = machine.open();
     let transfer = |pages, at| {
-        let (first, end, at) = (PageNo(0), PageNo(pages), PageNo(at));
+        let first = PageNo(0);
+        let end = PageNo(pages);
+        let at = PageNo(at);
         [Change::Clone { transfer: Transfer { from: SOURCE, first, end, to: TARGET, at } }]
     };
     machine.apply(&cache, &transfer(1 << 40, 128)).expect("subtrees are shared");
