@@ -1,11 +1,11 @@
 //! Free space before acknowledgement: an operation takes its reservation when it enters, holding no lock, or waits here.
 
 use crate::bypass;
-use crate::bypass_age::BypassedAge;
+use crate::bypassed_pages::BypassedAge;
 use crate::change::{Claim, Cost};
 use crate::error::CacheError;
-use crate::reserved::known_of_run;
-use crate::shared::{Shared, State};
+use crate::reservation_estimate::known_of_run;
+use crate::state::{Shared, State};
 use crate::task::{Completion, Completions, Task};
 use std::collections::VecDeque;
 use std::sync::Arc;

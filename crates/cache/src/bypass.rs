@@ -7,8 +7,8 @@
 
 use crate::change::Change;
 use crate::page::Body;
-use crate::pages::{Key, Pages};
-use crate::plant::{PlantedBug, is_planted};
+use crate::page_table::{Key, Pages};
+use crate::planted_bug::{PlantedBug, is_planted};
 use buffer::{Buffer, BufferError, GroupNo, Record};
 use device::{BLOCK_BYTES, ObjectId, PageNo, VolumeId};
 use std::ops::{Bound, Range, RangeInclusive};

@@ -1,28 +1,28 @@
 //! The public interface: it composes the parts, and applies changes.
 
 use crate::admission::{Admission, Reservation};
-use crate::bulk;
 use crate::bypass;
+use crate::bypass_recovery::Lost;
 use crate::change::{self, Change, Claim, Cost};
-use crate::checkpoint::Checkpointer;
 use crate::commit::{Committer, Synced};
+use crate::dirty_scan::Scan;
 use crate::error::CacheError;
-use crate::fetch::Fetcher;
-use crate::named::Lost;
+use crate::maintenance::Checkpointer;
 use crate::page::Dirt;
-use crate::pages::{Key, PageChange, PendingCut};
-use crate::plant::is_refused;
+use crate::page_table::{Key, PageChange, PendingCut};
+use crate::planted_bug::is_refused;
+use crate::range_ops::{Kind, Ordered, Pending, TRANSFER_PAGES_MAX, pages_reserved};
+use crate::read::fetcher::Fetcher;
+use crate::read::seek::{CountEffort, Wanted};
+use crate::read::synchronous;
 use crate::recover::Recovered;
 use crate::rescue::{Rescuer, delete_unfinished};
-use crate::scan::Scan;
-use crate::seek::{CountEffort, Wanted};
 use crate::settings::{FetchMode, Settings};
-use crate::shared::{Shared, State};
+use crate::state::{Shared, State};
 use crate::status::{Counters, Status};
 use crate::sync::Ordering;
 use crate::task::{Completion, Completions, Progress, Task};
-use crate::transfers::{Kind, Ordered, Pending, TRANSFER_PAGES_MAX, pages_reserved};
-use crate::volume::{VolumeInUse, Volumes};
+use crate::volumes::{VolumeInUse, Volumes};
 use crate::write_back::{Why, WriteBack};
 use buffer::{Buffer, BufferError, GroupNo, Record};
 use device::{BLOCK_BYTES, Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
@@ -576,14 +576,14 @@ impl Cache {
     ) -> Result<Vec<Vec<u8>>, CacheError> {
         let Parts { checkpointer, write_back, .. } = &*self.parts;
         checkpointer.with_space(|| write_back.store_transfers(&|what| what.is_about(object)))?;
-        bulk::read_all_now(&self.parts.shared, object, ranges)
+        synchronous::read_all_now(&self.parts.shared, object, ranges)
     }
 
     /// Lays what is in memory over `bytes`, which are an object's from `offset` on and were [read](crate::read_stored) from the store
     /// after the last that was written back. `false`, and some may have been laid or none, where some of the object was cut and the
     /// store does not know yet: then these bytes are worth nothing.
     pub fn lay_over(&self, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
-        bulk::lay_over(&self.parts.shared.state().pages, object, offset, bytes)
+        synchronous::lay_over(&self.parts.shared.state().pages, object, offset, bytes)
     }
 
     /// From now on `volume` cannot be deleted, until what is returned is dropped.

@@ -1,7 +1,7 @@
 //! What callers say: changes and their costs; and what becomes of changes in the buffer, records page by page.
 
-use crate::pages::pages_of;
-use crate::transfers::{pages_reserved, too_many};
+use crate::page_table::pages_of;
+use crate::range_ops::{pages_reserved, too_many};
 use buffer::{Record, TRANSFER_BYTES};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer};
 use smallvec::SmallVec;

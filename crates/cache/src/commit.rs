@@ -3,9 +3,9 @@
 use crate::admission::Admission;
 use crate::bypass;
 use crate::error::CacheError;
-use crate::pages::{Key, Pages};
-use crate::plant::{PlantedBug, is_planted};
-use crate::shared::{ForSync, Shared, State};
+use crate::page_table::{Key, Pages};
+use crate::planted_bug::{PlantedBug, is_planted};
+use crate::state::{ForSync, Shared, State};
 use crate::sync::{AtomicU64, Ordering};
 use crate::task::{Completion, Completions, Progress, Task};
 use buffer::{Buffer, BufferError, GROUP_BYTES, GroupNo};

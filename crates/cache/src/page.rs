@@ -12,7 +12,7 @@
 //! A patch that is being written back, or was and is waited for, stays in memory with what is written to it meanwhile.
 
 use crate::delta::Delta;
-use crate::plant::{PlantedBug, is_planted};
+use crate::planted_bug::{PlantedBug, is_planted};
 use buffer::GroupNo;
 use device::{BLOCK_BYTES, Lsn, Page, SharedPage};
 use smallvec::SmallVec;

@@ -1,14 +1,14 @@
 //! Opening: what the buffer holds and the store does not becomes deltas again.
 
+use crate::bypass_recovery::Named;
 use crate::commit::Committer;
 use crate::error::CacheError;
-use crate::gather::Gathered;
-use crate::named::Named;
 use crate::page::{Dirt, Entry};
-use crate::pages::{Key, PageChange, Pages, PendingCut};
-use crate::plant::{PlantedBug, is_planted};
-use crate::shared::{Shared, State};
-use crate::transfers::{Belongs, Ordered, Pending, pages_reserved};
+use crate::page_table::{Key, PageChange, Pages, PendingCut};
+use crate::planted_bug::{PlantedBug, is_planted};
+use crate::range_ops::{Belongs, Ordered, Pending, pages_reserved};
+use crate::replay_table::Gathered;
+use crate::state::{Shared, State};
 use buffer::{Buffer, GroupNo, Record, Replayed};
 use device::{BLOCK_BYTES, BufferId, Clock, Device, Lsn, ObjectId, PageNo, StoreId, Transfer};
 use std::ops::Range;

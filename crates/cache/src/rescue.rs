@@ -8,16 +8,16 @@
 //! After a crash in the middle there is a volume `rescuing-…` with some of the pages, which is no file system; the next start
 //! deletes it. The one that is whole is called `rescued-…`, which one log entry in the store makes.
 
-use crate::checkpoint::Checkpointer;
 use crate::error::CacheError;
+use crate::maintenance::Checkpointer;
 use crate::page::Entry;
-use crate::pages::Key;
-use crate::plant::{PlantedBug, is_planted};
+use crate::page_table::Key;
+use crate::planted_bug::{PlantedBug, is_planted};
+use crate::range_ops::{Ordered, Pending};
 use crate::retry::RETRY_AFTER;
-use crate::shared::{Shared, State};
+use crate::state::{Shared, State};
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::Progress;
-use crate::transfers::{Ordered, Pending};
 use crate::write_back::{Applied, Dirty, STEP_PAGES, Why, WriteBack, cut_change, with_bases};
 use device::{Lsn, ObjectId, PageNo};
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 //! What cannot be written back: what is left alone for a while, and when writers are told instead of kept waiting.
 
 use crate::error::CacheError;
-use crate::pages::{Key, Pages};
+use crate::page_table::{Key, Pages};
+use crate::range_ops::{Ordered, Transfers};
 use crate::status::Stuck;
-use crate::transfers::{Ordered, Transfers};
 use device::{Lsn, ObjectId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -243,7 +243,7 @@ impl RetryList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transfers::{Kind, Pending};
+    use crate::range_ops::{Kind, Pending};
     use buffer::GroupNo;
     use device::{PageNo, Transfer, VolumeId};
 

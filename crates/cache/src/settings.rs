@@ -1,6 +1,6 @@
 //! Limits and ages.
 
-use crate::pages::Memory;
+use crate::page_table::Memory;
 use std::time::Duration;
 
 /// When and how pages are fetched (*Non-blocking Writes to Files*, section 4).

@@ -13,38 +13,33 @@ mod sync {
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
     pub(crate) mod admission;
-    pub(crate) mod ahead;
-    pub(crate) mod background;
-    pub(crate) mod bulk;
     pub(crate) mod bypass;
-    pub(crate) mod bypass_age;
+    pub(crate) mod bypass_recovery;
+    pub(crate) mod bypassed_pages;
     pub(crate) mod cache;
     pub(crate) mod change;
-    pub(crate) mod checkpoint;
     pub(crate) mod commit;
     pub(crate) mod delta;
-    pub(crate) mod deltas;
+    pub(crate) mod dirty_scan;
     pub(crate) mod error;
-    pub(crate) mod fetch;
-    pub(crate) mod gather;
-    pub(crate) mod named;
+    pub(crate) mod maintenance;
     pub(crate) mod page;
-    pub(crate) mod pages;
-    pub(crate) mod plant;
-    pub(crate) mod reads;
+    pub(crate) mod page_table;
+    pub(crate) mod planted_bug;
+    pub(crate) mod range_ops;
+    pub(crate) mod read;
     pub(crate) mod recover;
     pub(crate) mod relog;
+    pub(crate) mod replay_table;
     pub(crate) mod rescue;
-    pub(crate) mod reserved;
+    pub(crate) mod reservation_estimate;
     pub(crate) mod retry;
-    pub(crate) mod scan;
-    pub(crate) mod seek;
     pub(crate) mod settings;
-    pub(crate) mod shared;
+    pub(crate) mod state;
     pub(crate) mod status;
+    pub(crate) mod store_plan;
     pub(crate) mod task;
-    pub(crate) mod transfers;
-    pub(crate) mod volume;
+    pub(crate) mod volumes;
     pub(crate) mod write_back;
 }
 use shipped::*;
@@ -95,7 +90,8 @@ fn failure(model: impl Fn() + Send + Sync + 'static) -> String {
 /// An empty store and its buffer, of which every order gets copies.
 static FORMATTED: LazyLock<[Arc<SimDisk>; 2]> = LazyLock::new(|| {
     let disk = |name, blocks| SimDisk::new(name, blocks, &Power::new(), 7);
-    let (store, buffer) = (disk("store", STORE_BLOCKS), disk("buffer", BUFFER_BLOCKS));
+    let store = disk("store", STORE_BLOCKS);
+    let buffer = disk("buffer", BUFFER_BLOCKS);
     let layout = Layout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
     Store::format(&*store, &layout).expect("a disk that is large enough");
     Buffer::format(&*buffer, ID).expect("a disk that is large enough");
@@ -205,12 +201,14 @@ fn clients_and_a_committer(sync: Ask) {
     }
     let stopping = Arc::new(AtomicBool::new(false));
     let committer = {
-        let (cache, stopping) = (cache.clone(), stopping.clone());
+        let cache = cache.clone();
+        let stopping = stopping.clone();
         thread::spawn(move || committer(&cache, &stopping))
     };
     let mut clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
-            let (cache, buffer) = (cache.clone(), buffer.clone());
+            let cache = cache.clone();
+            let buffer = buffer.clone();
             thread::spawn(move || client(number + 1, &cache, &buffer, sync))
         })
         .collect();

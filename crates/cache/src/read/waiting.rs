@@ -1,12 +1,12 @@
 //! Reads that wait for pages, and the fetches that bring them. A read that misses parks; it holds up no other. Nothing here does I/O:
 //! what is to be read is handed out, and what was read is handed in.
 
-use crate::ahead::{Ahead, Passage};
-use crate::background::Background;
 use crate::error::CacheError;
 use crate::page::{Entry, FetchNo};
-use crate::pages::{Key, Pages, pages_of};
-use crate::plant::{PlantedBug, is_planted};
+use crate::page_table::{Key, Pages, pages_of};
+use crate::planted_bug::{PlantedBug, is_planted};
+use crate::read::prefetch::Background;
+use crate::read::read_ahead::{Ahead, Passage};
 use crate::settings::FetchMode;
 use crate::status::Counters;
 use crate::task::{Completion, Completions};

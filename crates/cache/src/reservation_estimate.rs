@@ -1,6 +1,6 @@
 //! What the store may know of the pages for which it counts space, so that it need not count the most for each.
 
-use crate::pages::Key;
+use crate::page_table::Key;
 use device::{ObjectId, PageNo};
 use std::collections::HashMap;
 use store::{Known, leaf_of};

@@ -3,7 +3,7 @@
 //! Where many are stuck, as below a damaged node of the store's map, they are the oldest. So a look goes on behind those that were
 //! seen, where what becomes dirty later is found at once; and begins anew now and then, the more seldom the more are stuck.
 
-use crate::pages::{Key, Pages};
+use crate::page_table::{Key, Pages};
 use crate::retry::{Failures, RETRY_AFTER, RetryList, Victim};
 use buffer::GroupNo;
 use device::{PageNo, VolumeId};

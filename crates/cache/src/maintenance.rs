@@ -1,10 +1,10 @@
 //! Keeping recovery short and space free: checkpoints and cleaning, a bounded step at a time.
 
 use crate::admission::Admission;
+use crate::dirty_scan::Scan;
 use crate::error::CacheError;
 use crate::retry::RETRY_AFTER;
-use crate::scan::Scan;
-use crate::shared::{Shared, State};
+use crate::state::{Shared, State};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::task::{Completions, Progress, Task};
 use crate::write_back::{Why, WriteBack};

@@ -6,7 +6,7 @@
 //! few pages are written twice, write-back begins at a [half](BypassedAge::Due) of the interval, from when on no more pages may bypass,
 //! and leaves no more time to syncs at [three quarters](BypassedAge::Urgent).
 
-use crate::pages::Key;
+use crate::page_table::Key;
 use device::{ObjectId, PageNo};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Bound, Range, RangeBounds};

@@ -2,7 +2,7 @@
 //! which costs a fraction of an ordered look-up for each record.
 
 use crate::page::Entry;
-use crate::pages::{Index, Key, Memory, Pages};
+use crate::page_table::{Index, Key, Memory, Pages};
 use buffer::GroupNo;
 use device::{Lsn, PageNo};
 use std::collections::HashMap;

@@ -4,7 +4,7 @@
 //! reads only where somebody reads what he has written to. So [`FetchMode::Adaptive`] has an object earn them: each read that had to
 //! wait for the rest of a partial page says that the next ones may.
 
-use crate::pages::Key;
+use crate::page_table::Key;
 use crate::settings::FetchMode;
 use device::ObjectId;
 use std::collections::VecDeque;

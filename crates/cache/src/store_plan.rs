@@ -5,8 +5,8 @@
 //! paid for by all the deltas that went there since the last time. Where that does not help, since clones share what would be folded, or
 //! there is no space for it, the page is read and written whole.
 
-use crate::pages::Key;
-use crate::plant::{PlantedBug, is_planted};
+use crate::page_table::Key;
+use crate::planted_bug::{PlantedBug, is_planted};
 use crate::write_back::Content;
 use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
 use std::collections::BTreeMap;

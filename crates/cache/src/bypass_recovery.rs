@@ -5,7 +5,7 @@
 //! again of older records.
 
 use crate::error::CacheError;
-use crate::pages::{Key, LOOK_PAGES};
+use crate::page_table::{Key, LOOK_PAGES};
 use buffer::{GroupNo, Record};
 use device::{Lsn, ObjectId, PageNo, VolumeId};
 use std::collections::BTreeMap;

@@ -10,17 +10,17 @@
 //!
 //! After a crash before that entry there is no copy, and what was written back was on its way anyway.
 
-use crate::checkpoint::Checkpointer;
 use crate::commit::Committer;
+use crate::dirty_scan::Scan;
 use crate::error::CacheError;
-use crate::pages::Key;
-use crate::plant::{PlantedBug, is_planted};
+use crate::maintenance::Checkpointer;
+use crate::page_table::Key;
+use crate::planted_bug::{PlantedBug, is_planted};
+use crate::range_ops::Ordered;
 use crate::rescue::{RESCUED, UNFINISHED};
-use crate::scan::Scan;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Progress, Task};
-use crate::transfers::Ordered;
 use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why, WriteBack};
 use device::Lsn;
 use std::collections::BTreeMap;

@@ -5,10 +5,10 @@
 //! memory is looked at first, and the store after it: a page that is written back meanwhile is seen in one of the two.
 
 use crate::error::CacheError;
-use crate::pages::{Pages, PendingCut};
-use crate::shared::{Shared, State};
+use crate::page_table::{Pages, PendingCut};
+use crate::range_ops::Pending;
+use crate::state::{Shared, State};
 use crate::task::{Completion, Completions, Task};
-use crate::transfers::Pending;
 use device::{Lsn, ObjectId, PageNo};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;

@@ -4,12 +4,12 @@
 //! Pages that become holes are out of the table at once; the store hears of it later, and their memory is given back a bounded piece at
 //! a time, since a file of a gigabyte has a quarter of a million of them.
 
-use crate::bypass_age::BypassedPages;
-use crate::named::Lost;
+use crate::bypass_recovery::Lost;
+use crate::bypassed_pages::BypassedPages;
 use crate::page::{Body, Dirt, Entry, FetchNo};
-use crate::plant::{PlantedBug, is_planted};
-use crate::reserved::Reserved;
-use crate::transfers::{Belongs, Kind, Ordered, Pending, Transfers, pages_reserved};
+use crate::planted_bug::{PlantedBug, is_planted};
+use crate::range_ops::{Belongs, Kind, Ordered, Pending, Transfers, pages_reserved};
+use crate::reservation_estimate::Reserved;
 use buffer::GroupNo;
 use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, VolumeId};
 use std::collections::btree_map::Entry as Place;

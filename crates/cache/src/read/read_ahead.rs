@@ -4,7 +4,7 @@
 //! is ahead of its reader is used up, twice as much is fetched. Programs come through the kernel, whose own read-ahead is 128 KiB
 //! in front of a file system like ours: too little to keep a device busy, and enough to know a stream by.
 
-use crate::pages::Key;
+use crate::page_table::Key;
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::collections::VecDeque;
 use std::ops::Range;

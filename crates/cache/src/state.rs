@@ -3,13 +3,13 @@
 
 use crate::admission::AdmissionQueue;
 use crate::bypass::Logged;
-use crate::bypass_age::BypassedAge;
+use crate::bypassed_pages::BypassedAge;
 use crate::commit::Syncs;
 use crate::error::CacheError;
-use crate::pages::Pages;
-use crate::reads::Reads;
+use crate::page_table::Pages;
+use crate::read::seek::Seeks;
+use crate::read::waiting::Reads;
 use crate::retry::RetryList;
-use crate::seek::Seeks;
 use crate::settings::Settings;
 use crate::status::Counters;
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};

@@ -1,12 +1,12 @@
 //! Reading, and fetching what is not in memory.
 
-use crate::ahead::Passage;
 use crate::error::CacheError;
 use crate::page::Body;
-use crate::pages::{Key, Pages, pages_of};
-use crate::reads::{Asker, Fetch};
-use crate::seek::Seeker;
-use crate::shared::{Shared, State};
+use crate::page_table::{Key, Pages, pages_of};
+use crate::read::read_ahead::Passage;
+use crate::read::seek::Seeker;
+use crate::read::waiting::{Asker, Fetch};
+use crate::state::{Shared, State};
 use crate::task::{Completion, Completions, Progress, Task};
 use device::{ObjectId, SharedPage};
 use smallvec::SmallVec;

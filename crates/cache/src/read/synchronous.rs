@@ -1,8 +1,8 @@
 //! Reading much of an object at once, in the caller's thread. What is read does not come into memory: it is read once.
 
 use crate::error::CacheError;
-use crate::pages::{Key, Pages, pages_of};
-use crate::shared::{Shared, State};
+use crate::page_table::{Key, Pages, pages_of};
+use crate::state::{Shared, State};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::ops::Range;
 use store::{FoundPage, Store, StoreError};
