@@ -1,4 +1,5 @@
-//! Free space before acknowledgement: an operation takes its reservation when it enters, holding no lock, or waits here.
+//! Admission: an operation reserves space before it changes anything and so before it is acknowledged. It
+//! waits here, without a lock, until there is space (invariant 6).
 
 use crate::bypass;
 use crate::bypassed_pages::BypassedAge;
@@ -11,40 +12,42 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use store::{Known, Store, StoreError};
 
-/// Appended and not yet handed to the device; past it writers wait for the committer, so that memory stays bounded
-/// however slow the buffer's device is. A second's worth of a slow disk.
+/// Appended bytes that the device has not been given yet. Past it writers wait for the committer, so that
+/// memory stays bounded however slow the buffer's device is. A second's worth of a slow disk.
 const UNWRITTEN_BYTES_MAX: u64 = 8 * buffer::GROUP_BYTES;
 
-/// Cuts that may wait before they alone are reason enough for write-back: looking them up stays cheap.
+/// Punches that may be pending before they alone cause write-back: looking them up stays cheap.
 const CUTS_MAX: usize = 512;
-/// What operations reserved in the store and did not need is kept for the next ones, up to so many pages, so that a write to a page that
-/// is dirty already asks the store for nothing: such a write reserves five, in case the page is not.
+/// Reservations that operations did not use are kept for the next ones, up to this many pages. A write
+/// reserves five pages in case its page is clean; with spare pages, a write to a dirty page asks the store
+/// for nothing.
 const SPARE_PAGES_MAX: u64 = 16;
 
-/// Operations that wait for space, in the order in which they came, and what is reserved for those that go.
+/// Operations that wait for space, in their order of arrival, and the reservations of admitted ones.
 #[derive(Default)]
 pub(crate) struct AdmissionQueue {
     waiting: VecDeque<Parked>,
-    /// Those that bypass the buffer, and wait for what was written so before to be stored. No other waits for them.
+    /// Bypassing operations that wait for earlier bypassed pages to be stored. No other operation waits for
+    /// them.
     waiting_to_bypass: VecDeque<Parked>,
-    /// Pages that those which have entered may bypass the buffer.
+    /// Pages that admitted operations may bypass.
     bypass_pages: u64,
-    /// Bytes of the buffer that reservations hold.
+    /// Bytes of the buffer that admitted operations reserved.
     reserved_bytes: u64,
-    /// What the store may know of the pages for which operations have entered.
+    /// The estimate for the pages that admitted operations reserved.
     known: Known,
-    /// Pages that the store counts space for and that neither an operation nor a dirty page needs. None while an operation waits.
+    /// Reserved pages that neither an operation nor a dirty page needs. None while an operation waits.
     spare_pages: u64,
-    /// An operation waits for space in the store, or pages found none: it is worth cleaning for.
+    /// An operation waits for space in the store, or write-back found none: cleaning is worth while.
     wants_space: bool,
-    /// Nothing could be freed at the last attempt, and nothing has changed since.
+    /// The last attempt gained no space, and nothing has changed since.
     exhausted: bool,
 }
 
 struct Parked {
     cost: Cost,
     then: Completion<Reservation>,
-    /// Pages that the cleaner had moved by then.
+    /// Pages that the cleaner had moved when the operation began to wait.
     cleaned: u64,
 }
 
@@ -55,16 +58,16 @@ enum Verdict {
     Refuse(CacheError),
 }
 
-/// Permission to apply one transaction within its cost. Dropping it gives back what was not used.
+/// Permission to apply one transaction within its cost. Dropping it releases what was not used.
 pub struct Reservation {
     shared: Arc<Shared>,
-    /// The store's reservations, in pages, that no dirty page has taken over.
+    /// Reserved pages of the store that no dirty page has taken over.
     pages: u64,
     claim: Claim,
     buffer_bytes: u64,
-    /// Of the pages, so many may bypass the buffer.
+    /// The pages among them that may bypass the buffer.
     bypass_pages: u64,
-    /// What the store may know of its pages.
+    /// The estimate for its pages.
     known: Known,
 }
 
@@ -74,12 +77,12 @@ impl Reservation {
         self.claim
     }
 
-    /// Whether what it was asked for may bypass the buffer.
+    /// Whether its operation may bypass the buffer.
     pub(crate) fn is_bypassing(&self) -> bool {
         self.bypass_pages > 0
     }
 
-    /// Makes it enough for a change of so many pages.
+    /// Extends it to `pages` pages.
     pub(crate) fn grow_to(&mut self, pages: u64, state: &mut State) -> Result<(), StoreError> {
         if pages > self.pages {
             let known = state.known_to_store();
@@ -89,13 +92,13 @@ impl Reservation {
         Ok(())
     }
 
-    /// A page that was clean, or a clone or a move, takes over a part of it.
+    /// A page that becomes dirty, or a range operation, takes over a part.
     pub(crate) fn take_pages(&mut self, pages: u64) {
         self.pages -= pages;
     }
 
-    /// Gives back what was not used, under the lock. Dropping it does nothing more then. True if the committer must be
-    /// woken, to let in those that wait.
+    /// Releases what was not used, under the state's lock; dropping it then does nothing more. Returns true
+    /// if operations wait: the committer must be woken to admit them.
     pub(crate) fn settle(&mut self, state: &mut State) -> bool {
         let pages = std::mem::take(&mut self.pages);
         if pages > 0 {
@@ -104,7 +107,7 @@ impl Reservation {
         state.admission.reserved_bytes -= std::mem::take(&mut self.buffer_bytes);
         state.admission.known = state.admission.known - std::mem::take(&mut self.known);
         state.admission.bypass_pages -= std::mem::take(&mut self.bypass_pages);
-        // What was given back may be all that an operation waits for.
+        // The released space may be all that an operation waits for.
         let awaited = state.admission.is_waiting() || state.admission.is_waiting_to_bypass();
         if awaited {
             state.syncs.ask_for_commit();
@@ -116,7 +119,8 @@ impl Reservation {
 impl Reservation {
     fn give_back(&self, pages: u64, state: &mut State) {
         let store = self.shared.store();
-        // What gives space back may have got some that there is not: it is for no other operation.
+        // An operation with a larger claim may have got pages that the store does not have. They must not
+        // become spare.
         if self.claim > Claim::Data || state.is_stopping() || state.admission.is_waiting() {
             state.admission.give_back_spare(store);
             return store.release(pages);
@@ -148,12 +152,13 @@ impl Drop for Reservation {
 }
 
 impl AdmissionQueue {
-    /// True if an operation waits.
+    /// Whether an operation waits.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether an operation goes behind those that wait. What frees passes all of them, names those that wait for the store's space.
+    /// Whether an operation must wait behind others. Operations that free space pass all of them; changes of
+    /// names pass while the others wait for space in the store.
     fn must_queue(&self, claim: Claim) -> bool {
         let passes = match claim {
             Claim::Data => false,
@@ -163,62 +168,64 @@ impl AdmissionQueue {
         self.is_waiting() && !passes
     }
 
-    /// Whether one that bypasses the buffer waits.
+    /// Whether a bypassing operation waits.
     pub(crate) fn is_waiting_to_bypass(&self) -> bool {
         !self.waiting_to_bypass.is_empty()
     }
 
-    /// How many wait.
+    /// Number of waiting operations.
     pub(crate) fn parked(&self) -> u64 {
         (self.waiting.len() + self.waiting_to_bypass.len()) as u64
     }
 
-    /// What the store may know of the pages for which operations have entered.
+    /// The estimate for the pages that admitted operations reserved.
     pub(crate) fn known_to_store(&self) -> Known {
         self.known
     }
 
-    /// Bytes of the buffer reserved for operations that have entered.
+    /// Bytes of the buffer that admitted operations reserved.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes
     }
 
-    /// Whether it is worth cleaning for an operation that waits, or for pages that found no space.
+    /// Whether cleaning is worth while: an operation waits for space in the store, or write-back found none.
     pub(crate) fn wants_space(&self) -> bool {
         self.wants_space
     }
 
-    /// Pages found no space: some is to be made, unless the last attempt was in vain and nothing has changed since. Whether it is.
+    /// Asks for an attempt to make space, because write-back found none; unless the last attempt was in vain
+    /// and nothing has changed since. Returns whether it asks.
     pub(crate) fn ask_for_space(&mut self) -> bool {
         self.wants_space |= !self.exhausted;
         !self.exhausted
     }
 
-    /// An attempt to make space is over.
+    /// Notes the end of an attempt to make space.
     pub(crate) fn attempt_ended(&mut self, was_in_vain: bool) {
         self.wants_space = false;
         self.exhausted = was_in_vain;
     }
 
-    /// Nobody needs the space any more that an attempt to make some is for.
+    /// Nothing needs the space any more for which an attempt was asked for.
     pub(crate) fn needs_no_space(&mut self) {
         self.wants_space = false;
     }
 
-    /// There may be space by now: worth another attempt for the next operation that finds none.
+    /// Notes that there may be space: the next operation without space is worth another attempt.
     pub(crate) fn may_have_space(&mut self) {
         self.exhausted = false;
     }
 
-    /// Gives the store back what nothing needs now.
+    /// Releases the spare pages to the store.
     pub(crate) fn give_back_spare(&mut self, store: &Store) {
         if self.spare_pages > 0 {
             store.release(std::mem::take(&mut self.spare_pages));
         }
     }
 
-    /// Space in the store for so many pages, where this is known of them and of those that have some. What gives space back gets it in any
-    /// case: the store keeps a reserve for that, and lets no other operation reserve anything before there is space for these pages.
+    /// Reserves pages in the store, where `estimate` is about these pages and all reserved ones. An operation
+    /// that frees space gets them in any case: the store keeps a reserve for that, and reserves nothing for
+    /// others until there is space for these pages.
     fn reserve(&mut self, store: &Store, pages: u64, claim: Claim, known: Known) -> Result<(), StoreError> {
         let more = pages.saturating_sub(self.spare_pages);
         if more > 0 {
@@ -237,7 +244,7 @@ impl AdmissionQueue {
     }
 }
 
-/// Lets operations in.
+/// Decides which operations are admitted.
 #[derive(Clone)]
 pub(crate) struct Admission {
     shared: Arc<Shared>,
@@ -248,7 +255,7 @@ impl Admission {
         Admission { shared }
     }
 
-    /// A reservation if there is space at once and no operation waits, `None` if one has to wait.
+    /// A reservation if there is space now and no operation waits. `None` if the operation has to wait.
     pub(crate) fn admit_at_once(&self, cost: Cost) -> Result<Option<Reservation>, CacheError> {
         let mut state = self.shared.state();
         if state.admission.must_queue(cost.claim) {
@@ -269,7 +276,7 @@ impl Admission {
             Verdict::Wait => {
                 state.counters.admissions_parked += 1;
                 state.admission.give_back_spare(self.shared.store());
-                // What was released, but not yet durably, may be all that is missing.
+                // Groups that were released, but not yet durably, may be all that is missing.
                 state.syncs.ask_for_commit();
                 let cleaned = self.shared.store().counters().pages_cleaned;
                 state.admission.waiting.push_back(Parked { cost, then, cleaned });
@@ -296,7 +303,7 @@ impl Admission {
         }
     }
 
-    /// Lets in operations that wait, as far as there is space for them.
+    /// Admits waiting operations, in order, as far as there is space.
     pub(crate) fn admit_waiting(&self, state: &mut State, completions: &mut Completions) {
         while let Some(first) = state.admission.waiting.pop_front() {
             match self.verdict(state, first.cost) {
@@ -329,7 +336,7 @@ impl Admission {
         completions.push(move || then(outcome));
     }
 
-    /// Whether an operation may enter now, and with what.
+    /// Decides about an operation, and reserves its space if it is admitted.
     fn verdict(&self, state: &mut State, cost: Cost) -> Verdict {
         if let Some(why) = state.failed().cloned() {
             return Verdict::Refuse(CacheError::ReadOnly { why });
@@ -343,14 +350,15 @@ impl Admission {
             return Verdict::Refuse(CacheError::TooBig { bytes: buffer_bytes, limit });
         }
         let (unlogged, buffer) = (state.pages.unlogged() as u64, self.shared.buffer());
-        // What finds no space there even alone is written as any other.
+        // A write that has no space to bypass even alone is written like any other.
         let bypass_pages = if bypass::fit(buffer, cost.bypass_pages, 0) { cost.bypass_pages } else { 0 };
         let has_space = bypass::fit(buffer, bypass_pages, unlogged + state.admission.bypass_pages);
         if bypass_pages > 0 && (!has_space || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due) {
             return Verdict::WaitToBypass;
         }
         let buffer_bytes = buffer_bytes + bypass::reserved_bytes(bypass_pages);
-        // What writers must leave for names, both for re-logging, and all of them for deletions.
+        // Log space that is kept back: from writers for names, from both for relogging, and from all of them
+        // for deletions.
         let kept = match cost.claim {
             Claim::Data => buffer.capacity_bytes() / 8 + buffer.capacity_bytes() / 32,
             Claim::Names => buffer.capacity_bytes() / 8,
@@ -364,7 +372,7 @@ impl Admission {
             return Verdict::Wait;
         }
         if space < buffer_bytes + kept || crowded {
-            // What must be written back first finds no space, and cleaning has made none.
+            // Write-back must come first, and it finds no space, nor has cleaning made any.
             if state.admission.exhausted && state.retries.needs_space() && cost.claim == Claim::Data {
                 return Verdict::Refuse(StoreError::Full.into());
             }
@@ -399,12 +407,13 @@ impl Admission {
         }
     }
 
-    /// True if pages are to be written back so that no operation has to wait.
+    /// Whether pages must be written back so that no operation has to wait.
     pub(crate) fn presses_for_write_back(&self, state: &State) -> bool {
         self.bypassed_pages_press(state) || self.logged_writes_press(state)
     }
 
-    /// The same for any but those that bypassed the buffer: at half of what an operation would wait at.
+    /// [`wants_write_back`](AdmissionControl::wants_write_back) without bypassed pages: at half of the limits
+    /// at which operations wait.
     pub(crate) fn logged_writes_press(&self, state: &State) -> bool {
         state.failed().is_none()
             && (state.pages.is_asking()
@@ -412,11 +421,11 @@ impl Admission {
                 || self.shared.settings().crowding(state.pages.memory()) > 0.5
                 || state.pages.cuts_pending() > CUTS_MAX
                 || (state.pages.cuts_pending() > 0 && self.shared.store().is_known_full_below())
-                // Unless they get space by asking for it below.
+                // Unless the host file system gives them space.
                 || (state.admission.is_waiting() && state.pages.is_dirty() && !self.shared.store().may_allocate()))
     }
 
-    /// Whether what bypassed the buffer is to be stored now.
+    /// Whether bypassed pages are to be stored now.
     pub(crate) fn bypassed_pages_press(&self, state: &State) -> bool {
         state.failed().is_none()
             && (bypass::press(self.shared.buffer(), &state.pages)
@@ -425,12 +434,13 @@ impl Admission {
                 || state.syncs.wait_for_store())
     }
 
-    /// Whether no sync waits for bypassed pages to be stored, and they will not be logged soon if they are not.
+    /// Whether bypassed pages may wait: no sync waits for the store to have them, and they will not be logged
+    /// soon.
     pub(crate) fn bypassed_pages_can_wait(&self, state: &State) -> bool {
         !state.syncs.wait_for_store() && self.shared.bypassed_age(&state.pages) < BypassedAge::Urgent
     }
 
-    /// Fails all operations that wait: nothing can change any more.
+    /// Fails all waiting operations: nothing can change any more.
     pub(crate) fn refuse_all(&self, state: &mut State, error: &CacheError, completions: &mut Completions) {
         let AdmissionQueue { waiting, waiting_to_bypass, .. } = &mut state.admission;
         for Parked { then, .. } in waiting.drain(..).chain(waiting_to_bypass.drain(..)) {

@@ -1,9 +1,11 @@
-//! Pages that bypassed the buffer: memory has their bytes, the buffer only a record that names them, and the store gets them soon.
+//! Bypassed pages: their bytes are in memory, the buffer has only a record that names them, and the store
+//! gets them soon.
 //!
-//! The buffer keeps space in which each of them can be logged after all, at any moment and without waiting: as a merged transaction
-//! of the whole page, under the LSN that it has. So whatever must not come before such a page in the one order (a part of it that is
-//! logged, a clone of it, a name of its file, a sync) has it logged first and need not wait for the store; a sync of many does, where that
-//! costs less than writing them twice.
+//! The buffer keeps space in which each of them can be logged late, at any moment and without waiting: as a
+//! merged transaction of the whole page, under its LSN. A partial overwrite of a bypassed page, a clone of
+//! it, a new name of its file and a sync must not become durable before the page. So each of them logs the
+//! page first, and need not wait for the store. A sync of many pages does wait for the store if that costs
+//! less than writing them twice.
 
 use crate::change::Change;
 use crate::page::Body;
@@ -13,13 +15,13 @@ use buffer::{Buffer, BufferError, GroupNo, Record};
 use device::{BLOCK_BYTES, ObjectId, PageNo, VolumeId};
 use std::ops::{Bound, Range, RangeInclusive};
 
-/// Such pages are stored as soon as there are so many: a MiB, which any device writes at its full speed.
+/// This many bypassed pages are stored at once: a MiB, which any device writes at full speed.
 const PRESSING_PAGES: u64 = 256;
 
-/// What was logged after all.
+/// Pages that were logged late.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Logged {
-    /// The last group that has some of it.
+    /// The last group with some of them.
     pub(crate) group: Option<GroupNo>,
     pub(crate) pages: u64,
 }
@@ -31,26 +33,26 @@ impl Logged {
     }
 }
 
-/// What the buffer keeps free for so many of them.
+/// The space that the buffer keeps for `pages` bypassed pages.
 pub(crate) fn reserved_bytes(pages: u64) -> u64 {
     pages * buffer::footprint(1, BLOCK_BYTES as u64)
 }
 
-/// Pages that may be bypassed and not stored at most: four steps of write-back. More would make a steady stream no faster, and the buffer's
-/// device must take them all when their commit interval is over, should the store not.
+/// Bypassed pages that may not be stored, at most: four steps of write-back. More would not make a steady
+/// stream faster. If the store fails, the buffer's device must take all of them after a commit interval.
 const UNLOGGED_PAGES_MAX: u64 = 4096;
 
-/// What it may keep free for them at most.
+/// The most space that the buffer may keep for bypassed pages.
 fn bytes_max(buffer: &Buffer) -> u64 {
     reserved_bytes(UNLOGGED_PAGES_MAX).min(buffer.capacity_bytes() / 8)
 }
 
-/// Whether so many more find space there, beside so many others.
+/// Whether the buffer has space for `more` bypassed pages beside `others`.
 pub(crate) fn fit(buffer: &Buffer, more: u64, others: u64) -> bool {
     reserved_bytes(more + others) <= bytes_max(buffer)
 }
 
-/// Whether they are to be stored now.
+/// Whether bypassed pages are to be stored now, because there are many.
 pub(crate) fn press(buffer: &Buffer, pages: &Pages) -> bool {
     let count = pages.unlogged() as u64;
     count >= PRESSING_PAGES || reserved_bytes(count) > bytes_max(buffer) / 2
@@ -67,7 +69,7 @@ pub(crate) fn of_object(object: ObjectId) -> RangeInclusive<Key> {
     Key { object, page: PageNo(0) }..=Key { object, page: PageNo(u64::MAX) }
 }
 
-/// Logs pages that the buffer does not have. It keeps space for that, so only its device can fail it.
+/// Logs bypassed pages. The buffer keeps space for that, so only its device can fail it.
 pub(crate) fn log(
     buffer: &Buffer,
     pages: &mut Pages,
@@ -87,7 +89,7 @@ pub(crate) fn log(
     Ok(logged)
 }
 
-/// Logs all of them in a range of keys.
+/// Logs all bypassed pages in a range of keys.
 pub(crate) fn log_all(
     buffer: &Buffer,
     pages: &mut Pages,
@@ -100,7 +102,8 @@ pub(crate) fn log_all(
     log(buffer, pages, keys)
 }
 
-/// Logs those that must not come after `changes`: of which a part changes, and which are cloned or moved, or named.
+/// Logs the bypassed pages that must not become durable after `changes`: pages that change in part, are
+/// cloned or moved, or whose file gets a name.
 pub(crate) fn log_before(
     buffer: &Buffer,
     pages: &mut Pages,
@@ -135,7 +138,7 @@ pub(crate) fn log_before(
     Ok(logged)
 }
 
-/// Those at the ends of a range of bytes, if it has only a part of them.
+/// Logs the pages at the ends of a range of bytes that covers them only in part.
 fn log_edges(
     buffer: &Buffer,
     pages: &mut Pages,

@@ -1,8 +1,12 @@
-//! At a start: pages that the log names as written around the buffer, until the store says which of them it has.
+//! Recovery of bypassed pages: which bytes does a page have whose last record in the log names it without
+//! them?
 //!
-//! A page whose last record is a bypass is what the store has, if that is as new; else what older records make of it. A later record of
-//! it settles that: it stands in the log only where the store has the page, behind all of its bytes, or behind what a start has logged
-//! again of older records.
+//! The store has the page if its page LSN is that of the bypass, or newer. Otherwise a crash took the
+//! bypassed bytes, and the page *reverts* to what older records make of it. A later record of the page
+//! decides that, too: it is only logged where the store has the page, behind a record with all of the page's
+//! bytes, or behind older records that a start has relogged.
+//!
+//! If the object grew with a page that a crash took, the object has a *lost tail* from that page on.
 
 use crate::error::CacheError;
 use crate::page_table::{Key, LOOK_PAGES};
@@ -12,17 +16,17 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use store::{Store, StoreError};
 
-/// How often the store is asked before a start fails: an error of a read may come once.
+/// How often the store is asked before a start fails: an error of a read may occur once.
 const ATTEMPTS: usize = 3;
 /// Leaves of the store's map that are listed at once.
 const LEAVES: usize = 256;
 
-/// Pages whose last record is a bypass.
+/// Pages whose last record is a bypass, while the log is replayed.
 #[derive(Default)]
 pub(crate) struct Named {
-    /// Those that older records are about, and the first bypassing write since.
+    /// Pages for which there are older records, with the LSN of the first bypass after these.
     overtaken: BTreeMap<Key, Lsn>,
-    /// Those with which their objects grew: the first of some, the page after the last, and what wrote them.
+    /// Pages with which objects grew: ranges by their first pages.
     grown: BTreeMap<ObjectId, BTreeMap<PageNo, Grown>>,
 }
 
@@ -33,21 +37,21 @@ struct Grown {
     group: GroupNo,
 }
 
-/// Where an object ends, since a crash took what was written behind that.
+/// The end of an object, after a crash took the bypassed pages behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lost {
-    /// The first page that is gone.
+    /// The first lost page.
     pub(crate) from: PageNo,
-    /// What wrote that page.
+    /// The bypass that wrote that page.
     pub(crate) lsn: Lsn,
-    /// The oldest group that says so.
+    /// The oldest group with a record of the loss.
     pub(crate) group: GroupNo,
-    /// The object ends there by a newer change, which is not durable yet.
+    /// A newer punch removes the lost pages, but is not durable yet.
     pub(crate) is_cut: bool,
 }
 
 impl Lost {
-    /// The record that makes the next start find the same page gone.
+    /// A record that makes the next recovery find the same page lost.
     pub(crate) fn record(&self, object: ObjectId) -> Record<'static> {
         Record::Bypassed { object, from: self.from, to: PageNo(self.from.0 + 1), grows: true }
     }
@@ -58,24 +62,25 @@ impl Named {
         self.overtaken.is_empty() && self.grown.is_empty()
     }
 
-    /// A bypassing write of a page that older records are about.
+    /// Notes a bypass of a page for which there are older records.
     pub(crate) fn overtook(&mut self, key: Key, lsn: Lsn) {
         self.overtaken.entry(key).or_insert(lsn);
     }
 
-    /// A bypassing write of pages behind the object's end.
+    /// Notes a bypass of pages behind the object's end.
     pub(crate) fn grew(&mut self, object: ObjectId, pages: Range<PageNo>, lsn: Lsn, group: GroupNo) {
         self.forget_grown(object, pages.clone(), lsn);
         self.grown.entry(object).or_default().insert(pages.start, Grown { to: pages.end, lsn, group });
     }
 
-    /// A later record of a page's bytes. Whether what older ones made of it is worth nothing.
+    /// Notes a later record of a page's bytes. Returns whether what older records made of the page is
+    /// invalid.
     pub(crate) fn was_written(&mut self, key: Key) -> bool {
         self.forget_grown(key.object, key.page..PageNo(key.page.0 + 1), Lsn(u64::MAX));
         self.overtaken.remove(&key).is_some()
     }
 
-    /// A cut, or something else that takes what pages were.
+    /// Notes a punch, or something else that removes what pages were.
     pub(crate) fn cut(&mut self, object: ObjectId, pages: Range<PageNo>, lsn: Lsn) {
         self.forget_grown(object, pages.clone(), lsn);
         let older: Vec<Key> = self
@@ -88,14 +93,15 @@ impl Named {
         });
     }
 
-    /// Pages that a clone or a move has in its source: what older records made of these is worth nothing.
+    /// Notes that pages are in the source of a range operation. Returns pages for which older records are
+    /// invalid.
     pub(crate) fn were_shared(&mut self, object: ObjectId, pages: Range<PageNo>, lsn: Lsn) -> Vec<Key> {
         let keys = self.overtaken_in(object, pages.clone()).map(|(key, _)| key).collect();
         self.cut(object, pages, lsn);
         keys
     }
 
-    /// Volumes that are not there.
+    /// Keeps only what is about volumes that exist.
     pub(crate) fn keep(&mut self, is_there: impl Fn(VolumeId) -> bool) {
         self.overtaken.retain(|key, _| is_there(key.object.volume));
         self.grown.retain(|object, _| is_there(object.volume));
@@ -106,7 +112,7 @@ impl Named {
         self.overtaken.range(key(pages.start)..key(pages.end)).map(|(&key, &lsn)| (key, lsn))
     }
 
-    /// What was written there before `lsn` is known.
+    /// Forgets growth in a range before `lsn`.
     fn forget_grown(&mut self, object: ObjectId, pages: Range<PageNo>, lsn: Lsn) {
         let Some(grown) = self.grown.get_mut(&object) else { return };
         let before = grown.range(..pages.start).next_back().map(|(&from, _)| from);
@@ -129,13 +135,13 @@ impl Named {
         }
     }
 
-    /// Pages that older records are about.
+    /// Pages for which there are older records.
     pub(crate) fn overtaken(&self) -> impl Iterator<Item = Key> + '_ {
         self.overtaken.keys().copied()
     }
 
-    /// Those of which the store has something newer than older records make of them. What is damaged there is not hidden behind older
-    /// bytes: reading it is an error.
+    /// Pages of which the store has something newer than older records make of them. A damaged page counts,
+    /// too: reading it is an error, and older bytes must not hide that.
     pub(crate) fn stale(&self, store: &Store) -> Result<Vec<Key>, CacheError> {
         let mut stale = Vec::new();
         let all: Vec<(Key, Lsn)> = self.overtaken.iter().map(|(&key, &lsn)| (key, lsn)).collect();
@@ -153,12 +159,12 @@ impl Named {
         Ok(stale)
     }
 
-    /// Objects that grew with pages which the store does not have.
+    /// Objects that grew with pages which the store lacks.
     pub(crate) fn lost(&self, store: &Store) -> Result<BTreeMap<ObjectId, Lost>, CacheError> {
         let mut lost = BTreeMap::new();
         for (&object, grown) in &self.grown {
             for (&from, one) in grown {
-                // Of what is damaged there nothing is lost: reading it is an error.
+                // Damaged pages are not lost: reading them is an error.
                 match patiently(|| first_missing(store, object, from..one.to, one.lsn)) {
                     Ok(Some(from)) => {
                         let groups = grown.range(from..).map(|(_, one)| one.group);
@@ -187,7 +193,7 @@ fn patiently<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, Sto
     answer
 }
 
-/// The first of some pages that the store does not have as of `lsn`.
+/// The first page of `pages` that the store lacks, or has only as of before `lsn`.
 fn first_missing(
     store: &Store,
     object: ObjectId,

@@ -1,10 +1,11 @@
 //! Which bypassed pages the buffer lacks, and for how long.
 //!
-//! One rule bounds what a crash takes of them: *a bypassed page that the store does not have after a commit interval is logged by the
-//! next commit.* A store that is slow, busy with clones, stands still or fails prolongs nothing. Only the buffer does: one that fails, or
-//! is slow, by the time that it takes to write them. So that
-//! few pages are written twice, write-back begins at a [half](BypassedAge::Due) of the interval, from when on no more pages may bypass,
-//! and leaves no more time to syncs at [three quarters](BypassedAge::Urgent).
+//! One rule bounds how many of them a crash takes: *a bypassed page that the store lacks after a commit
+//! interval is logged by the next commit.* A store that is slow, busy with clones, stands still or fails
+//! prolongs nothing. Only a buffer that is slow, or fails, does, by the time that it takes to write the
+//! pages. So that few pages are written twice, write-back begins at [half](BypassedAge::Due) of the interval,
+//! when no more pages may bypass; from [three quarters](BypassedAge::Urgent) on it leaves no more time to
+//! syncs.
 
 use crate::page_table::Key;
 use device::{ObjectId, PageNo};
@@ -12,19 +13,20 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
 
-/// Writes of one file that follow each other within this are one write here: a stream is a few of them a second.
+/// Consecutive writes of one file within this time count as one write: a stream is a few of them a second.
 const ONE_WRITE: Duration = Duration::from_millis(20);
 
-/// Pages that a record in the log names and of which neither the log nor the store has the bytes. A part of `Pages`, under the
-/// cache's lock. After a crash: empty; recovery asks the store which of the named pages it has.
+/// Pages that a record in the log names, where neither the log nor the store has the bytes. A part of
+/// `PageTable`, under the cache's lock. After a crash: empty; recovery asks the store which of the named
+/// pages it has.
 #[derive(Default)]
 pub(crate) struct BypassedPages {
     keys: BTreeSet<Key>,
-    /// The writes that they came by, oldest first. Of the first one at least one page is among `keys`.
+    /// The writes of these pages, the oldest first. At least one page of the first write is among `keys`.
     writes: VecDeque<BypassedWrite>,
-    /// When the oldest write was made that has been settled since the last commit began. A commit must follow as soon as if it had not: it
-    /// makes the record durable that overwrote or cut the last of its pages, or that has its bytes, or that names the batch of the
-    /// store that has them.
+    /// The time of the oldest write that was resolved since the last commit began: the last of its pages was
+    /// overwritten, punched, logged or stored. A commit must follow as soon as if it had not been resolved:
+    /// the commit makes the record durable that did it, or that names the store's batch with the pages.
     settled_since: Option<Duration>,
 }
 
@@ -38,18 +40,18 @@ struct BypassedWrite {
 /// How old the oldest bypassed page is, in commit intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum BypassedAge {
-    /// Less than half of one, or there is none.
+    /// Less than half of one, or there is no page.
     Young,
-    /// At least half: it is written back, and no more pages bypass before that.
+    /// At least half: it is written back, and until then no more pages bypass.
     Due,
-    /// At least three quarters: it is written back though clients sync meanwhile.
+    /// At least three quarters: it is written back although clients sync.
     Urgent,
     /// All of one: the next commit logs it.
     Overdue,
 }
 
 impl BypassedAge {
-    /// That of a page which is so old, where it may be as old as `interval`.
+    /// Compares an age with the interval.
     pub(crate) fn of(age: Duration, interval: Duration) -> BypassedAge {
         if age >= interval {
             BypassedAge::Overdue
@@ -73,7 +75,7 @@ impl BypassedWrite {
         self.object == key.object && self.pages.contains(&key.page)
     }
 
-    /// Takes in a write that follows this one, if it does.
+    /// Includes a write that follows this one. Returns whether it does.
     fn is_extended_by(&mut self, at: Duration, object: ObjectId, pages: &Range<PageNo>) -> bool {
         let follows = self.object == object && self.pages.end == pages.start && at < self.at + ONE_WRITE;
         if follows {
@@ -84,7 +86,7 @@ impl BypassedWrite {
 }
 
 impl BypassedPages {
-    /// How many there are.
+    /// Number of pages.
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }
@@ -93,24 +95,24 @@ impl BypassedPages {
         self.keys.contains(key)
     }
 
-    /// Those in a range, in the order of their keys.
+    /// Pages in a range of keys, in order.
     pub(crate) fn range(&self, keys: impl RangeBounds<Key>) -> impl Iterator<Item = Key> + '_ {
         self.keys.range(keys).copied()
     }
 
-    /// A page that was bypassed. Its write is [noted](Self::note_write) afterwards.
+    /// Adds a page. Its write is [noted](Self::note_write) afterwards.
     pub(crate) fn insert(&mut self, key: Key) {
         self.keys.insert(key);
     }
 
-    /// Pages that were just bypassed, in one write.
+    /// Notes that one write has just bypassed these pages.
     pub(crate) fn note_write(&mut self, at: Duration, object: ObjectId, pages: Range<PageNo>) {
         if !self.writes.back_mut().is_some_and(|last| last.is_extended_by(at, object, &pages)) {
             self.writes.push_back(BypassedWrite { at, object, pages });
         }
     }
 
-    /// The buffer or the store has a page now, or it is gone.
+    /// Removes a page that the buffer or the store has, or that is gone.
     pub(crate) fn remove(&mut self, key: &Key) {
         self.keys.remove(key);
         if self.writes.front().is_some_and(|first| first.has(key)) {
@@ -132,18 +134,19 @@ impl BypassedPages {
         self.settled_since
     }
 
-    /// A commit begins.
+    /// Notes that a commit begins.
     pub(crate) fn settled_are_committed(&mut self) {
         self.settled_since = None;
     }
 
-    /// When the oldest one was written, or earlier.
+    /// When the oldest page was written, or earlier.
     pub(crate) fn oldest(&self) -> Option<Duration> {
         self.writes.front().map(|first| first.at)
     }
 
-    /// At most `limit` of those that were written at `until` or earlier, oldest first. A page that was stored and then written again
-    /// counts as old as the first write, as long as others of that write are here.
+    /// At most `limit` pages that were written at `until` or earlier, the oldest first. A page that was
+    /// stored and then written again counts as old as its first write, as long as other pages of that write
+    /// are here.
     pub(crate) fn written_until(&self, until: Duration, limit: usize) -> Vec<Key> {
         let old = self.writes.iter().take_while(|write| write.at <= until);
         old.flat_map(|write| self.keys.range(write.keys())).copied().take(limit).collect()

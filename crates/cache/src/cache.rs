@@ -1,4 +1,4 @@
-//! The public interface: it composes the parts, and applies changes.
+//! The public interface: [`Cache`] composes the parts and applies changes.
 
 use crate::admission::{Admission, Reservation};
 use crate::bypass;
@@ -32,16 +32,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{NewVolume, Store, StoreError, VolumeId};
 
-/// Between two looks at work that is due and cannot be done.
+/// The pause between two looks at work that is due and cannot be done.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Pages and deltas. Cheap to clone: all clones are one cache.
+/// Pages and deltas above a store and a buffer. Cheap to clone: all clones are one cache.
 #[derive(Clone)]
 pub struct Cache {
     pub(crate) parts: Arc<Parts>,
 }
 
-/// The parts, each of which knows those before it.
+/// The parts. Each knows those before it.
 pub(crate) struct Parts {
     pub(crate) shared: Arc<Shared>,
     admission: Admission,
@@ -81,7 +81,8 @@ impl Parts {
         }
     }
 
-    /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page looks again later.
+    /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page is
+    /// retried later.
     fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
         let mut records = change::records(changes, reservation.is_bypassing());
         if !changes.iter().all(Change::is_sensible) {
@@ -98,7 +99,7 @@ impl Parts {
             return Err(StoreError::Full.into());
         }
         if reservation.is_bypassing() && self.shared.bypass_after().load(Ordering::Relaxed) == u64::MAX {
-            // It entered before nothing was to bypass the buffer any more, which a sync may rely on.
+            // It was admitted before bypassing was switched off. A sync may rely on that.
             records = change::records(changes, false);
         }
         reservation.grow_to(changes.iter().map(Change::pages).sum(), &mut state)?;
@@ -134,7 +135,7 @@ impl Parts {
             }
         }
         if reservation.claim() == Claim::Names {
-            // To write it back releases most of what it reserved.
+            // Writing this back releases most of what it reserved.
             state.admission.may_have_space();
         }
         let awaited = reservation.settle(&mut state);
@@ -151,7 +152,7 @@ impl Parts {
         Ok(appended.last)
     }
 
-    /// Returns reads that must look again.
+    /// Applies one record. Returns reads to be retried.
     fn apply_record(
         &self,
         state: &mut State,
@@ -203,7 +204,7 @@ impl Parts {
         self.change_page(state, reservation, change, now)
     }
 
-    /// Whole pages whose bytes the buffer does not have.
+    /// Applies a bypassing write: whole pages, whose bytes the buffer lacks. Returns reads to be retried.
     fn write_bypassing(
         &self,
         state: &mut State,
@@ -261,17 +262,17 @@ impl Parts {
         self.taken_out(state, taken)
     }
 
-    /// Pages were taken out of memory that had so many reservations, and for which these reads waited.
+    /// Releases the reservations of removed pages. Returns the reads that waited for them.
     fn taken_out(&self, state: &mut State, (reservations, waiters): (u64, Vec<u64>)) -> Vec<u64> {
         if reservations > 0 {
             self.shared.store().release(reservations);
         }
-        // There may be space in it: worth another attempt for the next writer.
+        // There may be space now: the next writer is worth another attempt.
         state.admission.may_have_space();
         waiters
     }
 
-    /// Gives the store back what was reserved and nothing needs now, and tells it what is known of the rest.
+    /// Releases reservations that nothing needs now, and gives the store the estimate for the others.
     fn give_back_spare(&self) {
         let mut state = self.shared.state();
         state.admission.give_back_spare(self.shared.store());
@@ -281,7 +282,7 @@ impl Parts {
     fn write_back_step(&self) -> Progress {
         let state = self.shared.state();
         let has_failed = state.failed().is_some();
-        // Readers wait for clones and moves.
+        // Readers wait for range operations, so those do not wait for cleaning.
         let is_due = self.write_back.is_due(&state) && !self.write_back.transfers_are_due(&state);
         drop(state);
         if has_failed {
@@ -296,14 +297,14 @@ impl Parts {
     }
 }
 
-/// Where a change stands in the one order, and when.
+/// The LSN, group and time of a change.
 struct Place<'a> {
     lsn: Lsn,
     group: GroupNo,
     now: &'a Now<'a>,
 }
 
-/// The time, read when it is first asked for: most writes go to pages that are dirty already and never ask.
+/// The time, read when it is first needed: most writes go to dirty pages and do not need it.
 struct Now<'a> {
     clock: &'a dyn Clock,
     read: OnceCell<Duration>,
@@ -320,11 +321,11 @@ impl Now<'_> {
 }
 
 impl Cache {
-    /// Opens the stack above `store`: turns the records in the buffer into deltas, then makes a new incarnation
-    /// durable on both media. Writes nothing before all of the buffer was read and found good.
+    /// Opens the stack above `store`: makes deltas of the records in the buffer, then makes a new incarnation
+    /// durable on both media. Writes nothing before all of the buffer was read and found sound.
     ///
     /// # Errors
-    /// What [`Recovered::read`] and [`begin`](Cache::begin) say.
+    /// Those of [`RecoveredBuffer::read`] and [`begin`](Cache::begin).
     pub fn open(
         store: Arc<Store>,
         buffer_device: Arc<dyn Device>,
@@ -335,10 +336,12 @@ impl Cache {
         Cache::begin(store, recovered, clock, settings)
     }
 
-    /// Puts what was recovered from a buffer above its store, and makes a new incarnation durable on both media.
+    /// Puts a recovered buffer above its store, and makes a new incarnation durable on both media.
+    /// `recover.rs` lists the steps, with the reason for their order.
     ///
     /// # Errors
-    /// Those of [`ensure_fits`](Recovered::ensure_fits), before anything is written; those of the media when they are written to.
+    /// Those of [`ensure_fits`](RecoveredBuffer::ensure_fits), before anything is written; those of the media
+    /// when they are written to.
     ///
     /// # Panics
     /// If the buffer is another store's.
@@ -353,8 +356,8 @@ impl Cache {
         let overtaken = recovered.settle_bypassed(&store)?;
         let (buffer, state, reserved) = recovered.into_parts();
         let (newest_of_store, newest_of_buffer) = (store.newest_lsn(), buffer.newest_lsn());
-        // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
-        // is hardly filled), no operation can reserve any before it is there again.
+        // Space was reserved before the crash. If some is missing now (the log begins in another segment, the
+        // cleaner's last one is hardly filled), no operation can reserve any before it is there again.
         store.reserve_unchecked(reserved);
         store.know(state.known_to_store());
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
@@ -367,49 +370,55 @@ impl Cache {
             outcome => outcome?,
         }
         parts.write_back.store_recovered();
-        // What recovery found stored already needs the buffer no more, and no write-back will come to say so.
+        // Pages that recovery found stored do not need the buffer, and no write-back follows that would
+        // release it.
         parts.committer.release_groups(&mut parts.shared.state());
         Ok(Cache { parts: Arc::new(parts) })
     }
 
-    /// Asks for space; `then` gets it at once where there is space, else when there is. Refused at once, or after an
-    /// attempt to free space, where the store is full.
+    /// Asks for space. `then` gets a reservation: at once if there is space, otherwise when there is. Refused
+    /// if the store is full, at once or after an attempt to make space.
     pub fn admit(&self, cost: Cost, then: Completion<Reservation>) {
         self.parts.admission.admit(cost, then);
     }
 
-    /// [`admit`](Cache::admit) where there is space at once and no other operation waits; `None` where one has to wait.
+    /// [`admit`](Cache::admit) if there is space at once and no other operation waits. `None` if this one has
+    /// to wait.
     pub fn admit_at_once(&self, cost: Cost) -> Result<Option<Reservation>, CacheError> {
         self.parts.admission.admit_at_once(cost)
     }
 
-    /// Bytes of a file that must be written in order before its next whole pages are written [around the buffer](Change::BypassWrite);
-    /// `u64::MAX`: none are.
+    /// Bytes of a file that must be written in order before its next whole pages are written [around the
+    /// buffer](ObjectChange::BypassWrite). `u64::MAX`: never.
     pub fn bypass_after(&self) -> u64 {
         self.parts.shared.bypass_after().load(Ordering::Relaxed)
     }
 
-    /// Changes that for writes from now on. What bypassed the buffer before stays so, until it is stored or [synced](Cache::sync): such a
-    /// sync after `u64::MAX` was set covers all that ever was.
+    /// Sets [`bypass_after`](Cache::bypass_after) for later writes. Bypassed pages stay so until they are
+    /// stored or [synced](Cache::sync); after `u64::MAX` was set, one such sync covers every page that ever
+    /// bypassed.
     pub fn set_bypass_after(&self, bytes: u64) {
         self.parts.shared.bypass_after().store(bytes, Ordering::Relaxed);
     }
 
-    /// True if a write may be made at once: in `FetchMode::Blocking` [`prepare_write`](Cache::prepare_write) comes first.
+    /// Whether a write need not wait for pages. In `FetchMode::Blocking` it must call
+    /// [`prepare_write`](Cache::prepare_write) first.
     pub fn writes_at_once(&self) -> bool {
         self.parts.shared.settings().fetch != FetchMode::Blocking
     }
 
-    /// Makes all of `changes` visible, in order, as one transaction: after a crash it is there as a whole or not
-    /// at all, and only if every transaction before it is. Never waits, and calls no completion. The caller orders
-    /// its own calls. On success what the reservation did not use is given back: it is good for one transaction.
+    /// Makes all of `changes` visible, in order, as one transaction: after a crash it is there as a whole or
+    /// not at all, and only if every transaction before it is. Never waits, and calls no completion. The
+    /// caller orders its own calls. A reservation is good for one transaction: success releases what it did
+    /// not use.
     pub fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
         self.parts.apply(reservation, changes)
     }
 
-    /// Reads `len` bytes from `offset` on: holes read as zeros. At once if they are in memory; else page by page, so
-    /// that a write meanwhile may be seen in some pages and not in others. Who reads an object in order finds what comes
-    /// next in memory: it is fetched ahead, up to `end`, where the object's data ends. Returns whether all was in memory.
+    /// Reads `len` bytes from `offset` on. Holes read as zeros. At once if the bytes are in memory; otherwise
+    /// page by page, so that a concurrent write may be seen in some pages and not in others. If an object is
+    /// read in order, what follows is read ahead, up to `end`, where its data ends. Returns whether all bytes
+    /// were in memory.
     pub fn read(
         &self,
         object: ObjectId,
@@ -421,14 +430,15 @@ impl Cache {
         self.parts.fetcher.read(object, offset, len, end, then)
     }
 
-    /// Fetches objects that will be read soon, by their bytes, behind everything that a reader waits for. Those for which there is
-    /// no memory to spare are left out. An error is left to their readers.
+    /// Fetches objects that will be read soon, given with their sizes in bytes, after everything that a
+    /// reader waits for. Leaves out objects for which no memory can be spared. Errors are left to the
+    /// readers.
     pub fn fetch_ahead(&self, objects: &[(ObjectId, u64)]) {
         self.parts.fetcher.fetch_ahead(objects);
     }
 
-    /// Finds the first page of `pages` that is what is wanted; `None`: there is none. Exact as of one moment for each
-    /// 32 MiB; `then` is called by a worker that fetches. Writes nothing and fetches no page.
+    /// Finds the first page of `pages` that is data, or a hole. `None` if there is none. Each 32 MiB are seen
+    /// at one point in time. A worker that fetches calls `then`. Writes nothing and fetches no page.
     pub fn seek(
         &self,
         object: ObjectId,
@@ -439,7 +449,7 @@ impl Cache {
         self.parts.fetcher.seeker().seek(object, pages, wanted, then);
     }
 
-    /// How many of `pages` are data; `None` where that takes more than `effort`.
+    /// Counts the pages of `pages` that are data. `None` if that takes more than `effort`.
     pub fn count(
         &self,
         object: ObjectId,
@@ -450,13 +460,14 @@ impl Cache {
         self.parts.fetcher.seeker().count(object, pages, effort, then);
     }
 
-    /// How many of `pages` have changes in memory that are not stored: these are data. Does no I/O.
+    /// Counts the pages of `pages` with changes in memory that are not stored: these are data. Does no I/O.
     pub fn dirty_pages(&self, object: ObjectId, pages: Range<PageNo>) -> u64 {
         let state = self.parts.shared.state();
         state.pages.range(object, pages).filter(|(_, entry)| entry.group().is_some()).count() as u64
     }
 
-    /// In `FetchMode::Blocking`, completes once every page that this range covers only in part is in memory; else at once.
+    /// In `FetchMode::Blocking`, completes when every page that this range covers only in part is in memory;
+    /// otherwise at once.
     pub fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: Completion<()>) {
         match self.parts.shared.settings().fetch {
             FetchMode::Blocking => self.parts.fetcher.prepare_write(object, offset, len, then),
@@ -470,18 +481,19 @@ impl Cache {
         Ok(found.pop().expect("as many as were asked for"))
     }
 
-    /// Completes when every change applied before the call is durable. Causes no store I/O, unless much was written
-    /// [around the buffer](Change::BypassWrite): see [`sync_logs_max`](Settings::sync_logs_max).
+    /// Completes when every change applied before the call is durable. Causes no store I/O, unless much was
+    /// written [around the buffer](ObjectChange::BypassWrite): see
+    /// [`sync_log_bytes_max`](CacheSettings::sync_log_bytes_max).
     pub fn sync(&self, then: Completion<()>) {
         self.parts.committer.sync(Synced::All, then);
     }
 
-    /// The same for every change but what was written [around the buffer](Change::BypassWrite) to other objects.
+    /// [`sync`](Cache::sync) without the [bypassed](ObjectChange::BypassWrite) pages of other objects.
     pub fn sync_object(&self, object: ObjectId, then: Completion<()>) {
         self.parts.committer.sync(Synced::Object(object), then);
     }
 
-    /// The same for every change, except bypassed pages.
+    /// [`sync`](Cache::sync) without bypassed pages.
     pub fn sync_logged(&self, then: Completion<()>) {
         self.parts.committer.sync(Synced::Logged, then);
     }
@@ -500,8 +512,8 @@ impl Cache {
     pub fn wait(&self, task: Task, timeout: Duration) {
         let state = self.parts.shared.state();
         let pause = match (self.parts.has_work(&state, task), task) {
-            // Nothing wakes the committer for the first change, which would cost every synced write two switches of
-            // threads: it looks often enough to see it in time.
+            // Nothing wakes the committer for the first change: every synced write would cost two switches of
+            // threads. The committer looks often enough to see it in time.
             (false, Task::Commit) => {
                 let nap = self.parts.shared.settings().commit_interval / 4;
                 self.parts.committer.due_in(&state).unwrap_or(nap).min(timeout)
@@ -511,7 +523,7 @@ impl Cache {
             }
             (false, _) => timeout,
             (true, Task::Commit | Task::Fetch) => return,
-            // Due, yet the last step could do nothing: a device fails, or only others can help.
+            // Due, yet the last step could do nothing: a device fails, or only another thread can help.
             (true, Task::WriteBack | Task::Checkpoint) => timeout.min(PAUSE),
         };
         if !state.is_stopping() {
@@ -534,8 +546,9 @@ impl Cache {
         self.parts.shared.wake_all();
     }
 
-    /// Writes everything back and checkpoints, in the caller's thread: for a clean unmount. Each page is tried once. On an error
-    /// everything that could not be written back is in the buffer, durable, unless the buffer failed.
+    /// Writes everything back and checkpoints, in the caller's thread: for a clean unmount. Each page is
+    /// tried once. After an error, everything that could not be written back is durable in the buffer, unless
+    /// the buffer failed.
     pub fn drain(&self) -> Result<(), CacheError> {
         self.parts.give_back_spare();
         let outcome = self.write_all_back();
@@ -553,9 +566,10 @@ impl Cache {
             rescuer.step(Why::All);
             return Err(rescuer.rescued().unwrap_or(error));
         }
-        // What they hide is fetched, and dirty pages of it stored, after that. One that cannot be stored is told of below.
+        // Before fetches and dirty pages, which may wait for these. If one cannot be stored, the end of this
+        // function reports it.
         let _ = write_back.store_transfers(&|_| true);
-        // A page that a fetch is queued for waits for that; the workers that would do it may have ended.
+        // A page with a queued fetch waits for that fetch; the workers that would make it may have ended.
         while fetcher.step() == Progress::Worked {}
         checkpointer.write_all_back()?;
         committer.commit_now()?;
@@ -567,8 +581,8 @@ impl Cache {
         }
     }
 
-    /// [`read_now`](Cache::read_now) for several ranges (offset, length), which are read in the order in which they lie in the
-    /// store.
+    /// [`read_now`](Cache::read_now) for several ranges (offset, length). They are read in the order in which
+    /// they lie in the store.
     pub fn read_all_now(
         &self,
         object: ObjectId,
@@ -579,36 +593,38 @@ impl Cache {
         synchronous::read_all_now(&self.parts.shared, object, ranges)
     }
 
-    /// Lays what is in memory over `bytes`, which are an object's from `offset` on and were [read](crate::read_stored) from the store
-    /// after the last that was written back. `false`, and some may have been laid or none, where some of the object was cut and the
-    /// store does not know yet: then these bytes are worth nothing.
+    /// Lays newer bytes in memory over `bytes`: an object's from `offset` on, [read](crate::read_stored) from
+    /// the store after the last write-back. `false` if some of the object was punched and the store does not
+    /// know it yet. Then `bytes` are worth nothing, and some may have been changed.
     pub fn lay_over(&self, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
         synchronous::lay_over(&self.parts.shared.state().pages, object, offset, bytes)
     }
 
-    /// From now on `volume` cannot be deleted, until what is returned is dropped.
+    /// Keeps `volume` from being deleted until the result is dropped.
     pub fn use_volume(&self, volume: VolumeId) -> VolumeInUse {
         self.parts.volumes.use_volume(volume)
     }
 
-    /// Makes a new volume that is what `from` is at some moment during the call: with every change that was
-    /// applied before it, and after each that it has, every one before that. Durable on return. In the caller's
-    /// thread; others go on, and what they write during the call needs memory once more.
+    /// Makes a new volume that is what `from` is at some point in time during the call: it has every change
+    /// that was applied before the call, and with each change every one before it. Durable on return. Works
+    /// in the caller's thread. Other threads go on; what they write during the call needs memory once more.
     ///
     /// # Errors
-    /// Those of [`Store::check_clone`](store::Store::check_clone), before anything is done; [`StoreError::Full`]; and
-    /// what kept something from being written back. There is no new volume then, unless the last write to the store's log
-    /// failed: that is not known until the next start.
+    /// Those of [`Store::check_clone`](store::Store::check_clone), before anything is done;
+    /// [`StoreError::Full`]; and those of writing back. There is no new volume then, unless the last write to
+    /// the store's log failed: that is not known until the next start.
     pub fn clone_volume(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
         self.parts.volumes.make_clone(from, new)
     }
 
-    /// [`clone_volume`](Cache::clone_volume) of a volume that [may be given up](Cache::may_give_up) from the moment on at which it is there.
+    /// [`clone_volume`](Cache::clone_volume), where the new volume is
+    /// [expendable](Cache::set_expendable_volumes) as soon as it exists.
     pub fn clone_expendable(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
         self.parts.volumes.make_expendable_clone(from, new)
     }
 
-    /// Deletes a volume that is not [in use](Cache::use_volume), with what was written to it. Its space comes back in the background.
+    /// Deletes a volume that is not [in use](Cache::use_volume), with what was written to it. Its space is
+    /// freed in the background.
     ///
     /// # Errors
     /// [`CacheError::InUse`], or those of [`Store::delete_volume`](store::Store::delete_volume).
@@ -616,13 +632,14 @@ impl Cache {
         self.parts.volumes.delete(volume)
     }
 
-    /// Volumes that nobody uses, and that go before an operation is told that the store is full; these in place of those named before.
+    /// Sets the expendable volumes: they are unused, and are deleted before an operation is told that the
+    /// store is full.
     pub fn may_give_up(&self, volumes: Vec<VolumeId>) {
         self.parts.checkpointer.may_give_up(volumes);
     }
 
-    /// Makes the store as large as fits into `blocks` blocks, or into all that its device has; returns its new size. Who waits for space
-    /// goes on.
+    /// Makes the store as large as fits into `blocks` blocks, or into its device. Returns its new size.
+    /// Operations that wait for space go on.
     ///
     /// # Errors
     /// Those of [`Store::grow`](store::Store::grow).
@@ -630,19 +647,22 @@ impl Cache {
         self.parts.checkpointer.grow(blocks)
     }
 
-    /// Makes the buffer so many blocks long, or as long as its device is by now, and writes back until its log is in one piece, so that it
-    /// is used whole; returns its new length. Who waits for space in it goes on.
+    /// Makes the buffer `blocks` blocks long, or as long as its device. Then writes back until its log is in
+    /// one piece, so that all of it is used. Returns its new length. Operations that wait for space in it go
+    /// on.
     ///
     /// # Errors
-    /// Those of [`Buffer::grow`]; and what kept something from being written back: then it has grown, and what is new is used later.
+    /// Those of [`Buffer::grow`]; and those of writing back: then the buffer has grown, and its new part is
+    /// used later.
     pub fn grow_buffer(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
         let Parts { shared, committer, admission, write_back, checkpointer, .. } = &*self.parts;
         let buffer = shared.buffer();
         let grown = committer.grow_buffer(blocks)?;
         let (mut end, mut scan) = (GroupNo::default(), Scan::default());
         while buffer.is_growing() {
-            // What was in the log by now, the oldest first. Once it is released, the log lies in one piece, unless it has come around
-            // since; who writes meanwhile does not keep this from its end.
+            // Writes back what the log has by now, the oldest first. When that is released, the log is in one
+            // piece, unless it has come around since; then the next round goes on. Other writers do not keep
+            // a round from its end.
             let oldest = shared.state().pages.oldest_group();
             if oldest.is_none_or(|oldest| oldest >= end) {
                 (end, scan) = (buffer.groups().end, Scan::once(shared.state().retries.failures()));
@@ -655,7 +675,7 @@ impl Cache {
             match stuck.filter(|_| progress == Progress::Idle && buffer.is_growing()) {
                 Some(error) if error.is_full() => checkpointer.write_all_back()?,
                 Some(error) => return Err(error.into()),
-                // It is logged again before the log comes around, and then all of the buffer is used.
+                // A lost tail is relogged before the log comes around; then all of the buffer is used.
                 None if progress == Progress::Idle && shared.state().pages.has_lost() => break,
                 None => {}
             }
@@ -666,21 +686,23 @@ impl Cache {
         Ok(grown)
     }
 
-    /// Objects that grew with pages which were written [around the buffer](Change::BypassWrite) and which a crash took, and their first such
-    /// pages: whoever knows how long they are makes them end there, has that made durable, and then
-    /// [says so](Cache::forget_lost). The buffer keeps what tells of them until then, or until their volume is deleted.
+    /// Objects that grew with [bypassed](ObjectChange::BypassWrite) pages which a crash took, and their first
+    /// lost pages. The crate that knows the objects' sizes ends them there, makes that durable, and then
+    /// calls [`forget_lost_tail`](Cache::forget_lost_tail). Until then, or until their volume is deleted, the
+    /// buffer keeps the records that tell of them.
     pub fn lost(&self) -> Vec<(ObjectId, PageNo)> {
         self.parts.shared.state().pages.lost().collect()
     }
 
-    /// It is durable that an object ends before what is [lost](Cache::lost) of it, or is gone.
+    /// Drops an object's [lost tail](Cache::lost_tails): it is durable that the object ends before it, or is
+    /// gone.
     pub fn forget_lost(&self, object: ObjectId) {
         let mut state = self.parts.shared.state();
         state.pages.forget_lost(object);
         self.parts.committer.release_groups(&mut state);
     }
 
-    /// Keeps what is [lost](Cache::lost) by another buffer, whose place this one takes. Durable on return.
+    /// Keeps [lost tails](Cache::lost_tails) of another buffer, which this one replaces. Durable on return.
     pub fn take_over_lost(&self, lost: &[(ObjectId, PageNo)]) -> Result<(), CacheError> {
         let Parts { shared, committer, .. } = &*self.parts;
         let (mut state, buffer) = (shared.state(), shared.buffer());
@@ -693,23 +715,23 @@ impl Cache {
         committer.commit_now().map(drop)
     }
 
-    /// The store below: for its counters.
+    /// The store, for its counters.
     pub fn store(&self) -> &Arc<Store> {
         self.parts.shared.store()
     }
 
-    /// The store, which has been given back what operations reserved and did not need: for its space.
+    /// The store, for its space: unused reservations are released first.
     pub fn settled_store(&self) -> &Arc<Store> {
         self.parts.give_back_spare();
         self.store()
     }
 
-    /// The buffer beside it: for its counters.
+    /// The buffer, for its counters.
     pub fn buffer(&self) -> &Buffer {
         self.parts.shared.buffer()
     }
 
-    /// What it was opened with.
+    /// The settings with which it was opened.
     pub fn settings(&self) -> &Settings {
         self.parts.shared.settings()
     }
@@ -719,7 +741,7 @@ impl Cache {
         self.parts.shared.buffer().transaction_bytes_max()
     }
 
-    /// How things stand.
+    /// The current state, for reports.
     pub fn status(&self) -> Status {
         let Parts { shared, rescuer, .. } = &*self.parts;
         let (now, buffer, rescue) = (shared.now(), shared.buffer(), rescuer.outcome().clone());
@@ -758,8 +780,9 @@ impl Cache {
 
 #[cfg(feature = "planted-bugs")]
 impl Cache {
-    /// Whether a step of this kind finds every lock free that it may take and that is held over device calls. The simulator has one
-    /// thread, and runs steps inside each other's device calls, as other threads would run them there.
+    /// Whether a step of this kind would find every lock free that is held over device calls. The simulator
+    /// has one thread, and runs steps inside each other's device calls, as other threads would run them
+    /// there.
     pub fn may_step(&self, task: Task) -> bool {
         let Parts { shared, checkpointer, .. } = &*self.parts;
         let store = shared.store();
@@ -778,11 +801,11 @@ impl Cache {
 
 #[cfg(feature = "planted-bugs")]
 impl Parts {
-    /// It pays with cleaning where that is due, and else leaves the cleaner alone.
+    /// Write-back cleans where that is due, and otherwise leaves the cleaner alone.
     fn may_write_back(&self) -> bool {
         let (store, buffer) = (self.shared.store(), self.shared.buffer());
         let alone = self.write_back.is_idle() && buffer.is_idle() && store.is_idle();
-        // A rescue wins space by cleaning.
+        // A rescue gains space by cleaning.
         let may_clean = store.cleaning_is_due() || self.shared.state().failed().is_some();
         alone && (store.is_not_cleaning() || !may_clean)
     }

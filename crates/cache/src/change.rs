@@ -1,4 +1,4 @@
-//! What callers say: changes and their costs; and what becomes of changes in the buffer, records page by page.
+//! Changes of objects, as callers state them, with their costs; and the records of a transaction.
 
 use crate::page_table::pages_of;
 use crate::range_ops::{pages_reserved, too_many};
@@ -6,7 +6,7 @@ use buffer::{Record, TRANSFER_BYTES};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer};
 use smallvec::SmallVec;
 
-/// A change of one object's bytes, part of an atomic transaction.
+/// A change of one object, part of an atomic transaction.
 #[derive(Debug, Clone, Copy)]
 pub enum Change<'a> {
     /// Bytes from `offset` on become `bytes`.
@@ -18,10 +18,11 @@ pub enum Change<'a> {
         /// The new bytes.
         bytes: &'a [u8],
     },
-    /// The same for whole pages, whose bytes do not go through the buffer but to the store, soon: after a crash each is as a whole what it
-    /// was or what it became. A sync of the object, a change of a part of a page, a clone of it and a [`Settle`](Change::Settle) log
-    /// those that the store does not have by then. Logged as any other write where the reservation is for none, or there is no space for
-    /// so many.
+    /// `Write` of whole pages, whose bytes bypass the buffer and soon reach the store: after a crash each
+    /// page is, as a whole, what it was or what it became. A sync of the object, a change of a part of a
+    /// page, a clone of it and a [`LogBypassed`](ObjectChange::LogBypassed) log the pages that the store
+    /// lacks by then. Logged like any other write if the reservation has no bypassed pages, or if there is no
+    /// space for so many.
     BypassWrite {
         /// The object.
         object: ObjectId,
@@ -29,11 +30,11 @@ pub enum Change<'a> {
         offset: u64,
         /// The new bytes, of at least one whole page.
         bytes: &'a [u8],
-        /// The object ended at `offset`. Where a crash takes one of these pages, it must end before that: see
-        /// [`lost`](crate::Cache::lost).
+        /// The object ended at `offset`. If a crash takes one of these pages, the object must end before that
+        /// page: see [`lost_tails`](crate::Cache::lost_tails).
         grows: bool,
     },
-    /// Changes nothing. The bypassed pages of an object are logged before this transaction.
+    /// Changes nothing. The object's bypassed pages are logged before this transaction.
     Settle {
         /// The object.
         object: ObjectId,
@@ -47,21 +48,22 @@ pub enum Change<'a> {
         /// How many bytes.
         len: u64,
     },
-    /// The object and all its pages go; its id is never used again.
+    /// Deletes the object with all its pages. Its id is never used again.
     Delete {
         /// The object.
         object: ObjectId,
     },
-    /// Pages of one object become what those of another are at this moment, holes included. Nothing is read or copied: both share
-    /// what they have. At most [`TRANSFER_PAGES_MAX`](crate::TRANSFER_PAGES_MAX) pages, unless the first ones' numbers are the same
-    /// modulo 128. Reads of them wait until the store has it, which it gets next.
+    /// Pages of one object become what those of another are now, holes included. Nothing is read or copied:
+    /// both share what they have. At most [`TRANSFER_PAGES_MAX`](crate::TRANSFER_PAGES_MAX) pages, unless the
+    /// first pages of source and target agree modulo 128. Reads of the target wait until the store has the
+    /// clone, which it gets next.
     Clone {
-        /// Which pages: of two objects, or ranges of one that lie apart.
+        /// Pages of two objects, or separate ranges of one.
         transfer: Transfer,
     },
-    /// The same, and the source's pages become holes.
+    /// `Clone`, after which the source's pages become holes.
     Move {
-        /// Which pages.
+        /// Pages of two objects, or separate ranges of one.
         transfer: Transfer,
     },
 }
@@ -75,9 +77,9 @@ impl Change<'_> {
                 let last = offset + bytes.len() as u64 - 1;
                 last / BLOCK_BYTES as u64 - offset / BLOCK_BYTES as u64 + 1
             }
-            // Only the two edges can be pages that are zeroed in part.
+            // Only the two edges can be pages that become zeros in part.
             Change::Zero { .. } => 2,
-            // As many as its nodes take.
+            // As many as its map nodes take.
             Change::Clone { transfer } | Change::Move { transfer } => pages_reserved(&transfer),
         }
     }
@@ -91,7 +93,7 @@ impl Change<'_> {
         }
     }
 
-    /// What it writes to whole pages without logging it.
+    /// The bytes that it writes around the buffer.
     pub(crate) fn bypass_bytes(&self) -> Option<&[u8]> {
         match self {
             Change::BypassWrite { bytes, .. } => Some(bytes),
@@ -99,7 +101,7 @@ impl Change<'_> {
         }
     }
 
-    /// Its records: one for each page that it touches, and one for a range.
+    /// The number of its records: one for each page, and one for a range.
     fn records(&self) -> u64 {
         match self {
             Change::Clone { .. } | Change::Move { .. } => 1,
@@ -108,7 +110,7 @@ impl Change<'_> {
         }
     }
 
-    /// Whether a clone or a move is one of pages to another place.
+    /// Whether a clone or a move has pages, and a target outside its source.
     pub(crate) fn is_sensible(&self) -> bool {
         match self {
             Change::Clone { transfer } | Change::Move { transfer } => transfer.is_sensible(),
@@ -116,7 +118,7 @@ impl Change<'_> {
         }
     }
 
-    /// The pages that a clone or a move has, if they are too many.
+    /// The number of pages of a clone or a move, if that is too many.
     pub(crate) fn too_many(&self) -> Option<u64> {
         match self {
             Change::Clone { transfer } | Change::Move { transfer } => too_many(transfer),
@@ -125,20 +127,21 @@ impl Change<'_> {
     }
 }
 
-/// Which space an operation may take when the store is nearly full, each more than the one before it.
+/// The space that an operation may take when the store is nearly full. Each claim may take more than the one
+/// before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Claim {
-    /// What is not kept for anything: it writes data.
+    /// No reserved space: the operation writes data.
     #[default]
     Data,
-    /// A little more: it changes names and attributes, so that a full file system can be tidied up (`chmod`, `mv`, `mkdir`). What
-    /// it writes takes the place of what was there, but for new names and inodes.
+    /// A little reserved space: the operation changes names and attributes, so that a full file system can be
+    /// tidied up (`chmod`, `mv`, `mkdir`). What it writes replaces older data, except new names and inodes.
     Names,
-    /// All that there is: it only gives space back (`unlink`, `truncate` to less).
+    /// All space: the operation only frees space (`unlink`, `truncate` to less).
     Frees,
 }
 
-/// What an operation may need, stated when it enters.
+/// What a transaction may need, stated when it asks for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cost {
     /// Pages that it may make dirty.
@@ -149,9 +152,10 @@ pub struct Cost {
     pub records: u64,
     /// Which space it may take.
     pub claim: Claim,
-    /// Of the pages, so many that follow each other in one file, as data.
+    /// The number of these pages that are consecutive data pages of one file.
     pub run: u64,
-    /// Of the pages, so many may be written [around the buffer](Change::BypassWrite). Bytes and records count them as if they were logged.
+    /// The number of these pages that may be written [around the buffer](ObjectChange::BypassWrite). `bytes`
+    /// and `records` count them as if they were logged.
     pub bypass_pages: u64,
 }
 
@@ -160,7 +164,7 @@ impl Cost {
     pub const NONE: Cost =
         Cost { pages: 0, bytes: 0, records: 0, claim: Claim::Data, run: 0, bypass_pages: 0 };
 
-    /// What `changes` need.
+    /// The cost of `changes`.
     pub fn of(changes: &[Change<'_>]) -> Cost {
         changes.iter().fold(Cost::NONE, |cost, change| Cost {
             pages: cost.pages + change.pages(),
@@ -174,10 +178,10 @@ impl Cost {
     }
 }
 
-/// A transaction's records: most have a few, which then need no memory of their own.
+/// A transaction's records. Most transactions have a few, which then need no allocation.
 pub(crate) type Records<'a> = SmallVec<[Record<'a>; 4]>;
 
-/// A transaction's records, page by page; whether those of bypassing writes do without the bytes.
+/// The records of a transaction, page by page. If `bypassing`, those of bypassing writes lack the bytes.
 pub(crate) fn records<'a>(changes: &[Change<'a>], bypassing: bool) -> Records<'a> {
     let mut records = Records::new();
     for change in changes {
@@ -202,7 +206,7 @@ pub(crate) fn records<'a>(changes: &[Change<'a>], bypassing: bool) -> Records<'a
     records
 }
 
-/// Zeros: whole pages are a cut, the edges are zeroed.
+/// Zeros: whole pages are punched, the edges are zeroed.
 fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Records<'_>) {
     let end = offset.saturating_add(len);
     let (first, last) = (PageNo(offset.div_ceil(BLOCK_BYTES as u64)), PageNo::of(end));

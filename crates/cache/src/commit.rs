@@ -1,4 +1,4 @@
-//! Making things durable: syncs, commits, and which callers are told.
+//! Durability: syncs, commits, and completing the syncs for which a commit was enough.
 
 use crate::admission::Admission;
 use crate::bypass;
@@ -14,29 +14,30 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who syncs one thing after the other has the next one within this.
+/// The longest gap between two syncs of a client that syncs in a loop.
 const SYNCED_LATELY: Duration = Duration::from_millis(5);
 
-/// Bypassed pages that one commit logs at most: 4 MiB, milliseconds under the lock. What is left is for the next one, at once.
+/// Bypassed pages that one commit logs at most: 4 MiB, milliseconds under the lock. The next commit follows
+/// at once with the rest.
 const LOGGED_LATE_PAGES: usize = 1024;
 
-/// Who waits for durability.
+/// Syncs that wait.
 #[derive(Default)]
 pub(crate) struct Syncs {
     waiting: VecDeque<(Target, Completion<()>)>,
-    /// For these, pages that bypassed the buffer are stored first, at least as of these changes.
+    /// Syncs that wait for the store to have bypassed pages, each at least as of the given change.
     waiting_for_store: Vec<(BTreeMap<Key, Lsn>, Completion<()>)>,
-    /// The newest group in which pages are that bypassed the buffer.
+    /// The newest group with a bypassed page that was logged late.
     logged_again: GroupNo,
-    /// The store's newest batch with such pages. Syncs rely on it where the log has no more than that they were written.
+    /// The store's newest batch with bypassed pages. Syncs rely on it where the log only names the pages.
     stored_bypassing: u64,
-    /// When a sync was last asked for that needs nothing but the log.
+    /// When the last sync was asked for that needs nothing but the log.
     for_log: Option<Duration>,
-    /// When the oldest change that is not durable was made.
+    /// When the oldest change was made that is not durable.
     uncommitted_since: Option<Duration>,
-    /// Something needs a commit soon: a write-back, or released space.
+    /// Write-back, or released space, needs a commit soon.
     commit_wanted: bool,
-    /// A commit is under way.
+    /// Number of commits in progress.
     committing: u32,
 }
 
@@ -44,9 +45,9 @@ pub(crate) struct Syncs {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     newest: Lsn,
-    /// What was logged again has no LSN of its own.
+    /// Late-logged pages have no LSN of their own: their group must be durable.
     group: GroupNo,
-    /// The buffer says that the store has this batch, or else nobody would miss it.
+    /// The buffer must name this batch of the store. Otherwise recovery would not miss it.
     store_batch: u64,
     /// The sync has waited for the store before.
     was_for_store: bool,
@@ -61,75 +62,77 @@ impl Target {
 }
 
 impl Syncs {
-    /// What bypassed the buffer stands in `group`, too.
+    /// Notes that `group` has bypassed pages that were logged late.
     pub(crate) fn logged_again(&mut self, group: GroupNo) {
         self.logged_again = group;
     }
 
-    /// Whether a commit has nothing to make durable: no change, no page that was logged again, no batch of the store to name.
+    /// Whether a commit has nothing to make durable: no change, no late-logged page, no batch of the store to
+    /// name.
     fn is_committed(&self, buffer: &Buffer) -> bool {
         self.target(buffer.appended()).is_durable(buffer)
     }
 
-    /// Bypassed pages are stored, in this batch. Until the buffer names it, nothing would tell if the store lost it.
+    /// Notes that the store has bypassed pages, in this batch. Until the buffer names the batch, nothing
+    /// would tell if the store lost it.
     pub(crate) fn stored_bypassing(&mut self, store_batch: u64) {
         self.stored_bypassing = store_batch;
     }
 
-    /// Everything up to a change, and what was logged again or stored by now.
+    /// The target of a sync of everything up to a change, and of what was logged late or stored by now.
     pub(crate) fn target(&self, newest: Lsn) -> Target {
         let store_batch = self.stored_bypassing;
         Target { newest, group: self.logged_again, store_batch, was_for_store: false }
     }
 
-    /// Parks `then` until `target` is durable. True if no other thread waits or commits.
+    /// Keeps `then` until `target` is durable. Returns true if no other thread waits or commits.
     pub(crate) fn park(&mut self, target: Target, then: Completion<()>) -> bool {
         let alone = self.committing == 0 && self.waiting.is_empty();
         self.waiting.push_back((target, then));
         alone
     }
 
-    /// How many wait.
+    /// Number of waiting syncs.
     pub(crate) fn parked(&self) -> u64 {
         (self.waiting.len() + self.waiting_for_store.len()) as u64
     }
 
-    /// Whether one waits for the store.
+    /// Whether a sync waits for the store.
     pub(crate) fn wait_for_store(&self) -> bool {
         !self.waiting_for_store.is_empty()
     }
 
-    /// Whether somebody syncs who needs nothing but the log.
+    /// Whether clients sync that need nothing but the log.
     pub(crate) fn need_log(&self, now: Duration) -> bool {
         let needs_nothing_else = |(target, _): &(Target, _)| !target.was_for_store;
         self.waiting.iter().any(needs_nothing_else)
             || self.for_log.is_some_and(|last| now < last + SYNCED_LATELY)
     }
 
-    /// Something needs a commit soon: a write-back, or released space.
+    /// Asks for a commit soon, for write-back or released space.
     pub(crate) fn ask_for_commit(&mut self) {
         self.commit_wanted = true;
     }
 
-    /// Something was appended. `now` is asked only if all before it is durable.
+    /// Notes an append. `now` is called only if everything before it is durable.
     pub(crate) fn appended(&mut self, now: impl FnOnce() -> Duration) {
         self.uncommitted_since.get_or_insert_with(now);
     }
 }
 
-/// What a sync is of.
+/// What a sync covers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Synced {
-    /// All that is logged.
+    /// Everything that is logged.
     Logged,
-    /// That, and the bypassed pages of one object.
+    /// Everything that is logged, and the bypassed pages of one object.
     Object(ObjectId),
     /// Everything.
     All,
 }
 
-/// How long a commit takes on this buffer, as a running mean, in nanoseconds. Starts as "for ever", so that the
-/// first one is made by the committer.
+/// How long a commit takes on this buffer: a running mean, in nanoseconds. Begins with the maximum, so that
+/// the committer makes the first commit.
 struct CommitTime(AtomicU64);
 
 impl CommitTime {
@@ -149,7 +152,7 @@ impl CommitTime {
     }
 }
 
-/// Makes things durable.
+/// Makes changes durable.
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     admission: Admission,
@@ -161,7 +164,7 @@ impl Committer {
         Committer { shared, admission, commit_time: CommitTime::new() }
     }
 
-    /// Of everything that is logged, and of one object all that was written to it, or of everything.
+    /// Completes `then` when what `what` covers is durable.
     pub(crate) fn sync(&self, what: Synced, then: Completion<()>) {
         let mut state = self.shared.state();
         state.counters.syncs += 1;
@@ -187,10 +190,10 @@ impl Committer {
         }
         let alone = state.syncs.park(target, then);
         let quick = alone && self.commit_time.is_below(self.shared.settings().commit_inline_below);
-        // Once it stops, the committer may have ended.
+        // A cache that stops may have no committer any more.
         if quick || state.is_stopping() {
             drop(state);
-            // Handing over to the committer and back takes longer than this buffer takes to commit.
+            // Handing over to the committer and back takes longer than a commit to this buffer.
             let _ = self.commit_now();
         } else {
             drop(state);
@@ -198,7 +201,8 @@ impl Committer {
         }
     }
 
-    /// Logs what bypassed the buffer, or tells what must be stored for the sync, if that is much.
+    /// Logs bypassed pages for a sync. If they are many, returns those for which the sync must wait for the
+    /// store instead.
     fn log_for_sync(&self, state: &mut State, what: Synced) -> Result<BTreeMap<Key, Lsn>, BufferError> {
         let range = match what {
             _ if is_planted(PlantedBug::SyncWithoutBytes) => return Ok(BTreeMap::new()),
@@ -214,7 +218,7 @@ impl Committer {
             return Ok(pages);
         }
         let bytes = (pages.len() * BLOCK_BYTES) as u64;
-        // Once it stops, nobody may be there who stores them.
+        // A cache that stops may have no thread any more that stores them.
         if bytes > self.shared.settings().sync_logs_max && !state.is_stopping() {
             return Ok(pages);
         }
@@ -223,7 +227,8 @@ impl Committer {
         Ok(BTreeMap::new())
     }
 
-    /// Pages have been stored as of these changes, or logged, or are there no more: syncs that waited for the last of them need a commit.
+    /// Updates syncs that wait for the store: pages were stored as of these changes, logged, or removed.
+    /// Syncs that wait for no more pages need a commit.
     pub(crate) fn settle_stored(&self, state: &mut State, stored: &[(Key, Lsn)]) {
         let State { syncs, pages, .. } = state;
         let target = Target { was_for_store: true, ..syncs.target(self.shared.buffer().appended()) };
@@ -241,14 +246,15 @@ impl Committer {
         syncs.waiting.extend(done);
     }
 
-    /// The mount ends, and nobody may be there who stores what syncs wait for.
+    /// Logs what syncs wait for: the mount ends, and no thread may be left that stores it.
     pub(crate) fn log_what_syncs_wait_for(&self, state: &mut State) {
         if state.syncs.wait_for_store() {
             self.log_late(state, |pages| pages.unlogged_in(bypass::ALL).collect());
         }
     }
 
-    /// The mount ends: bypassed pages that could not be stored are logged, and everything that is logged becomes durable.
+    /// At the end of a mount: logs bypassed pages that could not be stored, and makes everything that is
+    /// logged durable.
     pub(crate) fn keep_in_buffer(&self) -> Result<(), CacheError> {
         let mut state = self.shared.state();
         if !is_planted(PlantedBug::EndWithoutCommit) {
@@ -258,7 +264,7 @@ impl Committer {
         self.commit_now().map(drop)
     }
 
-    /// Logs bypassed pages that the store does not have after a commit interval, some of them if they are many.
+    /// Logs bypassed pages that the store lacks after a commit interval; some of them, if they are many.
     fn log_overdue(&self, state: &mut State) {
         if is_planted(PlantedBug::OverdueNotLogged) {
             return;
@@ -269,7 +275,8 @@ impl Committer {
         self.log_late(state, |pages| pages.bypassed().written_until(until, LOGGED_LATE_PAGES));
     }
 
-    /// Logs bypassed pages, which the buffer keeps space for, and answers syncs that waited for the store to have them.
+    /// Logs bypassed pages, for which the buffer keeps space. Then updates syncs that wait for the store to
+    /// have them.
     fn log_late(&self, state: &mut State, chosen: impl FnOnce(&Pages) -> Vec<Key>) {
         if state.failed().is_some() {
             return;
@@ -284,8 +291,8 @@ impl Committer {
         }
     }
 
-    /// Makes everything appended so far durable, in this thread, with bypassed pages whose time is over, and tells the callers that
-    /// waited for it.
+    /// Makes everything that was appended durable, in this thread, with overdue bypassed pages, and completes
+    /// the syncs that waited.
     pub(crate) fn commit_now(&self) -> Result<Lsn, CacheError> {
         let mut state = self.shared.state();
         self.log_overdue(&mut state);
@@ -297,7 +304,7 @@ impl Committer {
         let for_sync = ForSync::begin();
         let outcome = self.shared.buffer().commit();
         if outcome.as_ref().is_ok_and(|&durable| durable > was_durable) {
-            // Only those count that had something to do: the others would make any device look fast.
+            // Commits without work do not count: they would make any device look fast.
             self.commit_time.saw(self.shared.now().saturating_sub(before));
         }
 
@@ -326,14 +333,15 @@ impl Committer {
         };
         drop(state);
         if result.is_err() {
-            // Everything that is in memory alone is to be rescued.
+            // What is in memory alone must be rescued.
             self.shared.wake(Task::WriteBack);
         }
         completions.deliver();
         result
     }
 
-    /// Makes the buffer larger. Who syncs meanwhile waits for the committer, and not here for the buffer's device.
+    /// Makes the buffer larger. A concurrent sync waits for the committer, not for the buffer's device in its
+    /// own thread.
     pub(crate) fn grow_buffer(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
         self.shared.state().syncs.committing += 1;
         let grown = self.shared.buffer().grow(blocks);
@@ -341,7 +349,7 @@ impl Committer {
         Ok(grown?)
     }
 
-    /// Tells the callers that waited for what a commit that began at `begun` made durable.
+    /// Completes syncs after a commit that began at `begun`.
     fn settle_syncs(&self, state: &mut State, begun: Duration, completions: &mut Completions) {
         let buffer = self.shared.buffer();
         while state.syncs.waiting.front().is_some_and(|(target, _)| target.is_durable(buffer)) {
@@ -352,7 +360,8 @@ impl Committer {
         state.syncs.uncommitted_since = if clean { None } else { Some(begun) };
     }
 
-    /// How long the oldest change that was not synced, or page that was bypassed, may still wait; `None` without one.
+    /// How long the oldest change that is not durable, or bypassed page, may still wait. `None` if there is
+    /// none.
     pub(crate) fn due_in(&self, state: &State) -> Option<Duration> {
         if state.failed().is_some() {
             return None;
@@ -367,15 +376,15 @@ impl Committer {
         Some(due.saturating_sub(self.shared.now()))
     }
 
-    /// True if a commit is worth making now.
+    /// Whether a commit is worth making now.
     pub(crate) fn is_due(&self, state: &State) -> bool {
         self.is_pressed(state) || self.due_in(state) == Some(Duration::ZERO)
     }
 
-    /// The same, but for age, which the committer looks at by itself.
+    /// Whether a commit was asked for. Age is not included: the committer watches it by itself.
     pub(crate) fn is_pressed(&self, state: &State) -> bool {
         if state.failed().is_some() {
-            // Those who wait are told, and not only those for whom a commit failed.
+            // All waiting syncs get the error, also those that no commit failed for.
             return state.syncs.parked() > 0;
         }
         let wanted = !state.syncs.waiting.is_empty() || state.syncs.commit_wanted;
@@ -396,12 +405,12 @@ impl Committer {
         Progress::Idle
     }
 
-    /// Gives back the part of the buffer that nothing needs any more.
+    /// Releases the groups of the buffer that nothing needs any more.
     pub(crate) fn release_groups(&self, state: &mut State) {
         let buffer = self.shared.buffer();
         let needed = state.pages.oldest_group().unwrap_or(buffer.groups().end);
         buffer.release(needed, self.shared.store().durable_batch());
-        // The space is used again after the next commit only; a writer may be waiting for it.
+        // Released space is usable after the next commit only. A writer may be waiting for it.
         if state.admission.is_waiting() || self.shared.buffer_is_half_full() {
             state.syncs.ask_for_commit();
         }

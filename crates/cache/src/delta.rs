@@ -1,18 +1,18 @@
-//! A delta: disjoint ranges of one page, each bytes or zeros, newer than the store.
+//! A delta: the ranges of a page that were written and that the store lacks, each bytes or zeros.
 
 use device::{BLOCK_BYTES, Page};
 use smallvec::SmallVec;
 use std::ops::Range;
 use store::Piece;
 
-/// Disjoint, sorted, never adjacent-and-alike ranges of one page. Its memory is the number of distinct bytes that
-/// changed, not of bytes written (*Non-blocking Writes to Files*, section 3.1).
+/// Ranges of one page: disjoint, sorted, and merged where two of one kind touch. Its memory is the number of
+/// distinct bytes that changed, not of bytes written (*Non-blocking Writes to Files*, section 3.1).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Delta {
     runs: Runs,
 }
 
-/// Most deltas have one run, which then needs no memory of its own.
+/// Most deltas have one run, which then needs no allocation.
 type Runs = SmallVec<[Run; 1]>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl Delta {
         self.runs.insert_many(first, merged);
     }
 
-    /// True if every byte of `range` is in the delta.
+    /// Whether every byte of `range` is in the delta.
     pub fn covers(&self, range: Range<usize>) -> bool {
         let mut reached = range.start;
         for run in &self.runs {
@@ -149,7 +149,7 @@ impl Delta {
         self.runs.iter().map(Run::len).sum()
     }
 
-    /// Memory that it takes, in bytes, about.
+    /// Memory that it takes, in bytes, approximately.
     pub(crate) fn memory_bytes(&self) -> usize {
         let held = |run: &Run| match &run.content {
             Content::Bytes(bytes) => bytes.len(),
@@ -167,7 +167,8 @@ impl Delta {
     }
 }
 
-/// Appends `run` to sorted runs that end at or before it, merging it with the last where both are alike.
+/// Appends `run` to sorted runs that end at or before it. Merges it with the last run if they touch and are
+/// of one kind.
 fn push_merging(runs: &mut Runs, run: Run) {
     if let Some(last) = runs.last_mut()
         && last.range().end == run.range().start

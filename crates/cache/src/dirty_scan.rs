@@ -1,7 +1,9 @@
-//! Looking through the dirty pages for some that may be written back, the oldest first, a bounded piece under each hold of the lock.
+//! Scans the dirty pages for some that may be written back, the oldest first, a bounded piece under each hold
+//! of the lock.
 //!
-//! Where many are stuck, as below a damaged node of the store's map, they are the oldest. So a look goes on behind those that were
-//! seen, where what becomes dirty later is found at once; and begins anew now and then, the more seldom the more are stuck.
+//! If many are stuck, as below a damaged node of the store's map, they are the oldest. So a scan continues
+//! behind the pages that it has seen, where newly dirty pages are found at once. It restarts now and then,
+//! the more seldom the more pages are stuck.
 
 use crate::page_table::{Key, Pages};
 use crate::retry::{Failures, RETRY_AFTER, RetryList, Victim};
@@ -9,36 +11,37 @@ use buffer::GroupNo;
 use device::{PageNo, VolumeId};
 use std::time::Duration;
 
-/// Pages looked at under one hold of the lock: some milliseconds.
+/// Pages visited under one hold of the lock: some milliseconds.
 pub(crate) const LOOKS_MAX: usize = 4096;
 
-/// Stuck pages for which a new beginning waits for one more [`RETRY_AFTER`]: about a hundredth of a processor's time goes there.
+/// For each of this many stuck pages, a restart waits for one more [`RETRY_AFTER`]: it takes about a
+/// hundredth of a processor's time.
 const STUCK_PER_WAIT: u32 = 40_000;
 
-/// Before all keys.
+/// A key before all others.
 const FIRST: Key = Key { object: VolumeId::MAIN.object(0, 0), page: PageNo(0) };
 
-/// How far a look-through has come. Owned by its caller; gone after a crash.
+/// The position of a scan. Owned by its caller; gone after a crash.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Scan {
-    /// Everything is tried once: what failed after so many failures has had its turn, however long that took. `None`: for as
-    /// long as there are dirty pages, each again when its time comes.
+    /// Everything is tried once: items that failed after these failures have been tried, however long that
+    /// took. `None`: the scan has no end, and items are tried again when their pauses are over.
     once_since: Option<Failures>,
-    /// Where to look next; `None`: at the oldest.
+    /// Where to continue. `None`: at the oldest page.
     from: Option<(GroupNo, Key)>,
-    /// Something was found since the last beginning.
+    /// Something was found since the last restart.
     found: bool,
-    /// When to begin anew.
+    /// When to restart.
     again: Duration,
 }
 
 impl Scan {
-    /// One that ends: of everything, after these failures.
+    /// A scan that tries everything once, from now on.
     pub(crate) fn once(failures: Failures) -> Scan {
         Scan { once_since: Some(failures), ..Scan::default() }
     }
 
-    /// Whether something is not to be tried now: it failed lately, or has had its turn.
+    /// Whether an item is not to be tried now: it failed lately, or has been tried.
     pub(crate) fn leaves_alone(&self, retries: &RetryList, victim: Victim, now: Duration) -> bool {
         match self.once_since {
             Some(since) => retries.has_failed_since(victim, since),
@@ -46,12 +49,12 @@ impl Scan {
         }
     }
 
-    /// The next look is at the oldest.
+    /// Continues with the oldest page.
     pub(crate) fn begin_anew(&mut self) {
         (self.from, self.found) = (None, false);
     }
 
-    /// The same if it is time for it, while so many are stuck.
+    /// Restarts if it is time to, with `stuck` stuck pages.
     pub(crate) fn begin_anew_now_and_then(&mut self, now: Duration, stuck: usize) {
         if self.once_since.is_none() && now >= self.again {
             self.begin_anew();
@@ -60,8 +63,8 @@ impl Scan {
         }
     }
 
-    /// Gives dirty pages to `take`, from the oldest that was not seen on, until it wants no more or this was enough for once. Returns
-    /// whether the newest was among them.
+    /// Passes dirty pages to `take`, from where the last visit ended, until `take` returns false or enough
+    /// were visited. Returns whether the newest page was reached.
     pub(crate) fn look(&mut self, pages: &Pages, mut take: impl FnMut(Key) -> bool) -> bool {
         let mut newest = None;
         for (looks, (group, key)) in pages.by_group_from(self.from.unwrap_or((GroupNo(0), FIRST))).enumerate()
@@ -72,13 +75,14 @@ impl Scan {
             }
             newest = Some((group, FIRST));
         }
-        // More may come to the newest group.
+        // More pages may join the newest group.
         self.from = newest.or(self.from);
         true
     }
 
-    /// After a look which reached the newest page, or not, and found something, or not: whether there is surely nothing more. To know
-    /// that all had their turn takes a whole look-through in vain.
+    /// Whether nothing more will be found, after a visit that reached the newest page or not, and found
+    /// something or not. A scan that tries everything once is only finished after a whole pass that found
+    /// nothing.
     pub(crate) fn is_over(&mut self, reached_newest: bool, found: bool) -> bool {
         self.found |= found;
         if !reached_newest || self.once_since.is_none() {
@@ -119,7 +123,7 @@ mod tests {
         let (mut pages, mut retries) = (Pages::default(), RetryList::default());
         let (mut scan, mut looks) = (Scan::default(), 0u64);
         dirty(0..100_000, &mut pages);
-        // So often that each is left alone for longer than this takes.
+        // So often that each pauses for longer than this test takes.
         for page in (0..100_000).flat_map(|page| [page; 8]) {
             retries.back_off(Victim::Page(key(page)), StoreError::NotBegun, Duration::from_secs(3600));
         }
@@ -167,7 +171,7 @@ mod tests {
             if scan.is_over(reached, !found.is_empty()) {
                 break;
             }
-            // Far longer than anything is left alone otherwise.
+            // Far longer than any pause.
             now += Duration::from_secs(3600);
             found.iter().for_each(|&key| retries.back_off(Victim::Page(key), StoreError::Full, now));
             tried.extend(found);

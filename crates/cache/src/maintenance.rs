@@ -1,4 +1,5 @@
-//! Keeping recovery short and space free: checkpoints and cleaning, a bounded step at a time.
+//! Maintenance of the store: short recovery by checkpoints, and free space by cleaning and freeing, a bounded
+//! step at a time.
 
 use crate::admission::Admission;
 use crate::dirty_scan::Scan;
@@ -12,45 +13,47 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Cleaning, StoreError, VolumeId};
 
-/// Rounds of cleaning of one attempt to make space, before a writer that waits is told that the store is full.
+/// Rounds of cleaning in one attempt to make space, before a waiting writer is told that the store is full.
 const ROUNDS_MAX: usize = 8;
 
-/// Where nothing was written back for so long, what was stored as deltas is folded: then it is read as fast as pages that were stored whole.
-/// Segments that were freed are trimmed no more often either.
+/// If nothing was written back for this long, stored deltas are merged into their pages: then these are read
+/// as fast as pages that were stored whole. Freed segments are trimmed no more often than this, either.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How long segments that could not be emptied are left alone, where an operation waits for space.
+/// How long segments that could not be emptied are left alone while an operation waits for space.
 const RETRY_STUCK_AFTER: Duration = Duration::from_secs(60);
 
-/// Reads of the store's log after which a checkpoint is due: those of 256 MiB of it in stretches of 16 MiB. Where stretches
-/// are shorter, or the log is of so many log entries that nothing sums them up, it comes earlier.
+/// Reads of the store's log after which a checkpoint is due: those of 256 MiB of log in extents of 16 MiB. A
+/// checkpoint comes earlier if extents are shorter, or if the log has too many entries for an index block to
+/// sum them up.
 const LOG_READS_MAX: u64 = 16;
 
-/// An attempt to make space for operations that wait for it, or for pages that found none. Everything is written back first: a dirty
-/// page may reserve more blocks than it takes; deletions give some back. Writers wait meanwhile, so this ends.
+/// An attempt to make space, for operations that wait or for pages that found none. It writes everything back
+/// first: a dirty page may reserve more blocks than it takes, and deletions free some. Writers wait
+/// meanwhile, so the attempt must end.
 struct MakingSpace {
-    /// What there was when it began.
+    /// The space when it began.
     before: Found,
     is_stored: bool,
     is_folded: bool,
-    /// Blocks that were reserved when the file system below was last asked for more space: as long as no operation gets a reservation, more
-    /// would be of no use.
+    /// Reserved blocks when the host file system was last asked for more space. Until an operation gets a
+    /// reservation, more would be of no use.
     allocated_at: Option<u64>,
-    /// What had its turn to be written back.
+    /// What was tried to be written back.
     scan: Scan,
     rounds: usize,
-    /// What had been moved when the round under way last asked for two checkpoints.
+    /// Pages moved when this round last asked for two checkpoints.
     asked: Option<u64>,
 }
 
-/// How much space was found.
+/// The store's space at one time.
 #[derive(Clone, Copy)]
 struct Found {
     /// Blocks in free segments.
     free: u64,
     /// Blocks that are live or reserved.
     used: u64,
-    /// Blocks that there are in all, as far as the file system below has space for them.
+    /// All blocks, as far as the host file system has space for them.
     total: u64,
 }
 
@@ -65,34 +68,34 @@ pub(crate) struct Checkpointer {
     shared: Arc<Shared>,
     admission: Admission,
     write_back: Arc<WriteBack>,
-    /// Held for a step; taken before the turn to write back.
+    /// Held for a step. Taken before the write-back lock.
     making_space: Mutex<Option<MakingSpace>>,
-    /// The store's batches when there was nothing to clean.
+    /// The store's batch number when there was nothing to clean.
     clean_as_of: AtomicU64,
-    /// The store's batches when what was dead was last given back to the file system below, because that was full.
+    /// The store's batch number when dead segments were last trimmed because the host file system was full.
     given_back_as_of: AtomicU64,
-    /// Held for moments, and no other lock is taken meanwhile.
+    /// Held for moments. No other lock is taken meanwhile.
     pauses: Mutex<Pauses>,
-    /// Volumes that go before an operation is told that the store is full. Held likewise.
+    /// Volumes that are deleted before an operation is told that the store is full. Locked like `pauses`.
     expendable: Mutex<Vec<VolumeId>>,
 }
 
-/// When what failed, or rests, may be tried again.
+/// When work that failed, or rests, may be tried again.
 #[derive(Clone, Copy, Default)]
 struct Pauses {
-    /// Freeing what deleted files and volumes held.
+    /// Freeing the blocks of deleted files and volumes.
     free_not_before: Duration,
-    /// Something was freed that two checkpoints make free segments of.
+    /// Blocks were freed: two checkpoints make free segments of them.
     has_freed: bool,
-    /// Making them, where nobody waits for space.
+    /// Those two checkpoints, if no operation waits for space.
     trim_not_before: Duration,
-    /// Asking the file system below the store for space.
+    /// Asking the host file system for space.
     allocate_not_before: Duration,
-    /// Folding while nothing is written back.
+    /// Merging deltas while nothing is written back.
     fold_not_before: Duration,
-    /// Pages that had been stored when that was last looked at.
+    /// The number of stored pages when that was last checked.
     stored: u64,
-    /// Trying segments again that could not be emptied.
+    /// Retrying segments that could not be emptied.
     retry_not_before: Duration,
 }
 
@@ -120,7 +123,7 @@ impl Checkpointer {
         self.making_space.try_lock().is_ok()
     }
 
-    /// True if recovery would take too long, or an operation waits for space.
+    /// Whether recovery would take too long, an operation waits for space, or other maintenance is due.
     pub(crate) fn is_due(&self, state: &State) -> bool {
         state.admission.wants_space()
             || self.checkpoint_is_due()
@@ -137,21 +140,22 @@ impl Checkpointer {
             || self.shared.store().has_many_dirty_nodes()
     }
 
-    /// As much as is owed for what was written. Where there was nothing to clean, there is nothing until something is
-    /// written.
+    /// Whether cleaning is owed for what was written. After a step that found nothing to clean, not before
+    /// something is written.
     fn cleaning_is_due(&self) -> bool {
         self.shared.store().cleaning_is_due()
             && self.shared.store().counters().batches != self.clean_as_of.load(Ordering::Relaxed)
     }
 
-    /// A step of cleaning before pages are written back, if one is owed for those that went before: so free space is won as fast as
-    /// it is used, and a writer that waits for a page to be written back waits for its share of the cleaning, never for a whole segment.
-    /// False where nothing is owed, or the store cannot clean: that keeps no page from being stored.
+    /// A step of cleaning before pages are written back, if cleaning is owed for earlier pages. So free space
+    /// is gained as fast as it is used, and a writer that waits for a write-back waits for its share of the
+    /// cleaning, never for a whole segment. `false` if none is owed or the store cannot clean; pages are
+    /// stored all the same.
     pub(crate) fn pay_with_cleaning(&self) -> bool {
         if !self.cleaning_is_due() {
             return false;
         }
-        // Free space that has to be asked for costs less than any that has to be won.
+        // Asking the host file system for space costs less than cleaning.
         if self.allocation_is_due() && self.allocate_ahead() {
             return true;
         }
@@ -171,7 +175,7 @@ impl Checkpointer {
             false if self.checkpoint_is_due() => {
                 self.shared.store_io().checkpoint().map_err(CacheError::from)
             }
-            // Where there is none, there is other work.
+            // If the host file system has none, there is other work.
             false if allocating && self.allocate_ahead() => Ok(()),
             false if freeing => self.free_some(),
             false if self.cleaning_is_due() => self.clean_some(),
@@ -187,13 +191,14 @@ impl Checkpointer {
         Progress::Worked
     }
 
-    /// Whether the file system below the store is to be asked for space: more will be needed soon, or it had none a while ago.
+    /// Whether to ask the host file system for space: more is needed soon, and the last refusal was a while
+    /// ago.
     fn allocation_is_due(&self) -> bool {
         self.shared.store().allocation_is_due() && self.shared.now() >= self.pauses().allocate_not_before
     }
 
-    /// Asks for it. Where there is none, it is asked again after a while; where there is some again, a writer that was told that the store is
-    /// full may try once more.
+    /// Asks the host file system for space. If it has none, pauses. If it has some, a writer that was told
+    /// that the store is full may try again.
     fn allocate_ahead(&self) -> bool {
         let outcome = self.shared.store().allocate_ahead();
         match outcome {
@@ -203,7 +208,7 @@ impl Checkpointer {
         outcome.is_ok_and(|has_space| has_space)
     }
 
-    /// Asks for more than that, because an operation needs it. `false` where there is none.
+    /// Asks for more than that, because an operation needs it. `false` if there is none.
     pub(crate) fn allocate_more(&self) -> bool {
         if self.shared.now() < self.pauses().allocate_not_before {
             return false;
@@ -215,13 +220,14 @@ impl Checkpointer {
         has_more
     }
 
-    /// Whether an operation needs the space below, of which some may be in segments that have died since it was last looked at.
+    /// Whether an operation needs space of the host file system, and segments may have died since they were
+    /// last trimmed for that.
     fn is_full_below(&self) -> bool {
         self.shared.store().counters().batches != self.given_back_as_of.load(Ordering::Relaxed)
             && self.shared.store().full_below().is_some()
     }
 
-    /// Trims what is dead, without waiting for a checkpoint that is due for other reasons.
+    /// Trims dead segments, without waiting for a checkpoint that is due for other reasons.
     fn give_back(&self) -> Result<(), CacheError> {
         let batches = self.shared.store().counters().batches;
         self.checkpoint_twice()?;
@@ -229,16 +235,16 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Whether deleted files and volumes hold space that may be freed now.
+    /// Whether deleted files and volumes have blocks that can be freed now.
     fn freeing_due(&self) -> bool {
         self.shared.store().is_freeing() && self.shared.now() >= self.pauses().free_not_before
     }
 
-    /// Frees a step's worth of what deleted files and volumes held.
+    /// Frees a step's worth of blocks of deleted files and volumes.
     fn free_some(&self) -> Result<(), CacheError> {
         let freed = self.shared.store_io().free_step();
         match &freed {
-            // Worth another attempt for a writer that was told that the store is full.
+            // A writer that was told that the store is full may try again.
             Ok(_) => {
                 self.shared.state().admission.may_have_space();
                 self.pauses().has_freed = true;
@@ -248,7 +254,8 @@ impl Checkpointer {
         Ok(freed.map(drop)?)
     }
 
-    /// Whether what was freed is to become free segments, which a sparse file trims, though nothing else asks for a checkpoint.
+    /// Whether freed blocks are to become free segments, which a sparse file trims, though nothing else asks
+    /// for a checkpoint.
     fn trimming_is_due(&self) -> bool {
         let Pauses { has_freed, trim_not_before, .. } = *self.pauses();
         has_freed && self.shared.now() >= trim_not_before && !self.shared.store().is_freeing()
@@ -263,7 +270,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Whether deltas are to be folded: nothing was written back for a while.
+    /// Whether deltas are to be merged: nothing was written back for a while.
     fn folding_is_due(&self, state: &State) -> bool {
         let (now, stored) = (self.shared.now(), state.counters.pages_stored);
         let mut pauses = self.pauses();
@@ -273,7 +280,8 @@ impl Checkpointer {
         now >= pauses.fold_not_before && self.shared.store().folding_is_due()
     }
 
-    /// Folds a leaf, and leaves the devices alone for as long as that took. What cannot be folded is left as it is.
+    /// Merges the deltas of a leaf, then leaves the devices alone for as long as that took. What cannot be
+    /// merged stays as it is.
     fn fold_some(&self) -> Result<(), CacheError> {
         let begun = self.shared.now();
         let folded = self.shared.store_io().fold_step();
@@ -286,7 +294,7 @@ impl Checkpointer {
         }
     }
 
-    /// One step of cleaning, if it is still owed, before writers need what it gives them.
+    /// One step of cleaning, if it is still owed, before writers need the space.
     fn clean_some(&self) -> Result<(), CacheError> {
         let batches = self.shared.store().counters().batches;
         match self.shared.store_io().clean_if_due()? {
@@ -306,15 +314,15 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Makes the store larger; who waits for space gets some of that.
+    /// Makes the store larger. Operations that wait for space get some.
     pub(crate) fn grow(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
         let grown = self.shared.store_io().grow(blocks);
-        // Of a sparse file that had no segments left to ask for.
+        // A sparse file may have had no segments left to ask for.
         self.pauses().allocate_not_before = Duration::ZERO;
         let mut completions = Completions::default();
         {
             let mut state = self.shared.state();
-            // Also after an error: it may have grown.
+            // Also after an error: the store may have grown.
             state.admission.may_have_space();
             state.retries.may_have_space(self.shared.now());
             self.admission.admit_waiting(&mut state, &mut completions);
@@ -325,12 +333,12 @@ impl Checkpointer {
         Ok(grown?)
     }
 
-    /// A segment is free when two checkpoints in a row do not need it.
+    /// Makes two checkpoints. A segment is free when two in a row do not need it.
     pub(crate) fn checkpoint_twice(&self) -> Result<(), CacheError> {
         Ok(self.shared.store_io().checkpoint_twice()?)
     }
 
-    /// Writes everything back; where the store has no space for it, cleaning makes some as long as it can.
+    /// Writes everything back. If the store has no space for that, cleans as long as that makes some.
     pub(crate) fn write_all_back(&self) -> Result<(), CacheError> {
         let mut scan = Scan::once(self.shared.state().retries.failures());
         loop {
@@ -353,21 +361,22 @@ impl Checkpointer {
         }
     }
 
-    /// Gets free segments in the caller's thread: from the file system below, from what was deleted, or by a round of cleaning. `false`
-    /// if there are no more than before.
+    /// Gets free segments in the caller's thread: from the host file system, from deleted files and volumes,
+    /// or by a round of cleaning. `false` if there are no more than before.
     fn win_space(&self) -> Result<bool, CacheError> {
         if self.allocate_more() {
             return Ok(true);
         }
         let before = self.shared.store().space().free;
-        // What was deleted costs no copies. A node of it that cannot be read holds up what is below it, and nothing else.
+        // Freeing what was deleted copies nothing. A node that cannot be read keeps what is below it from
+        // being freed, and nothing else.
         while self.shared.store_io().free_step().unwrap_or(false) {}
         let cleaned = self.shared.store_io().clean()?;
         self.checkpoint_twice()?;
         Ok(cleaned || self.shared.store().space().free > before)
     }
 
-    /// Does `work` in the caller's thread; where segments are short, it wins some and does it again.
+    /// Does `work` in the caller's thread. If segments are short, gains some and does it again.
     pub(crate) fn with_space<T>(
         &self,
         mut work: impl FnMut() -> Result<T, CacheError>,
@@ -381,8 +390,7 @@ impl Checkpointer {
         work()
     }
 
-    /// An operation was told to wait because the store is full, or pages are not written back because it is: one step towards space, and
-    /// what fits is let in.
+    /// One step towards space, for waiting operations or for pages that found none; then admits what fits.
     fn make_space(&self) -> Result<(), CacheError> {
         let mut turn = self.making_space.lock().expect("no panic while making space");
         let free = || {
@@ -414,7 +422,7 @@ impl Checkpointer {
         let (now, _) = free();
         let mut completions = Completions::default();
         let mut state = self.shared.state();
-        // A volume that became expendable during this step goes before the attempt counts as in vain.
+        // A volume that became expendable during this step is deleted before the attempt counts as in vain.
         let over = match outcome {
             Ok(Progress::Worked) => false,
             Ok(Progress::Idle) => self.expendable().len() <= expendable,
@@ -422,7 +430,8 @@ impl Checkpointer {
         };
         let is_more = now.is_more_than(&attempt.before);
         if over {
-            // What came from the file system below may be used up already, and there may be more; unless it was given back.
+            // Space from the host file system may be used up already, and there may be more; unless segments
+            // were trimmed.
             state.admission.attempt_ended(!is_more && now.total <= attempt.before.total);
         }
         if is_more {
@@ -450,16 +459,17 @@ impl Checkpointer {
         outcome.map(drop)
     }
 
-    /// Deletes the oldest volume that is expendable. A crash that undoes this gives it back, which does no harm.
+    /// Deletes the oldest expendable volume. If a crash undoes that, the volume is back, which does no harm.
     fn give_up_volume(&self) -> bool {
-        // What the last one held comes first.
+        // First the blocks of the last deleted one are freed.
         let next = if self.freeing_due() { None } else { self.expendable().first().copied() };
         let Some(volume) = next else { return false };
         let deleted = self.shared.store_io().delete_volume(volume, self.shared.buffer().durable());
         if deleted.is_ok() {
             self.shared.state().counters.volumes_given_up += 1;
         }
-        // Somebody may have been faster. After another error cleaning may give what the deletion takes.
+        // Another thread may have deleted it. After another error, cleaning may make the space that the
+        // deletion needs.
         let is_gone = matches!(deleted, Ok(()) | Err(StoreError::NoSuchVolume { .. }));
         if is_gone {
             self.expendable().retain(|&one| one != volume);
@@ -471,17 +481,17 @@ impl Checkpointer {
         self.expendable.lock().expect("no panic while holding a list")
     }
 
-    /// This volume goes before an operation is told that the store is full, too.
+    /// Adds an expendable volume.
     pub(crate) fn may_give_up_too(&self, volume: VolumeId) {
         self.expendable().push(volume);
     }
 
-    /// These volumes, and no others, go before an operation is told that the store is full.
+    /// Replaces the expendable volumes.
     pub(crate) fn may_give_up(&self, volumes: Vec<VolumeId>) {
         *self.expendable() = volumes;
     }
 
-    /// Once in a while: what could not be read may be by now.
+    /// Once in a while: segments that could not be read may be readable now.
     fn try_stuck_segments_again(&self) {
         let now = self.shared.now();
         let mut pauses = self.pauses();
@@ -492,7 +502,7 @@ impl Checkpointer {
         }
     }
 
-    /// One step; `Idle` where there is nothing left to do.
+    /// One step. `Idle` if nothing is left to do.
     fn make_some_space(&self, attempt: &mut MakingSpace) -> Result<Progress, CacheError> {
         let reserved = self.shared.store().space().reserved;
         let is_more = attempt.allocated_at.is_none_or(|before| reserved > before);
@@ -503,7 +513,8 @@ impl Checkpointer {
         if self.give_up_volume() {
             return Ok(Progress::Worked);
         }
-        // A node that cannot be read holds up what is below it, and not what cleaning gives.
+        // A node that cannot be read keeps what is below it from being freed, but does not keep cleaning from
+        // making space.
         if self.freeing_due() && self.free_some().is_ok() {
             return Ok(Progress::Worked);
         }
@@ -513,7 +524,7 @@ impl Checkpointer {
             }
             match self.write_back.everything(Why::Space, &mut attempt.scan) {
                 Ok(Progress::Worked) => return Ok(Progress::Worked),
-                // What found no space may find it after cleaning.
+                // Pages that found no space may find some after cleaning.
                 Ok(Progress::Idle) => attempt.is_stored = true,
                 Err(error) if error.is_full() => attempt.is_stored = true,
                 Err(error) => return Err(error),
@@ -522,7 +533,8 @@ impl Checkpointer {
             return Ok(Progress::Worked);
         }
         if !attempt.is_folded {
-            // Deltas take space that their pages, once whole, do not. Where there is none for that, cleaning may give some.
+            // Deltas take space that their pages, once merged, do not. If there is no space for merging,
+            // cleaning may make some.
             attempt.is_folded = !self.shared.store_io().fold_step().unwrap_or(false);
             return Ok(Progress::Worked);
         }
@@ -533,7 +545,7 @@ impl Checkpointer {
         match self.shared.store_io().clean_step()? {
             Cleaning::Working => {}
             Cleaning::Idle => attempt.rounds = ROUNDS_MAX,
-            // The first one may have begun before what can be won now was dead.
+            // The first round may have begun before the blocks died that can be gained now.
             Cleaning::Emptied(0) if attempt.rounds > 0 => attempt.rounds = ROUNDS_MAX,
             Cleaning::Emptied(_) => {
                 (attempt.rounds, attempt.asked, attempt.is_folded) = (attempt.rounds + 1, None, false);

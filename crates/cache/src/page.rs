@@ -1,15 +1,38 @@
-//! One page's life. The states of the design, and how they are held here:
+//! One page in memory, and its life.
 //!
-//! | state        | `body`                     | `dirt` | `writing` | `fetch`  |
-//! | ------------ | -------------------------- | ------ | --------- | -------- |
-//! | absent       | no entry                   |        |           |          |
-//! | partial      | `Patch`                    | yes    | no        | no       |
-//! | fetching     | `Patch`, empty if unwritten| maybe  | maybe     | yes      |
-//! | clean        | `Whole`                    | no     | no        | no       |
-//! | dirty        | `Whole`                    | yes    | no        | no       |
-//! | writing back | either                     | maybe  | yes       | maybe    |
+//! A page is *dirty* if it has changes that the store lacks. It is *whole* if all its bytes are in memory,
+//! else *partial*: then memory has a delta, only the bytes that were written. Its *base* is what the store
+//! has of it.
 //!
-//! A patch that is being written back, or was and is waited for, stays in memory with what is written to it meanwhile.
+//! | state        | `body`                     | `dirty` | `writing` | `fetch` |
+//! | ------------ | -------------------------- | ------- | --------- | ------- |
+//! | absent       | no entry                   |         |           |         |
+//! | partial      | `Patch`                    | yes     | no        | no      |
+//! | fetching     | `Patch`, empty if unwritten| maybe   | maybe     | yes     |
+//! | clean        | `Whole`                    | no      | no        | no      |
+//! | dirty        | `Whole`                    | yes     | no        | no      |
+//! | writing back | either                     | maybe   | yes       | maybe   |
+//!
+//! ```text
+//!          write of a part           write of the rest, or fetched              fetched
+//!  absent ─────────────────► partial ─────────────────────────────► dirty   clean ◄──── fetching ◄── absent
+//!                               │                                   │   ▲     │  ▲
+//!                               └──────────► writing back ◄─────────┘   └─────┘  │
+//!                                                 │                      write   │
+//!                                                 ├─ stored: clean if whole, else removed
+//!                                                 └─ failed: partial or dirty again
+//! ```
+//!
+//! | transition | made by | method |
+//! | --- | --- | --- |
+//! | to partial or dirty | a client's write, or recovery | [`write`](PageEntry::write), [`mark_dirty`](PageEntry::mark_dirty) |
+//! | to fetching | a read that waits, read-ahead, prefetch | [`begin_fetch`](PageEntry::begin_fetch) |
+//! | fetched | a fetch worker; a write of the whole page ends the fetch | [`become_whole`](PageEntry::become_whole) |
+//! | to writing back, and from there | the thread with the write-back lock | [`begin_write_back`](PageEntry::begin_write_back), [`end_write_back`](PageEntry::end_write_back), [`abandon_write_back`](PageEntry::abandon_write_back) |
+//! | to absent | eviction, of clean pages; a punch, of all | `PageTable::evict`, [`discard`](PageEntry::discard) |
+//!
+//! A delta stays in memory while it is written back, with what is written meanwhile; and afterwards if a read
+//! waits for the page.
 
 use crate::delta::Delta;
 use crate::planted_bug::{PlantedBug, is_planted};
@@ -20,36 +43,37 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Memory that a page takes beside its bytes: half of it the entry, half its places in the table and in two indexes.
+/// Memory that a page takes beside its bytes: half of it the entry, half its places in the table and in two
+/// indexes.
 pub(crate) const ENTRY_BYTES: usize = 256;
 
-/// One fetch, by number: a fetch whose number is no longer in the entry delivers nothing.
+/// Number of a fetch. A fetch delivers nothing if the entry no longer has its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FetchNo(pub(crate) u64);
 
-/// A page in memory. Owned by `Pages`, changed under the state's lock only. After a crash: what of `dirt` and
-/// `writing` was durable in the buffer is rebuilt from there.
+/// A page in memory. Owned by `PageTable`, changed under the state's lock only. After a crash: the changes
+/// that were durable in the buffer are rebuilt from there.
 #[derive(Debug)]
 pub(crate) struct Entry {
     body: Body,
-    /// Changes that no write-back has taken yet.
+    /// Changes that no write-back has taken.
     dirt: Option<Dirt>,
-    /// What is under way with it. Boxed: few pages are on their way at a time.
+    /// Boxed: few pages are being written, fetched or waited for at a time.
     on_its_way: Option<Box<OnItsWay>>,
-    /// Stands in the queue of dirty pages since this was its newest change; 0: it does not.
+    /// The page's newest change when it was put into the queue of dirty pages. 0: it is not in the queue.
     queued: Lsn,
-    /// Used since the last sweep.
+    /// Used since the eviction queue came by.
     used: bool,
 }
 
 const _: () = assert!(size_of::<Entry>() <= 128);
 
-/// What is under way with a page.
+/// Write-back, fetch and waiters of a page.
 #[derive(Debug, Default)]
 struct OnItsWay {
     /// Changes that a write-back is writing.
     writing: Option<Dirt>,
-    /// The fetch that is under way or queued.
+    /// The fetch that is queued or in progress.
     fetch: Option<FetchNo>,
     /// Reads that wait for this page.
     waiters: Vec<u64>,
@@ -63,30 +87,31 @@ impl OnItsWay {
 
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// Only what was written: the base is not in memory.
+    /// Only the bytes that were written: the base is not in memory.
     Patch(Delta),
     /// All bytes. Shared with a write-back while it runs.
     Whole(SharedPage),
 }
 
-/// Changes that are newer than the store.
+/// Changes that the store lacks.
 #[derive(Debug, Clone)]
 pub(crate) struct Dirt {
-    /// The LSN of the newest one.
+    /// The newest change.
     pub(crate) newest: Lsn,
-    /// The oldest commit group that holds one of them.
+    /// The oldest commit group that has one of the changes.
     pub(crate) group: GroupNo,
-    /// The group that holds the newest one: how lately the page was written.
+    /// The group of the newest change: how lately the page was written.
     pub(crate) latest: GroupNo,
-    /// Which bytes; only kept for a whole page, a patch knows its own.
+    /// Which bytes changed. Only kept for a whole page: a delta has its own ranges.
     pub(crate) ranges: Ranges,
-    /// When the first one was made, in nanoseconds of the clock.
+    /// When the first change was made, in nanoseconds of the clock.
     since: u64,
-    /// Whether the store counts space for the page: until what cannot be written back has been rescued.
+    /// The store counts space for the page. Ends early if a rescue has saved the page.
     pub(crate) reserved: bool,
-    /// Found in the buffer, and the store was not asked yet whether all of it is stored.
+    /// Recovered from the buffer, and the store was not asked yet whether it has all of the changes.
     pub(crate) recovered: bool,
-    /// All bytes bypassed the buffer last, and the buffer does not have them: what it has of the page is older.
+    /// The page bypassed the buffer last: the buffer lacks its bytes, and what the buffer has of the page is
+    /// older.
     unlogged: bool,
 }
 
@@ -106,21 +131,19 @@ impl Dirt {
         }
     }
 
-    /// When the first one was made.
+    /// When the first change was made.
     pub(crate) fn since(&self) -> Duration {
         Duration::from_nanos(self.since)
     }
 }
 
-/// Which positions of a page in memory are newer than the store: a delta whose bytes lie in the page itself.
+/// Which positions of a page in memory are newer than the store: a delta whose bytes are in the page itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Ranges {
-    /// None.
     #[default]
     None,
-    /// One.
     One((u16, u16)),
-    /// Several, sorted, apart from each other. Boxed: few pages have that many.
+    /// Sorted, with gaps between them. Boxed: few pages have that many.
     Several(Box<Several>),
 }
 
@@ -134,7 +157,7 @@ impl Ranges {
         ranges
     }
 
-    /// Adds `range`, merging with what it touches.
+    /// Adds `range`, merged with the ranges that it touches.
     pub(crate) fn insert(&mut self, range: Range<usize>) {
         if range.is_empty() {
             return;
@@ -144,7 +167,7 @@ impl Ranges {
         let first = all.partition_point(|&(_, old_end)| old_end < start);
         let after = all.partition_point(|&(old_start, _)| old_start <= end);
         if after == first + 1 && all[first].0 <= start && end <= all[first].1 {
-            // Written again, as most are that are written often.
+            // Written again, the most frequent case.
             return;
         }
         if first < after {
@@ -185,11 +208,11 @@ impl Ranges {
     }
 }
 
-/// What was taken of a page that becomes a hole.
+/// What a page had that becomes a hole.
 pub(crate) struct Discarded {
-    /// The store counts space for it that nobody needs any more. What a write-back under way has is its own until it ends.
+    /// A reservation in the store to be released. A write-back in progress keeps its own until it ends.
     pub(crate) was_reserved: bool,
-    /// Reads that waited for it.
+    /// Reads that waited for the page.
     pub(crate) waiters: Vec<u64>,
 }
 
@@ -198,7 +221,7 @@ impl Entry {
         Entry { body, dirt: None, on_its_way: None, queued: Lsn(0), used: true }
     }
 
-    /// One without any bytes yet that counts as queued since a change.
+    /// An entry without bytes that counts as queued since `change`.
     pub(crate) fn queued_since(change: Lsn) -> Entry {
         Entry { queued: change, ..Entry::new(Body::Patch(Delta::default())) }
     }
@@ -212,7 +235,7 @@ impl Entry {
         matches!(self.body, Body::Whole(_))
     }
 
-    /// What was written to it, where its base is not in memory.
+    /// The delta of a page whose base is not in memory.
     pub(crate) fn patch(&self) -> Option<&Delta> {
         match &self.body {
             Body::Patch(delta) => Some(delta),
@@ -220,12 +243,12 @@ impl Entry {
         }
     }
 
-    /// Changes that no write-back has taken yet.
+    /// Changes that no write-back has taken.
     pub(crate) fn dirt(&self) -> Option<&Dirt> {
         self.dirt.as_ref()
     }
 
-    /// The same; they are stored, or count no more.
+    /// Takes these changes: they are stored, or do not count any more.
     pub(crate) fn take_dirt(&mut self) -> Option<Dirt> {
         self.dirt.take()
     }
@@ -248,24 +271,24 @@ impl Entry {
         self.dirt().or(self.writing()).map(|dirt| dirt.newest)
     }
 
-    /// Whether the buffer lacks the bytes of changes that are not stored.
+    /// Whether the buffer lacks bytes of changes that are not stored.
     pub(crate) fn is_unlogged(&self) -> bool {
         [self.dirt(), self.writing()].into_iter().flatten().any(|dirt| dirt.unlogged)
     }
 
-    /// All bytes that it has now bypassed the buffer.
+    /// Notes that the page's current bytes bypassed the buffer.
     pub(crate) fn was_bypassed(&mut self) {
         self.dirt.iter_mut().for_each(|dirt| dirt.unlogged = true);
     }
 
-    /// The buffer has all bytes that it has now.
+    /// Notes that the buffer has the page's current bytes.
     pub(crate) fn was_logged(&mut self) {
         self.dirt.iter_mut().for_each(|dirt| dirt.unlogged = false);
         let writing = self.on_its_way.iter_mut().flat_map(|one| &mut one.writing);
         writing.for_each(|dirt| dirt.unlogged = false);
     }
 
-    /// Changes what is under way with it.
+    /// Changes the write-back, the fetch or the waiters.
     fn change_on_its_way<T>(&mut self, with: impl FnOnce(&mut OnItsWay) -> T) -> T {
         let result = with(self.on_its_way.get_or_insert_default());
         if self.on_its_way.as_ref().is_some_and(|one| one.is_nothing()) {
@@ -279,22 +302,22 @@ impl Entry {
         self.change_on_its_way(|one| one.writing.take())
     }
 
-    /// When the oldest change that is not stored was made, about.
+    /// When the oldest change that is not stored was made, approximately.
     pub(crate) fn since(&self) -> Option<Duration> {
         self.writing().or(self.dirt()).map(Dirt::since)
     }
 
-    /// How often the store counts space for it: for changes that a write-back is writing, and for later ones.
+    /// Number of the store's reservations: for changes being written, and for later ones.
     pub(crate) fn reservations(&self) -> u32 {
         [self.dirt(), self.writing()].into_iter().flatten().filter(|dirt| dirt.reserved).count() as u32
     }
 
-    /// Nothing is reserved for it any more; whether it was.
+    /// Ends the reservation. Returns whether there was one.
     pub(crate) fn take_reservation(&mut self) -> bool {
         self.dirt.as_mut().is_some_and(|dirt| std::mem::take(&mut dirt.reserved))
     }
 
-    /// All its changes that no write-back has taken are in a newer group, too.
+    /// Notes that all changes that no write-back has taken are in a newer group, too.
     pub(crate) fn was_relogged(&mut self, group: GroupNo) {
         if let Some(dirt) = &mut self.dirt {
             dirt.group = dirt.group.max(group);
@@ -305,21 +328,21 @@ impl Entry {
         self.on_its_way.as_ref()?.fetch
     }
 
-    /// A fetch is queued or under way; false if one was already.
+    /// Begins a fetch. `false` if one is queued or in progress already.
     pub(crate) fn begin_fetch(&mut self, number: FetchNo) -> bool {
         let is_first = self.fetch().is_none();
         self.change_on_its_way(|one| one.fetch.get_or_insert(number).0);
         is_first
     }
 
-    /// The fetch brought nothing, or what it brings does not matter any more.
+    /// Ends the fetch: it failed, or what it brings is not needed any more.
     pub(crate) fn end_fetch(&mut self) {
         if self.on_its_way.is_some() {
             self.change_on_its_way(|one| one.fetch = None);
         }
     }
 
-    /// A read waits for it.
+    /// Lets a read wait for the page.
     pub(crate) fn add_waiter(&mut self, read: u64) {
         self.change_on_its_way(|one| {
             if !one.waiters.contains(&read) {
@@ -328,7 +351,7 @@ impl Entry {
         });
     }
 
-    /// The reads that wait for it; they must look again.
+    /// Takes the reads that wait for the page. They must be retried.
     pub(crate) fn take_waiters(&mut self) -> Vec<u64> {
         match self.on_its_way {
             None => Vec::new(),
@@ -344,17 +367,17 @@ impl Entry {
         self.used = true;
     }
 
-    /// Whether it was used since this was last asked.
+    /// Whether it was used since the last call.
     pub(crate) fn take_used(&mut self) -> bool {
         std::mem::take(&mut self.used)
     }
 
-    /// Whether it stands in the queue of dirty pages.
+    /// Whether it is in the queue of dirty pages.
     pub(crate) fn is_queued(&self) -> bool {
         self.queued != Lsn(0)
     }
 
-    /// It stands in the queue from now on, if it is dirty: since its newest change.
+    /// Notes that it is queued since its newest change, if it is dirty. Returns that change.
     pub(crate) fn queue(&mut self) -> Option<Lsn> {
         let newest = self.dirt.as_ref().map(|dirt| dirt.newest);
         self.queued = newest.unwrap_or_default();
@@ -365,14 +388,14 @@ impl Entry {
         Some(self.queued) != self.dirt.as_ref().map(|dirt| dirt.newest)
     }
 
-    /// It becomes a hole: nothing of it counts any more.
+    /// Drops all changes: the page becomes a hole.
     pub(crate) fn discard(&mut self) -> Discarded {
         self.take_writing();
         let was_reserved = self.dirt.take().is_some_and(|dirt| dirt.reserved);
         Discarded { was_reserved, waiters: self.take_waiters() }
     }
 
-    /// Bytes of memory, about.
+    /// Bytes of memory, approximately.
     pub(crate) fn memory_bytes(&self) -> usize {
         ENTRY_BYTES
             + match &self.body {
@@ -381,17 +404,17 @@ impl Entry {
             }
     }
 
-    /// True if it is more than the store's bytes: changed, being written back, or waited for.
+    /// Whether it is more than a copy of the store's bytes: changed, being written back, or waited for.
     pub(crate) fn is_busy(&self) -> bool {
         self.dirt.is_some() || self.writing().is_some() || self.has_waiters()
     }
 
-    /// The oldest group that this page still needs.
+    /// The oldest group that the page needs.
     pub(crate) fn group(&self) -> Option<GroupNo> {
         self.writing().into_iter().chain(&self.dirt).map(|dirt| dirt.group).min()
     }
 
-    /// Changes bytes in memory.
+    /// Writes bytes in memory.
     pub(crate) fn write(&mut self, start: usize, bytes: &[u8]) {
         if bytes.len() == BLOCK_BYTES {
             return self.replace(bytes);
@@ -403,7 +426,7 @@ impl Entry {
         self.complete();
     }
 
-    /// Changes all bytes: whatever was known of the page, or is being fetched, no longer matters.
+    /// Writes all bytes: its delta, and a fetch, do not matter any more.
     fn replace(&mut self, bytes: &[u8]) {
         let own = match &mut self.body {
             Body::Whole(page) => Arc::get_mut(page),
@@ -420,7 +443,7 @@ impl Entry {
         self.end_fetch();
     }
 
-    /// Changes bytes to zeros in memory.
+    /// Writes zeros in memory.
     pub(crate) fn zero(&mut self, start: usize, len: usize) {
         match &mut self.body {
             Body::Whole(page) => Arc::make_mut(page).0[start..start + len].fill(0),
@@ -429,7 +452,7 @@ impl Entry {
         self.complete();
     }
 
-    /// A patch that covers its page is a page: it will never be fetched.
+    /// A delta that covers the page becomes a whole page: it needs no fetch.
     fn complete(&mut self) {
         let Body::Patch(delta) = &self.body else { return };
         if delta.covers(0..BLOCK_BYTES) {
@@ -437,7 +460,7 @@ impl Entry {
         }
     }
 
-    /// Lays the delta, if there is one, over the page's base.
+    /// Merges the delta, if there is one, into the page's base.
     pub(crate) fn become_whole(&mut self, mut base: Box<Page>) {
         let Body::Patch(delta) = &self.body else { return };
         delta.apply(&mut base);
@@ -448,7 +471,8 @@ impl Entry {
         self.end_fetch();
     }
 
-    /// Notes that `range` changed with `newest`, as part of group `latest`; `first` makes the dirt of a clean page.
+    /// Notes that `newest`, in group `newest_group`, changed `range`. `first` makes the dirty state of a
+    /// clean page.
     pub(crate) fn note(
         &mut self,
         range: Range<usize>,
@@ -465,7 +489,7 @@ impl Entry {
         }
     }
 
-    /// True if a read of `range` needs nothing from the store.
+    /// Whether a read of `range` needs nothing from the store.
     pub(crate) fn covers(&self, range: Range<usize>) -> bool {
         match &self.body {
             Body::Whole(_) => true,
@@ -473,7 +497,7 @@ impl Entry {
         }
     }
 
-    /// Copies the bytes from `start` on, which are covered.
+    /// Copies bytes from `start` on, which [`covers`](PageEntry::covers) found in memory.
     pub(crate) fn read(&self, start: usize, into: &mut [u8]) {
         match &self.body {
             Body::Whole(page) => into.copy_from_slice(&page.0[start..start + into.len()]),
@@ -481,21 +505,23 @@ impl Entry {
         }
     }
 
-    /// Takes the changes for a write-back; later ones start anew. `None` if it is not dirty, or is being written back.
+    /// Takes the changes for a write-back; later ones start anew. `None` if the page is clean or being
+    /// written back.
     pub(crate) fn begin_writing(&mut self) -> Option<&Dirt> {
         if self.writing().is_some() {
             return None;
         }
         let mut dirt = self.dirt.take()?;
         if let Body::Patch(delta) = &self.body {
-            // Should the page be fetched meanwhile, and the write-back fail, nothing else would tell.
+            // If the page is fetched meanwhile, and the write-back fails, only this tells which bytes
+            // changed.
             dirt.ranges = Ranges::of(delta);
         }
         self.change_on_its_way(|one| one.writing = Some(dirt));
         self.writing()
     }
 
-    /// Nobody needs it: it has no more than the store has, and not all of that.
+    /// Whether memory has only a part of what the store has, and nothing else.
     pub(crate) fn is_needless(&self) -> bool {
         !self.is_whole() && !self.is_busy() && self.fetch().is_none()
     }
@@ -505,8 +531,8 @@ impl Entry {
         self.take_writing();
     }
 
-    /// After a write-back that failed: its changes are dirt again. Returns how many of the store's reservations are one
-    /// too many: the page needs only one.
+    /// After a write-back that failed: its changes are dirty again. Returns how many of the store's
+    /// reservations are to be released, since the page needs only one.
     pub(crate) fn abandon_writing(&mut self) -> u64 {
         let Some(old) = self.take_writing() else { return 0 };
         let Some(dirt) = &mut self.dirt else {

@@ -1,8 +1,8 @@
-//! The page table: pages and deltas in memory, by object, the indexes and sums that are kept of them, and the cuts, clones and moves
-//! that have not been written back.
+//! The page table: pages and deltas in memory, by object, with indexes and sums; and the punches and range
+//! operations that are not stored.
 //!
-//! Pages that become holes are out of the table at once; the store hears of it later, and their memory is given back a bounded piece at
-//! a time, since a file of a gigabyte has a quarter of a million of them.
+//! Punched pages leave the table at once. The store hears of the punch later, and their memory is freed in
+//! bounded pieces: a file of a gigabyte has a quarter of a million pages.
 
 use crate::bypass_recovery::Lost;
 use crate::bypassed_pages::BypassedPages;
@@ -18,82 +18,83 @@ use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
 use store::Known;
 
-/// Pages looked at per eviction: more than an operation usually adds, so that memory goes down, and few enough to be
-/// done under the lock.
+/// Pages looked at per eviction: more than an operation usually adds, so that memory shrinks, and few enough
+/// for one hold of the lock.
 const EVICT_LOOKS: usize = 512;
 
-/// Pages of which the store is asked at once: their map nodes are read together.
+/// Pages about which the store is asked at once: their map nodes are read together.
 pub(crate) const LOOK_PAGES: usize = 4096;
 
-/// Where a page is.
+/// Identifies a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) object: ObjectId,
     pub(crate) page: PageNo,
 }
 
-/// Pages of an object that became holes and that the store may still hold. A page that is fetched with a page LSN below
-/// `lsn` is zeros.
+/// Pages of an object that became holes and that the store may still have. A fetched page with a page LSN
+/// below `lsn` is zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PendingCut {
     pub(crate) from: PageNo,
     pub(crate) to: PageNo,
     pub(crate) lsn: Lsn,
-    /// The oldest group that must stay until the cut is stored: its own, or that of a change that it took out of
-    /// memory. Were the cut lost with a commit that fails, that change would be the newest again.
+    /// The oldest group that the buffer must keep until the punch is stored: its own, or that of a change
+    /// that it removed from memory. If a commit that fails lost the punch, that change would be the newest
+    /// again.
     pub(crate) group: GroupNo,
     pub(crate) whole_object: bool,
     pub(crate) since: Duration,
-    /// It was found in the buffer as one that was logged again: the store may have it, and what a later clone brought.
+    /// Recovery found it relogged: the store may have it, and also what a later clone brought.
     pub(crate) logged_again: bool,
 }
 
-/// The page table and what is kept of it. Under the cache's lock; after a crash rebuilt from the buffer's records.
+/// The page table and its indexes. Under the cache's lock; after a crash rebuilt from the buffer's records.
 #[derive(Default)]
 pub(crate) struct Pages {
     table: Table,
     /// Pages that need the buffer, by the oldest group that they need.
     by_group: BTreeSet<(GroupNo, Key)>,
-    /// Dirty pages, about in the order of their last writes; entries may be stale.
+    /// Dirty pages, roughly in the order of their last writes. Entries may be stale.
     by_write: VecDeque<Key>,
-    /// Whole pages in the order of a clock's hand; entries may be stale.
+    /// Whole pages, in the order of the CLOCK algorithm. Entries may be stale.
     sweep: VecDeque<Key>,
-    /// Pages that were cut, dirty ones and those waited for made neither. Nothing finds them; they take memory until they are
-    /// cleared.
+    /// Punched pages whose memory is not freed yet. They are neither dirty nor waited for, and no look-up
+    /// finds them.
     discarded: VecDeque<OfObject>,
-    /// Oldest first within each object.
+    /// The oldest first within each object.
     cuts: BTreeMap<ObjectId, Vec<PendingCut>>,
-    /// How many there are in all.
+    /// Number of punches of all objects.
     cuts_pending: usize,
-    /// Clones and moves.
+    /// Clones and moves that are not stored.
     transfers: Transfers,
-    /// From which page on the store must be asked whether pages that were found in the buffer are stored; `None` once it was
+    /// The first recovered page about which the store was not asked whether it has it. `None` once it was
     /// asked about all.
     recovery_cursor: Option<Key>,
     memory: Memory,
     reserved: Reserved,
-    /// Pages of which the buffer does not have the bytes.
+    /// Bypassed pages: the buffer lacks their bytes.
     unlogged: BypassedPages,
-    /// Objects that a crash has made shorter than they say, until that is logged.
+    /// Objects that a crash made shorter than their sizes say, until the new size is logged.
     lost: BTreeMap<ObjectId, Lost>,
     fetches: u64,
 }
 
-/// What pages take of memory, in bytes, about.
+/// Memory of pages, in bytes, approximately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// All of them.
+    /// All pages.
     pub(crate) all: u64,
-    /// Those that are newer than the store.
+    /// Dirty pages.
     pub(crate) dirty: u64,
-    /// Of these, those of which not all bytes are known.
+    /// Dirty pages of which not all bytes are in memory.
     pub(crate) deltas: u64,
-    /// How many those are.
+    /// Number of those.
     pub(crate) delta_count: u64,
 }
 
 impl Memory {
-    /// What one page takes.
+    /// The memory of one page.
     pub(crate) fn of(entry: &Entry) -> Memory {
         let all = entry.memory_bytes() as u64;
         let is_dirty = entry.group().is_some();
@@ -106,7 +107,7 @@ impl Memory {
         }
     }
 
-    /// One of the pages takes something else now.
+    /// Replaces the share of one page.
     pub(crate) fn replace(&mut self, before: &Memory, after: &Memory) {
         self.all = self.all + after.all - before.all;
         self.dirty = self.dirty + after.dirty - before.dirty;
@@ -115,31 +116,31 @@ impl Memory {
     }
 }
 
-/// What the table keeps of pages beside the pages, for many of them at once.
+/// The table's index entries for many pages at once.
 #[derive(Default)]
 pub(crate) struct Index {
-    /// All of them, in the order in which the log first names them, with the groups that do.
+    /// All pages in the order in which the log first names them, with the group of that record.
     pub(crate) named: Vec<(GroupNo, Key)>,
-    /// Those of which all bytes are known.
+    /// Pages of which all bytes are in memory.
     pub(crate) whole: Vec<Key>,
-    /// What they take.
+    /// Their memory.
     pub(crate) memory: Memory,
 }
 
-/// One change of a page's bytes, as the log has it.
+/// A change of one page's bytes, as the log has it.
 pub(crate) struct PageChange<'a> {
     pub(crate) key: Key,
     pub(crate) range: Range<usize>,
-    /// `None`: they become zeros.
+    /// `None`: zeros.
     pub(crate) bytes: Option<&'a [u8]>,
     pub(crate) newest: Lsn,
     pub(crate) group: GroupNo,
-    /// The whole page changes, and the log does not have the bytes.
+    /// The whole page changes, and its bytes bypass the buffer.
     pub(crate) is_bypassing: bool,
 }
 
 impl PageChange<'_> {
-    /// Makes it. `first` makes the dirt of a clean page.
+    /// Makes the change. `first` makes the dirty state of a clean page.
     pub(crate) fn make(self, entry: &mut Entry, first: impl FnOnce() -> Dirt) {
         match self.bytes {
             Some(bytes) => entry.write(self.range.start, bytes),
@@ -153,22 +154,22 @@ impl PageChange<'_> {
     }
 }
 
-/// What pages had that were taken out of memory.
+/// What pages had that were removed from the table.
 #[derive(Debug, Default)]
 struct Taken {
     /// The oldest group that they needed.
     oldest: Option<GroupNo>,
-    /// The store's reservations that they held.
+    /// Their reservations in the store, in pages.
     reservations: u64,
     /// Reads that waited for them.
     waiters: Vec<u64>,
 }
 
-/// What a change met.
+/// What a change of a page found.
 pub(crate) struct Changed {
     /// Not all bytes of the page were in memory.
     pub(crate) was_absent: bool,
-    /// Reads that waited for the page and need not any more: nothing else would tell them.
+    /// Reads that waited for a fetch which is not needed any more. The caller tells them; nothing else would.
     pub(crate) waiters: Vec<u64>,
 }
 
@@ -177,29 +178,29 @@ impl Pages {
         self.table.get(key)
     }
 
-    /// A page of which the bytes of `range` are in memory, for a read of them.
+    /// A page for a read of `range`, if those bytes are in memory.
     pub(crate) fn read(&mut self, key: &Key, range: Range<usize>) -> Option<&Entry> {
         let entry = self.table.get_mut(key).filter(|entry| entry.covers(range))?;
         entry.mark_used();
         Some(entry)
     }
 
-    /// How many there are.
+    /// Number of pages.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// What the store may know of those for which it counts space.
+    /// The estimate for the pages for which the store counts space.
     pub(crate) fn known_to_store(&self) -> Known {
         self.reserved.known()
     }
 
-    /// What they take of it.
+    /// The memory of all pages.
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Pages of one object, in their order.
+    /// Pages of an object, in order.
     pub(crate) fn range(
         &self,
         object: ObjectId,
@@ -213,14 +214,14 @@ impl Pages {
         self.table.iter()
     }
 
-    /// Makes a change of one page. `first` makes its dirt if it is clean.
+    /// Changes one page. `first` makes its dirty state if it is clean.
     pub(crate) fn write(&mut self, change: PageChange<'_>, first: impl FnOnce() -> Dirt) -> Changed {
         let key = change.key;
         if let Some(entry) = self.table.get_mut(&key)
             && entry.is_whole_and_dirty()
             && entry.is_unlogged() == change.is_bypassing
         {
-            // Neither its memory nor the group that it needs changes, nor whether the buffer has it.
+            // Neither its memory, nor its oldest group, nor whether the buffer has its bytes changes.
             change.make(entry, first);
             entry.mark_used();
             return Changed { was_absent: false, waiters: Vec::new() };
@@ -234,7 +235,7 @@ impl Pages {
         })
     }
 
-    /// Changes an entry, making it if it is absent, and keeps indexes and sums right.
+    /// Changes an entry, made if it is absent, and keeps indexes and sums right.
     pub(crate) fn change<T>(&mut self, key: Key, with: impl FnOnce(&mut Entry) -> T) -> T {
         let new = || Entry::new(Body::Patch(Default::default()));
         let (entry, was_there) = self.table.get_or_insert_with(key, new);
@@ -249,12 +250,13 @@ impl Pages {
         result
     }
 
-    /// Takes in dirty pages that it has not, in the order of their keys. They count as queued in the order of their first changes.
+    /// Inserts dirty pages that the table lacks, sorted by key. They are queued in the order of their first
+    /// changes.
     pub(crate) fn adopt(&mut self, pages: impl Iterator<Item = (Key, Box<Entry>)>, index: Index) {
         let Index { mut named, whole, memory } = index;
         if self.table.is_empty() {
-            // An empty table and its indexes are built at once. The groups are in order, and few pages are one group's: this
-            // sorts faster than all of them together.
+            // An empty table and its indexes are built at once. `named` is sorted by group, and a group has
+            // few pages: sorting within groups is faster than sorting all.
             self.by_write.extend(named.iter().map(|&(_, key)| key));
             named.chunk_by_mut(|one, next| one.0 == next.0).for_each(|group| group.sort_unstable());
             self.by_group = named.into_iter().collect();
@@ -273,7 +275,7 @@ impl Pages {
         }
     }
 
-    /// Drops an entry; its waiters are the caller's business.
+    /// Removes an entry. The caller tells its waiters.
     pub(crate) fn remove(&mut self, key: Key) -> Option<Entry> {
         let entry = *self.table.remove(&key)?;
         self.account(key, Account::of(&entry), Account::default());
@@ -302,7 +304,7 @@ impl Pages {
         }
     }
 
-    /// Pages that were cut and came back stand in the sweep twice; it is made anew before that adds up.
+    /// Pages that were punched and came back are in the queue twice. Rebuilds it before that adds up.
     fn trim_sweep(&mut self) {
         if self.sweep.len() > 2 * self.table.len() + 64 {
             let whole = self.table.iter().filter(|(_, entry)| entry.is_whole());
@@ -310,7 +312,7 @@ impl Pages {
         }
     }
 
-    /// Pages that went and came back stand in the queue twice; it is made anew before that adds up.
+    /// Rebuilds the queue: pages that were removed and came back are in it twice.
     fn requeue(&mut self) {
         let dirty = self.table.iter_mut().filter_map(|(key, entry)| Some((entry.queue()?, key)));
         let mut dirty: Vec<(Lsn, Key)> = dirty.collect();
@@ -318,9 +320,10 @@ impl Pages {
         self.by_write = dirty.into_iter().map(|(_, key)| key).collect();
     }
 
-    /// The dirty page that was written least recently (*DF-LRW*, section 3.3), about: a page that was written again goes
-    /// to the end only when its turn comes, so that a write to a dirty page costs nothing here. What is returned goes to
-    /// the end, too. `looks` is counted down to 0 and bounds the search over several calls.
+    /// The dirty page that was written least recently (*DF-LRW*, section 3.3), roughly. A page that was
+    /// written again moves to the end only when it reaches the front, so that a write to a dirty page costs
+    /// nothing here. The returned page moves to the end, too. `looks` is counted down to 0 and bounds the
+    /// search over several calls.
     pub(crate) fn least_recently_written(&mut self, looks: &mut usize) -> Option<Key> {
         while *looks > 0 {
             *looks -= 1;
@@ -338,12 +341,12 @@ impl Pages {
         None
     }
 
-    /// How many pages may stand in the queue of [`least_recently_written`](Pages::least_recently_written).
+    /// Length of the queue of [`least_recently_written`](PageTable::least_recently_written).
     pub(crate) fn queued(&self) -> usize {
         self.by_write.len()
     }
 
-    /// The oldest group that anything still needs.
+    /// The oldest group that anything needs.
     pub(crate) fn oldest_group(&self) -> Option<GroupNo> {
         let pages = self.by_group.first().map(|&(group, _)| group);
         let cuts = self.cuts.values().flatten().map(|cut| cut.group).min();
@@ -352,85 +355,85 @@ impl Pages {
         pages.into_iter().chain(cuts).chain(transfers).chain(lost).min()
     }
 
-    /// Pages that need the buffer, those that need its oldest groups first.
+    /// Pages that need the buffer, by their oldest groups.
     pub(crate) fn by_group(&self) -> impl Iterator<Item = (GroupNo, Key)> + '_ {
         self.by_group.iter().copied()
     }
 
-    /// The same from one of them on.
+    /// [`by_group`](PageTable::by_group) from one of them on.
     pub(crate) fn by_group_from(&self, from: (GroupNo, Key)) -> impl Iterator<Item = (GroupNo, Key)> + '_ {
         self.by_group.range(from..).copied()
     }
 
-    /// What a start found lost.
+    /// Sets what recovery found lost.
     pub(crate) fn set_lost(&mut self, lost: BTreeMap<ObjectId, Lost>) {
         self.lost = lost;
     }
 
-    /// Objects that a crash has made shorter than they say, and their first pages that are gone.
+    /// Objects that a crash made shorter than their sizes say, and their first lost pages.
     pub(crate) fn lost(&self) -> impl Iterator<Item = (ObjectId, PageNo)> + '_ {
         self.lost.iter().map(|(&object, lost)| (object, lost.from))
     }
 
-    /// Whether the log is needed for that alone.
+    /// Whether lost tails need the log.
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// Objects whose loss the log says in a group before `limit`, and nothing newer settles.
+    /// Lost tails that the log names in a group before `limit`, and that no newer punch resolves.
     pub(crate) fn lost_before(&self, limit: GroupNo) -> impl Iterator<Item = (ObjectId, Lost)> + '_ {
         let stays = move |lost: &Lost| !lost.is_cut && lost.group < limit;
         self.lost.iter().map(|(&object, &lost)| (object, lost)).filter(move |(_, lost)| stays(lost))
     }
 
-    /// What is lost of an object stands in the log again, durably.
+    /// Notes that a lost tail is durable in a newer group.
     pub(crate) fn lost_was_relogged(&mut self, object: ObjectId, group: GroupNo) {
         if let Some(lost) = self.lost.get_mut(&object) {
             lost.group = group;
         }
     }
 
-    /// What another buffer said is lost.
+    /// Adds a lost tail that another buffer recorded.
     pub(crate) fn take_over_lost(&mut self, object: ObjectId, lost: Lost) {
         self.lost.insert(object, lost);
     }
 
-    /// It is durable that an object is shorter, or gone.
+    /// Drops a lost tail: it is durable that the object is shorter, or gone.
     pub(crate) fn forget_lost(&mut self, object: ObjectId) {
         self.lost.remove(&object);
     }
 
-    /// How many pages there are of which the buffer does not have the bytes.
+    /// Number of bypassed pages: the buffer lacks their bytes.
     pub(crate) fn unlogged(&self) -> usize {
         self.unlogged.len()
     }
 
-    /// Whether a page is one of these.
+    /// Whether a page is bypassed.
     pub(crate) fn is_unlogged(&self, key: &Key) -> bool {
         self.unlogged.contains(key)
     }
 
-    /// These, in the order of their keys.
+    /// Bypassed pages in a range of keys.
     pub(crate) fn unlogged_in(&self, keys: impl RangeBounds<Key>) -> impl Iterator<Item = Key> + '_ {
         self.unlogged.range(keys)
     }
 
-    /// The same, with their ages.
+    /// Bypassed pages, with their ages.
     pub(crate) fn bypassed(&self) -> &BypassedPages {
         &self.unlogged
     }
 
-    /// A commit begins: it makes durable whatever took the place of bypassed pages until now.
+    /// Notes that a commit begins: it makes durable what replaced bypassed pages until now.
     pub(crate) fn settled_bypassed_are_committed(&mut self) {
         self.unlogged.settled_are_committed();
     }
 
-    /// These pages were just bypassed, in one write.
+    /// Notes that one write has just bypassed these pages.
     pub(crate) fn note_bypassed_write(&mut self, at: Duration, object: ObjectId, pages: Range<PageNo>) {
         self.unlogged.note_write(at, object, pages);
     }
 
-    /// The buffer has the bytes of a page now; whether it had not before.
+    /// Notes that the buffer has the bytes of a page. Returns whether it lacked them.
     pub(crate) fn page_was_logged(&mut self, key: Key) -> bool {
         let is_new = self.is_unlogged(&key);
         if is_new {
@@ -439,14 +442,14 @@ impl Pages {
         is_new
     }
 
-    /// Dirty pages of one object at most `distance` pages away, `key` among them if it is dirty.
+    /// Dirty pages of an object at most `distance` pages from `key`, with `key` itself.
     pub(crate) fn dirty_around(&self, key: Key, distance: u64) -> impl Iterator<Item = Key> + '_ {
         let (first, last) = (key.page.0.saturating_sub(distance), key.page.0.saturating_add(distance));
         let near = self.table.range(key.object, PageNo(first)..=PageNo(last));
         near.filter(|(_, entry)| entry.is_dirty()).map(|(key, _)| key)
     }
 
-    /// Dirty deltas behind a delta in the same object, among so many pages; none, if it is whole.
+    /// Dirty deltas among the `looks` pages of the object from `key` on. None if `key` itself is whole.
     pub(crate) fn deltas_behind(&self, key: Key, looks: usize) -> impl Iterator<Item = Key> + '_ {
         let is_dirty_delta = |entry: &Entry| entry.is_dirty() && !entry.is_whole();
         let looks = if self.get(&key).is_some_and(is_dirty_delta) { looks } else { 0 };
@@ -454,17 +457,18 @@ impl Pages {
         behind.filter(move |(_, entry)| is_dirty_delta(entry)).map(|(key, _)| key)
     }
 
-    /// Whether anything is newer than the store.
+    /// Whether anything is not stored.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty_pages() > 0 || !self.cuts.is_empty() || !self.transfers.is_empty()
     }
 
-    /// How many pages are newer than the store; those that lie beside a clone or a move count, too.
+    /// Number of pages with changes that are not stored, with the dependencies of range operations.
     pub(crate) fn dirty_pages(&self) -> usize {
         self.by_group.len() + self.transfers.iter().map(|one| one.before().count()).sum::<usize>()
     }
 
-    /// When the oldest change that is not stored was made, about: of the page or cut that needs the oldest group.
+    /// When the oldest change that is not stored was made, roughly: of all pages, that which needs the oldest
+    /// group counts.
     pub(crate) fn oldest_since(&self) -> Option<Duration> {
         let page = self.by_group.first().and_then(|(_, key)| self.table.get(key));
         let page = page.and_then(Entry::since);
@@ -473,7 +477,8 @@ impl Pages {
         page.into_iter().chain(cut).chain(transfer).min()
     }
 
-    /// Drops clean pages that were not used lately while memory is over `bytes_max`: a bounded piece of that work. Returns how many.
+    /// Drops clean pages that were not used lately while memory is over `bytes_max`: a bounded piece of work.
+    /// Returns how many.
     pub(crate) fn evict(&mut self, bytes_max: u64) -> u64 {
         let (mut looks, mut evicted) = (EVICT_LOOKS, 0);
         if self.memory.all > bytes_max {
@@ -496,7 +501,7 @@ impl Pages {
         evicted
     }
 
-    /// Whole pages that may be evicted once they are clean, in the order of their keys.
+    /// Whole pages that may be evicted once they are clean, sorted.
     #[cfg(test)]
     pub(crate) fn swept(&self) -> Vec<Key> {
         let mut keys: Vec<Key> = self.sweep.iter().copied().collect();
@@ -510,27 +515,27 @@ impl Pages {
         FetchNo(self.fetches)
     }
 
-    /// Cuts of an object that have not been written back, the oldest first.
+    /// Pending punches of an object, the oldest first.
     pub(crate) fn cuts_of(&self, object: ObjectId) -> &[PendingCut] {
         self.cuts.get(&object).map_or(&[], Vec::as_slice)
     }
 
-    /// All of them.
+    /// All pending punches.
     pub(crate) fn cuts(&self) -> impl Iterator<Item = (ObjectId, PendingCut)> + '_ {
         self.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)))
     }
 
-    /// How many there are.
+    /// Number of pending punches.
     pub(crate) fn cuts_pending(&self) -> usize {
         self.cuts_pending
     }
 
-    /// Whether one is still pending.
+    /// Whether a punch is not stored.
     pub(crate) fn is_pending(&self, object: ObjectId, cut: Lsn) -> bool {
         self.cuts_of(object).iter().any(|one| one.lsn == cut)
     }
 
-    /// The store has a cut.
+    /// Drops a punch that the store has.
     pub(crate) fn cut_is_stored(&mut self, object: ObjectId, cut: Lsn) {
         let Some(pending) = self.cuts.get_mut(&object) else { return };
         let before = pending.len();
@@ -541,26 +546,26 @@ impl Pages {
         }
     }
 
-    /// What a page or a cut needs is in a newer group, too, and durable there.
+    /// Notes that a page's changes are durable in a newer group, too.
     pub(crate) fn page_was_relogged(&mut self, key: Key, group: GroupNo) {
         if self.table.contains_key(&key) {
             self.change(key, |entry| entry.was_relogged(group));
         }
     }
 
-    /// The same for a cut.
+    /// Notes that a punch is durable in a newer group, too.
     pub(crate) fn cut_was_relogged(&mut self, object: ObjectId, cut: Lsn, group: GroupNo) {
         let pending = self.cuts.get_mut(&object).into_iter().flatten();
         pending.filter(|one| one.lsn == cut).for_each(|one| one.group = group);
     }
 
-    /// Whether pages that were cut still take memory.
+    /// Whether punched pages still take memory.
     pub(crate) fn has_discarded(&self) -> bool {
         !self.discarded.is_empty()
     }
 
-    /// Takes a range of pages out of memory and remembers the cut until the store has it. Returns how many of the
-    /// store's reservations the pages held, and the reads that waited for them, which must look again.
+    /// Removes a range of pages and keeps the punch until the store has it. Returns how many of the store's
+    /// reservations the pages had, and the reads that waited for them, which must be retried.
     pub(crate) fn cut(&mut self, object: ObjectId, mut cut: PendingCut) -> (u64, Vec<u64>) {
         let Taken { oldest, reservations, waiters } = self.take_out(object, cut.from, cut.to);
         let taken = oldest.filter(|_| !is_planted(PlantedBug::CutWithoutGroups));
@@ -569,7 +574,7 @@ impl Pages {
         let before = pending.len();
         let transfers = &self.transfers;
         pending.retain(|old| {
-            // What came between them needs the older one.
+            // A range operation between the two needs the older punch.
             let parted = transfers.any_between(object, old.lsn..cut.lsn);
             let stays = old.from < cut.from || old.to > cut.to || parted;
             cut.group = if stays { cut.group } else { cut.group.min(old.group) };
@@ -577,7 +582,7 @@ impl Pages {
         });
         pending.push(cut);
         self.cuts_pending = self.cuts_pending + pending.len() - before;
-        // Logged again behind this cut, the loss would come back with it.
+        // Relogged behind this punch, the loss would come back with it.
         let lost = self.lost.get_mut(&object).filter(|lost| (cut.from..cut.to).contains(&lost.from));
         if let Some(lost) = lost {
             lost.is_cut = true;
@@ -585,14 +590,14 @@ impl Pages {
         (reservations, waiters)
     }
 
-    /// Takes pages out of memory.
+    /// Removes a range of pages.
     fn take_out(&mut self, object: ObjectId, from: PageNo, to: PageNo) -> Taken {
         let mut taken = Taken::default();
         let mut pages = self.table.take(object, from, to);
         for (&page, entry) in pages.iter_mut().filter(|(_, entry)| entry.is_busy()) {
             let before = Account::of(entry);
             taken.oldest = taken.oldest.into_iter().chain(before.group).min();
-            // A write-back under way keeps its own reservation until it ends.
+            // A write-back in progress keeps its own reservation until it ends.
             let discarded = entry.discard();
             taken.reservations += u64::from(discarded.was_reserved);
             taken.waiters.extend(discarded.waiters);
@@ -604,20 +609,21 @@ impl Pages {
         taken
     }
 
-    /// The volumes of which there are pages, cuts, clones or moves.
+    /// Volumes with pages, punches or range operations.
     pub(crate) fn volumes(&self) -> BTreeSet<VolumeId> {
         let objects = self.table.objects.keys().chain(self.cuts.keys()).map(|object| object.volume);
         objects.chain(self.transfers.iter().flat_map(|one| one.what.volumes())).collect()
     }
 
-    /// Those of which something is newer than the store.
+    /// Volumes with changes that are not stored.
     pub(crate) fn dirty_volumes(&self) -> BTreeSet<VolumeId> {
         let pages = self.by_group.iter().map(|(_, key)| key.object.volume);
         let cuts = self.cuts.keys().map(|object| object.volume);
         pages.chain(cuts).chain(self.transfers.iter().flat_map(|one| one.what.volumes())).collect()
     }
 
-    /// Takes all of a volume out of memory, which the store does not have any more. Returns what [`cut`](Pages::cut) does.
+    /// Removes everything of a volume that the store has deleted. Returns what [`punch`](PageTable::punch)
+    /// does.
     pub(crate) fn drop_volume(&mut self, volume: VolumeId) -> (u64, Vec<u64>) {
         let (mut reservations, mut waiters) = (0, Vec::new());
         let all = volume.object(0, 0)..=volume.object(u64::MAX, u32::MAX);
@@ -639,7 +645,7 @@ impl Pages {
         (reservations, waiters)
     }
 
-    /// Whether what the table has of a page must not be stored yet.
+    /// Whether a pending range operation must be stored before this page.
     pub(crate) fn holds_back(&self, key: &Key) -> bool {
         self.transfers.hold_back(key.object, key.page) && !is_planted(PlantedBug::TransferOvertaken)
     }
@@ -649,8 +655,8 @@ impl Pages {
         &self.transfers
     }
 
-    /// Makes a clone or a move: its target is taken out of memory, and what the source has that is newer than the store is laid beside
-    /// it. Returns what [`cut`](Pages::cut) does; it has its own reservations.
+    /// Begins a clone or a move: removes its target's pages, and makes its dirty source pages dependencies.
+    /// Returns what [`punch`](PageTable::punch) does. The operation has reservations of its own.
     pub(crate) fn transfer(&mut self, mut pending: Pending) -> (u64, Vec<u64>) {
         let Ordered { kind, transfer, .. } = pending.what;
         let (source, target) = (transfer.source(), transfer.target());
@@ -678,12 +684,12 @@ impl Pages {
         (taken.reservations, taken.waiters)
     }
 
-    /// The same for one that was written to the log again, after changes that are newer than it: those stay.
+    /// Adds a relogged range operation. What the table has is newer than the operation, and stays.
     pub(crate) fn transfer_again(&mut self, pending: Pending) {
         self.transfers.insert(pending);
     }
 
-    /// A page whose changes lie elsewhere from now on stays in memory, clean, if all of it was there.
+    /// Keeps a clean copy of a page whose changes became a dependency, if all its bytes are in memory.
     fn keep_bytes(&mut self, key: Key, entry: &Entry) {
         if let Body::Whole(page) = entry.body() {
             let copy = Entry::new(Body::Whole(page.clone()));
@@ -693,17 +699,17 @@ impl Pages {
         }
     }
 
-    /// For what lies beside a clone or a move, which is in no index.
+    /// Accounts for a dependency, which is in no index.
     fn account_beside(&mut self, before: &Account, after: &Account) {
         self.memory.replace(&before.memory, &after.memory);
     }
 
-    /// Where a change that recovery found belongs, if not into the table.
+    /// Where a recovered change belongs if a later range operation covers its page. `None`: into the table.
     pub(crate) fn place_of(&self, key: Key, lsn: Lsn) -> Option<Belongs> {
         self.transfers.place_of(key.object, key.page, lsn)
     }
 
-    /// Changes a page that lies beside a clone or a move.
+    /// Changes a dependency of a range operation.
     pub(crate) fn change_beside<T>(
         &mut self,
         lsn: Lsn,
@@ -721,7 +727,8 @@ impl Pages {
         Some(result)
     }
 
-    /// Changes the page of which a write-back with this newest change is under way, wherever it lies by now; `None` if it is nowhere.
+    /// Changes the page whose change `newest` is being written back, in the table or among dependencies.
+    /// `None` if it is gone.
     pub(crate) fn change_written<T>(
         &mut self,
         key: Key,
@@ -745,7 +752,7 @@ impl Pages {
         Some(result)
     }
 
-    /// The store has a page that lies beside a clone or a move. Whether anything was reserved for it.
+    /// Drops a dependency that the store has. Returns whether space was reserved for it.
     pub(crate) fn beside_is_stored(&mut self, lsn: Lsn, page: PageNo) -> bool {
         let Some(mut entry) = self.transfers.get_mut(lsn).and_then(|pending| pending.take(page)) else {
             return false;
@@ -754,8 +761,8 @@ impl Pages {
         entry.take_dirt().is_some_and(|dirt| dirt.reserved)
     }
 
-    /// The store has a clone or a move, or nobody needs it. Returns how many of its reservations, and of those of the pages beside it,
-    /// there were.
+    /// Drops a range operation that is stored or not needed. Returns its reservations with those of its
+    /// dependencies.
     pub(crate) fn drop_transfer(&mut self, lsn: Lsn) -> u64 {
         let Some(pending) = self.transfers.get(lsn) else { return 0 };
         let reserved = pages_reserved(&pending.what.transfer);
@@ -765,23 +772,24 @@ impl Pages {
         reserved + pages as u64
     }
 
-    /// The store was asked about one that was found in the buffer, and has it not.
+    /// Notes that the store lacks a recovered range operation.
     pub(crate) fn transfer_is_new(&mut self, lsn: Lsn) {
         self.transfers.get_mut(lsn).into_iter().for_each(|one| one.recovered = false);
     }
 
-    /// What it needs is in a newer group, too, and durable there.
+    /// Notes that a range operation is durable in a newer group, too.
     pub(crate) fn transfer_was_relogged(&mut self, lsn: Lsn, group: GroupNo) {
         self.transfers.get_mut(lsn).into_iter().for_each(|one| one.was_relogged(group));
     }
 
-    /// Cuts of the objects of a clone or a move that are older.
+    /// Punches of the operation's objects that are older than the operation.
     pub(crate) fn cuts_before(&self, what: &Ordered) -> Vec<(ObjectId, PendingCut)> {
         let older = |(object, cut): &(ObjectId, PendingCut)| cut.lsn < what.lsn && what.is_about(*object);
         self.cuts().filter(older).collect()
     }
 
-    /// The same for a cut that was written to the log again, after changes that are newer than it: those stay.
+    /// Adds a relogged punch. Changes that are newer than the punch stay. Returns how many of the store's
+    /// reservations the removed pages had.
     pub(crate) fn cut_again(&mut self, object: ObjectId, cut: PendingCut) -> u64 {
         let is_older = |entry: &Entry| {
             let older = entry.dirt().is_none_or(|dirt| dirt.newest < cut.lsn);
@@ -806,8 +814,7 @@ impl Pages {
         cuts.iter().filter(|cut| cut.from <= key.page && key.page < cut.to).map(|cut| cut.lsn).max()
     }
 
-    /// Takes at most so many of the pages that were cut off the books; their memory is the caller's to give back, best
-    /// without the lock.
+    /// Takes at most this many punched pages out of the sums. The caller frees them, best without the lock.
     pub(crate) fn clear_discarded(&mut self, most: usize) -> Vec<(PageNo, Box<Entry>)> {
         let mut cleared = Vec::new();
         while cleared.len() < most
@@ -824,18 +831,18 @@ impl Pages {
         cleared
     }
 
-    /// Whether the store was not asked yet about all pages that were found in the buffer.
+    /// Whether the store was not asked yet about all recovered pages.
     pub(crate) fn is_asking(&self) -> bool {
         self.recovery_cursor.is_some()
     }
 
-    /// From now on the store is to be asked about every page that is there.
+    /// Lets the store be asked about every page of the table.
     pub(crate) fn begin_to_ask(&mut self) {
         self.recovery_cursor = self.table.iter().next().map(|(key, _)| key);
     }
 
-    /// Makes a page clean that was found in the buffer, if the store has it as of its newest change. Returns whether the store counts
-    /// space for it that is not needed any more.
+    /// Makes a recovered page clean if the store has its newest change. Returns whether its reservation is to
+    /// be released.
     pub(crate) fn forget_if_stored(&mut self, key: Key, page_lsn: Lsn) -> bool {
         let dirt = self.get(&key).and_then(|entry| entry.dirt());
         if dirt.is_none_or(|dirt| !dirt.recovered || dirt.newest > page_lsn) {
@@ -846,15 +853,15 @@ impl Pages {
         was_reserved
     }
 
-    /// Drops a page of which there is only a part that is stored.
+    /// Removes a page of which memory has only a part, and the store all.
     fn drop_needless(&mut self, key: Key) {
         if self.get(&key).is_some_and(Entry::is_needless) {
             self.remove(key);
         }
     }
 
-    /// The next of the pages that were found in the buffer and that the store was not asked about; `None` when there are no more.
-    /// The table has them in order, so those that come together lie near each other in the store's map.
+    /// The next recovered pages about which the store was not asked. `None` when there are no more. They are
+    /// sorted, so those of one call lie near each other in the store's map.
     pub(crate) fn next_recovered(&mut self) -> Option<Vec<Key>> {
         let mut looked = self.table.from(self.recovery_cursor?);
         let recovered = |entry: &Entry| entry.dirt().is_some_and(|dirt| dirt.recovered);
@@ -867,7 +874,7 @@ impl Pages {
     }
 }
 
-/// What an entry counts for in the indexes and sums.
+/// What an entry contributes to indexes and sums.
 #[derive(Default, PartialEq, Eq)]
 struct Account {
     memory: Memory,
@@ -885,7 +892,7 @@ impl Account {
     }
 }
 
-/// Splits bytes from `offset` on at page ends: (page, position in the page, range of the bytes).
+/// Splits bytes from `offset` on at page boundaries: (page, position in the page, range of the bytes).
 pub(crate) fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (PageNo, usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -901,19 +908,19 @@ pub(crate) fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (PageNo,
     })
 }
 
-/// Pages of one object. Boxed, so that a page that comes or goes moves the pointers beside it and not whole entries.
+/// Pages of one object. Boxed, so that inserting and removing moves pointers and not whole entries.
 type OfObject = BTreeMap<PageNo, Box<Entry>>;
 
-/// Pages by object: what lies behind some page of an object can be taken out in one piece.
+/// Pages by object. All behind some page of an object can be removed in one piece.
 #[derive(Default)]
 struct Table {
-    /// None of them is empty.
+    /// None of the maps is empty.
     objects: BTreeMap<ObjectId, OfObject>,
     len: usize,
 }
 
 impl Table {
-    /// A table of pages that come in the order of their keys, each once: this costs much less than one by one.
+    /// A table of pages that come sorted by key, each once: much cheaper than inserting them.
     fn of(pages: impl Iterator<Item = (Key, Box<Entry>)>) -> Table {
         let mut len = 0;
         let mut objects: Vec<(ObjectId, OfObject)> = Vec::new();
@@ -947,7 +954,7 @@ impl Table {
         self.get(key).is_some()
     }
 
-    /// The entry of a page, and whether it was there; if not, it is made.
+    /// The entry of a page, made if it is absent, and whether it existed.
     fn get_or_insert_with(&mut self, key: Key, new: impl FnOnce() -> Entry) -> (&mut Entry, bool) {
         match self.objects.entry(key.object).or_default().entry(key.page) {
             Place::Occupied(place) => (place.into_mut(), true),
@@ -958,7 +965,7 @@ impl Table {
         }
     }
 
-    /// Puts in a page that is not there.
+    /// Inserts a page that is absent.
     fn insert(&mut self, key: Key, entry: Box<Entry>) {
         let before = self.objects.entry(key.object).or_default().insert(key.page, entry);
         self.len += usize::from(before.is_none());
@@ -974,7 +981,7 @@ impl Table {
         Some(entry)
     }
 
-    /// Pages of one object, in their order.
+    /// Pages of an object, in order.
     fn range(
         &self,
         object: ObjectId,
@@ -988,7 +995,7 @@ impl Table {
         found.map(move |(&page, entry)| (Key { object, page }, &**entry))
     }
 
-    /// All pages from `key` on, in the order of their keys.
+    /// All pages from `key` on, in order.
     fn from(&self, key: Key) -> impl Iterator<Item = (Key, &Entry)> {
         let later = (Bound::Excluded(key.object), Bound::Unbounded);
         let later = self
@@ -1013,8 +1020,8 @@ impl Table {
         pages.map(|(object, (&page, entry))| (Key { object, page }, &mut **entry))
     }
 
-    /// Takes out the pages of an object from `from` up to, not including, `to`: all behind `from` in a time that hardly
-    /// depends on how many they are, others one by one.
+    /// Removes the pages of an object from `from` up to, not including, `to`. If none lies behind, that takes
+    /// hardly longer for more pages; otherwise they are removed one by one.
     fn take(&mut self, object: ObjectId, from: PageNo, to: PageNo) -> OfObject {
         let Some(pages) = self.objects.get_mut(&object) else { return OfObject::new() };
         let taken = match pages.last_key_value() {

@@ -1,5 +1,5 @@
-//! What only the simulator asks for: rules to break, and a change to refuse. Without the feature
-//! `planted-bugs` nothing here can be switched on.
+//! For the simulator only: rules to break, and a change to refuse. Without the feature `planted-bugs` nothing
+//! here can be switched on.
 
 #[cfg(feature = "planted-bugs")]
 use std::cell::Cell;
@@ -8,47 +8,49 @@ use std::cell::Cell;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code, unreachable_pub))]
 pub enum PlantedBug {
-    /// A page that was written to while it was being written back counts as clean afterwards.
+    /// A page that was written while it was written back counts as clean afterwards.
     NewerBytesLostAtMerge,
-    /// A page that was fetched knows only the cuts that are pending when it arrives, not one that was written back meanwhile.
+    /// A fetched page knows only the punches that are pending when it arrives, not one that was stored
+    /// meanwhile.
     CutForgotten,
-    /// A cut needs its own group only, not those of the changes that it took out of memory.
+    /// A punch needs its own group only, not those of the changes that it removed from memory.
     CutWithoutGroups,
-    /// A page that was written to while it failed to be written back needs the newer changes' group only.
+    /// A page that was written while its write-back failed needs only the group of the newer changes.
     OldGroupForgotten,
-    /// A cut that was written to the log again takes out newer pages, too.
+    /// A relogged punch removes newer pages, too.
     MergedCutKills,
     /// Pages are written back before the buffer has their changes.
     StoredBeforeDurable,
-    /// The old copy of what is written to the log again is let go before the new one is durable.
+    /// The old record of what is relogged is released before the new one is durable.
     RelogNotDurable,
-    /// A copy of a volume gets what some pages are when they are written back, not what they were at its moment.
+    /// A clone of a volume gets what some pages are when they are written back, not what they were at its
+    /// point in time.
     CloneTooLate,
-    /// A copy of a volume does without the changes of a page that is written to again while it is made.
+    /// A clone of a volume lacks the changes of a page that is written again while it is made.
     CloneTooEarly,
-    /// A rescue makes each cut as if it were the newest change of all.
+    /// A rescue applies each punch as if it were the newest change of all.
     RescueCutsLate,
-    /// A page is stored before the clone or move of it that is older.
+    /// A page is stored before an older clone or move of it.
     TransferOvertaken,
-    /// Recovery makes a clone or a move again that the store has.
+    /// Recovery repeats a clone or a move that the store has.
     TransferRepeated,
-    /// A delta of a page that was cut is stored over what the store has of it, which the cut finds newer.
+    /// A delta of a punched page is stored over what the store has, although the punch is newer.
     DeltaOverCut,
-    /// What was written to the log again goes where it stands there, whatever came before it.
+    /// A relogged record is applied by its place in the log, not by its LSN.
     MergedByPlace,
-    /// A new name of a file does not wait for its bypassed pages.
+    /// A new name of a file does not wait for the file's bypassed pages.
     NameBeforeBytes,
-    /// Pages that bypassed the buffer are cloned before the buffer or the store has them.
+    /// Bypassed pages are cloned before the buffer or the store has them.
     CloneBeforeBytes,
-    /// A part of a page that bypassed the buffer is logged without the rest of it.
+    /// A part of a bypassed page is logged without the rest.
     PartBeforeWhole,
-    /// A sync of a file does without its bypassed pages.
+    /// A sync of a file does not cover its bypassed pages.
     SyncWithoutBytes,
-    /// Recovery lays older records over a page that bypassed the buffer since and stored.
+    /// Recovery lays older records over a later bypassed page that the store has.
     OlderOverBypassed,
-    /// A bypassed page that the store does not have after a commit interval is not logged.
+    /// A bypassed page that the store lacks after a commit interval is not logged.
     OverdueNotLogged,
-    /// An end of a mount does not log bypassed pages that it could not store.
+    /// The end of a mount does not log bypassed pages that it could not store.
     EndWithoutCommit,
 }
 
@@ -58,13 +60,13 @@ thread_local! {
     static REFUSAL: Cell<Refusal> = const { Cell::new(Refusal::None) };
 }
 
-/// From now on the caches of this thread break this rule, or none.
+/// Makes the caches of this thread break this rule, or none.
 #[cfg(feature = "planted-bugs")]
 pub fn plant(bug: Option<PlantedBug>) {
     PLANTED.set(bug);
 }
 
-/// Of one change.
+/// The state of [`refuse_next_change`].
 #[cfg(feature = "planted-bugs")]
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusal {
@@ -73,13 +75,13 @@ enum Refusal {
     Happened,
 }
 
-/// Lets the next change that gives no space back find no space, after it was admitted.
+/// Lets the next change that does not free space find none, although it was admitted.
 #[cfg(feature = "planted-bugs")]
 pub fn refuse_next_change() {
     REFUSAL.set(Refusal::Next);
 }
 
-/// Whether such a change was refused; from now on none is.
+/// Ends that. Returns whether a change was refused.
 #[cfg(feature = "planted-bugs")]
 pub fn end_refusal() -> bool {
     REFUSAL.replace(Refusal::None) == Refusal::Happened

@@ -1,16 +1,20 @@
-//! Clones and moves of pages that the store does not have yet.
+//! Range operations (clones and moves of pages) that the store does not have yet.
 //!
-//! One that is made takes what is older than it out of the table: of its target, for good; of its source, the changes that the store
-//! must have before it. So what the table has of its pages is newer than it, and what lies beside it here is older, and the two never
-//! meet. The store gets them in the order of their LSNs: older cuts of both objects, the older pages, the clone or move; then what is
-//! newer. Until then nobody can tell what the store has of the target, so a read of it waits.
+//! A range operation makes pages of one object, the target, what those of another, the source, are at its
+//! LSN. Older and newer changes of these pages are kept apart. When it begins, the target's older pages are
+//! dropped, and the source's older dirty pages leave the table and become its *dependencies*. From then on,
+//! what the table has of these pages is newer than the operation.
 //!
-//! | what | waits for a pending one with a lower LSN |
+//! The store gets everything in the order of LSNs: older punches of both objects, the dependencies, the
+//! operation, and then what the operation *blocks*. Until then it is not known what the store will have of
+//! the target, so a read of it waits.
+//!
+//! | what | waits for a pending operation with a lower LSN |
 //! | --- | --- |
 //! | write-back of a page of its source or target, or of an object that took the source's slot | always |
-//! | write-back of a cut, a deletion, a clone or a move of one of its objects | always |
+//! | write-back of a punch, a deletion or a range operation of one of its objects | always |
 //! | a fetch of a page of its target, or of the source of a move | always |
-//! | a fetch of a page of the source of a clone | where changes of that page are to be stored before it |
+//! | a fetch of a page of the source of a clone | if the page is among its dependencies |
 
 use crate::page::Entry;
 use buffer::{GroupNo, Record};
@@ -20,29 +24,29 @@ use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
 use store::Change;
 
-/// Leaves of the store's map that a clone or a move may look into where source and target do not agree modulo a leaf's span: 128 MiB
-/// of pages. What agrees is shared by whole subtrees, however long it is.
+/// Leaves of the store's map that an operation may look into if its source and target differ modulo a leaf's
+/// span: 128 MiB of pages. If they agree, whole subtrees are shared, however long the range is.
 const LEAVES_MAX: u64 = 256;
 
 /// Pages below a leaf of the store's map.
 const LEAF_PAGES: u64 = 128;
 
-/// Reservations of the store, in pages, for the nodes that a clone or a move changes at the edges of its ranges.
+/// Reserved pages for the map nodes that an operation changes at the edges of its ranges.
 const EDGE_PAGES: u64 = 24;
 
-/// The most pages that a clone or a move may have whose source and target do not agree modulo 128 pages.
+/// The most pages of a clone or a move whose source and target differ modulo 128 pages.
 pub const TRANSFER_PAGES_MAX: u64 = LEAVES_MAX * LEAF_PAGES;
 
 /// What becomes of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It stays.
+    /// The source stays.
     Clone,
-    /// Its pages become holes.
+    /// The source's pages become holes.
     Move,
 }
 
-/// Which pages a clone or a move is about, and where it stands in the one order.
+/// A clone or a move of pages, and its LSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ordered {
     pub(crate) kind: Kind,
@@ -50,36 +54,38 @@ pub(crate) struct Ordered {
     pub(crate) lsn: Lsn,
 }
 
-/// One that is not stored.
+/// A range operation that is not stored.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) what: Ordered,
-    /// The oldest group that must stay until it is stored: its own, or that of a change that lies here or that it took out of memory.
+    /// The oldest group that the buffer must keep until it is stored: its own, or that of a dependency or of
+    /// a change that it removed from memory.
     pub(crate) group: GroupNo,
     pub(crate) since: Duration,
-    /// Found in the buffer, and the store was not asked yet whether it has it.
+    /// Recovered from the buffer, and the store was not asked yet whether it has it.
     pub(crate) recovered: bool,
-    /// Pages of the source with changes that are older than it, and that are not stored.
+    /// Pages of the source with changes that are older than the operation and not stored.
     before: BTreeMap<PageNo, Box<Entry>>,
 }
 
-/// All of them. A part of `Pages`, under the cache's lock; after a crash rebuilt from the buffer's records.
+/// All pending range operations. A part of `PageTable`, under the cache's lock; after a crash rebuilt from
+/// the buffer's records.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     by_lsn: BTreeMap<Lsn, Pending>,
-    /// Those that are about each slot: thousands may wait for space, and few of them share one.
+    /// The operations of each slot: thousands may wait for space, and few of them share a slot.
     by_slot: BTreeMap<Slot, BTreeSet<Lsn>>,
 }
 
-/// An object's place, which it shares with those that had it before.
+/// An object's slot, which it shares with the objects that had it before.
 type Slot = (VolumeId, u64);
 
-/// How many pages a clone or a move has, if that is too many.
+/// The number of pages of a clone or a move, if that is too many.
 pub(crate) fn too_many(transfer: &Transfer) -> Option<u64> {
     Some(unaligned_pages(transfer)).filter(|&pages| pages > TRANSFER_PAGES_MAX)
 }
 
-/// Reservations of the store, in pages, that a clone or a move needs until it is stored.
+/// Pages that a clone or a move reserves in the store until it is stored.
 pub(crate) fn pages_reserved(transfer: &Transfer) -> u64 {
     EDGE_PAGES + unaligned_pages(transfer).div_ceil(LEAF_PAGES)
 }
@@ -92,7 +98,7 @@ fn unaligned_pages(transfer: &Transfer) -> u64 {
 }
 
 impl Ordered {
-    /// The one that a record tells of.
+    /// The operation of a record.
     pub(crate) fn of(record: &Record<'_>, lsn: Lsn) -> Option<Ordered> {
         match *record {
             Record::Clone(transfer) => Some(Ordered { kind: Kind::Clone, transfer, lsn }),
@@ -101,7 +107,7 @@ impl Ordered {
         }
     }
 
-    /// As the buffer has it.
+    /// Its record in the buffer.
     pub(crate) fn record(&self) -> Record<'static> {
         match self.kind {
             Kind::Clone => Record::Clone(self.transfer),
@@ -109,7 +115,7 @@ impl Ordered {
         }
     }
 
-    /// What the store is asked for.
+    /// Its change for the store.
     pub(crate) fn change(&self) -> Change {
         let Ordered { transfer, lsn, .. } = *self;
         match self.kind {
@@ -118,12 +124,12 @@ impl Ordered {
         }
     }
 
-    /// Both volumes.
+    /// The volumes of source and target.
     pub(crate) fn volumes(&self) -> [VolumeId; 2] {
         [self.transfer.from.volume, self.transfer.to.volume]
     }
 
-    /// Where its objects are; twice the same where one object is both.
+    /// The slots of source and target; twice the same if one object is both.
     fn slots(&self) -> [Slot; 2] {
         [slot_of(self.transfer.from), slot_of(self.transfer.to)]
     }
@@ -133,7 +139,7 @@ impl Ordered {
         self.slots().contains(&slot_of(object))
     }
 
-    /// Whether one must be stored before the other.
+    /// Whether one of the two must be stored before the other.
     pub(crate) fn shares_slot(&self, other: &Ordered) -> bool {
         self.is_about(other.transfer.from) || self.is_about(other.transfer.to)
     }
@@ -146,10 +152,10 @@ impl Ordered {
         object == self.transfer.to && self.transfer.target().contains(&page)
     }
 
-    /// Whether a change of this page that is newer must not be stored before it.
+    /// Whether a newer change of this page must not be stored before it.
     fn holds_back(&self, object: ObjectId, page: PageNo) -> bool {
         let from = self.transfer.from;
-        // The store frees the pages of what was in the slot before.
+        // The store frees the pages of the object that had the slot before.
         let replaces = slot_of(object) == slot_of(from) && object.generation > from.generation;
         replaces || self.has_source(object, page) || self.has_target(object, page)
     }
@@ -164,34 +170,34 @@ impl Pending {
         Pending { what, group, since, recovered, before: BTreeMap::new() }
     }
 
-    /// Puts a page of the source beside it, which keeps what that needs.
+    /// Makes a page of the source a dependency. The buffer keeps the groups that the page needs.
     pub(crate) fn keep(&mut self, page: PageNo, entry: Box<Entry>) {
         self.group = entry.group().into_iter().fold(self.group, GroupNo::min);
         self.before.insert(page, entry);
     }
 
-    /// The pages of the source that are to be stored before it.
+    /// Pages of the source that must be stored before it.
     pub(crate) fn before(&self) -> impl Iterator<Item = (PageNo, &Entry)> {
         self.before.iter().map(|(&page, entry)| (page, &**entry))
     }
 
-    /// Whether a page is among them.
+    /// Whether a page is a dependency.
     pub(crate) fn has(&self, page: PageNo) -> bool {
         self.before.contains_key(&page)
     }
 
-    /// One of them, for a change; it is made where it is not there.
+    /// A dependency, made if it is absent.
     pub(crate) fn page_mut(&mut self, page: PageNo, new: impl FnOnce() -> Entry) -> &mut Entry {
         self.before.entry(page).or_insert_with(|| Box::new(new()))
     }
 
-    /// All that it needs is in this group, too, or in a later one.
+    /// Notes that the operation and its dependencies are in this group or a later one, too.
     pub(crate) fn was_relogged(&mut self, group: GroupNo) {
         self.group = group;
         self.before.values_mut().for_each(|entry| entry.was_relogged(group));
     }
 
-    /// Takes a page that is stored.
+    /// Removes a dependency that is stored.
     pub(crate) fn take(&mut self, page: PageNo) -> Option<Box<Entry>> {
         self.before.remove(&page)
     }
@@ -240,34 +246,35 @@ impl Transfers {
         Some(pending)
     }
 
-    /// The LSNs of those in a range that are about an object's slot.
+    /// The LSNs in a range of operations on a slot.
     fn lsns(&self, slot: Slot, range: impl RangeBounds<Lsn>) -> impl DoubleEndedIterator<Item = Lsn> {
         self.by_slot.get(&slot).into_iter().flat_map(move |lsns| {
             lsns.range((range.start_bound().cloned(), range.end_bound().cloned())).copied()
         })
     }
 
-    /// Those that are about an object, the oldest first.
+    /// The operations that touch an object's slot, the oldest first.
     pub(crate) fn about(&self, object: ObjectId) -> impl DoubleEndedIterator<Item = &Pending> {
         self.lsns(slot_of(object), ..).map(|lsn| &self.by_lsn[&lsn])
     }
 
-    /// Whether what the table has of a page must not be stored yet.
+    /// Whether a pending operation must be stored before a page of the table.
     pub(crate) fn hold_back(&self, object: ObjectId, page: PageNo) -> bool {
         self.about(object).any(|one| one.what.holds_back(object, page))
     }
 
-    /// Whether a change of a range of an object must not be stored yet.
+    /// Whether a pending operation must be stored before a punch or an operation with this LSN.
     pub(crate) fn hold_back_range(&self, object: ObjectId, lsn: Lsn) -> bool {
         self.any_between(object, Lsn(0)..lsn)
     }
 
-    /// Whether one with such an LSN is about an object.
+    /// Whether an operation with an LSN in this range touches the object's slot.
     pub(crate) fn any_between(&self, object: ObjectId, lsns: Range<Lsn>) -> bool {
         self.lsns(slot_of(object), lsns).next().is_some()
     }
 
-    /// The newest for which nobody can tell yet what the store has of a page.
+    /// The newest operation for which a read of this page must wait, since it is not known what the store
+    /// will have of the page.
     pub(crate) fn hiding(&self, object: ObjectId, page: PageNo) -> Option<Lsn> {
         let hides = |one: &&Pending| {
             let source = || one.what.has_source(object, page);
@@ -277,7 +284,7 @@ impl Transfers {
         self.about(object).rev().find(hides).map(|one| one.what.lsn)
     }
 
-    /// Of one and those that it waits for, the newest that is stuck.
+    /// The newest stuck operation among this one and all for which it waits.
     pub(crate) fn stuck_before(&self, lsn: Lsn, is_stuck: impl Fn(Lsn) -> bool) -> Option<Lsn> {
         let mut waited_for = BTreeSet::from([lsn]);
         while let Some(lsn) = waited_for.pop_last() {
@@ -290,12 +297,12 @@ impl Transfers {
         None
     }
 
-    /// Whether one is about this object.
+    /// Whether an operation touches the object's slot.
     pub(crate) fn are_about(&self, object: ObjectId) -> bool {
         self.by_slot.contains_key(&slot_of(object))
     }
 
-    /// Those that wait for no other, the oldest first.
+    /// Operations that wait for no other, the oldest first.
     pub(crate) fn first(&self) -> impl Iterator<Item = &Pending> {
         let is_first = |one: &&Pending| {
             one.what.slots().into_iter().all(|slot| self.lsns(slot, ..).next() == Some(one.what.lsn))
@@ -303,8 +310,9 @@ impl Transfers {
         self.iter().filter(is_first)
     }
 
-    /// Where a change belongs that is not the newest of its page: beside the oldest that came after it and has the page in its source;
-    /// nowhere, if that has it in its target. `None`: into the table.
+    /// Where a change belongs that is not the newest of its page. It is a dependency of the next later
+    /// operation with the page in its source; that operation overwrites it if it has the page in its target.
+    /// `None`: it belongs into the table.
     pub(crate) fn place_of(&self, object: ObjectId, page: PageNo, lsn: Lsn) -> Option<Belongs> {
         let later = self.lsns(slot_of(object), (Bound::Excluded(lsn), Bound::Unbounded));
         later.map(|after| (after, &self.by_lsn[&after].what)).find_map(|(after, what)| {
@@ -318,7 +326,7 @@ impl Transfers {
         })
     }
 
-    /// The one beside which lies a page of which a write-back with this newest change is under way.
+    /// The operation with a dependency whose change `newest` is being written back.
     pub(crate) fn writing(&self, object: ObjectId, page: PageNo, newest: Lsn) -> Option<Lsn> {
         let is_it = |one: &&Pending| {
             let entry = one.before.get(&page).filter(|_| one.what.transfer.from == object);
@@ -328,12 +336,12 @@ impl Transfers {
     }
 }
 
-/// Where an older change belongs.
+/// Where a change belongs that is older than a range operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Belongs {
-    /// Beside the one with this LSN.
+    /// To the dependencies of the operation with this LSN.
     Before(Lsn),
-    /// It has been overwritten.
+    /// Nowhere: the operation overwrote it.
     Nowhere,
 }
 
@@ -356,7 +364,7 @@ mod tests {
         found.map(|one| one.what.lsn.0).collect()
     }
 
-    /// Those that one waits for, and itself, the newest first: by looking at all pairs.
+    /// An operation and all for which it waits, the newest first, by comparing all pairs.
     fn waited_for(transfers: &Transfers, lsn: Lsn) -> Vec<Lsn> {
         let mut found: Vec<&Pending> = Vec::new();
         for one in transfers.by_lsn.range(..=lsn).rev().map(|(_, one)| one) {

@@ -1,4 +1,36 @@
-//! Opening: what the buffer holds and the store does not becomes deltas again.
+//! Recovery: deltas in memory are made again of what the buffer has and the store lacks.
+//!
+//! [`RecoveredBuffer::read`] replays the log into a page table. It asks the store nothing, so both media can
+//! be read at the same time. [`Cache::begin`](crate::Cache::begin) then puts the table above the store.
+//! Nothing is written before step 5, and a crash in any step leaves a state from which recovery can run
+//! again.
+//!
+//! 1. [`ensure_fits`](RecoveredBuffer::ensure_fits) compares the newest LSNs, incarnations and batches of
+//!    both media. First, because any write would make a wrong pair look like a right one.
+//! 2. [`forget_deleted`](RecoveredBuffer::forget_deleted) drops what is about volumes that the store has
+//!    deleted. Before 3, since the store cannot be asked about their pages, and before 4, since they need no
+//!    space.
+//! 3. [`resolve_bypassed`](RecoveredBuffer::resolve_bypassed) asks the store which bypassed pages it has.
+//!    Before any write: the answer must be about the store as the crash left it, and an error ends the start
+//!    with nothing changed.
+//! 4. `Store::reserve_unchecked` reserves space for every recovered page and range operation. After 2 and 3,
+//!    which drop some; before the first write to the store, so that nothing else takes the space (invariant
+//!    6).
+//! 5. `Store::begin_after` makes a new incarnation durable in the store. Before 6: a buffer that knows of a
+//!    mount which its store does not know is refused by step 1 as the buffer of a newer store (invariant 8).
+//! 6. `Buffer::begin` makes the same incarnation durable in the buffer. New LSNs begin above the newest ones
+//!    of both media. From here on both accept changes.
+//! 7. `delete_unfinished` deletes the volumes of rescues that a crash cut off. After 5, since it writes to
+//!    the store.
+//! 8. `log_reverted` logs pages again that lost their bypassed bytes in the crash. After 6, since it appends;
+//!    before 9 and before any client, since the log must say what such a page is before the page changes
+//!    again. If the buffer is full, everything is written back instead.
+//! 9. `store_recovered_range_ops` stores clones and moves. Last of all writes, since it needs what precedes;
+//!    before any client, since reads of their targets wait for them.
+//! 10. `release_groups` frees the groups of all that was found stored. No write-back will do it for them.
+//!
+//! Then the mount is ready. Step by step, write-back asks the store about the other recovered pages
+//! ([`clean_stored_pages`]), and `fs` ends objects with [lost tails](crate::Cache::lost_tails).
 
 use crate::bypass_recovery::Named;
 use crate::commit::Committer;
@@ -16,28 +48,31 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, VolumeId};
 
-/// What a buffer holds, in memory. The store below it was not looked at yet: both may be read at the same time.
+/// What a buffer holds, in memory. The store was not asked anything yet, so both may be read at the same
+/// time.
 pub struct Recovered {
     buffer: Buffer,
     pages: Pages,
-    /// Pages that bypassed the buffer.
+    /// Bypassed pages.
     named: Named,
-    /// Transactions that were found.
+    /// Number of transactions found.
     replayed: u64,
     /// Pages for which the store has to keep space.
     reserved: u64,
 }
 
 impl Recovered {
-    /// Turns the records in the buffer of the store `id` into deltas, as old as `clock` says it is now. Writes nothing.
+    /// Makes deltas of the records in the buffer of the store `id`. They are as old as the time of `clock`.
+    /// Writes nothing.
     ///
     /// # Errors
-    /// What [`Buffer::open`] says of one that is missing, damaged, newer or another store's.
+    /// Those of [`Buffer::open`]: the buffer is missing, damaged, newer or another store's.
     pub fn read(device: Arc<dyn Device>, id: StoreId, clock: &dyn Clock) -> Result<Recovered, CacheError> {
         Recovered::read_through(&*device.clone(), device, id, clock)
     }
 
-    /// The same, where the records are read from `reader`: the same medium, maybe read ahead. It is needed no more on return.
+    /// [`read`](RecoveredBuffer::read), where the records are read from `reader`: the same medium, possibly
+    /// read ahead. It is not needed after this call.
     ///
     /// # Errors
     /// Those of `read`.
@@ -54,7 +89,7 @@ impl Recovered {
     }
 
     #[cfg(feature = "planted-bugs")]
-    /// [`read`](Recovered::read) with a buffer that breaks a rule when it recovers.
+    /// [`read`](RecoveredBuffer::read) with a buffer that breaks a rule when it recovers.
     pub fn read_with_bug(
         device: Arc<dyn Device>,
         id: StoreId,
@@ -67,8 +102,8 @@ impl Recovered {
         Ok(recovery.finish(buffer))
     }
 
-    /// Whether `store` is as new as this buffer, and this buffer as new as the store. A daemon that writes to a store above which there is a
-    /// buffer asks first: afterwards it would look newer than it is.
+    /// Checks that `store` is as new as this buffer, and this buffer as new as the store. A daemon that
+    /// writes to a store with a buffer asks first: afterwards the store would look newer than it is.
     ///
     /// # Errors
     /// A store that is [ahead](CacheError::StaleBuffer) of the buffer, or an [older
@@ -78,12 +113,13 @@ impl Recovered {
     /// If the buffer is another store's.
     pub fn ensure_fits(&self, store: &Store) -> Result<(), CacheError> {
         assert_eq!(self.buffer.store(), store.id(), "a buffer above a store that is not its own");
-        // A page is written back when its changes are durable in the buffer, never before.
+        // A page is written back only when its changes are durable in the buffer.
         let (of_store, of_buffer) = (store.newest_logged_lsn(), self.buffer.newest_lsn());
         if of_buffer < of_store {
             return Err(CacheError::StaleBuffer { buffer: of_buffer, store: of_store });
         }
-        // Each mount is durable in the store first; and within one, what was let go names the batch of the store that had it.
+        // Each mount is durable in the store first. Within a mount, what the buffer released names the
+        // store's batch that had it.
         let pairs = [
             ("mount", store.incarnation().0, self.buffer.incarnation().0),
             ("batch", store.durable_batch(), self.buffer.store_batch()),
@@ -94,7 +130,7 @@ impl Recovered {
         }
     }
 
-    /// Forgets what is about volumes that the store does not have: they were deleted.
+    /// Drops what is about volumes that the store has deleted.
     pub(crate) fn forget_deleted(&mut self, store: &Store) {
         let there: Vec<VolumeId> = store.volumes().into_iter().map(|(volume, _)| volume).collect();
         for volume in self.pages.volumes().into_iter().filter(|volume| !there.contains(volume)) {
@@ -103,9 +139,9 @@ impl Recovered {
         self.named.keep(|volume| there.contains(&volume));
     }
 
-    /// Asks the store about pages that bypassed the buffer: what older records make of them is dropped, where it has something newer,
-    /// and objects that grew with pages which it does not have are [lost](crate::Cache::lost) behind that. Returns pages that are what
-    /// older records make of them: before they change again, the log must say so.
+    /// Asks the store about bypassed pages. If it has something newer than older records make of a page,
+    /// drops those. Sets [lost tails](crate::Cache::lost_tails) of objects that grew with pages which the
+    /// store lacks. Returns reverted pages: the log must say what they are before they change again.
     pub(crate) fn settle_bypassed(&mut self, store: &Store) -> Result<Vec<Key>, CacheError> {
         for key in self.named.stale(store)?.into_iter().filter(|_| !is_planted(PlantedBug::OlderOverBypassed))
         {
@@ -116,30 +152,30 @@ impl Recovered {
         Ok(named.overtaken().filter(|key| self.pages.get(key).is_some_and(Entry::is_dirty)).collect())
     }
 
-    /// The buffer, what was in it, and for how many pages the store has to keep space.
+    /// The buffer, the state, and the number of pages for which the store has to keep space.
     pub(crate) fn into_parts(self) -> (Buffer, State, u64) {
         (self.buffer, State::recovered(self.pages, self.replayed), self.reserved)
     }
 
-    /// Which buffer it is.
+    /// Identifies the buffer.
     pub fn buffer_id(&self) -> BufferId {
         self.buffer.buffer_id()
     }
 
-    /// The last batch of the store of which the buffer knows that it was durable.
+    /// The store's last batch that the buffer knows to be durable.
     pub fn store_batch(&self) -> u64 {
         self.buffer.store_batch()
     }
 }
 
-/// Puts the buffer's transactions, in the order of the log, into a page table that is not shared yet.
+/// Replays the buffer's transactions, in the order of the log, into a page table that is not shared yet.
 struct Recovery {
     pages: Pages,
-    /// Pages that are on their way into the table.
+    /// Pages that are not in the table yet.
     gathered: Gathered,
     named: Named,
     replayed: u64,
-    /// Pages that are to be written back. Space was reserved for each before the crash.
+    /// Pages to be written back. Space was reserved for each before the crash.
     reserved: u64,
     now: Duration,
 }
@@ -150,7 +186,7 @@ impl Recovery {
         Recovery { pages, gathered, named, replayed: 0, reserved: 0, now }
     }
 
-    /// Once the whole log was replayed.
+    /// Ends the replay of the log.
     fn finish(mut self, buffer: Buffer) -> Recovered {
         self.gathered.settle(&mut self.pages);
         self.pages.begin_to_ask();
@@ -158,7 +194,7 @@ impl Recovery {
         Recovered { buffer, pages, named, replayed, reserved }
     }
 
-    /// Takes the transactions of one group.
+    /// Replays the transactions of one group.
     fn replay(&mut self, transactions: &[Replayed<'_>]) {
         transactions.iter().for_each(|transaction| self.transaction(transaction));
     }
@@ -170,7 +206,7 @@ impl Recovery {
             && transaction.merged
             && !pages.is_empty()
         {
-            // Older pages of the source. Where the log begins behind what they belong to, the store has that, and them.
+            // Older pages of the source. If the log begins behind their range operation, the store has both.
             if self.pages.transfers().get(first).is_some() {
                 pages.iter().for_each(|record| self.record(record, Lsn(first.0 - 1), group));
             }
@@ -201,12 +237,12 @@ impl Recovery {
         }
     }
 
-    /// One that was written to the log again, as it could not be written back: newer ones may stand before it.
+    /// A relogged record: it could not be written back, so newer records may stand before it.
     fn merged_record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
         let (object, from, to, whole_object) = match *record {
             Record::Cut { object, from, to } => (object, from, to, false),
             Record::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
-            // The first copy of it counts, and the groups that it needs.
+            // The first copy counts, with the groups that it needs.
             Record::Clone(_) | Record::Move(_) if self.pages.transfers().get(at).is_some() => return,
             Record::Clone(_) | Record::Move(_) => return self.merged_transfer(record, at, group),
             _ => return self.record(record, at, group),
@@ -217,9 +253,10 @@ impl Recovery {
         self.reserved -= self.pages.cut_again(object, cut);
     }
 
-    /// A change of one page. The store may have it already, and is not asked now, which would be a read for each page that
-    /// the log names; it is once the mount is ready. Until then the change is laid over what the store has,
-    /// which is right either way: every later change of the page is in the log, too, but for those that bypassed the buffer.
+    /// A change of one page. The store may have it already, but is not asked now: that would be one read for
+    /// each page that the log names. It is asked when the mount is ready. Until then the change is laid over
+    /// what the store has, which is right either way: every later change of the page is in the log, too,
+    /// except bypassed ones.
     fn page(
         &mut self,
         key: Key,
@@ -256,7 +293,7 @@ impl Recovery {
         }
     }
 
-    /// Pages whose bytes are not here.
+    /// Bypassed pages, whose bytes are not in the log.
     fn bypassed(&mut self, object: ObjectId, pages: Range<PageNo>, grows: bool, at: Lsn, group: GroupNo) {
         if grows {
             self.named.grew(object, pages.clone(), at, group);
@@ -269,7 +306,7 @@ impl Recovery {
         }
     }
 
-    /// Once the store can be asked, it is, whether it has it.
+    /// A clone or a move. The store is asked later whether it has it.
     fn transfer(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
         let Some(what) = Ordered::of(record, at) else { return };
         self.gathered.settle(&mut self.pages);
@@ -283,7 +320,8 @@ impl Recovery {
         self.reserved -= reservations;
     }
 
-    /// One that was written to the log again: what it is newer than comes behind it, and what stands before it is newer.
+    /// A relogged clone or move. The order of the log is not that of the LSNs here: its older changes follow
+    /// it, and newer ones may precede it.
     fn merged_transfer(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
         let Some(what) = Ordered::of(record, at) else { return };
         if is_planted(PlantedBug::MergedByPlace) {
@@ -311,14 +349,14 @@ impl Recovery {
     }
 }
 
-/// Returns how many of the store's reservations it had.
+/// Removes a page. Returns the number of its reservations in the store.
 fn drop_page(pages: &mut Pages, key: Key) -> u64 {
     let entry = pages.remove(key);
     u64::from(entry.is_some_and(|entry| entry.dirt().is_some_and(|dirt| dirt.reserved)))
 }
 
-/// Asks the store about some of the pages that were found in the buffer, and makes those clean that are stored; `false`
-/// if none are left. Each is asked about once: one about which the store cannot tell is written back like any other.
+/// Asks the store about some recovered pages, and makes those clean that it has. `false` if none are left.
+/// Each page is asked about once: if the store cannot tell, the page is written back like any other.
 pub(crate) fn ask_the_store(shared: &Shared, committer: &Committer) -> bool {
     let Some(keys) = shared.state().pages.next_recovered() else { return false };
     let asked: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();

@@ -1,6 +1,7 @@
-//! Writing to the buffer again what needs its oldest groups and is not written back, so that the groups can go: pages
-//! that are still being written, which need not be written back over and over, what is stuck, which would hold up
-//! everybody else, and what a crash took of files in a damaged volume.
+//! Relogging: appends changes to the buffer again that need its oldest groups and are not written back, so
+//! that these groups can be released. These are pages that are still being written, which would be written
+//! back over and over; stuck items, which would keep all later groups; and lost tails of objects in a damaged
+//! volume.
 
 use crate::bypass;
 use crate::commit::Committer;
@@ -18,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Piece;
 
-/// Pages and cuts of one step: it is done under the lock.
+/// Pages and punches of one step, which is done under the lock.
 const STEP: usize = 256;
 
-/// What was appended again, and where.
+/// What was appended again, with its new groups.
 #[derive(Default)]
 struct Relogged {
     transfers: Vec<(Lsn, GroupNo)>,
@@ -30,7 +31,7 @@ struct Relogged {
     lost: Vec<(ObjectId, GroupNo)>,
 }
 
-/// Writes again what holds up the log.
+/// Relogs what keeps the oldest groups.
 pub(crate) struct Relogger {
     shared: Arc<Shared>,
     committer: Arc<Committer>,
@@ -41,7 +42,7 @@ impl Relogger {
         Relogger { shared, committer }
     }
 
-    /// One step; `false` if there is nothing to do.
+    /// One step. `false` if there is nothing to do.
     pub(crate) fn step(&self, now: Duration) -> Result<bool, CacheError> {
         if !self.shared.buffer_is_half_full() {
             return Ok(false);
@@ -81,9 +82,10 @@ impl Relogger {
         Ok(true)
     }
 
-    /// Clones and moves that cannot be stored, and those that wait for them. In this order, which recovery counts on: one of them, the
-    /// older pages beside it, the cuts and deletions of its objects; were newer ones let go first, it would bring back what they took, and
-    /// an older one that stood before it could be taken for a part of a newer one.
+    /// Relogs range operations that cannot be stored, and those that wait for them. Recovery relies on the
+    /// order: the operation, its dependencies, the punches of its objects. If newer punches were released
+    /// first, the operation would bring back what they removed; and an older punch before the operation could
+    /// be taken for a part of a newer one.
     fn append_transfers(
         &self,
         state: &State,
@@ -104,7 +106,8 @@ impl Relogger {
             let Some(group) = self.append_again(state, lsn, &[one.what.record()])? else { return Ok(()) };
             for (page, entry) in one.before() {
                 let Some(dirt) = entry.dirt() else { return Ok(()) };
-                // Each says whose it is: should the log begin behind that, the store has all of them.
+                // Each begins with the record of its operation: if the log begins behind that, the store has
+                // all of them.
                 let mut records = records(entry, Key { object: transfer.from, page }, &dirt.ranges);
                 records.insert(0, one.what.record());
                 if self.append_again(state, lsn, &records)?.is_none() {
@@ -131,7 +134,7 @@ impl Relogger {
         let span = groups.end.0 - groups.start.0;
         let stays = |key: &Key, entry: &Entry| {
             let dirt = entry.dirt().filter(|_| entry.writing().is_none());
-            // Written again in the last eighth of the log, and first written in its older half.
+            // Written in the last eighth of the log, and first written in its older half.
             dirt.is_some_and(|dirt| {
                 let hot = dirt.latest.0 >= groups.end.0 - span / 8;
                 let waits = state.pages.holds_back(key);
@@ -155,7 +158,7 @@ impl Relogger {
         Ok(appended)
     }
 
-    /// Appends what is left of one page, whatever space is kept for others.
+    /// Relogs one page, whatever space is kept for other records.
     pub(crate) fn append_page(&self, state: &State, key: Key) -> Result<(), CacheError> {
         let page = state.pages.get(&key).and_then(|entry| Some((entry, entry.dirt()?)));
         let Some((entry, dirt)) = page else { return Ok(()) };
@@ -187,7 +190,7 @@ impl Relogger {
         Ok(appended)
     }
 
-    /// What a crash took of objects that nobody could let end before it.
+    /// Relogs lost tails: nothing could end their objects before them.
     fn append_lost(
         &self,
         state: &State,
@@ -203,7 +206,7 @@ impl Relogger {
         Ok(appended)
     }
 
-    /// Appends what is left of one page or cut; `None` where there is no space for that.
+    /// Appends records again. `None` if the buffer has no space for that.
     fn append_again(
         &self,
         state: &State,
@@ -226,7 +229,7 @@ impl Relogger {
     }
 }
 
-/// A cut or a deletion, as the buffer has it.
+/// The record of a punch or a deletion.
 fn cut_record(object: ObjectId, cut: &PendingCut) -> Record<'static> {
     match cut.whole_object {
         true => Record::Delete { object },
@@ -234,7 +237,7 @@ fn cut_record(object: ObjectId, cut: &PendingCut) -> Record<'static> {
     }
 }
 
-/// A page's surviving delta as records.
+/// Records of a page's changes that are not stored.
 fn records<'a>(entry: &'a Entry, key: Key, ranges: &Ranges) -> Vec<Record<'a>> {
     let Key { object, page } = key;
     match entry.body() {

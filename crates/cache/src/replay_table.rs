@@ -39,7 +39,7 @@ impl Place {
     }
 }
 
-/// The first page of its cluster, and which of them it is.
+/// The first page of a page's cluster, and its place there.
 fn parts(Key { object, page }: Key) -> (Key, usize) {
     let within = page.0 % CLUSTER_PAGES as u64;
     (Key { object, page: PageNo(page.0 - within) }, within as usize)
@@ -122,7 +122,7 @@ mod tests {
         (key, change)
     }
 
-    /// All that others see of them.
+    /// Everything that is visible of a table.
     fn view(mut state: Pages) -> Vec<String> {
         let mut seen = vec![format!("{:?}", state.memory())];
         seen.extend(state.iter().map(|page| format!("{page:?}")));

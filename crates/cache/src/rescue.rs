@@ -1,12 +1,15 @@
-//! What a buffer that fails takes with it: everything that is in memory and nowhere else becomes a volume of its own.
+//! Rescue: when the buffer fails for good, everything that is in memory alone is saved in a volume of its
+//! own.
 //!
-//! Nothing changes after the failure, and nothing is written back, so what is in memory is one moment: after every change that
-//! anybody was told of, synced or not. It is written over a clone of each volume of which there is something, which itself stays as it
-//! was, so that the buffer still fits it should its device come back. Every change keeps its LSN and its place in the order; those that
-//! the buffer may not have do not count when it is compared with the store.
+//! Nothing changes after the failure, and nothing is written back. So memory is consistent: it is the point
+//! in time after every change that was answered, synced or not. The changes are written over a clone of each
+//! volume that has some. The volume itself stays as it was, so that the buffer still fits it if its device
+//! comes back. Every change keeps its LSN. The LSNs that the buffer may lack do not count when buffer and
+//! store are compared.
 //!
-//! After a crash in the middle there is a volume `rescuing-…` with some of the pages, which is no file system; the next start
-//! deletes it. The one that is whole is called `rescued-…`, which one log entry in the store makes.
+//! After a crash in the middle there is a volume `rescuing-…` with some of the pages, which is no file
+//! system; the next start deletes it. A complete one is named `rescued-…`: one log entry of the store makes
+//! it.
 
 use crate::error::CacheError;
 use crate::maintenance::Checkpointer;
@@ -26,29 +29,31 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
 
-/// How the names of volumes begin that are not whole yet. Users may not choose them.
+/// The prefix of names of unfinished volumes. Users may not choose it.
 pub const UNFINISHED: &str = "rescuing-";
 
-/// How those begin that are whole. Users may not choose them either: one that was there already would count as what was rescued.
+/// The prefix of names of complete volumes. Users may not choose it: an existing volume would count as
+/// rescued.
 pub(crate) const RESCUED: &str = "rescued-";
 
-/// Deletes what crashes have left of rescues. What a device keeps from going now goes with the next start.
+/// Deletes unfinished volumes of rescues that a crash cut off. If a device prevents that, the next start
+/// tries again.
 pub(crate) fn delete_unfinished(store: &Store, newest: Lsn) {
     for volume in store.describe_volumes().iter().filter(|volume| volume.name.starts_with(UNFINISHED)) {
         let _ = store.delete_volume(volume.id, newest);
     }
 }
 
-/// How far a rescue is. After a crash a rescue begins anew, if there is anything to rescue.
+/// The progress of a rescue. After a crash it begins anew, if there is anything to rescue.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {
     /// The volume that has everything.
     volume: Option<String>,
-    /// Changes that the store could not take, because what it has there is damaged.
+    /// Changes that the store refused, because what it has there is damaged.
     left_out: u64,
     /// Why the last attempt failed.
     error: Option<CacheError>,
-    /// When the next one may be made.
+    /// When the next attempt may be made.
     not_before: Duration,
 }
 
@@ -66,16 +71,16 @@ impl Outcome {
     }
 }
 
-/// Saves what only memory has.
+/// Saves what is in memory alone.
 pub(crate) struct Rescuer {
     shared: Arc<Shared>,
     write_back: Arc<WriteBack>,
     checkpointer: Arc<Checkpointer>,
-    /// Held for moments, and no other lock is taken meanwhile.
+    /// Held for moments. No other lock is taken meanwhile.
     outcome: Mutex<Outcome>,
 }
 
-/// The copy of each volume.
+/// The clone of each volume.
 type Copies = BTreeMap<VolumeId, VolumeId>;
 
 impl Rescuer {
@@ -87,23 +92,23 @@ impl Rescuer {
         Rescuer { shared, write_back, checkpointer, outcome: Mutex::default() }
     }
 
-    /// How far it is.
+    /// The progress.
     pub(crate) fn outcome(&self) -> MutexGuard<'_, Outcome> {
         self.outcome.lock().expect("no panic while holding a rescue's outcome")
     }
 
-    /// True if the buffer has failed and something is in memory alone.
+    /// Whether the buffer has failed and something is in memory alone.
     pub(crate) fn is_due(&self, state: &State) -> bool {
         state.failed().is_some() && state.pages.is_dirty() && self.outcome().volume.is_none()
     }
 
-    /// What to say of a failed buffer when everything is in a volume.
+    /// The error of a failed buffer when everything has been saved.
     pub(crate) fn rescued(&self) -> Option<CacheError> {
         let why = self.shared.state().failed().cloned()?;
         Some(CacheError::Rescued { why, volume: self.outcome().volume.clone()? })
     }
 
-    /// Makes the volume, if it is due; not if that was just tried in vain, unless the mount ends.
+    /// Makes the volume if a rescue is due. Pauses after a failed attempt, unless the mount ends.
     pub(crate) fn step(&self, why: Why) -> Progress {
         let _turn = self.write_back.turn();
         let now = self.shared.now();
@@ -124,7 +129,7 @@ impl Rescuer {
         Progress::Worked
     }
 
-    /// Returns the names of the volumes. What an attempt that failed has written is written again, which does no harm.
+    /// Returns the names of the volumes. Writes again what a failed attempt has written, which does no harm.
     fn rescue(&self) -> Result<String, CacheError> {
         let (store, durable) = (self.shared.store_io(), self.shared.buffer().durable());
         let number = store.incarnation().0;
@@ -138,7 +143,7 @@ impl Rescuer {
             let name = &*format!("{prefix}{}", suffix(of));
             store.clone_named(from, &NewVolume { name, mode: VolumeMode::Writable, created }, durable)
         };
-        // Once one of them is whole, all were.
+        // If one is complete, all were.
         if !volumes.iter().any(|of| find(RESCUED, of).is_some()) {
             let mut copies = BTreeMap::new();
             for of in &volumes {
@@ -151,7 +156,7 @@ impl Rescuer {
             }
         }
         for of in &volumes {
-            // One that shares everything with the one that is whole.
+            // The unfinished one shares everything with the complete one.
             if let Some(begun) = find(UNFINISHED, of) {
                 if find(RESCUED, of).is_none() {
                     clone(begun.id, RESCUED, of)?;
@@ -163,7 +168,7 @@ impl Rescuer {
         Ok(names.join(", "))
     }
 
-    /// Writes all that is in memory into copies of its volumes. Returns how many changes the store could not take.
+    /// Writes everything in memory into clones of its volumes. Returns how many changes the store refused.
     fn write_into(&self, copies: &Copies) -> Result<u64, CacheError> {
         let mut left_out = 0;
         let mut transfers: Vec<Ordered> = {
@@ -200,9 +205,9 @@ impl Rescuer {
         Ok(left_out)
     }
 
-    /// Cuts with LSNs in a range, each with its own place in the order: what was written after it, and is in the store already, stays.
-    /// Returns how many objects could not be deleted, which no name leads to any more. A cut that cannot be made would let what it
-    /// took away be read again, so without it nothing is whole.
+    /// Applies the punches with LSNs in a range, each under its own LSN: newer pages that the store has
+    /// already stay. Returns how many deletions of objects the store refused; no name leads to these objects
+    /// any more. If a punch fails, the rescue does: what it removed would be readable again.
     fn rescue_cuts(&self, lsns: Range<Lsn>, copies: &Copies) -> Result<u64, CacheError> {
         let all = self.shared.state().pages.cuts().collect::<Vec<_>>().into_iter();
         let mut cuts: Vec<_> = all.filter(|(_, cut)| lsns.contains(&cut.lsn)).collect();
@@ -221,7 +226,8 @@ impl Rescuer {
         }
     }
 
-    /// A clone or a move, after what its source had before it, unless the copies have had it: from the store, or an earlier attempt.
+    /// Applies a range operation after its dependencies, unless the clones have it, from the store or from an
+    /// earlier attempt. Returns how many changes the store refused.
     fn rescue_transfer(&self, what: &Ordered, copies: &Copies) -> Result<u64, CacheError> {
         let mut transfer = what.transfer;
         let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
@@ -238,20 +244,20 @@ impl Rescuer {
         for some in dirty.chunks(STEP_PAGES) {
             left_out += self.rescue_pages(transfer.from, some)?;
         }
-        // What is damaged at its edges is lost in it.
+        // Damaged pages at the edges of the range are lost in the target.
         match self.shared.store_io().fold_for(&transfer) {
             Err(error) if error.is_damage() => left_out += 1,
             outcome => outcome?,
         }
-        // Where it cannot be made, its target would be what it was before.
+        // Without it, the target would be what it was before.
         match self.apply(&[Ordered { transfer, ..*what }.change()])?.pop_first() {
             Some((_, error)) => Err(error.into()),
             None => Ok(left_out),
         }
     }
 
-    /// Pages whole, or what the store has with the changes over it. Returns how many could not be: what is damaged stays damaged there,
-    /// and is an error to its readers.
+    /// Writes pages, deltas merged with what the store has. Returns how many failed: damaged pages stay
+    /// damaged, and reading them is an error.
     fn rescue_pages(&self, object: ObjectId, pages: &[Dirty]) -> Result<u64, CacheError> {
         let (mut vector, mut left_out) = (Vec::new(), 0);
         for (page, whole) in with_bases(self.shared.store_io(), object, pages) {
@@ -267,15 +273,15 @@ impl Rescuer {
         Ok(left_out)
     }
 
-    /// Applies changes of which not all are durable in the buffer, and of some of which it may not even have a record: their LSNs do not
-    /// count when the two are compared. Returns those that the store could not take.
+    /// Applies changes that may not be durable in the buffer, or not even be there: their LSNs do not count
+    /// when buffer and store are compared. Returns the changes that the store refused, by index.
     fn apply(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
         let (store, mut applied) = (self.shared.store_io(), Applied::default());
         applied.apply_rest(store, &|part| store.apply_bypassing(part), vector)?;
         Ok(applied.refused)
     }
 
-    /// What was refused because something is damaged must be an error to its readers, not what was there before.
+    /// Makes sure that reading a refused page is an error: it must not show what was there before.
     fn ensure_unreadable(
         &self,
         vector: &[Change],

@@ -1,4 +1,5 @@
-//! What the store may know of the pages for which it counts space, so that it need not count the most for each.
+//! What is known of the pages for which the store counts space, so that the store need not count the most for
+//! each.
 
 use crate::page_table::Key;
 use device::{ObjectId, PageNo};
@@ -8,23 +9,23 @@ use store::{Known, leaf_of};
 /// Pages of a leaf of the store's map.
 const LEAF_PAGES: u64 = 128;
 
-/// Of the pages of the table, those with reservations. Kept by the table with each change of a page; what lies beside clones and moves
-/// is not in it, and counts in full.
+/// Pages of the table with reservations. Updated with each change of a page. Dependencies of range operations
+/// are not included: the store counts the most for them.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
-    /// Reservations of the pages of one leaf of the store's map.
+    /// Reservations of the pages of each leaf of the store's map.
     by_leaf: HashMap<(ObjectId, PageNo), u32>,
     all: u64,
     data: u64,
 }
 
-/// What is known of consecutive pages of data: they begin and end within a leaf.
+/// The estimate for consecutive pages of data, which begin and end within a leaf.
 pub(crate) fn known_of_run(pages: u64) -> Known {
     Known { data: pages, in_same_leaf: pages.saturating_sub(pages / LEAF_PAGES + 2) }
 }
 
 impl Reserved {
-    /// A page has so many, and had so many before.
+    /// Replaces a page's number of reservations.
     pub(crate) fn replace(&mut self, key: &Key, before: u32, after: u32) {
         if before == after {
             return;
@@ -41,7 +42,7 @@ impl Reserved {
         }
     }
 
-    /// What the store may know.
+    /// The estimate for all pages.
     pub(crate) fn known(&self) -> Known {
         Known { data: self.data, in_same_leaf: self.all - self.by_leaf.len() as u64 }
     }

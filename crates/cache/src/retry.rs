@@ -1,4 +1,5 @@
-//! What cannot be written back: what is left alone for a while, and when writers are told instead of kept waiting.
+//! Items that could not be written back: when each is tried again, and when writers get an error instead of
+//! waiting.
 
 use crate::error::CacheError;
 use crate::page_table::{Key, Pages};
@@ -9,15 +10,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use store::StoreError;
 
-/// How long what could not be written back is left alone the first time; twice as long each further time, unless space is all that it
-/// needs.
+/// The pause after the first failure of an item. It doubles with each further failure, unless the item only
+/// needs space.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// What is damaged stays so, but a bad cable is replaced in a minute.
+/// A damaged item stays damaged, but a bad cable is replaced in a minute.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// How many a status names: a screenful.
+/// Items that a status shows: a screenful.
 const SHOWN: usize = 8;
 
-/// One thing being written back.
+/// Something to be written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Victim {
     Page(Key),
@@ -36,57 +37,58 @@ impl Victim {
         }
     }
 
-    /// A clone or a move.
+    /// The item of a range operation.
     pub(crate) fn of(what: &Ordered) -> Victim {
         Victim::Transfer(what.transfer.to, what.lsn)
     }
 }
 
-/// Under the cache's lock. After a crash: found out again.
+/// Failed items. Under the cache's lock. After a crash: empty; the items fail again.
 #[derive(Default)]
 pub(crate) struct RetryList {
     backed_off: BTreeMap<Victim, BackOff>,
     failures: Failures,
     stall: Option<Stall>,
-    /// Since when an operation needs space that only comes when something is written back, during this stall.
+    /// Since when an operation needs space that only write-back makes, during this stall.
     needed: Option<Duration>,
 }
 
-/// How many times something could not be written back so far. A round over everything notes it when it begins: what failed since then
-/// has had its turn, however long that took.
+/// The number of failures so far. A pass over everything notes it at its beginning: an item that failed since
+/// then has been tried, however long that took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Failures(u64);
 
 struct BackOff {
-    /// The first of these failures: for lack of space, of damage, or all others.
+    /// The first of these failures, of one kind: for lack of space, by damage, or other.
     since: Duration,
-    /// The last one.
+    /// The last failure.
     last: Duration,
     until: Duration,
     wait: Duration,
-    /// Which of all failures this was.
+    /// The number of this failure among all.
     failure: Failures,
     error: StoreError,
 }
 
-/// Attempts to write something back that all failed.
+/// Attempts to write anything back that all failed.
 struct Stall {
     since: Duration,
-    /// When the last one was made.
+    /// When the last attempt was made.
     last: Duration,
     attempts: u64,
     error: CacheError,
 }
 
 impl Stall {
-    /// Space may have come since the last attempt, which was before `due`: the next one, which is soon, will tell.
+    /// Space may have come since the last attempt, which was before `due`. The next attempt, which is soon,
+    /// will tell.
     fn may_have_space(&self, due: Duration) -> bool {
         self.error.is_full() && self.last < due
     }
 }
 
 impl RetryList {
-    /// Leaves `victim` alone for a while.
+    /// Notes a failure of `victim`, which is then left alone for a while.
     pub(crate) fn back_off(&mut self, victim: Victim, error: StoreError, now: Duration) {
         let before = self.backed_off.get(&victim);
         let wait = match before {
@@ -102,38 +104,38 @@ impl RetryList {
         self.backed_off.insert(victim, BackOff { since, last: now, until: now + wait, wait, failure, error });
     }
 
-    /// How many failures there were so far.
+    /// The number of failures so far.
     pub(crate) fn failures(&self) -> Failures {
         self.failures
     }
 
-    /// Whether `victim` failed after so many failures.
+    /// Whether `victim` failed after the first `failures`.
     pub(crate) fn has_failed_since(&self, victim: Victim, failures: Failures) -> bool {
         self.backed_off.get(&victim).is_some_and(|one| one.failure > failures)
     }
 
-    /// How many could not be written back when they were last tried.
+    /// Number of items that failed when they were last tried.
     pub(crate) fn count(&self) -> usize {
         self.backed_off.len()
     }
 
-    /// Whether `victim` failed lately.
+    /// Whether `victim` failed and is to be left alone now.
     pub(crate) fn is_backed_off(&self, victim: Victim, now: Duration) -> bool {
         self.backed_off.get(&victim).is_some_and(|one| now < one.until)
     }
 
-    /// Whether `victim` failed the last time that it was tried.
+    /// Whether `victim` failed when it was last tried.
     pub(crate) fn is_stuck(&self, victim: Victim) -> bool {
         self.backed_off.contains_key(&victim)
     }
 
-    /// Since when all attempts to write it back failed for such a reason as the last one, if that did.
+    /// Since when all attempts failed for the same kind of reason, if the last one failed.
     pub(crate) fn failing_since(&self, victim: Victim) -> Option<Duration> {
         self.backed_off.get(&victim).map(|one| one.since)
     }
 
-    /// Why a clone or a move cannot be stored, as it or one that it waits for failed the last time; if that is so. That there is no space
-    /// is waited for.
+    /// Why a range operation cannot be stored: it, or one for which it waits, failed when it was last tried.
+    /// Lack of space is no reason before `patience`.
     pub(crate) fn why_stuck(
         &self,
         transfers: &Transfers,
@@ -148,25 +150,25 @@ impl RetryList {
         failed(stuck).cloned().map(CacheError::from)
     }
 
-    /// Why nothing is written back, if that is so for longer than somebody waits.
+    /// Why nothing is written back, if that has been so for `patience`.
     pub(crate) fn given_up(&self, now: Duration, patience: Duration) -> Option<&CacheError> {
         let stall = self.stall.as_ref()?;
         let due = stall.since + patience;
         (now >= due && !stall.may_have_space(due)).then_some(&stall.error)
     }
 
-    /// Why something is stuck that needs nothing but space, if there is such a thing.
+    /// The error of an item that needs nothing but space, if there is one.
     pub(crate) fn lacks_space(&self, pages: &Pages) -> Option<&StoreError> {
         let full = self.backed_off.iter().find(|(victim, one)| one.error.is_full() && victim.is_there(pages));
         full.map(|(_, one)| &one.error)
     }
 
-    /// What found no space may find some now.
+    /// Lets items that found no space be tried again now.
     pub(crate) fn may_have_space(&mut self, now: Duration) {
         self.backed_off.values_mut().filter(|one| one.error.is_full()).for_each(|one| one.until = now);
     }
 
-    /// Space is being made: who waits for some goes on waiting, as if nothing had failed for lack of it before.
+    /// Space is being made: restarts the patience of operations that wait for space.
     pub(crate) fn space_is_made(&mut self, now: Duration) {
         let Some(stall) = self.stall.as_mut().filter(|stall| stall.error.is_full()) else { return };
         stall.since = now;
@@ -174,53 +176,53 @@ impl RetryList {
         self.backed_off.values_mut().filter(|one| one.error.is_full()).for_each(|one| one.since = now);
     }
 
-    /// Forgets one that was written back.
+    /// Drops an item that was written back.
     pub(crate) fn stored(&mut self, victim: Victim) {
         self.backed_off.remove(&victim);
     }
 
-    /// Forgets those that are no more.
+    /// Keeps only the items that still exist.
     pub(crate) fn keep(&mut self, mut is_there: impl FnMut(&Victim) -> bool) {
         self.backed_off.retain(|victim, _| is_there(victim));
     }
 
-    /// Something was written back.
+    /// Notes that something was written back.
     pub(crate) fn worked(&mut self) {
         self.stall = None;
         self.needed = None;
     }
 
-    /// An attempt wrote nothing back.
+    /// Notes an attempt that wrote nothing back.
     pub(crate) fn failed(&mut self, error: CacheError, now: Duration) {
         let before = self.stall.take();
         let (since, attempts) = before.map_or((now, 0), |stall| (stall.since, stall.attempts));
         self.stall = Some(Stall { since, last: now, attempts: attempts + 1, error });
     }
 
-    /// Nothing is written back because the store, or what holds it, has no space for it.
+    /// Whether nothing is written back because the store, or what holds it, is full.
     pub(crate) fn needs_space(&self) -> bool {
         self.stall.as_ref().is_some_and(|stall| stall.error.is_full())
     }
 
-    /// An operation needs space, and there is none. What to tell it; `None` as long as it may wait for it: a page that is
-    /// stuck for hours says nothing of what others will find when they are written back.
+    /// An operation needs space, and there is none. Returns the error for it, or `None` while it may wait: an
+    /// item that has been stuck for hours does not say what others will find.
     pub(crate) fn no_space(&mut self, now: Duration, patience: Duration) -> Option<&CacheError> {
         let stall = self.stall.as_ref()?;
         let due = *self.needed.get_or_insert(now) + patience;
         (now >= due && !stall.may_have_space(due)).then_some(&stall.error)
     }
 
-    /// An operation needed space, and there was some.
+    /// Notes that an operation needed space and found some.
     pub(crate) fn has_space(&mut self) {
         self.needed = None;
     }
 
-    /// The first thing that is stuck, and why.
+    /// The error of the first stuck item.
     pub(crate) fn first(&self) -> Option<&StoreError> {
         self.backed_off.values().next().map(|one| &one.error)
     }
 
-    /// How many are stuck, and some of them.
+    /// Number of stuck items, and some of them.
     pub(crate) fn stuck(&self) -> (u64, Vec<Stuck>) {
         let shown = self.backed_off.iter().take(SHOWN).map(|(victim, one)| {
             let (object, page) = match *victim {
@@ -302,7 +304,7 @@ mod tests {
         let patience = 30 * SECOND;
         assert!(retries.no_space(Duration::ZERO, patience).is_none());
         assert!(retries.no_space(100 * SECOND, patience).is_none(), "nothing has failed");
-        // A page that could not be written back long before anybody needed space.
+        // An item that failed long before an operation needed space.
         retries.failed(StoreError::Full.into(), 100 * SECOND);
         retries.failed(StoreError::Full.into(), 160 * SECOND);
         assert!(retries.no_space(200 * SECOND, patience).is_none());

@@ -1,5 +1,5 @@
-//! What all parts of the cache share: the media below, the clock, the settings, and the state under the one lock. It knows no
-//! operation.
+//! What all parts of the cache share: the media, the clock, the settings, and the state under the one lock.
+//! No operation is implemented here.
 
 use crate::admission::AdmissionQueue;
 use crate::bypass::Logged;
@@ -26,14 +26,15 @@ pub(crate) struct Shared {
     buffer: Buffer,
     clock: Arc<dyn device::Clock>,
     settings: Settings,
-    /// See [`Settings::bypass_after`], with which it begins.
+    /// See [`CacheSettings::bypass_after`], the initial value.
     bypass_after: AtomicU64,
     store_io_for_syncs: AtomicU64,
     state: Mutex<State>,
     work: [Condvar; Task::ALL.len()],
 }
 
-/// Everything under the lock. Each part is changed by its own methods alone. After a crash: rebuilt from the buffer's records.
+/// Everything under the lock. Each part is changed by its own methods alone. After a crash: rebuilt from the
+/// buffer's records.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) pages: Pages,
@@ -49,34 +50,35 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// What the store may know of the pages for which it counts space: those that are dirty, and those of operations that have entered.
+    /// The estimate for the pages for which the store counts space: dirty pages, and those of operations that
+    /// were admitted.
     pub(crate) fn known_to_store(&self) -> Known {
         self.pages.known_to_store() + self.admission.known_to_store()
     }
 
-    /// Pages that bypassed the buffer were logged after all.
+    /// Notes that bypassed pages were logged after all.
     pub(crate) fn logged_late(&mut self, logged: Logged) {
         logged.group.into_iter().for_each(|group| self.syncs.logged_again(group));
         self.counters.pages_logged_late += logged.pages;
     }
 
-    /// After a start: pages that so many transactions in the buffer made.
+    /// The state after a start, with pages from `replayed` transactions in the buffer.
     pub(crate) fn recovered(pages: Pages, replayed: u64) -> State {
         let counters = Counters { replayed, ..Counters::default() };
         State { pages, counters, ..State::default() }
     }
 
-    /// How the buffer failed, if it did: nothing can change any more.
+    /// How the buffer failed, if it did: then nothing can change any more.
     pub(crate) fn failed(&self) -> Option<&BufferError> {
         self.failed.as_ref()
     }
 
-    /// Remembers that the buffer failed.
+    /// Notes that the buffer failed.
     pub(crate) fn fail(&mut self, why: &BufferError) {
         self.failed.get_or_insert_with(|| why.clone());
     }
 
-    /// The mount ends, and its threads with it.
+    /// The mount ends, and so do its threads.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping
     }
@@ -85,18 +87,18 @@ impl State {
         self.stopping = true;
     }
 
-    /// Drops clean pages while memory is over its limit: a bounded piece of that work.
+    /// Drops clean pages while memory is over its limit: a bounded piece of work.
     pub(crate) fn evict(&mut self, settings: &Settings) {
         self.counters.evicted += self.pages.evict(settings.memory_bytes_max);
     }
 }
 
 thread_local! {
-    /// This thread is doing what a sync waits for.
+    /// This thread works for a sync that waits.
     static SYNCING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks a thread as working for a sync, as long as it lives.
+/// Marks the thread as working for a sync, as long as this value lives.
 pub(crate) struct ForSync(());
 
 impl ForSync {
@@ -132,32 +134,32 @@ impl Shared {
         }
     }
 
-    /// The lock. Never held over device I/O or a completion.
+    /// Takes the lock. Never held over device I/O or a completion.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic while holding the cache's state")
     }
 
-    /// Tells workers of a kind to look for work.
+    /// Wakes a worker of this kind.
     pub(crate) fn wake(&self, task: Task) {
         self.work[task as usize].notify_one();
     }
 
-    /// Tells all of them.
+    /// Wakes all workers.
     pub(crate) fn wake_all(&self) {
         self.work.iter().for_each(Condvar::notify_all);
     }
 
-    /// Waits until workers of this kind are told, at most `timeout`.
+    /// Waits until a worker of this kind is woken, at most `timeout`.
     pub(crate) fn wait(&self, task: Task, state: MutexGuard<'_, State>, timeout: Duration) {
         drop(self.work[task as usize].wait_timeout(state, timeout));
     }
 
-    /// The store, for what is no device I/O.
+    /// The store, for calls without device I/O.
     pub(crate) fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// The store, for device I/O: every call is counted against the sync that has to wait for it, if there is one.
+    /// The store, for device I/O. If a sync waits for this thread, the call is counted.
     pub(crate) fn store_io(&self) -> &Store {
         if SYNCING.get() {
             self.store_io_for_syncs.fetch_add(1, Ordering::Relaxed);
@@ -165,7 +167,7 @@ impl Shared {
         &self.store
     }
 
-    /// How many such calls a sync had to wait for.
+    /// Number of such calls for which a sync had to wait.
     pub(crate) fn store_io_for_syncs(&self) -> u64 {
         self.store_io_for_syncs.load(Ordering::Relaxed)
     }
@@ -201,8 +203,8 @@ impl Shared {
         Some(due.saturating_sub(self.now()))
     }
 
-    /// How old a bypassed page may be that neither the store nor the buffer has: a commit interval, or a second where that is longer, since
-    /// syncs and streams may wait for it.
+    /// How long a bypassed page may be in memory alone: a commit interval, but at most a second, since syncs
+    /// and streams may wait for it.
     pub(crate) fn bypassed_interval(&self) -> Duration {
         self.settings.commit_interval.min(Duration::from_secs(1))
     }
@@ -215,8 +217,8 @@ impl Shared {
         &self.bypass_after
     }
 
-    /// Refuses what would write something back after the buffer failed: a volume that a rescue has begun would not have it, and what
-    /// is left in memory would no longer be all of one moment. The caller has the turn to write back.
+    /// Refuses write-back after the buffer failed. A volume that a rescue has begun would lack what is
+    /// written back now, and memory would no longer be a point in time. The caller holds the write-back lock.
     pub(crate) fn ensure_works(&self) -> Result<(), CacheError> {
         self.state().failed().cloned().map_or(Ok(()), |why| Err(CacheError::ReadOnly { why }))
     }

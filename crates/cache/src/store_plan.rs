@@ -1,9 +1,10 @@
-//! How changed pages go to the store: whole ones whole, others as deltas, of which the store puts many into one block. For a delta
-//! nothing is read.
+//! Plans how dirty pages are stored: whole ones whole, others as deltas, many of which the store puts into
+//! one block. For a delta nothing is read.
 //!
-//! Where a page has as many deltas as it may have, or its leaf of the map has no space for more, the leaf is folded first: that is
-//! paid for by all the deltas that went there since the last time. Where that does not help, since clones share what would be folded, or
-//! there is no space for it, the page is read and written whole.
+//! If a page has as many deltas as it may have, or its leaf of the map has no space for more, the deltas of
+//! the leaf are merged first: all deltas that went there since the last merge pay for that. If that does not
+//! help, because clones share what would be merged or there is no space for it, the page is read and written
+//! whole.
 
 use crate::page_table::Key;
 use crate::planted_bug::{PlantedBug, is_planted};
@@ -13,36 +14,36 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Change, DeltaBlock, DeltaPacker, Found, Store, StoreError, Want, leaf_of};
 
-/// A page to store. Together with others it holds every change of the page up to the newest one of all of them.
+/// A page to store. With the others of its plan it holds every change of the page up to their newest.
 #[derive(Clone, Copy)]
 pub(crate) struct ToStore<'a> {
     pub(crate) key: Key,
     pub(crate) content: &'a Content,
     pub(crate) newest: Lsn,
-    /// A cut that the store may not have: what is older there is zeros.
+    /// A punch that the store may lack: what is older there reads as zeros.
     pub(crate) cut: Option<Lsn>,
 }
 
-/// Leaves that are folded for one write-back at most, so that it ends: their pages are 8 MiB. Where more are full, since space got short,
-/// pages of the others are read and written whole.
+/// Leaves whose deltas are merged for one write-back at most, so that it ends: their pages are 8 MiB. If more
+/// leaves are full, since space became short, pages of the others are read and written whole.
 const FOLDED_AT_ONCE: usize = 16;
 
-/// What the store is asked for.
+/// The changes for the store.
 #[derive(Default)]
 pub(crate) struct Plan {
     pub(crate) vector: Vec<Change>,
-    /// Which of the pages each change is about.
+    /// For each change, its pages.
     of: Vec<Vec<usize>>,
-    /// Pages that cannot be read, and must be.
+    /// Pages that must be read and cannot be.
     pub(crate) refused: BTreeMap<usize, StoreError>,
-    /// All bytes of pages of which only some were in memory, where the others are zeros or were read.
+    /// All bytes of pages that were partial in memory: the missing bytes are zeros, or were read.
     pub(crate) whole: BTreeMap<usize, SharedPage>,
-    /// How many were read.
+    /// Number of pages read.
     pub(crate) pages_read: u64,
 }
 
 impl Plan {
-    /// For pages in the order of their keys.
+    /// Plans for pages that are sorted by key.
     pub(crate) fn of<'a>(store: &Store, pages: impl Iterator<Item = ToStore<'a>>) -> Plan {
         let pages: Vec<ToStore<'a>> = pages.collect();
         let (mut plan, mut read) = (Plan::default(), Vec::new());
@@ -77,7 +78,7 @@ impl Plan {
         }
         let leaves: Vec<(ObjectId, PageNo)> =
             full.iter().map(|(leaf, _)| *leaf).take(FOLDED_AT_ONCE).collect();
-        // An error is for the reads and writes that follow to tell.
+        // The reads and writes that follow report an error.
         let folded = !leaves.is_empty() && store.fold(&leaves).is_ok();
         for ((object, _), packed) in full {
             match folded && store.takes_deltas(object, &packed.blocks) == Ok(true) {
@@ -111,7 +112,7 @@ impl Plan {
         }
     }
 
-    /// Lays deltas over what the store has.
+    /// Merges deltas with what the store has.
     fn read_and_write(&mut self, store: &Store, pages: &[ToStore<'_>], read: &[usize]) {
         let want = |&index: &usize| Want::new(pages[index].key.object, pages[index].key.page);
         let mut wants: Vec<Want> = read.iter().map(want).collect();
@@ -134,7 +135,7 @@ impl Plan {
         }
     }
 
-    /// What was refused of the vector, and before, by pages.
+    /// Everything that was refused, in the plan or by the store, by page.
     pub(crate) fn by_page(mut self, of_vector: BTreeMap<usize, StoreError>) -> BTreeMap<usize, StoreError> {
         for (change, error) in of_vector {
             self.refused.extend(self.of[change].iter().map(|&page| (page, error.clone())));
@@ -143,15 +144,15 @@ impl Plan {
     }
 }
 
-/// Deltas of pages in one leaf, in blocks.
+/// The deltas of pages in one leaf, in blocks.
 struct Packed {
     blocks: Vec<DeltaBlock>,
-    /// Whose they are.
+    /// The pages whose deltas these are.
     members: Vec<usize>,
 }
 
 impl Packed {
-    /// Packs the deltas of pages in one leaf; one that fits into no block is to be read.
+    /// Packs the deltas of pages in one leaf. Adds pages whose delta fits into no block to `read`.
     fn new(store: &Store, pages: &[ToStore<'_>], mut members: Vec<usize>, read: &mut Vec<usize>) -> Packed {
         let mut packer = DeltaPacker::new(store.id());
         members.retain(|&index| {
@@ -166,8 +167,8 @@ impl Packed {
     }
 }
 
-/// Which of the partly written pages are zeros where they are not in memory: the store has nothing of them, or what a pending cut takes
-/// away. Only the map is asked.
+/// Which partial pages have zeros as their missing bytes: the store has no such page, or a pending punch
+/// removes what it has. Only the map is asked.
 fn over_nothing(store: &Store, pages: &[ToStore<'_>]) -> BTreeMap<usize, Result<(), StoreError>> {
     let is_patch = |page: &ToStore<'_>| matches!(page.content, Content::Patch(_));
     let patches: Vec<usize> = (0..pages.len()).filter(|&index| is_patch(&pages[index])).collect();
@@ -180,7 +181,7 @@ fn over_nothing(store: &Store, pages: &[ToStore<'_>]) -> BTreeMap<usize, Result<
         let stays = match (found, cut) {
             (Err(error), _) => Err(error),
             (Ok(None), _) => Ok(false),
-            // A later clone or move may have brought what is older than the cut, which it came after.
+            // A later range operation may have brought pages that are older than the punch.
             (Ok(Some(page_lsn)), Some(cut)) if page_lsn < cut => store.has_had_later(key.object, cut),
             (Ok(Some(_)), _) => Ok(true),
         };

@@ -1,14 +1,15 @@
-//! Background work by kind, what its steps say, and how callers are told.
+//! Background work by kind, the results of its steps, and completions.
 
 use crate::error::CacheError;
 
-/// A completion. Called once, maybe on the caller's own thread before the call returns, and never while the state is locked.
-/// Its caller may be in the middle of writing pages back, and no other thread writes any until it returns: it must not call
-/// [`Cache::step`](crate::Cache::step), [`Cache::drain`](crate::Cache::drain) or
-/// [`Cache::clone_volume`](crate::Cache::clone_volume), nor wait for a thread that does.
+/// A completion. Called once, possibly on the caller's own thread before the call returns, and never while
+/// the state is locked. It may be called in the middle of write-back, and no other thread writes anything
+/// back until it returns. So it must not call [`Cache::step`](crate::Cache::step),
+/// [`Cache::drain`](crate::Cache::drain) or [`Cache::clone_volume`](crate::Cache::clone_volume), nor wait for
+/// a thread that does.
 pub type Completion<T, E = CacheError> = Box<dyn FnOnce(Result<T, E>) + Send>;
 
-/// Completions gathered under the lock, to be called without it.
+/// Completions that were collected under the lock, to be called without it.
 #[derive(Default)]
 pub(crate) struct Completions(Vec<Box<dyn FnOnce() + Send>>);
 
@@ -17,23 +18,23 @@ impl Completions {
         self.0.push(Box::new(call));
     }
 
-    /// Calls them. The caller does not hold the state; it may hold its turn of write-back or making space, where no other thread is to
-    /// write more back before they are told.
+    /// Calls them. The caller does not hold the state's lock. It may hold the write-back lock, or that of
+    /// making space, if no other thread is to write more back before the waiters are told.
     pub(crate) fn deliver(self) {
         self.0.into_iter().for_each(|call| call());
     }
 }
 
-/// Background work. `Fetch` may be stepped by several threads at once, the others by one each.
+/// Background work. Several threads at once may step `Fetch`; one thread each the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// Makes what was appended durable and completes syncs.
+    /// Makes appended changes durable and completes syncs.
     Commit,
-    /// Reads pages that a reader waits for or will come to, and gives back the memory of those that were cut.
+    /// Reads pages for readers that wait or will come to them, and frees the memory of punched pages.
     Fetch,
-    /// Writes pages back, and with them cuts and deletions.
+    /// Writes pages, punches and range operations back.
     WriteBack,
-    /// Keeps recovery short, and frees space.
+    /// Keeps recovery short, and frees space in the store.
     Checkpoint,
 }
 
@@ -45,8 +46,8 @@ impl Task {
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Something: call again.
+    /// It did something: call again.
     Worked,
-    /// Nothing to do now.
+    /// There is nothing to do now.
     Idle,
 }

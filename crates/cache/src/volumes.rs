@@ -1,14 +1,15 @@
-//! Copies of a volume as of one moment, while everybody goes on. Writing back while writers wait would take too long; and if they
-//! went on writing to the pages that are written back, some pages would have newer changes than others.
+//! Clones of volumes, each a point in time, made while other threads go on. If writers waited for the
+//! write-back, they would wait too long; if they wrote to pages that are written back, some pages would have
+//! newer changes than others.
 //!
 //! 1. Ordinary write-back, until little is dirty or as much was written back as was dirty at the beginning.
-//! 2. The moment: under one hold of the lock, every dirty page and every cut is frozen as it is. What is written from
-//!    here on is newer than the copy.
-//! 3. What is frozen becomes durable in the buffer, then is written back; nothing newer is meanwhile, as no other thread has
-//!    the turn to write back.
-//! 4. One log entry in the store makes the copy.
+//! 2. The point in time: under one hold of the lock, every dirty page and every punch is frozen. Later
+//!    changes are newer than the clone.
+//! 3. The frozen batch becomes durable in the buffer, then is written back. Nothing newer is written back
+//!    meanwhile: this thread holds the write-back lock.
+//! 4. One log entry of the store makes the clone.
 //!
-//! After a crash before that entry there is no copy, and what was written back was on its way anyway.
+//! After a crash before that entry there is no clone; what was written back would have been anyway.
 
 use crate::commit::Committer;
 use crate::dirty_scan::Scan;
@@ -31,9 +32,9 @@ use store::{NewVolume, StoreError, VolumeId};
 /// Dirty pages that may be frozen under one hold of the lock: some milliseconds of it.
 const FEW_PAGES: usize = 4096;
 
-/// Makes volumes of others, and deletes them.
+/// Clones and deletes volumes.
 pub(crate) struct Volumes {
-    /// Those that are in use, and by how many. Taken for moments, and no other lock meanwhile.
+    /// Volumes in use, with their numbers of users. Locked for moments, with no other lock taken meanwhile.
     used: Arc<Mutex<BTreeMap<VolumeId, u64>>>,
     shared: Arc<Shared>,
     committer: Arc<Committer>,
@@ -61,10 +62,10 @@ impl Volumes {
             return Err(CacheError::InUse { volume });
         }
         let _turn = self.write_back.turn();
-        // What other volumes get of it, or it of them.
+        // Range operations between this volume and others.
         let of_others = |what: &Ordered| what.volumes().contains(&volume) && what.volumes() != [volume; 2];
         self.checkpointer.with_space(|| self.write_back.store_transfers_in_turn(&of_others))?;
-        // Not what was appended: the store may name no change that the buffer may still lose.
+        // Not the newest appended LSN: the store may name no change that the buffer may still lose.
         let durable = || self.shared.buffer().durable();
         let delete = || Ok(self.shared.store_io().delete_volume(volume, durable())?);
         self.checkpointer.with_space(delete)?;
@@ -84,12 +85,12 @@ impl Volumes {
         Ok(())
     }
 
-    /// Makes a clone. Where segments are short, cleaning wins some first; others go on meanwhile.
+    /// Makes a clone. If segments are short, cleaning makes some first; other threads go on meanwhile.
     pub(crate) fn make_clone(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
         self.checkpointer.with_space(|| self.try_to_clone(from, new, false))
     }
 
-    /// The same, of which the clone is expendable from the moment on at which it is there.
+    /// Makes a clone that is expendable as soon as it exists.
     pub(crate) fn make_expendable_clone(
         &self,
         from: VolumeId,
@@ -127,16 +128,17 @@ impl Volumes {
         Ok(volume)
     }
 
-    /// Has the buffer name the store's newest batch, which changed a volume: were its block unreadable at the next start, the log
-    /// would seem to end before it. It is durable either way, and a buffer that fails here says so to everybody.
+    /// Lets the buffer name the store's newest batch, which changed a volume. Otherwise, if a block of the
+    /// batch were unreadable at the next start, the log would seem to end before it. The batch is durable
+    /// either way, and other calls report a buffer that fails here.
     fn witness_store(&self) {
         self.shared.buffer().witness(self.shared.store().durable_batch());
         let _ = self.committer.commit_now();
     }
 
-    /// Writes back what is dirty now, about, so that the moment is short.
+    /// Writes back roughly what is dirty now, so that little is left to freeze.
     fn approach(&self) -> Result<(), CacheError> {
-        // Writers make more meanwhile: this ends all the same.
+        // Writers make more pages dirty meanwhile; this ends all the same.
         let steps = self.shared.state().pages.dirty_pages() / STEP_PAGES + 1;
         let mut scan = Scan::once(self.shared.state().retries.failures());
         for _ in 0..steps {
@@ -149,8 +151,8 @@ impl Volumes {
         Ok(())
     }
 
-    /// The moment of a volume: its newest change, and what is newer than the store. The caller has the turn to write back, so nothing is
-    /// being written back.
+    /// The point in time of a volume: its newest change, and everything that is not stored. The caller holds
+    /// the write-back lock, so nothing is being written back.
     fn freeze_all(&self, volume: VolumeId) -> (Lsn, Frozen) {
         let mut state = self.shared.state();
         let keys: Vec<Key> =
@@ -162,7 +164,7 @@ impl Volumes {
         (self.shared.buffer().appended(), frozen)
     }
 
-    /// Writes back what is frozen in pieces, cuts first.
+    /// Writes a frozen batch back in pieces, the punches first.
     fn write_back_frozen(&self, mut frozen: Frozen) -> Result<(), CacheError> {
         if is_planted(PlantedBug::CloneTooEarly) {
             let (pages, newer) =
@@ -180,7 +182,7 @@ impl Volumes {
                 return Ok(());
             }
             if is_planted(PlantedBug::CloneTooLate) {
-                // Others get on meanwhile.
+                // Other threads go on meanwhile.
                 let _ = self.committer.commit_now();
                 piece.pages.iter_mut().for_each(|page| page.freeze_again(&self.shared.state().pages));
             }
@@ -198,7 +200,7 @@ impl Volumes {
     }
 }
 
-/// A volume that somebody uses, until this is dropped: it cannot be deleted.
+/// A volume in use. Until this is dropped, it cannot be deleted.
 pub struct VolumeInUse {
     used: Arc<Mutex<BTreeMap<VolumeId, u64>>>,
     volume: VolumeId,

@@ -1,11 +1,28 @@
-//! Writing pages back: which, when, in what order, and what may be forgotten afterwards.
+//! Writes dirty pages, punches and range operations to the store: which, when and in what order. Then the
+//! buffer frees their groups.
 //!
-//! The order is the promise: (1) the page is frozen, as it is, (2) everything frozen is durable in the buffer, (3) the store has it
-//! durably, (4) the buffer forgets it.
+//! A range operation is a clone or a move of pages (`range_ops.rs`). An item is stuck if its last attempt
+//! failed (`retry.rs`). A *batch* is some dirty pages and every punch that can be tried. All steps of a batch
+//! are made by the thread that holds the write-back lock:
 //!
-//! A partly written page is stored as a delta (`deltas.rs`): nothing is fetched for it.
+//! ```text
+//!  dirty    the table has changes that the store lacks
+//!    │ freeze, under the state's lock: copies the bytes, notes the changes as being written
+//!  frozen   writers may go on: their changes make the page dirty again
+//!    │ commit_up_to: the committer makes the batch's newest change durable in the buffer (invariant 3)
+//!  logged
+//!    │ store_frozen: a StorePlan, then one vector of the store
+//!    ├─ failed or refused ─► end_write_back: dirty again; the RetryList says when to retry
+//!  stored
+//!    │ end_write_back, under the state's lock: clean, unless written again
+//!    │ forget_stored: the buffer releases groups that nothing needs
+//!  clean
+//! ```
 //!
-//! Clones and moves go first, each after what it is newer than and before what is newer than it (`transfers.rs`).
+//! A partly written page is stored as a delta (`store_plan.rs`): nothing is fetched for it.
+//!
+//! Range operations go before any page, each after its dependencies and before all that it blocks
+//! (`range_ops.rs`).
 
 use crate::admission::Admission;
 use crate::bypass;
@@ -32,27 +49,29 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, Found, Store, StoreError, Want};
 
-/// Pages that are looked at for more deltas behind one that is written back, and behind how many of a step.
+/// For some pages of a step, this many pages behind them are searched for further deltas; and for how many
+/// pages that is done.
 const DELTA_LOOKS: usize = 1024;
 const DELTA_RUNS: usize = 4;
-/// Pages of one step: a MiB, so that a step is short on any device and its log entries are shared by many pages.
+/// Pages of a step: a MiB, so that a step is short on any device and many pages share its log entries.
 pub(crate) const STEP_PAGES: usize = 256;
-/// The same for pages that bypassed the buffer: most follow each other, and who writes them waits for their flushes.
+/// The same for bypassed pages: most are consecutive, and their writers wait for the flushes.
 const BYPASS_STEP_PAGES: usize = 1024;
-/// How far from a page that is written back its dirty neighbours go with it: with those on the other side, half a MiB, read and
+/// A page takes along its dirty neighbours at most this many pages away: on both sides half a MiB, read and
 /// written at the speed of a long transfer.
 const NEIGHBOURS: u64 = 64;
-/// Attempts to store a clone or a move that was found in the buffer before the mount goes on without.
+/// Attempts to store a recovered range operation before the mount goes on without.
 const ATTEMPTS_AT_START: usize = 3;
-/// Leaves of the store's map (128 pages each) of which a cut makes holes at once: a MiB to read, a millisecond under its lock.
+/// Leaves of the store's map (128 pages each) that a punch changes at once: a MiB to read, a millisecond
+/// under the store's lock.
 const CUT_LEAVES: usize = 256;
-/// While somebody syncs what is logged one after the other, the devices and processors are his for seven eighths of the time: so many
-/// times longer than a step that stores what bypassed the buffer nothing more of it is stored.
+/// While clients sync logged changes in a loop, they get seven eighths of the time of devices and processors:
+/// after a step that stored bypassed pages, no more of them are stored for this many times its duration.
 const LEFT_TO_SYNCS: u32 = 7;
 const LEFT_TO_SYNCS_MAX: Duration = Duration::from_millis(200);
-/// Files that were removed and ranges that were punched are stored after this: then `df` shows their space.
+/// Removed files and punched ranges are stored after this time: then `df` shows their space.
 const CUTS_STORED_AFTER: Duration = Duration::from_secs(1);
-/// Between two looks for something to write back where all that there is was tried a moment ago and failed.
+/// The pause when everything that is dirty was tried a moment ago and failed.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Writes pages back.
@@ -61,48 +80,48 @@ pub(crate) struct WriteBack {
     admission: Admission,
     committer: Arc<Committer>,
     relogger: Relogger,
-    /// Held for a whole write-back, over device I/O; taken before the state, never while holding it.
+    /// Held for a whole write-back, over device I/O. Taken before the state's lock, never while holding that.
     turn: Mutex<Turn>,
 }
 
-/// What one thread at a time remembers between write-backs.
+/// What write-back remembers between steps. The write-back lock protects it.
 #[derive(Default)]
 pub(crate) struct Turn {
-    /// When the store may be written to again.
+    /// Steps for reason `Due` do nothing before this time.
     not_before: Duration,
-    /// When what is stuck was last compared with what there is.
+    /// When the retry list was last pruned.
     swept: Duration,
-    /// How far the dirty pages were looked through for some that are due.
+    /// How far steps for reason `Due` have looked through the dirty pages.
     due: Scan,
-    /// The last of the pages that bypassed the buffer and had their turn.
+    /// The last bypassed page of this round so far.
     bypassed: Option<Key>,
-    /// The newest group when their round began: what was written since has its turn in the next.
+    /// The newest group when the round of bypassed pages began. Pages written since belong to the next round.
     bypass_until: GroupNo,
-    /// The last vector had such pages: others that are due go before more of them.
+    /// The last batch had bypassed pages: other pages that are due go next.
     was_bypassed: bool,
-    /// Until then the devices are left to syncs of what is logged, as long as there are some.
+    /// Until then bypassed pages wait, as long as clients sync logged changes.
     bypass_not_before: Duration,
 }
 
 /// Why pages are written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// Only what limits and ages ask for.
+    /// Limits or ages ask for it.
     Due,
-    /// Everything, because an operation waits for space.
+    /// An operation waits for space: everything is written back.
     Space,
-    /// Everything, because the mount ends or a copy is made.
+    /// The mount ends, or a volume is cloned: everything is written back.
     All,
 }
 
-/// Pages to write back.
+/// Pages chosen to be written back.
 struct Victims {
     pages: Vec<Key>,
-    /// Whether there are none behind them.
+    /// The search reached the newest dirty page.
     reached_newest: bool,
 }
 
-/// Pages and cuts frozen to be written back.
+/// Pages and punches as they were when they were frozen.
 #[derive(Default)]
 pub(crate) struct Frozen {
     pub(crate) pages: Vec<FrozenPage>,
@@ -118,13 +137,13 @@ impl Frozen {
         self.len() == 0
     }
 
-    /// Neighbours next to each other; cuts in the one order.
+    /// Sorts pages by key, so that neighbours are written together, and punches by LSN.
     pub(crate) fn sort(&mut self) {
         self.pages.sort_by_key(|page| page.key);
         self.cuts.sort_by_key(|(_, cut)| cut.lsn);
     }
 
-    /// What stands at `index` of the vector.
+    /// The item at `index` of the vector: punches first, then pages.
     fn victim(&self, index: usize) -> Victim {
         match self.cuts.get(index) {
             Some((object, cut)) => Victim::Cut(*object, cut.lsn),
@@ -138,12 +157,12 @@ pub(crate) struct FrozenPage {
     content: Content,
     newest: Lsn,
     reserved: bool,
-    /// The newest cut that covers it and is not stored: an older page that the store has is zeros.
+    /// The newest punch that covers the page and is not stored: an older version in the store reads as zeros.
     cut: Option<Lsn>,
 }
 
 impl FrozenPage {
-    /// Freezes a dirty page that is not being written back.
+    /// Freezes a page. `None` if it is clean or being written back.
     pub(crate) fn begin(pages: &mut Pages, key: Key) -> Option<FrozenPage> {
         pages.get(&key)?;
         let cut = pages.cut_of(key);
@@ -155,14 +174,14 @@ impl FrozenPage {
     }
 }
 
-/// Wrong ways, for planted bugs.
+/// For planted bugs only.
 impl FrozenPage {
-    /// Whether it was written to since.
+    /// Whether the page was written since it was frozen.
     pub(crate) fn is_newer(&self, pages: &Pages) -> bool {
         pages.get(&self.key).is_some_and(Entry::is_dirty)
     }
 
-    /// Takes what was written to it since, too.
+    /// Replaces the frozen content by the current one.
     pub(crate) fn freeze_again(&mut self, pages: &Pages) {
         if let Some(entry) = pages.get(&self.key) {
             self.content = Content::of(entry);
@@ -170,12 +189,12 @@ impl FrozenPage {
     }
 }
 
-/// What became of frozen pages and cuts, by their places in [`Frozen`].
+/// What became of a [`FrozenBatch`], by index in its vector.
 #[derive(Default)]
 struct Stored {
-    /// What could not be stored.
+    /// Changes that the store refused.
     refused: BTreeMap<usize, StoreError>,
-    /// All bytes of pages of which only some were in memory, where the others are zeros or were read.
+    /// All bytes of pages that were partial in memory: the missing bytes are zeros, or were read.
     whole: BTreeMap<usize, SharedPage>,
     pages_read: u64,
 }
@@ -186,18 +205,18 @@ impl WriteBack {
         WriteBack { shared, admission, committer, relogger, turn: Mutex::default() }
     }
 
-    /// The turn to write back: while it is held no other thread writes anything back.
+    /// Takes the write-back lock: while it is held, no other thread writes anything back.
     pub(crate) fn turn(&self) -> MutexGuard<'_, Turn> {
         self.turn.lock().expect("no panic while writing back")
     }
 
-    /// Whether no thread has the turn.
+    /// Whether the write-back lock is free.
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn is_idle(&self) -> bool {
         self.turn.try_lock().is_ok()
     }
 
-    /// One bounded piece of what limits and ages ask for. `Err` if pages stay dirty because a device failed.
+    /// One bounded step, if limits or ages ask for it. `Err` if pages stay dirty because a device failed.
     pub(crate) fn step(&self) -> Result<Progress, CacheError> {
         let mut turn = self.turn();
         let mut scan = turn.due;
@@ -206,7 +225,8 @@ impl WriteBack {
         outcome
     }
 
-    /// One bounded piece of everything; what failed since `scan` began is left alone, so this ends.
+    /// One bounded step of writing everything back. Skips items that failed since `scan` began, so repeated
+    /// steps end.
     pub(crate) fn everything(&self, why: Why, scan: &mut Scan) -> Result<Progress, CacheError> {
         let mut turn = self.turn();
         self.write_back(&mut turn, why, scan)
@@ -230,7 +250,8 @@ impl WriteBack {
         let mut victims = None;
         if turn.was_bypassed || why != Why::Due {
             let found = self.victims(why, scan, now);
-            // What is stuck does not take the turn of those that bypassed the buffer.
+            // A batch without pages (they are stuck, or only punches are due) does not go before bypassed
+            // pages.
             victims = found.filter(|found| why != Why::Due || !found.pages.is_empty());
         }
         turn.was_bypassed = false;
@@ -243,7 +264,7 @@ impl WriteBack {
         let frozen = self.freeze(&pages, scan, now);
         let is_over = scan.is_over(reached_newest, !frozen.is_empty());
         if frozen.is_empty() {
-            // Where nothing is stuck, a look at more of the queue of dirty pages finds some.
+            // If nothing is stuck, the next step looks further along the queue of dirty pages.
             if is_over && pages.is_empty() && self.shared.state().retries.first().is_some() {
                 turn.not_before = now + LOOK_AGAIN;
             }
@@ -268,32 +289,32 @@ impl WriteBack {
         }
         drop(state);
         if why != Why::All {
-            // An error is for the reads and writes to tell that meet it, too.
+            // The reads and writes that meet an error here report it.
             let _ = self.shared.store_io().fold_owed();
         }
         Ok(Progress::Worked)
     }
 
-    /// Nothing could be written back.
+    /// Nothing could be written back: pauses.
     fn failed(&self, turn: &mut Turn, scan: &mut Scan, error: &CacheError, now: Duration) {
         turn.not_before = now + RETRY_AFTER;
         scan.begin_anew();
         let mut state = self.shared.state();
         state.retries.failed(error.clone(), now);
-        // No more is owed of the cleaning when nothing can be written.
+        // While nothing can be written, no cleaning is owed.
         self.ask_for_space_if_needed(&mut state);
-        // Who waits for a clone or a move is told after a while.
+        // Readers that wait for a range operation get an error after a while.
         if !state.pages.transfers().is_empty() {
             self.shared.wake(Task::Fetch);
         }
     }
 
-    /// Stores the clones and moves that were found in the buffer, before anybody asks for what they brought: a mount that only looks
-    /// writes nothing back later. Those that are stuck are tried again, where it does.
+    /// Stores the recovered range operations before any client reads their targets: a mount that is only read
+    /// would not write them back later. Those that fail stay pending.
     pub(crate) fn store_recovered(&self) {
         let mut turn = self.turn();
         let now = self.shared.now();
-        // Who reads what they brought would be told of an error that came only once.
+        // An error that occurs only once is not to reach the readers of the targets.
         for _ in 0..ATTEMPTS_AT_START {
             let mut scan = Scan::once(self.shared.state().retries.failures());
             while let Ok(Some(_)) = self.transfer_in_turn(&mut turn, &mut scan, now) {}
@@ -305,14 +326,16 @@ impl WriteBack {
         self.forget_stored_cuts();
     }
 
-    /// Logs again what a start found of pages that bypassed the buffer since, and which the store has not got then: after the next crash
-    /// nothing else would tell that these bytes are newer than that.
+    /// Logs reverted pages again: a crash took their bypassed bytes, so they are what older records make of
+    /// them. The new records tell the next recovery that these bytes are newer than the bypass; nothing else
+    /// would.
     pub(crate) fn log_overtaken(&self, pages: &[Key]) -> Result<(), CacheError> {
         let state = self.shared.state();
         pages.iter().try_for_each(|key| self.relogger.append_page(&state, *key))
     }
 
-    /// The log may begin behind a clone or a move, and before an older cut that was logged again: what the store has is newer than that.
+    /// Drops relogged punches that the store has. The log may begin behind a range operation, yet before an
+    /// older punch that was relogged: what the store has is newer than that punch.
     fn forget_stored_cuts(&self) {
         let cuts: Vec<_> = self.shared.state().pages.cuts().filter(|(_, cut)| cut.logged_again).collect();
         for (object, cut) in cuts {
@@ -322,7 +345,7 @@ impl WriteBack {
         }
     }
 
-    /// A step towards storing the oldest clone or move that has its turn; `None` if there is none.
+    /// One step towards storing the oldest range operation that can be tried. `None` if there is none.
     fn transfer_in_turn(
         &self,
         turn: &mut Turn,
@@ -336,7 +359,7 @@ impl WriteBack {
         };
         let Some(what) = what else { return Ok(None) };
         let stuck = match self.transfer_step(&what) {
-            // Others may find space, and can be read.
+            // Other items may find space, or be readable.
             Err(CacheError::Store(error)) if error.is_full() || error.is_of_reading() => Some(error),
             outcome => outcome.inspect_err(|error| self.failed(turn, scan, error, now))?,
         };
@@ -345,7 +368,7 @@ impl WriteBack {
             state.retries.failed(error.clone().into(), now);
             state.retries.back_off(Victim::of(&what), error, now);
             self.ask_for_space_if_needed(&mut state);
-            // Those who wait for it are told.
+            // Reads that wait for it get the error.
             state.seeks.look_behind();
             drop(state);
             self.shared.wake(Task::Fetch);
@@ -353,7 +376,7 @@ impl WriteBack {
         Ok(Some(Progress::Worked))
     }
 
-    /// There is more space than when something was refused for lack of it.
+    /// There is more space: retries at once if something was refused for lack of it.
     pub(crate) fn try_again(&self) {
         if self.shared.state().retries.needs_space() {
             self.turn().not_before = Duration::ZERO;
@@ -367,8 +390,8 @@ impl WriteBack {
         }
     }
 
-    /// One bounded piece of storing a clone or a move that waits for no other: what it is newer than, then itself. Returns why it
-    /// cannot be stored, if that is so.
+    /// One bounded step of storing a range operation that waits for no other: its dependencies, then itself.
+    /// Returns why it cannot be stored, if so.
     fn transfer_step(&self, what: &Ordered) -> Result<Option<StoreError>, CacheError> {
         if let Some(error) = self.ask_about_transfers(what) {
             return Ok(Some(error));
@@ -391,7 +414,8 @@ impl WriteBack {
         match beside.is_empty() {
             false => self.store_beside(what, &beside),
             true => {
-                // A page at its edges that cannot be read holds up this clone, and nothing else; one that stays damaged is lost.
+                // A page at the edge of the range that cannot be read delays only this operation. If the page
+                // stays damaged, it is lost in the target.
                 if let Err(error) = self.shared.store_io().fold_for(&what.transfer)
                     && !(error.is_damage() && self.has_failed_for_long(what))
                 {
@@ -412,9 +436,10 @@ impl WriteBack {
         since.is_some_and(|since| self.shared.now() >= since + self.shared.settings().store_patience)
     }
 
-    /// Asks the store which of the clones and moves that were found in the buffer it has, before it gets any. They are stored in their
-    /// order, so it has those, too, that come before one that it has and share an object's slot with it; if both objects of one are gone,
-    /// nothing else tells. Returns why it cannot tell of `what`, if that is so.
+    /// Asks the store which recovered range operations it has, and drops them, before any other is stored.
+    /// They are stored in the order of their LSNs. If the store has one, it has all earlier ones that share
+    /// an object's slot with it; if both objects of an operation are gone, nothing else tells. Returns the
+    /// error if the store cannot tell for `op`.
     fn ask_about_transfers(&self, what: &Ordered) -> Option<StoreError> {
         let recovered: Vec<Ordered> = {
             let state = self.shared.state();
@@ -442,14 +467,14 @@ impl WriteBack {
         unknown.into_iter().find(|(one, _)| one == what).map(|(_, error)| error)
     }
 
-    /// Makes everything up to a change durable in the buffer.
+    /// Makes every change up to `newest` durable in the buffer.
     fn commit_up_to(&self, newest: Lsn) -> Result<(), CacheError> {
         let is_durable =
             self.shared.buffer().durable() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
         if is_durable { Ok(()) } else { self.committer.commit_now().map(drop) }
     }
 
-    /// Stores pages that are older than a clone or a move of them. Returns why they cannot be, if that is so.
+    /// Stores dependencies of a range operation. Returns why one cannot be stored, if so.
     fn store_beside(&self, what: &Ordered, beside: &[Dirty]) -> Result<Option<StoreError>, CacheError> {
         let source = what.transfer.from;
         let pages = beside.iter().map(|one| {
@@ -460,7 +485,7 @@ impl WriteBack {
         let pages_read = plan.pages_read;
         if let Some((index, error)) = plan.refused.pop_first() {
             let page = beside[index].page;
-            // Where its leaf is there, it is the page that is damaged, and stays so.
+            // If the page's leaf can be read, the page itself is damaged, and stays so.
             let is_known = || self.shared.store_io().page_lsn(source, page).is_ok();
             if !error.is_damage() || !self.has_failed_for_long(what) || !is_known() {
                 return Ok(Some(error));
@@ -480,11 +505,12 @@ impl WriteBack {
         Ok(refused.into_values().next())
     }
 
-    /// The store has a clone or a move, or had it before.
+    /// Drops a range operation that the store has, and unblocks what waited for it.
     fn transfer_is_done(&self, what: &Ordered) {
         let mut completions = Completions::default();
         let mut state = self.shared.state();
-        // After a start: the store has what came before it, too, and would have it take away what it brought.
+        // After a start: the store has the earlier punches, too. Applied again, they would remove what the
+        // operation brought.
         for (object, cut) in state.pages.cuts_before(what) {
             state.pages.cut_is_stored(object, cut.lsn);
         }
@@ -503,7 +529,7 @@ impl WriteBack {
         self.shared.wake(Task::Commit);
     }
 
-    /// Stores all clones and moves that are wanted, with those that are older.
+    /// Stores all range operations that are wanted, with those that come before them.
     pub(crate) fn store_transfers(&self, is_wanted: &dyn Fn(&Ordered) -> bool) -> Result<(), CacheError> {
         if !self.shared.state().pages.transfers().iter().any(|one| is_wanted(&one.what)) {
             return Ok(());
@@ -512,7 +538,7 @@ impl WriteBack {
         self.store_transfers_in_turn(is_wanted)
     }
 
-    /// The same for a caller who has the turn to write back.
+    /// [`store_range_ops`](WriteBack::store_range_ops) for a caller that holds the write-back lock.
     pub(crate) fn store_transfers_in_turn(
         &self,
         is_wanted: &dyn Fn(&Ordered) -> bool,
@@ -533,14 +559,14 @@ impl WriteBack {
         }
     }
 
-    /// True if a clone or a move may be stored now: others wait for it.
+    /// Whether a range operation can be stored now. Reads and other changes may wait for it.
     pub(crate) fn transfers_are_due(&self, state: &State) -> bool {
         let now = self.shared.now();
         let free = |one: &Pending| !state.retries.is_backed_off(Victim::of(&one.what), now);
         state.failed().is_none() && state.pages.transfers().first().any(free)
     }
 
-    /// Forgets what was stuck and is no more, now and then.
+    /// Drops retry entries of items that are gone, now and then.
     fn sweep(&self, turn: &mut Turn, now: Duration) {
         if now < turn.swept + RETRY_AFTER {
             return;
@@ -551,7 +577,7 @@ impl WriteBack {
         retries.keep(|victim| victim.is_there(pages));
     }
 
-    /// True if limits or ages ask for pages to be written back.
+    /// Whether limits or ages ask for write-back.
     pub(crate) fn is_due(&self, state: &State) -> bool {
         self.admission.bypassed_pages_press(state) || self.is_due_otherwise(state)
     }
@@ -567,7 +593,7 @@ impl WriteBack {
         self.admission.logged_writes_press(state) || is_old()
     }
 
-    /// Whether a cut that may be tried is so old that a person who asks for the free space misses it there.
+    /// Whether a punch that can be tried is so old that a user misses its space in `df`.
     fn cuts_are_due(&self, state: &State) -> bool {
         if state.failed().is_some() || state.pages.cuts_pending() == 0 {
             return false;
@@ -580,16 +606,16 @@ impl WriteBack {
         })
     }
 
-    /// The pages to write back now; `None` if there is no reason to. Least recently written first, but for the sake
-    /// of the buffer or of age those that need its oldest groups, and each with its dirty neighbours: on a disk a run
-    /// of pages costs as much as one.
+    /// Chooses pages to write back. `None` if there is no reason to. If memory is short, the least recently
+    /// written come first; if the buffer is short of space, or for age, those that need its oldest groups.
+    /// Each takes its dirty neighbours along: on a disk a run of pages costs as much as one.
     fn victims(&self, why: Why, scan: &mut Scan, now: Duration) -> Option<Victims> {
         let mut state = self.shared.state();
         if !state.pages.is_dirty() {
             return None;
         }
         if why == Why::Due && !self.logged_pages_are_due(&state) {
-            // All cuts go with any page, or alone.
+            // Punches go with any batch, or alone.
             let alone = Victims { pages: Vec::new(), reached_newest: true };
             return self.cuts_are_due(&state).then_some(alone);
         }
@@ -602,7 +628,7 @@ impl WriteBack {
             !held && !filter.leaves_alone(&state.retries, Victim::Page(*key), now)
         };
         let mut pages = BTreeSet::new();
-        // False once there are enough.
+        // False once the batch is full.
         let mut take = |near: &mut dyn Iterator<Item = Key>, state: &State| {
             let is_new = |key: &Key| free(state, key) && !pages.contains(key);
             let new: Vec<Key> = near.filter(is_new).take(limit - pages.len()).collect();
@@ -620,7 +646,7 @@ impl WriteBack {
                 if !take(&mut state.pages.dirty_around(key, distance), &state) {
                     break;
                 }
-                // Deltas of many leaves, so that what will be folded together lies together.
+                // Deltas of many leaves, so that deltas that are merged together later lie together.
                 if runs > 0 && !take(&mut state.pages.deltas_behind(key, DELTA_LOOKS), &state) {
                     break;
                 }
@@ -634,12 +660,12 @@ impl WriteBack {
         Some(Victims { pages: pages.into_iter().collect(), reached_newest })
     }
 
-    /// Bypassed pages, if they are to be stored now. Those that cannot be are logged by the committer in a moment, and are then written back
-    /// like any other.
+    /// Chooses bypassed pages, if they are to be stored now. Pages that cannot be stored are soon logged by
+    /// the committer, and then written back like any other.
     fn bypassed_victims(&self, turn: &mut Turn, scan: &Scan, now: Duration) -> Option<Victims> {
         let mut state = self.shared.state();
         if state.syncs.wait_for_store() {
-            // For pages that were logged or cut meanwhile.
+            // For pages that were logged or punched meanwhile.
             self.committer.settle_stored(&mut state, &[]);
             self.shared.wake(Task::Commit);
         }
@@ -650,7 +676,7 @@ impl WriteBack {
             return None;
         }
         let limit = self.shared.store().pages_together().min(BYPASS_STEP_PAGES as u64) as usize;
-        // In rounds, so that a file that is written over and over, or grows and grows, keeps no other waiting.
+        // In rounds, so that a file that is overwritten again and again, or grows and grows, delays no other.
         let last = turn.bypassed.map_or(Bound::Unbounded, Bound::Excluded);
         let group = |key: &Key| state.pages.get(key).and_then(Entry::group);
         let is_of_round = |key: &Key| group(key).is_some_and(|group| group <= turn.bypass_until);
@@ -676,7 +702,8 @@ impl WriteBack {
         if pages.is_empty() { None } else { Some(Victims { pages, reached_newest: false }) }
     }
 
-    /// Pages of one step: no more than are paid for with less than a segment's cleaning, where a writer may wait for them.
+    /// The most pages of a step: if a writer may wait for it, no more than less than a segment's cleaning
+    /// pays for.
     fn step_pages(&self, why: Why) -> usize {
         match why {
             Why::Due | Why::Space => self.shared.store().pages_together().min(STEP_PAGES as u64) as usize,
@@ -684,7 +711,7 @@ impl WriteBack {
         }
     }
 
-    /// Freezes the victims, and all pending cuts but those that just failed, as they are now.
+    /// Freezes the chosen pages and all pending punches, except what is blocked or has just failed.
     fn freeze(&self, victims: &[Key], scan: &Scan, now: Duration) -> Frozen {
         let mut state = self.shared.state();
         let pages = victims.iter().filter_map(|&key| {
@@ -701,8 +728,8 @@ impl WriteBack {
         frozen
     }
 
-    /// Makes what is frozen durable in the buffer, then in the store, forgets what is not needed any more, and lets in those that
-    /// waited for that. Returns what the store could not take.
+    /// Makes a frozen batch durable in the buffer, then in the store; drops what is not needed any more, and
+    /// admits operations that waited for it. Returns the items that the store refused.
     pub(crate) fn write_frozen(&self, frozen: Frozen) -> Result<Vec<(Victim, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
         let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.lsn)).max().unwrap_or_default();
@@ -725,8 +752,8 @@ impl WriteBack {
         }
         self.forget(&mut state, &frozen, &refused);
         state.evict(self.shared.settings());
-        // Under the same hold of the lock: another thread that let them in might be kept from telling them, for as long as it has
-        // no processor, while this one made more space, and had more cleaned for it.
+        // Admits under the same hold of the lock. Another thread that admitted them might lose its processor
+        // before it told them; meanwhile this one would make more space, and have more cleaned, for nothing.
         let mut completions = Completions::default();
         self.admission.admit_waiting(&mut state, &mut completions);
         drop(state);
@@ -736,17 +763,17 @@ impl WriteBack {
         Ok(refused.into_iter().map(|(index, error)| (frozen.victim(index), error)).collect())
     }
 
-    /// Frozen pages will not be written back: they are dirty again.
+    /// Makes frozen pages dirty again: they will not be written back.
     pub(crate) fn abandon(&self, frozen: &Frozen) {
         self.settle(&mut self.shared.state(), frozen, None);
     }
 
-    /// Ends the write-back of frozen pages: those that are stored are clean, the others dirty again.
+    /// Ends the write-back of frozen pages: stored pages become clean, the others dirty again.
     fn settle(&self, state: &mut State, frozen: &Frozen, stored: Option<&Stored>) {
         let mut spare = 0;
         let mut done = Vec::new();
         if stored.is_some() && frozen.pages.iter().any(|page| state.pages.is_unlogged(&page.key)) {
-            // What is logged or told from here on may rely on the store having them.
+            // From here on, records and replies may rely on the store having these pages.
             let batch = self.shared.store().durable_batch();
             self.shared.buffer().witness(batch);
             state.syncs.stored_bypassing(batch);
@@ -767,7 +794,7 @@ impl WriteBack {
             if is_stored {
                 done.push((page.key, page.newest));
             }
-            // One that was cut while it was on its way: its reservation has no owner any more.
+            // If the page was punched while it was written, its reservation has no other owner.
             spare += u64::from(page.reserved && (ended.is_none() || is_stored));
             let Some(more) = ended else { continue };
             spare += more;
@@ -782,8 +809,9 @@ impl WriteBack {
         }
     }
 
-    /// In one vector. Where that does not fit, what gives space back goes first, from the reserve that it has; it may
-    /// go again with the next vector without harm. Returns what alone could not go, by its place in the vector.
+    /// Applies a batch as one vector. If that does not fit, the punches go first: they free space, and the
+    /// store has a reserve for them. Applying them again with the next vector does no harm. Returns the
+    /// changes that the store refused, by index.
     fn store_frozen(&self, frozen: &Frozen) -> Result<Stored, StoreError> {
         let cuts: Vec<Change> = frozen.cuts.iter().map(|&(object, cut)| cut_change(object, cut)).collect();
         let pages = frozen.pages.iter().map(|page| {
@@ -791,8 +819,8 @@ impl WriteBack {
             ToStore { key, content, newest, cut }
         });
         let mut plan = Plan::of(self.shared.store_io(), pages);
-        // Cuts first, in the one order. A page that was cut after it was frozen has a page LSN below its cut, so the cut, which is
-        // written back later, takes it out again.
+        // Punches first, in the order of their LSNs. A page that was punched after it was frozen has a page
+        // LSN below the punch's. The punch, which is written back later, removes it again.
         let vector: Vec<Change> = cuts.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
         let mut applied = Applied::default();
         let at = frozen.cuts.len();
@@ -802,7 +830,7 @@ impl WriteBack {
             outcome = outcome.and_then(|()| self.apply_rest(&vector, &mut applied));
         }
         match outcome {
-            // What was applied is stored.
+            // The changes that were applied are stored.
             Err(error) if error.is_full() && applied.count > 0 => applied.refuse_rest(&vector, &error),
             outcome => outcome?,
         }
@@ -816,7 +844,7 @@ impl WriteBack {
         Ok(stored)
     }
 
-    /// Applies a vector; returns what alone could not be, by its place.
+    /// Applies a vector. Returns the changes that the store refused, by index.
     fn apply_all(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, StoreError> {
         let mut applied = Applied::default();
         self.apply_rest(vector, &mut applied)?;
@@ -832,7 +860,7 @@ impl WriteBack {
         applied.apply_rest(store, &apply, vector)
     }
 
-    /// What is stored does not need its place in the buffer.
+    /// Stored items need the buffer no more: drops them, and releases groups.
     fn forget(&self, state: &mut State, frozen: &Frozen, refused: &BTreeMap<usize, StoreError>) {
         let mut cuts = 0;
         let is_stored = |index: &usize| !refused.contains_key(index);
@@ -850,7 +878,8 @@ impl WriteBack {
         self.committer.release_groups(state);
     }
 
-    /// Writers get the space that was made; or, where none comes because nothing is written back, the error after a while.
+    /// Admits operations if there is space by now. If nothing is written back, they get the error after a
+    /// while.
     pub(crate) fn tell_those_who_wait(&self, progress: Progress) {
         let mut completions = Completions::default();
         let mut state = self.shared.state();
@@ -865,18 +894,18 @@ impl WriteBack {
     }
 }
 
-/// How far a vector of changes that need not be applied together has been applied.
+/// How far a vector has been applied. Its changes need not be applied together.
 #[derive(Default)]
 pub(crate) struct Applied {
-    /// So many of them.
+    /// Changes that were applied or refused.
     count: usize,
-    /// Of these, what alone could not be, by its place in the vector.
+    /// Changes that the store refused, by index in the vector.
     pub(crate) refused: BTreeMap<usize, StoreError>,
 }
 
 impl Applied {
-    /// Applies the rest, as much together as the store takes at once. After an error it may go on from there: each delta that is
-    /// applied again takes a block more.
+    /// Applies the rest, each time as much as the store takes at once. After an error the next call continues
+    /// there: a delta that is applied again takes one more block.
     pub(crate) fn apply_rest(
         &mut self,
         store: &Store,
@@ -895,7 +924,8 @@ impl Applied {
         Ok(())
     }
 
-    /// Applies the next change, a long cut. A crash between two pieces loses nothing: the buffer has the cut until all of it is stored.
+    /// Applies the next change, a long punch, in pieces. A crash between two pieces loses nothing: the buffer
+    /// has the punch until all of it is stored.
     fn apply_in_pieces(
         &mut self,
         store: &Store,
@@ -921,8 +951,8 @@ impl Applied {
         Ok(())
     }
 
-    /// Applies the next part. A damaged node of the store's map fails all changes that come with one that needs it, so they go by halves
-    /// until it alone is left.
+    /// Applies the next part. A damaged node of the store's map fails every change of a call that needs it.
+    /// So the part is halved until the change that needs the node is alone.
     fn apply_halves(
         &mut self,
         apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
@@ -941,14 +971,15 @@ impl Applied {
         Ok(())
     }
 
-    /// The rest could not be applied.
+    /// Refuses the rest.
     fn refuse_rest(&mut self, vector: &[Change], error: &StoreError) {
         self.refused.extend((self.count..vector.len()).map(|index| (index, error.clone())));
         self.count = vector.len();
     }
 }
 
-/// Of a cut that changes more leaves of the store's map than it should at once, what does, and the rest.
+/// Splits a punch that spans more leaves of the store's map than may change at once: its first piece, and the
+/// rest.
 fn piece_of(store: &Store, change: &Change) -> Result<Option<(Change, Change)>, StoreError> {
     let &Change::Cut { object, ref pages, lsn } = change else { return Ok(None) };
     let until = store.list(object, pages.clone(), CUT_LEAVES)?.until;
@@ -956,14 +987,14 @@ fn piece_of(store: &Store, change: &Change) -> Result<Option<(Change, Change)>, 
     Ok((until < pages.end).then(|| (cut(pages.start..until), cut(until..pages.end))))
 }
 
-/// A page of which something is newer than the store, as it is in memory.
+/// A copy of a page with changes that the store lacks.
 pub(crate) struct Dirty {
     pub(crate) page: PageNo,
     content: Content,
     newest: Lsn,
 }
 
-/// A dirty page as it is in memory.
+/// A dirty page's bytes in memory.
 pub(crate) enum Content {
     Whole(SharedPage),
     Patch(Delta),
@@ -985,7 +1016,7 @@ impl Dirty {
     }
 }
 
-/// Pages of an object whole, and their page LSNs: what the store has, with what is newer over it.
+/// All bytes of pages of an object, and their page LSNs: deltas are merged with what the store has.
 pub(crate) fn with_bases<'a>(
     store: &Store,
     object: ObjectId,
@@ -1011,7 +1042,7 @@ pub(crate) fn with_bases<'a>(
     })
 }
 
-/// What the store is asked for, for one cut.
+/// The store's change for a punch.
 pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
     match cut.whole_object {
         true => Change::Delete { object, lsn: cut.lsn },
@@ -1077,7 +1108,7 @@ mod tests {
             bytes: Arc::new(Box::new(Page([1; BLOCK_BYTES]))),
             page_lsn: Lsn(page_lsn),
         };
-        // A page in each of 600 leaves, of which one is newer than the cut.
+        // A page in each of 600 leaves. One of them is newer than the punch.
         let mut all: Vec<Change> = (0..600).map(|leaf| write(long, leaf * 128, 10)).collect();
         all[300] = write(long, 300 * 128, 20);
         all.push(write(short, 3, 10));

@@ -1,4 +1,4 @@
-//! Reading, and fetching what is not in memory.
+//! Serves reads, and fetches what is not in memory.
 
 use crate::error::CacheError;
 use crate::page::Body;
@@ -14,13 +14,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use store::Want;
 
-/// Of the memory, how much of it may be what streams will read: one part in so many.
+/// The share of memory that pages read ahead may take: one part in this many.
 const AHEAD_SHARE: u64 = 8;
 
-/// Pages that were cut whose memory one step gives back: some tens of microseconds under the lock.
+/// Punched pages whose memory one step frees: some tens of microseconds under the lock.
 const CLEAR_PAGES: usize = 512;
 
-/// Serves reads, and brings what they wait for.
+/// Serves reads, and fetches the pages for which they wait.
 pub(crate) struct Fetcher {
     shared: Arc<Shared>,
     seeker: Seeker,
@@ -35,7 +35,7 @@ impl Fetcher {
         &self.seeker
     }
 
-    /// True if there is work for a step.
+    /// Whether there is work for a step.
     pub(crate) fn has_work(state: &State) -> bool {
         state.reads.has_work() || state.seeks.has_work() || state.pages.has_discarded()
     }
@@ -79,7 +79,7 @@ impl Fetcher {
         self.shared.wake(Task::Fetch);
     }
 
-    /// How much streams may be ahead, and as much again whole objects that are queued.
+    /// How far streams may be ahead; queued objects may be as much again.
     fn ahead_bytes_max(&self) -> u64 {
         self.shared.settings().memory_bytes_max / AHEAD_SHARE
     }
@@ -105,7 +105,7 @@ impl Fetcher {
         let mut state = self.shared.state();
         let failed = state.failed().cloned();
         let patience = self.shared.settings().store_patience;
-        // While space is being made nobody is told that there is none.
+        // While space is being made, no read is told that there is none.
         let makes_space = state.admission.wants_space();
         let counts = |error: &CacheError| !(makes_space && error.is_full());
         let given_up = state.retries.given_up(self.shared.now(), patience).cloned().filter(counts);
@@ -116,7 +116,7 @@ impl Fetcher {
         let mut retried = reads.retry_ready(pages, &mut completions);
         let fetches = reads.begin_fetches(pages);
         reads.fail_hidden(pages, |pages, key| match &failed {
-            // Nothing that is not stored will be.
+            // What is not stored will never be.
             Some(why) => Some(CacheError::ReadOnly { why: why.clone() }),
             None => {
                 let hiding = pages.transfers().hiding(key.object, key.page);
@@ -125,7 +125,7 @@ impl Fetcher {
             }
         });
         retried |= reads.retry_ready(pages, &mut completions);
-        // No reader waits for memory that is given back.
+        // No reader waits for memory to be freed.
         let most = if fetches.is_empty() { CLEAR_PAGES } else { 0 };
         let cleared = pages.clear_discarded(most);
         let more = reads.has_work();
@@ -144,7 +144,7 @@ impl Fetcher {
             };
         }
         self.fetch(fetches);
-        // However much there is to fetch, seeks go on.
+        // Seeks go on however much there is to fetch.
         self.seeker.step();
         Progress::Worked
     }
@@ -166,13 +166,13 @@ impl Fetcher {
 
 /// Bytes of one page, as they were under the lock.
 enum Piece {
-    /// Shared, so that they are copied without the lock.
+    /// A shared page: its bytes are copied without the lock.
     Shared(SharedPage, Range<usize>),
-    /// Of a page of which not all is in memory.
+    /// Bytes of a partial page.
     Own(Vec<u8>),
 }
 
-/// All pieces of a range if they are in memory, for a read that needs to wait for nothing.
+/// All pieces of a range if they are in memory: the read need not wait.
 fn held(pages: &mut Pages, object: ObjectId, offset: u64, len: usize) -> Option<SmallVec<[Piece; 1]>> {
     let mut pieces = SmallVec::new();
     for (page, start, range) in pages_of(offset, len) {

@@ -1,33 +1,36 @@
-//! Fetches that nobody waits for yet: of pages that a write has left partial, so that who reads them later finds them whole.
+//! Prefetch: fetches pages that a write left partial, so that later reads find them whole. No read waits for
+//! them.
 //!
-//! A write needs none of them, nor does write-back (*Non-blocking Writes to Files*, section 4, has it otherwise): they are worth their
-//! reads only where somebody reads what he has written to. So [`FetchMode::Adaptive`] has an object earn them: each read that had to
-//! wait for the rest of a partial page says that the next ones may.
+//! Neither the write nor write-back needs such a fetch (*Non-blocking Writes to Files*, section 4, differs
+//! here): it is worth its read only if a program reads where it has written. So with [`FetchMode::Adaptive`]
+//! an object must earn prefetches: each read that had to wait for the rest of a partial page is a sign that
+//! the next ones may, too.
 
 use crate::page_table::Key;
 use crate::settings::FetchMode;
 use device::ObjectId;
 use std::collections::VecDeque;
 
-/// Pages that wait to be fetched; what comes then is left to its readers.
+/// Pages that may be queued. Further ones are left to their readers.
 const QUEUED_MAX: usize = 1024;
 /// Objects that are remembered.
 const OBJECTS: usize = 32;
-/// Fetches that one read earns: where all such reads would have waited, one in nine does.
+/// Prefetches that one waiting read earns. If all such reads would have waited, one in nine does.
 const EARNED: u32 = 8;
-/// What an object may have earned: soon used up where nobody reads any more.
+/// Prefetches that an object can have earned: soon used up when it is not read any more.
 const EARNED_MAX: u32 = 64;
 
-/// Under the cache's lock. After a crash: nothing.
+/// Under the cache's lock. After a crash: empty.
 #[derive(Default)]
 pub(crate) struct Background {
     queue: VecDeque<Key>,
-    /// Objects whose readers waited, and the fetches that these have earned. The one that earned some last comes last.
+    /// Objects whose readers waited, with the prefetches that they have earned. The object that earned some
+    /// last is the last.
     earned: Vec<(ObjectId, u32)>,
 }
 
 impl Background {
-    /// A write has left a page partial that was not in memory.
+    /// Notes that a write left a page partial that was not in memory.
     pub(crate) fn left_partial(&mut self, mode: FetchMode, key: Key) {
         let is_wanted = match mode {
             FetchMode::Blocking | FetchMode::Lazy => false,
@@ -40,7 +43,7 @@ impl Background {
         }
     }
 
-    /// A read waits for the rest of a partial page.
+    /// Notes that a read waits for the rest of a partial page.
     pub(crate) fn reader_waits(&mut self, object: ObjectId) {
         let known = self.earned.iter().position(|(known, _)| *known == object);
         let earned = known.map_or(0, |at| self.earned.remove(at).1);
@@ -59,7 +62,7 @@ impl Background {
         true
     }
 
-    /// The next page to fetch, if it is still there and partial.
+    /// The next page to fetch, if it is still in memory and partial.
     pub(crate) fn pop(&mut self) -> Option<Key> {
         self.queue.pop_front()
     }

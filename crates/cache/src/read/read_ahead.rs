@@ -1,8 +1,10 @@
-//! Reading ahead: which objects are read in order, and which pages to fetch before they are asked for.
+//! Read-ahead: which objects are read in order, and which of their pages to fetch before a read asks for
+//! them.
 //!
-//! As the kernel does it (`mm/readahead.c`): a read that goes on where another ended makes a stream; each time half of what
-//! is ahead of its reader is used up, twice as much is fetched. Programs come through the kernel, whose own read-ahead is 128 KiB
-//! in front of a file system like ours: too little to keep a device busy, and enough to know a stream by.
+//! As in the kernel (`mm/readahead.c`): a read that continues where another ended makes a stream. Each time
+//! half of what is ahead of its reader is used up, twice as much is fetched. Programs come through the
+//! kernel, which reads 128 KiB ahead in a file system like this one: too little to keep a device busy, and
+//! enough to recognise a stream.
 
 use crate::page_table::Key;
 use device::{BLOCK_BYTES, ObjectId, PageNo};
@@ -11,42 +13,44 @@ use std::ops::Range;
 
 const PAGE: u64 = BLOCK_BYTES as u64;
 
-/// Streams at a time: the one that was read least recently goes. As many readers as a disk serves well, with space for
-/// single reads, which look like the beginning of one.
+/// Streams at a time. The stream that was read least recently is dropped for a new one. As many readers as a
+/// disk serves well, and space for single reads, which look like the beginning of a stream.
 const STREAMS: usize = 32;
 
-/// The largest window, in bytes; the first is twice what the read asks for, so that small reads that meet by chance cost
-/// little. What a cloud volume of 1 GB/s delivers in the few milliseconds that one of its reads takes.
+/// The largest window, in bytes. The first window is twice what the read asks for, so that small reads that
+/// meet by chance cost little. The largest is what a cloud volume of 1 GB/s delivers in the few milliseconds
+/// that one of its reads takes.
 const WINDOW_MAX: u64 = 4 << 20;
 
-/// So many reads by others, and a stream's reader seems to have gone: what is ahead of it takes no share from theirs.
+/// After this many reads by others a stream's reader seems to have gone: what is ahead of it no longer
+/// reduces the share of the others.
 const PATIENCE: u64 = 4 * STREAMS as u64;
 
-/// Streams, and what is to be fetched for them. Owned by the state, under its lock. After a crash: nothing.
+/// Streams, and what is to be fetched for them. Under the cache's lock. After a crash: empty.
 #[derive(Default)]
 pub(crate) struct Ahead {
-    /// The one that was read most recently last.
+    /// The most recently read stream is the last.
     streams: Vec<Stream>,
-    /// Reads that began a stream, or went on with one.
+    /// Number of reads that began or continued a stream.
     reads: u64,
-    /// Objects that will be read, and what of them was not looked for yet.
+    /// Objects that will be read, with their pages that were not looked at yet.
     whole: VecDeque<(ObjectId, Range<PageNo>)>,
 }
 
-/// One reader.
+/// One reader of an object.
 #[derive(Debug)]
 struct Stream {
     object: ObjectId,
-    /// Where it goes on, in bytes.
+    /// Where the reader continues, in bytes.
     next: u64,
-    /// Up to where somebody was told to look for what it will read: the end of a page, `next` or later. What of it is in memory
-    /// is found out then.
+    /// Pages up to here were handed out to be looked at and fetched if absent: a page boundary, `next` or
+    /// later.
     asked: u64,
-    /// Up to where that is wanted: the end of a page, `asked` or later.
+    /// Pages up to here are to be fetched: a page boundary, `asked` or later.
     until: u64,
-    /// How far that may be ahead, in bytes; 0 as long as there was one read only.
+    /// How far `until` may be ahead, in bytes. 0 until the second read.
     window: u64,
-    /// Which of all reads was its last one.
+    /// The number of its last read among all reads.
     last: u64,
 }
 
@@ -54,12 +58,12 @@ struct Stream {
 pub(crate) struct Passage {
     pub(crate) object: ObjectId,
     pub(crate) range: Range<u64>,
-    /// Where the object ends: nothing behind it is fetched.
+    /// The end of the object: nothing behind it is fetched.
     pub(crate) end: u64,
 }
 
 impl Stream {
-    /// Several reads of the kernel's own read-ahead may be under way and come in another order.
+    /// Several reads of the kernel's own read-ahead may be in progress, and arrive in another order.
     fn goes_on_at(&self, start: u64) -> bool {
         match self.window {
             0 => start == self.next,
@@ -73,8 +77,8 @@ impl Stream {
 }
 
 impl Ahead {
-    /// Notes a read that found everything in memory; `true` if it goes on with a stream. All streams together are at most
-    /// `bytes_max` ahead.
+    /// Notes a read that found everything in memory. `true` if it continues a stream. All streams together
+    /// are at most `bytes_max` ahead.
     pub(crate) fn hit(&mut self, read: &Passage, bytes_max: u64) -> bool {
         let goes_on = |stream: &Stream| stream.object == read.object && stream.goes_on_at(read.range.start);
         let Some(at) = self.streams.iter().rposition(goes_on) else { return false };
@@ -83,7 +87,7 @@ impl Ahead {
         true
     }
 
-    /// Notes a read that waits for a page: where it goes on with no stream, it may begin one.
+    /// Notes a read that waits for a page. If it continues no stream, it may begin one.
     pub(crate) fn miss(&mut self, read: &Passage, bytes_max: u64) {
         if self.hit(read, bytes_max) {
             return;
@@ -101,7 +105,7 @@ impl Ahead {
         self.reads += 1;
         stream.last = self.reads;
         stream.next = stream.next.max(read.range.end);
-        // Whatever its reader came to by himself is not fetched behind him.
+        // Pages that the reader reached by itself are not fetched after it.
         stream.asked = stream.asked.max(stream.next.next_multiple_of(PAGE));
         stream.until = stream.until.max(stream.asked);
         if stream.window == 0 || stream.ahead_bytes() <= stream.window / 2 {
@@ -117,7 +121,7 @@ impl Ahead {
         self.streams.push(stream);
     }
 
-    /// Queues an object of so many bytes, unless as much as may be ahead is queued already.
+    /// Queues an object of `bytes` bytes, unless the queued objects would exceed `bytes_max`.
     pub(crate) fn whole(&mut self, object: ObjectId, bytes: u64, bytes_max: u64) {
         let end = PageNo::of(bytes.next_multiple_of(PAGE));
         let queued: u64 = self.whole.iter().map(|(_, pages)| pages.end.0 - pages.start.0).sum();
@@ -126,7 +130,8 @@ impl Ahead {
         }
     }
 
-    /// The next page to look at, and fetch unless it is there: of the stream that was read least recently, then of whole objects.
+    /// The next page to look at, and to fetch if it is absent: of the stream that was read least recently,
+    /// then of queued objects.
     pub(crate) fn pop(&mut self) -> Option<Key> {
         if let Some(stream) = self.streams.iter_mut().find(|stream| stream.asked < stream.until) {
             let page = PageNo::of(stream.asked);
@@ -142,7 +147,7 @@ impl Ahead {
         Some(key)
     }
 
-    /// Pages of an object that became holes are not worth fetching: streams that they were ahead of end.
+    /// Ends streams that were ahead in pages which became holes.
     pub(crate) fn cut(&mut self, object: ObjectId, cut: Range<PageNo>) {
         self.streams.retain(|stream| {
             let behind = cut.end <= PageNo::of(stream.next);
@@ -177,7 +182,7 @@ mod tests {
         Passage { object, range: start..start + len, end }
     }
 
-    /// Reads without asking whether anything is in memory; the bytes of what is queued.
+    /// Notes a read as a miss. Returns the ranges of bytes that are queued then.
     fn read(ahead: &mut Ahead, object: ObjectId, start: u64, len: u64, end: u64) -> Vec<Range<u64>> {
         ahead.miss(&passage(object, start, len, end), MAX);
         let wanted = ahead.streams.iter_mut().filter(|stream| stream.asked < stream.until).map(|stream| {
@@ -187,7 +192,7 @@ mod tests {
         wanted.collect()
     }
 
-    /// How many pages are queued.
+    /// Number of queued pages.
     fn pages(ahead: &Ahead) -> u64 {
         ahead.streams.iter().map(|stream| (stream.until - stream.asked) / PAGE).sum()
     }

@@ -1,8 +1,9 @@
-//! Seeking data and holes: what is written and what never was, over the store's map, what is dirty in memory, and cuts
-//! that have not been written back.
+//! Seeks of data and holes: which pages were written and which never, from the store's map, the dirty pages
+//! in memory, and punches that are not stored.
 //!
-//! A page is data if a change of it is being written back, or if the store holds it and no newer cut takes it away. So
-//! memory is looked at first, and the store after it: a page that is written back meanwhile is seen in one of the two.
+//! A page is data if it has a change that is not stored, or if the store holds it and no newer punch removes
+//! it. Memory is looked at first and the store after it: a page that is written back meanwhile is seen in one
+//! of the two.
 
 use crate::error::CacheError;
 use crate::page_table::{Pages, PendingCut};
@@ -16,10 +17,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Listed;
 
-/// Leaves of the store's map that one step looks at: 32 MiB of pages that exist, and at most 64 reads of the device.
+/// Leaves of the store's map that one step looks at: 32 MiB of existing pages, and at most 64 reads of the
+/// device.
 const STEP_LEAVES: usize = 64;
 
-/// Pages in memory that one step looks at, under the lock.
+/// Pages in memory that one step looks at under the lock.
 const STEP_PAGES: usize = 8192;
 
 /// What to look for.
@@ -27,39 +29,41 @@ const STEP_PAGES: usize = 8192;
 pub enum Wanted {
     /// A page that was written.
     Data,
-    /// A page that was never written, or cut.
+    /// A page that was never written, or was punched.
     Hole,
 }
 
-/// How long a count may take.
+/// How much work a count may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountEffort {
-    /// As long as it takes. Where a clone or a move that is not stored yet hides what there is, it waits, as a seek does.
+    /// Any amount. Like a seek, it waits for range operations of the object to be stored.
     Whole,
-    /// One step: 64 leaves of the store's map, or 8192 pages in memory. What is not counted by then, or hidden, ends with `None`.
+    /// One step: 64 leaves of the store's map, or 8192 pages in memory. If more is needed, or a range
+    /// operation blocks the object, the count ends with `None`.
     OneStep,
 }
 
-/// Seeks that wait for a worker; each goes on where its last step ended.
+/// Seeks that wait for a worker. Each continues where its last step ended.
 #[derive(Default)]
 pub(crate) struct Seeks {
     queue: VecDeque<Seek>,
-    /// Those of objects with clones or moves that are not stored: until they are, nobody knows what the store has.
+    /// Seeks in objects with range operations that are not stored: until they are, it is not known what the
+    /// store will have.
     hidden: VecDeque<Seek>,
-    /// A worker is at one. The others go on fetching, however much there is to look at.
+    /// A worker does a seek. The others go on fetching, however much there is to look at.
     busy: bool,
 }
 
 struct Seek {
     object: ObjectId,
-    /// What is still to be looked at.
+    /// Pages that were not looked at yet.
     left: Range<PageNo>,
     what: What,
 }
 
 enum What {
     First(Wanted, Completion<Option<PageNo>>),
-    /// All data, and how much of it was found so far.
+    /// The number of data pages so far.
     Count(u64, CountEffort, Completion<Option<u64>>),
 }
 
@@ -68,7 +72,7 @@ impl Seek {
         matches!(self.what, What::Count(_, CountEffort::OneStep, _))
     }
 
-    /// A count that is not worth more.
+    /// Ends a count that is not worth more work.
     fn give_up(self) {
         match self.what {
             What::First(_, then) => then(Ok(None)),
@@ -76,7 +80,7 @@ impl Seek {
         }
     }
 
-    /// Of a seek that found nothing all was looked at.
+    /// Answers. A seek that found nothing has looked at all pages.
     fn answer(self, found: Result<Option<PageNo>, CacheError>) {
         match self.what {
             What::First(_, then) => then(found),
@@ -90,12 +94,12 @@ impl Seeks {
         !self.busy && !self.queue.is_empty()
     }
 
-    /// A clone or a move is stored, or is none any more, or cannot be.
+    /// A range operation is stored, gone or stuck: the seeks that it blocked are queued again.
     pub(crate) fn look_behind(&mut self) {
         self.queue.append(&mut self.hidden);
     }
 
-    /// Fails every seek that waits: it will not be answered any more.
+    /// Fails every waiting seek: the cache stops.
     pub(crate) fn refuse_all(&mut self, completions: &mut Completions) {
         for seek in self.queue.drain(..).chain(self.hidden.drain(..)) {
             completions.push(move || seek.answer(Err(CacheError::Stopping)));
@@ -103,7 +107,7 @@ impl Seeks {
     }
 }
 
-/// What memory says of some pages, at one moment.
+/// What memory has of a range of pages, at one point in time.
 struct Memory {
     dirty: BTreeSet<PageNo>,
     cuts: Vec<PendingCut>,
@@ -127,12 +131,12 @@ impl Memory {
         memory
     }
 
-    /// Whether a page that the store holds with this page LSN is a hole by now.
+    /// Whether a page that the store holds with this page LSN is a hole.
     fn is_cut(&self, page: PageNo, page_lsn: Lsn) -> bool {
         self.cuts.iter().any(|cut| cut.from <= page && page < cut.to && page_lsn < cut.lsn)
     }
 
-    /// The pages with data below the place where both memory and the store were looked at, and that place.
+    /// The data pages below the position up to which memory and the store were looked at, and that position.
     fn data(mut self, listed: Listed) -> (BTreeSet<PageNo>, PageNo) {
         let until = self.until.min(listed.until);
         let page_lsns = listed.pages.into_iter().filter(|&(page, page_lsn)| !self.is_cut(page, page_lsn));
@@ -143,7 +147,7 @@ impl Memory {
     }
 }
 
-/// Why the store cannot get the clones and moves of an object, if that is so.
+/// Why the range operations of an object cannot be stored, if so.
 fn why_hidden(
     state: &State,
     object: ObjectId,
@@ -158,13 +162,13 @@ fn why_hidden(
     about.filter_map(why).next().or(given_up)
 }
 
-/// The first page of `looked` that is what is wanted, where `data` are its pages with data.
+/// The first page of `looked` that is wanted, where `data` are its data pages.
 fn first(data: &BTreeSet<PageNo>, looked: Range<PageNo>, wanted: Wanted) -> Option<PageNo> {
     match wanted {
         Wanted::Data => data.first().copied(),
         Wanted::Hole => {
             let mut numbers = looked.start.0..looked.end.0;
-            // As many as there is data, and one more.
+            // Looks at as many pages as are data, and one more.
             numbers.find(|&number| !data.contains(&PageNo(number))).map(PageNo)
         }
     }
@@ -180,8 +184,8 @@ impl Seeker {
         Seeker { shared }
     }
 
-    /// Always answered by a worker, never in the caller's own call: a caller that asks again from its completion does not
-    /// pile up calls.
+    /// Always answered by a worker, never in the caller's own call: a caller that seeks again in its
+    /// completion does not pile up calls.
     pub(crate) fn seek(
         &self,
         object: ObjectId,
@@ -192,7 +196,7 @@ impl Seeker {
         self.queue(Seek { object, left: pages, what: What::First(wanted, then) });
     }
 
-    /// How many pages are data. Answered like a seek.
+    /// Counts data pages. Answered like a seek.
     pub(crate) fn count(
         &self,
         object: ObjectId,
@@ -214,7 +218,7 @@ impl Seeker {
         self.shared.wake(Task::Fetch);
     }
 
-    /// One bounded piece of the oldest seek; `false` if there is none for this worker.
+    /// One bounded piece of the oldest seek. `false` if there is none for this worker.
     pub(crate) fn step(&self) -> bool {
         let mut state = self.shared.state();
         if !state.seeks.has_work() {
@@ -266,7 +270,7 @@ impl Seeker {
         true
     }
 
-    /// Looks at what one step may look at, and takes it off what is left.
+    /// Looks at the pages of one step, and takes them off what is left.
     fn look(&self, seek: &mut Seek, memory: Memory) -> Result<Option<PageNo>, CacheError> {
         let listed = self.shared.store_io().list(seek.object, seek.left.clone(), STEP_LEAVES)?;
         let (data, until) = memory.data(listed);

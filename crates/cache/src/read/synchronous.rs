@@ -82,7 +82,8 @@ pub(crate) fn read_all_now(
     Ok(read_ranges(shared.store_io(), object, ranges, &mut lay)?)
 }
 
-/// The bytes of a page from `start` on, into zeros: what the store has, unless it is cut, and over it what is in memory.
+/// Reads a part of a page, from `start` on, into zeros: what the store has, unless it is punched, and over
+/// that what is in memory.
 fn lay_page(
     state: &mut State,
     key: Key,

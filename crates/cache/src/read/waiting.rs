@@ -1,5 +1,5 @@
-//! Reads that wait for pages, and the fetches that bring them. A read that misses parks; it holds up no other. Nothing here does I/O:
-//! what is to be read is handed out, and what was read is handed in.
+//! Reads that wait for pages, and the fetches that bring the pages. A read that misses waits here, and blocks
+//! no other. Nothing here does I/O: the fetcher takes fetches, and hands in the results.
 
 use crate::error::CacheError;
 use crate::page::{Entry, FetchNo};
@@ -18,39 +18,40 @@ use store::{Found, Want};
 /// Pages of one fetch step: enough to keep any device's queue full.
 const FETCH_PAGES: usize = 64;
 
-/// Pages of streams that one step looks at, under the lock, where they are in memory.
+/// Pages of streams that one step looks at under the lock, if they are in memory.
 const AHEAD_LOOKS: usize = 512;
 
-/// Reads that wait, and pages that wait to be fetched.
+/// Waiting reads, and pages that wait to be fetched.
 #[derive(Default)]
 pub(crate) struct Reads {
     parked: BTreeMap<u64, Parked>,
     next: u64,
-    /// Wanted and not yet asked for, in the order of the store's addresses, roughly.
+    /// Pages that reads wait for, not fetched yet, roughly in the order of the store's addresses.
     queue: BTreeMap<Key, Cause>,
-    /// Wanted, and hidden by clones or moves: until these are stored nobody knows what the store has of them.
+    /// Pages that reads wait for, and that range operations block: until these are stored, it is not known
+    /// what the store will have of the pages.
     hidden: BTreeMap<Key, Cause>,
-    /// What streams will read. It comes after what a reader waits for.
+    /// Pages that streams will read. They come after pages for which a reader waits.
     ahead: Ahead,
-    /// What may be read of what was written to. It comes after that.
+    /// Partial pages that may be read. They come last.
     background: Background,
-    /// Parked reads that may be able to go on.
+    /// Waiting reads to be retried.
     ready: BTreeSet<u64>,
-    /// Pages of which a fetch is under way.
+    /// Number of pages that are being fetched.
     in_flight: u64,
 }
 
 struct Parked {
     object: ObjectId,
-    /// What it still lacks: (page, position in the page, range of the answer).
+    /// What it lacks: (page, position in the page, range of the answer).
     lacks: Vec<(PageNo, usize, Range<usize>)>,
     asker: Asker,
     error: Option<CacheError>,
 }
 
 pub(crate) enum Asker {
-    /// The answer so far. It is filled page by page, as pages arrive, so that a read needs no more memory than one
-    /// page at a time.
+    /// The answer so far. It is filled as pages arrive, so that a read needs no more memory than one page at
+    /// a time.
     Reader(Vec<u8>, Completion<Vec<u8>>),
     Writer(Completion<()>),
 }
@@ -60,28 +61,28 @@ pub(crate) enum Asker {
 enum Cause {
     Read,
     Write,
-    /// It will be read. An error is told to no reader: a read that waits for it fetches it again.
+    /// It will be read. No reader gets an error: a read that waits for the page fetches it again.
     Ahead,
-    /// It was written to in part. As above.
+    /// A write left it partial. Errors as for `Ahead`.
     Background,
 }
 
-/// One page on its way from the store.
+/// A page that is being fetched from the store.
 pub(crate) struct Fetch {
     key: Key,
     number: FetchNo,
     cause: Cause,
-    /// The newest cut that covered the page when the fetch began.
+    /// The newest punch that covered the page when the fetch began.
     cut: Option<Lsn>,
 }
 
 impl Fetch {
-    /// Whether somebody waits who is told of an error.
+    /// Whether a read or write waits that gets an error.
     fn is_awaited(&self) -> bool {
         matches!(self.cause, Cause::Read | Cause::Write)
     }
 
-    /// What the store is asked for.
+    /// The request to the store.
     pub(crate) fn want(&self) -> Want {
         Want { object: self.key.object, page: self.key.page, found: Ok(Found::Hole) }
     }
@@ -103,17 +104,17 @@ impl Reads {
             || !self.background.is_idle()
     }
 
-    /// Something happened to pages that these reads wait for: they must look again.
+    /// Something happened to pages for which these reads wait: they must be retried.
     pub(crate) fn look_again(&mut self, reads: Vec<u64>) {
         self.ready.extend(reads);
     }
 
-    /// A clone or a move is stored, or is none any more.
+    /// A range operation is stored, or gone: the pages that it blocked are queued again.
     pub(crate) fn look_behind(&mut self) {
         self.queue.append(&mut self.hidden);
     }
 
-    /// Tells the readers of pages that are hidden for good, as far as `why` has a reason.
+    /// Fails the reads of blocked pages for which `why` has a reason.
     pub(crate) fn fail_hidden(
         &mut self,
         pages: &mut Pages,
@@ -127,7 +128,7 @@ impl Reads {
         }
     }
 
-    /// Notes a read for the sake of what comes behind it; true if there is work for a fetcher. Streams together are at most
+    /// Notes a read for read-ahead. Returns whether a fetcher has work. All streams together are at most
     /// `bytes_max` ahead.
     pub(crate) fn passed(&mut self, read: &Passage, was_held: bool, bytes_max: u64) -> bool {
         match was_held {
@@ -137,33 +138,33 @@ impl Reads {
         !self.ahead.is_idle()
     }
 
-    /// Will fetch an object of so many bytes, unless as much as may be ahead is queued already.
+    /// Queues an object of `bytes` bytes, unless the queued objects would exceed `bytes_max`.
     pub(crate) fn fetch_ahead(&mut self, object: ObjectId, bytes: u64, bytes_max: u64) {
         self.ahead.whole(object, bytes, bytes_max);
     }
 
-    /// Whether some is to be fetched for that.
+    /// Whether pages are to be prefetched.
     pub(crate) fn has_background(&self) -> bool {
         !self.background.is_idle()
     }
 
-    /// A write has left a page partial that was not in memory.
+    /// Notes that a write left a page partial that was not in memory.
     pub(crate) fn left_partial(&mut self, mode: FetchMode, key: Key) {
         self.background.left_partial(mode, key);
     }
 
-    /// Pages became holes: they are not worth fetching ahead.
+    /// Notes that pages became holes: they are not worth reading ahead.
     pub(crate) fn cut(&mut self, object: ObjectId, pages: Range<PageNo>) {
         self.ahead.cut(object, pages);
     }
 
-    /// Fetches nothing ahead any more.
+    /// Ends read-ahead and prefetch.
     pub(crate) fn stop(&mut self) {
         self.ahead.stop();
         self.background.stop();
     }
 
-    /// Answers a read of bytes that are in memory, or parks it until they are; true if there is work for a fetcher.
+    /// Answers a read if its bytes are in memory; otherwise it waits. Returns whether a fetcher has work.
     pub(crate) fn ask(
         &mut self,
         (object, offset, len): (ObjectId, u64, usize),
@@ -208,7 +209,7 @@ impl Reads {
         self.parked.insert(id, read);
     }
 
-    /// Looks again at every read that something happened for; true if there was one.
+    /// Retries every read whose pages changed. Returns whether there was one.
     pub(crate) fn retry_ready(&mut self, pages: &mut Pages, completions: &mut Completions) -> bool {
         let mut any = false;
         while let Some(id) = self.ready.pop_first() {
@@ -230,12 +231,12 @@ impl Reads {
         any
     }
 
-    /// Takes pages off the queue, to be fetched.
+    /// Takes pages off the queues, to be fetched.
     pub(crate) fn begin_fetches(&mut self, pages: &mut Pages) -> Vec<Fetch> {
         let mut fetches = Vec::new();
         while fetches.len() < FETCH_PAGES {
             let Some((key, cause)) = self.queue.pop_first() else { break };
-            // Overwritten in full, cut or deleted meanwhile: it is not needed any more.
+            // Overwritten in full, punched or deleted meanwhile: not needed any more.
             let Some(number) = pages.get(&key).and_then(Entry::fetch) else { continue };
             if pages.transfers().hiding(key.object, key.page).is_some() {
                 self.hidden.insert(key, cause);
@@ -253,7 +254,7 @@ impl Reads {
         fetches
     }
 
-    /// Takes off pages that streams will read and that are neither in memory nor on their way.
+    /// Takes pages that streams will read, if they are neither in memory nor being fetched.
     fn begin_fetches_ahead(&mut self, pages: &mut Pages, fetches: &mut Vec<Fetch>) {
         for _ in 0..AHEAD_LOOKS {
             if fetches.len() == FETCH_PAGES {
@@ -272,7 +273,7 @@ impl Reads {
         }
     }
 
-    /// Takes off pages that are still partial and not on their way.
+    /// Takes pages that are still partial and not being fetched.
     fn begin_fetches_in_background(&mut self, pages: &mut Pages, fetches: &mut Vec<Fetch>) {
         while fetches.len() < FETCH_PAGES {
             let Some(key) = self.background.pop() else { break };
@@ -288,7 +289,7 @@ impl Reads {
         }
     }
 
-    /// Puts what the store answered into the table.
+    /// Puts the store's answers into the table.
     pub(crate) fn complete(
         &mut self,
         pages: &mut Pages,
@@ -320,8 +321,9 @@ impl Reads {
         }
     }
 
-    /// Tells the readers of a page that it cannot be read. What was written to it stays. Without an error they look again: a page that
-    /// was fetched ahead may have failed with a neighbour that was not asked for, since a device reads many as one.
+    /// Fails the reads that wait for a page. What was written to the page stays. Without an error the reads
+    /// are retried: a page that was read ahead may have failed with a neighbour that no read asked for, since
+    /// a device reads many as one.
     fn fail(&mut self, pages: &mut Pages, key: Key, error: Option<&CacheError>) {
         let (waiters, empty) = pages.change(key, |entry| {
             entry.end_fetch();
@@ -339,7 +341,7 @@ impl Reads {
     }
 }
 
-/// Takes what is in memory.
+/// Copies what is in memory to a read.
 fn collect(pages: &mut Pages, read: &mut Parked) {
     let Parked { object, lacks, asker, .. } = read;
     lacks.retain(|(page, start, range)| {
@@ -366,7 +368,7 @@ fn finish(read: Parked, completions: &mut Completions) {
     }
 }
 
-/// The bytes that a page has without its delta.
+/// The bytes of a page without its delta.
 fn base(pages: &Pages, counters: &mut Counters, fetch: &Fetch, found: Found) -> Box<Page> {
     let known = fetch.cut.filter(|_| !is_planted(PlantedBug::CutForgotten));
     let cut = known.max(pages.cut_of(fetch.key));
@@ -382,7 +384,7 @@ fn base(pages: &Pages, counters: &mut Counters, fetch: &Fetch, found: Found) -> 
                 Cause::Ahead => counters.fetched_ahead += 1,
                 Cause::Background => counters.fetched_in_background += 1,
             }
-            // The store has not heard of the cut yet.
+            // The store has not heard of the punch yet.
             if cut.is_some_and(|cut| page_lsn < cut) { Page::zeroed() } else { bytes }
         }
     }
