@@ -349,7 +349,8 @@ impl Admission {
         if buffer_bytes > limit {
             return Verdict::Refuse(CacheError::TooBig { bytes: buffer_bytes, limit });
         }
-        let (unlogged, buffer) = (state.pages.unlogged() as u64, self.shared.buffer());
+        let unlogged = state.pages.unlogged() as u64;
+        let buffer = self.shared.buffer();
         // A write that has no space to bypass even alone is written like any other.
         let bypass_pages = if bypass::fit(buffer, cost.bypass_pages, 0) { cost.bypass_pages } else { 0 };
         let has_space = bypass::fit(buffer, bypass_pages, unlogged + state.admission.bypass_pages);

@@ -125,8 +125,8 @@ pub(crate) fn log_before(
                 if !is_planted(PlantedBug::CloneBeforeBytes) =>
             {
                 let Range { start, end } = transfer.source();
-                let (from, to) =
-                    (Key { object: transfer.from, page: start }, Key { object: transfer.from, page: end });
+                let from = Key { object: transfer.from, page: start };
+                let to = Key { object: transfer.from, page: end };
                 log_all(buffer, pages, (Bound::Included(from), Bound::Excluded(to)))?
             }
             Change::Settle { object } if !is_planted(PlantedBug::NameBeforeBytes) => {
@@ -146,8 +146,9 @@ fn log_edges(
     bytes: Range<u64>,
 ) -> Result<Logged, BufferError> {
     let edges = [bytes.start, bytes.end].into_iter().filter(|edge| !edge.is_multiple_of(BLOCK_BYTES as u64));
-    match is_planted(PlantedBug::PartBeforeWhole) {
-        true => Ok(Logged::default()),
-        false => log(buffer, pages, edges.map(|edge| Key { object, page: PageNo::of(edge) })),
+    if is_planted(PlantedBug::PartBeforeWhole) {
+        Ok(Logged::default())
+    } else {
+        log(buffer, pages, edges.map(|edge| Key { object, page: PageNo::of(edge) }))
     }
 }

@@ -103,11 +103,11 @@ impl Parts {
             records = change::records(changes, false);
         }
         reservation.grow_to(changes.iter().map(Change::pages).sum(), &mut state)?;
-        let logged = bypass::log_before(self.shared.buffer(), &mut state.pages, changes);
-        let appended = match logged
-            .map(|logged| state.logged_late(logged))
-            .and_then(|()| self.shared.buffer().append(&records))
-        {
+        let logged_late = bypass::log_before(self.shared.buffer(), &mut state.pages, changes);
+        if let Ok(logged_late) = logged_late {
+            state.logged_late(logged_late);
+        }
+        let appended = match logged_late.and_then(|_| self.shared.buffer().append(&records)) {
             Ok(appended) => appended,
             Err(why @ BufferError::Device(_)) => {
                 state.fail(&why);
@@ -141,14 +141,20 @@ impl Parts {
         let awaited = reservation.settle(&mut state);
         let transfers =
             changes.iter().any(|change| matches!(change, Change::Clone { .. } | Change::Move { .. }));
-        let wakes = [
-            (Task::Commit, awaited || self.committer.is_pressed(&state)),
-            (Task::Fetch, readers_may_go_on || state.reads.has_background() || state.pages.has_discarded()),
-            (Task::WriteBack, transfers || self.admission.presses_for_write_back(&state)),
-        ];
+        let wakes_committer = awaited || self.committer.is_pressed(&state);
+        let wakes_fetcher = readers_may_go_on || state.reads.has_background() || state.pages.has_discarded();
+        let wakes_write_back = transfers || self.admission.presses_for_write_back(&state);
         state.evict(self.shared.settings());
         drop(state);
-        wakes.iter().filter(|(_, work)| *work).for_each(|&(task, _)| self.shared.wake(task));
+        if wakes_committer {
+            self.shared.wake(Task::Commit);
+        }
+        if wakes_fetcher {
+            self.shared.wake(Task::Fetch);
+        }
+        if wakes_write_back {
+            self.shared.wake(Task::WriteBack);
+        }
         Ok(appended.last)
     }
 
@@ -181,7 +187,8 @@ impl Parts {
                 return self.cut(state, object, cut);
             }
             Record::Delete { object } => {
-                let (from, to) = (PageNo(0), PageNo(u64::MAX));
+                let from = PageNo(0);
+                let to = PageNo(u64::MAX);
                 let cut = PendingCut {
                     from,
                     to,
@@ -216,7 +223,9 @@ impl Parts {
         let &Place { lsn: newest, group, now } = place;
         let mut waiters = Vec::new();
         for (page, bytes) in (from.0..).map(PageNo).zip(bytes.chunks(BLOCK_BYTES)) {
-            let (key, range, bytes) = (Key { object, page }, 0..BLOCK_BYTES, Some(bytes));
+            let key = Key { object, page };
+            let range = 0..BLOCK_BYTES;
+            let bytes = Some(bytes);
             let change = PageChange { key, range, bytes, newest, group, is_bypassing: true };
             waiters.append(&mut self.change_page(state, reservation, change, now));
             state.counters.pages_bypassed += 1;
@@ -233,7 +242,9 @@ impl Parts {
         change: PageChange<'_>,
         now: &Now<'_>,
     ) -> Vec<u64> {
-        let (newest, group, key) = (change.newest, change.group, change.key);
+        let newest = change.newest;
+        let group = change.group;
+        let key = change.key;
         let is_part = change.range.len() < BLOCK_BYTES;
         let changed = state.pages.write(change, || {
             reservation.take_pages(1);
@@ -288,9 +299,10 @@ impl Parts {
         if has_failed {
             return self.rescuer.step(Why::Due);
         }
-        let progress = match is_due && self.checkpointer.pay_with_cleaning() {
-            true => Progress::Worked,
-            false => self.write_back.step().unwrap_or(Progress::Idle),
+        let progress = if is_due && self.checkpointer.pay_with_cleaning() {
+            Progress::Worked
+        } else {
+            self.write_back.step().unwrap_or(Progress::Idle)
         };
         self.write_back.tell_those_who_wait(progress);
         progress
@@ -355,7 +367,8 @@ impl Cache {
         recovered.forget_deleted(&store);
         let overtaken = recovered.settle_bypassed(&store)?;
         let (buffer, state, reserved) = recovered.into_parts();
-        let (newest_of_store, newest_of_buffer) = (store.newest_lsn(), buffer.newest_lsn());
+        let newest_of_store = store.newest_lsn();
+        let newest_of_buffer = buffer.newest_lsn();
         // Space was reserved before the crash. If some is missing now (the log begins in another segment, the
         // cleaner's last one is hardly filled), no operation can reserve any before it is there again.
         store.reserve_unchecked(reserved);
@@ -658,14 +671,16 @@ impl Cache {
         let Parts { shared, committer, admission, write_back, checkpointer, .. } = &*self.parts;
         let buffer = shared.buffer();
         let grown = committer.grow_buffer(blocks)?;
-        let (mut end, mut scan) = (GroupNo::default(), Scan::default());
+        let mut end = GroupNo::default();
+        let mut scan = Scan::default();
         while buffer.is_growing() {
             // Writes back what the log has by now, the oldest first. When that is released, the log is in one
             // piece, unless it has come around since; then the next round goes on. Other writers do not keep
             // a round from its end.
             let oldest = shared.state().pages.oldest_group();
             if oldest.is_none_or(|oldest| oldest >= end) {
-                (end, scan) = (buffer.groups().end, Scan::once(shared.state().retries.failures()));
+                end = buffer.groups().end;
+                scan = Scan::once(shared.state().retries.failures());
             }
             let progress = checkpointer.with_space(|| write_back.everything(Why::All, &mut scan))?;
             committer.release_groups(&mut shared.state());
@@ -705,7 +720,8 @@ impl Cache {
     /// Keeps [lost tails](Cache::lost_tails) of another buffer, which this one replaces. Durable on return.
     pub fn take_over_lost(&self, lost: &[(ObjectId, PageNo)]) -> Result<(), CacheError> {
         let Parts { shared, committer, .. } = &*self.parts;
-        let (mut state, buffer) = (shared.state(), shared.buffer());
+        let mut state = shared.state();
+        let buffer = shared.buffer();
         for &(object, from) in lost {
             let mut one = Lost { from, lsn: buffer.appended(), group: GroupNo(0), is_cut: false };
             one.group = buffer.append_merged(one.lsn, &[one.record(object)])?;
@@ -744,9 +760,12 @@ impl Cache {
     /// The current state, for reports.
     pub fn status(&self) -> Status {
         let Parts { shared, rescuer, .. } = &*self.parts;
-        let (now, buffer, rescue) = (shared.now(), shared.buffer(), rescuer.outcome().clone());
+        let now = shared.now();
+        let buffer = shared.buffer();
+        let rescue = rescuer.outcome().clone();
         let state = shared.state();
-        let (pages, reads) = (&state.pages, &state.reads);
+        let pages = &state.pages;
+        let reads = &state.reads;
         let (stuck_count, stuck) = state.retries.stuck();
         Status {
             counters: Counters { store_io_for_syncs: shared.store_io_for_syncs(), ..state.counters },
@@ -803,7 +822,8 @@ impl Cache {
 impl Parts {
     /// Write-back cleans where that is due, and otherwise leaves the cleaner alone.
     fn may_write_back(&self) -> bool {
-        let (store, buffer) = (self.shared.store(), self.shared.buffer());
+        let store = self.shared.store();
+        let buffer = self.shared.buffer();
         let alone = self.write_back.is_idle() && buffer.is_idle() && store.is_idle();
         // A rescue gains space by cleaning.
         let may_clean = store.cleaning_is_due() || self.shared.state().failed().is_some();

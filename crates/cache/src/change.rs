@@ -187,7 +187,8 @@ pub(crate) fn records<'a>(changes: &[Change<'a>], bypassing: bool) -> Records<'a
     for change in changes {
         match *change {
             Change::BypassWrite { object, offset, bytes, grows } if bypassing => {
-                let (from, to) = (PageNo::of(offset), PageNo::of(offset + bytes.len() as u64));
+                let from = PageNo::of(offset);
+                let to = PageNo::of(offset + bytes.len() as u64);
                 assert!(from.offset() == offset && to.offset() == offset + bytes.len() as u64, "whole pages");
                 records.push(Record::Bypassed { object, from, to, grows });
             }
@@ -209,7 +210,8 @@ pub(crate) fn records<'a>(changes: &[Change<'a>], bypassing: bool) -> Records<'a
 /// Zeros: whole pages are punched, the edges are zeroed.
 fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Records<'_>) {
     let end = offset.saturating_add(len);
-    let (first, last) = (PageNo(offset.div_ceil(BLOCK_BYTES as u64)), PageNo::of(end));
+    let first = PageNo(offset.div_ceil(BLOCK_BYTES as u64));
+    let last = PageNo::of(end);
     let mut edge = |from: u64, to: u64| {
         if from < to {
             let start = (from % BLOCK_BYTES as u64) as u16;

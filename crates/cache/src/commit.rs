@@ -300,7 +300,8 @@ impl Committer {
         state.syncs.committing += 1;
         state.syncs.commit_wanted = false;
         drop(state);
-        let (before, was_durable) = (self.shared.now(), self.shared.buffer().durable());
+        let before = self.shared.now();
+        let was_durable = self.shared.buffer().durable();
         let for_sync = ForSync::begin();
         let outcome = self.shared.buffer().commit();
         if outcome.as_ref().is_ok_and(|&durable| durable > was_durable) {

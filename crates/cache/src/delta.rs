@@ -42,7 +42,8 @@ impl Run {
     /// The part of this run within `range`, which overlaps it.
     fn part(&self, range: Range<usize>) -> Run {
         let own = self.range();
-        let (start, end) = (own.start.max(range.start), own.end.min(range.end));
+        let start = own.start.max(range.start);
+        let end = own.end.min(range.end);
         let content = match &self.content {
             Content::Bytes(bytes) => Content::Bytes(bytes[start - own.start..end - own.start].to_vec()),
             Content::Zeros(_) => Content::Zeros((end - start) as u16),
@@ -131,7 +132,8 @@ impl Delta {
         let end = start + into.len();
         for run in &self.runs {
             let own = run.range();
-            let (from, to) = (own.start.max(start), own.end.min(end));
+            let from = own.start.max(start);
+            let to = own.end.min(end);
             if from >= to {
                 continue;
             }
@@ -194,38 +196,39 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn a_delta_is_the_last_writes_of_each_byte(steps in prop::collection::vec(step(), 0..40)) {
-            let mut delta = Delta::default();
-            let mut ranges = Ranges::default();
-            let mut model = vec![None; BLOCK_BYTES];
-            for (zero, start, len, byte) in steps {
-                match zero {
-                    true => delta.zero(start, len),
-                    false => delta.write(start, &vec![byte; len]),
+            #[test]
+            fn a_delta_is_the_last_writes_of_each_byte(steps in prop::collection::vec(step(), 0..40)) {
+                let mut delta = Delta::default();
+                let mut ranges = Ranges::default();
+                let mut model = vec![None; BLOCK_BYTES];
+                for (zero, start, len, byte) in steps {
+                    if zero {
+    delta.zero(start, len)
+    } else {
+    delta.write(start, &vec![byte; len])
+    }
+                    ranges.insert(start..start + len);
+                    model[start..start + len].fill(Some(if zero { 0 } else { byte }));
                 }
-                ranges.insert(start..start + len);
-                model[start..start + len].fill(Some(if zero { 0 } else { byte }));
-            }
-            let mut page = Page([0xee; BLOCK_BYTES]);
-            delta.apply(&mut page);
-            for (at, expected) in model.iter().enumerate() {
-                prop_assert_eq!(page.0[at], expected.unwrap_or(0xee), "position {}", at);
-                prop_assert_eq!(delta.covers(at..at + 1), expected.is_some());
-                prop_assert_eq!(ranges.iter().any(|range| range.contains(&at)), expected.is_some());
-            }
-            prop_assert_eq!(delta.distinct_bytes(), model.iter().flatten().count());
-            prop_assert_eq!(Ranges::of(&delta), ranges);
-            for pair in delta.runs.windows(2) {
-                let touching = pair[0].range().end == pair[1].range().start;
-                prop_assert!(pair[0].range().end <= pair[1].range().start);
-                prop_assert!(!touching || matches!(
-                    (&pair[0].content, &pair[1].content),
-                    (Content::Bytes(_), Content::Zeros(_)) | (Content::Zeros(_), Content::Bytes(_))
-                ), "two runs should have merged");
+                let mut page = Page([0xee; BLOCK_BYTES]);
+                delta.apply(&mut page);
+                for (at, expected) in model.iter().enumerate() {
+                    prop_assert_eq!(page.0[at], expected.unwrap_or(0xee), "position {}", at);
+                    prop_assert_eq!(delta.covers(at..at + 1), expected.is_some());
+                    prop_assert_eq!(ranges.iter().any(|range| range.contains(&at)), expected.is_some());
+                }
+                prop_assert_eq!(delta.distinct_bytes(), model.iter().flatten().count());
+                prop_assert_eq!(Ranges::of(&delta), ranges);
+                for pair in delta.runs.windows(2) {
+                    let touching = pair[0].range().end == pair[1].range().start;
+                    prop_assert!(pair[0].range().end <= pair[1].range().start);
+                    prop_assert!(!touching || matches!(
+                        (&pair[0].content, &pair[1].content),
+                        (Content::Bytes(_), Content::Zeros(_)) | (Content::Zeros(_), Content::Bytes(_))
+                    ), "two runs should have merged");
+                }
             }
         }
-    }
 
     #[test]
     fn memory_is_distinct_bytes_and_not_bytes_written() {

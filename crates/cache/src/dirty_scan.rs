@@ -51,7 +51,8 @@ impl Scan {
 
     /// Continues with the oldest page.
     pub(crate) fn begin_anew(&mut self) {
-        (self.from, self.found) = (None, false);
+        self.from = None;
+        self.found = false;
     }
 
     /// Restarts if it is time to, with `stuck` stuck pages.
@@ -108,7 +109,8 @@ mod tests {
     /// Dirty pages, each in a group of its own.
     fn dirty(numbers: std::ops::Range<u64>, pages: &mut Pages) {
         for page in numbers {
-            let (newest, group) = (Lsn(page + 1), GroupNo(page + 1));
+            let newest = Lsn(page + 1);
+            let group = GroupNo(page + 1);
             pages.change(key(page), |entry| {
                 entry.write(0, b"weir");
                 entry.note(0..4, newest, group, || Dirt::first(newest, group, Duration::ZERO, false));
@@ -120,8 +122,10 @@ mod tests {
 
     #[test]
     fn what_is_stuck_is_looked_at_now_and_then_and_what_is_new_at_once() {
-        let (mut pages, mut retries) = (Pages::default(), RetryList::default());
-        let (mut scan, mut looks) = (Scan::default(), 0u64);
+        let mut pages = Pages::default();
+        let mut retries = RetryList::default();
+        let mut scan = Scan::default();
+        let mut looks = 0u64;
         dirty(0..100_000, &mut pages);
         // So often that each pauses for longer than this test takes.
         for page in (0..100_000).flat_map(|page| [page; 8]) {
@@ -154,7 +158,9 @@ mod tests {
 
     #[test]
     fn all_have_their_turn_once_however_long_each_takes() {
-        let (mut pages, mut retries, mut now) = (Pages::default(), RetryList::default(), Duration::ZERO);
+        let mut pages = Pages::default();
+        let mut retries = RetryList::default();
+        let mut now = Duration::ZERO;
         dirty(0..3 * LOOKS_MAX as u64, &mut pages);
         retries.back_off(Victim::Page(key(5)), StoreError::Full, now);
         let mut scan = Scan::once(retries.failures());

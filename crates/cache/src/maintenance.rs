@@ -166,23 +166,30 @@ impl Checkpointer {
 
     pub(crate) fn step(&self) -> Progress {
         let state = self.shared.state();
-        let (wanted, freeing) = (state.admission.wants_space(), self.freeing_due());
+        let wanted = state.admission.wants_space();
+        let freeing = self.freeing_due();
         let allocating = self.allocation_is_due();
         let folding = self.folding_is_due(&state);
         drop(state);
-        let outcome = match wanted {
-            true => self.make_space(),
-            false if self.checkpoint_is_due() => {
-                self.shared.store_io().checkpoint().map_err(CacheError::from)
-            }
+        let outcome = if wanted {
+            self.make_space()
+        } else if self.checkpoint_is_due() {
+            self.shared.store_io().checkpoint().map_err(CacheError::from)
+        } else if allocating && self.allocate_ahead() {
             // If the host file system has none, there is other work.
-            false if allocating && self.allocate_ahead() => Ok(()),
-            false if freeing => self.free_some(),
-            false if self.cleaning_is_due() => self.clean_some(),
-            false if self.is_full_below() => self.give_back(),
-            false if self.trimming_is_due() => self.trim_freed(),
-            false if folding => self.fold_some(),
-            false => return Progress::Idle,
+            Ok(())
+        } else if freeing {
+            self.free_some()
+        } else if self.cleaning_is_due() {
+            self.clean_some()
+        } else if self.is_full_below() {
+            self.give_back()
+        } else if self.trimming_is_due() {
+            self.trim_freed()
+        } else if folding {
+            self.fold_some()
+        } else {
+            return Progress::Idle;
         };
         if outcome.is_err() {
             self.shared.state().counters.checkpoint_errors += 1;
@@ -272,10 +279,12 @@ impl Checkpointer {
 
     /// Whether deltas are to be merged: nothing was written back for a while.
     fn folding_is_due(&self, state: &State) -> bool {
-        let (now, stored) = (self.shared.now(), state.counters.pages_stored);
+        let now = self.shared.now();
+        let stored = state.counters.pages_stored;
         let mut pauses = self.pauses();
         if pauses.stored != stored {
-            (pauses.stored, pauses.fold_not_before) = (stored, now + QUIET);
+            pauses.stored = stored;
+            pauses.fold_not_before = now + QUIET;
         }
         now >= pauses.fold_not_before && self.shared.store().folding_is_due()
     }
@@ -548,7 +557,9 @@ impl Checkpointer {
             // The first round may have begun before the blocks died that can be gained now.
             Cleaning::Emptied(0) if attempt.rounds > 0 => attempt.rounds = ROUNDS_MAX,
             Cleaning::Emptied(_) => {
-                (attempt.rounds, attempt.asked, attempt.is_folded) = (attempt.rounds + 1, None, false);
+                attempt.rounds += 1;
+                attempt.asked = None;
+                attempt.is_folded = false;
                 self.checkpoint_twice()?;
             }
             Cleaning::NeedsCheckpoint => {

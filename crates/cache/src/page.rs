@@ -162,7 +162,8 @@ impl Ranges {
         if range.is_empty() {
             return;
         }
-        let (mut start, mut end) = (range.start as u16, range.end as u16);
+        let mut start = range.start as u16;
+        let mut end = range.end as u16;
         let all = self.as_slice();
         let first = all.partition_point(|&(_, old_end)| old_end < start);
         let after = all.partition_point(|&(old_start, _)| old_start <= end);
@@ -559,7 +560,8 @@ mod tests {
     fn a_page_that_was_written_again_while_its_write_back_failed_needs_the_groups_of_both() {
         let mut entry = Entry::new(Body::Whole(Arc::new(Page::zeroed())));
         let write = |entry: &mut Entry, group: u64, range: Range<usize>| {
-            let (newest, group) = (Lsn(10 * group), GroupNo(group));
+            let newest = Lsn(10 * group);
+            let group = GroupNo(group);
             entry.note(range, newest, group, || {
                 Dirt::first(newest, group, Duration::from_secs(group.0), false)
             });

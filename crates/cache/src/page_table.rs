@@ -147,10 +147,7 @@ impl PageChange<'_> {
             None => entry.zero(self.range.start, self.range.len()),
         }
         entry.note(self.range, self.newest, self.group, first);
-        match self.is_bypassing {
-            true => entry.was_bypassed(),
-            false => entry.was_logged(),
-        }
+        if self.is_bypassing { entry.was_bypassed() } else { entry.was_logged() }
     }
 }
 
@@ -290,10 +287,7 @@ impl Pages {
             after.group.map(|group| self.by_group.insert((group, key)));
         }
         if after.unlogged != before.unlogged {
-            match after.unlogged {
-                true => self.unlogged.insert(key),
-                false => self.unlogged.remove(&key),
-            }
+            if after.unlogged { self.unlogged.insert(key) } else { self.unlogged.remove(&key) }
         }
         if after.whole && !before.whole {
             self.sweep.push_back(key);
@@ -444,7 +438,8 @@ impl Pages {
 
     /// Dirty pages of an object at most `distance` pages from `key`, with `key` itself.
     pub(crate) fn dirty_around(&self, key: Key, distance: u64) -> impl Iterator<Item = Key> + '_ {
-        let (first, last) = (key.page.0.saturating_sub(distance), key.page.0.saturating_add(distance));
+        let first = key.page.0.saturating_sub(distance);
+        let last = key.page.0.saturating_add(distance);
         let near = self.table.range(key.object, PageNo(first)..=PageNo(last));
         near.filter(|(_, entry)| entry.is_dirty()).map(|(key, _)| key)
     }
@@ -480,7 +475,8 @@ impl Pages {
     /// Drops clean pages that were not used lately while memory is over `bytes_max`: a bounded piece of work.
     /// Returns how many.
     pub(crate) fn evict(&mut self, bytes_max: u64) -> u64 {
-        let (mut looks, mut evicted) = (EVICT_LOOKS, 0);
+        let mut looks = EVICT_LOOKS;
+        let mut evicted = 0;
         if self.memory.all > bytes_max {
             looks -= self.clear_discarded(looks).len();
         }
@@ -625,7 +621,8 @@ impl Pages {
     /// Removes everything of a volume that the store has deleted. Returns what [`punch`](PageTable::punch)
     /// does.
     pub(crate) fn drop_volume(&mut self, volume: VolumeId) -> (u64, Vec<u64>) {
-        let (mut reservations, mut waiters) = (0, Vec::new());
+        let mut reservations = 0;
+        let mut waiters = Vec::new();
         let all = volume.object(0, 0)..=volume.object(u64::MAX, u32::MAX);
         let objects: Vec<ObjectId> =
             self.table.objects.range(all.clone()).map(|(&object, _)| object).collect();
@@ -659,7 +656,8 @@ impl Pages {
     /// Returns what [`punch`](PageTable::punch) does. The operation has reservations of its own.
     pub(crate) fn transfer(&mut self, mut pending: Pending) -> (u64, Vec<u64>) {
         let Ordered { kind, transfer, .. } = pending.what;
-        let (source, target) = (transfer.source(), transfer.target());
+        let source = transfer.source();
+        let target = transfer.target();
         let mut taken = self.take_out(transfer.to, target.start, target.end);
         let is_newer = |entry: &Entry| entry.group().is_some();
         let newer = self.table.range(transfer.from, source.clone()).filter(|(_, entry)| is_newer(entry));
@@ -886,8 +884,10 @@ struct Account {
 
 impl Account {
     fn of(entry: &Entry) -> Account {
-        let (memory, reservations) = (Memory::of(entry), entry.reservations());
-        let (whole, unlogged) = (entry.is_whole(), entry.is_unlogged());
+        let memory = Memory::of(entry);
+        let reservations = entry.reservations();
+        let whole = entry.is_whole();
+        let unlogged = entry.is_unlogged();
         Account { memory, group: entry.group(), whole, reservations, unlogged }
     }
 }

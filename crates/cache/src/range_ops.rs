@@ -91,9 +91,10 @@ pub(crate) fn pages_reserved(transfer: &Transfer) -> u64 {
 }
 
 fn unaligned_pages(transfer: &Transfer) -> u64 {
-    match transfer.first.0.abs_diff(transfer.at.0).is_multiple_of(LEAF_PAGES) {
-        true => 0,
-        false => transfer.end.0 - transfer.first.0,
+    if transfer.first.0.abs_diff(transfer.at.0).is_multiple_of(LEAF_PAGES) {
+        0
+    } else {
+        transfer.end.0 - transfer.first.0
     }
 }
 
@@ -380,7 +381,8 @@ mod tests {
         let mut random = Random::new(7);
         let mut transfers = Transfers::default();
         for lsn in 1..400 {
-            let (from, to) = (random.below(9), random.below(9));
+            let from = random.below(9);
+            let to = random.below(9);
             transfers.insert(clone(from, to, lsn));
             if random.once_in(2) {
                 transfers.remove(Lsn(random.below(lsn)));

@@ -114,7 +114,8 @@ impl Recovered {
     pub fn ensure_fits(&self, store: &Store) -> Result<(), CacheError> {
         assert_eq!(self.buffer.store(), store.id(), "a buffer above a store that is not its own");
         // A page is written back only when its changes are durable in the buffer.
-        let (of_store, of_buffer) = (store.newest_logged_lsn(), self.buffer.newest_lsn());
+        let of_store = store.newest_logged_lsn();
+        let of_buffer = self.buffer.newest_lsn();
         if of_buffer < of_store {
             return Err(CacheError::StaleBuffer { buffer: of_buffer, store: of_store });
         }
@@ -201,7 +202,8 @@ impl Recovery {
 
     fn transaction(&mut self, transaction: &Replayed<'_>) {
         self.replayed += 1;
-        let (first, group) = (transaction.first, transaction.group);
+        let first = transaction.first;
+        let group = transaction.group;
         if let [Record::Clone(_) | Record::Move(_), pages @ ..] = transaction.records
             && transaction.merged
             && !pages.is_empty()
@@ -213,9 +215,10 @@ impl Recovery {
             return;
         }
         for (record, index) in transaction.records.iter().zip(0..) {
-            match transaction.merged {
-                true => self.merged_record(record, first, group),
-                false => self.record(record, first.plus(index), group),
+            if transaction.merged {
+                self.merged_record(record, first, group)
+            } else {
+                self.record(record, first.plus(index), group)
             }
         }
     }
@@ -271,7 +274,8 @@ impl Recovery {
             self.gathered.settle(&mut self.pages);
             self.reserved -= drop_page(&mut self.pages, key);
         }
-        let (reserved, now) = (&mut self.reserved, self.now);
+        let reserved = &mut self.reserved;
+        let now = self.now;
         let change = |entry: &mut Entry| {
             PageChange { key, range, bytes, newest: at, group, is_bypassing: false }.make(entry, || {
                 *reserved += 1;

@@ -231,9 +231,10 @@ impl Relogger {
 
 /// The record of a punch or a deletion.
 fn cut_record(object: ObjectId, cut: &PendingCut) -> Record<'static> {
-    match cut.whole_object {
-        true => Record::Delete { object },
-        false => Record::Cut { object, from: cut.from, to: cut.to },
+    if cut.whole_object {
+        Record::Delete { object }
+    } else {
+        Record::Cut { object, from: cut.from, to: cut.to }
     }
 }
 

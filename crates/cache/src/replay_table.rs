@@ -138,17 +138,21 @@ mod tests {
     #[test]
     fn pages_that_were_gathered_stand_in_the_state_as_if_each_change_had_been_made_there() {
         for settles in [u64::MAX, 700, 90] {
-            let (mut random, mut gathered) = (Random::new(5), Gathered::default());
-            let (mut plain, mut state) = (Pages::default(), Pages::default());
+            let mut random = Random::new(5);
+            let mut gathered = Gathered::default();
+            let mut plain = Pages::default();
+            let mut state = Pages::default();
             for number in 1..3000 {
-                let (at, group) = (Lsn(number), GroupNo(number / 7));
+                let at = Lsn(number);
+                let group = GroupNo(number / 7);
                 let mut again = random.clone();
                 let (key, change) = write(&mut again, at, group);
                 plain.change(key, change);
                 let (key, change) = write(&mut random, at, group);
-                match state.get(&key).is_some() {
-                    true => state.change(key, change),
-                    false => gathered.change(key, at, group, change),
+                if state.get(&key).is_some() {
+                    state.change(key, change)
+                } else {
+                    gathered.change(key, at, group, change)
                 }
                 if number % settles == 0 {
                     gathered.settle(&mut state);

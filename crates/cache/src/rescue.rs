@@ -131,7 +131,8 @@ impl Rescuer {
 
     /// Returns the names of the volumes. Writes again what a failed attempt has written, which does no harm.
     fn rescue(&self) -> Result<String, CacheError> {
-        let (store, durable) = (self.shared.store_io(), self.shared.buffer().durable());
+        let store = self.shared.store_io();
+        let durable = self.shared.buffer().durable();
         let number = store.incarnation().0;
         let volumes = self.shared.state().pages.dirty_volumes();
         let suffix = |of: &VolumeId| {
@@ -231,7 +232,8 @@ impl Rescuer {
     fn rescue_transfer(&self, what: &Ordered, copies: &Copies) -> Result<u64, CacheError> {
         let mut transfer = what.transfer;
         let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
-        (transfer.from, transfer.to) = (copy(transfer.from), copy(transfer.to));
+        transfer.from = copy(transfer.from);
+        transfer.to = copy(transfer.to);
         if self.shared.store_io().has_had(&transfer, what.lsn)? {
             return Ok(0);
         }
@@ -259,7 +261,8 @@ impl Rescuer {
     /// Writes pages, deltas merged with what the store has. Returns how many failed: damaged pages stay
     /// damaged, and reading them is an error.
     fn rescue_pages(&self, object: ObjectId, pages: &[Dirty]) -> Result<u64, CacheError> {
-        let (mut vector, mut left_out) = (Vec::new(), 0);
+        let mut vector = Vec::new();
+        let mut left_out = 0;
         for (page, whole) in with_bases(self.shared.store_io(), object, pages) {
             match whole {
                 Ok((bytes, page_lsn)) => vector.push(Change::Write { object, page, bytes, page_lsn }),
@@ -276,7 +279,8 @@ impl Rescuer {
     /// Applies changes that may not be durable in the buffer, or not even be there: their LSNs do not count
     /// when buffer and store are compared. Returns the changes that the store refused, by index.
     fn apply(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
-        let (store, mut applied) = (self.shared.store_io(), Applied::default());
+        let store = self.shared.store_io();
+        let mut applied = Applied::default();
         applied.apply_rest(store, &|part| store.apply_bypassing(part), vector)?;
         Ok(applied.refused)
     }

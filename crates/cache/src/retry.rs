@@ -257,7 +257,8 @@ mod tests {
 
     #[test]
     fn what_fails_again_is_left_alone_for_twice_as_long_but_at_most_a_minute() {
-        let (mut retries, mut now) = (RetryList::default(), Duration::ZERO);
+        let mut retries = RetryList::default();
+        let mut now = Duration::ZERO;
         for wait in [1, 2, 4, 8, 16, 32, 60, 60] {
             retries.back_off(victim(), StoreError::NotBegun, now);
             assert!(retries.is_backed_off(victim(), now + SECOND * wait - Duration::from_nanos(1)));
@@ -271,7 +272,8 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_clone_is_told_that_there_is_no_space_only_by_an_attempt_after_the_patience() {
-        let (mut retries, patience) = (RetryList::default(), 30 * SECOND);
+        let mut retries = RetryList::default();
+        let patience = 30 * SECOND;
         retries.failed(StoreError::Full.into(), 10 * SECOND);
         assert!(retries.given_up(90 * SECOND, patience).is_none(), "there may be space by now");
         retries.failed(StoreError::Full.into(), 90 * SECOND);
@@ -280,10 +282,12 @@ mod tests {
 
     #[test]
     fn a_clone_that_needs_space_is_tried_each_second_and_who_waits_for_it_is_told_after_the_patience() {
-        let (object, patience) = (VolumeId::MAIN.object(1, 1), 30 * SECOND);
+        let object = VolumeId::MAIN.object(1, 1);
+        let patience = 30 * SECOND;
         let transfer = Transfer::whole(object, VolumeId::MAIN.object(2, 1));
         let what = Ordered { kind: Kind::Clone, transfer, lsn: Lsn(7) };
-        let (mut transfers, mut retries) = (Transfers::default(), RetryList::default());
+        let mut transfers = Transfers::default();
+        let mut retries = RetryList::default();
         transfers.insert(Pending::new(what, GroupNo(1), Duration::ZERO, false));
         for second in 0..30 {
             let now = SECOND * second;

@@ -46,7 +46,8 @@ impl Plan {
     /// Plans for pages that are sorted by key.
     pub(crate) fn of<'a>(store: &Store, pages: impl Iterator<Item = ToStore<'a>>) -> Plan {
         let pages: Vec<ToStore<'a>> = pages.collect();
-        let (mut plan, mut read) = (Plan::default(), Vec::new());
+        let mut plan = Plan::default();
+        let mut read = Vec::new();
         let mut patches: BTreeMap<(ObjectId, PageNo), Vec<usize>> = BTreeMap::new();
         let empty = over_nothing(store, &pages);
         for (index, ToStore { key: Key { object, page }, content, .. }) in pages.iter().enumerate() {
@@ -81,9 +82,10 @@ impl Plan {
         // The reads and writes that follow report an error.
         let folded = !leaves.is_empty() && store.fold(&leaves).is_ok();
         for ((object, _), packed) in full {
-            match folded && store.takes_deltas(object, &packed.blocks) == Ok(true) {
-                true => plan.add_deltas(object, &pages, packed),
-                false => read.extend(packed.members),
+            if folded && store.takes_deltas(object, &packed.blocks) == Ok(true) {
+                plan.add_deltas(object, &pages, packed)
+            } else {
+                read.extend(packed.members)
             }
         }
         plan.read_and_write(store, &pages, &read);
@@ -222,7 +224,8 @@ mod tests {
         store.apply(&pages).expect("space");
         let mut delta = Delta::default();
         delta.write(7, &[7]);
-        let (content, newest) = (Content::Patch(delta), [20, 30, 10]);
+        let content = Content::Patch(delta);
+        let newest = [20, 30, 10];
         let to_store = (0..).zip(newest).map(|(page, newest)| ToStore {
             key: Key { object: OBJECT, page: PageNo(page) },
             content: &content,

@@ -411,23 +411,22 @@ impl WriteBack {
             pending.flat_map(Pending::before).take(STEP_PAGES).filter_map(Dirty::of).collect()
         };
         self.commit_up_to(what.lsn)?;
-        match beside.is_empty() {
-            false => self.store_beside(what, &beside),
-            true => {
-                // A page at the edge of the range that cannot be read delays only this operation. If the page
-                // stays damaged, it is lost in the target.
-                if let Err(error) = self.shared.store_io().fold_for(&what.transfer)
-                    && !(error.is_damage() && self.has_failed_for_long(what))
-                {
-                    return Ok(Some(error));
-                }
-                let refused = self.apply_all(&[what.change()])?;
-                if refused.is_empty() {
-                    self.shared.state().counters.transfers_stored += 1;
-                    self.transfer_is_done(what);
-                }
-                Ok(refused.into_values().next())
+        if beside.is_empty() {
+            // A page at the edge of the range that cannot be read delays only this operation. If the page
+            // stays damaged, it is lost in the target.
+            if let Err(error) = self.shared.store_io().fold_for(&what.transfer)
+                && !(error.is_damage() && self.has_failed_for_long(what))
+            {
+                return Ok(Some(error));
             }
+            let refused = self.apply_all(&[what.change()])?;
+            if refused.is_empty() {
+                self.shared.state().counters.transfers_stored += 1;
+                self.transfer_is_done(what);
+            }
+            Ok(refused.into_values().next())
+        } else {
+            self.store_beside(what, &beside)
         }
     }
 
@@ -579,12 +578,9 @@ impl WriteBack {
 
     /// Whether limits or ages ask for write-back.
     pub(crate) fn is_due(&self, state: &State) -> bool {
-        self.admission.bypassed_pages_press(state) || self.is_due_otherwise(state)
-    }
-
-    /// The same for any but those that bypassed the buffer.
-    fn is_due_otherwise(&self, state: &State) -> bool {
-        self.logged_pages_are_due(state) || self.cuts_are_due(state)
+        self.admission.bypassed_pages_press(state)
+            || self.logged_pages_are_due(state)
+            || self.cuts_are_due(state)
     }
 
     fn logged_pages_are_due(&self, state: &State) -> bool {
@@ -638,7 +634,8 @@ impl WriteBack {
         let distance = NEIGHBOURS.min(limit as u64 / 2);
         let mut reached_newest = true;
         if crowded && !self.shared.buffer_is_half_full() && why == Why::Due {
-            let (mut looks, mut runs) = (state.pages.queued().min(LOOKS_MAX), DELTA_RUNS);
+            let mut looks = state.pages.queued().min(LOOKS_MAX);
+            let mut runs = DELTA_RUNS;
             while let Some(key) = state.pages.least_recently_written(&mut looks) {
                 if !free(&state, &key) {
                     continue;
@@ -781,15 +778,16 @@ impl WriteBack {
         for (index, page) in (frozen.cuts.len()..).zip(&frozen.pages) {
             let is_stored = stored.is_some_and(|stored| !stored.refused.contains_key(&index));
             let whole = stored.and_then(|stored| stored.whole.get(&index));
-            let ended = state.pages.change_written(page.key, page.newest, |entry| match is_stored {
-                true => {
+            let ended = state.pages.change_written(page.key, page.newest, |entry| {
+                if is_stored {
                     entry.end_writing();
                     if let Some(whole) = whole.filter(|_| entry.fetch().is_none()) {
                         entry.become_whole(Box::new(Page::clone(whole)));
                     }
                     0
+                } else {
+                    entry.abandon_writing()
                 }
-                false => entry.abandon_writing(),
             });
             if is_stored {
                 done.push((page.key, page.newest));
@@ -853,9 +851,12 @@ impl WriteBack {
 
     fn apply_rest(&self, vector: &[Change], applied: &mut Applied) -> Result<(), StoreError> {
         let store = self.shared.store_io();
-        let apply = |part: &[Change]| match self.shared.settings().buffer_is_given_up {
-            true => store.apply_bypassing(part),
-            false => store.apply(part),
+        let apply = |part: &[Change]| {
+            if self.shared.settings().buffer_is_given_up {
+                store.apply_bypassing(part)
+            } else {
+                store.apply(part)
+            }
         };
         applied.apply_rest(store, &apply, vector)
     }
@@ -883,7 +884,8 @@ impl WriteBack {
     pub(crate) fn tell_those_who_wait(&self, progress: Progress) {
         let mut completions = Completions::default();
         let mut state = self.shared.state();
-        let (now, patience) = (self.shared.now(), self.shared.settings().store_patience);
+        let now = self.shared.now();
+        let patience = self.shared.settings().store_patience;
         let worked = progress == Progress::Worked;
         let is_waiting = state.admission.is_waiting() || state.admission.is_waiting_to_bypass();
         if is_waiting && (worked || state.retries.no_space(now, patience).is_some()) {
@@ -1044,9 +1046,10 @@ pub(crate) fn with_bases<'a>(
 
 /// The store's change for a punch.
 pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
-    match cut.whole_object {
-        true => Change::Delete { object, lsn: cut.lsn },
-        false => Change::Cut { object, pages: cut.from..cut.to, lsn: cut.lsn },
+    if cut.whole_object {
+        Change::Delete { object, lsn: cut.lsn }
+    } else {
+        Change::Cut { object, pages: cut.from..cut.to, lsn: cut.lsn }
     }
 }
 
@@ -1073,7 +1076,8 @@ mod tests {
             page_lsn: Lsn(number + 1),
         };
         let vector: Vec<Change> = (0..100).map(write).collect();
-        let (has_space, asked) = (Cell::new(2), RefCell::new(Vec::new()));
+        let has_space = Cell::new(2);
+        let asked = RefCell::new(Vec::new());
         let apply = |part: &[Change]| {
             if has_space.get() == 0 {
                 return Err(StoreError::Full);
@@ -1101,7 +1105,8 @@ mod tests {
             .expect("large enough");
         let store = Store::open(disk).expect("a new store");
         store.begin(Incarnation(1)).expect("the first");
-        let (long, short) = (VolumeId::MAIN.object(5, 1), VolumeId::MAIN.object(6, 1));
+        let long = VolumeId::MAIN.object(5, 1);
+        let short = VolumeId::MAIN.object(6, 1);
         let write = |object, number: u64, page_lsn| Change::Write {
             object,
             page: PageNo(number),
@@ -1118,7 +1123,8 @@ mod tests {
         });
         let cut = |object| Change::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(15) };
         let vector = [cut(short), cut(long), cut(short)];
-        let (has_space, asked) = (Cell::new(2), RefCell::new(Vec::new()));
+        let has_space = Cell::new(2);
+        let asked = RefCell::new(Vec::new());
         let apply = |part: &[Change]| {
             if has_space.get() == 0 {
                 return Err(StoreError::Full);

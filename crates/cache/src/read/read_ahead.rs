@@ -96,7 +96,8 @@ impl Ahead {
             self.streams.remove(0);
         }
         self.reads += 1;
-        let (object, next) = (read.object, read.range.end);
+        let object = read.object;
+        let next = read.range.end;
         let asked = next.next_multiple_of(PAGE);
         self.streams.push(Stream { object, next, asked, until: asked, window: 0, last: self.reads });
     }
@@ -199,7 +200,9 @@ mod tests {
 
     #[test]
     fn a_stream_is_ahead_by_a_window_that_doubles_and_every_page_is_queued_once_and_in_order() {
-        let (mut ahead, mut until, end) = (Ahead::default(), 2 * READ, 100 << 20);
+        let mut ahead = Ahead::default();
+        let mut until = 2 * READ;
+        let end = 100 << 20;
         assert_eq!(read(&mut ahead, FILE, 0, READ, end), [], "one read is no stream");
         for number in 1..end / READ {
             let next = (number + 1) * READ;
@@ -215,7 +218,8 @@ mod tests {
 
     #[test]
     fn nothing_behind_the_end_is_queued_and_the_page_that_it_is_in_is() {
-        let (mut ahead, end) = (Ahead::default(), 2 * READ + 5 * PAGE + 1);
+        let mut ahead = Ahead::default();
+        let end = 2 * READ + 5 * PAGE + 1;
         read(&mut ahead, FILE, 0, READ, end);
         let queued = read(&mut ahead, FILE, READ, READ, end);
         assert_eq!(queued.first(), Some(&(2 * READ..2 * READ + 6 * PAGE)));
@@ -224,14 +228,16 @@ mod tests {
 
     #[test]
     fn single_pages_that_meet_by_chance_have_two_more_fetched_and_not_a_read_ahead_of_the_kernel() {
-        let (mut ahead, end) = (Ahead::default(), 100 << 20);
+        let mut ahead = Ahead::default();
+        let end = 100 << 20;
         read(&mut ahead, FILE, 10 * PAGE, PAGE, end);
         assert_eq!(read(&mut ahead, FILE, 11 * PAGE, PAGE, end).first(), Some(&(12 * PAGE..14 * PAGE)));
     }
 
     #[test]
     fn reads_that_overtake_each_other_are_one_stream() {
-        let (mut ahead, end) = (Ahead::default(), 100 << 20);
+        let mut ahead = Ahead::default();
+        let end = 100 << 20;
         let mut queued = Vec::new();
         for pair in 0..100 {
             for number in [2 * pair + 1, 2 * pair] {
@@ -246,7 +252,8 @@ mod tests {
 
     #[test]
     fn readers_of_one_object_or_of_several_have_a_stream_each() {
-        let (mut ahead, end) = (Ahead::default(), 100 << 20);
+        let mut ahead = Ahead::default();
+        let end = 100 << 20;
         let readers = [(FILE, 0), (FILE, 50 << 20), (OTHER, 0)];
         let mut untils = readers.map(|(_, from)| from);
         for number in 0..100 {
@@ -260,7 +267,9 @@ mod tests {
 
     #[test]
     fn reads_at_random_backwards_and_with_gaps_are_no_streams() {
-        let (mut ahead, mut random, end) = (Ahead::default(), Random::new(3), 1 << 40);
+        let mut ahead = Ahead::default();
+        let mut random = Random::new(3);
+        let end = 1 << 40;
         for number in 0..10_000 {
             assert_eq!(read(&mut ahead, FILE, random.below(end / PAGE) * PAGE, PAGE, end), []);
             assert_eq!(read(&mut ahead, OTHER, end - (number + 1) * READ, READ, end), []);
@@ -270,7 +279,9 @@ mod tests {
 
     #[test]
     fn a_stream_lives_among_reads_at_random_that_are_fewer_than_streams_between_two_of_its_own() {
-        let (mut ahead, mut random, end) = (Ahead::default(), Random::new(3), 1 << 40);
+        let mut ahead = Ahead::default();
+        let mut random = Random::new(3);
+        let end = 1 << 40;
         let mut queued = 0;
         for number in 0..1000 {
             queued += read(&mut ahead, FILE, number * READ, READ, end).len();
@@ -283,7 +294,9 @@ mod tests {
 
     #[test]
     fn all_streams_together_are_no_more_than_their_share_of_the_memory_ahead() {
-        let (mut ahead, share, mut random) = (Ahead::default(), 5 << 20, Random::new(8));
+        let mut ahead = Ahead::default();
+        let share = 5 << 20;
+        let mut random = Random::new(8);
         let mut next = [0; 8];
         for _ in 0..5000 {
             let slot = random.below(8);
@@ -299,7 +312,8 @@ mod tests {
 
     #[test]
     fn readers_who_went_away_keep_no_share_from_others() {
-        let (mut ahead, end) = (Ahead::default(), 100 << 20);
+        let mut ahead = Ahead::default();
+        let end = 100 << 20;
         for slot in 0..20 {
             let object = VolumeId::MAIN.object(slot, 1);
             (0..50).for_each(|number| drop(read(&mut ahead, object, number * READ, READ, end)));
@@ -312,7 +326,8 @@ mod tests {
 
     #[test]
     fn what_is_in_memory_begins_no_stream_and_goes_on_with_one() {
-        let (mut ahead, end) = (Ahead::default(), 100 << 20);
+        let mut ahead = Ahead::default();
+        let end = 100 << 20;
         assert!((0..100).all(|number| !ahead.hit(&passage(FILE, number * READ, READ, end), MAX)));
         assert!(ahead.streams.is_empty() && ahead.is_idle());
         ahead.miss(&passage(FILE, 0, READ, end), MAX);
@@ -322,7 +337,8 @@ mod tests {
 
     #[test]
     fn pages_that_were_cut_are_not_fetched_any_more() {
-        let (mut ahead, end) = (Ahead::default(), 100 << 20);
+        let mut ahead = Ahead::default();
+        let end = 100 << 20;
         for object in [FILE, OTHER] {
             ahead.miss(&passage(object, 0, READ, end), MAX);
             ahead.miss(&passage(object, READ, READ, end), MAX);

@@ -64,7 +64,8 @@ pub(crate) fn lay_over(pages: &Pages, object: ObjectId, offset: u64, bytes: &mut
     let range = PageNo::of(offset)..PageNo(end.div_ceil(BLOCK_BYTES as u64));
     for (Key { page, .. }, entry) in pages.range(object, range) {
         let begins = page.0 * BLOCK_BYTES as u64;
-        let (from, to) = (begins.max(offset), (begins + BLOCK_BYTES as u64).min(end));
+        let from = begins.max(offset);
+        let to = (begins + BLOCK_BYTES as u64).min(end);
         entry.read((from - begins) as usize, &mut bytes[(from - offset) as usize..(to - offset) as usize]);
     }
     true

@@ -131,9 +131,10 @@ impl Reads {
     /// Notes a read for read-ahead. Returns whether a fetcher has work. All streams together are at most
     /// `bytes_max` ahead.
     pub(crate) fn passed(&mut self, read: &Passage, was_held: bool, bytes_max: u64) -> bool {
-        match was_held {
-            true => drop(self.ahead.hit(read, bytes_max)),
-            false => self.ahead.miss(read, bytes_max),
+        if was_held {
+            self.ahead.hit(read, bytes_max);
+        } else {
+            self.ahead.miss(read, bytes_max);
         }
         !self.ahead.is_idle()
     }
@@ -223,10 +224,7 @@ impl Reads {
                 continue;
             }
             collect(pages, &mut read);
-            match read.lacks.is_empty() {
-                true => finish(read, completions),
-                false => self.park(pages, id, read),
-            }
+            if read.lacks.is_empty() { finish(read, completions) } else { self.park(pages, id, read) }
         }
         any
     }
