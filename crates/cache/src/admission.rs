@@ -3,11 +3,11 @@
 
 use crate::bypass;
 use crate::bypassed_pages::BypassedAge;
-use crate::change::{Claim, Cost};
+use crate::change::{SpaceClaim, TransactionCost};
 use crate::error::CacheError;
-use crate::reservation_estimate::known_of_run;
-use crate::state::{Shared, State};
-use crate::task::{Completion, Completions, Task};
+use crate::reservation_estimate::estimate_of_run;
+use crate::state::{CacheShared, CacheState};
+use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use store::{Known, Store, StoreError};
@@ -17,7 +17,7 @@ use store::{Known, Store, StoreError};
 const UNWRITTEN_BYTES_MAX: u64 = 8 * buffer::GROUP_BYTES;
 
 /// Punches that may be pending before they alone cause write-back: looking them up stays cheap.
-const CUTS_MAX: usize = 512;
+const PUNCHES_MAX: usize = 512;
 /// Reservations that operations did not use are kept for the next ones, up to this many pages. A write
 /// reserves five pages in case its page is clean; with spare pages, a write to a dirty page asks the store
 /// for nothing.
@@ -26,54 +26,54 @@ const SPARE_PAGES_MAX: u64 = 16;
 /// Operations that wait for space, in their order of arrival, and the reservations of admitted ones.
 #[derive(Default)]
 pub(crate) struct AdmissionQueue {
-    waiting: VecDeque<Parked>,
+    waiting: VecDeque<WaitingOperation>,
     /// Bypassing operations that wait for earlier bypassed pages to be stored. No other operation waits for
     /// them.
-    waiting_to_bypass: VecDeque<Parked>,
+    waiting_to_bypass: VecDeque<WaitingOperation>,
     /// Pages that admitted operations may bypass.
     bypass_pages: u64,
     /// Bytes of the buffer that admitted operations reserved.
     reserved_bytes: u64,
     /// The estimate for the pages that admitted operations reserved.
-    known: Known,
+    estimate: Known,
     /// Reserved pages that neither an operation nor a dirty page needs. None while an operation waits.
     spare_pages: u64,
     /// An operation waits for space in the store, or write-back found none: cleaning is worth while.
     wants_space: bool,
     /// The last attempt gained no space, and nothing has changed since.
-    exhausted: bool,
+    cannot_gain_space: bool,
 }
 
-struct Parked {
-    cost: Cost,
-    then: Completion<Reservation>,
+struct WaitingOperation {
+    cost: TransactionCost,
+    then: CacheCompletion<SpaceReservation>,
     /// Pages that the cleaner had moved when the operation began to wait.
-    cleaned: u64,
+    cleaned_before: u64,
 }
 
-enum Verdict {
-    Go(Reservation),
+enum AdmissionDecision {
+    Admit(SpaceReservation),
     Wait,
     WaitToBypass,
     Refuse(CacheError),
 }
 
 /// Permission to apply one transaction within its cost. Dropping it releases what was not used.
-pub struct Reservation {
-    shared: Arc<Shared>,
+pub struct SpaceReservation {
+    shared: Arc<CacheShared>,
     /// Reserved pages of the store that no dirty page has taken over.
     pages: u64,
-    claim: Claim,
+    claim: SpaceClaim,
     buffer_bytes: u64,
     /// The pages among them that may bypass the buffer.
     bypass_pages: u64,
     /// The estimate for its pages.
-    known: Known,
+    estimate: Known,
 }
 
-impl Reservation {
+impl SpaceReservation {
     /// Which space its operation may take.
-    pub(crate) fn claim(&self) -> Claim {
+    pub(crate) fn claim(&self) -> SpaceClaim {
         self.claim
     }
 
@@ -83,9 +83,9 @@ impl Reservation {
     }
 
     /// Extends it to `pages` pages.
-    pub(crate) fn grow_to(&mut self, pages: u64, state: &mut State) -> Result<(), StoreError> {
+    pub(crate) fn grow_to(&mut self, pages: u64, state: &mut CacheState) -> Result<(), StoreError> {
         if pages > self.pages {
-            let known = state.known_to_store();
+            let known = state.reservation_estimate();
             state.admission.reserve(self.shared.store(), pages - self.pages, self.claim, known)?;
             self.pages = pages;
         }
@@ -99,13 +99,13 @@ impl Reservation {
 
     /// Releases what was not used, under the state's lock; dropping it then does nothing more. Returns true
     /// if operations wait: the committer must be woken to admit them.
-    pub(crate) fn settle(&mut self, state: &mut State) -> bool {
+    pub(crate) fn release_unused(&mut self, state: &mut CacheState) -> bool {
         let pages = std::mem::take(&mut self.pages);
         if pages > 0 {
-            self.give_back(pages, state);
+            self.release_pages(pages, state);
         }
         state.admission.reserved_bytes -= std::mem::take(&mut self.buffer_bytes);
-        state.admission.known = state.admission.known - std::mem::take(&mut self.known);
+        state.admission.estimate = state.admission.estimate - std::mem::take(&mut self.estimate);
         state.admission.bypass_pages -= std::mem::take(&mut self.bypass_pages);
         // The released space may be all that an operation waits for.
         let awaited = state.admission.is_waiting() || state.admission.is_waiting_to_bypass();
@@ -116,13 +116,13 @@ impl Reservation {
     }
 }
 
-impl Reservation {
-    fn give_back(&self, pages: u64, state: &mut State) {
+impl SpaceReservation {
+    fn release_pages(&self, pages: u64, state: &mut CacheState) {
         let store = self.shared.store();
         // An operation with a larger claim may have got pages that the store does not have. They must not
         // become spare.
-        if self.claim > Claim::Data || state.is_stopping() || state.admission.is_waiting() {
-            state.admission.give_back_spare(store);
+        if self.claim > SpaceClaim::Data || state.is_stopping() || state.admission.is_waiting() {
+            state.admission.release_spare(store);
             return store.release(pages);
         }
         state.admission.spare_pages += pages;
@@ -134,19 +134,19 @@ impl Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for SpaceReservation {
     fn drop(&mut self) {
         if self.pages == 0
             && self.buffer_bytes == 0
             && self.bypass_pages == 0
-            && self.known == Known::default()
+            && self.estimate == Known::default()
         {
             return;
         }
         let shared = self.shared.clone();
-        let awaited = self.settle(&mut shared.state());
+        let awaited = self.release_unused(&mut shared.state());
         if awaited {
-            shared.wake(Task::Commit);
+            shared.wake(BackgroundTask::Commit);
         }
     }
 }
@@ -159,11 +159,11 @@ impl AdmissionQueue {
 
     /// Whether an operation must wait behind others. Operations that free space pass all of them; changes of
     /// names pass while the others wait for space in the store.
-    fn must_queue(&self, claim: Claim) -> bool {
+    fn must_queue(&self, claim: SpaceClaim) -> bool {
         let passes = match claim {
-            Claim::Data => false,
-            Claim::Names => self.wants_space || self.exhausted,
-            Claim::Frees => true,
+            SpaceClaim::Data => false,
+            SpaceClaim::Names => self.wants_space || self.cannot_gain_space,
+            SpaceClaim::Frees => true,
         };
         self.is_waiting() && !passes
     }
@@ -174,13 +174,13 @@ impl AdmissionQueue {
     }
 
     /// Number of waiting operations.
-    pub(crate) fn parked(&self) -> u64 {
+    pub(crate) fn waiting_count(&self) -> u64 {
         (self.waiting.len() + self.waiting_to_bypass.len()) as u64
     }
 
     /// The estimate for the pages that admitted operations reserved.
-    pub(crate) fn known_to_store(&self) -> Known {
-        self.known
+    pub(crate) fn reservation_estimate(&self) -> Known {
+        self.estimate
     }
 
     /// Bytes of the buffer that admitted operations reserved.
@@ -196,28 +196,28 @@ impl AdmissionQueue {
     /// Asks for an attempt to make space, because write-back found none; unless the last attempt was in vain
     /// and nothing has changed since. Returns whether it asks.
     pub(crate) fn ask_for_space(&mut self) -> bool {
-        self.wants_space |= !self.exhausted;
-        !self.exhausted
+        self.wants_space |= !self.cannot_gain_space;
+        !self.cannot_gain_space
     }
 
     /// Notes the end of an attempt to make space.
-    pub(crate) fn attempt_ended(&mut self, was_in_vain: bool) {
+    pub(crate) fn note_attempt_ended(&mut self, was_in_vain: bool) {
         self.wants_space = false;
-        self.exhausted = was_in_vain;
+        self.cannot_gain_space = was_in_vain;
     }
 
     /// Nothing needs the space any more for which an attempt was asked for.
-    pub(crate) fn needs_no_space(&mut self) {
+    pub(crate) fn cancel_space_request(&mut self) {
         self.wants_space = false;
     }
 
     /// Notes that there may be space: the next operation without space is worth another attempt.
-    pub(crate) fn may_have_space(&mut self) {
-        self.exhausted = false;
+    pub(crate) fn note_possible_space(&mut self) {
+        self.cannot_gain_space = false;
     }
 
     /// Releases the spare pages to the store.
-    pub(crate) fn give_back_spare(&mut self, store: &Store) {
+    pub(crate) fn release_spare(&mut self, store: &Store) {
         if self.spare_pages > 0 {
             store.release(std::mem::take(&mut self.spare_pages));
         }
@@ -226,16 +226,22 @@ impl AdmissionQueue {
     /// Reserves pages in the store, where `estimate` is about these pages and all reserved ones. An operation
     /// that frees space gets them in any case: the store keeps a reserve for that, and reserves nothing for
     /// others until there is space for these pages.
-    fn reserve(&mut self, store: &Store, pages: u64, claim: Claim, known: Known) -> Result<(), StoreError> {
+    fn reserve(
+        &mut self,
+        store: &Store,
+        pages: u64,
+        claim: SpaceClaim,
+        known: Known,
+    ) -> Result<(), StoreError> {
         let more = pages.saturating_sub(self.spare_pages);
         if more > 0 {
-            let outcome = if claim == Claim::Data {
+            let outcome = if claim == SpaceClaim::Data {
                 store.reserve(more, known)
             } else {
                 store.reserve_for_names(more, known)
             };
             match outcome {
-                Err(error) if error.is_full() && claim == Claim::Frees => store.reserve_unchecked(more),
+                Err(error) if error.is_full() && claim == SpaceClaim::Frees => store.reserve_unchecked(more),
                 outcome => outcome?,
             }
         }
@@ -246,57 +252,64 @@ impl AdmissionQueue {
 
 /// Decides which operations are admitted.
 #[derive(Clone)]
-pub(crate) struct Admission {
-    shared: Arc<Shared>,
+pub(crate) struct AdmissionControl {
+    shared: Arc<CacheShared>,
 }
 
-impl Admission {
-    pub(crate) fn new(shared: Arc<Shared>) -> Admission {
-        Admission { shared }
+impl AdmissionControl {
+    pub(crate) fn new(shared: Arc<CacheShared>) -> AdmissionControl {
+        AdmissionControl { shared }
     }
 
     /// A reservation if there is space now and no operation waits. `None` if the operation has to wait.
-    pub(crate) fn admit_at_once(&self, cost: Cost) -> Result<Option<Reservation>, CacheError> {
+    pub(crate) fn admit_at_once(
+        &self,
+        cost: TransactionCost,
+    ) -> Result<Option<SpaceReservation>, CacheError> {
         let mut state = self.shared.state();
         if state.admission.must_queue(cost.claim) {
             return Ok(None);
         }
-        match self.verdict(&mut state, cost) {
-            Verdict::Wait | Verdict::WaitToBypass => Ok(None),
-            Verdict::Go(reservation) => Ok(Some(reservation)),
-            Verdict::Refuse(error) => Err(error),
+        match self.decide(&mut state, cost) {
+            AdmissionDecision::Wait | AdmissionDecision::WaitToBypass => Ok(None),
+            AdmissionDecision::Admit(reservation) => Ok(Some(reservation)),
+            AdmissionDecision::Refuse(error) => Err(error),
         }
     }
 
-    pub(crate) fn admit(&self, cost: Cost, then: Completion<Reservation>) {
+    pub(crate) fn admit(&self, cost: TransactionCost, then: CacheCompletion<SpaceReservation>) {
         let mut state = self.shared.state();
         let queued = state.admission.must_queue(cost.claim);
-        let verdict = if queued { Verdict::Wait } else { self.verdict(&mut state, cost) };
+        let verdict = if queued { AdmissionDecision::Wait } else { self.decide(&mut state, cost) };
         match verdict {
-            Verdict::Wait => {
+            AdmissionDecision::Wait => {
                 state.counters.admissions_parked += 1;
-                state.admission.give_back_spare(self.shared.store());
+                state.admission.release_spare(self.shared.store());
                 // Groups that were released, but not yet durably, may be all that is missing.
                 state.syncs.ask_for_commit();
                 let cleaned = self.shared.store().counters().pages_cleaned;
-                state.admission.waiting.push_back(Parked { cost, then, cleaned });
+                state.admission.waiting.push_back(WaitingOperation { cost, then, cleaned_before: cleaned });
                 drop(state);
-                self.shared.wake(Task::Commit);
-                self.shared.wake(Task::WriteBack);
-                self.shared.wake(Task::Checkpoint);
+                self.shared.wake(BackgroundTask::Commit);
+                self.shared.wake(BackgroundTask::WriteBack);
+                self.shared.wake(BackgroundTask::Checkpoint);
             }
-            Verdict::WaitToBypass => {
+            AdmissionDecision::WaitToBypass => {
                 state.counters.admissions_parked += 1;
                 let cleaned = self.shared.store().counters().pages_cleaned;
-                state.admission.waiting_to_bypass.push_back(Parked { cost, then, cleaned });
+                state.admission.waiting_to_bypass.push_back(WaitingOperation {
+                    cost,
+                    then,
+                    cleaned_before: cleaned,
+                });
                 drop(state);
-                self.shared.wake(Task::WriteBack);
+                self.shared.wake(BackgroundTask::WriteBack);
             }
-            Verdict::Go(reservation) => {
+            AdmissionDecision::Admit(reservation) => {
                 drop(state);
                 then(Ok(reservation));
             }
-            Verdict::Refuse(error) => {
+            AdmissionDecision::Refuse(error) => {
                 drop(state);
                 then(Err(error));
             }
@@ -304,147 +317,166 @@ impl Admission {
     }
 
     /// Admits waiting operations, in order, as far as there is space.
-    pub(crate) fn admit_waiting(&self, state: &mut State, completions: &mut Completions) {
+    pub(crate) fn admit_waiting(&self, state: &mut CacheState, completions: &mut DeferredCompletions) {
         while let Some(first) = state.admission.waiting.pop_front() {
-            match self.verdict(state, first.cost) {
-                Verdict::Wait => return state.admission.waiting.push_front(first),
-                Verdict::WaitToBypass => state.admission.waiting_to_bypass.push_back(first),
-                Verdict::Go(reservation) => self.tell(state, first, Ok(reservation), completions),
-                Verdict::Refuse(error) => self.tell(state, first, Err(error), completions),
+            match self.decide(state, first.cost) {
+                AdmissionDecision::Wait => return state.admission.waiting.push_front(first),
+                AdmissionDecision::WaitToBypass => state.admission.waiting_to_bypass.push_back(first),
+                AdmissionDecision::Admit(reservation) => {
+                    self.complete_waiter(state, first, Ok(reservation), completions)
+                }
+                AdmissionDecision::Refuse(error) => {
+                    self.complete_waiter(state, first, Err(error), completions)
+                }
             }
         }
         while let Some(first) = state.admission.waiting_to_bypass.pop_front() {
-            match self.verdict(state, first.cost) {
-                Verdict::Wait => return state.admission.waiting.push_back(first),
-                Verdict::WaitToBypass => return state.admission.waiting_to_bypass.push_front(first),
-                Verdict::Go(reservation) => self.tell(state, first, Ok(reservation), completions),
-                Verdict::Refuse(error) => self.tell(state, first, Err(error), completions),
+            match self.decide(state, first.cost) {
+                AdmissionDecision::Wait => return state.admission.waiting.push_back(first),
+                AdmissionDecision::WaitToBypass => {
+                    return state.admission.waiting_to_bypass.push_front(first);
+                }
+                AdmissionDecision::Admit(reservation) => {
+                    self.complete_waiter(state, first, Ok(reservation), completions)
+                }
+                AdmissionDecision::Refuse(error) => {
+                    self.complete_waiter(state, first, Err(error), completions)
+                }
             }
         }
     }
 
-    fn tell(
+    fn complete_waiter(
         &self,
-        state: &mut State,
-        parked: Parked,
-        outcome: Result<Reservation, CacheError>,
-        completions: &mut Completions,
+        state: &mut CacheState,
+        parked: WaitingOperation,
+        outcome: Result<SpaceReservation, CacheError>,
+        completions: &mut DeferredCompletions,
     ) {
-        let Parked { then, cleaned, .. } = parked;
+        let WaitingOperation { then, cleaned_before: cleaned, .. } = parked;
         let cleaned = self.shared.store().counters().pages_cleaned - cleaned;
         state.counters.cleaned_while_parked = state.counters.cleaned_while_parked.max(cleaned);
         completions.push(move || then(outcome));
     }
 
     /// Decides about an operation, and reserves its space if it is admitted.
-    fn verdict(&self, state: &mut State, cost: Cost) -> Verdict {
+    fn decide(&self, state: &mut CacheState, cost: TransactionCost) -> AdmissionDecision {
         if let Some(why) = state.failed().cloned() {
-            return Verdict::Refuse(CacheError::ReadOnly { why });
+            return AdmissionDecision::Refuse(CacheError::ReadOnly { why });
         }
         if state.is_stopping() {
-            return Verdict::Refuse(CacheError::Stopping);
+            return AdmissionDecision::Refuse(CacheError::Stopping);
         }
         let buffer_bytes = buffer::footprint(cost.records, cost.bytes);
         let limit = self.shared.buffer().transaction_bytes_max();
         if buffer_bytes > limit {
-            return Verdict::Refuse(CacheError::TooBig { bytes: buffer_bytes, limit });
+            return AdmissionDecision::Refuse(CacheError::TooBig { bytes: buffer_bytes, limit });
         }
         let unlogged = state.pages.unlogged() as u64;
         let buffer = self.shared.buffer();
         // A write that has no space to bypass even alone is written like any other.
-        let bypass_pages = if bypass::fit(buffer, cost.bypass_pages, 0) { cost.bypass_pages } else { 0 };
-        let has_space = bypass::fit(buffer, bypass_pages, unlogged + state.admission.bypass_pages);
+        let bypass_pages =
+            if bypass::has_space_for(buffer, cost.bypass_pages, 0) { cost.bypass_pages } else { 0 };
+        let has_space = bypass::has_space_for(buffer, bypass_pages, unlogged + state.admission.bypass_pages);
         if bypass_pages > 0 && (!has_space || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due) {
-            return Verdict::WaitToBypass;
+            return AdmissionDecision::WaitToBypass;
         }
         let buffer_bytes = buffer_bytes + bypass::reserved_bytes(bypass_pages);
         // Log space that is kept back: from writers for names, from both for relogging, and from all of them
         // for deletions.
         let kept = match cost.claim {
-            Claim::Data => buffer.capacity_bytes() / 8 + buffer.capacity_bytes() / 32,
-            Claim::Names => buffer.capacity_bytes() / 8,
-            Claim::Frees => buffer.capacity_bytes() / 16,
+            SpaceClaim::Data => buffer.capacity_bytes() / 8 + buffer.capacity_bytes() / 32,
+            SpaceClaim::Names => buffer.capacity_bytes() / 8,
+            SpaceClaim::Frees => buffer.capacity_bytes() / 16,
         };
         let reserved = state.admission.reserved_bytes + bypass::reserved_bytes(unlogged);
         let space = buffer.free_bytes().saturating_sub(reserved);
         let crowded =
-            cost.claim < Claim::Frees && self.shared.settings().crowding(state.pages.memory()) > 1.0;
+            cost.claim < SpaceClaim::Frees && self.shared.settings().crowding(state.pages.memory()) > 1.0;
         if self.shared.buffer().open_bytes() > UNWRITTEN_BYTES_MAX {
-            return Verdict::Wait;
+            return AdmissionDecision::Wait;
         }
         if space < buffer_bytes + kept || crowded {
             // Write-back must come first, and it finds no space, nor has cleaning made any.
-            if state.admission.exhausted && state.retries.needs_space() && cost.claim == Claim::Data {
-                return Verdict::Refuse(StoreError::Full.into());
+            if state.admission.cannot_gain_space
+                && state.retries.needs_space()
+                && cost.claim == SpaceClaim::Data
+            {
+                return AdmissionDecision::Refuse(StoreError::Full.into());
             }
             if state.admission.wants_space {
-                return Verdict::Wait;
+                return AdmissionDecision::Wait;
             }
-            let told = state.retries.no_space(self.shared.now(), self.shared.settings().store_patience);
-            return told.map_or(Verdict::Wait, |error| Verdict::Refuse(error.clone()));
+            let told = state.retries.no_space_error(self.shared.now(), self.shared.settings().store_patience);
+            return told.map_or(AdmissionDecision::Wait, |error| AdmissionDecision::Refuse(error.clone()));
         }
-        state.retries.has_space();
-        let own = known_of_run(cost.run);
-        let known = state.known_to_store() + own;
+        state.retries.note_space_found();
+        let own = estimate_of_run(cost.run);
+        let known = state.reservation_estimate() + own;
         match state.admission.reserve(self.shared.store(), cost.pages, cost.claim, known) {
             Ok(()) => {
-                state.admission.known = state.admission.known + own;
+                state.admission.estimate = state.admission.estimate + own;
                 state.admission.reserved_bytes += buffer_bytes;
                 state.admission.bypass_pages += bypass_pages;
-                Verdict::Go(Reservation {
+                AdmissionDecision::Admit(SpaceReservation {
                     shared: self.shared.clone(),
                     pages: cost.pages,
                     claim: cost.claim,
                     buffer_bytes,
                     bypass_pages,
-                    known: own,
+                    estimate: own,
                 })
             }
-            Err(error) if error.is_full() && !state.admission.exhausted => {
+            Err(error) if error.is_full() && !state.admission.cannot_gain_space => {
                 state.admission.wants_space = true;
-                Verdict::Wait
+                AdmissionDecision::Wait
             }
-            Err(error) => Verdict::Refuse(error.into()),
+            Err(error) => AdmissionDecision::Refuse(error.into()),
         }
     }
 
     /// Whether pages must be written back so that no operation has to wait.
-    pub(crate) fn presses_for_write_back(&self, state: &State) -> bool {
-        self.bypassed_pages_press(state) || self.logged_writes_press(state)
+    pub(crate) fn wants_write_back(&self, state: &CacheState) -> bool {
+        self.bypassed_pages_need_write_back(state) || self.logged_pages_need_write_back(state)
     }
 
     /// [`wants_write_back`](AdmissionControl::wants_write_back) without bypassed pages: at half of the limits
     /// at which operations wait.
-    pub(crate) fn logged_writes_press(&self, state: &State) -> bool {
+    pub(crate) fn logged_pages_need_write_back(&self, state: &CacheState) -> bool {
         state.failed().is_none()
-            && (state.pages.is_asking()
+            && (state.pages.has_unchecked_pages()
                 || self.shared.buffer_is_half_full()
                 || self.shared.settings().crowding(state.pages.memory()) > 0.5
-                || state.pages.cuts_pending() > CUTS_MAX
-                || (state.pages.cuts_pending() > 0 && self.shared.store().is_known_full_below())
+                || state.pages.punches_pending() > PUNCHES_MAX
+                || (state.pages.punches_pending() > 0 && self.shared.store().is_known_full_below())
                 // Unless the host file system gives them space.
                 || (state.admission.is_waiting() && state.pages.is_dirty() && !self.shared.store().may_allocate()))
     }
 
     /// Whether bypassed pages are to be stored now.
-    pub(crate) fn bypassed_pages_press(&self, state: &State) -> bool {
+    pub(crate) fn bypassed_pages_need_write_back(&self, state: &CacheState) -> bool {
         state.failed().is_none()
-            && (bypass::press(self.shared.buffer(), &state.pages)
+            && (bypass::need_write_back(self.shared.buffer(), &state.pages)
                 || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due
                 || state.admission.is_waiting_to_bypass()
-                || state.syncs.wait_for_store())
+                || state.syncs.any_waiting_for_store())
     }
 
     /// Whether bypassed pages may wait: no sync waits for the store to have them, and they will not be logged
     /// soon.
-    pub(crate) fn bypassed_pages_can_wait(&self, state: &State) -> bool {
-        !state.syncs.wait_for_store() && self.shared.bypassed_age(&state.pages) < BypassedAge::Urgent
+    pub(crate) fn bypassed_pages_can_wait(&self, state: &CacheState) -> bool {
+        !state.syncs.any_waiting_for_store() && self.shared.bypassed_age(&state.pages) < BypassedAge::Urgent
     }
 
     /// Fails all waiting operations: nothing can change any more.
-    pub(crate) fn refuse_all(&self, state: &mut State, error: &CacheError, completions: &mut Completions) {
+    pub(crate) fn refuse_all(
+        &self,
+        state: &mut CacheState,
+        error: &CacheError,
+        completions: &mut DeferredCompletions,
+    ) {
         let AdmissionQueue { waiting, waiting_to_bypass, .. } = &mut state.admission;
-        for Parked { then, .. } in waiting.drain(..).chain(waiting_to_bypass.drain(..)) {
+        for WaitingOperation { then, .. } in waiting.drain(..).chain(waiting_to_bypass.drain(..)) {
             let error = error.clone();
             completions.push(move || then(Err(error)));
         }

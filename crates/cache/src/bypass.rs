@@ -7,10 +7,10 @@
 //! page first, and need not wait for the store. A sync of many pages does wait for the store if that costs
 //! less than writing them twice.
 
-use crate::change::Change;
-use crate::page::Body;
-use crate::page_table::{Key, Pages};
-use crate::planted_bug::{PlantedBug, is_planted};
+use crate::change::ObjectChange;
+use crate::page::PageBody;
+use crate::page_table::{PageKey, PageTable};
+use crate::planted_bug::{CacheBug, is_planted};
 use buffer::{Buffer, BufferError, GroupNo, Record};
 use device::{BLOCK_BYTES, ObjectId, PageNo, VolumeId};
 use std::ops::{Bound, Range, RangeInclusive};
@@ -20,14 +20,14 @@ const PRESSING_PAGES: u64 = 256;
 
 /// Pages that were logged late.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Logged {
+pub(crate) struct LateLogged {
     /// The last group with some of them.
     pub(crate) group: Option<GroupNo>,
     pub(crate) pages: u64,
 }
 
-impl Logged {
-    fn add(&mut self, later: Logged) {
+impl LateLogged {
+    fn add(&mut self, later: LateLogged) {
         self.group = later.group.or(self.group);
         self.pages += later.pages;
     }
@@ -48,43 +48,46 @@ fn bytes_max(buffer: &Buffer) -> u64 {
 }
 
 /// Whether the buffer has space for `more` bypassed pages beside `others`.
-pub(crate) fn fit(buffer: &Buffer, more: u64, others: u64) -> bool {
+pub(crate) fn has_space_for(buffer: &Buffer, more: u64, others: u64) -> bool {
     reserved_bytes(more + others) <= bytes_max(buffer)
 }
 
 /// Whether bypassed pages are to be stored now, because there are many.
-pub(crate) fn press(buffer: &Buffer, pages: &Pages) -> bool {
+pub(crate) fn need_write_back(buffer: &Buffer, pages: &PageTable) -> bool {
     let count = pages.unlogged() as u64;
     count >= PRESSING_PAGES || reserved_bytes(count) > bytes_max(buffer) / 2
 }
 
 /// All pages of all objects.
-pub(crate) const ALL: RangeInclusive<Key> = {
+pub(crate) const ALL: RangeInclusive<PageKey> = {
     let last = VolumeId(u32::MAX).object(u64::MAX, u32::MAX);
-    Key { object: VolumeId(0).object(0, 0), page: PageNo(0) }..=Key { object: last, page: PageNo(u64::MAX) }
+    PageKey { object: VolumeId(0).object(0, 0), page: PageNo(0) }..=PageKey {
+        object: last,
+        page: PageNo(u64::MAX),
+    }
 };
 
 /// All pages of an object.
-pub(crate) fn of_object(object: ObjectId) -> RangeInclusive<Key> {
-    Key { object, page: PageNo(0) }..=Key { object, page: PageNo(u64::MAX) }
+pub(crate) fn of_object(object: ObjectId) -> RangeInclusive<PageKey> {
+    PageKey { object, page: PageNo(0) }..=PageKey { object, page: PageNo(u64::MAX) }
 }
 
 /// Logs bypassed pages. The buffer keeps space for that, so only its device can fail it.
 pub(crate) fn log(
     buffer: &Buffer,
-    pages: &mut Pages,
-    keys: impl IntoIterator<Item = Key>,
-) -> Result<Logged, BufferError> {
-    let mut logged = Logged::default();
+    pages: &mut PageTable,
+    keys: impl IntoIterator<Item = PageKey>,
+) -> Result<LateLogged, BufferError> {
+    let mut logged = LateLogged::default();
     for key in keys {
         let Some(entry) = pages.get(&key).filter(|entry| entry.is_unlogged()) else { continue };
-        let (Body::Whole(bytes), Some(newest)) = (entry.body(), entry.newest()) else {
+        let (PageBody::Whole(bytes), Some(newest)) = (entry.body(), entry.newest()) else {
             unreachable!("a page that bypassed the buffer is whole and not stored");
         };
         let record = Record::Write { object: key.object, page: key.page, start: 0, bytes: &bytes.0 };
         logged.group = Some(buffer.append_merged(newest, &[record])?);
         logged.pages += 1;
-        pages.page_was_logged(key);
+        pages.mark_page_logged(key);
     }
     Ok(logged)
 }
@@ -92,13 +95,13 @@ pub(crate) fn log(
 /// Logs all bypassed pages in a range of keys.
 pub(crate) fn log_all(
     buffer: &Buffer,
-    pages: &mut Pages,
-    keys: impl std::ops::RangeBounds<Key>,
-) -> Result<Logged, BufferError> {
+    pages: &mut PageTable,
+    keys: impl std::ops::RangeBounds<PageKey>,
+) -> Result<LateLogged, BufferError> {
     if pages.unlogged() == 0 {
-        return Ok(Logged::default());
+        return Ok(LateLogged::default());
     }
-    let keys: Vec<Key> = pages.unlogged_in(keys).collect();
+    let keys: Vec<PageKey> = pages.unlogged_in(keys).collect();
     log(buffer, pages, keys)
 }
 
@@ -106,33 +109,33 @@ pub(crate) fn log_all(
 /// cloned or moved, or whose file gets a name.
 pub(crate) fn log_before(
     buffer: &Buffer,
-    pages: &mut Pages,
-    changes: &[Change<'_>],
-) -> Result<Logged, BufferError> {
+    pages: &mut PageTable,
+    changes: &[ObjectChange<'_>],
+) -> Result<LateLogged, BufferError> {
     if pages.unlogged() == 0 {
-        return Ok(Logged::default());
+        return Ok(LateLogged::default());
     }
-    let mut logged = Logged::default();
+    let mut logged = LateLogged::default();
     for change in changes {
         logged.add(match *change {
-            Change::Write { object, offset, bytes } => {
+            ObjectChange::Write { object, offset, bytes } => {
                 log_edges(buffer, pages, object, offset..offset + bytes.len() as u64)?
             }
-            Change::Zero { object, offset, len } => {
+            ObjectChange::Zero { object, offset, len } => {
                 log_edges(buffer, pages, object, offset..offset.saturating_add(len))?
             }
-            Change::Clone { transfer } | Change::Move { transfer }
-                if !is_planted(PlantedBug::CloneBeforeBytes) =>
+            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer }
+                if !is_planted(CacheBug::CloneBeforeBytes) =>
             {
                 let Range { start, end } = transfer.source();
-                let from = Key { object: transfer.from, page: start };
-                let to = Key { object: transfer.from, page: end };
+                let from = PageKey { object: transfer.from, page: start };
+                let to = PageKey { object: transfer.from, page: end };
                 log_all(buffer, pages, (Bound::Included(from), Bound::Excluded(to)))?
             }
-            Change::Settle { object } if !is_planted(PlantedBug::NameBeforeBytes) => {
+            ObjectChange::LogBypassed { object } if !is_planted(CacheBug::NameBeforeBytes) => {
                 log_all(buffer, pages, of_object(object))?
             }
-            _ => Logged::default(),
+            _ => LateLogged::default(),
         });
     }
     Ok(logged)
@@ -141,14 +144,14 @@ pub(crate) fn log_before(
 /// Logs the pages at the ends of a range of bytes that covers them only in part.
 fn log_edges(
     buffer: &Buffer,
-    pages: &mut Pages,
+    pages: &mut PageTable,
     object: ObjectId,
     bytes: Range<u64>,
-) -> Result<Logged, BufferError> {
+) -> Result<LateLogged, BufferError> {
     let edges = [bytes.start, bytes.end].into_iter().filter(|edge| !edge.is_multiple_of(BLOCK_BYTES as u64));
-    if is_planted(PlantedBug::PartBeforeWhole) {
-        Ok(Logged::default())
+    if is_planted(CacheBug::PartBeforeWhole) {
+        Ok(LateLogged::default())
     } else {
-        log(buffer, pages, edges.map(|edge| Key { object, page: PageNo::of(edge) }))
+        log(buffer, pages, edges.map(|edge| PageKey { object, page: PageNo::of(edge) }))
     }
 }

@@ -7,7 +7,7 @@
 //! when no more pages may bypass; from [three quarters](BypassedAge::Urgent) on it leaves no more time to
 //! syncs.
 
-use crate::page_table::Key;
+use crate::page_table::PageKey;
 use device::{ObjectId, PageNo};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Bound, Range, RangeBounds};
@@ -21,13 +21,13 @@ const ONE_WRITE: Duration = Duration::from_millis(20);
 /// pages it has.
 #[derive(Default)]
 pub(crate) struct BypassedPages {
-    keys: BTreeSet<Key>,
+    keys: BTreeSet<PageKey>,
     /// The writes of these pages, the oldest first. At least one page of the first write is among `keys`.
     writes: VecDeque<BypassedWrite>,
     /// The time of the oldest write that was resolved since the last commit began: the last of its pages was
     /// overwritten, punched, logged or stored. A commit must follow as soon as if it had not been resolved:
     /// the commit makes the record durable that did it, or that names the store's batch with the pages.
-    settled_since: Option<Duration>,
+    resolved_since: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -66,12 +66,12 @@ impl BypassedAge {
 }
 
 impl BypassedWrite {
-    fn keys(&self) -> (Bound<Key>, Bound<Key>) {
-        let key = |page| Key { object: self.object, page };
+    fn keys(&self) -> (Bound<PageKey>, Bound<PageKey>) {
+        let key = |page| PageKey { object: self.object, page };
         (Bound::Included(key(self.pages.start)), Bound::Excluded(key(self.pages.end)))
     }
 
-    fn has(&self, key: &Key) -> bool {
+    fn has(&self, key: &PageKey) -> bool {
         self.object == key.object && self.pages.contains(&key.page)
     }
 
@@ -91,17 +91,17 @@ impl BypassedPages {
         self.keys.len()
     }
 
-    pub(crate) fn contains(&self, key: &Key) -> bool {
+    pub(crate) fn contains(&self, key: &PageKey) -> bool {
         self.keys.contains(key)
     }
 
     /// Pages in a range of keys, in order.
-    pub(crate) fn range(&self, keys: impl RangeBounds<Key>) -> impl Iterator<Item = Key> + '_ {
+    pub(crate) fn range(&self, keys: impl RangeBounds<PageKey>) -> impl Iterator<Item = PageKey> + '_ {
         self.keys.range(keys).copied()
     }
 
     /// Adds a page. Its write is [noted](Self::note_write) afterwards.
-    pub(crate) fn insert(&mut self, key: Key) {
+    pub(crate) fn insert(&mut self, key: PageKey) {
         self.keys.insert(key);
     }
 
@@ -113,30 +113,30 @@ impl BypassedPages {
     }
 
     /// Removes a page that the buffer or the store has, or that is gone.
-    pub(crate) fn remove(&mut self, key: &Key) {
+    pub(crate) fn remove(&mut self, key: &PageKey) {
         self.keys.remove(key);
         if self.writes.front().is_some_and(|first| first.has(key)) {
-            self.drop_settled_writes();
+            self.drop_resolved_writes();
         }
     }
 
-    fn drop_settled_writes(&mut self) {
+    fn drop_resolved_writes(&mut self) {
         while let Some(first) = self.writes.front()
             && self.keys.range(first.keys()).next().is_none()
         {
-            self.settled_since.get_or_insert(first.at);
+            self.resolved_since.get_or_insert(first.at);
             self.writes.pop_front();
         }
     }
 
     /// See the field.
-    pub(crate) fn settled_since(&self) -> Option<Duration> {
-        self.settled_since
+    pub(crate) fn resolved_since(&self) -> Option<Duration> {
+        self.resolved_since
     }
 
     /// Notes that a commit begins.
-    pub(crate) fn settled_are_committed(&mut self) {
-        self.settled_since = None;
+    pub(crate) fn note_commit_begun(&mut self) {
+        self.resolved_since = None;
     }
 
     /// When the oldest page was written, or earlier.
@@ -147,7 +147,7 @@ impl BypassedPages {
     /// At most `limit` pages that were written at `until` or earlier, the oldest first. A page that was
     /// stored and then written again counts as old as its first write, as long as other pages of that write
     /// are here.
-    pub(crate) fn written_until(&self, until: Duration, limit: usize) -> Vec<Key> {
+    pub(crate) fn written_until(&self, until: Duration, limit: usize) -> Vec<PageKey> {
         let old = self.writes.iter().take_while(|write| write.at <= until);
         old.flat_map(|write| self.keys.range(write.keys())).copied().take(limit).collect()
     }
@@ -161,8 +161,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
 
-    fn key(page: u64) -> Key {
-        Key { object: FILE, page: PageNo(page) }
+    fn key(page: u64) -> PageKey {
+        PageKey { object: FILE, page: PageNo(page) }
     }
 
     fn write(bypassed: &mut BypassedPages, at: Duration, pages: Range<u64>) {
@@ -185,9 +185,9 @@ mod tests {
         assert_eq!(bypassed.oldest(), Some(2 * SECOND));
         bypassed.remove(&key(7));
         assert_eq!((bypassed.oldest(), bypassed.len()), (None, 0));
-        assert_eq!(bypassed.settled_since(), Some(SECOND));
-        bypassed.settled_are_committed();
-        assert_eq!(bypassed.settled_since(), None);
+        assert_eq!(bypassed.resolved_since(), Some(SECOND));
+        bypassed.note_commit_begun();
+        assert_eq!(bypassed.resolved_since(), None);
     }
 
     #[test]

@@ -1,29 +1,29 @@
 //! The public interface: [`Cache`] composes the parts and applies changes.
 
-use crate::admission::{Admission, Reservation};
+use crate::admission::{AdmissionControl, SpaceReservation};
 use crate::bypass;
-use crate::bypass_recovery::Lost;
-use crate::change::{self, Change, Claim, Cost};
-use crate::commit::{Committer, Synced};
-use crate::dirty_scan::Scan;
+use crate::bypass_recovery::LostTail;
+use crate::change::{self, ObjectChange, SpaceClaim, TransactionCost};
+use crate::commit::{Committer, SyncScope};
+use crate::dirty_scan::DirtyScan;
 use crate::error::CacheError;
-use crate::maintenance::Checkpointer;
-use crate::page::Dirt;
-use crate::page_table::{Key, PageChange, PendingCut};
+use crate::maintenance::StoreMaintainer;
+use crate::page::DirtyState;
+use crate::page_table::{PageChange, PageKey, PendingPunch};
 use crate::planted_bug::is_refused;
-use crate::range_ops::{Kind, Ordered, Pending, TRANSFER_PAGES_MAX, pages_reserved};
+use crate::range_ops::{PendingRangeOp, RangeOp, RangeOpKind, TRANSFER_PAGES_MAX, reserved_pages};
 use crate::read::fetcher::Fetcher;
-use crate::read::seek::{CountEffort, Wanted};
+use crate::read::seek::{CountEffort, SeekTarget};
 use crate::read::synchronous;
-use crate::recover::Recovered;
+use crate::recover::RecoveredBuffer;
 use crate::rescue::{Rescuer, delete_unfinished};
-use crate::settings::{FetchMode, Settings};
-use crate::state::{Shared, State};
-use crate::status::{Counters, Status};
+use crate::settings::{CacheSettings, FetchMode};
+use crate::state::{CacheShared, CacheState};
+use crate::status::{CacheCounters, CacheStatus};
 use crate::sync::Ordering;
-use crate::task::{Completion, Completions, Progress, Task};
-use crate::volumes::{VolumeInUse, Volumes};
-use crate::write_back::{Why, WriteBack};
+use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
+use crate::volumes::{VolumeInUse, VolumeManager};
+use crate::write_back::{WriteBack, WriteBackReason};
 use buffer::{Buffer, BufferError, GroupNo, Record};
 use device::{BLOCK_BYTES, Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
 use std::cell::OnceCell;
@@ -33,79 +33,92 @@ use std::time::Duration;
 use store::{NewVolume, Store, StoreError, VolumeId};
 
 /// The pause between two looks at work that is due and cannot be done.
-const PAUSE: Duration = Duration::from_millis(5);
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Pages and deltas above a store and a buffer. Cheap to clone: all clones are one cache.
 #[derive(Clone)]
 pub struct Cache {
-    pub(crate) parts: Arc<Parts>,
+    pub(crate) parts: Arc<CacheParts>,
 }
 
 /// The parts. Each knows those before it.
-pub(crate) struct Parts {
-    pub(crate) shared: Arc<Shared>,
-    admission: Admission,
+pub(crate) struct CacheParts {
+    pub(crate) shared: Arc<CacheShared>,
+    admission: AdmissionControl,
     pub(crate) committer: Arc<Committer>,
     fetcher: Arc<Fetcher>,
     write_back: Arc<WriteBack>,
-    checkpointer: Arc<Checkpointer>,
-    volumes: Volumes,
+    maintainer: Arc<StoreMaintainer>,
+    volumes: VolumeManager,
     rescuer: Rescuer,
 }
 
-impl Parts {
-    fn of(shared: Shared) -> Parts {
+impl CacheParts {
+    fn of(shared: CacheShared) -> CacheParts {
         let shared = Arc::new(shared);
-        let admission = Admission::new(shared.clone());
+        let admission = AdmissionControl::new(shared.clone());
         let committer = Arc::new(Committer::new(shared.clone(), admission.clone()));
         let fetcher = Arc::new(Fetcher::new(shared.clone()));
         let write_back = WriteBack::new(shared.clone(), admission.clone(), committer.clone());
         let write_back = Arc::new(write_back);
-        let checkpointer = Checkpointer::new(shared.clone(), admission.clone(), write_back.clone());
+        let checkpointer = StoreMaintainer::new(shared.clone(), admission.clone(), write_back.clone());
         let checkpointer = Arc::new(checkpointer);
         let volumes =
-            Volumes::new(shared.clone(), committer.clone(), write_back.clone(), checkpointer.clone());
+            VolumeManager::new(shared.clone(), committer.clone(), write_back.clone(), checkpointer.clone());
         let rescuer = Rescuer::new(shared.clone(), write_back.clone(), checkpointer.clone());
-        Parts { shared, admission, committer, fetcher, write_back, checkpointer, volumes, rescuer }
+        CacheParts {
+            shared,
+            admission,
+            committer,
+            fetcher,
+            write_back,
+            maintainer: checkpointer,
+            volumes,
+            rescuer,
+        }
     }
 
-    fn has_work(&self, state: &State, task: Task) -> bool {
+    fn has_work(&self, state: &CacheState, task: BackgroundTask) -> bool {
         match task {
-            Task::Commit => self.committer.is_due(state),
-            Task::Fetch => Fetcher::has_work(state),
-            Task::WriteBack => {
-                let due = self.write_back.is_due(state) || self.write_back.transfers_are_due(state);
+            BackgroundTask::Commit => self.committer.is_due(state),
+            BackgroundTask::Fetch => Fetcher::has_work(state),
+            BackgroundTask::WriteBack => {
+                let due = self.write_back.is_due(state) || self.write_back.range_ops_are_due(state);
                 due || self.rescuer.is_due(state)
             }
-            Task::Checkpoint => self.checkpointer.is_due(state),
+            BackgroundTask::Checkpoint => self.maintainer.is_due(state),
         }
     }
 
     /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page is
     /// retried later.
-    fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
+    fn apply(
+        &self,
+        reservation: &mut SpaceReservation,
+        changes: &[ObjectChange<'_>],
+    ) -> Result<Lsn, CacheError> {
         let mut records = change::records(changes, reservation.is_bypassing());
-        if !changes.iter().all(Change::is_sensible) {
+        if !changes.iter().all(ObjectChange::is_sensible) {
             return Err(CacheError::BadTransfer);
         }
-        if let Some(pages) = changes.iter().find_map(Change::too_many) {
+        if let Some(pages) = changes.iter().find_map(ObjectChange::excess_pages) {
             return Err(CacheError::TransferTooLong { pages, limit: TRANSFER_PAGES_MAX });
         }
         let mut state = self.shared.state();
         if let Some(why) = state.failed().cloned() {
             return Err(CacheError::ReadOnly { why });
         }
-        if reservation.claim() != Claim::Frees && is_refused() {
+        if reservation.claim() != SpaceClaim::Frees && is_refused() {
             return Err(StoreError::Full.into());
         }
         if reservation.is_bypassing() && self.shared.bypass_after().load(Ordering::Relaxed) == u64::MAX {
             // It was admitted before bypassing was switched off. A sync may rely on that.
             records = change::records(changes, false);
         }
-        reservation.grow_to(changes.iter().map(Change::pages).sum(), &mut state)?;
+        reservation.grow_to(changes.iter().map(ObjectChange::pages).sum(), &mut state)?;
         let logged_late = bypass::log_before(self.shared.buffer(), &mut state.pages, changes);
         if let Ok(logged_late) = logged_late {
-            state.logged_late(logged_late);
+            state.note_late_logged(logged_late);
         }
         let appended = match logged_late.and_then(|_| self.shared.buffer().append(&records)) {
             Ok(appended) => appended,
@@ -115,13 +128,14 @@ impl Parts {
             }
             Err(error) => return Err(error.into()),
         };
-        let now = Now::new(self.shared.clock());
+        let now = LazyNow::new(self.shared.clock());
         state.counters.transactions += 1;
-        state.syncs.appended(|| now.get());
+        state.syncs.note_append(|| now.get());
         let mut readers_may_go_on = false;
-        let mut bypass_bytes = changes.iter().filter_map(Change::bypass_bytes);
+        let mut bypass_bytes = changes.iter().filter_map(ObjectChange::bypass_bytes);
         for (index, record) in records.iter().enumerate() {
-            let place = Place { lsn: appended.first.plus(index as u64), group: appended.group, now: &now };
+            let place =
+                ChangePlace { lsn: appended.first.plus(index as u64), group: appended.group, now: &now };
             let waiters = match *record {
                 Record::Bypassed { object, from, .. } => {
                     let bytes = bypass_bytes.next().expect("as many as there are records");
@@ -131,29 +145,30 @@ impl Parts {
             };
             if !waiters.is_empty() {
                 readers_may_go_on = true;
-                state.reads.look_again(waiters);
+                state.reads.retry(waiters);
             }
         }
-        if reservation.claim() == Claim::Names {
+        if reservation.claim() == SpaceClaim::Names {
             // Writing this back releases most of what it reserved.
-            state.admission.may_have_space();
+            state.admission.note_possible_space();
         }
-        let awaited = reservation.settle(&mut state);
-        let transfers =
-            changes.iter().any(|change| matches!(change, Change::Clone { .. } | Change::Move { .. }));
-        let wakes_committer = awaited || self.committer.is_pressed(&state);
-        let wakes_fetcher = readers_may_go_on || state.reads.has_background() || state.pages.has_discarded();
-        let wakes_write_back = transfers || self.admission.presses_for_write_back(&state);
+        let awaited = reservation.release_unused(&mut state);
+        let transfers = changes
+            .iter()
+            .any(|change| matches!(change, ObjectChange::Clone { .. } | ObjectChange::Move { .. }));
+        let wakes_committer = awaited || self.committer.is_requested(&state);
+        let wakes_fetcher = readers_may_go_on || state.reads.has_prefetches() || state.pages.has_discarded();
+        let wakes_write_back = transfers || self.admission.wants_write_back(&state);
         state.evict(self.shared.settings());
         drop(state);
         if wakes_committer {
-            self.shared.wake(Task::Commit);
+            self.shared.wake(BackgroundTask::Commit);
         }
         if wakes_fetcher {
-            self.shared.wake(Task::Fetch);
+            self.shared.wake(BackgroundTask::Fetch);
         }
         if wakes_write_back {
-            self.shared.wake(Task::WriteBack);
+            self.shared.wake(BackgroundTask::WriteBack);
         }
         Ok(appended.last)
     }
@@ -161,49 +176,49 @@ impl Parts {
     /// Applies one record. Returns reads to be retried.
     fn apply_record(
         &self,
-        state: &mut State,
-        reservation: &mut Reservation,
+        state: &mut CacheState,
+        reservation: &mut SpaceReservation,
         record: &Record<'_>,
-        place: &Place<'_>,
+        place: &ChangePlace<'_>,
     ) -> Vec<u64> {
-        let &Place { lsn: newest, group, now } = place;
+        let &ChangePlace { lsn: newest, group, now } = place;
         let (key, start, len, bytes) = match *record {
             Record::Write { object, page, start, bytes } => {
-                (Key { object, page }, usize::from(start), bytes.len(), Some(bytes))
+                (PageKey { object, page }, usize::from(start), bytes.len(), Some(bytes))
             }
             Record::Zero { object, page, start, len } => {
-                (Key { object, page }, usize::from(start), usize::from(len), None)
+                (PageKey { object, page }, usize::from(start), usize::from(len), None)
             }
             Record::Cut { object, from, to } => {
-                let cut = PendingCut {
+                let cut = PendingPunch {
                     from,
                     to,
                     lsn: newest,
                     group,
                     whole_object: false,
                     since: now.get(),
-                    logged_again: false,
+                    is_relogged: false,
                 };
-                return self.cut(state, object, cut);
+                return self.punch(state, object, cut);
             }
             Record::Delete { object } => {
                 let from = PageNo(0);
                 let to = PageNo(u64::MAX);
-                let cut = PendingCut {
+                let cut = PendingPunch {
                     from,
                     to,
                     lsn: newest,
                     group,
                     whole_object: true,
                     since: now.get(),
-                    logged_again: false,
+                    is_relogged: false,
                 };
-                return self.cut(state, object, cut);
+                return self.punch(state, object, cut);
             }
             Record::Clone(transfer) | Record::Move(transfer) => {
-                let what = Ordered::of(record, newest).expect("it is one");
-                reservation.take_pages(pages_reserved(&transfer));
-                return self.transfer(state, Pending::new(what, group, now.get(), false));
+                let what = RangeOp::of(record, newest).expect("it is one");
+                reservation.take_pages(reserved_pages(&transfer));
+                return self.begin_range_op(state, PendingRangeOp::new(what, group, now.get(), false));
             }
             Record::Bypassed { .. } => unreachable!("its bytes are not in it"),
         };
@@ -214,16 +229,16 @@ impl Parts {
     /// Applies a bypassing write: whole pages, whose bytes the buffer lacks. Returns reads to be retried.
     fn write_bypassing(
         &self,
-        state: &mut State,
-        reservation: &mut Reservation,
+        state: &mut CacheState,
+        reservation: &mut SpaceReservation,
         (object, from): (ObjectId, PageNo),
         bytes: &[u8],
-        place: &Place<'_>,
+        place: &ChangePlace<'_>,
     ) -> Vec<u64> {
-        let &Place { lsn: newest, group, now } = place;
+        let &ChangePlace { lsn: newest, group, now } = place;
         let mut waiters = Vec::new();
         for (page, bytes) in (from.0..).map(PageNo).zip(bytes.chunks(BLOCK_BYTES)) {
-            let key = Key { object, page };
+            let key = PageKey { object, page };
             let range = 0..BLOCK_BYTES;
             let bytes = Some(bytes);
             let change = PageChange { key, range, bytes, newest, group, is_bypassing: true };
@@ -237,10 +252,10 @@ impl Parts {
 
     fn change_page(
         &self,
-        state: &mut State,
-        reservation: &mut Reservation,
+        state: &mut CacheState,
+        reservation: &mut SpaceReservation,
         change: PageChange<'_>,
-        now: &Now<'_>,
+        now: &LazyNow<'_>,
     ) -> Vec<u64> {
         let newest = change.newest;
         let group = change.group;
@@ -248,7 +263,7 @@ impl Parts {
         let is_part = change.range.len() < BLOCK_BYTES;
         let changed = state.pages.write(change, || {
             reservation.take_pages(1);
-            Dirt::first(newest, group, now.get(), false)
+            DirtyState::new(newest, group, now.get(), false)
         });
         state.counters.writes_to_absent_pages += u64::from(changed.was_absent);
         if changed.was_absent && is_part {
@@ -257,74 +272,74 @@ impl Parts {
         changed.waiters
     }
 
-    fn transfer(&self, state: &mut State, pending: Pending) -> Vec<u64> {
-        let Ordered { kind, transfer, .. } = pending.what;
-        state.reads.cut(transfer.to, transfer.target());
-        if kind == Kind::Move {
-            state.reads.cut(transfer.from, transfer.source());
+    fn begin_range_op(&self, state: &mut CacheState, pending: PendingRangeOp) -> Vec<u64> {
+        let RangeOp { kind, transfer, .. } = pending.op;
+        state.reads.note_punch(transfer.to, transfer.target());
+        if kind == RangeOpKind::Move {
+            state.reads.note_punch(transfer.from, transfer.source());
         }
-        let taken = state.pages.transfer(pending);
-        self.taken_out(state, taken)
+        let taken = state.pages.begin_range_op(pending);
+        self.release_taken(state, taken)
     }
 
-    fn cut(&self, state: &mut State, object: ObjectId, cut: PendingCut) -> Vec<u64> {
-        state.reads.cut(object, cut.from..cut.to);
-        let taken = state.pages.cut(object, cut);
-        self.taken_out(state, taken)
+    fn punch(&self, state: &mut CacheState, object: ObjectId, cut: PendingPunch) -> Vec<u64> {
+        state.reads.note_punch(object, cut.from..cut.to);
+        let taken = state.pages.punch(object, cut);
+        self.release_taken(state, taken)
     }
 
     /// Releases the reservations of removed pages. Returns the reads that waited for them.
-    fn taken_out(&self, state: &mut State, (reservations, waiters): (u64, Vec<u64>)) -> Vec<u64> {
+    fn release_taken(&self, state: &mut CacheState, (reservations, waiters): (u64, Vec<u64>)) -> Vec<u64> {
         if reservations > 0 {
             self.shared.store().release(reservations);
         }
         // There may be space now: the next writer is worth another attempt.
-        state.admission.may_have_space();
+        state.admission.note_possible_space();
         waiters
     }
 
     /// Releases reservations that nothing needs now, and gives the store the estimate for the others.
-    fn give_back_spare(&self) {
+    fn release_spare(&self) {
         let mut state = self.shared.state();
-        state.admission.give_back_spare(self.shared.store());
-        self.shared.store().know(state.known_to_store());
+        state.admission.release_spare(self.shared.store());
+        self.shared.store().know(state.reservation_estimate());
     }
 
-    fn write_back_step(&self) -> Progress {
+    fn write_back_step(&self) -> StepProgress {
         let state = self.shared.state();
         let has_failed = state.failed().is_some();
         // Readers wait for range operations, so those do not wait for cleaning.
-        let is_due = self.write_back.is_due(&state) && !self.write_back.transfers_are_due(&state);
+        let is_due = self.write_back.is_due(&state) && !self.write_back.range_ops_are_due(&state);
         drop(state);
         if has_failed {
-            return self.rescuer.step(Why::Due);
+            return self.rescuer.step(WriteBackReason::Due);
         }
-        let progress = if is_due && self.checkpointer.pay_with_cleaning() {
-            Progress::Worked
+        let progress = if is_due && self.maintainer.clean_before_write_back() {
+            StepProgress::Worked
         } else {
-            self.write_back.step().unwrap_or(Progress::Idle)
+            self.write_back.step().unwrap_or(StepProgress::Idle)
         };
-        self.write_back.tell_those_who_wait(progress);
+        self.write_back.wake_waiters(progress);
         progress
     }
 }
 
 /// The LSN, group and time of a change.
-struct Place<'a> {
+struct ChangePlace<'a> {
     lsn: Lsn,
     group: GroupNo,
-    now: &'a Now<'a>,
+    now: &'a LazyNow<'a>,
 }
 
 /// The time, read when it is first needed: most writes go to dirty pages and do not need it.
-struct Now<'a> {
+struct LazyNow<'a> {
     clock: &'a dyn Clock,
     read: OnceCell<Duration>,
 }
 
-impl Now<'_> {
-    fn new(clock: &dyn Clock) -> Now<'_> {
-        Now { clock, read: OnceCell::new() }
+impl LazyNow<'_> {
+    fn new(clock: &dyn Clock) -> LazyNow<'_> {
+        LazyNow { clock, read: OnceCell::new() }
     }
 
     fn get(&self) -> Duration {
@@ -342,9 +357,9 @@ impl Cache {
         store: Arc<Store>,
         buffer_device: Arc<dyn Device>,
         clock: Arc<dyn Clock>,
-        settings: Settings,
+        settings: CacheSettings,
     ) -> Result<Cache, CacheError> {
-        let recovered = Recovered::read(buffer_device, store.id(), &*clock)?;
+        let recovered = RecoveredBuffer::read(buffer_device, store.id(), &*clock)?;
         Cache::begin(store, recovered, clock, settings)
     }
 
@@ -359,30 +374,30 @@ impl Cache {
     /// If the buffer is another store's.
     pub fn begin(
         store: Arc<Store>,
-        mut recovered: Recovered,
+        mut recovered: RecoveredBuffer,
         clock: Arc<dyn Clock>,
-        settings: Settings,
+        settings: CacheSettings,
     ) -> Result<Cache, CacheError> {
         recovered.ensure_fits(&store)?;
         recovered.forget_deleted(&store);
-        let overtaken = recovered.settle_bypassed(&store)?;
+        let overtaken = recovered.resolve_bypassed(&store)?;
         let (buffer, state, reserved) = recovered.into_parts();
         let newest_of_store = store.newest_lsn();
         let newest_of_buffer = buffer.newest_lsn();
         // Space was reserved before the crash. If some is missing now (the log begins in another segment, the
         // cleaner's last one is hardly filled), no operation can reserve any before it is there again.
         store.reserve_unchecked(reserved);
-        store.know(state.known_to_store());
+        store.know(state.reservation_estimate());
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin_after(incarnation, buffer.store_batch())?;
         buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;
         delete_unfinished(&store, newest_of_buffer);
-        let parts = Parts::of(Shared::new(store, buffer, clock, settings, state));
-        match parts.write_back.log_overtaken(&overtaken) {
-            Err(CacheError::Buffer(BufferError::Full)) => parts.checkpointer.write_all_back()?,
+        let parts = CacheParts::of(CacheShared::new(store, buffer, clock, settings, state));
+        match parts.write_back.log_reverted(&overtaken) {
+            Err(CacheError::Buffer(BufferError::Full)) => parts.maintainer.write_all_back()?,
             outcome => outcome?,
         }
-        parts.write_back.store_recovered();
+        parts.write_back.store_recovered_range_ops();
         // Pages that recovery found stored do not need the buffer, and no write-back follows that would
         // release it.
         parts.committer.release_groups(&mut parts.shared.state());
@@ -391,13 +406,13 @@ impl Cache {
 
     /// Asks for space. `then` gets a reservation: at once if there is space, otherwise when there is. Refused
     /// if the store is full, at once or after an attempt to make space.
-    pub fn admit(&self, cost: Cost, then: Completion<Reservation>) {
+    pub fn admit(&self, cost: TransactionCost, then: CacheCompletion<SpaceReservation>) {
         self.parts.admission.admit(cost, then);
     }
 
     /// [`admit`](Cache::admit) if there is space at once and no other operation waits. `None` if this one has
     /// to wait.
-    pub fn admit_at_once(&self, cost: Cost) -> Result<Option<Reservation>, CacheError> {
+    pub fn admit_at_once(&self, cost: TransactionCost) -> Result<Option<SpaceReservation>, CacheError> {
         self.parts.admission.admit_at_once(cost)
     }
 
@@ -424,7 +439,11 @@ impl Cache {
     /// not at all, and only if every transaction before it is. Never waits, and calls no completion. The
     /// caller orders its own calls. A reservation is good for one transaction: success releases what it did
     /// not use.
-    pub fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
+    pub fn apply(
+        &self,
+        reservation: &mut SpaceReservation,
+        changes: &[ObjectChange<'_>],
+    ) -> Result<Lsn, CacheError> {
         self.parts.apply(reservation, changes)
     }
 
@@ -438,7 +457,7 @@ impl Cache {
         offset: u64,
         len: usize,
         end: u64,
-        then: Completion<Vec<u8>>,
+        then: CacheCompletion<Vec<u8>>,
     ) -> bool {
         self.parts.fetcher.read(object, offset, len, end, then)
     }
@@ -456,8 +475,8 @@ impl Cache {
         &self,
         object: ObjectId,
         pages: Range<PageNo>,
-        wanted: Wanted,
-        then: Completion<Option<PageNo>>,
+        wanted: SeekTarget,
+        then: CacheCompletion<Option<PageNo>>,
     ) {
         self.parts.fetcher.seeker().seek(object, pages, wanted, then);
     }
@@ -468,7 +487,7 @@ impl Cache {
         object: ObjectId,
         pages: Range<PageNo>,
         effort: CountEffort,
-        then: Completion<Option<u64>>,
+        then: CacheCompletion<Option<u64>>,
     ) {
         self.parts.fetcher.seeker().count(object, pages, effort, then);
     }
@@ -476,12 +495,12 @@ impl Cache {
     /// Counts the pages of `pages` with changes in memory that are not stored: these are data. Does no I/O.
     pub fn dirty_pages(&self, object: ObjectId, pages: Range<PageNo>) -> u64 {
         let state = self.parts.shared.state();
-        state.pages.range(object, pages).filter(|(_, entry)| entry.group().is_some()).count() as u64
+        state.pages.range(object, pages).filter(|(_, entry)| entry.oldest_group().is_some()).count() as u64
     }
 
     /// In `FetchMode::Blocking`, completes when every page that this range covers only in part is in memory;
     /// otherwise at once.
-    pub fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: Completion<()>) {
+    pub fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: CacheCompletion<()>) {
         match self.parts.shared.settings().fetch {
             FetchMode::Blocking => self.parts.fetcher.prepare_write(object, offset, len, then),
             _ => then(Ok(())),
@@ -497,47 +516,47 @@ impl Cache {
     /// Completes when every change applied before the call is durable. Causes no store I/O, unless much was
     /// written [around the buffer](ObjectChange::BypassWrite): see
     /// [`sync_log_bytes_max`](CacheSettings::sync_log_bytes_max).
-    pub fn sync(&self, then: Completion<()>) {
-        self.parts.committer.sync(Synced::All, then);
+    pub fn sync(&self, then: CacheCompletion<()>) {
+        self.parts.committer.sync(SyncScope::All, then);
     }
 
     /// [`sync`](Cache::sync) without the [bypassed](ObjectChange::BypassWrite) pages of other objects.
-    pub fn sync_object(&self, object: ObjectId, then: Completion<()>) {
-        self.parts.committer.sync(Synced::Object(object), then);
+    pub fn sync_object(&self, object: ObjectId, then: CacheCompletion<()>) {
+        self.parts.committer.sync(SyncScope::Object(object), then);
     }
 
     /// [`sync`](Cache::sync) without bypassed pages.
-    pub fn sync_logged(&self, then: Completion<()>) {
-        self.parts.committer.sync(Synced::Logged, then);
+    pub fn sync_logged(&self, then: CacheCompletion<()>) {
+        self.parts.committer.sync(SyncScope::Logged, then);
     }
 
     /// Does a bounded piece of background work in the caller's thread.
-    pub fn step(&self, task: Task) -> Progress {
+    pub fn step(&self, task: BackgroundTask) -> StepProgress {
         match task {
-            Task::Commit => self.parts.committer.step(),
-            Task::Fetch => self.parts.fetcher.step(),
-            Task::WriteBack => self.parts.write_back_step(),
-            Task::Checkpoint => self.parts.checkpointer.step(),
+            BackgroundTask::Commit => self.parts.committer.step(),
+            BackgroundTask::Fetch => self.parts.fetcher.step(),
+            BackgroundTask::WriteBack => self.parts.write_back_step(),
+            BackgroundTask::Checkpoint => self.parts.maintainer.step(),
         }
     }
 
     /// Waits until there may be work of this kind, at most `timeout`.
-    pub fn wait(&self, task: Task, timeout: Duration) {
+    pub fn wait(&self, task: BackgroundTask, timeout: Duration) {
         let state = self.parts.shared.state();
         let pause = match (self.parts.has_work(&state, task), task) {
             // Nothing wakes the committer for the first change: every synced write would cost two switches of
             // threads. The committer looks often enough to see it in time.
-            (false, Task::Commit) => {
+            (false, BackgroundTask::Commit) => {
                 let nap = self.parts.shared.settings().commit_interval / 4;
                 self.parts.committer.due_in(&state).unwrap_or(nap).min(timeout)
             }
-            (false, Task::WriteBack) => {
+            (false, BackgroundTask::WriteBack) => {
                 self.parts.shared.bypassed_due_in(&state.pages).unwrap_or(timeout).min(timeout)
             }
             (false, _) => timeout,
-            (true, Task::Commit | Task::Fetch) => return,
+            (true, BackgroundTask::Commit | BackgroundTask::Fetch) => return,
             // Due, yet the last step could do nothing: a device fails, or only another thread can help.
-            (true, Task::WriteBack | Task::Checkpoint) => timeout.min(PAUSE),
+            (true, BackgroundTask::WriteBack | BackgroundTask::Checkpoint) => timeout.min(RETRY_PAUSE),
         };
         if !state.is_stopping() {
             self.parts.shared.wait(task, state, pause);
@@ -546,14 +565,14 @@ impl Cache {
 
     /// Refuses new operations and wakes every worker, so that they can end.
     pub fn stop(&self) {
-        let mut completions = Completions::default();
+        let mut completions = DeferredCompletions::default();
         let mut state = self.parts.shared.state();
         state.stop();
         state.reads.stop();
-        self.parts.committer.log_what_syncs_wait_for(&mut state);
+        self.parts.committer.log_awaited_pages(&mut state);
         self.parts.admission.refuse_all(&mut state, &CacheError::Stopping, &mut completions);
         state.seeks.refuse_all(&mut completions);
-        state.admission.give_back_spare(self.parts.shared.store());
+        state.admission.release_spare(self.parts.shared.store());
         drop(state);
         completions.deliver();
         self.parts.shared.wake_all();
@@ -563,32 +582,33 @@ impl Cache {
     /// tried once. After an error, everything that could not be written back is durable in the buffer, unless
     /// the buffer failed.
     pub fn drain(&self) -> Result<(), CacheError> {
-        self.parts.give_back_spare();
+        self.parts.release_spare();
         let outcome = self.write_all_back();
-        let kept = self.parts.committer.keep_in_buffer();
+        let kept = self.parts.committer.make_all_durable();
         if kept.is_err() {
-            self.parts.rescuer.step(Why::All);
+            self.parts.rescuer.step(WriteBackReason::All);
         }
-        self.parts.give_back_spare();
+        self.parts.release_spare();
         kept.and(outcome)
     }
 
     fn write_all_back(&self) -> Result<(), CacheError> {
-        let Parts { shared, committer, fetcher, write_back, checkpointer, rescuer, .. } = &*self.parts;
+        let CacheParts { shared, committer, fetcher, write_back, maintainer: checkpointer, rescuer, .. } =
+            &*self.parts;
         if let Err(error) = committer.commit_now() {
-            rescuer.step(Why::All);
+            rescuer.step(WriteBackReason::All);
             return Err(rescuer.rescued().unwrap_or(error));
         }
         // Before fetches and dirty pages, which may wait for these. If one cannot be stored, the end of this
         // function reports it.
-        let _ = write_back.store_transfers(&|_| true);
+        let _ = write_back.store_range_ops(&|_| true);
         // A page with a queued fetch waits for that fetch; the workers that would make it may have ended.
-        while fetcher.step() == Progress::Worked {}
+        while fetcher.step() == StepProgress::Worked {}
         checkpointer.write_all_back()?;
         committer.commit_now()?;
         shared.store_io().checkpoint()?;
         let state = shared.state();
-        match state.retries.first() {
+        match state.retries.first_error() {
             Some(error) if state.pages.is_dirty() => Err(error.clone().into()),
             _ => Ok(()),
         }
@@ -601,16 +621,16 @@ impl Cache {
         object: ObjectId,
         ranges: &[(u64, usize)],
     ) -> Result<Vec<Vec<u8>>, CacheError> {
-        let Parts { checkpointer, write_back, .. } = &*self.parts;
-        checkpointer.with_space(|| write_back.store_transfers(&|what| what.is_about(object)))?;
+        let CacheParts { maintainer: checkpointer, write_back, .. } = &*self.parts;
+        checkpointer.with_space(|| write_back.store_range_ops(&|what| what.touches(object)))?;
         synchronous::read_all_now(&self.parts.shared, object, ranges)
     }
 
     /// Lays newer bytes in memory over `bytes`: an object's from `offset` on, [read](crate::read_stored) from
     /// the store after the last write-back. `false` if some of the object was punched and the store does not
     /// know it yet. Then `bytes` are worth nothing, and some may have been changed.
-    pub fn lay_over(&self, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
-        synchronous::lay_over(&self.parts.shared.state().pages, object, offset, bytes)
+    pub fn overlay_memory(&self, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
+        synchronous::overlay_memory(&self.parts.shared.state().pages, object, offset, bytes)
     }
 
     /// Keeps `volume` from being deleted until the result is dropped.
@@ -647,8 +667,8 @@ impl Cache {
 
     /// Sets the expendable volumes: they are unused, and are deleted before an operation is told that the
     /// store is full.
-    pub fn may_give_up(&self, volumes: Vec<VolumeId>) {
-        self.parts.checkpointer.may_give_up(volumes);
+    pub fn set_expendable_volumes(&self, volumes: Vec<VolumeId>) {
+        self.parts.maintainer.set_expendable_volumes(volumes);
     }
 
     /// Makes the store as large as fits into `blocks` blocks, or into its device. Returns its new size.
@@ -657,7 +677,7 @@ impl Cache {
     /// # Errors
     /// Those of [`Store::grow`](store::Store::grow).
     pub fn grow_store(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
-        self.parts.checkpointer.grow(blocks)
+        self.parts.maintainer.grow(blocks)
     }
 
     /// Makes the buffer `blocks` blocks long, or as long as its device. Then writes back until its log is in
@@ -668,11 +688,12 @@ impl Cache {
     /// Those of [`Buffer::grow`]; and those of writing back: then the buffer has grown, and its new part is
     /// used later.
     pub fn grow_buffer(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
-        let Parts { shared, committer, admission, write_back, checkpointer, .. } = &*self.parts;
+        let CacheParts { shared, committer, admission, write_back, maintainer: checkpointer, .. } =
+            &*self.parts;
         let buffer = shared.buffer();
         let grown = committer.grow_buffer(blocks)?;
         let mut end = GroupNo::default();
-        let mut scan = Scan::default();
+        let mut scan = DirtyScan::default();
         while buffer.is_growing() {
             // Writes back what the log has by now, the oldest first. When that is released, the log is in one
             // piece, unless it has come around since; then the next round goes on. Other writers do not keep
@@ -680,22 +701,23 @@ impl Cache {
             let oldest = shared.state().pages.oldest_group();
             if oldest.is_none_or(|oldest| oldest >= end) {
                 end = buffer.groups().end;
-                scan = Scan::once(shared.state().retries.failures());
+                scan = DirtyScan::once(shared.state().retries.failures());
             }
-            let progress = checkpointer.with_space(|| write_back.everything(Why::All, &mut scan))?;
+            let progress =
+                checkpointer.with_space(|| write_back.drain_step(WriteBackReason::All, &mut scan))?;
             committer.release_groups(&mut shared.state());
             buffer.witness(shared.store().durable_batch());
             committer.commit_now()?;
-            let stuck = shared.state().retries.first().cloned();
-            match stuck.filter(|_| progress == Progress::Idle && buffer.is_growing()) {
+            let stuck = shared.state().retries.first_error().cloned();
+            match stuck.filter(|_| progress == StepProgress::Idle && buffer.is_growing()) {
                 Some(error) if error.is_full() => checkpointer.write_all_back()?,
                 Some(error) => return Err(error.into()),
                 // A lost tail is relogged before the log comes around; then all of the buffer is used.
-                None if progress == Progress::Idle && shared.state().pages.has_lost() => break,
+                None if progress == StepProgress::Idle && shared.state().pages.has_lost_tails() => break,
                 None => {}
             }
         }
-        let mut completions = Completions::default();
+        let mut completions = DeferredCompletions::default();
         admission.admit_waiting(&mut shared.state(), &mut completions);
         completions.deliver();
         Ok(grown)
@@ -705,27 +727,27 @@ impl Cache {
     /// lost pages. The crate that knows the objects' sizes ends them there, makes that durable, and then
     /// calls [`forget_lost_tail`](Cache::forget_lost_tail). Until then, or until their volume is deleted, the
     /// buffer keeps the records that tell of them.
-    pub fn lost(&self) -> Vec<(ObjectId, PageNo)> {
-        self.parts.shared.state().pages.lost().collect()
+    pub fn lost_tails(&self) -> Vec<(ObjectId, PageNo)> {
+        self.parts.shared.state().pages.lost_tails().collect()
     }
 
     /// Drops an object's [lost tail](Cache::lost_tails): it is durable that the object ends before it, or is
     /// gone.
-    pub fn forget_lost(&self, object: ObjectId) {
+    pub fn forget_lost_tail(&self, object: ObjectId) {
         let mut state = self.parts.shared.state();
-        state.pages.forget_lost(object);
+        state.pages.forget_lost_tail(object);
         self.parts.committer.release_groups(&mut state);
     }
 
     /// Keeps [lost tails](Cache::lost_tails) of another buffer, which this one replaces. Durable on return.
-    pub fn take_over_lost(&self, lost: &[(ObjectId, PageNo)]) -> Result<(), CacheError> {
-        let Parts { shared, committer, .. } = &*self.parts;
+    pub fn take_over_lost_tails(&self, lost: &[(ObjectId, PageNo)]) -> Result<(), CacheError> {
+        let CacheParts { shared, committer, .. } = &*self.parts;
         let mut state = shared.state();
         let buffer = shared.buffer();
         for &(object, from) in lost {
-            let mut one = Lost { from, lsn: buffer.appended(), group: GroupNo(0), is_cut: false };
+            let mut one = LostTail { from, lsn: buffer.appended(), group: GroupNo(0), is_punched: false };
             one.group = buffer.append_merged(one.lsn, &[one.record(object)])?;
-            state.pages.take_over_lost(object, one);
+            state.pages.take_over_lost_tail(object, one);
         }
         drop(state);
         committer.commit_now().map(drop)
@@ -737,8 +759,8 @@ impl Cache {
     }
 
     /// The store, for its space: unused reservations are released first.
-    pub fn settled_store(&self) -> &Arc<Store> {
-        self.parts.give_back_spare();
+    pub fn store_without_spare(&self) -> &Arc<Store> {
+        self.parts.release_spare();
         self.store()
     }
 
@@ -748,7 +770,7 @@ impl Cache {
     }
 
     /// The settings with which it was opened.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &CacheSettings {
         self.parts.shared.settings()
     }
 
@@ -758,17 +780,17 @@ impl Cache {
     }
 
     /// The current state, for reports.
-    pub fn status(&self) -> Status {
-        let Parts { shared, rescuer, .. } = &*self.parts;
+    pub fn status(&self) -> CacheStatus {
+        let CacheParts { shared, rescuer, .. } = &*self.parts;
         let now = shared.now();
         let buffer = shared.buffer();
         let rescue = rescuer.outcome().clone();
         let state = shared.state();
         let pages = &state.pages;
         let reads = &state.reads;
-        let (stuck_count, stuck) = state.retries.stuck();
-        Status {
-            counters: Counters { store_io_for_syncs: shared.store_io_for_syncs(), ..state.counters },
+        let (stuck_count, stuck) = state.retries.report_stuck();
+        CacheStatus {
+            counters: CacheCounters { store_io_for_syncs: shared.store_io_for_syncs(), ..state.counters },
             applied: buffer.appended(),
             durable: buffer.durable(),
             dirty_pages: pages.dirty_pages() as u64,
@@ -776,21 +798,21 @@ impl Cache {
             deltas: pages.memory().delta_count,
             delta_bytes: pages.memory().deltas,
             dirty_age: pages.oldest_since().map_or(Duration::ZERO, |since| now.saturating_sub(since)),
-            pending_cuts: pages.cuts_pending() as u64,
-            pending_transfers: pages.transfers().len() as u64,
+            pending_punches: pages.punches_pending() as u64,
+            pending_transfers: pages.range_ops().len() as u64,
             pages: pages.len() as u64,
             memory_bytes: pages.memory().all,
-            parked_reads: reads.parked(),
-            parked_syncs: state.syncs.parked(),
-            parked_admissions: state.admission.parked(),
-            fetching: reads.fetching(),
+            parked_reads: reads.waiting_count(),
+            parked_syncs: state.syncs.waiting_count(),
+            parked_admissions: state.admission.waiting_count(),
+            fetching: reads.fetching_count(),
             buffer_bytes: buffer.capacity_bytes(),
             buffer_free_bytes: buffer.free_bytes(),
             failed: state.failed().map(ToString::to_string),
             rescued: rescue.volume().map(str::to_owned),
             left_out: rescue.left_out(),
             not_rescued: rescue.error().map(ToString::to_string),
-            stalled: state.retries.stalled(now),
+            stalled: state.retries.describe_stall(now),
             stuck_count,
             stuck,
         }
@@ -802,16 +824,16 @@ impl Cache {
     /// Whether a step of this kind would find every lock free that is held over device calls. The simulator
     /// has one thread, and runs steps inside each other's device calls, as other threads would run them
     /// there.
-    pub fn may_step(&self, task: Task) -> bool {
-        let Parts { shared, checkpointer, .. } = &*self.parts;
+    pub fn may_step(&self, task: BackgroundTask) -> bool {
+        let CacheParts { shared, maintainer: checkpointer, .. } = &*self.parts;
         let store = shared.store();
         match task {
-            Task::Fetch => true,
-            Task::Commit => shared.buffer().is_idle(),
-            Task::WriteBack => self.parts.may_write_back(),
-            Task::Checkpoint => {
+            BackgroundTask::Fetch => true,
+            BackgroundTask::Commit => shared.buffer().is_idle(),
+            BackgroundTask::WriteBack => self.parts.may_write_back(),
+            BackgroundTask::Checkpoint => {
                 let makes_space = shared.state().admission.wants_space();
-                let may_make_space = checkpointer.makes_no_space() && self.parts.may_write_back();
+                let may_make_space = checkpointer.is_not_making_space() && self.parts.may_write_back();
                 store.is_idle() && store.is_not_cleaning() && (!makes_space || may_make_space)
             }
         }
@@ -819,7 +841,7 @@ impl Cache {
 }
 
 #[cfg(feature = "planted-bugs")]
-impl Parts {
+impl CacheParts {
     /// Write-back cleans where that is due, and otherwise leaves the cleaner alone.
     fn may_write_back(&self) -> bool {
         let store = self.shared.store();

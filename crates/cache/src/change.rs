@@ -1,14 +1,14 @@
 //! Changes of objects, as callers state them, with their costs; and the records of a transaction.
 
 use crate::page_table::pages_of;
-use crate::range_ops::{pages_reserved, too_many};
+use crate::range_ops::{excess_pages, reserved_pages};
 use buffer::{Record, TRANSFER_BYTES};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer};
 use smallvec::SmallVec;
 
 /// A change of one object, part of an atomic transaction.
 #[derive(Debug, Clone, Copy)]
-pub enum Change<'a> {
+pub enum ObjectChange<'a> {
     /// Bytes from `offset` on become `bytes`.
     Write {
         /// The object.
@@ -35,7 +35,7 @@ pub enum Change<'a> {
         grows: bool,
     },
     /// Changes nothing. The object's bypassed pages are logged before this transaction.
-    Settle {
+    LogBypassed {
         /// The object.
         object: ObjectId,
     },
@@ -68,35 +68,37 @@ pub enum Change<'a> {
     },
 }
 
-impl Change<'_> {
+impl ObjectChange<'_> {
     /// Pages that this change may make dirty.
     pub(crate) fn pages(&self) -> u64 {
         match *self {
-            Change::Write { bytes: [], .. } | Change::Delete { .. } | Change::Settle { .. } => 0,
-            Change::Write { offset, bytes, .. } | Change::BypassWrite { offset, bytes, .. } => {
+            ObjectChange::Write { bytes: [], .. }
+            | ObjectChange::Delete { .. }
+            | ObjectChange::LogBypassed { .. } => 0,
+            ObjectChange::Write { offset, bytes, .. } | ObjectChange::BypassWrite { offset, bytes, .. } => {
                 let last = offset + bytes.len() as u64 - 1;
                 last / BLOCK_BYTES as u64 - offset / BLOCK_BYTES as u64 + 1
             }
             // Only the two edges can be pages that become zeros in part.
-            Change::Zero { .. } => 2,
+            ObjectChange::Zero { .. } => 2,
             // As many as its map nodes take.
-            Change::Clone { transfer } | Change::Move { transfer } => pages_reserved(&transfer),
+            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => reserved_pages(&transfer),
         }
     }
 
     /// The bytes that its records carry, without their headers.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Change::Write { bytes, .. } | Change::BypassWrite { bytes, .. } => bytes.len() as u64,
-            Change::Zero { .. } | Change::Delete { .. } | Change::Settle { .. } => 0,
-            Change::Clone { .. } | Change::Move { .. } => TRANSFER_BYTES,
+            ObjectChange::Write { bytes, .. } | ObjectChange::BypassWrite { bytes, .. } => bytes.len() as u64,
+            ObjectChange::Zero { .. } | ObjectChange::Delete { .. } | ObjectChange::LogBypassed { .. } => 0,
+            ObjectChange::Clone { .. } | ObjectChange::Move { .. } => TRANSFER_BYTES,
         }
     }
 
     /// The bytes that it writes around the buffer.
     pub(crate) fn bypass_bytes(&self) -> Option<&[u8]> {
         match self {
-            Change::BypassWrite { bytes, .. } => Some(bytes),
+            ObjectChange::BypassWrite { bytes, .. } => Some(bytes),
             _ => None,
         }
     }
@@ -104,8 +106,8 @@ impl Change<'_> {
     /// The number of its records: one for each page, and one for a range.
     fn records(&self) -> u64 {
         match self {
-            Change::Clone { .. } | Change::Move { .. } => 1,
-            Change::Settle { .. } => 0,
+            ObjectChange::Clone { .. } | ObjectChange::Move { .. } => 1,
+            ObjectChange::LogBypassed { .. } => 0,
             other => other.pages() + 1,
         }
     }
@@ -113,15 +115,15 @@ impl Change<'_> {
     /// Whether a clone or a move has pages, and a target outside its source.
     pub(crate) fn is_sensible(&self) -> bool {
         match self {
-            Change::Clone { transfer } | Change::Move { transfer } => transfer.is_sensible(),
+            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => transfer.is_sensible(),
             _ => true,
         }
     }
 
     /// The number of pages of a clone or a move, if that is too many.
-    pub(crate) fn too_many(&self) -> Option<u64> {
+    pub(crate) fn excess_pages(&self) -> Option<u64> {
         match self {
-            Change::Clone { transfer } | Change::Move { transfer } => too_many(transfer),
+            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => excess_pages(transfer),
             _ => None,
         }
     }
@@ -130,7 +132,7 @@ impl Change<'_> {
 /// The space that an operation may take when the store is nearly full. Each claim may take more than the one
 /// before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Claim {
+pub enum SpaceClaim {
     /// No reserved space: the operation writes data.
     #[default]
     Data,
@@ -143,7 +145,7 @@ pub enum Claim {
 
 /// What a transaction may need, stated when it asks for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cost {
+pub struct TransactionCost {
     /// Pages that it may make dirty.
     pub pages: u64,
     /// Bytes that its records may hold, without their headers.
@@ -151,7 +153,7 @@ pub struct Cost {
     /// Records that it may write: one for each page that a change touches.
     pub records: u64,
     /// Which space it may take.
-    pub claim: Claim,
+    pub claim: SpaceClaim,
     /// The number of these pages that are consecutive data pages of one file.
     pub run: u64,
     /// The number of these pages that may be written [around the buffer](ObjectChange::BypassWrite). `bytes`
@@ -159,18 +161,18 @@ pub struct Cost {
     pub bypass_pages: u64,
 }
 
-impl Cost {
+impl TransactionCost {
     /// Nothing.
-    pub const NONE: Cost =
-        Cost { pages: 0, bytes: 0, records: 0, claim: Claim::Data, run: 0, bypass_pages: 0 };
+    pub const NONE: TransactionCost =
+        TransactionCost { pages: 0, bytes: 0, records: 0, claim: SpaceClaim::Data, run: 0, bypass_pages: 0 };
 
     /// The cost of `changes`.
-    pub fn of(changes: &[Change<'_>]) -> Cost {
-        changes.iter().fold(Cost::NONE, |cost, change| Cost {
+    pub fn of(changes: &[ObjectChange<'_>]) -> TransactionCost {
+        changes.iter().fold(TransactionCost::NONE, |cost, change| TransactionCost {
             pages: cost.pages + change.pages(),
             bytes: cost.bytes + change.bytes(),
             records: cost.records + change.records(),
-            claim: Claim::Data,
+            claim: SpaceClaim::Data,
             run: 0,
             bypass_pages: cost.bypass_pages
                 + change.bypass_bytes().map_or(0, |bytes| bytes.len() / BLOCK_BYTES) as u64,
@@ -179,36 +181,37 @@ impl Cost {
 }
 
 /// A transaction's records. Most transactions have a few, which then need no allocation.
-pub(crate) type Records<'a> = SmallVec<[Record<'a>; 4]>;
+pub(crate) type TransactionRecords<'a> = SmallVec<[Record<'a>; 4]>;
 
 /// The records of a transaction, page by page. If `bypassing`, those of bypassing writes lack the bytes.
-pub(crate) fn records<'a>(changes: &[Change<'a>], bypassing: bool) -> Records<'a> {
-    let mut records = Records::new();
+pub(crate) fn records<'a>(changes: &[ObjectChange<'a>], bypassing: bool) -> TransactionRecords<'a> {
+    let mut records = TransactionRecords::new();
     for change in changes {
         match *change {
-            Change::BypassWrite { object, offset, bytes, grows } if bypassing => {
+            ObjectChange::BypassWrite { object, offset, bytes, grows } if bypassing => {
                 let from = PageNo::of(offset);
                 let to = PageNo::of(offset + bytes.len() as u64);
                 assert!(from.offset() == offset && to.offset() == offset + bytes.len() as u64, "whole pages");
                 records.push(Record::Bypassed { object, from, to, grows });
             }
-            Change::Write { object, offset, bytes } | Change::BypassWrite { object, offset, bytes, .. } => {
+            ObjectChange::Write { object, offset, bytes }
+            | ObjectChange::BypassWrite { object, offset, bytes, .. } => {
                 for (page, start, range) in pages_of(offset, bytes.len()) {
                     records.push(Record::Write { object, page, start: start as u16, bytes: &bytes[range] });
                 }
             }
-            Change::Settle { .. } => {}
-            Change::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),
-            Change::Delete { object } => records.push(Record::Delete { object }),
-            Change::Clone { transfer } => records.push(Record::Clone(transfer)),
-            Change::Move { transfer } => records.push(Record::Move(transfer)),
+            ObjectChange::LogBypassed { .. } => {}
+            ObjectChange::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),
+            ObjectChange::Delete { object } => records.push(Record::Delete { object }),
+            ObjectChange::Clone { transfer } => records.push(Record::Clone(transfer)),
+            ObjectChange::Move { transfer } => records.push(Record::Move(transfer)),
         }
     }
     records
 }
 
 /// Zeros: whole pages are punched, the edges are zeroed.
-fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Records<'_>) {
+fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut TransactionRecords<'_>) {
     let end = offset.saturating_add(len);
     let first = PageNo(offset.div_ceil(BLOCK_BYTES as u64));
     let last = PageNo::of(end);

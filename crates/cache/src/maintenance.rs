@@ -1,24 +1,24 @@
 //! Maintenance of the store: short recovery by checkpoints, and free space by cleaning and freeing, a bounded
 //! step at a time.
 
-use crate::admission::Admission;
-use crate::dirty_scan::Scan;
+use crate::admission::AdmissionControl;
+use crate::dirty_scan::DirtyScan;
 use crate::error::CacheError;
 use crate::retry::RETRY_AFTER;
-use crate::state::{Shared, State};
+use crate::state::{CacheShared, CacheState};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
-use crate::task::{Completions, Progress, Task};
-use crate::write_back::{Why, WriteBack};
+use crate::task::{BackgroundTask, DeferredCompletions, StepProgress};
+use crate::write_back::{WriteBack, WriteBackReason};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Cleaning, StoreError, VolumeId};
 
 /// Rounds of cleaning in one attempt to make space, before a waiting writer is told that the store is full.
-const ROUNDS_MAX: usize = 8;
+const CLEANING_ROUNDS_MAX: usize = 8;
 
 /// If nothing was written back for this long, stored deltas are merged into their pages: then these are read
 /// as fast as pages that were stored whole. Freed segments are trimmed no more often than this, either.
-const QUIET: Duration = Duration::from_secs(5);
+const QUIET_PERIOD: Duration = Duration::from_secs(5);
 
 /// How long segments that could not be emptied are left alone while an operation waits for space.
 const RETRY_STUCK_AFTER: Duration = Duration::from_secs(60);
@@ -31,24 +31,24 @@ const LOG_READS_MAX: u64 = 16;
 /// An attempt to make space, for operations that wait or for pages that found none. It writes everything back
 /// first: a dirty page may reserve more blocks than it takes, and deletions free some. Writers wait
 /// meanwhile, so the attempt must end.
-struct MakingSpace {
+struct SpaceAttempt {
     /// The space when it began.
-    before: Found,
-    is_stored: bool,
-    is_folded: bool,
+    before: SpaceFound,
+    is_written_back: bool,
+    is_merged: bool,
     /// Reserved blocks when the host file system was last asked for more space. Until an operation gets a
     /// reservation, more would be of no use.
     allocated_at: Option<u64>,
     /// What was tried to be written back.
-    scan: Scan,
+    scan: DirtyScan,
     rounds: usize,
     /// Pages moved when this round last asked for two checkpoints.
-    asked: Option<u64>,
+    checkpoint_asked_at: Option<u64>,
 }
 
 /// The store's space at one time.
 #[derive(Clone, Copy)]
-struct Found {
+struct SpaceFound {
     /// Blocks in free segments.
     free: u64,
     /// Blocks that are live or reserved.
@@ -57,32 +57,32 @@ struct Found {
     total: u64,
 }
 
-impl Found {
-    fn is_more_than(&self, before: &Found) -> bool {
+impl SpaceFound {
+    fn is_more_than(&self, before: &SpaceFound) -> bool {
         self.free > before.free || self.used < before.used
     }
 }
 
 /// Keeps recovery short and space free.
-pub(crate) struct Checkpointer {
-    shared: Arc<Shared>,
-    admission: Admission,
+pub(crate) struct StoreMaintainer {
+    shared: Arc<CacheShared>,
+    admission: AdmissionControl,
     write_back: Arc<WriteBack>,
     /// Held for a step. Taken before the write-back lock.
-    making_space: Mutex<Option<MakingSpace>>,
+    making_space: Mutex<Option<SpaceAttempt>>,
     /// The store's batch number when there was nothing to clean.
-    clean_as_of: AtomicU64,
+    nothing_to_clean_as_of: AtomicU64,
     /// The store's batch number when dead segments were last trimmed because the host file system was full.
-    given_back_as_of: AtomicU64,
+    trimmed_as_of: AtomicU64,
     /// Held for moments. No other lock is taken meanwhile.
-    pauses: Mutex<Pauses>,
+    pauses: Mutex<MaintenancePauses>,
     /// Volumes that are deleted before an operation is told that the store is full. Locked like `pauses`.
     expendable: Mutex<Vec<VolumeId>>,
 }
 
 /// When work that failed, or rests, may be tried again.
 #[derive(Clone, Copy, Default)]
-struct Pauses {
+struct MaintenancePauses {
     /// Freeing the blocks of deleted files and volumes.
     free_not_before: Duration,
     /// Blocks were freed: two checkpoints make free segments of them.
@@ -92,46 +92,50 @@ struct Pauses {
     /// Asking the host file system for space.
     allocate_not_before: Duration,
     /// Merging deltas while nothing is written back.
-    fold_not_before: Duration,
+    merge_not_before: Duration,
     /// The number of stored pages when that was last checked.
     stored: u64,
     /// Retrying segments that could not be emptied.
     retry_not_before: Duration,
 }
 
-impl Checkpointer {
-    pub(crate) fn new(shared: Arc<Shared>, admission: Admission, write_back: Arc<WriteBack>) -> Checkpointer {
-        Checkpointer {
+impl StoreMaintainer {
+    pub(crate) fn new(
+        shared: Arc<CacheShared>,
+        admission: AdmissionControl,
+        write_back: Arc<WriteBack>,
+    ) -> StoreMaintainer {
+        StoreMaintainer {
             shared,
             admission,
             write_back,
             making_space: Mutex::default(),
-            clean_as_of: AtomicU64::new(u64::MAX),
-            given_back_as_of: AtomicU64::new(0),
+            nothing_to_clean_as_of: AtomicU64::new(u64::MAX),
+            trimmed_as_of: AtomicU64::new(0),
             pauses: Mutex::default(),
             expendable: Mutex::default(),
         }
     }
 
-    fn pauses(&self) -> MutexGuard<'_, Pauses> {
+    fn pauses(&self) -> MutexGuard<'_, MaintenancePauses> {
         self.pauses.lock().expect("no panic while holding pauses")
     }
 
     /// Whether no thread makes space.
     #[cfg(feature = "planted-bugs")]
-    pub(crate) fn makes_no_space(&self) -> bool {
+    pub(crate) fn is_not_making_space(&self) -> bool {
         self.making_space.try_lock().is_ok()
     }
 
     /// Whether recovery would take too long, an operation waits for space, or other maintenance is due.
-    pub(crate) fn is_due(&self, state: &State) -> bool {
+    pub(crate) fn is_due(&self, state: &CacheState) -> bool {
         state.admission.wants_space()
             || self.checkpoint_is_due()
             || self.allocation_is_due()
-            || self.freeing_due()
+            || self.freeing_is_due()
             || self.trimming_is_due()
             || self.cleaning_is_due()
-            || self.folding_is_due(state)
+            || self.merging_is_due(state)
     }
 
     fn checkpoint_is_due(&self) -> bool {
@@ -144,14 +148,14 @@ impl Checkpointer {
     /// something is written.
     fn cleaning_is_due(&self) -> bool {
         self.shared.store().cleaning_is_due()
-            && self.shared.store().counters().batches != self.clean_as_of.load(Ordering::Relaxed)
+            && self.shared.store().counters().batches != self.nothing_to_clean_as_of.load(Ordering::Relaxed)
     }
 
     /// A step of cleaning before pages are written back, if cleaning is owed for earlier pages. So free space
     /// is gained as fast as it is used, and a writer that waits for a write-back waits for its share of the
     /// cleaning, never for a whole segment. `false` if none is owed or the store cannot clean; pages are
     /// stored all the same.
-    pub(crate) fn pay_with_cleaning(&self) -> bool {
+    pub(crate) fn clean_before_write_back(&self) -> bool {
         if !self.cleaning_is_due() {
             return false;
         }
@@ -159,17 +163,17 @@ impl Checkpointer {
         if self.allocation_is_due() && self.allocate_ahead() {
             return true;
         }
-        let cleaned = self.clean_some();
+        let cleaned = self.clean_step();
         self.shared.state().counters.checkpoint_errors += u64::from(cleaned.is_err());
         cleaned.is_ok()
     }
 
-    pub(crate) fn step(&self) -> Progress {
+    pub(crate) fn step(&self) -> StepProgress {
         let state = self.shared.state();
         let wanted = state.admission.wants_space();
-        let freeing = self.freeing_due();
+        let freeing = self.freeing_is_due();
         let allocating = self.allocation_is_due();
-        let folding = self.folding_is_due(&state);
+        let folding = self.merging_is_due(&state);
         drop(state);
         let outcome = if wanted {
             self.make_space()
@@ -179,23 +183,23 @@ impl Checkpointer {
             // If the host file system has none, there is other work.
             Ok(())
         } else if freeing {
-            self.free_some()
+            self.free_step()
         } else if self.cleaning_is_due() {
-            self.clean_some()
-        } else if self.is_full_below() {
-            self.give_back()
+            self.clean_step()
+        } else if self.host_is_full() {
+            self.trim_dead_segments()
         } else if self.trimming_is_due() {
             self.trim_freed()
         } else if folding {
-            self.fold_some()
+            self.merge_step()
         } else {
-            return Progress::Idle;
+            return StepProgress::Idle;
         };
         if outcome.is_err() {
             self.shared.state().counters.checkpoint_errors += 1;
-            return Progress::Idle;
+            return StepProgress::Idle;
         }
-        Progress::Worked
+        StepProgress::Worked
     }
 
     /// Whether to ask the host file system for space: more is needed soon, and the last refusal was a while
@@ -209,7 +213,7 @@ impl Checkpointer {
     fn allocate_ahead(&self) -> bool {
         let outcome = self.shared.store().allocate_ahead();
         match outcome {
-            Ok(true) => self.shared.state().admission.may_have_space(),
+            Ok(true) => self.shared.state().admission.note_possible_space(),
             _ => self.pauses().allocate_not_before = self.shared.now() + RETRY_AFTER,
         }
         outcome.is_ok_and(|has_space| has_space)
@@ -229,31 +233,31 @@ impl Checkpointer {
 
     /// Whether an operation needs space of the host file system, and segments may have died since they were
     /// last trimmed for that.
-    fn is_full_below(&self) -> bool {
-        self.shared.store().counters().batches != self.given_back_as_of.load(Ordering::Relaxed)
+    fn host_is_full(&self) -> bool {
+        self.shared.store().counters().batches != self.trimmed_as_of.load(Ordering::Relaxed)
             && self.shared.store().full_below().is_some()
     }
 
     /// Trims dead segments, without waiting for a checkpoint that is due for other reasons.
-    fn give_back(&self) -> Result<(), CacheError> {
+    fn trim_dead_segments(&self) -> Result<(), CacheError> {
         let batches = self.shared.store().counters().batches;
         self.checkpoint_twice()?;
-        self.given_back_as_of.store(batches, Ordering::Relaxed);
+        self.trimmed_as_of.store(batches, Ordering::Relaxed);
         Ok(())
     }
 
     /// Whether deleted files and volumes have blocks that can be freed now.
-    fn freeing_due(&self) -> bool {
+    fn freeing_is_due(&self) -> bool {
         self.shared.store().is_freeing() && self.shared.now() >= self.pauses().free_not_before
     }
 
     /// Frees a step's worth of blocks of deleted files and volumes.
-    fn free_some(&self) -> Result<(), CacheError> {
+    fn free_step(&self) -> Result<(), CacheError> {
         let freed = self.shared.store_io().free_step();
         match &freed {
             // A writer that was told that the store is full may try again.
             Ok(_) => {
-                self.shared.state().admission.may_have_space();
+                self.shared.state().admission.note_possible_space();
                 self.pauses().has_freed = true;
             }
             Err(_) => self.pauses().free_not_before = self.shared.now() + RETRY_AFTER,
@@ -264,12 +268,12 @@ impl Checkpointer {
     /// Whether freed blocks are to become free segments, which a sparse file trims, though nothing else asks
     /// for a checkpoint.
     fn trimming_is_due(&self) -> bool {
-        let Pauses { has_freed, trim_not_before, .. } = *self.pauses();
+        let MaintenancePauses { has_freed, trim_not_before, .. } = *self.pauses();
         has_freed && self.shared.now() >= trim_not_before && !self.shared.store().is_freeing()
     }
 
     fn trim_freed(&self) -> Result<(), CacheError> {
-        self.pauses().trim_not_before = self.shared.now() + QUIET;
+        self.pauses().trim_not_before = self.shared.now() + QUIET_PERIOD;
         self.checkpoint_twice()?;
         // What is freed meanwhile is for the next time.
         let is_freeing = self.shared.store().is_freeing();
@@ -278,25 +282,25 @@ impl Checkpointer {
     }
 
     /// Whether deltas are to be merged: nothing was written back for a while.
-    fn folding_is_due(&self, state: &State) -> bool {
+    fn merging_is_due(&self, state: &CacheState) -> bool {
         let now = self.shared.now();
         let stored = state.counters.pages_stored;
         let mut pauses = self.pauses();
         if pauses.stored != stored {
             pauses.stored = stored;
-            pauses.fold_not_before = now + QUIET;
+            pauses.merge_not_before = now + QUIET_PERIOD;
         }
-        now >= pauses.fold_not_before && self.shared.store().folding_is_due()
+        now >= pauses.merge_not_before && self.shared.store().folding_is_due()
     }
 
     /// Merges the deltas of a leaf, then leaves the devices alone for as long as that took. What cannot be
     /// merged stays as it is.
-    fn fold_some(&self) -> Result<(), CacheError> {
+    fn merge_step(&self) -> Result<(), CacheError> {
         let begun = self.shared.now();
         let folded = self.shared.store_io().fold_step();
         let now = self.shared.now();
         let pause = if folded.is_ok() { now - begun } else { RETRY_AFTER };
-        self.pauses().fold_not_before = now + pause;
+        self.pauses().merge_not_before = now + pause;
         match folded {
             Err(error) if !error.is_full() => Err(error.into()),
             _ => Ok(()),
@@ -304,7 +308,7 @@ impl Checkpointer {
     }
 
     /// One step of cleaning, if it is still owed, before writers need the space.
-    fn clean_some(&self) -> Result<(), CacheError> {
+    fn clean_step(&self) -> Result<(), CacheError> {
         let batches = self.shared.store().counters().batches;
         match self.shared.store_io().clean_if_due()? {
             None | Some(Cleaning::Working) => {}
@@ -317,7 +321,7 @@ impl Checkpointer {
             }
             Some(Cleaning::Idle) => {
                 self.checkpoint_twice()?;
-                self.clean_as_of.store(batches, Ordering::Relaxed);
+                self.nothing_to_clean_as_of.store(batches, Ordering::Relaxed);
             }
         }
         Ok(())
@@ -328,17 +332,17 @@ impl Checkpointer {
         let grown = self.shared.store_io().grow(blocks);
         // A sparse file may have had no segments left to ask for.
         self.pauses().allocate_not_before = Duration::ZERO;
-        let mut completions = Completions::default();
+        let mut completions = DeferredCompletions::default();
         {
             let mut state = self.shared.state();
             // Also after an error: the store may have grown.
-            state.admission.may_have_space();
+            state.admission.note_possible_space();
             state.retries.may_have_space(self.shared.now());
             self.admission.admit_waiting(&mut state, &mut completions);
         }
         completions.deliver();
-        self.write_back.try_again();
-        self.shared.wake(Task::Checkpoint);
+        self.write_back.retry_for_space();
+        self.shared.wake(BackgroundTask::Checkpoint);
         Ok(grown?)
     }
 
@@ -349,22 +353,22 @@ impl Checkpointer {
 
     /// Writes everything back. If the store has no space for that, cleans as long as that makes some.
     pub(crate) fn write_all_back(&self) -> Result<(), CacheError> {
-        let mut scan = Scan::once(self.shared.state().retries.failures());
+        let mut scan = DirtyScan::once(self.shared.state().retries.failures());
         loop {
-            let full = match self.write_back.everything(Why::All, &mut scan) {
-                Ok(Progress::Worked) => continue,
-                Ok(Progress::Idle) => {
+            let full = match self.write_back.drain_step(WriteBackReason::All, &mut scan) {
+                Ok(StepProgress::Worked) => continue,
+                Ok(StepProgress::Idle) => {
                     let state = self.shared.state();
-                    let Some(error) = state.retries.lacks_space(&state.pages) else {
+                    let Some(error) = state.retries.space_error(&state.pages) else {
                         return Ok(());
                     };
-                    scan = Scan::once(state.retries.failures());
+                    scan = DirtyScan::once(state.retries.failures());
                     error.clone().into()
                 }
                 Err(error) if error.is_full() => error,
                 Err(error) => return Err(error),
             };
-            if !self.win_space()? {
+            if !self.gain_space()? {
                 return Err(full);
             }
         }
@@ -372,7 +376,7 @@ impl Checkpointer {
 
     /// Gets free segments in the caller's thread: from the host file system, from deleted files and volumes,
     /// or by a round of cleaning. `false` if there are no more than before.
-    fn win_space(&self) -> Result<bool, CacheError> {
+    fn gain_space(&self) -> Result<bool, CacheError> {
         if self.allocate_more() {
             return Ok(true);
         }
@@ -390,9 +394,9 @@ impl Checkpointer {
         &self,
         mut work: impl FnMut() -> Result<T, CacheError>,
     ) -> Result<T, CacheError> {
-        for _ in 0..ROUNDS_MAX {
+        for _ in 0..CLEANING_ROUNDS_MAX {
             match work() {
-                Err(error) if error.is_full() && self.win_space()? => {}
+                Err(error) if error.is_full() && self.gain_space()? => {}
                 outcome => return outcome,
             }
         }
@@ -405,57 +409,57 @@ impl Checkpointer {
         let free = || {
             let failures = {
                 let mut state = self.shared.state();
-                state.admission.give_back_spare(self.shared.store());
-                self.shared.store().know(state.known_to_store());
+                state.admission.release_spare(self.shared.store());
+                self.shared.store().know(state.reservation_estimate());
                 state.retries.failures()
             };
             let space = self.shared.store().space();
-            (Found { free: space.free, used: space.live + space.reserved, total: space.total }, failures)
+            (SpaceFound { free: space.free, used: space.live + space.reserved, total: space.total }, failures)
         };
         let attempt = turn.get_or_insert_with(|| {
             self.try_stuck_segments_again();
             let (before, failures) = free();
-            let scan = Scan::once(failures);
-            MakingSpace {
+            let scan = DirtyScan::once(failures);
+            SpaceAttempt {
                 before,
-                is_stored: false,
-                is_folded: false,
+                is_written_back: false,
+                is_merged: false,
                 scan,
                 allocated_at: None,
                 rounds: 0,
-                asked: None,
+                checkpoint_asked_at: None,
             }
         });
         let expendable = self.expendable().len();
-        let outcome = self.make_some_space(attempt);
+        let outcome = self.space_step(attempt);
         let (now, _) = free();
-        let mut completions = Completions::default();
+        let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
         // A volume that became expendable during this step is deleted before the attempt counts as in vain.
         let over = match outcome {
-            Ok(Progress::Worked) => false,
-            Ok(Progress::Idle) => self.expendable().len() <= expendable,
+            Ok(StepProgress::Worked) => false,
+            Ok(StepProgress::Idle) => self.expendable().len() <= expendable,
             Err(_) => true,
         };
         let is_more = now.is_more_than(&attempt.before);
         if over {
             // Space from the host file system may be used up already, and there may be more; unless segments
             // were trimmed.
-            state.admission.attempt_ended(!is_more && now.total <= attempt.before.total);
+            state.admission.note_attempt_ended(!is_more && now.total <= attempt.before.total);
         }
         if is_more {
             state.retries.may_have_space(self.shared.now());
         }
         if !over {
-            state.retries.space_is_made(self.shared.now());
+            state.retries.restart_space_patience(self.shared.now());
         }
         self.admission.admit_waiting(&mut state, &mut completions);
         let needed = state.admission.is_waiting()
             || state.retries.needs_space()
-            || state.retries.lacks_space(&state.pages).is_some();
+            || state.retries.space_error(&state.pages).is_some();
         if over || !needed {
             if !needed {
-                state.admission.needs_no_space();
+                state.admission.cancel_space_request();
             }
             *turn = None;
         }
@@ -463,15 +467,15 @@ impl Checkpointer {
         drop(turn);
         completions.deliver();
         if is_more {
-            self.write_back.try_again();
+            self.write_back.retry_for_space();
         }
         outcome.map(drop)
     }
 
     /// Deletes the oldest expendable volume. If a crash undoes that, the volume is back, which does no harm.
-    fn give_up_volume(&self) -> bool {
+    fn delete_expendable_volume(&self) -> bool {
         // First the blocks of the last deleted one are freed.
-        let next = if self.freeing_due() { None } else { self.expendable().first().copied() };
+        let next = if self.freeing_is_due() { None } else { self.expendable().first().copied() };
         let Some(volume) = next else { return false };
         let deleted = self.shared.store_io().delete_volume(volume, self.shared.buffer().durable());
         if deleted.is_ok() {
@@ -491,12 +495,12 @@ impl Checkpointer {
     }
 
     /// Adds an expendable volume.
-    pub(crate) fn may_give_up_too(&self, volume: VolumeId) {
+    pub(crate) fn add_expendable_volume(&self, volume: VolumeId) {
         self.expendable().push(volume);
     }
 
     /// Replaces the expendable volumes.
-    pub(crate) fn may_give_up(&self, volumes: Vec<VolumeId>) {
+    pub(crate) fn set_expendable_volumes(&self, volumes: Vec<VolumeId>) {
         *self.expendable() = volumes;
     }
 
@@ -512,66 +516,66 @@ impl Checkpointer {
     }
 
     /// One step. `Idle` if nothing is left to do.
-    fn make_some_space(&self, attempt: &mut MakingSpace) -> Result<Progress, CacheError> {
+    fn space_step(&self, attempt: &mut SpaceAttempt) -> Result<StepProgress, CacheError> {
         let reserved = self.shared.store().space().reserved;
         let is_more = attempt.allocated_at.is_none_or(|before| reserved > before);
         if is_more && self.allocate_more() {
             attempt.allocated_at = Some(reserved);
-            return Ok(Progress::Worked);
+            return Ok(StepProgress::Worked);
         }
-        if self.give_up_volume() {
-            return Ok(Progress::Worked);
+        if self.delete_expendable_volume() {
+            return Ok(StepProgress::Worked);
         }
         // A node that cannot be read keeps what is below it from being freed, but does not keep cleaning from
         // making space.
-        if self.freeing_due() && self.free_some().is_ok() {
-            return Ok(Progress::Worked);
+        if self.freeing_is_due() && self.free_step().is_ok() {
+            return Ok(StepProgress::Worked);
         }
-        if !attempt.is_stored {
-            if self.pay_with_cleaning() {
-                return Ok(Progress::Worked);
+        if !attempt.is_written_back {
+            if self.clean_before_write_back() {
+                return Ok(StepProgress::Worked);
             }
-            match self.write_back.everything(Why::Space, &mut attempt.scan) {
-                Ok(Progress::Worked) => return Ok(Progress::Worked),
+            match self.write_back.drain_step(WriteBackReason::Space, &mut attempt.scan) {
+                Ok(StepProgress::Worked) => return Ok(StepProgress::Worked),
                 // Pages that found no space may find some after cleaning.
-                Ok(Progress::Idle) => attempt.is_stored = true,
-                Err(error) if error.is_full() => attempt.is_stored = true,
+                Ok(StepProgress::Idle) => attempt.is_written_back = true,
+                Err(error) if error.is_full() => attempt.is_written_back = true,
                 Err(error) => return Err(error),
             }
             self.shared.store_io().checkpoint()?;
-            return Ok(Progress::Worked);
+            return Ok(StepProgress::Worked);
         }
-        if !attempt.is_folded {
+        if !attempt.is_merged {
             // Deltas take space that their pages, once merged, do not. If there is no space for merging,
             // cleaning may make some.
-            attempt.is_folded = !self.shared.store_io().fold_step().unwrap_or(false);
-            return Ok(Progress::Worked);
+            attempt.is_merged = !self.shared.store_io().fold_step().unwrap_or(false);
+            return Ok(StepProgress::Worked);
         }
-        if attempt.rounds == ROUNDS_MAX || !self.shared.store().cleaning_may_help() {
+        if attempt.rounds == CLEANING_ROUNDS_MAX || !self.shared.store().cleaning_may_help() {
             self.checkpoint_twice()?;
-            return Ok(Progress::Idle);
+            return Ok(StepProgress::Idle);
         }
         match self.shared.store_io().clean_step()? {
             Cleaning::Working => {}
-            Cleaning::Idle => attempt.rounds = ROUNDS_MAX,
+            Cleaning::Idle => attempt.rounds = CLEANING_ROUNDS_MAX,
             // The first round may have begun before the blocks died that can be gained now.
-            Cleaning::Emptied(0) if attempt.rounds > 0 => attempt.rounds = ROUNDS_MAX,
+            Cleaning::Emptied(0) if attempt.rounds > 0 => attempt.rounds = CLEANING_ROUNDS_MAX,
             Cleaning::Emptied(_) => {
                 attempt.rounds += 1;
-                attempt.asked = None;
-                attempt.is_folded = false;
+                attempt.checkpoint_asked_at = None;
+                attempt.is_merged = false;
                 self.checkpoint_twice()?;
             }
             Cleaning::NeedsCheckpoint => {
                 let moved = self.shared.store().counters().pages_cleaned;
-                if attempt.asked.replace(moved) == Some(moved) {
+                if attempt.checkpoint_asked_at.replace(moved) == Some(moved) {
                     self.shared.store().end_round();
-                    attempt.rounds = ROUNDS_MAX;
+                    attempt.rounds = CLEANING_ROUNDS_MAX;
                 } else {
                     self.checkpoint_twice()?;
                 }
             }
         }
-        Ok(Progress::Worked)
+        Ok(StepProgress::Worked)
     }
 }

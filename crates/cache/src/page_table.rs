@@ -4,12 +4,14 @@
 //! Punched pages leave the table at once. The store hears of the punch later, and their memory is freed in
 //! bounded pieces: a file of a gigabyte has a quarter of a million pages.
 
-use crate::bypass_recovery::Lost;
+use crate::bypass_recovery::LostTail;
 use crate::bypassed_pages::BypassedPages;
-use crate::page::{Body, Dirt, Entry, FetchNo};
-use crate::planted_bug::{PlantedBug, is_planted};
-use crate::range_ops::{Belongs, Kind, Ordered, Pending, Transfers, pages_reserved};
-use crate::reservation_estimate::Reserved;
+use crate::page::{DirtyState, FetchNumber, PageBody, PageEntry};
+use crate::planted_bug::{CacheBug, is_planted};
+use crate::range_ops::{
+    OlderChangePlace, PendingRangeOp, PendingRangeOps, RangeOp, RangeOpKind, reserved_pages,
+};
+use crate::reservation_estimate::ReservedPages;
 use buffer::GroupNo;
 use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, VolumeId};
 use std::collections::btree_map::Entry as Place;
@@ -20,14 +22,14 @@ use store::Known;
 
 /// Pages looked at per eviction: more than an operation usually adds, so that memory shrinks, and few enough
 /// for one hold of the lock.
-const EVICT_LOOKS: usize = 512;
+const EVICTION_LOOKS: usize = 512;
 
 /// Pages about which the store is asked at once: their map nodes are read together.
-pub(crate) const LOOK_PAGES: usize = 4096;
+pub(crate) const STORE_CHECK_PAGES: usize = 4096;
 
 /// Identifies a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Key {
+pub(crate) struct PageKey {
     pub(crate) object: ObjectId,
     pub(crate) page: PageNo,
 }
@@ -35,7 +37,7 @@ pub(crate) struct Key {
 /// Pages of an object that became holes and that the store may still have. A fetched page with a page LSN
 /// below `lsn` is zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PendingCut {
+pub(crate) struct PendingPunch {
     pub(crate) from: PageNo,
     pub(crate) to: PageNo,
     pub(crate) lsn: Lsn,
@@ -46,43 +48,43 @@ pub(crate) struct PendingCut {
     pub(crate) whole_object: bool,
     pub(crate) since: Duration,
     /// Recovery found it relogged: the store may have it, and also what a later clone brought.
-    pub(crate) logged_again: bool,
+    pub(crate) is_relogged: bool,
 }
 
 /// The page table and its indexes. Under the cache's lock; after a crash rebuilt from the buffer's records.
 #[derive(Default)]
-pub(crate) struct Pages {
-    table: Table,
+pub(crate) struct PageTable {
+    table: ObjectTable,
     /// Pages that need the buffer, by the oldest group that they need.
-    by_group: BTreeSet<(GroupNo, Key)>,
+    by_group: BTreeSet<(GroupNo, PageKey)>,
     /// Dirty pages, roughly in the order of their last writes. Entries may be stale.
-    by_write: VecDeque<Key>,
+    write_queue: VecDeque<PageKey>,
     /// Whole pages, in the order of the CLOCK algorithm. Entries may be stale.
-    sweep: VecDeque<Key>,
+    eviction_queue: VecDeque<PageKey>,
     /// Punched pages whose memory is not freed yet. They are neither dirty nor waited for, and no look-up
     /// finds them.
-    discarded: VecDeque<OfObject>,
+    discarded: VecDeque<ObjectPages>,
     /// The oldest first within each object.
-    cuts: BTreeMap<ObjectId, Vec<PendingCut>>,
+    punches: BTreeMap<ObjectId, Vec<PendingPunch>>,
     /// Number of punches of all objects.
-    cuts_pending: usize,
+    punches_pending: usize,
     /// Clones and moves that are not stored.
-    transfers: Transfers,
+    range_ops: PendingRangeOps,
     /// The first recovered page about which the store was not asked whether it has it. `None` once it was
     /// asked about all.
-    recovery_cursor: Option<Key>,
-    memory: Memory,
-    reserved: Reserved,
+    store_check_cursor: Option<PageKey>,
+    memory: PageMemory,
+    reserved_pages: ReservedPages,
     /// Bypassed pages: the buffer lacks their bytes.
     unlogged: BypassedPages,
     /// Objects that a crash made shorter than their sizes say, until the new size is logged.
-    lost: BTreeMap<ObjectId, Lost>,
+    lost_tails: BTreeMap<ObjectId, LostTail>,
     fetches: u64,
 }
 
 /// Memory of pages, in bytes, approximately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub(crate) struct PageMemory {
     /// All pages.
     pub(crate) all: u64,
     /// Dirty pages.
@@ -93,13 +95,13 @@ pub(crate) struct Memory {
     pub(crate) delta_count: u64,
 }
 
-impl Memory {
+impl PageMemory {
     /// The memory of one page.
-    pub(crate) fn of(entry: &Entry) -> Memory {
+    pub(crate) fn of(entry: &PageEntry) -> PageMemory {
         let all = entry.memory_bytes() as u64;
-        let is_dirty = entry.group().is_some();
+        let is_dirty = entry.oldest_group().is_some();
         let is_delta = is_dirty && !entry.is_whole();
-        Memory {
+        PageMemory {
             all,
             dirty: if is_dirty { all } else { 0 },
             deltas: if is_delta { all } else { 0 },
@@ -108,7 +110,7 @@ impl Memory {
     }
 
     /// Replaces the share of one page.
-    pub(crate) fn replace(&mut self, before: &Memory, after: &Memory) {
+    pub(crate) fn replace(&mut self, before: &PageMemory, after: &PageMemory) {
         self.all = self.all + after.all - before.all;
         self.dirty = self.dirty + after.dirty - before.dirty;
         self.deltas = self.deltas + after.deltas - before.deltas;
@@ -118,18 +120,18 @@ impl Memory {
 
 /// The table's index entries for many pages at once.
 #[derive(Default)]
-pub(crate) struct Index {
+pub(crate) struct TableIndex {
     /// All pages in the order in which the log first names them, with the group of that record.
-    pub(crate) named: Vec<(GroupNo, Key)>,
+    pub(crate) named: Vec<(GroupNo, PageKey)>,
     /// Pages of which all bytes are in memory.
-    pub(crate) whole: Vec<Key>,
+    pub(crate) whole: Vec<PageKey>,
     /// Their memory.
-    pub(crate) memory: Memory,
+    pub(crate) memory: PageMemory,
 }
 
 /// A change of one page's bytes, as the log has it.
 pub(crate) struct PageChange<'a> {
-    pub(crate) key: Key,
+    pub(crate) key: PageKey,
     pub(crate) range: Range<usize>,
     /// `None`: zeros.
     pub(crate) bytes: Option<&'a [u8]>,
@@ -141,19 +143,19 @@ pub(crate) struct PageChange<'a> {
 
 impl PageChange<'_> {
     /// Makes the change. `first` makes the dirty state of a clean page.
-    pub(crate) fn make(self, entry: &mut Entry, first: impl FnOnce() -> Dirt) {
+    pub(crate) fn make(self, entry: &mut PageEntry, first: impl FnOnce() -> DirtyState) {
         match self.bytes {
             Some(bytes) => entry.write(self.range.start, bytes),
             None => entry.zero(self.range.start, self.range.len()),
         }
-        entry.note(self.range, self.newest, self.group, first);
-        if self.is_bypassing { entry.was_bypassed() } else { entry.was_logged() }
+        entry.mark_dirty(self.range, self.newest, self.group, first);
+        if self.is_bypassing { entry.mark_bypassed() } else { entry.mark_logged() }
     }
 }
 
 /// What pages had that were removed from the table.
 #[derive(Debug, Default)]
-struct Taken {
+struct TakenPages {
     /// The oldest group that they needed.
     oldest: Option<GroupNo>,
     /// Their reservations in the store, in pages.
@@ -163,20 +165,20 @@ struct Taken {
 }
 
 /// What a change of a page found.
-pub(crate) struct Changed {
+pub(crate) struct PageChangeOutcome {
     /// Not all bytes of the page were in memory.
     pub(crate) was_absent: bool,
     /// Reads that waited for a fetch which is not needed any more. The caller tells them; nothing else would.
     pub(crate) waiters: Vec<u64>,
 }
 
-impl Pages {
-    pub(crate) fn get(&self, key: &Key) -> Option<&Entry> {
+impl PageTable {
+    pub(crate) fn get(&self, key: &PageKey) -> Option<&PageEntry> {
         self.table.get(key)
     }
 
     /// A page for a read of `range`, if those bytes are in memory.
-    pub(crate) fn read(&mut self, key: &Key, range: Range<usize>) -> Option<&Entry> {
+    pub(crate) fn read(&mut self, key: &PageKey, range: Range<usize>) -> Option<&PageEntry> {
         let entry = self.table.get_mut(key).filter(|entry| entry.covers(range))?;
         entry.mark_used();
         Some(entry)
@@ -188,12 +190,12 @@ impl Pages {
     }
 
     /// The estimate for the pages for which the store counts space.
-    pub(crate) fn known_to_store(&self) -> Known {
-        self.reserved.known()
+    pub(crate) fn reservation_estimate(&self) -> Known {
+        self.reserved_pages.estimate()
     }
 
     /// The memory of all pages.
-    pub(crate) fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &PageMemory {
         &self.memory
     }
 
@@ -202,17 +204,21 @@ impl Pages {
         &self,
         object: ObjectId,
         pages: impl RangeBounds<PageNo>,
-    ) -> impl Iterator<Item = (Key, &Entry)> {
+    ) -> impl Iterator<Item = (PageKey, &PageEntry)> {
         self.table.range(object, pages)
     }
 
     #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &Entry)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PageKey, &PageEntry)> {
         self.table.iter()
     }
 
     /// Changes one page. `first` makes its dirty state if it is clean.
-    pub(crate) fn write(&mut self, change: PageChange<'_>, first: impl FnOnce() -> Dirt) -> Changed {
+    pub(crate) fn write(
+        &mut self,
+        change: PageChange<'_>,
+        first: impl FnOnce() -> DirtyState,
+    ) -> PageChangeOutcome {
         let key = change.key;
         if let Some(entry) = self.table.get_mut(&key)
             && entry.is_whole_and_dirty()
@@ -221,27 +227,27 @@ impl Pages {
             // Neither its memory, nor its oldest group, nor whether the buffer has its bytes changes.
             change.make(entry, first);
             entry.mark_used();
-            return Changed { was_absent: false, waiters: Vec::new() };
+            return PageChangeOutcome { was_absent: false, waiters: Vec::new() };
         }
         self.change(key, |entry| {
             let was_absent = !entry.covers(0..BLOCK_BYTES);
             change.make(entry, first);
             entry.mark_used();
             let waiters = if entry.fetch().is_none() { entry.take_waiters() } else { Vec::new() };
-            Changed { was_absent, waiters }
+            PageChangeOutcome { was_absent, waiters }
         })
     }
 
     /// Changes an entry, made if it is absent, and keeps indexes and sums right.
-    pub(crate) fn change<T>(&mut self, key: Key, with: impl FnOnce(&mut Entry) -> T) -> T {
-        let new = || Entry::new(Body::Patch(Default::default()));
+    pub(crate) fn change<T>(&mut self, key: PageKey, with: impl FnOnce(&mut PageEntry) -> T) -> T {
+        let new = || PageEntry::new(PageBody::Patch(Default::default()));
         let (entry, was_there) = self.table.get_or_insert_with(key, new);
-        let before = if was_there { Account::of(entry) } else { Account::default() };
+        let before = if was_there { PageAccount::of(entry) } else { PageAccount::default() };
         let result = with(entry);
-        let after = Account::of(entry);
+        let after = PageAccount::of(entry);
         if entry.is_dirty() && !entry.is_queued() {
             entry.queue();
-            self.by_write.push_back(key);
+            self.write_queue.push_back(key);
         }
         self.account(key, before, after);
         result
@@ -249,39 +255,43 @@ impl Pages {
 
     /// Inserts dirty pages that the table lacks, sorted by key. They are queued in the order of their first
     /// changes.
-    pub(crate) fn adopt(&mut self, pages: impl Iterator<Item = (Key, Box<Entry>)>, index: Index) {
-        let Index { mut named, whole, memory } = index;
+    pub(crate) fn insert_replayed(
+        &mut self,
+        pages: impl Iterator<Item = (PageKey, Box<PageEntry>)>,
+        index: TableIndex,
+    ) {
+        let TableIndex { mut named, whole, memory } = index;
         if self.table.is_empty() {
             // An empty table and its indexes are built at once. `named` is sorted by group, and a group has
             // few pages: sorting within groups is faster than sorting all.
-            self.by_write.extend(named.iter().map(|&(_, key)| key));
+            self.write_queue.extend(named.iter().map(|&(_, key)| key));
             named.chunk_by_mut(|one, next| one.0 == next.0).for_each(|group| group.sort_unstable());
             self.by_group = named.into_iter().collect();
-            let reserved = &mut self.reserved;
+            let reserved = &mut self.reserved_pages;
             self.table =
-                Table::of(pages.inspect(|(key, entry)| reserved.replace(key, 0, entry.reservations())));
-            self.sweep.extend(whole);
-            self.memory.replace(&Memory::default(), &memory);
+                ObjectTable::of(pages.inspect(|(key, entry)| reserved.replace(key, 0, entry.reservations())));
+            self.eviction_queue.extend(whole);
+            self.memory.replace(&PageMemory::default(), &memory);
         } else {
             for (key, entry) in pages {
-                let account = Account::of(&entry);
+                let account = PageAccount::of(&entry);
                 self.table.insert(key, entry);
-                self.account(key, Account::default(), account);
+                self.account(key, PageAccount::default(), account);
             }
-            self.by_write.extend(named.into_iter().map(|(_, key)| key));
+            self.write_queue.extend(named.into_iter().map(|(_, key)| key));
         }
     }
 
     /// Removes an entry. The caller tells its waiters.
-    pub(crate) fn remove(&mut self, key: Key) -> Option<Entry> {
+    pub(crate) fn remove(&mut self, key: PageKey) -> Option<PageEntry> {
         let entry = *self.table.remove(&key)?;
-        self.account(key, Account::of(&entry), Account::default());
+        self.account(key, PageAccount::of(&entry), PageAccount::default());
         Some(entry)
     }
 
-    fn account(&mut self, key: Key, before: Account, after: Account) {
+    fn account(&mut self, key: PageKey, before: PageAccount, after: PageAccount) {
         self.memory.replace(&before.memory, &after.memory);
-        self.reserved.replace(&key, before.reservations, after.reservations);
+        self.reserved_pages.replace(&key, before.reservations, after.reservations);
         if before.group != after.group {
             before.group.map(|group| self.by_group.remove(&(group, key)));
             after.group.map(|group| self.by_group.insert((group, key)));
@@ -290,44 +300,44 @@ impl Pages {
             if after.unlogged { self.unlogged.insert(key) } else { self.unlogged.remove(&key) }
         }
         if after.whole && !before.whole {
-            self.sweep.push_back(key);
-            self.trim_sweep();
+            self.eviction_queue.push_back(key);
+            self.rebuild_eviction_queue();
         }
-        if self.by_write.len() > 2 * self.table.len() + 64 {
-            self.requeue();
+        if self.write_queue.len() > 2 * self.table.len() + 64 {
+            self.rebuild_write_queue();
         }
     }
 
     /// Pages that were punched and came back are in the queue twice. Rebuilds it before that adds up.
-    fn trim_sweep(&mut self) {
-        if self.sweep.len() > 2 * self.table.len() + 64 {
+    fn rebuild_eviction_queue(&mut self) {
+        if self.eviction_queue.len() > 2 * self.table.len() + 64 {
             let whole = self.table.iter().filter(|(_, entry)| entry.is_whole());
-            self.sweep = whole.map(|(key, _)| key).collect();
+            self.eviction_queue = whole.map(|(key, _)| key).collect();
         }
     }
 
     /// Rebuilds the queue: pages that were removed and came back are in it twice.
-    fn requeue(&mut self) {
+    fn rebuild_write_queue(&mut self) {
         let dirty = self.table.iter_mut().filter_map(|(key, entry)| Some((entry.queue()?, key)));
-        let mut dirty: Vec<(Lsn, Key)> = dirty.collect();
+        let mut dirty: Vec<(Lsn, PageKey)> = dirty.collect();
         dirty.sort_unstable();
-        self.by_write = dirty.into_iter().map(|(_, key)| key).collect();
+        self.write_queue = dirty.into_iter().map(|(_, key)| key).collect();
     }
 
     /// The dirty page that was written least recently (*DF-LRW*, section 3.3), roughly. A page that was
     /// written again moves to the end only when it reaches the front, so that a write to a dirty page costs
     /// nothing here. The returned page moves to the end, too. `looks` is counted down to 0 and bounds the
     /// search over several calls.
-    pub(crate) fn least_recently_written(&mut self, looks: &mut usize) -> Option<Key> {
+    pub(crate) fn least_recently_written(&mut self, looks: &mut usize) -> Option<PageKey> {
         while *looks > 0 {
             *looks -= 1;
-            let key = self.by_write.pop_front()?;
+            let key = self.write_queue.pop_front()?;
             let Some(entry) = self.table.get_mut(&key) else { continue };
             let was_written_again = entry.was_written_since_queued();
             if entry.queue().is_none() {
                 continue;
             }
-            self.by_write.push_back(key);
+            self.write_queue.push_back(key);
             if !was_written_again {
                 return Some(key);
             }
@@ -337,64 +347,70 @@ impl Pages {
 
     /// Length of the queue of [`least_recently_written`](PageTable::least_recently_written).
     pub(crate) fn queued(&self) -> usize {
-        self.by_write.len()
+        self.write_queue.len()
     }
 
     /// The oldest group that anything needs.
     pub(crate) fn oldest_group(&self) -> Option<GroupNo> {
         let pages = self.by_group.first().map(|&(group, _)| group);
-        let cuts = self.cuts.values().flatten().map(|cut| cut.group).min();
-        let transfers = self.transfers.iter().map(|one| one.group).min();
-        let lost = self.lost.values().map(|lost| lost.group).min();
+        let cuts = self.punches.values().flatten().map(|cut| cut.group).min();
+        let transfers = self.range_ops.iter().map(|one| one.oldest_group).min();
+        let lost = self.lost_tails.values().map(|lost| lost.group).min();
         pages.into_iter().chain(cuts).chain(transfers).chain(lost).min()
     }
 
     /// Pages that need the buffer, by their oldest groups.
-    pub(crate) fn by_group(&self) -> impl Iterator<Item = (GroupNo, Key)> + '_ {
+    pub(crate) fn by_group(&self) -> impl Iterator<Item = (GroupNo, PageKey)> + '_ {
         self.by_group.iter().copied()
     }
 
     /// [`by_group`](PageTable::by_group) from one of them on.
-    pub(crate) fn by_group_from(&self, from: (GroupNo, Key)) -> impl Iterator<Item = (GroupNo, Key)> + '_ {
+    pub(crate) fn by_group_from(
+        &self,
+        from: (GroupNo, PageKey),
+    ) -> impl Iterator<Item = (GroupNo, PageKey)> + '_ {
         self.by_group.range(from..).copied()
     }
 
     /// Sets what recovery found lost.
-    pub(crate) fn set_lost(&mut self, lost: BTreeMap<ObjectId, Lost>) {
-        self.lost = lost;
+    pub(crate) fn set_lost_tails(&mut self, lost: BTreeMap<ObjectId, LostTail>) {
+        self.lost_tails = lost;
     }
 
     /// Objects that a crash made shorter than their sizes say, and their first lost pages.
-    pub(crate) fn lost(&self) -> impl Iterator<Item = (ObjectId, PageNo)> + '_ {
-        self.lost.iter().map(|(&object, lost)| (object, lost.from))
+    pub(crate) fn lost_tails(&self) -> impl Iterator<Item = (ObjectId, PageNo)> + '_ {
+        self.lost_tails.iter().map(|(&object, lost)| (object, lost.from))
     }
 
     /// Whether lost tails need the log.
-    pub(crate) fn has_lost(&self) -> bool {
-        !self.lost.is_empty()
+    pub(crate) fn has_lost_tails(&self) -> bool {
+        !self.lost_tails.is_empty()
     }
 
     /// Lost tails that the log names in a group before `limit`, and that no newer punch resolves.
-    pub(crate) fn lost_before(&self, limit: GroupNo) -> impl Iterator<Item = (ObjectId, Lost)> + '_ {
-        let stays = move |lost: &Lost| !lost.is_cut && lost.group < limit;
-        self.lost.iter().map(|(&object, &lost)| (object, lost)).filter(move |(_, lost)| stays(lost))
+    pub(crate) fn lost_tails_before(
+        &self,
+        limit: GroupNo,
+    ) -> impl Iterator<Item = (ObjectId, LostTail)> + '_ {
+        let stays = move |lost: &LostTail| !lost.is_punched && lost.group < limit;
+        self.lost_tails.iter().map(|(&object, &lost)| (object, lost)).filter(move |(_, lost)| stays(lost))
     }
 
     /// Notes that a lost tail is durable in a newer group.
-    pub(crate) fn lost_was_relogged(&mut self, object: ObjectId, group: GroupNo) {
-        if let Some(lost) = self.lost.get_mut(&object) {
+    pub(crate) fn mark_lost_tail_relogged(&mut self, object: ObjectId, group: GroupNo) {
+        if let Some(lost) = self.lost_tails.get_mut(&object) {
             lost.group = group;
         }
     }
 
     /// Adds a lost tail that another buffer recorded.
-    pub(crate) fn take_over_lost(&mut self, object: ObjectId, lost: Lost) {
-        self.lost.insert(object, lost);
+    pub(crate) fn take_over_lost_tail(&mut self, object: ObjectId, lost: LostTail) {
+        self.lost_tails.insert(object, lost);
     }
 
     /// Drops a lost tail: it is durable that the object is shorter, or gone.
-    pub(crate) fn forget_lost(&mut self, object: ObjectId) {
-        self.lost.remove(&object);
+    pub(crate) fn forget_lost_tail(&mut self, object: ObjectId) {
+        self.lost_tails.remove(&object);
     }
 
     /// Number of bypassed pages: the buffer lacks their bytes.
@@ -403,12 +419,12 @@ impl Pages {
     }
 
     /// Whether a page is bypassed.
-    pub(crate) fn is_unlogged(&self, key: &Key) -> bool {
+    pub(crate) fn is_unlogged(&self, key: &PageKey) -> bool {
         self.unlogged.contains(key)
     }
 
     /// Bypassed pages in a range of keys.
-    pub(crate) fn unlogged_in(&self, keys: impl RangeBounds<Key>) -> impl Iterator<Item = Key> + '_ {
+    pub(crate) fn unlogged_in(&self, keys: impl RangeBounds<PageKey>) -> impl Iterator<Item = PageKey> + '_ {
         self.unlogged.range(keys)
     }
 
@@ -418,8 +434,8 @@ impl Pages {
     }
 
     /// Notes that a commit begins: it makes durable what replaced bypassed pages until now.
-    pub(crate) fn settled_bypassed_are_committed(&mut self) {
-        self.unlogged.settled_are_committed();
+    pub(crate) fn note_commit_begun(&mut self) {
+        self.unlogged.note_commit_begun();
     }
 
     /// Notes that one write has just bypassed these pages.
@@ -428,16 +444,16 @@ impl Pages {
     }
 
     /// Notes that the buffer has the bytes of a page. Returns whether it lacked them.
-    pub(crate) fn page_was_logged(&mut self, key: Key) -> bool {
+    pub(crate) fn mark_page_logged(&mut self, key: PageKey) -> bool {
         let is_new = self.is_unlogged(&key);
         if is_new {
-            self.change(key, Entry::was_logged);
+            self.change(key, PageEntry::mark_logged);
         }
         is_new
     }
 
     /// Dirty pages of an object at most `distance` pages from `key`, with `key` itself.
-    pub(crate) fn dirty_around(&self, key: Key, distance: u64) -> impl Iterator<Item = Key> + '_ {
+    pub(crate) fn dirty_around(&self, key: PageKey, distance: u64) -> impl Iterator<Item = PageKey> + '_ {
         let first = key.page.0.saturating_sub(distance);
         let last = key.page.0.saturating_add(distance);
         let near = self.table.range(key.object, PageNo(first)..=PageNo(last));
@@ -445,8 +461,8 @@ impl Pages {
     }
 
     /// Dirty deltas among the `looks` pages of the object from `key` on. None if `key` itself is whole.
-    pub(crate) fn deltas_behind(&self, key: Key, looks: usize) -> impl Iterator<Item = Key> + '_ {
-        let is_dirty_delta = |entry: &Entry| entry.is_dirty() && !entry.is_whole();
+    pub(crate) fn deltas_after(&self, key: PageKey, looks: usize) -> impl Iterator<Item = PageKey> + '_ {
+        let is_dirty_delta = |entry: &PageEntry| entry.is_dirty() && !entry.is_whole();
         let looks = if self.get(&key).is_some_and(is_dirty_delta) { looks } else { 0 };
         let behind = self.table.range(key.object, key.page..).take(looks);
         behind.filter(move |(_, entry)| is_dirty_delta(entry)).map(|(key, _)| key)
@@ -454,41 +470,41 @@ impl Pages {
 
     /// Whether anything is not stored.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty_pages() > 0 || !self.cuts.is_empty() || !self.transfers.is_empty()
+        self.dirty_pages() > 0 || !self.punches.is_empty() || !self.range_ops.is_empty()
     }
 
     /// Number of pages with changes that are not stored, with the dependencies of range operations.
     pub(crate) fn dirty_pages(&self) -> usize {
-        self.by_group.len() + self.transfers.iter().map(|one| one.before().count()).sum::<usize>()
+        self.by_group.len() + self.range_ops.iter().map(|one| one.dependencies().count()).sum::<usize>()
     }
 
     /// When the oldest change that is not stored was made, roughly: of all pages, that which needs the oldest
     /// group counts.
     pub(crate) fn oldest_since(&self) -> Option<Duration> {
         let page = self.by_group.first().and_then(|(_, key)| self.table.get(key));
-        let page = page.and_then(Entry::since);
-        let cut = self.cuts.values().flatten().map(|cut| cut.since).min();
-        let transfer = self.transfers.iter().map(|one| one.since).min();
+        let page = page.and_then(PageEntry::since);
+        let cut = self.punches.values().flatten().map(|cut| cut.since).min();
+        let transfer = self.range_ops.iter().map(|one| one.since).min();
         page.into_iter().chain(cut).chain(transfer).min()
     }
 
     /// Drops clean pages that were not used lately while memory is over `bytes_max`: a bounded piece of work.
     /// Returns how many.
     pub(crate) fn evict(&mut self, bytes_max: u64) -> u64 {
-        let mut looks = EVICT_LOOKS;
+        let mut looks = EVICTION_LOOKS;
         let mut evicted = 0;
         if self.memory.all > bytes_max {
-            looks -= self.clear_discarded(looks).len();
+            looks -= self.take_discarded(looks).len();
         }
         while self.memory.all > bytes_max && looks > 0 {
             looks -= 1;
-            let Some(key) = self.sweep.pop_front() else { break };
+            let Some(key) = self.eviction_queue.pop_front() else { break };
             let Some(entry) = self.table.get_mut(&key) else { continue };
             if !entry.is_whole() {
                 continue;
             }
             if entry.is_busy() || entry.take_used() {
-                self.sweep.push_back(key);
+                self.eviction_queue.push_back(key);
             } else {
                 self.remove(key);
                 evicted += 1;
@@ -499,59 +515,59 @@ impl Pages {
 
     /// Whole pages that may be evicted once they are clean, sorted.
     #[cfg(test)]
-    pub(crate) fn swept(&self) -> Vec<Key> {
-        let mut keys: Vec<Key> = self.sweep.iter().copied().collect();
+    pub(crate) fn evictable(&self) -> Vec<PageKey> {
+        let mut keys: Vec<PageKey> = self.eviction_queue.iter().copied().collect();
         keys.sort();
         keys
     }
 
     /// A number for a new fetch.
-    pub(crate) fn next_fetch(&mut self) -> FetchNo {
+    pub(crate) fn next_fetch(&mut self) -> FetchNumber {
         self.fetches += 1;
-        FetchNo(self.fetches)
+        FetchNumber(self.fetches)
     }
 
     /// Pending punches of an object, the oldest first.
-    pub(crate) fn cuts_of(&self, object: ObjectId) -> &[PendingCut] {
-        self.cuts.get(&object).map_or(&[], Vec::as_slice)
+    pub(crate) fn punches_of(&self, object: ObjectId) -> &[PendingPunch] {
+        self.punches.get(&object).map_or(&[], Vec::as_slice)
     }
 
     /// All pending punches.
-    pub(crate) fn cuts(&self) -> impl Iterator<Item = (ObjectId, PendingCut)> + '_ {
-        self.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)))
+    pub(crate) fn punches(&self) -> impl Iterator<Item = (ObjectId, PendingPunch)> + '_ {
+        self.punches.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)))
     }
 
     /// Number of pending punches.
-    pub(crate) fn cuts_pending(&self) -> usize {
-        self.cuts_pending
+    pub(crate) fn punches_pending(&self) -> usize {
+        self.punches_pending
     }
 
     /// Whether a punch is not stored.
-    pub(crate) fn is_pending(&self, object: ObjectId, cut: Lsn) -> bool {
-        self.cuts_of(object).iter().any(|one| one.lsn == cut)
+    pub(crate) fn is_punch_pending(&self, object: ObjectId, cut: Lsn) -> bool {
+        self.punches_of(object).iter().any(|one| one.lsn == cut)
     }
 
     /// Drops a punch that the store has.
-    pub(crate) fn cut_is_stored(&mut self, object: ObjectId, cut: Lsn) {
-        let Some(pending) = self.cuts.get_mut(&object) else { return };
+    pub(crate) fn forget_punch(&mut self, object: ObjectId, cut: Lsn) {
+        let Some(pending) = self.punches.get_mut(&object) else { return };
         let before = pending.len();
         pending.retain(|one| one.lsn != cut);
-        self.cuts_pending -= before - pending.len();
+        self.punches_pending -= before - pending.len();
         if pending.is_empty() {
-            self.cuts.remove(&object);
+            self.punches.remove(&object);
         }
     }
 
     /// Notes that a page's changes are durable in a newer group, too.
-    pub(crate) fn page_was_relogged(&mut self, key: Key, group: GroupNo) {
+    pub(crate) fn mark_page_relogged(&mut self, key: PageKey, group: GroupNo) {
         if self.table.contains_key(&key) {
-            self.change(key, |entry| entry.was_relogged(group));
+            self.change(key, |entry| entry.mark_relogged(group));
         }
     }
 
     /// Notes that a punch is durable in a newer group, too.
-    pub(crate) fn cut_was_relogged(&mut self, object: ObjectId, cut: Lsn, group: GroupNo) {
-        let pending = self.cuts.get_mut(&object).into_iter().flatten();
+    pub(crate) fn mark_punch_relogged(&mut self, object: ObjectId, cut: Lsn, group: GroupNo) {
+        let pending = self.punches.get_mut(&object).into_iter().flatten();
         pending.filter(|one| one.lsn == cut).for_each(|one| one.group = group);
     }
 
@@ -562,13 +578,13 @@ impl Pages {
 
     /// Removes a range of pages and keeps the punch until the store has it. Returns how many of the store's
     /// reservations the pages had, and the reads that waited for them, which must be retried.
-    pub(crate) fn cut(&mut self, object: ObjectId, mut cut: PendingCut) -> (u64, Vec<u64>) {
-        let Taken { oldest, reservations, waiters } = self.take_out(object, cut.from, cut.to);
-        let taken = oldest.filter(|_| !is_planted(PlantedBug::CutWithoutGroups));
+    pub(crate) fn punch(&mut self, object: ObjectId, mut cut: PendingPunch) -> (u64, Vec<u64>) {
+        let TakenPages { oldest, reservations, waiters } = self.take_range(object, cut.from, cut.to);
+        let taken = oldest.filter(|_| !is_planted(CacheBug::CutWithoutGroups));
         cut.group = taken.map_or(cut.group, |group| group.min(cut.group));
-        let pending = self.cuts.entry(object).or_default();
+        let pending = self.punches.entry(object).or_default();
         let before = pending.len();
-        let transfers = &self.transfers;
+        let transfers = &self.range_ops;
         pending.retain(|old| {
             // A range operation between the two needs the older punch.
             let parted = transfers.any_between(object, old.lsn..cut.lsn);
@@ -577,27 +593,27 @@ impl Pages {
             stays
         });
         pending.push(cut);
-        self.cuts_pending = self.cuts_pending + pending.len() - before;
+        self.punches_pending = self.punches_pending + pending.len() - before;
         // Relogged behind this punch, the loss would come back with it.
-        let lost = self.lost.get_mut(&object).filter(|lost| (cut.from..cut.to).contains(&lost.from));
+        let lost = self.lost_tails.get_mut(&object).filter(|lost| (cut.from..cut.to).contains(&lost.from));
         if let Some(lost) = lost {
-            lost.is_cut = true;
+            lost.is_punched = true;
         }
         (reservations, waiters)
     }
 
     /// Removes a range of pages.
-    fn take_out(&mut self, object: ObjectId, from: PageNo, to: PageNo) -> Taken {
-        let mut taken = Taken::default();
+    fn take_range(&mut self, object: ObjectId, from: PageNo, to: PageNo) -> TakenPages {
+        let mut taken = TakenPages::default();
         let mut pages = self.table.take(object, from, to);
         for (&page, entry) in pages.iter_mut().filter(|(_, entry)| entry.is_busy()) {
-            let before = Account::of(entry);
+            let before = PageAccount::of(entry);
             taken.oldest = taken.oldest.into_iter().chain(before.group).min();
             // A write-back in progress keeps its own reservation until it ends.
             let discarded = entry.discard();
             taken.reservations += u64::from(discarded.was_reserved);
             taken.waiters.extend(discarded.waiters);
-            self.account(Key { object, page }, before, Account::of(entry));
+            self.account(PageKey { object, page }, before, PageAccount::of(entry));
         }
         if !pages.is_empty() {
             self.discarded.push_back(pages);
@@ -607,15 +623,15 @@ impl Pages {
 
     /// Volumes with pages, punches or range operations.
     pub(crate) fn volumes(&self) -> BTreeSet<VolumeId> {
-        let objects = self.table.objects.keys().chain(self.cuts.keys()).map(|object| object.volume);
-        objects.chain(self.transfers.iter().flat_map(|one| one.what.volumes())).collect()
+        let objects = self.table.objects.keys().chain(self.punches.keys()).map(|object| object.volume);
+        objects.chain(self.range_ops.iter().flat_map(|one| one.op.volumes())).collect()
     }
 
     /// Volumes with changes that are not stored.
     pub(crate) fn dirty_volumes(&self) -> BTreeSet<VolumeId> {
         let pages = self.by_group.iter().map(|(_, key)| key.object.volume);
-        let cuts = self.cuts.keys().map(|object| object.volume);
-        pages.chain(cuts).chain(self.transfers.iter().flat_map(|one| one.what.volumes())).collect()
+        let cuts = self.punches.keys().map(|object| object.volume);
+        pages.chain(cuts).chain(self.range_ops.iter().flat_map(|one| one.op.volumes())).collect()
     }
 
     /// Removes everything of a volume that the store has deleted. Returns what [`punch`](PageTable::punch)
@@ -627,200 +643,202 @@ impl Pages {
         let objects: Vec<ObjectId> =
             self.table.objects.range(all.clone()).map(|(&object, _)| object).collect();
         for object in objects {
-            let taken = self.take_out(object, PageNo(0), PageNo(u64::MAX));
+            let taken = self.take_range(object, PageNo(0), PageNo(u64::MAX));
             reservations += taken.reservations;
             waiters.extend(taken.waiters);
         }
-        let cut: Vec<ObjectId> = self.cuts.range(all).map(|(&object, _)| object).collect();
+        let cut: Vec<ObjectId> = self.punches.range(all).map(|(&object, _)| object).collect();
         for object in cut {
-            self.cuts_pending -= self.cuts.remove(&object).map_or(0, |cuts| cuts.len());
+            self.punches_pending -= self.punches.remove(&object).map_or(0, |cuts| cuts.len());
         }
-        self.lost.retain(|object, _| object.volume != volume);
-        let about = self.transfers.iter().filter(|one| one.what.volumes().contains(&volume));
-        let about: Vec<Lsn> = about.map(|one| one.what.lsn).collect();
-        reservations += about.into_iter().map(|lsn| self.drop_transfer(lsn)).sum::<u64>();
+        self.lost_tails.retain(|object, _| object.volume != volume);
+        let about = self.range_ops.iter().filter(|one| one.op.volumes().contains(&volume));
+        let about: Vec<Lsn> = about.map(|one| one.op.lsn).collect();
+        reservations += about.into_iter().map(|lsn| self.drop_range_op(lsn)).sum::<u64>();
         (reservations, waiters)
     }
 
     /// Whether a pending range operation must be stored before this page.
-    pub(crate) fn holds_back(&self, key: &Key) -> bool {
-        self.transfers.hold_back(key.object, key.page) && !is_planted(PlantedBug::TransferOvertaken)
+    pub(crate) fn is_blocked(&self, key: &PageKey) -> bool {
+        self.range_ops.blocks_page(key.object, key.page) && !is_planted(CacheBug::TransferOvertaken)
     }
 
     /// Clones and moves that are not stored.
-    pub(crate) fn transfers(&self) -> &Transfers {
-        &self.transfers
+    pub(crate) fn range_ops(&self) -> &PendingRangeOps {
+        &self.range_ops
     }
 
     /// Begins a clone or a move: removes its target's pages, and makes its dirty source pages dependencies.
     /// Returns what [`punch`](PageTable::punch) does. The operation has reservations of its own.
-    pub(crate) fn transfer(&mut self, mut pending: Pending) -> (u64, Vec<u64>) {
-        let Ordered { kind, transfer, .. } = pending.what;
+    pub(crate) fn begin_range_op(&mut self, mut pending: PendingRangeOp) -> (u64, Vec<u64>) {
+        let RangeOp { kind, transfer, .. } = pending.op;
         let source = transfer.source();
         let target = transfer.target();
-        let mut taken = self.take_out(transfer.to, target.start, target.end);
-        let is_newer = |entry: &Entry| entry.group().is_some();
+        let mut taken = self.take_range(transfer.to, target.start, target.end);
+        let is_newer = |entry: &PageEntry| entry.oldest_group().is_some();
         let newer = self.table.range(transfer.from, source.clone()).filter(|(_, entry)| is_newer(entry));
         for key in newer.map(|(key, _)| key).collect::<Vec<_>>() {
             let Some(mut entry) = self.table.remove(&key) else { continue };
-            let before = Account::of(&entry);
-            self.account(key, before, Account::default());
+            let before = PageAccount::of(&entry);
+            self.account(key, before, PageAccount::default());
             taken.waiters.extend(entry.take_waiters());
             entry.end_fetch();
-            if kind == Kind::Clone {
-                self.keep_bytes(key, &entry);
+            if kind == RangeOpKind::Clone {
+                self.keep_clean_copy(key, &entry);
             }
-            self.account_beside(&Account::default(), &Account::of(&entry));
-            pending.keep(key.page, entry);
+            self.account_dependency(&PageAccount::default(), &PageAccount::of(&entry));
+            pending.add_dependency(key.page, entry);
         }
-        if kind == Kind::Move {
-            let gone = self.take_out(transfer.from, source.start, source.end);
+        if kind == RangeOpKind::Move {
+            let gone = self.take_range(transfer.from, source.start, source.end);
             taken.waiters.extend(gone.waiters);
         }
-        pending.group = taken.oldest.into_iter().fold(pending.group, GroupNo::min);
-        self.transfers.insert(pending);
+        pending.oldest_group = taken.oldest.into_iter().fold(pending.oldest_group, GroupNo::min);
+        self.range_ops.insert(pending);
         (taken.reservations, taken.waiters)
     }
 
     /// Adds a relogged range operation. What the table has is newer than the operation, and stays.
-    pub(crate) fn transfer_again(&mut self, pending: Pending) {
-        self.transfers.insert(pending);
+    pub(crate) fn insert_relogged_range_op(&mut self, pending: PendingRangeOp) {
+        self.range_ops.insert(pending);
     }
 
     /// Keeps a clean copy of a page whose changes became a dependency, if all its bytes are in memory.
-    fn keep_bytes(&mut self, key: Key, entry: &Entry) {
-        if let Body::Whole(page) = entry.body() {
-            let copy = Entry::new(Body::Whole(page.clone()));
-            let account = Account::of(&copy);
+    fn keep_clean_copy(&mut self, key: PageKey, entry: &PageEntry) {
+        if let PageBody::Whole(page) = entry.body() {
+            let copy = PageEntry::new(PageBody::Whole(page.clone()));
+            let account = PageAccount::of(&copy);
             self.table.insert(key, Box::new(copy));
-            self.account(key, Account::default(), account);
+            self.account(key, PageAccount::default(), account);
         }
     }
 
     /// Accounts for a dependency, which is in no index.
-    fn account_beside(&mut self, before: &Account, after: &Account) {
+    fn account_dependency(&mut self, before: &PageAccount, after: &PageAccount) {
         self.memory.replace(&before.memory, &after.memory);
     }
 
     /// Where a recovered change belongs if a later range operation covers its page. `None`: into the table.
-    pub(crate) fn place_of(&self, key: Key, lsn: Lsn) -> Option<Belongs> {
-        self.transfers.place_of(key.object, key.page, lsn)
+    pub(crate) fn older_change_place(&self, key: PageKey, lsn: Lsn) -> Option<OlderChangePlace> {
+        self.range_ops.older_change_place(key.object, key.page, lsn)
     }
 
     /// Changes a dependency of a range operation.
-    pub(crate) fn change_beside<T>(
+    pub(crate) fn change_dependency<T>(
         &mut self,
         lsn: Lsn,
         page: PageNo,
-        with: impl FnOnce(&mut Entry) -> T,
+        with: impl FnOnce(&mut PageEntry) -> T,
     ) -> Option<T> {
-        let pending = self.transfers.get_mut(lsn)?;
-        let is_there = pending.has(page);
-        let entry = pending.page_mut(page, || Entry::new(Body::Patch(Default::default())));
-        let before = if is_there { Account::of(entry) } else { Account::default() };
+        let pending = self.range_ops.get_mut(lsn)?;
+        let is_there = pending.has_dependency(page);
+        let entry = pending.dependency_mut(page, || PageEntry::new(PageBody::Patch(Default::default())));
+        let before = if is_there { PageAccount::of(entry) } else { PageAccount::default() };
         let result = with(entry);
-        let after = Account::of(entry);
-        pending.group = after.group.into_iter().fold(pending.group, GroupNo::min);
-        self.account_beside(&before, &after);
+        let after = PageAccount::of(entry);
+        pending.oldest_group = after.group.into_iter().fold(pending.oldest_group, GroupNo::min);
+        self.account_dependency(&before, &after);
         Some(result)
     }
 
     /// Changes the page whose change `newest` is being written back, in the table or among dependencies.
     /// `None` if it is gone.
-    pub(crate) fn change_written<T>(
+    pub(crate) fn change_page_in_write_back<T>(
         &mut self,
-        key: Key,
+        key: PageKey,
         newest: Lsn,
-        with: impl FnOnce(&mut Entry) -> T,
+        with: impl FnOnce(&mut PageEntry) -> T,
     ) -> Option<T> {
-        let is_it = |entry: &Entry| entry.writing().is_some_and(|writing| writing.newest == newest);
+        let is_it = |entry: &PageEntry| entry.writing().is_some_and(|writing| writing.newest == newest);
         if self.get(&key).is_some_and(is_it) {
             let result = self.change(key, with);
-            self.drop_needless(key);
+            self.drop_redundant(key);
             return Some(result);
         }
-        let lsn = self.transfers.writing(key.object, key.page, newest)?;
-        let (result, is_stored) = self.change_beside(lsn, key.page, |entry| {
+        let lsn = self.range_ops.with_dependency_in_write_back(key.object, key.page, newest)?;
+        let (result, is_stored) = self.change_dependency(lsn, key.page, |entry| {
             let result = with(entry);
-            (result, entry.group().is_none())
+            (result, entry.oldest_group().is_none())
         })?;
         if is_stored {
-            self.beside_is_stored(lsn, key.page);
+            self.drop_stored_dependency(lsn, key.page);
         }
         Some(result)
     }
 
     /// Drops a dependency that the store has. Returns whether space was reserved for it.
-    pub(crate) fn beside_is_stored(&mut self, lsn: Lsn, page: PageNo) -> bool {
-        let Some(mut entry) = self.transfers.get_mut(lsn).and_then(|pending| pending.take(page)) else {
+    pub(crate) fn drop_stored_dependency(&mut self, lsn: Lsn, page: PageNo) -> bool {
+        let Some(mut entry) = self.range_ops.get_mut(lsn).and_then(|pending| pending.take_dependency(page))
+        else {
             return false;
         };
-        self.account_beside(&Account::of(&entry), &Account::default());
-        entry.take_dirt().is_some_and(|dirt| dirt.reserved)
+        self.account_dependency(&PageAccount::of(&entry), &PageAccount::default());
+        entry.take_dirty_state().is_some_and(|dirt| dirt.reserved)
     }
 
     /// Drops a range operation that is stored or not needed. Returns its reservations with those of its
     /// dependencies.
-    pub(crate) fn drop_transfer(&mut self, lsn: Lsn) -> u64 {
-        let Some(pending) = self.transfers.get(lsn) else { return 0 };
-        let reserved = pages_reserved(&pending.what.transfer);
-        let beside: Vec<PageNo> = pending.before().map(|(page, _)| page).collect();
-        let pages = beside.into_iter().filter(|&page| self.beside_is_stored(lsn, page)).count();
-        self.transfers.remove(lsn);
+    pub(crate) fn drop_range_op(&mut self, lsn: Lsn) -> u64 {
+        let Some(pending) = self.range_ops.get(lsn) else { return 0 };
+        let reserved = reserved_pages(&pending.op.transfer);
+        let beside: Vec<PageNo> = pending.dependencies().map(|(page, _)| page).collect();
+        let pages = beside.into_iter().filter(|&page| self.drop_stored_dependency(lsn, page)).count();
+        self.range_ops.remove(lsn);
         reserved + pages as u64
     }
 
     /// Notes that the store lacks a recovered range operation.
-    pub(crate) fn transfer_is_new(&mut self, lsn: Lsn) {
-        self.transfers.get_mut(lsn).into_iter().for_each(|one| one.recovered = false);
+    pub(crate) fn mark_range_op_new(&mut self, lsn: Lsn) {
+        self.range_ops.get_mut(lsn).into_iter().for_each(|one| one.recovered = false);
     }
 
     /// Notes that a range operation is durable in a newer group, too.
-    pub(crate) fn transfer_was_relogged(&mut self, lsn: Lsn, group: GroupNo) {
-        self.transfers.get_mut(lsn).into_iter().for_each(|one| one.was_relogged(group));
+    pub(crate) fn mark_range_op_relogged(&mut self, lsn: Lsn, group: GroupNo) {
+        self.range_ops.get_mut(lsn).into_iter().for_each(|one| one.mark_relogged(group));
     }
 
     /// Punches of the operation's objects that are older than the operation.
-    pub(crate) fn cuts_before(&self, what: &Ordered) -> Vec<(ObjectId, PendingCut)> {
-        let older = |(object, cut): &(ObjectId, PendingCut)| cut.lsn < what.lsn && what.is_about(*object);
-        self.cuts().filter(older).collect()
+    pub(crate) fn punches_before(&self, what: &RangeOp) -> Vec<(ObjectId, PendingPunch)> {
+        let older = |(object, cut): &(ObjectId, PendingPunch)| cut.lsn < what.lsn && what.touches(*object);
+        self.punches().filter(older).collect()
     }
 
     /// Adds a relogged punch. Changes that are newer than the punch stay. Returns how many of the store's
     /// reservations the removed pages had.
-    pub(crate) fn cut_again(&mut self, object: ObjectId, cut: PendingCut) -> u64 {
-        let is_older = |entry: &Entry| {
-            let older = entry.dirt().is_none_or(|dirt| dirt.newest < cut.lsn);
-            older || is_planted(PlantedBug::MergedCutKills)
+    pub(crate) fn insert_relogged_punch(&mut self, object: ObjectId, cut: PendingPunch) -> u64 {
+        let is_older = |entry: &PageEntry| {
+            let older = entry.dirty_state().is_none_or(|dirt| dirt.newest < cut.lsn);
+            older || is_planted(CacheBug::MergedCutKills)
         };
         let older = self.table.range(object, cut.from..cut.to).filter(|(_, entry)| is_older(entry));
-        let older: Vec<Key> = older.map(|(key, _)| key).collect();
+        let older: Vec<PageKey> = older.map(|(key, _)| key).collect();
         let dropped = older.into_iter().filter_map(|key| self.remove(key));
-        let reservations = dropped.filter(|entry| entry.dirt().is_some_and(|dirt| dirt.reserved)).count();
-        let pending = self.cuts.entry(object).or_default();
+        let reservations =
+            dropped.filter(|entry| entry.dirty_state().is_some_and(|dirt| dirt.reserved)).count();
+        let pending = self.punches.entry(object).or_default();
         let before = pending.len();
         pending.retain(|old| old.lsn != cut.lsn);
         let at = pending.partition_point(|old| old.lsn < cut.lsn);
         pending.insert(at, cut);
-        self.cuts_pending = self.cuts_pending + pending.len() - before;
+        self.punches_pending = self.punches_pending + pending.len() - before;
         reservations as u64
     }
 
     /// The newest pending cut that covers a page.
-    pub(crate) fn cut_of(&self, key: Key) -> Option<Lsn> {
-        let cuts = self.cuts.get(&key.object)?;
+    pub(crate) fn newest_punch_of(&self, key: PageKey) -> Option<Lsn> {
+        let cuts = self.punches.get(&key.object)?;
         cuts.iter().filter(|cut| cut.from <= key.page && key.page < cut.to).map(|cut| cut.lsn).max()
     }
 
     /// Takes at most this many punched pages out of the sums. The caller frees them, best without the lock.
-    pub(crate) fn clear_discarded(&mut self, most: usize) -> Vec<(PageNo, Box<Entry>)> {
+    pub(crate) fn take_discarded(&mut self, most: usize) -> Vec<(PageNo, Box<PageEntry>)> {
         let mut cleared = Vec::new();
         while cleared.len() < most
             && let Some(pages) = self.discarded.front_mut()
         {
             match pages.pop_first() {
                 Some((page, entry)) => {
-                    self.memory.replace(&Memory::of(&entry), &Memory::default());
+                    self.memory.replace(&PageMemory::of(&entry), &PageMemory::default());
                     cleared.push((page, entry));
                 }
                 None => drop(self.discarded.pop_front()),
@@ -830,65 +848,66 @@ impl Pages {
     }
 
     /// Whether the store was not asked yet about all recovered pages.
-    pub(crate) fn is_asking(&self) -> bool {
-        self.recovery_cursor.is_some()
+    pub(crate) fn has_unchecked_pages(&self) -> bool {
+        self.store_check_cursor.is_some()
     }
 
     /// Lets the store be asked about every page of the table.
-    pub(crate) fn begin_to_ask(&mut self) {
-        self.recovery_cursor = self.table.iter().next().map(|(key, _)| key);
+    pub(crate) fn begin_store_check(&mut self) {
+        self.store_check_cursor = self.table.iter().next().map(|(key, _)| key);
     }
 
     /// Makes a recovered page clean if the store has its newest change. Returns whether its reservation is to
     /// be released.
-    pub(crate) fn forget_if_stored(&mut self, key: Key, page_lsn: Lsn) -> bool {
-        let dirt = self.get(&key).and_then(|entry| entry.dirt());
+    pub(crate) fn forget_if_stored(&mut self, key: PageKey, page_lsn: Lsn) -> bool {
+        let dirt = self.get(&key).and_then(|entry| entry.dirty_state());
         if dirt.is_none_or(|dirt| !dirt.recovered || dirt.newest > page_lsn) {
             return false;
         }
-        let was_reserved = self.change(key, |entry| entry.take_dirt().is_some_and(|dirt| dirt.reserved));
-        self.drop_needless(key);
+        let was_reserved =
+            self.change(key, |entry| entry.take_dirty_state().is_some_and(|dirt| dirt.reserved));
+        self.drop_redundant(key);
         was_reserved
     }
 
     /// Removes a page of which memory has only a part, and the store all.
-    fn drop_needless(&mut self, key: Key) {
-        if self.get(&key).is_some_and(Entry::is_needless) {
+    fn drop_redundant(&mut self, key: PageKey) {
+        if self.get(&key).is_some_and(PageEntry::is_redundant) {
             self.remove(key);
         }
     }
 
     /// The next recovered pages about which the store was not asked. `None` when there are no more. They are
     /// sorted, so those of one call lie near each other in the store's map.
-    pub(crate) fn next_recovered(&mut self) -> Option<Vec<Key>> {
-        let mut looked = self.table.from(self.recovery_cursor?);
-        let recovered = |entry: &Entry| entry.dirt().is_some_and(|dirt| dirt.recovered);
-        let found = looked.by_ref().take(LOOK_PAGES).filter(|(_, entry)| recovered(entry));
+    pub(crate) fn next_unchecked(&mut self) -> Option<Vec<PageKey>> {
+        let mut looked = self.table.from(self.store_check_cursor?);
+        let recovered = |entry: &PageEntry| entry.dirty_state().is_some_and(|dirt| dirt.recovered);
+        let found = looked.by_ref().take(STORE_CHECK_PAGES).filter(|(_, entry)| recovered(entry));
         let keys = found.map(|(key, _)| key).collect();
         let next = looked.next().map(|(key, _)| key);
         drop(looked);
-        self.recovery_cursor = next;
+        self.store_check_cursor = next;
         Some(keys)
     }
 }
 
 /// What an entry contributes to indexes and sums.
 #[derive(Default, PartialEq, Eq)]
-struct Account {
-    memory: Memory,
+struct PageAccount {
+    memory: PageMemory,
     group: Option<GroupNo>,
     whole: bool,
     reservations: u32,
     unlogged: bool,
 }
 
-impl Account {
-    fn of(entry: &Entry) -> Account {
-        let memory = Memory::of(entry);
+impl PageAccount {
+    fn of(entry: &PageEntry) -> PageAccount {
+        let memory = PageMemory::of(entry);
         let reservations = entry.reservations();
         let whole = entry.is_whole();
         let unlogged = entry.is_unlogged();
-        Account { memory, group: entry.group(), whole, reservations, unlogged }
+        PageAccount { memory, group: entry.oldest_group(), whole, reservations, unlogged }
     }
 }
 
@@ -909,29 +928,29 @@ pub(crate) fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (PageNo,
 }
 
 /// Pages of one object. Boxed, so that inserting and removing moves pointers and not whole entries.
-type OfObject = BTreeMap<PageNo, Box<Entry>>;
+type ObjectPages = BTreeMap<PageNo, Box<PageEntry>>;
 
 /// Pages by object. All behind some page of an object can be removed in one piece.
 #[derive(Default)]
-struct Table {
+struct ObjectTable {
     /// None of the maps is empty.
-    objects: BTreeMap<ObjectId, OfObject>,
+    objects: BTreeMap<ObjectId, ObjectPages>,
     len: usize,
 }
 
-impl Table {
+impl ObjectTable {
     /// A table of pages that come sorted by key, each once: much cheaper than inserting them.
-    fn of(pages: impl Iterator<Item = (Key, Box<Entry>)>) -> Table {
+    fn of(pages: impl Iterator<Item = (PageKey, Box<PageEntry>)>) -> ObjectTable {
         let mut len = 0;
-        let mut objects: Vec<(ObjectId, OfObject)> = Vec::new();
+        let mut objects: Vec<(ObjectId, ObjectPages)> = Vec::new();
         let mut pages = pages.peekable();
-        while let Some(&(Key { object, .. }, _)) = pages.peek() {
+        while let Some(&(PageKey { object, .. }, _)) = pages.peek() {
             let mine = std::iter::from_fn(|| pages.next_if(|(key, _)| key.object == object));
-            let mine: OfObject = mine.map(|(key, entry)| (key.page, entry)).collect();
+            let mine: ObjectPages = mine.map(|(key, entry)| (key.page, entry)).collect();
             len += mine.len();
             objects.push((object, mine));
         }
-        Table { objects: objects.into_iter().collect(), len }
+        ObjectTable { objects: objects.into_iter().collect(), len }
     }
 
     fn len(&self) -> usize {
@@ -942,20 +961,24 @@ impl Table {
         self.len == 0
     }
 
-    fn get(&self, key: &Key) -> Option<&Entry> {
+    fn get(&self, key: &PageKey) -> Option<&PageEntry> {
         self.objects.get(&key.object)?.get(&key.page).map(|entry| &**entry)
     }
 
-    fn get_mut(&mut self, key: &Key) -> Option<&mut Entry> {
+    fn get_mut(&mut self, key: &PageKey) -> Option<&mut PageEntry> {
         self.objects.get_mut(&key.object)?.get_mut(&key.page).map(|entry| &mut **entry)
     }
 
-    fn contains_key(&self, key: &Key) -> bool {
+    fn contains_key(&self, key: &PageKey) -> bool {
         self.get(key).is_some()
     }
 
     /// The entry of a page, made if it is absent, and whether it existed.
-    fn get_or_insert_with(&mut self, key: Key, new: impl FnOnce() -> Entry) -> (&mut Entry, bool) {
+    fn get_or_insert_with(
+        &mut self,
+        key: PageKey,
+        new: impl FnOnce() -> PageEntry,
+    ) -> (&mut PageEntry, bool) {
         match self.objects.entry(key.object).or_default().entry(key.page) {
             Place::Occupied(place) => (place.into_mut(), true),
             Place::Vacant(place) => {
@@ -966,12 +989,12 @@ impl Table {
     }
 
     /// Inserts a page that is absent.
-    fn insert(&mut self, key: Key, entry: Box<Entry>) {
+    fn insert(&mut self, key: PageKey, entry: Box<PageEntry>) {
         let before = self.objects.entry(key.object).or_default().insert(key.page, entry);
         self.len += usize::from(before.is_none());
     }
 
-    fn remove(&mut self, key: &Key) -> Option<Box<Entry>> {
+    fn remove(&mut self, key: &PageKey) -> Option<Box<PageEntry>> {
         let pages = self.objects.get_mut(&key.object)?;
         let entry = pages.remove(&key.page)?;
         self.len -= 1;
@@ -986,44 +1009,44 @@ impl Table {
         &self,
         object: ObjectId,
         pages: impl RangeBounds<PageNo>,
-    ) -> impl Iterator<Item = (Key, &Entry)> {
+    ) -> impl Iterator<Item = (PageKey, &PageEntry)> {
         let found = self
             .objects
             .get(&object)
             .into_iter()
             .flat_map(move |all| all.range((pages.start_bound().cloned(), pages.end_bound().cloned())));
-        found.map(move |(&page, entry)| (Key { object, page }, &**entry))
+        found.map(move |(&page, entry)| (PageKey { object, page }, &**entry))
     }
 
     /// All pages from `key` on, in order.
-    fn from(&self, key: Key) -> impl Iterator<Item = (Key, &Entry)> {
+    fn from(&self, key: PageKey) -> impl Iterator<Item = (PageKey, &PageEntry)> {
         let later = (Bound::Excluded(key.object), Bound::Unbounded);
         let later = self
             .objects
             .range(later)
             .flat_map(|(&object, pages)| pages.iter().map(move |page| (object, page)));
-        let later = later.map(|(object, (&page, entry))| (Key { object, page }, &**entry));
+        let later = later.map(|(object, (&page, entry))| (PageKey { object, page }, &**entry));
         self.range(key.object, key.page..).chain(later)
     }
 
-    fn iter(&self) -> impl Iterator<Item = (Key, &Entry)> {
+    fn iter(&self) -> impl Iterator<Item = (PageKey, &PageEntry)> {
         let pages =
             self.objects.iter().flat_map(|(&object, pages)| pages.iter().map(move |page| (object, page)));
-        pages.map(|(object, (&page, entry))| (Key { object, page }, &**entry))
+        pages.map(|(object, (&page, entry))| (PageKey { object, page }, &**entry))
     }
 
-    fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut Entry)> {
+    fn iter_mut(&mut self) -> impl Iterator<Item = (PageKey, &mut PageEntry)> {
         let pages = self
             .objects
             .iter_mut()
             .flat_map(|(&object, pages)| pages.iter_mut().map(move |page| (object, page)));
-        pages.map(|(object, (&page, entry))| (Key { object, page }, &mut **entry))
+        pages.map(|(object, (&page, entry))| (PageKey { object, page }, &mut **entry))
     }
 
     /// Removes the pages of an object from `from` up to, not including, `to`. If none lies behind, that takes
     /// hardly longer for more pages; otherwise they are removed one by one.
-    fn take(&mut self, object: ObjectId, from: PageNo, to: PageNo) -> OfObject {
-        let Some(pages) = self.objects.get_mut(&object) else { return OfObject::new() };
+    fn take(&mut self, object: ObjectId, from: PageNo, to: PageNo) -> ObjectPages {
+        let Some(pages) = self.objects.get_mut(&object) else { return ObjectPages::new() };
         let taken = match pages.last_key_value() {
             Some((&last, _)) if last >= to => {
                 let some: Vec<PageNo> = pages.range(from..to).map(|(&page, _)| page).collect();
@@ -1045,23 +1068,23 @@ mod tests {
 
     #[test]
     fn the_store_is_asked_about_each_recovered_page_once_and_about_no_other() {
-        let mut pages = Pages::default();
+        let mut pages = PageTable::default();
         let mut recovered = Vec::new();
-        for number in 0..3 * LOOK_PAGES as u64 {
+        for number in 0..3 * STORE_CHECK_PAGES as u64 {
             let object = VolumeId::MAIN.object(number % 3, 7);
-            let key = Key { object, page: PageNo(number) };
+            let key = PageKey { object, page: PageNo(number) };
             let was_found = number % 5 != 0;
             pages.change(key, |entry| {
                 entry.write(0, b"weir");
-                entry.note(0..4, Lsn(1), GroupNo(1), || {
-                    Dirt::first(Lsn(1), GroupNo(1), Duration::ZERO, was_found)
+                entry.mark_dirty(0..4, Lsn(1), GroupNo(1), || {
+                    DirtyState::new(Lsn(1), GroupNo(1), Duration::ZERO, was_found)
                 });
             });
             recovered.extend(was_found.then_some(key));
         }
-        assert_eq!(pages.next_recovered(), None, "nothing was found in the buffer");
-        pages.begin_to_ask();
-        let asked: Vec<Vec<Key>> = std::iter::from_fn(|| pages.next_recovered()).collect();
+        assert_eq!(pages.next_unchecked(), None, "nothing was found in the buffer");
+        pages.begin_store_check();
+        let asked: Vec<Vec<PageKey>> = std::iter::from_fn(|| pages.next_unchecked()).collect();
         recovered.sort();
         assert_eq!(asked.concat(), recovered);
         assert_eq!(asked.len(), 3, "a bounded piece at a time");

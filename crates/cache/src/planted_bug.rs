@@ -7,7 +7,7 @@ use std::cell::Cell;
 /// A rule that the caches of one thread can be made to break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code, unreachable_pub))]
-pub enum PlantedBug {
+pub enum CacheBug {
     /// A page that was written while it was written back counts as clean afterwards.
     NewerBytesLostAtMerge,
     /// A fetched page knows only the punches that are pending when it arrives, not one that was stored
@@ -56,20 +56,20 @@ pub enum PlantedBug {
 
 #[cfg(feature = "planted-bugs")]
 thread_local! {
-    static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
-    static REFUSAL: Cell<Refusal> = const { Cell::new(Refusal::None) };
+    static PLANTED: Cell<Option<CacheBug>> = const { Cell::new(None) };
+    static REFUSAL: Cell<ChangeRefusal> = const { Cell::new(ChangeRefusal::None) };
 }
 
 /// Makes the caches of this thread break this rule, or none.
 #[cfg(feature = "planted-bugs")]
-pub fn plant(bug: Option<PlantedBug>) {
+pub fn plant(bug: Option<CacheBug>) {
     PLANTED.set(bug);
 }
 
 /// The state of [`refuse_next_change`].
 #[cfg(feature = "planted-bugs")]
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Refusal {
+enum ChangeRefusal {
     None,
     Next,
     Happened,
@@ -78,30 +78,30 @@ enum Refusal {
 /// Lets the next change that does not free space find none, although it was admitted.
 #[cfg(feature = "planted-bugs")]
 pub fn refuse_next_change() {
-    REFUSAL.set(Refusal::Next);
+    REFUSAL.set(ChangeRefusal::Next);
 }
 
 /// Ends that. Returns whether a change was refused.
 #[cfg(feature = "planted-bugs")]
 pub fn end_refusal() -> bool {
-    REFUSAL.replace(Refusal::None) == Refusal::Happened
+    REFUSAL.replace(ChangeRefusal::None) == ChangeRefusal::Happened
 }
 
 #[cfg(feature = "planted-bugs")]
-pub(crate) fn is_planted(bug: PlantedBug) -> bool {
+pub(crate) fn is_planted(bug: CacheBug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
 #[cfg(not(feature = "planted-bugs"))]
-pub(crate) fn is_planted(_bug: PlantedBug) -> bool {
+pub(crate) fn is_planted(_bug: CacheBug) -> bool {
     false
 }
 
 #[cfg(feature = "planted-bugs")]
 pub(crate) fn is_refused() -> bool {
-    let refused = REFUSAL.get() == Refusal::Next;
+    let refused = REFUSAL.get() == ChangeRefusal::Next;
     if refused {
-        REFUSAL.set(Refusal::Happened);
+        REFUSAL.set(ChangeRefusal::Happened);
     }
     refused
 }

@@ -16,7 +16,7 @@
 //! | a fetch of a page of its target, or of the source of a move | always |
 //! | a fetch of a page of the source of a clone | if the page is among its dependencies |
 
-use crate::page::Entry;
+use crate::page::PageEntry;
 use buffer::{GroupNo, Record};
 use device::{Lsn, ObjectId, PageNo, Transfer, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ pub const TRANSFER_PAGES_MAX: u64 = LEAVES_MAX * LEAF_PAGES;
 
 /// What becomes of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RangeOpKind {
     /// The source stays.
     Clone,
     /// The source's pages become holes.
@@ -48,45 +48,45 @@ pub(crate) enum Kind {
 
 /// A clone or a move of pages, and its LSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ordered {
-    pub(crate) kind: Kind,
+pub(crate) struct RangeOp {
+    pub(crate) kind: RangeOpKind,
     pub(crate) transfer: Transfer,
     pub(crate) lsn: Lsn,
 }
 
 /// A range operation that is not stored.
 #[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) what: Ordered,
+pub(crate) struct PendingRangeOp {
+    pub(crate) op: RangeOp,
     /// The oldest group that the buffer must keep until it is stored: its own, or that of a dependency or of
     /// a change that it removed from memory.
-    pub(crate) group: GroupNo,
+    pub(crate) oldest_group: GroupNo,
     pub(crate) since: Duration,
     /// Recovered from the buffer, and the store was not asked yet whether it has it.
     pub(crate) recovered: bool,
     /// Pages of the source with changes that are older than the operation and not stored.
-    before: BTreeMap<PageNo, Box<Entry>>,
+    dependencies: BTreeMap<PageNo, Box<PageEntry>>,
 }
 
 /// All pending range operations. A part of `PageTable`, under the cache's lock; after a crash rebuilt from
 /// the buffer's records.
 #[derive(Debug, Default)]
-pub(crate) struct Transfers {
-    by_lsn: BTreeMap<Lsn, Pending>,
+pub(crate) struct PendingRangeOps {
+    by_lsn: BTreeMap<Lsn, PendingRangeOp>,
     /// The operations of each slot: thousands may wait for space, and few of them share a slot.
-    by_slot: BTreeMap<Slot, BTreeSet<Lsn>>,
+    by_slot: BTreeMap<ObjectSlot, BTreeSet<Lsn>>,
 }
 
 /// An object's slot, which it shares with the objects that had it before.
-type Slot = (VolumeId, u64);
+type ObjectSlot = (VolumeId, u64);
 
 /// The number of pages of a clone or a move, if that is too many.
-pub(crate) fn too_many(transfer: &Transfer) -> Option<u64> {
+pub(crate) fn excess_pages(transfer: &Transfer) -> Option<u64> {
     Some(unaligned_pages(transfer)).filter(|&pages| pages > TRANSFER_PAGES_MAX)
 }
 
 /// Pages that a clone or a move reserves in the store until it is stored.
-pub(crate) fn pages_reserved(transfer: &Transfer) -> u64 {
+pub(crate) fn reserved_pages(transfer: &Transfer) -> u64 {
     EDGE_PAGES + unaligned_pages(transfer).div_ceil(LEAF_PAGES)
 }
 
@@ -98,12 +98,12 @@ fn unaligned_pages(transfer: &Transfer) -> u64 {
     }
 }
 
-impl Ordered {
+impl RangeOp {
     /// The operation of a record.
-    pub(crate) fn of(record: &Record<'_>, lsn: Lsn) -> Option<Ordered> {
+    pub(crate) fn of(record: &Record<'_>, lsn: Lsn) -> Option<RangeOp> {
         match *record {
-            Record::Clone(transfer) => Some(Ordered { kind: Kind::Clone, transfer, lsn }),
-            Record::Move(transfer) => Some(Ordered { kind: Kind::Move, transfer, lsn }),
+            Record::Clone(transfer) => Some(RangeOp { kind: RangeOpKind::Clone, transfer, lsn }),
+            Record::Move(transfer) => Some(RangeOp { kind: RangeOpKind::Move, transfer, lsn }),
             _ => None,
         }
     }
@@ -111,17 +111,17 @@ impl Ordered {
     /// Its record in the buffer.
     pub(crate) fn record(&self) -> Record<'static> {
         match self.kind {
-            Kind::Clone => Record::Clone(self.transfer),
-            Kind::Move => Record::Move(self.transfer),
+            RangeOpKind::Clone => Record::Clone(self.transfer),
+            RangeOpKind::Move => Record::Move(self.transfer),
         }
     }
 
     /// Its change for the store.
     pub(crate) fn change(&self) -> Change {
-        let Ordered { transfer, lsn, .. } = *self;
+        let RangeOp { transfer, lsn, .. } = *self;
         match self.kind {
-            Kind::Clone => Change::Clone { transfer, lsn },
-            Kind::Move => Change::Move { transfer, lsn },
+            RangeOpKind::Clone => Change::Clone { transfer, lsn },
+            RangeOpKind::Move => Change::Move { transfer, lsn },
         }
     }
 
@@ -131,18 +131,18 @@ impl Ordered {
     }
 
     /// The slots of source and target; twice the same if one object is both.
-    fn slots(&self) -> [Slot; 2] {
+    fn slots(&self) -> [ObjectSlot; 2] {
         [slot_of(self.transfer.from), slot_of(self.transfer.to)]
     }
 
     /// Whether one of its objects is, or was, in this object's slot.
-    pub(crate) fn is_about(&self, object: ObjectId) -> bool {
+    pub(crate) fn touches(&self, object: ObjectId) -> bool {
         self.slots().contains(&slot_of(object))
     }
 
     /// Whether one of the two must be stored before the other.
-    pub(crate) fn shares_slot(&self, other: &Ordered) -> bool {
-        self.is_about(other.transfer.from) || self.is_about(other.transfer.to)
+    pub(crate) fn shares_slot(&self, other: &RangeOp) -> bool {
+        self.touches(other.transfer.from) || self.touches(other.transfer.to)
     }
 
     fn has_source(&self, object: ObjectId, page: PageNo) -> bool {
@@ -154,7 +154,7 @@ impl Ordered {
     }
 
     /// Whether a newer change of this page must not be stored before it.
-    fn holds_back(&self, object: ObjectId, page: PageNo) -> bool {
+    fn blocks(&self, object: ObjectId, page: PageNo) -> bool {
         let from = self.transfer.from;
         // The store frees the pages of the object that had the slot before.
         let replaces = slot_of(object) == slot_of(from) && object.generation > from.generation;
@@ -162,49 +162,49 @@ impl Ordered {
     }
 }
 
-fn slot_of(object: ObjectId) -> Slot {
+fn slot_of(object: ObjectId) -> ObjectSlot {
     (object.volume, object.slot)
 }
 
-impl Pending {
-    pub(crate) fn new(what: Ordered, group: GroupNo, since: Duration, recovered: bool) -> Pending {
-        Pending { what, group, since, recovered, before: BTreeMap::new() }
+impl PendingRangeOp {
+    pub(crate) fn new(what: RangeOp, group: GroupNo, since: Duration, recovered: bool) -> PendingRangeOp {
+        PendingRangeOp { op: what, oldest_group: group, since, recovered, dependencies: BTreeMap::new() }
     }
 
     /// Makes a page of the source a dependency. The buffer keeps the groups that the page needs.
-    pub(crate) fn keep(&mut self, page: PageNo, entry: Box<Entry>) {
-        self.group = entry.group().into_iter().fold(self.group, GroupNo::min);
-        self.before.insert(page, entry);
+    pub(crate) fn add_dependency(&mut self, page: PageNo, entry: Box<PageEntry>) {
+        self.oldest_group = entry.oldest_group().into_iter().fold(self.oldest_group, GroupNo::min);
+        self.dependencies.insert(page, entry);
     }
 
     /// Pages of the source that must be stored before it.
-    pub(crate) fn before(&self) -> impl Iterator<Item = (PageNo, &Entry)> {
-        self.before.iter().map(|(&page, entry)| (page, &**entry))
+    pub(crate) fn dependencies(&self) -> impl Iterator<Item = (PageNo, &PageEntry)> {
+        self.dependencies.iter().map(|(&page, entry)| (page, &**entry))
     }
 
     /// Whether a page is a dependency.
-    pub(crate) fn has(&self, page: PageNo) -> bool {
-        self.before.contains_key(&page)
+    pub(crate) fn has_dependency(&self, page: PageNo) -> bool {
+        self.dependencies.contains_key(&page)
     }
 
     /// A dependency, made if it is absent.
-    pub(crate) fn page_mut(&mut self, page: PageNo, new: impl FnOnce() -> Entry) -> &mut Entry {
-        self.before.entry(page).or_insert_with(|| Box::new(new()))
+    pub(crate) fn dependency_mut(&mut self, page: PageNo, new: impl FnOnce() -> PageEntry) -> &mut PageEntry {
+        self.dependencies.entry(page).or_insert_with(|| Box::new(new()))
     }
 
     /// Notes that the operation and its dependencies are in this group or a later one, too.
-    pub(crate) fn was_relogged(&mut self, group: GroupNo) {
-        self.group = group;
-        self.before.values_mut().for_each(|entry| entry.was_relogged(group));
+    pub(crate) fn mark_relogged(&mut self, group: GroupNo) {
+        self.oldest_group = group;
+        self.dependencies.values_mut().for_each(|entry| entry.mark_relogged(group));
     }
 
     /// Removes a dependency that is stored.
-    pub(crate) fn take(&mut self, page: PageNo) -> Option<Box<Entry>> {
-        self.before.remove(&page)
+    pub(crate) fn take_dependency(&mut self, page: PageNo) -> Option<Box<PageEntry>> {
+        self.dependencies.remove(&page)
     }
 }
 
-impl Transfers {
+impl PendingRangeOps {
     pub(crate) fn is_empty(&self) -> bool {
         self.by_lsn.is_empty()
     }
@@ -214,20 +214,20 @@ impl Transfers {
     }
 
     /// The oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Pending> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PendingRangeOp> {
         self.by_lsn.values()
     }
 
-    pub(crate) fn get(&self, lsn: Lsn) -> Option<&Pending> {
+    pub(crate) fn get(&self, lsn: Lsn) -> Option<&PendingRangeOp> {
         self.by_lsn.get(&lsn)
     }
 
-    pub(crate) fn get_mut(&mut self, lsn: Lsn) -> Option<&mut Pending> {
+    pub(crate) fn get_mut(&mut self, lsn: Lsn) -> Option<&mut PendingRangeOp> {
         self.by_lsn.get_mut(&lsn)
     }
 
-    pub(crate) fn insert(&mut self, pending: Pending) {
-        let what = pending.what;
+    pub(crate) fn insert(&mut self, pending: PendingRangeOp) {
+        let what = pending.op;
         let before = self.by_lsn.insert(what.lsn, pending);
         assert!(before.is_none(), "one LSN is one change's");
         for slot in what.slots() {
@@ -235,9 +235,9 @@ impl Transfers {
         }
     }
 
-    pub(crate) fn remove(&mut self, lsn: Lsn) -> Option<Pending> {
+    pub(crate) fn remove(&mut self, lsn: Lsn) -> Option<PendingRangeOp> {
         let pending = self.by_lsn.remove(&lsn)?;
-        for slot in pending.what.slots() {
+        for slot in pending.op.slots() {
             let Some(lsns) = self.by_slot.get_mut(&slot) else { continue };
             lsns.remove(&lsn);
             if lsns.is_empty() {
@@ -248,24 +248,24 @@ impl Transfers {
     }
 
     /// The LSNs in a range of operations on a slot.
-    fn lsns(&self, slot: Slot, range: impl RangeBounds<Lsn>) -> impl DoubleEndedIterator<Item = Lsn> {
+    fn lsns(&self, slot: ObjectSlot, range: impl RangeBounds<Lsn>) -> impl DoubleEndedIterator<Item = Lsn> {
         self.by_slot.get(&slot).into_iter().flat_map(move |lsns| {
             lsns.range((range.start_bound().cloned(), range.end_bound().cloned())).copied()
         })
     }
 
     /// The operations that touch an object's slot, the oldest first.
-    pub(crate) fn about(&self, object: ObjectId) -> impl DoubleEndedIterator<Item = &Pending> {
+    pub(crate) fn touching(&self, object: ObjectId) -> impl DoubleEndedIterator<Item = &PendingRangeOp> {
         self.lsns(slot_of(object), ..).map(|lsn| &self.by_lsn[&lsn])
     }
 
     /// Whether a pending operation must be stored before a page of the table.
-    pub(crate) fn hold_back(&self, object: ObjectId, page: PageNo) -> bool {
-        self.about(object).any(|one| one.what.holds_back(object, page))
+    pub(crate) fn blocks_page(&self, object: ObjectId, page: PageNo) -> bool {
+        self.touching(object).any(|one| one.op.blocks(object, page))
     }
 
     /// Whether a pending operation must be stored before a punch or an operation with this LSN.
-    pub(crate) fn hold_back_range(&self, object: ObjectId, lsn: Lsn) -> bool {
+    pub(crate) fn blocks_change(&self, object: ObjectId, lsn: Lsn) -> bool {
         self.any_between(object, Lsn(0)..lsn)
     }
 
@@ -276,37 +276,37 @@ impl Transfers {
 
     /// The newest operation for which a read of this page must wait, since it is not known what the store
     /// will have of the page.
-    pub(crate) fn hiding(&self, object: ObjectId, page: PageNo) -> Option<Lsn> {
-        let hides = |one: &&Pending| {
-            let source = || one.what.has_source(object, page);
-            let changes = || one.what.kind == Kind::Move || one.has(page);
-            one.what.has_target(object, page) || (source() && changes())
+    pub(crate) fn read_blocked_by(&self, object: ObjectId, page: PageNo) -> Option<Lsn> {
+        let hides = |one: &&PendingRangeOp| {
+            let source = || one.op.has_source(object, page);
+            let changes = || one.op.kind == RangeOpKind::Move || one.has_dependency(page);
+            one.op.has_target(object, page) || (source() && changes())
         };
-        self.about(object).rev().find(hides).map(|one| one.what.lsn)
+        self.touching(object).rev().find(hides).map(|one| one.op.lsn)
     }
 
     /// The newest stuck operation among this one and all for which it waits.
-    pub(crate) fn stuck_before(&self, lsn: Lsn, is_stuck: impl Fn(Lsn) -> bool) -> Option<Lsn> {
+    pub(crate) fn stuck_dependency(&self, lsn: Lsn, is_stuck: impl Fn(Lsn) -> bool) -> Option<Lsn> {
         let mut waited_for = BTreeSet::from([lsn]);
         while let Some(lsn) = waited_for.pop_last() {
             if is_stuck(lsn) {
                 return Some(lsn);
             }
-            let slots = self.by_lsn.get(&lsn).into_iter().flat_map(|one| one.what.slots());
+            let slots = self.by_lsn.get(&lsn).into_iter().flat_map(|one| one.op.slots());
             waited_for.extend(slots.filter_map(|slot| self.lsns(slot, ..lsn).next_back()));
         }
         None
     }
 
     /// Whether an operation touches the object's slot.
-    pub(crate) fn are_about(&self, object: ObjectId) -> bool {
+    pub(crate) fn any_touching(&self, object: ObjectId) -> bool {
         self.by_slot.contains_key(&slot_of(object))
     }
 
     /// Operations that wait for no other, the oldest first.
-    pub(crate) fn first(&self) -> impl Iterator<Item = &Pending> {
-        let is_first = |one: &&Pending| {
-            one.what.slots().into_iter().all(|slot| self.lsns(slot, ..).next() == Some(one.what.lsn))
+    pub(crate) fn unblocked(&self) -> impl Iterator<Item = &PendingRangeOp> {
+        let is_first = |one: &&PendingRangeOp| {
+            one.op.slots().into_iter().all(|slot| self.lsns(slot, ..).next() == Some(one.op.lsn))
         };
         self.iter().filter(is_first)
     }
@@ -314,13 +314,18 @@ impl Transfers {
     /// Where a change belongs that is not the newest of its page. It is a dependency of the next later
     /// operation with the page in its source; that operation overwrites it if it has the page in its target.
     /// `None`: it belongs into the table.
-    pub(crate) fn place_of(&self, object: ObjectId, page: PageNo, lsn: Lsn) -> Option<Belongs> {
+    pub(crate) fn older_change_place(
+        &self,
+        object: ObjectId,
+        page: PageNo,
+        lsn: Lsn,
+    ) -> Option<OlderChangePlace> {
         let later = self.lsns(slot_of(object), (Bound::Excluded(lsn), Bound::Unbounded));
-        later.map(|after| (after, &self.by_lsn[&after].what)).find_map(|(after, what)| {
+        later.map(|after| (after, &self.by_lsn[&after].op)).find_map(|(after, what)| {
             if what.has_source(object, page) {
-                Some(Belongs::Before(after))
+                Some(OlderChangePlace::DependencyOf(after))
             } else if what.has_target(object, page) {
-                Some(Belongs::Nowhere)
+                Some(OlderChangePlace::Overwritten)
             } else {
                 None
             }
@@ -328,22 +333,27 @@ impl Transfers {
     }
 
     /// The operation with a dependency whose change `newest` is being written back.
-    pub(crate) fn writing(&self, object: ObjectId, page: PageNo, newest: Lsn) -> Option<Lsn> {
-        let is_it = |one: &&Pending| {
-            let entry = one.before.get(&page).filter(|_| one.what.transfer.from == object);
+    pub(crate) fn with_dependency_in_write_back(
+        &self,
+        object: ObjectId,
+        page: PageNo,
+        newest: Lsn,
+    ) -> Option<Lsn> {
+        let is_it = |one: &&PendingRangeOp| {
+            let entry = one.dependencies.get(&page).filter(|_| one.op.transfer.from == object);
             entry.is_some_and(|entry| entry.writing().is_some_and(|dirt| dirt.newest == newest))
         };
-        self.about(object).find(is_it).map(|one| one.what.lsn)
+        self.touching(object).find(is_it).map(|one| one.op.lsn)
     }
 }
 
 /// Where a change belongs that is older than a range operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Belongs {
+pub(crate) enum OlderChangePlace {
     /// To the dependencies of the operation with this LSN.
-    Before(Lsn),
+    DependencyOf(Lsn),
     /// Nowhere: the operation overwrote it.
-    Nowhere,
+    Overwritten,
 }
 
 #[cfg(test)]
@@ -355,31 +365,31 @@ mod tests {
         VolumeId::MAIN.object(slot, 1)
     }
 
-    fn clone(from: u64, to: u64, lsn: u64) -> Pending {
+    fn clone(from: u64, to: u64, lsn: u64) -> PendingRangeOp {
         let transfer = Transfer { end: PageNo(8), ..Transfer::whole(object(from), object(to)) };
-        let what = Ordered { kind: Kind::Clone, transfer, lsn: Lsn(lsn) };
-        Pending::new(what, GroupNo(1), Duration::ZERO, false)
+        let what = RangeOp { kind: RangeOpKind::Clone, transfer, lsn: Lsn(lsn) };
+        PendingRangeOp::new(what, GroupNo(1), Duration::ZERO, false)
     }
 
-    fn lsns<'a>(found: impl Iterator<Item = &'a Pending>) -> Vec<u64> {
-        found.map(|one| one.what.lsn.0).collect()
+    fn lsns<'a>(found: impl Iterator<Item = &'a PendingRangeOp>) -> Vec<u64> {
+        found.map(|one| one.op.lsn.0).collect()
     }
 
     /// An operation and all for which it waits, the newest first, by comparing all pairs.
-    fn waited_for(transfers: &Transfers, lsn: Lsn) -> Vec<Lsn> {
-        let mut found: Vec<&Pending> = Vec::new();
+    fn waited_for(transfers: &PendingRangeOps, lsn: Lsn) -> Vec<Lsn> {
+        let mut found: Vec<&PendingRangeOp> = Vec::new();
         for one in transfers.by_lsn.range(..=lsn).rev().map(|(_, one)| one) {
-            if found.is_empty() || found.iter().any(|later| later.what.shares_slot(&one.what)) {
+            if found.is_empty() || found.iter().any(|later| later.op.shares_slot(&one.op)) {
                 found.push(one);
             }
         }
-        found.into_iter().map(|one| one.what.lsn).collect()
+        found.into_iter().map(|one| one.op.lsn).collect()
     }
 
     #[test]
     fn what_the_index_finds_is_what_comparing_all_pairs_finds() {
         let mut random = Random::new(7);
-        let mut transfers = Transfers::default();
+        let mut transfers = PendingRangeOps::default();
         for lsn in 1..400 {
             let from = random.below(9);
             let to = random.below(9);
@@ -387,29 +397,29 @@ mod tests {
             if random.once_in(2) {
                 transfers.remove(Lsn(random.below(lsn)));
             }
-            let all: Vec<Lsn> = transfers.iter().map(|one| one.what.lsn).collect();
+            let all: Vec<Lsn> = transfers.iter().map(|one| one.op.lsn).collect();
             let first = all.iter().filter(|&&lsn| waited_for(&transfers, lsn).len() == 1);
-            assert_eq!(lsns(transfers.first()), first.map(|lsn| lsn.0).collect::<Vec<_>>());
+            assert_eq!(lsns(transfers.unblocked()), first.map(|lsn| lsn.0).collect::<Vec<_>>());
             let object = object(random.below(9));
-            let about = || transfers.iter().filter(|one| one.what.is_about(object));
-            assert_eq!(lsns(transfers.about(object)), lsns(about()));
-            assert_eq!(transfers.are_about(object), about().next().is_some());
+            let about = || transfers.iter().filter(|one| one.op.touches(object));
+            assert_eq!(lsns(transfers.touching(object)), lsns(about()));
+            assert_eq!(transfers.any_touching(object), about().next().is_some());
             let one = all[random.below(all.len() as u64) as usize];
             let is_stuck = |lsn: Lsn| lsn.0.is_multiple_of(3);
             let stuck = waited_for(&transfers, one).into_iter().find(|&lsn| is_stuck(lsn));
-            assert_eq!(transfers.stuck_before(one, is_stuck), stuck);
+            assert_eq!(transfers.stuck_dependency(one, is_stuck), stuck);
         }
     }
 
     /// Comparing all pairs would take minutes under the lock.
     #[test]
     fn a_hundred_thousand_that_wait_are_looked_through_at_once() {
-        let mut transfers = Transfers::default();
+        let mut transfers = PendingRangeOps::default();
         for number in 0..100_000 {
             transfers.insert(clone(2 * number, 2 * number + 1, number + 1));
         }
-        assert_eq!(transfers.first().count(), 100_000);
-        assert!((0..200_000).all(|slot| transfers.hold_back(object(slot), PageNo(3))));
-        assert!(!transfers.hold_back(object(200_000), PageNo(3)));
+        assert_eq!(transfers.unblocked().count(), 100_000);
+        assert!((0..200_000).all(|slot| transfers.blocks_page(object(slot), PageNo(3))));
+        assert!(!transfers.blocks_page(object(200_000), PageNo(3)));
     }
 }

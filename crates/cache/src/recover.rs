@@ -32,15 +32,15 @@
 //! Then the mount is ready. Step by step, write-back asks the store about the other recovered pages
 //! ([`clean_stored_pages`]), and `fs` ends objects with [lost tails](crate::Cache::lost_tails).
 
-use crate::bypass_recovery::Named;
+use crate::bypass_recovery::BypassRecovery;
 use crate::commit::Committer;
 use crate::error::CacheError;
-use crate::page::{Dirt, Entry};
-use crate::page_table::{Key, PageChange, Pages, PendingCut};
-use crate::planted_bug::{PlantedBug, is_planted};
-use crate::range_ops::{Belongs, Ordered, Pending, pages_reserved};
-use crate::replay_table::Gathered;
-use crate::state::{Shared, State};
+use crate::page::{DirtyState, PageEntry};
+use crate::page_table::{PageChange, PageKey, PageTable, PendingPunch};
+use crate::planted_bug::{CacheBug, is_planted};
+use crate::range_ops::{OlderChangePlace, PendingRangeOp, RangeOp, reserved_pages};
+use crate::replay_table::ReplayTable;
+use crate::state::{CacheShared, CacheState};
 use buffer::{Buffer, GroupNo, Record, Replayed};
 use device::{BLOCK_BYTES, BufferId, Clock, Device, Lsn, ObjectId, PageNo, StoreId, Transfer};
 use std::ops::Range;
@@ -50,25 +50,29 @@ use store::{Store, VolumeId};
 
 /// What a buffer holds, in memory. The store was not asked anything yet, so both may be read at the same
 /// time.
-pub struct Recovered {
+pub struct RecoveredBuffer {
     buffer: Buffer,
-    pages: Pages,
+    pages: PageTable,
     /// Bypassed pages.
-    named: Named,
+    bypasses: BypassRecovery,
     /// Number of transactions found.
     replayed: u64,
     /// Pages for which the store has to keep space.
     reserved: u64,
 }
 
-impl Recovered {
+impl RecoveredBuffer {
     /// Makes deltas of the records in the buffer of the store `id`. They are as old as the time of `clock`.
     /// Writes nothing.
     ///
     /// # Errors
     /// Those of [`Buffer::open`]: the buffer is missing, damaged, newer or another store's.
-    pub fn read(device: Arc<dyn Device>, id: StoreId, clock: &dyn Clock) -> Result<Recovered, CacheError> {
-        Recovered::read_through(&*device.clone(), device, id, clock)
+    pub fn read(
+        device: Arc<dyn Device>,
+        id: StoreId,
+        clock: &dyn Clock,
+    ) -> Result<RecoveredBuffer, CacheError> {
+        RecoveredBuffer::read_through(&*device.clone(), device, id, clock)
     }
 
     /// [`read`](RecoveredBuffer::read), where the records are read from `reader`: the same medium, possibly
@@ -81,8 +85,8 @@ impl Recovered {
         device: Arc<dyn Device>,
         id: StoreId,
         clock: &dyn Clock,
-    ) -> Result<Recovered, CacheError> {
-        let mut recovery = Recovery::new(clock.monotonic());
+    ) -> Result<RecoveredBuffer, CacheError> {
+        let mut recovery = BufferReplay::new(clock.monotonic());
         let replay = &mut |transactions: &[Replayed<'_>]| recovery.replay(transactions);
         let buffer = Buffer::open_through(reader, device, id, replay)?;
         Ok(recovery.finish(buffer))
@@ -95,8 +99,8 @@ impl Recovered {
         id: StoreId,
         clock: &dyn Clock,
         bug: buffer::Bug,
-    ) -> Result<Recovered, CacheError> {
-        let mut recovery = Recovery::new(clock.monotonic());
+    ) -> Result<RecoveredBuffer, CacheError> {
+        let mut recovery = BufferReplay::new(clock.monotonic());
         let replay = &mut |transactions: &[Replayed<'_>]| recovery.replay(transactions);
         let buffer = Buffer::open_with_bug(device, id, replay, bug)?;
         Ok(recovery.finish(buffer))
@@ -137,25 +141,32 @@ impl Recovered {
         for volume in self.pages.volumes().into_iter().filter(|volume| !there.contains(volume)) {
             self.reserved -= self.pages.drop_volume(volume).0;
         }
-        self.named.keep(|volume| there.contains(&volume));
+        self.bypasses.retain_volumes(|volume| there.contains(&volume));
     }
 
     /// Asks the store about bypassed pages. If it has something newer than older records make of a page,
     /// drops those. Sets [lost tails](crate::Cache::lost_tails) of objects that grew with pages which the
     /// store lacks. Returns reverted pages: the log must say what they are before they change again.
-    pub(crate) fn settle_bypassed(&mut self, store: &Store) -> Result<Vec<Key>, CacheError> {
-        for key in self.named.stale(store)?.into_iter().filter(|_| !is_planted(PlantedBug::OlderOverBypassed))
+    pub(crate) fn resolve_bypassed(&mut self, store: &Store) -> Result<Vec<PageKey>, CacheError> {
+        for key in self
+            .bypasses
+            .newer_in_store(store)?
+            .into_iter()
+            .filter(|_| !is_planted(CacheBug::OlderOverBypassed))
         {
             self.reserved -= drop_page(&mut self.pages, key);
         }
-        self.pages.set_lost(self.named.lost(store)?);
-        let named = std::mem::take(&mut self.named);
-        Ok(named.overtaken().filter(|key| self.pages.get(key).is_some_and(Entry::is_dirty)).collect())
+        self.pages.set_lost_tails(self.bypasses.lost_tails(store)?);
+        let named = std::mem::take(&mut self.bypasses);
+        Ok(named
+            .over_older_records()
+            .filter(|key| self.pages.get(key).is_some_and(PageEntry::is_dirty))
+            .collect())
     }
 
     /// The buffer, the state, and the number of pages for which the store has to keep space.
-    pub(crate) fn into_parts(self) -> (Buffer, State, u64) {
-        (self.buffer, State::recovered(self.pages, self.replayed), self.reserved)
+    pub(crate) fn into_parts(self) -> (Buffer, CacheState, u64) {
+        (self.buffer, CacheState::from_recovered(self.pages, self.replayed), self.reserved)
     }
 
     /// Identifies the buffer.
@@ -170,29 +181,29 @@ impl Recovered {
 }
 
 /// Replays the buffer's transactions, in the order of the log, into a page table that is not shared yet.
-struct Recovery {
-    pages: Pages,
+struct BufferReplay {
+    pages: PageTable,
     /// Pages that are not in the table yet.
-    gathered: Gathered,
-    named: Named,
+    replay_table: ReplayTable,
+    bypasses: BypassRecovery,
     replayed: u64,
     /// Pages to be written back. Space was reserved for each before the crash.
     reserved: u64,
     now: Duration,
 }
 
-impl Recovery {
-    fn new(now: Duration) -> Recovery {
+impl BufferReplay {
+    fn new(now: Duration) -> BufferReplay {
         let (pages, gathered, named) = Default::default();
-        Recovery { pages, gathered, named, replayed: 0, reserved: 0, now }
+        BufferReplay { pages, replay_table: gathered, bypasses: named, replayed: 0, reserved: 0, now }
     }
 
     /// Ends the replay of the log.
-    fn finish(mut self, buffer: Buffer) -> Recovered {
-        self.gathered.settle(&mut self.pages);
-        self.pages.begin_to_ask();
-        let Recovery { pages, named, replayed, reserved, .. } = self;
-        Recovered { buffer, pages, named, replayed, reserved }
+    fn finish(mut self, buffer: Buffer) -> RecoveredBuffer {
+        self.replay_table.settle(&mut self.pages);
+        self.pages.begin_store_check();
+        let BufferReplay { pages, bypasses: named, replayed, reserved, .. } = self;
+        RecoveredBuffer { buffer, pages, bypasses: named, replayed, reserved }
     }
 
     /// Replays the transactions of one group.
@@ -209,14 +220,14 @@ impl Recovery {
             && !pages.is_empty()
         {
             // Older pages of the source. If the log begins behind their range operation, the store has both.
-            if self.pages.transfers().get(first).is_some() {
+            if self.pages.range_ops().get(first).is_some() {
                 pages.iter().for_each(|record| self.record(record, Lsn(first.0 - 1), group));
             }
             return;
         }
         for (record, index) in transaction.records.iter().zip(0..) {
             if transaction.merged {
-                self.merged_record(record, first, group)
+                self.relogged_record(record, first, group)
             } else {
                 self.record(record, first.plus(index), group)
             }
@@ -227,33 +238,33 @@ impl Recovery {
         match *record {
             Record::Write { object, page, start, bytes } => {
                 let start = usize::from(start);
-                self.page(Key { object, page }, start..start + bytes.len(), at, group, Some(bytes))
+                self.page(PageKey { object, page }, start..start + bytes.len(), at, group, Some(bytes))
             }
             Record::Zero { object, page, start, len } => {
                 let start = usize::from(start);
-                self.page(Key { object, page }, start..start + usize::from(len), at, group, None)
+                self.page(PageKey { object, page }, start..start + usize::from(len), at, group, None)
             }
-            Record::Cut { object, from, to } => self.cut(object, from, to, false, at, group),
-            Record::Delete { object } => self.cut(object, PageNo(0), PageNo(u64::MAX), true, at, group),
-            Record::Clone(_) | Record::Move(_) => self.transfer(record, at, group),
+            Record::Cut { object, from, to } => self.punch(object, from, to, false, at, group),
+            Record::Delete { object } => self.punch(object, PageNo(0), PageNo(u64::MAX), true, at, group),
+            Record::Clone(_) | Record::Move(_) => self.range_op(record, at, group),
             Record::Bypassed { object, from, to, grows } => self.bypassed(object, from..to, grows, at, group),
         }
     }
 
     /// A relogged record: it could not be written back, so newer records may stand before it.
-    fn merged_record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+    fn relogged_record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
         let (object, from, to, whole_object) = match *record {
             Record::Cut { object, from, to } => (object, from, to, false),
             Record::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
             // The first copy counts, with the groups that it needs.
-            Record::Clone(_) | Record::Move(_) if self.pages.transfers().get(at).is_some() => return,
-            Record::Clone(_) | Record::Move(_) => return self.merged_transfer(record, at, group),
+            Record::Clone(_) | Record::Move(_) if self.pages.range_ops().get(at).is_some() => return,
+            Record::Clone(_) | Record::Move(_) => return self.relogged_range_op(record, at, group),
             _ => return self.record(record, at, group),
         };
-        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now, logged_again: true };
-        self.gathered.settle(&mut self.pages);
-        self.named.cut(object, from..to, at);
-        self.reserved -= self.pages.cut_again(object, cut);
+        let cut = PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: true };
+        self.replay_table.settle(&mut self.pages);
+        self.bypasses.note_punch(object, from..to, at);
+        self.reserved -= self.pages.insert_relogged_punch(object, cut);
     }
 
     /// A change of one page. The store may have it already, but is not asked now: that would be one read for
@@ -262,36 +273,36 @@ impl Recovery {
     /// except bypassed ones.
     fn page(
         &mut self,
-        key: Key,
+        key: PageKey,
         range: std::ops::Range<usize>,
         at: Lsn,
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) {
-        let place = self.pages.place_of(key, at).filter(|_| !is_planted(PlantedBug::MergedByPlace));
-        let is_newest = place.is_none() && !self.named.is_empty();
-        if is_newest && self.named.was_written(key) && range.len() < BLOCK_BYTES {
-            self.gathered.settle(&mut self.pages);
+        let place = self.pages.older_change_place(key, at).filter(|_| !is_planted(CacheBug::MergedByPlace));
+        let is_newest = place.is_none() && !self.bypasses.is_empty();
+        if is_newest && self.bypasses.note_logged_write(key) && range.len() < BLOCK_BYTES {
+            self.replay_table.settle(&mut self.pages);
             self.reserved -= drop_page(&mut self.pages, key);
         }
         let reserved = &mut self.reserved;
         let now = self.now;
-        let change = |entry: &mut Entry| {
+        let change = |entry: &mut PageEntry| {
             PageChange { key, range, bytes, newest: at, group, is_bypassing: false }.make(entry, || {
                 *reserved += 1;
-                Dirt::first(at, group, now, true)
+                DirtyState::new(at, group, now, true)
             });
         };
         match place {
-            Some(Belongs::Before(transfer)) => {
-                self.pages.change_beside(transfer, key.page, change);
+            Some(OlderChangePlace::DependencyOf(transfer)) => {
+                self.pages.change_dependency(transfer, key.page, change);
                 return;
             }
-            Some(Belongs::Nowhere) => return,
+            Some(OlderChangePlace::Overwritten) => return,
             None => {}
         }
-        if self.gathered.contains(key) || self.pages.get(&key).is_none() {
-            self.gathered.change(key, at, group, change);
+        if self.replay_table.contains(key) || self.pages.get(&key).is_none() {
+            self.replay_table.change(key, at, group, change);
         } else {
             self.pages.change(key, change);
         }
@@ -300,43 +311,43 @@ impl Recovery {
     /// Bypassed pages, whose bytes are not in the log.
     fn bypassed(&mut self, object: ObjectId, pages: Range<PageNo>, grows: bool, at: Lsn, group: GroupNo) {
         if grows {
-            self.named.grew(object, pages.clone(), at, group);
+            self.bypasses.note_growth(object, pages.clone(), at, group);
         }
         for page in (pages.start.0..pages.end.0).map(PageNo) {
-            let key = Key { object, page };
-            if self.gathered.contains(key) || self.pages.get(&key).is_some() {
-                self.named.overtook(key, at);
+            let key = PageKey { object, page };
+            if self.replay_table.contains(key) || self.pages.get(&key).is_some() {
+                self.bypasses.note_over_older_records(key, at);
             }
         }
     }
 
     /// A clone or a move. The store is asked later whether it has it.
-    fn transfer(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
-        let Some(what) = Ordered::of(record, at) else { return };
-        self.gathered.settle(&mut self.pages);
+    fn range_op(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+        let Some(what) = RangeOp::of(record, at) else { return };
+        self.replay_table.settle(&mut self.pages);
         let Transfer { from, to, .. } = what.transfer;
-        for key in self.named.were_shared(from, what.transfer.source(), at) {
+        for key in self.bypasses.note_range_op_source(from, what.transfer.source(), at) {
             self.reserved -= drop_page(&mut self.pages, key);
         }
-        self.named.cut(to, what.transfer.target(), at);
-        self.reserved += pages_reserved(&what.transfer);
-        let (reservations, _) = self.pages.transfer(Pending::new(what, group, self.now, true));
+        self.bypasses.note_punch(to, what.transfer.target(), at);
+        self.reserved += reserved_pages(&what.transfer);
+        let (reservations, _) = self.pages.begin_range_op(PendingRangeOp::new(what, group, self.now, true));
         self.reserved -= reservations;
     }
 
     /// A relogged clone or move. The order of the log is not that of the LSNs here: its older changes follow
     /// it, and newer ones may precede it.
-    fn merged_transfer(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
-        let Some(what) = Ordered::of(record, at) else { return };
-        if is_planted(PlantedBug::MergedByPlace) {
-            return self.transfer(record, at, group);
+    fn relogged_range_op(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+        let Some(what) = RangeOp::of(record, at) else { return };
+        if is_planted(CacheBug::MergedByPlace) {
+            return self.range_op(record, at, group);
         }
-        self.gathered.settle(&mut self.pages);
-        self.reserved += pages_reserved(&what.transfer);
-        self.pages.transfer_again(Pending::new(what, group, self.now, true));
+        self.replay_table.settle(&mut self.pages);
+        self.reserved += reserved_pages(&what.transfer);
+        self.pages.insert_relogged_range_op(PendingRangeOp::new(what, group, self.now, true));
     }
 
-    fn cut(
+    fn punch(
         &mut self,
         object: ObjectId,
         from: PageNo,
@@ -345,24 +356,25 @@ impl Recovery {
         at: Lsn,
         group: GroupNo,
     ) {
-        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now, logged_again: false };
-        self.gathered.settle(&mut self.pages);
-        self.named.cut(object, from..to, at);
-        let (reservations, _) = self.pages.cut(object, cut);
+        let cut =
+            PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: false };
+        self.replay_table.settle(&mut self.pages);
+        self.bypasses.note_punch(object, from..to, at);
+        let (reservations, _) = self.pages.punch(object, cut);
         self.reserved -= reservations;
     }
 }
 
 /// Removes a page. Returns the number of its reservations in the store.
-fn drop_page(pages: &mut Pages, key: Key) -> u64 {
+fn drop_page(pages: &mut PageTable, key: PageKey) -> u64 {
     let entry = pages.remove(key);
-    u64::from(entry.is_some_and(|entry| entry.dirt().is_some_and(|dirt| dirt.reserved)))
+    u64::from(entry.is_some_and(|entry| entry.dirty_state().is_some_and(|dirt| dirt.reserved)))
 }
 
 /// Asks the store about some recovered pages, and makes those clean that it has. `false` if none are left.
 /// Each page is asked about once: if the store cannot tell, the page is written back like any other.
-pub(crate) fn ask_the_store(shared: &Shared, committer: &Committer) -> bool {
-    let Some(keys) = shared.state().pages.next_recovered() else { return false };
+pub(crate) fn clean_stored_pages(shared: &CacheShared, committer: &Committer) -> bool {
+    let Some(keys) = shared.state().pages.next_unchecked() else { return false };
     let asked: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
     let page_lsns = shared.store_io().page_lsns(&asked);
     let mut state = shared.state();

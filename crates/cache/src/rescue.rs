@@ -12,16 +12,18 @@
 //! it.
 
 use crate::error::CacheError;
-use crate::maintenance::Checkpointer;
-use crate::page::Entry;
-use crate::page_table::Key;
-use crate::planted_bug::{PlantedBug, is_planted};
-use crate::range_ops::{Ordered, Pending};
+use crate::maintenance::StoreMaintainer;
+use crate::page::PageEntry;
+use crate::page_table::PageKey;
+use crate::planted_bug::{CacheBug, is_planted};
+use crate::range_ops::{PendingRangeOp, RangeOp};
 use crate::retry::RETRY_AFTER;
-use crate::state::{Shared, State};
+use crate::state::{CacheShared, CacheState};
 use crate::sync::{Mutex, MutexGuard};
-use crate::task::Progress;
-use crate::write_back::{Applied, Dirty, STEP_PAGES, Why, WriteBack, cut_change, with_bases};
+use crate::task::StepProgress;
+use crate::write_back::{
+    AppliedChanges, DirtyPage, STEP_PAGES, WriteBack, WriteBackReason, merge_with_store, punch_change,
+};
 use device::{Lsn, ObjectId, PageNo};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,23 +32,24 @@ use std::time::Duration;
 use store::{Change, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
 
 /// The prefix of names of unfinished volumes. Users may not choose it.
-pub const UNFINISHED: &str = "rescuing-";
+pub const UNFINISHED_RESCUE: &str = "rescuing-";
 
 /// The prefix of names of complete volumes. Users may not choose it: an existing volume would count as
 /// rescued.
-pub(crate) const RESCUED: &str = "rescued-";
+pub(crate) const FINISHED_RESCUE: &str = "rescued-";
 
 /// Deletes unfinished volumes of rescues that a crash cut off. If a device prevents that, the next start
 /// tries again.
 pub(crate) fn delete_unfinished(store: &Store, newest: Lsn) {
-    for volume in store.describe_volumes().iter().filter(|volume| volume.name.starts_with(UNFINISHED)) {
+    for volume in store.describe_volumes().iter().filter(|volume| volume.name.starts_with(UNFINISHED_RESCUE))
+    {
         let _ = store.delete_volume(volume.id, newest);
     }
 }
 
 /// The progress of a rescue. After a crash it begins anew, if there is anything to rescue.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct RescueOutcome {
     /// The volume that has everything.
     volume: Option<String>,
     /// Changes that the store refused, because what it has there is damaged.
@@ -57,7 +60,7 @@ pub(crate) struct Outcome {
     not_before: Duration,
 }
 
-impl Outcome {
+impl RescueOutcome {
     pub(crate) fn volume(&self) -> Option<&str> {
         self.volume.as_deref()
     }
@@ -73,32 +76,32 @@ impl Outcome {
 
 /// Saves what is in memory alone.
 pub(crate) struct Rescuer {
-    shared: Arc<Shared>,
+    shared: Arc<CacheShared>,
     write_back: Arc<WriteBack>,
-    checkpointer: Arc<Checkpointer>,
+    checkpointer: Arc<StoreMaintainer>,
     /// Held for moments. No other lock is taken meanwhile.
-    outcome: Mutex<Outcome>,
+    outcome: Mutex<RescueOutcome>,
 }
 
 /// The clone of each volume.
-type Copies = BTreeMap<VolumeId, VolumeId>;
+type VolumeCopies = BTreeMap<VolumeId, VolumeId>;
 
 impl Rescuer {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<CacheShared>,
         write_back: Arc<WriteBack>,
-        checkpointer: Arc<Checkpointer>,
+        checkpointer: Arc<StoreMaintainer>,
     ) -> Rescuer {
         Rescuer { shared, write_back, checkpointer, outcome: Mutex::default() }
     }
 
     /// The progress.
-    pub(crate) fn outcome(&self) -> MutexGuard<'_, Outcome> {
+    pub(crate) fn outcome(&self) -> MutexGuard<'_, RescueOutcome> {
         self.outcome.lock().expect("no panic while holding a rescue's outcome")
     }
 
     /// Whether the buffer has failed and something is in memory alone.
-    pub(crate) fn is_due(&self, state: &State) -> bool {
+    pub(crate) fn is_due(&self, state: &CacheState) -> bool {
         state.failed().is_some() && state.pages.is_dirty() && self.outcome().volume.is_none()
     }
 
@@ -109,12 +112,12 @@ impl Rescuer {
     }
 
     /// Makes the volume if a rescue is due. Pauses after a failed attempt, unless the mount ends.
-    pub(crate) fn step(&self, why: Why) -> Progress {
-        let _turn = self.write_back.turn();
+    pub(crate) fn step(&self, why: WriteBackReason) -> StepProgress {
+        let _turn = self.write_back.lock();
         let now = self.shared.now();
-        let may_try = why == Why::All || now >= self.outcome().not_before;
+        let may_try = why == WriteBackReason::All || now >= self.outcome().not_before;
         if !may_try || !self.is_due(&self.shared.state()) {
-            return Progress::Idle;
+            return StepProgress::Idle;
         }
         self.outcome().not_before = now + RETRY_AFTER;
         let rescued = self.checkpointer.with_space(|| self.rescue());
@@ -126,7 +129,7 @@ impl Rescuer {
             }
             Err(error) => outcome.error = Some(error),
         }
-        Progress::Worked
+        StepProgress::Worked
     }
 
     /// Returns the names of the volumes. Writes again what a failed attempt has written, which does no harm.
@@ -145,59 +148,60 @@ impl Rescuer {
             store.clone_named(from, &NewVolume { name, mode: VolumeMode::Writable, created }, durable)
         };
         // If one is complete, all were.
-        if !volumes.iter().any(|of| find(RESCUED, of).is_some()) {
+        if !volumes.iter().any(|of| find(FINISHED_RESCUE, of).is_some()) {
             let mut copies = BTreeMap::new();
             for of in &volumes {
-                let begun = find(UNFINISHED, of).map(|begun| begun.id);
-                copies.insert(*of, begun.map_or_else(|| clone(*of, UNFINISHED, of), Ok)?);
+                let begun = find(UNFINISHED_RESCUE, of).map(|begun| begun.id);
+                copies.insert(*of, begun.map_or_else(|| clone(*of, UNFINISHED_RESCUE, of), Ok)?);
             }
             self.outcome().left_out = self.write_into(&copies)?;
             for (of, &copy) in &copies {
-                clone(copy, RESCUED, of)?;
+                clone(copy, FINISHED_RESCUE, of)?;
             }
         }
         for of in &volumes {
             // The unfinished one shares everything with the complete one.
-            if let Some(begun) = find(UNFINISHED, of) {
-                if find(RESCUED, of).is_none() {
-                    clone(begun.id, RESCUED, of)?;
+            if let Some(begun) = find(UNFINISHED_RESCUE, of) {
+                if find(FINISHED_RESCUE, of).is_none() {
+                    clone(begun.id, FINISHED_RESCUE, of)?;
                 }
                 store.delete_volume(begun.id, durable)?;
             }
         }
-        let names: Vec<String> = volumes.iter().map(|of| format!("{RESCUED}{}", suffix(of))).collect();
+        let names: Vec<String> =
+            volumes.iter().map(|of| format!("{FINISHED_RESCUE}{}", suffix(of))).collect();
         Ok(names.join(", "))
     }
 
     /// Writes everything in memory into clones of its volumes. Returns how many changes the store refused.
-    fn write_into(&self, copies: &Copies) -> Result<u64, CacheError> {
+    fn write_into(&self, copies: &VolumeCopies) -> Result<u64, CacheError> {
         let mut left_out = 0;
-        let mut transfers: Vec<Ordered> = {
+        let mut transfers: Vec<RangeOp> = {
             let state = self.shared.state();
-            state.pages.transfers().iter().map(|one| one.what).collect()
+            state.pages.range_ops().iter().map(|one| one.op).collect()
         };
         transfers.sort_by_key(|what| what.lsn);
         let mut since = Lsn(0);
         for what in &transfers {
-            left_out += self.rescue_cuts(since..what.lsn, copies)?;
-            left_out += self.rescue_transfer(what, copies)?;
+            left_out += self.rescue_punches(since..what.lsn, copies)?;
+            left_out += self.rescue_range_op(what, copies)?;
             since = what.lsn;
         }
-        left_out += self.rescue_cuts(since..Lsn(u64::MAX), copies)?;
-        let keys: Vec<Key> = self.shared.state().pages.by_group().map(|(_, key)| key).collect();
+        left_out += self.rescue_punches(since..Lsn(u64::MAX), copies)?;
+        let keys: Vec<PageKey> = self.shared.state().pages.by_group().map(|(_, key)| key).collect();
         let mut by_object: BTreeMap<ObjectId, Vec<PageNo>> = BTreeMap::new();
         keys.into_iter().for_each(|key| by_object.entry(key.object).or_default().push(key.page));
         for (object, pages) in by_object {
             for some in pages.chunks(STEP_PAGES) {
-                let dirty: Vec<Dirty> = {
+                let dirty: Vec<DirtyPage> = {
                     let state = self.shared.state();
-                    let entry = |&page: &PageNo| Some((page, state.pages.get(&Key { object, page })?));
-                    some.iter().filter_map(entry).filter_map(Dirty::of).collect()
+                    let entry = |&page: &PageNo| Some((page, state.pages.get(&PageKey { object, page })?));
+                    some.iter().filter_map(entry).filter_map(DirtyPage::of).collect()
                 };
                 left_out += self.rescue_pages(object.in_volume(copies[&object.volume]), &dirty)?;
                 let mut state = self.shared.state();
                 let mut was_reserved = |page: &&PageNo| {
-                    state.pages.change(Key { object, page: **page }, Entry::take_reservation)
+                    state.pages.change(PageKey { object, page: **page }, PageEntry::take_reservation)
                 };
                 let reserved = some.iter().filter(|page| was_reserved(page)).count();
                 self.shared.store().release(reserved as u64);
@@ -209,16 +213,16 @@ impl Rescuer {
     /// Applies the punches with LSNs in a range, each under its own LSN: newer pages that the store has
     /// already stay. Returns how many deletions of objects the store refused; no name leads to these objects
     /// any more. If a punch fails, the rescue does: what it removed would be readable again.
-    fn rescue_cuts(&self, lsns: Range<Lsn>, copies: &Copies) -> Result<u64, CacheError> {
-        let all = self.shared.state().pages.cuts().collect::<Vec<_>>().into_iter();
+    fn rescue_punches(&self, lsns: Range<Lsn>, copies: &VolumeCopies) -> Result<u64, CacheError> {
+        let all = self.shared.state().pages.punches().collect::<Vec<_>>().into_iter();
         let mut cuts: Vec<_> = all.filter(|(_, cut)| lsns.contains(&cut.lsn)).collect();
         cuts.sort_by_key(|(_, cut)| cut.lsn);
-        if is_planted(PlantedBug::RescueCutsLate) {
+        if is_planted(CacheBug::RescueCutsLate) {
             let late = self.shared.buffer().appended().plus(1);
             cuts.iter_mut().for_each(|(_, cut)| cut.lsn = late);
         }
         let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
-        let vector: Vec<Change> = cuts.iter().map(|&(object, cut)| cut_change(copy(object), cut)).collect();
+        let vector: Vec<Change> = cuts.iter().map(|&(object, cut)| punch_change(copy(object), cut)).collect();
         let refused = self.apply(&vector)?;
         let left = refused.len() as u64;
         match refused.into_iter().find(|(index, _)| !cuts[*index].1.whole_object) {
@@ -229,7 +233,7 @@ impl Rescuer {
 
     /// Applies a range operation after its dependencies, unless the clones have it, from the store or from an
     /// earlier attempt. Returns how many changes the store refused.
-    fn rescue_transfer(&self, what: &Ordered, copies: &Copies) -> Result<u64, CacheError> {
+    fn rescue_range_op(&self, what: &RangeOp, copies: &VolumeCopies) -> Result<u64, CacheError> {
         let mut transfer = what.transfer;
         let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
         transfer.from = copy(transfer.from);
@@ -237,10 +241,10 @@ impl Rescuer {
         if self.shared.store_io().has_had(&transfer, what.lsn)? {
             return Ok(0);
         }
-        let dirty: Vec<Dirty> = {
+        let dirty: Vec<DirtyPage> = {
             let state = self.shared.state();
-            let pending = state.pages.transfers().get(what.lsn).into_iter();
-            pending.flat_map(Pending::before).filter_map(Dirty::of).collect()
+            let pending = state.pages.range_ops().get(what.lsn).into_iter();
+            pending.flat_map(PendingRangeOp::dependencies).filter_map(DirtyPage::of).collect()
         };
         let mut left_out = 0;
         for some in dirty.chunks(STEP_PAGES) {
@@ -252,7 +256,7 @@ impl Rescuer {
             outcome => outcome?,
         }
         // Without it, the target would be what it was before.
-        match self.apply(&[Ordered { transfer, ..*what }.change()])?.pop_first() {
+        match self.apply(&[RangeOp { transfer, ..*what }.change()])?.pop_first() {
             Some((_, error)) => Err(error.into()),
             None => Ok(left_out),
         }
@@ -260,10 +264,10 @@ impl Rescuer {
 
     /// Writes pages, deltas merged with what the store has. Returns how many failed: damaged pages stay
     /// damaged, and reading them is an error.
-    fn rescue_pages(&self, object: ObjectId, pages: &[Dirty]) -> Result<u64, CacheError> {
+    fn rescue_pages(&self, object: ObjectId, pages: &[DirtyPage]) -> Result<u64, CacheError> {
         let mut vector = Vec::new();
         let mut left_out = 0;
-        for (page, whole) in with_bases(self.shared.store_io(), object, pages) {
+        for (page, whole) in merge_with_store(self.shared.store_io(), object, pages) {
             match whole {
                 Ok((bytes, page_lsn)) => vector.push(Change::Write { object, page, bytes, page_lsn }),
                 Err(error) if error.is_damage() => left_out += 1,
@@ -280,7 +284,7 @@ impl Rescuer {
     /// when buffer and store are compared. Returns the changes that the store refused, by index.
     fn apply(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
         let store = self.shared.store_io();
-        let mut applied = Applied::default();
+        let mut applied = AppliedChanges::default();
         applied.apply_rest(store, &|part| store.apply_bypassing(part), vector)?;
         Ok(applied.refused)
     }

@@ -1,6 +1,6 @@
 //! Limits and ages.
 
-use crate::page_table::Memory;
+use crate::page_table::PageMemory;
 use std::time::Duration;
 
 /// When and how pages are fetched (*Non-blocking Writes to Files*, section 4).
@@ -21,7 +21,7 @@ pub enum FetchMode {
 
 /// Limits and ages.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct CacheSettings {
     /// When pages are fetched.
     pub fetch: FetchMode,
     /// Memory for pages and deltas, in bytes. Clean pages beyond it are dropped.
@@ -50,7 +50,7 @@ pub struct Settings {
     pub bypass_after: u64,
     /// Bypassed bytes of an object that a sync logs, because that takes less time than storing them. For
     /// more, the sync waits for the store.
-    pub sync_logs_max: u64,
+    pub sync_log_bytes_max: u64,
     /// The buffer is given up: changes to it go nowhere, and nothing that is stored now counts as what the
     /// buffer should have.
     pub buffer_is_given_up: bool,
@@ -58,17 +58,17 @@ pub struct Settings {
     pub checkpoint_blocks: u64,
 }
 
-impl Settings {
+impl CacheSettings {
     /// How close dirty memory is to the nearer of its limits: 1 at the limit.
-    pub(crate) fn crowding(&self, memory: &Memory) -> f64 {
+    pub(crate) fn crowding(&self, memory: &PageMemory) -> f64 {
         let dirty = memory.dirty as f64 / self.dirty_bytes_max as f64;
         dirty.max(memory.deltas as f64 / self.delta_bytes_max as f64)
     }
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for CacheSettings {
+    fn default() -> CacheSettings {
+        CacheSettings {
             fetch: FetchMode::default(),
             memory_bytes_max: 512 << 20,
             dirty_bytes_max: 256 << 20,
@@ -80,7 +80,7 @@ impl Default for Settings {
             // Two switches between threads, on a busy machine.
             commit_inline_below: Duration::from_micros(50),
             bypass_after: u64::MAX,
-            sync_logs_max: u64::MAX,
+            sync_log_bytes_max: u64::MAX,
             buffer_is_given_up: false,
             // 256 MiB: anything faster than a single disk reads that in about a second.
             checkpoint_blocks: 65536,

@@ -2,18 +2,18 @@
 //! No operation is implemented here.
 
 use crate::admission::AdmissionQueue;
-use crate::bypass::Logged;
+use crate::bypass::LateLogged;
 use crate::bypassed_pages::BypassedAge;
-use crate::commit::Syncs;
+use crate::commit::SyncQueue;
 use crate::error::CacheError;
-use crate::page_table::Pages;
-use crate::read::seek::Seeks;
-use crate::read::waiting::Reads;
+use crate::page_table::PageTable;
+use crate::read::seek::SeekQueue;
+use crate::read::waiting::WaitingReads;
 use crate::retry::RetryList;
-use crate::settings::Settings;
-use crate::status::Counters;
+use crate::settings::CacheSettings;
+use crate::status::CacheCounters;
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
-use crate::task::Task;
+use crate::task::BackgroundTask;
 use buffer::{Buffer, BufferError};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,51 +21,51 @@ use std::time::Duration;
 use store::{Known, Store};
 
 /// Shared by all clones of a `Cache`, its reservations and its steps.
-pub(crate) struct Shared {
+pub(crate) struct CacheShared {
     store: Arc<Store>,
     buffer: Buffer,
     clock: Arc<dyn device::Clock>,
-    settings: Settings,
+    settings: CacheSettings,
     /// See [`CacheSettings::bypass_after`], the initial value.
     bypass_after: AtomicU64,
     store_io_for_syncs: AtomicU64,
-    state: Mutex<State>,
-    work: [Condvar; Task::ALL.len()],
+    state: Mutex<CacheState>,
+    work: [Condvar; BackgroundTask::ALL.len()],
 }
 
 /// Everything under the lock. Each part is changed by its own methods alone. After a crash: rebuilt from the
 /// buffer's records.
 #[derive(Default)]
-pub(crate) struct State {
-    pub(crate) pages: Pages,
-    pub(crate) reads: Reads,
-    pub(crate) seeks: Seeks,
-    pub(crate) syncs: Syncs,
+pub(crate) struct CacheState {
+    pub(crate) pages: PageTable,
+    pub(crate) reads: WaitingReads,
+    pub(crate) seeks: SeekQueue,
+    pub(crate) syncs: SyncQueue,
     pub(crate) admission: AdmissionQueue,
     pub(crate) retries: RetryList,
-    pub(crate) counters: Counters,
+    pub(crate) counters: CacheCounters,
     /// Set once, when the buffer has failed.
     failed: Option<BufferError>,
     stopping: bool,
 }
 
-impl State {
+impl CacheState {
     /// The estimate for the pages for which the store counts space: dirty pages, and those of operations that
     /// were admitted.
-    pub(crate) fn known_to_store(&self) -> Known {
-        self.pages.known_to_store() + self.admission.known_to_store()
+    pub(crate) fn reservation_estimate(&self) -> Known {
+        self.pages.reservation_estimate() + self.admission.reservation_estimate()
     }
 
     /// Notes that bypassed pages were logged after all.
-    pub(crate) fn logged_late(&mut self, logged: Logged) {
-        logged.group.into_iter().for_each(|group| self.syncs.logged_again(group));
+    pub(crate) fn note_late_logged(&mut self, logged: LateLogged) {
+        logged.group.into_iter().for_each(|group| self.syncs.note_late_logged(group));
         self.counters.pages_logged_late += logged.pages;
     }
 
     /// The state after a start, with pages from `replayed` transactions in the buffer.
-    pub(crate) fn recovered(pages: Pages, replayed: u64) -> State {
-        let counters = Counters { replayed, ..Counters::default() };
-        State { pages, counters, ..State::default() }
+    pub(crate) fn from_recovered(pages: PageTable, replayed: u64) -> CacheState {
+        let counters = CacheCounters { replayed, ..CacheCounters::default() };
+        CacheState { pages, counters, ..CacheState::default() }
     }
 
     /// How the buffer failed, if it did: then nothing can change any more.
@@ -88,7 +88,7 @@ impl State {
     }
 
     /// Drops clean pages while memory is over its limit: a bounded piece of work.
-    pub(crate) fn evict(&mut self, settings: &Settings) {
+    pub(crate) fn evict(&mut self, settings: &CacheSettings) {
         self.counters.evicted += self.pages.evict(settings.memory_bytes_max);
     }
 }
@@ -99,30 +99,30 @@ thread_local! {
 }
 
 /// Marks the thread as working for a sync, as long as this value lives.
-pub(crate) struct ForSync(());
+pub(crate) struct SyncingThread(());
 
-impl ForSync {
-    pub(crate) fn begin() -> ForSync {
+impl SyncingThread {
+    pub(crate) fn begin() -> SyncingThread {
         SYNCING.set(true);
-        ForSync(())
+        SyncingThread(())
     }
 }
 
-impl Drop for ForSync {
+impl Drop for SyncingThread {
     fn drop(&mut self) {
         SYNCING.set(false);
     }
 }
 
-impl Shared {
+impl CacheShared {
     pub(crate) fn new(
         store: Arc<Store>,
         buffer: Buffer,
         clock: Arc<dyn device::Clock>,
-        settings: Settings,
-        state: State,
-    ) -> Shared {
-        Shared {
+        settings: CacheSettings,
+        state: CacheState,
+    ) -> CacheShared {
+        CacheShared {
             store,
             buffer,
             clock,
@@ -135,12 +135,12 @@ impl Shared {
     }
 
     /// Takes the lock. Never held over device I/O or a completion.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, CacheState> {
         self.state.lock().expect("no panic while holding the cache's state")
     }
 
     /// Wakes a worker of this kind.
-    pub(crate) fn wake(&self, task: Task) {
+    pub(crate) fn wake(&self, task: BackgroundTask) {
         self.work[task as usize].notify_one();
     }
 
@@ -150,7 +150,7 @@ impl Shared {
     }
 
     /// Waits until a worker of this kind is woken, at most `timeout`.
-    pub(crate) fn wait(&self, task: Task, state: MutexGuard<'_, State>, timeout: Duration) {
+    pub(crate) fn wait(&self, task: BackgroundTask, state: MutexGuard<'_, CacheState>, timeout: Duration) {
         drop(self.work[task as usize].wait_timeout(state, timeout));
     }
 
@@ -190,7 +190,7 @@ impl Shared {
     }
 
     /// How old the oldest bypassed page is.
-    pub(crate) fn bypassed_age(&self, pages: &Pages) -> BypassedAge {
+    pub(crate) fn bypassed_age(&self, pages: &PageTable) -> BypassedAge {
         match pages.bypassed().oldest() {
             None => BypassedAge::Young,
             Some(oldest) => BypassedAge::of(self.now().saturating_sub(oldest), self.bypassed_interval()),
@@ -198,7 +198,7 @@ impl Shared {
     }
 
     /// How long until the oldest bypassed page is due to be written back.
-    pub(crate) fn bypassed_due_in(&self, pages: &Pages) -> Option<Duration> {
+    pub(crate) fn bypassed_due_in(&self, pages: &PageTable) -> Option<Duration> {
         let due = pages.bypassed().oldest()? + self.bypassed_interval() / 2;
         Some(due.saturating_sub(self.now()))
     }
@@ -209,7 +209,7 @@ impl Shared {
         self.settings.commit_interval.min(Duration::from_secs(1))
     }
 
-    pub(crate) fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &CacheSettings {
         &self.settings
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Events since the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
+pub struct CacheCounters {
     /// Transactions applied.
     pub transactions: u64,
     /// Changes of pages of which not all bytes were in memory.
@@ -39,7 +39,7 @@ pub struct Counters {
     /// The number of these that were logged late, because a later change needed it or the store was too slow.
     pub pages_logged_late: u64,
     /// Punches and deletions written back.
-    pub cuts_stored: u64,
+    pub punches_stored: u64,
     /// Clones and moves of pages written back.
     pub transfers_stored: u64,
     /// [Expendable](crate::Cache::set_expendable_volumes) volumes that were deleted for space.
@@ -63,9 +63,9 @@ pub struct Counters {
 
 /// The current state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub struct CacheStatus {
     /// Events since the mount.
-    pub counters: Counters,
+    pub counters: CacheCounters,
     /// The newest change.
     pub applied: Lsn,
     /// The newest change that survives a crash.
@@ -81,7 +81,7 @@ pub struct Status {
     /// How long ago the oldest change that is not stored was made.
     pub dirty_age: Duration,
     /// Punches and deletions that are not stored.
-    pub pending_cuts: u64,
+    pub pending_punches: u64,
     /// Clones and moves of pages that are not stored: reads of their targets wait.
     pub pending_transfers: u64,
     /// Pages in memory.
@@ -114,12 +114,12 @@ pub struct Status {
     /// Number of items that could not be written back when they were last tried. The buffer keeps them.
     pub stuck_count: u64,
     /// Some of them.
-    pub stuck: Vec<Stuck>,
+    pub stuck: Vec<StuckItem>,
 }
 
 /// A page, punch or range operation that could not be written back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stuck {
+pub struct StuckItem {
     /// The object.
     pub object: ObjectId,
     /// Its page; `None` for a punch, a deletion or a range operation.

@@ -6,9 +6,9 @@
 //! help, because clones share what would be merged or there is no space for it, the page is read and written
 //! whole.
 
-use crate::page_table::Key;
-use crate::planted_bug::{PlantedBug, is_planted};
-use crate::write_back::Content;
+use crate::page_table::PageKey;
+use crate::planted_bug::{CacheBug, is_planted};
+use crate::write_back::PageContent;
 use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use store::{Change, DeltaBlock, DeltaPacker, Found, Store, StoreError, Want, lea
 
 /// A page to store. With the others of its plan it holds every change of the page up to their newest.
 #[derive(Clone, Copy)]
-pub(crate) struct ToStore<'a> {
-    pub(crate) key: Key,
-    pub(crate) content: &'a Content,
+pub(crate) struct PageToStore<'a> {
+    pub(crate) key: PageKey,
+    pub(crate) content: &'a PageContent,
     pub(crate) newest: Lsn,
     /// A punch that the store may lack: what is older there reads as zeros.
-    pub(crate) cut: Option<Lsn>,
+    pub(crate) punch: Option<Lsn>,
 }
 
 /// Leaves whose deltas are merged for one write-back at most, so that it ends: their pages are 8 MiB. If more
 /// leaves are full, since space became short, pages of the others are read and written whole.
-const FOLDED_AT_ONCE: usize = 16;
+const MERGED_LEAVES_MAX: usize = 16;
 
 /// The changes for the store.
 #[derive(Default)]
-pub(crate) struct Plan {
+pub(crate) struct StorePlan {
     pub(crate) vector: Vec<Change>,
     /// For each change, its pages.
-    of: Vec<Vec<usize>>,
+    pages_of_change: Vec<Vec<usize>>,
     /// Pages that must be read and cannot be.
     pub(crate) refused: BTreeMap<usize, StoreError>,
     /// All bytes of pages that were partial in memory: the missing bytes are zeros, or were read.
@@ -42,18 +42,18 @@ pub(crate) struct Plan {
     pub(crate) pages_read: u64,
 }
 
-impl Plan {
+impl StorePlan {
     /// Plans for pages that are sorted by key.
-    pub(crate) fn of<'a>(store: &Store, pages: impl Iterator<Item = ToStore<'a>>) -> Plan {
-        let pages: Vec<ToStore<'a>> = pages.collect();
-        let mut plan = Plan::default();
+    pub(crate) fn of<'a>(store: &Store, pages: impl Iterator<Item = PageToStore<'a>>) -> StorePlan {
+        let pages: Vec<PageToStore<'a>> = pages.collect();
+        let mut plan = StorePlan::default();
         let mut read = Vec::new();
         let mut patches: BTreeMap<(ObjectId, PageNo), Vec<usize>> = BTreeMap::new();
-        let empty = over_nothing(store, &pages);
-        for (index, ToStore { key: Key { object, page }, content, .. }) in pages.iter().enumerate() {
+        let empty = pages_without_base(store, &pages);
+        for (index, PageToStore { key: PageKey { object, page }, content, .. }) in pages.iter().enumerate() {
             let delta = match content {
-                Content::Patch(delta) => delta,
-                Content::Whole(bytes) => {
+                PageContent::Patch(delta) => delta,
+                PageContent::Whole(bytes) => {
                     plan.write(index, &pages[index], bytes.clone());
                     continue;
                 }
@@ -69,16 +69,16 @@ impl Plan {
                 Some(Err(error)) => drop(plan.refused.insert(index, error.clone())),
             }
         }
-        let mut full: Vec<((ObjectId, PageNo), Packed)> = Vec::new();
+        let mut full: Vec<((ObjectId, PageNo), PackedDeltas)> = Vec::new();
         for ((object, first), members) in patches {
-            let packed = Packed::new(store, &pages, members, &mut read);
+            let packed = PackedDeltas::new(store, &pages, members, &mut read);
             match store.takes_deltas(object, &packed.blocks) {
                 Ok(true) => plan.add_deltas(object, &pages, packed),
                 _ => full.push(((object, first), packed)),
             }
         }
         let leaves: Vec<(ObjectId, PageNo)> =
-            full.iter().map(|(leaf, _)| *leaf).take(FOLDED_AT_ONCE).collect();
+            full.iter().map(|(leaf, _)| *leaf).take(MERGED_LEAVES_MAX).collect();
         // The reads and writes that follow report an error.
         let folded = !leaves.is_empty() && store.fold(&leaves).is_ok();
         for ((object, _), packed) in full {
@@ -92,35 +92,35 @@ impl Plan {
         plan
     }
 
-    fn write(&mut self, index: usize, page: &ToStore<'_>, bytes: SharedPage) {
-        let Key { object, page: number } = page.key;
+    fn write(&mut self, index: usize, page: &PageToStore<'_>, bytes: SharedPage) {
+        let PageKey { object, page: number } = page.key;
         self.vector.push(Change::Write { object, page: number, bytes, page_lsn: page.newest });
-        self.of.push(vec![index]);
+        self.pages_of_change.push(vec![index]);
     }
 
-    fn write_completed(&mut self, index: usize, page: &ToStore<'_>, bytes: Box<Page>) {
+    fn write_completed(&mut self, index: usize, page: &PageToStore<'_>, bytes: Box<Page>) {
         let bytes: SharedPage = Arc::new(bytes);
         self.whole.insert(index, bytes.clone());
         self.write(index, page, bytes);
     }
 
-    fn add_deltas(&mut self, object: ObjectId, pages: &[ToStore<'_>], packed: Packed) {
+    fn add_deltas(&mut self, object: ObjectId, pages: &[PageToStore<'_>], packed: PackedDeltas) {
         for block in packed.blocks {
             let has = |index: &usize| block.pages().any(|page| page == pages[*index].key.page);
             let of: Vec<usize> = packed.members.iter().copied().filter(has).collect();
             let page_lsn = of.iter().map(|&index| pages[index].newest).max().unwrap_or_default();
             self.vector.push(Change::Deltas { object, block, page_lsn });
-            self.of.push(of);
+            self.pages_of_change.push(of);
         }
     }
 
     /// Merges deltas with what the store has.
-    fn read_and_write(&mut self, store: &Store, pages: &[ToStore<'_>], read: &[usize]) {
+    fn read_and_write(&mut self, store: &Store, pages: &[PageToStore<'_>], read: &[usize]) {
         let want = |&index: &usize| Want::new(pages[index].key.object, pages[index].key.page);
         let mut wants: Vec<Want> = read.iter().map(want).collect();
         store.read(&mut wants);
         for (&index, want) in read.iter().zip(wants) {
-            let Content::Patch(delta) = pages[index].content else { continue };
+            let PageContent::Patch(delta) = pages[index].content else { continue };
             let mut bytes = match want.found {
                 Ok(Found::Page { bytes, .. }) => {
                     self.pages_read += 1;
@@ -138,48 +138,56 @@ impl Plan {
     }
 
     /// Everything that was refused, in the plan or by the store, by page.
-    pub(crate) fn by_page(mut self, of_vector: BTreeMap<usize, StoreError>) -> BTreeMap<usize, StoreError> {
+    pub(crate) fn refused_by_page(
+        mut self,
+        of_vector: BTreeMap<usize, StoreError>,
+    ) -> BTreeMap<usize, StoreError> {
         for (change, error) in of_vector {
-            self.refused.extend(self.of[change].iter().map(|&page| (page, error.clone())));
+            self.refused.extend(self.pages_of_change[change].iter().map(|&page| (page, error.clone())));
         }
         self.refused
     }
 }
 
 /// The deltas of pages in one leaf, in blocks.
-struct Packed {
+struct PackedDeltas {
     blocks: Vec<DeltaBlock>,
     /// The pages whose deltas these are.
     members: Vec<usize>,
 }
 
-impl Packed {
+impl PackedDeltas {
     /// Packs the deltas of pages in one leaf. Adds pages whose delta fits into no block to `read`.
-    fn new(store: &Store, pages: &[ToStore<'_>], mut members: Vec<usize>, read: &mut Vec<usize>) -> Packed {
+    fn new(
+        store: &Store,
+        pages: &[PageToStore<'_>],
+        mut members: Vec<usize>,
+        read: &mut Vec<usize>,
+    ) -> PackedDeltas {
         let mut packer = DeltaPacker::new(store.id());
         members.retain(|&index| {
-            let Content::Patch(delta) = pages[index].content else { return false };
+            let PageContent::Patch(delta) = pages[index].content else { return false };
             let fits = packer.add(pages[index].key.page, delta.pieces());
             if !fits {
                 read.push(index);
             }
             fits
         });
-        Packed { blocks: packer.finish(), members }
+        PackedDeltas { blocks: packer.finish(), members }
     }
 }
 
 /// Which partial pages have zeros as their missing bytes: the store has no such page, or a pending punch
 /// removes what it has. Only the map is asked.
-fn over_nothing(store: &Store, pages: &[ToStore<'_>]) -> BTreeMap<usize, Result<(), StoreError>> {
-    let is_patch = |page: &ToStore<'_>| matches!(page.content, Content::Patch(_));
+fn pages_without_base(store: &Store, pages: &[PageToStore<'_>]) -> BTreeMap<usize, Result<(), StoreError>> {
+    let is_patch = |page: &PageToStore<'_>| matches!(page.content, PageContent::Patch(_));
     let patches: Vec<usize> = (0..pages.len()).filter(|&index| is_patch(&pages[index])).collect();
     let keys: Vec<(ObjectId, PageNo)> =
         patches.iter().map(|&index| (pages[index].key.object, pages[index].key.page)).collect();
     let found = patches.into_iter().zip(store.page_lsns(&keys));
     let empty = found.filter_map(|(index, found)| {
-        let ToStore { key, cut, .. } = pages[index];
-        let cut = cut.filter(|_| !is_planted(PlantedBug::DeltaOverCut));
+        let PageToStore { key, punch: cut, .. } = pages[index];
+        let cut = cut.filter(|_| !is_planted(CacheBug::DeltaOverCut));
         let stays = match (found, cut) {
             (Err(error), _) => Err(error),
             (Ok(None), _) => Ok(false),
@@ -199,7 +207,7 @@ fn over_nothing(store: &Store, pages: &[ToStore<'_>]) -> BTreeMap<usize, Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delta::Delta;
+    use crate::delta::PageDelta;
     use device::{Incarnation, StoreId, VolumeId};
     use sim_disk::{Power, SimDisk};
     use store::Layout;
@@ -222,17 +230,17 @@ mod tests {
         // With more gaps than fit into an object's entry: without a leaf there are no deltas.
         let pages: Vec<Change> = (0..3).chain((4..40).step_by(2)).map(whole).collect();
         store.apply(&pages).expect("space");
-        let mut delta = Delta::default();
+        let mut delta = PageDelta::default();
         delta.write(7, &[7]);
-        let content = Content::Patch(delta);
+        let content = PageContent::Patch(delta);
         let newest = [20, 30, 10];
-        let to_store = (0..).zip(newest).map(|(page, newest)| ToStore {
-            key: Key { object: OBJECT, page: PageNo(page) },
+        let to_store = (0..).zip(newest).map(|(page, newest)| PageToStore {
+            key: PageKey { object: OBJECT, page: PageNo(page) },
             content: &content,
             newest: Lsn(newest),
-            cut: None,
+            punch: None,
         });
-        let plan = Plan::of(&store, to_store);
+        let plan = StorePlan::of(&store, to_store);
         assert!(matches!(plan.vector[..], [Change::Deltas { .. }]), "they share one");
         store.apply(&plan.vector).expect("space");
         for (page, newest) in (0..).zip(newest) {

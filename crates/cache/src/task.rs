@@ -7,13 +7,13 @@ use crate::error::CacheError;
 /// back until it returns. So it must not call [`Cache::step`](crate::Cache::step),
 /// [`Cache::drain`](crate::Cache::drain) or [`Cache::clone_volume`](crate::Cache::clone_volume), nor wait for
 /// a thread that does.
-pub type Completion<T, E = CacheError> = Box<dyn FnOnce(Result<T, E>) + Send>;
+pub type CacheCompletion<T, E = CacheError> = Box<dyn FnOnce(Result<T, E>) + Send>;
 
 /// Completions that were collected under the lock, to be called without it.
 #[derive(Default)]
-pub(crate) struct Completions(Vec<Box<dyn FnOnce() + Send>>);
+pub(crate) struct DeferredCompletions(Vec<Box<dyn FnOnce() + Send>>);
 
-impl Completions {
+impl DeferredCompletions {
     pub(crate) fn push(&mut self, call: impl FnOnce() + Send + 'static) {
         self.0.push(Box::new(call));
     }
@@ -27,7 +27,7 @@ impl Completions {
 
 /// Background work. Several threads at once may step `Fetch`; one thread each the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Task {
+pub enum BackgroundTask {
     /// Makes appended changes durable and completes syncs.
     Commit,
     /// Reads pages for readers that wait or will come to them, and frees the memory of punched pages.
@@ -38,14 +38,19 @@ pub enum Task {
     Checkpoint,
 }
 
-impl Task {
+impl BackgroundTask {
     /// Every kind.
-    pub const ALL: [Task; 4] = [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint];
+    pub const ALL: [BackgroundTask; 4] = [
+        BackgroundTask::Commit,
+        BackgroundTask::Fetch,
+        BackgroundTask::WriteBack,
+        BackgroundTask::Checkpoint,
+    ];
 }
 
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum StepProgress {
     /// It did something: call again.
     Worked,
     /// There is nothing to do now.

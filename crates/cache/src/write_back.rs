@@ -24,23 +24,23 @@
 //! Range operations go before any page, each after its dependencies and before all that it blocks
 //! (`range_ops.rs`).
 
-use crate::admission::Admission;
+use crate::admission::AdmissionControl;
 use crate::bypass;
 use crate::commit::Committer;
-use crate::delta::Delta;
-use crate::dirty_scan::{LOOKS_MAX, Scan};
+use crate::delta::PageDelta;
+use crate::dirty_scan::{DirtyScan, LOOKS_MAX};
 use crate::error::CacheError;
-use crate::page::{Body, Entry};
-use crate::page_table::{Key, Pages, PendingCut};
-use crate::planted_bug::{PlantedBug, is_planted};
-use crate::range_ops::{Ordered, Pending};
-use crate::recover::ask_the_store;
+use crate::page::{PageBody, PageEntry};
+use crate::page_table::{PageKey, PageTable, PendingPunch};
+use crate::planted_bug::{CacheBug, is_planted};
+use crate::range_ops::{PendingRangeOp, RangeOp};
+use crate::recover::clean_stored_pages;
 use crate::relog::Relogger;
-use crate::retry::{RETRY_AFTER, Victim};
-use crate::state::{Shared, State};
-use crate::store_plan::{Plan, ToStore};
+use crate::retry::{RETRY_AFTER, WriteBackItem};
+use crate::state::{CacheShared, CacheState};
+use crate::store_plan::{PageToStore, StorePlan};
 use crate::sync::{Mutex, MutexGuard};
-use crate::task::{Completions, Progress, Task};
+use crate::task::{BackgroundTask, DeferredCompletions, StepProgress};
 use buffer::GroupNo;
 use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,53 +59,53 @@ pub(crate) const STEP_PAGES: usize = 256;
 const BYPASS_STEP_PAGES: usize = 1024;
 /// A page takes along its dirty neighbours at most this many pages away: on both sides half a MiB, read and
 /// written at the speed of a long transfer.
-const NEIGHBOURS: u64 = 64;
+const NEIGHBOUR_PAGES: u64 = 64;
 /// Attempts to store a recovered range operation before the mount goes on without.
 const ATTEMPTS_AT_START: usize = 3;
 /// Leaves of the store's map (128 pages each) that a punch changes at once: a MiB to read, a millisecond
 /// under the store's lock.
-const CUT_LEAVES: usize = 256;
+const PUNCH_LEAVES: usize = 256;
 /// While clients sync logged changes in a loop, they get seven eighths of the time of devices and processors:
 /// after a step that stored bypassed pages, no more of them are stored for this many times its duration.
-const LEFT_TO_SYNCS: u32 = 7;
-const LEFT_TO_SYNCS_MAX: Duration = Duration::from_millis(200);
+const SYNC_SHARE: u32 = 7;
+const SYNC_SHARE_MAX: Duration = Duration::from_millis(200);
 /// Removed files and punched ranges are stored after this time: then `df` shows their space.
-const CUTS_STORED_AFTER: Duration = Duration::from_secs(1);
+const PUNCH_AGE_MAX: Duration = Duration::from_secs(1);
 /// The pause when everything that is dirty was tried a moment ago and failed.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const STUCK_RECHECK: Duration = Duration::from_millis(100);
 
 /// Writes pages back.
 pub(crate) struct WriteBack {
-    shared: Arc<Shared>,
-    admission: Admission,
+    shared: Arc<CacheShared>,
+    admission: AdmissionControl,
     committer: Arc<Committer>,
     relogger: Relogger,
     /// Held for a whole write-back, over device I/O. Taken before the state's lock, never while holding that.
-    turn: Mutex<Turn>,
+    cursor: Mutex<WriteBackCursor>,
 }
 
 /// What write-back remembers between steps. The write-back lock protects it.
 #[derive(Default)]
-pub(crate) struct Turn {
+pub(crate) struct WriteBackCursor {
     /// Steps for reason `Due` do nothing before this time.
     not_before: Duration,
     /// When the retry list was last pruned.
-    swept: Duration,
+    retries_pruned: Duration,
     /// How far steps for reason `Due` have looked through the dirty pages.
-    due: Scan,
+    due_scan: DirtyScan,
     /// The last bypassed page of this round so far.
-    bypassed: Option<Key>,
+    last_bypassed: Option<PageKey>,
     /// The newest group when the round of bypassed pages began. Pages written since belong to the next round.
-    bypass_until: GroupNo,
+    bypass_round_end: GroupNo,
     /// The last batch had bypassed pages: other pages that are due go next.
-    was_bypassed: bool,
+    last_batch_bypassed: bool,
     /// Until then bypassed pages wait, as long as clients sync logged changes.
     bypass_not_before: Duration,
 }
 
 /// Why pages are written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum WriteBackReason {
     /// Limits or ages ask for it.
     Due,
     /// An operation waits for space: everything is written back.
@@ -115,22 +115,22 @@ pub(crate) enum Why {
 }
 
 /// Pages chosen to be written back.
-struct Victims {
-    pages: Vec<Key>,
+struct WriteBackBatch {
+    pages: Vec<PageKey>,
     /// The search reached the newest dirty page.
     reached_newest: bool,
 }
 
 /// Pages and punches as they were when they were frozen.
 #[derive(Default)]
-pub(crate) struct Frozen {
+pub(crate) struct FrozenBatch {
     pub(crate) pages: Vec<FrozenPage>,
-    pub(crate) cuts: Vec<(ObjectId, PendingCut)>,
+    pub(crate) punches: Vec<(ObjectId, PendingPunch)>,
 }
 
-impl Frozen {
+impl FrozenBatch {
     fn len(&self) -> usize {
-        self.cuts.len() + self.pages.len()
+        self.punches.len() + self.pages.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -140,36 +140,36 @@ impl Frozen {
     /// Sorts pages by key, so that neighbours are written together, and punches by LSN.
     pub(crate) fn sort(&mut self) {
         self.pages.sort_by_key(|page| page.key);
-        self.cuts.sort_by_key(|(_, cut)| cut.lsn);
+        self.punches.sort_by_key(|(_, cut)| cut.lsn);
     }
 
     /// The item at `index` of the vector: punches first, then pages.
-    fn victim(&self, index: usize) -> Victim {
-        match self.cuts.get(index) {
-            Some((object, cut)) => Victim::Cut(*object, cut.lsn),
-            None => Victim::Page(self.pages[index - self.cuts.len()].key),
+    fn item(&self, index: usize) -> WriteBackItem {
+        match self.punches.get(index) {
+            Some((object, cut)) => WriteBackItem::Punch(*object, cut.lsn),
+            None => WriteBackItem::Page(self.pages[index - self.punches.len()].key),
         }
     }
 }
 
 pub(crate) struct FrozenPage {
-    key: Key,
-    content: Content,
+    key: PageKey,
+    content: PageContent,
     newest: Lsn,
     reserved: bool,
     /// The newest punch that covers the page and is not stored: an older version in the store reads as zeros.
-    cut: Option<Lsn>,
+    punch: Option<Lsn>,
 }
 
 impl FrozenPage {
     /// Freezes a page. `None` if it is clean or being written back.
-    pub(crate) fn begin(pages: &mut Pages, key: Key) -> Option<FrozenPage> {
+    pub(crate) fn begin(pages: &mut PageTable, key: PageKey) -> Option<FrozenPage> {
         pages.get(&key)?;
-        let cut = pages.cut_of(key);
+        let cut = pages.newest_punch_of(key);
         pages.change(key, |entry| {
-            let content = Content::of(entry);
-            let dirt = entry.begin_writing()?;
-            Some(FrozenPage { key, content, newest: dirt.newest, reserved: dirt.reserved, cut })
+            let content = PageContent::of(entry);
+            let dirt = entry.begin_write_back()?;
+            Some(FrozenPage { key, content, newest: dirt.newest, reserved: dirt.reserved, punch: cut })
         })
     }
 }
@@ -177,21 +177,21 @@ impl FrozenPage {
 /// For planted bugs only.
 impl FrozenPage {
     /// Whether the page was written since it was frozen.
-    pub(crate) fn is_newer(&self, pages: &Pages) -> bool {
-        pages.get(&self.key).is_some_and(Entry::is_dirty)
+    pub(crate) fn is_newer(&self, pages: &PageTable) -> bool {
+        pages.get(&self.key).is_some_and(PageEntry::is_dirty)
     }
 
     /// Replaces the frozen content by the current one.
-    pub(crate) fn freeze_again(&mut self, pages: &Pages) {
+    pub(crate) fn freeze_again(&mut self, pages: &PageTable) {
         if let Some(entry) = pages.get(&self.key) {
-            self.content = Content::of(entry);
+            self.content = PageContent::of(entry);
         }
     }
 }
 
 /// What became of a [`FrozenBatch`], by index in its vector.
 #[derive(Default)]
-struct Stored {
+struct StoreOutcome {
     /// Changes that the store refused.
     refused: BTreeMap<usize, StoreError>,
     /// All bytes of pages that were partial in memory: the missing bytes are zeros, or were read.
@@ -200,215 +200,242 @@ struct Stored {
 }
 
 impl WriteBack {
-    pub(crate) fn new(shared: Arc<Shared>, admission: Admission, committer: Arc<Committer>) -> WriteBack {
+    pub(crate) fn new(
+        shared: Arc<CacheShared>,
+        admission: AdmissionControl,
+        committer: Arc<Committer>,
+    ) -> WriteBack {
         let relogger = Relogger::new(shared.clone(), committer.clone());
-        WriteBack { shared, admission, committer, relogger, turn: Mutex::default() }
+        WriteBack { shared, admission, committer, relogger, cursor: Mutex::default() }
     }
 
     /// Takes the write-back lock: while it is held, no other thread writes anything back.
-    pub(crate) fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().expect("no panic while writing back")
+    pub(crate) fn lock(&self) -> MutexGuard<'_, WriteBackCursor> {
+        self.cursor.lock().expect("no panic while writing back")
     }
 
     /// Whether the write-back lock is free.
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn is_idle(&self) -> bool {
-        self.turn.try_lock().is_ok()
+        self.cursor.try_lock().is_ok()
     }
 
     /// One bounded step, if limits or ages ask for it. `Err` if pages stay dirty because a device failed.
-    pub(crate) fn step(&self) -> Result<Progress, CacheError> {
-        let mut turn = self.turn();
-        let mut scan = turn.due;
-        let outcome = self.write_back(&mut turn, Why::Due, &mut scan);
-        turn.due = scan;
+    pub(crate) fn step(&self) -> Result<StepProgress, CacheError> {
+        let mut turn = self.lock();
+        let mut scan = turn.due_scan;
+        let outcome = self.write_back(&mut turn, WriteBackReason::Due, &mut scan);
+        turn.due_scan = scan;
         outcome
     }
 
     /// One bounded step of writing everything back. Skips items that failed since `scan` began, so repeated
     /// steps end.
-    pub(crate) fn everything(&self, why: Why, scan: &mut Scan) -> Result<Progress, CacheError> {
-        let mut turn = self.turn();
+    pub(crate) fn drain_step(
+        &self,
+        why: WriteBackReason,
+        scan: &mut DirtyScan,
+    ) -> Result<StepProgress, CacheError> {
+        let mut turn = self.lock();
         self.write_back(&mut turn, why, scan)
     }
 
-    fn write_back(&self, turn: &mut Turn, why: Why, scan: &mut Scan) -> Result<Progress, CacheError> {
+    fn write_back(
+        &self,
+        turn: &mut WriteBackCursor,
+        why: WriteBackReason,
+        scan: &mut DirtyScan,
+    ) -> Result<StepProgress, CacheError> {
         self.shared.ensure_works()?;
         let now = self.shared.now();
-        if why == Why::Due && now < turn.not_before {
-            return Ok(Progress::Idle);
+        if why == WriteBackReason::Due && now < turn.not_before {
+            return Ok(StepProgress::Idle);
         }
-        self.sweep(turn, now);
-        if ask_the_store(&self.shared, &self.committer) {
-            return Ok(Progress::Worked);
+        self.prune_retries(turn, now);
+        if clean_stored_pages(&self.shared, &self.committer) {
+            return Ok(StepProgress::Worked);
         }
-        if let Some(progress) = self.transfer_in_turn(turn, scan, now)? {
+        if let Some(progress) = self.store_next_range_op(turn, scan, now)? {
             return Ok(progress);
         }
-        let idle =
-            if why == Why::Due && self.relogger.step(now)? { Progress::Worked } else { Progress::Idle };
+        let idle = if why == WriteBackReason::Due && self.relogger.step(now)? {
+            StepProgress::Worked
+        } else {
+            StepProgress::Idle
+        };
         let mut victims = None;
-        if turn.was_bypassed || why != Why::Due {
-            let found = self.victims(why, scan, now);
+        if turn.last_batch_bypassed || why != WriteBackReason::Due {
+            let found = self.choose_pages(why, scan, now);
             // A batch without pages (they are stuck, or only punches are due) does not go before bypassed
             // pages.
-            victims = found.filter(|found| why != Why::Due || !found.pages.is_empty());
+            victims = found.filter(|found| why != WriteBackReason::Due || !found.pages.is_empty());
         }
-        turn.was_bypassed = false;
-        if victims.is_none() && why == Why::Due {
-            victims = self.bypassed_victims(turn, scan, now);
-            turn.was_bypassed = victims.is_some();
-            victims = victims.or_else(|| self.victims(why, scan, now));
+        turn.last_batch_bypassed = false;
+        if victims.is_none() && why == WriteBackReason::Due {
+            victims = self.choose_bypassed_pages(turn, scan, now);
+            turn.last_batch_bypassed = victims.is_some();
+            victims = victims.or_else(|| self.choose_pages(why, scan, now));
         }
-        let Some(Victims { pages, reached_newest }) = victims else { return Ok(idle) };
+        let Some(WriteBackBatch { pages, reached_newest }) = victims else { return Ok(idle) };
         let frozen = self.freeze(&pages, scan, now);
-        let is_over = scan.is_over(reached_newest, !frozen.is_empty());
+        let is_over = scan.is_finished(reached_newest, !frozen.is_empty());
         if frozen.is_empty() {
             // If nothing is stuck, the next step looks further along the queue of dirty pages.
-            if is_over && pages.is_empty() && self.shared.state().retries.first().is_some() {
-                turn.not_before = now + LOOK_AGAIN;
+            if is_over && pages.is_empty() && self.shared.state().retries.first_error().is_some() {
+                turn.not_before = now + STUCK_RECHECK;
             }
-            return Ok(if is_over { idle } else { Progress::Worked });
+            return Ok(if is_over { idle } else { StepProgress::Worked });
         }
         let tried = frozen.len();
-        let stuck = self.write_frozen(frozen).inspect_err(|error| self.failed(turn, scan, error, now))?;
+        let stuck =
+            self.write_frozen(frozen).inspect_err(|error| self.note_failure(turn, scan, error, now))?;
         let mut state = self.shared.state();
-        if turn.was_bypassed {
+        if turn.last_batch_bypassed {
             let ended = self.shared.now();
-            turn.bypass_not_before = ended + (LEFT_TO_SYNCS * (ended - now)).min(LEFT_TO_SYNCS_MAX);
+            turn.bypass_not_before = ended + (SYNC_SHARE * (ended - now)).min(SYNC_SHARE_MAX);
         }
         if stuck.len() == tried
             && let Some((_, error)) = stuck.first()
         {
-            state.retries.failed(error.clone().into(), now);
+            state.retries.note_failure(error.clone().into(), now);
         }
         let lacks_space = stuck.iter().any(|(_, error)| error.is_full());
         stuck.into_iter().for_each(|(victim, error)| state.retries.back_off(victim, error, now));
         if lacks_space && state.admission.ask_for_space() {
-            self.shared.wake(Task::Checkpoint);
+            self.shared.wake(BackgroundTask::Checkpoint);
         }
         drop(state);
-        if why != Why::All {
+        if why != WriteBackReason::All {
             // The reads and writes that meet an error here report it.
             let _ = self.shared.store_io().fold_owed();
         }
-        Ok(Progress::Worked)
+        Ok(StepProgress::Worked)
     }
 
     /// Nothing could be written back: pauses.
-    fn failed(&self, turn: &mut Turn, scan: &mut Scan, error: &CacheError, now: Duration) {
+    fn note_failure(
+        &self,
+        turn: &mut WriteBackCursor,
+        scan: &mut DirtyScan,
+        error: &CacheError,
+        now: Duration,
+    ) {
         turn.not_before = now + RETRY_AFTER;
-        scan.begin_anew();
+        scan.restart();
         let mut state = self.shared.state();
-        state.retries.failed(error.clone(), now);
+        state.retries.note_failure(error.clone(), now);
         // While nothing can be written, no cleaning is owed.
         self.ask_for_space_if_needed(&mut state);
         // Readers that wait for a range operation get an error after a while.
-        if !state.pages.transfers().is_empty() {
-            self.shared.wake(Task::Fetch);
+        if !state.pages.range_ops().is_empty() {
+            self.shared.wake(BackgroundTask::Fetch);
         }
     }
 
     /// Stores the recovered range operations before any client reads their targets: a mount that is only read
     /// would not write them back later. Those that fail stay pending.
-    pub(crate) fn store_recovered(&self) {
-        let mut turn = self.turn();
+    pub(crate) fn store_recovered_range_ops(&self) {
+        let mut turn = self.lock();
         let now = self.shared.now();
         // An error that occurs only once is not to reach the readers of the targets.
         for _ in 0..ATTEMPTS_AT_START {
-            let mut scan = Scan::once(self.shared.state().retries.failures());
-            while let Ok(Some(_)) = self.transfer_in_turn(&mut turn, &mut scan, now) {}
-            if self.shared.state().pages.transfers().is_empty() {
+            let mut scan = DirtyScan::once(self.shared.state().retries.failures());
+            while let Ok(Some(_)) = self.store_next_range_op(&mut turn, &mut scan, now) {}
+            if self.shared.state().pages.range_ops().is_empty() {
                 break;
             }
         }
         turn.not_before = Duration::ZERO;
-        self.forget_stored_cuts();
+        self.forget_stored_punches();
     }
 
     /// Logs reverted pages again: a crash took their bypassed bytes, so they are what older records make of
     /// them. The new records tell the next recovery that these bytes are newer than the bypass; nothing else
     /// would.
-    pub(crate) fn log_overtaken(&self, pages: &[Key]) -> Result<(), CacheError> {
+    pub(crate) fn log_reverted(&self, pages: &[PageKey]) -> Result<(), CacheError> {
         let state = self.shared.state();
         pages.iter().try_for_each(|key| self.relogger.append_page(&state, *key))
     }
 
     /// Drops relogged punches that the store has. The log may begin behind a range operation, yet before an
     /// older punch that was relogged: what the store has is newer than that punch.
-    fn forget_stored_cuts(&self) {
-        let cuts: Vec<_> = self.shared.state().pages.cuts().filter(|(_, cut)| cut.logged_again).collect();
+    fn forget_stored_punches(&self) {
+        let cuts: Vec<_> = self.shared.state().pages.punches().filter(|(_, cut)| cut.is_relogged).collect();
         for (object, cut) in cuts {
             if matches!(self.shared.store_io().has_had_later(object, cut.lsn), Ok(true)) {
-                self.shared.state().pages.cut_is_stored(object, cut.lsn);
+                self.shared.state().pages.forget_punch(object, cut.lsn);
             }
         }
     }
 
     /// One step towards storing the oldest range operation that can be tried. `None` if there is none.
-    fn transfer_in_turn(
+    fn store_next_range_op(
         &self,
-        turn: &mut Turn,
-        scan: &mut Scan,
+        turn: &mut WriteBackCursor,
+        scan: &mut DirtyScan,
         now: Duration,
-    ) -> Result<Option<Progress>, CacheError> {
+    ) -> Result<Option<StepProgress>, CacheError> {
         let what = {
             let state = self.shared.state();
-            let free = |one: &&Pending| !scan.leaves_alone(&state.retries, Victim::of(&one.what), now);
-            state.pages.transfers().first().find(free).map(|one| one.what)
+            let free = |one: &&PendingRangeOp| !scan.skips(&state.retries, WriteBackItem::of(&one.op), now);
+            state.pages.range_ops().unblocked().find(free).map(|one| one.op)
         };
         let Some(what) = what else { return Ok(None) };
-        let stuck = match self.transfer_step(&what) {
+        let stuck = match self.range_op_step(&what) {
             // Other items may find space, or be readable.
             Err(CacheError::Store(error)) if error.is_full() || error.is_of_reading() => Some(error),
-            outcome => outcome.inspect_err(|error| self.failed(turn, scan, error, now))?,
+            outcome => outcome.inspect_err(|error| self.note_failure(turn, scan, error, now))?,
         };
         if let Some(error) = stuck {
             let mut state = self.shared.state();
-            state.retries.failed(error.clone().into(), now);
-            state.retries.back_off(Victim::of(&what), error, now);
+            state.retries.note_failure(error.clone().into(), now);
+            state.retries.back_off(WriteBackItem::of(&what), error, now);
             self.ask_for_space_if_needed(&mut state);
             // Reads that wait for it get the error.
-            state.seeks.look_behind();
+            state.seeks.unblock();
             drop(state);
-            self.shared.wake(Task::Fetch);
+            self.shared.wake(BackgroundTask::Fetch);
         }
-        Ok(Some(Progress::Worked))
+        Ok(Some(StepProgress::Worked))
     }
 
     /// There is more space: retries at once if something was refused for lack of it.
-    pub(crate) fn try_again(&self) {
+    pub(crate) fn retry_for_space(&self) {
         if self.shared.state().retries.needs_space() {
-            self.turn().not_before = Duration::ZERO;
-            self.shared.wake(Task::WriteBack);
+            self.lock().not_before = Duration::ZERO;
+            self.shared.wake(BackgroundTask::WriteBack);
         }
     }
 
-    fn ask_for_space_if_needed(&self, state: &mut State) {
+    fn ask_for_space_if_needed(&self, state: &mut CacheState) {
         if state.retries.needs_space() && state.admission.ask_for_space() {
-            self.shared.wake(Task::Checkpoint);
+            self.shared.wake(BackgroundTask::Checkpoint);
         }
     }
 
     /// One bounded step of storing a range operation that waits for no other: its dependencies, then itself.
     /// Returns why it cannot be stored, if so.
-    fn transfer_step(&self, what: &Ordered) -> Result<Option<StoreError>, CacheError> {
-        if let Some(error) = self.ask_about_transfers(what) {
+    fn range_op_step(&self, what: &RangeOp) -> Result<Option<StoreError>, CacheError> {
+        if let Some(error) = self.forget_stored_range_ops(what) {
             return Ok(Some(error));
         }
-        if self.shared.state().pages.transfers().get(what.lsn).is_none() {
+        if self.shared.state().pages.range_ops().get(what.lsn).is_none() {
             return Ok(None);
         }
-        let mut cuts = self.shared.state().pages.cuts_before(what);
+        let mut cuts = self.shared.state().pages.punches_before(what);
         if !cuts.is_empty() {
             cuts.sort_by_key(|(_, cut)| cut.lsn);
-            let refused = self.write_frozen(Frozen { pages: Vec::new(), cuts })?;
+            let refused = self.write_frozen(FrozenBatch { pages: Vec::new(), punches: cuts })?;
             return Ok(refused.into_iter().next().map(|(_, error)| error));
         }
-        let beside: Vec<Dirty> = {
+        let beside: Vec<DirtyPage> = {
             let state = self.shared.state();
-            let pending = state.pages.transfers().get(what.lsn).into_iter();
-            pending.flat_map(Pending::before).take(STEP_PAGES).filter_map(Dirty::of).collect()
+            let pending = state.pages.range_ops().get(what.lsn).into_iter();
+            pending
+                .flat_map(PendingRangeOp::dependencies)
+                .take(STEP_PAGES)
+                .filter_map(DirtyPage::of)
+                .collect()
         };
         self.commit_up_to(what.lsn)?;
         if beside.is_empty() {
@@ -422,16 +449,16 @@ impl WriteBack {
             let refused = self.apply_all(&[what.change()])?;
             if refused.is_empty() {
                 self.shared.state().counters.transfers_stored += 1;
-                self.transfer_is_done(what);
+                self.finish_range_op(what);
             }
             Ok(refused.into_values().next())
         } else {
-            self.store_beside(what, &beside)
+            self.store_dependencies(what, &beside)
         }
     }
 
-    fn has_failed_for_long(&self, what: &Ordered) -> bool {
-        let since = self.shared.state().retries.failing_since(Victim::of(what));
+    fn has_failed_for_long(&self, what: &RangeOp) -> bool {
+        let since = self.shared.state().retries.failing_since(WriteBackItem::of(what));
         since.is_some_and(|since| self.shared.now() >= since + self.shared.settings().store_patience)
     }
 
@@ -439,48 +466,52 @@ impl WriteBack {
     /// They are stored in the order of their LSNs. If the store has one, it has all earlier ones that share
     /// an object's slot with it; if both objects of an operation are gone, nothing else tells. Returns the
     /// error if the store cannot tell for `op`.
-    fn ask_about_transfers(&self, what: &Ordered) -> Option<StoreError> {
-        let recovered: Vec<Ordered> = {
+    fn forget_stored_range_ops(&self, what: &RangeOp) -> Option<StoreError> {
+        let recovered: Vec<RangeOp> = {
             let state = self.shared.state();
-            let recovered = state.pages.transfers().iter().filter(|one| one.recovered);
-            recovered.map(|one| one.what).collect()
+            let recovered = state.pages.range_ops().iter().filter(|one| one.recovered);
+            recovered.map(|one| one.op).collect()
         };
-        let (mut had, mut unknown): (Vec<Ordered>, Vec<(Ordered, StoreError)>) = (Vec::new(), Vec::new());
+        let (mut had, mut unknown): (Vec<RangeOp>, Vec<(RangeOp, StoreError)>) = (Vec::new(), Vec::new());
         for one in recovered.into_iter().rev() {
             if had.iter().any(|later| later.shares_slot(&one)) {
                 had.push(one);
                 continue;
             }
             let stored = self.shared.store_io().has_had(&one.transfer, one.lsn);
-            if stored == Ok(true) && !is_planted(PlantedBug::TransferRepeated) {
+            if stored == Ok(true) && !is_planted(CacheBug::TransferRepeated) {
                 had.push(one);
                 continue;
             }
             let later = || unknown.iter().find(|(later, _)| later.shares_slot(&one));
             match stored.err().or_else(|| later().map(|(_, error)| error.clone())) {
                 Some(error) => unknown.push((one, error)),
-                None => self.shared.state().pages.transfer_is_new(one.lsn),
+                None => self.shared.state().pages.mark_range_op_new(one.lsn),
             }
         }
-        had.iter().rev().for_each(|one| self.transfer_is_done(one));
+        had.iter().rev().for_each(|one| self.finish_range_op(one));
         unknown.into_iter().find(|(one, _)| one == what).map(|(_, error)| error)
     }
 
     /// Makes every change up to `newest` durable in the buffer.
     fn commit_up_to(&self, newest: Lsn) -> Result<(), CacheError> {
         let is_durable =
-            self.shared.buffer().durable() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
+            self.shared.buffer().durable() >= newest || is_planted(CacheBug::StoredBeforeDurable);
         if is_durable { Ok(()) } else { self.committer.commit_now().map(drop) }
     }
 
     /// Stores dependencies of a range operation. Returns why one cannot be stored, if so.
-    fn store_beside(&self, what: &Ordered, beside: &[Dirty]) -> Result<Option<StoreError>, CacheError> {
+    fn store_dependencies(
+        &self,
+        what: &RangeOp,
+        beside: &[DirtyPage],
+    ) -> Result<Option<StoreError>, CacheError> {
         let source = what.transfer.from;
         let pages = beside.iter().map(|one| {
-            let key = Key { object: source, page: one.page };
-            ToStore { key, content: &one.content, newest: one.newest, cut: None }
+            let key = PageKey { object: source, page: one.page };
+            PageToStore { key, content: &one.content, newest: one.newest, punch: None }
         });
-        let mut plan = Plan::of(self.shared.store_io(), pages);
+        let mut plan = StorePlan::of(self.shared.store_io(), pages);
         let pages_read = plan.pages_read;
         if let Some((index, error)) = plan.refused.pop_first() {
             let page = beside[index].page;
@@ -489,15 +520,15 @@ impl WriteBack {
             if !error.is_damage() || !self.has_failed_for_long(what) || !is_known() {
                 return Ok(Some(error));
             }
-            let was_reserved = self.shared.state().pages.beside_is_stored(what.lsn, page);
+            let was_reserved = self.shared.state().pages.drop_stored_dependency(what.lsn, page);
             self.shared.store().release(u64::from(was_reserved));
             return Ok(None);
         }
         let of_vector = self.apply_all(&plan.vector)?;
-        let refused = plan.by_page(of_vector);
+        let refused = plan.refused_by_page(of_vector);
         let mut state = self.shared.state();
         let stored = beside.iter().enumerate().filter(|(index, _)| !refused.contains_key(index));
-        let spare = stored.filter(|(_, one)| state.pages.beside_is_stored(what.lsn, one.page)).count();
+        let spare = stored.filter(|(_, one)| state.pages.drop_stored_dependency(what.lsn, one.page)).count();
         self.shared.store().release(spare as u64);
         state.counters.fetched_for_write_back += pages_read;
         state.counters.pages_stored += (beside.len() - refused.len()) as u64;
@@ -505,135 +536,140 @@ impl WriteBack {
     }
 
     /// Drops a range operation that the store has, and unblocks what waited for it.
-    fn transfer_is_done(&self, what: &Ordered) {
-        let mut completions = Completions::default();
+    fn finish_range_op(&self, what: &RangeOp) {
+        let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
         // After a start: the store has the earlier punches, too. Applied again, they would remove what the
         // operation brought.
-        for (object, cut) in state.pages.cuts_before(what) {
-            state.pages.cut_is_stored(object, cut.lsn);
+        for (object, cut) in state.pages.punches_before(what) {
+            state.pages.forget_punch(object, cut.lsn);
         }
-        let reserved = state.pages.drop_transfer(what.lsn);
+        let reserved = state.pages.drop_range_op(what.lsn);
         self.shared.store().release(reserved);
-        state.retries.stored(Victim::of(what));
-        state.retries.worked();
-        state.reads.look_behind();
-        state.seeks.look_behind();
-        state.admission.may_have_space();
+        state.retries.forget(WriteBackItem::of(what));
+        state.retries.note_success();
+        state.reads.unblock();
+        state.seeks.unblock();
+        state.admission.note_possible_space();
         self.committer.release_groups(&mut state);
         self.admission.admit_waiting(&mut state, &mut completions);
         drop(state);
         completions.deliver();
-        self.shared.wake(Task::Fetch);
-        self.shared.wake(Task::Commit);
+        self.shared.wake(BackgroundTask::Fetch);
+        self.shared.wake(BackgroundTask::Commit);
     }
 
     /// Stores all range operations that are wanted, with those that come before them.
-    pub(crate) fn store_transfers(&self, is_wanted: &dyn Fn(&Ordered) -> bool) -> Result<(), CacheError> {
-        if !self.shared.state().pages.transfers().iter().any(|one| is_wanted(&one.what)) {
+    pub(crate) fn store_range_ops(&self, is_wanted: &dyn Fn(&RangeOp) -> bool) -> Result<(), CacheError> {
+        if !self.shared.state().pages.range_ops().iter().any(|one| is_wanted(&one.op)) {
             return Ok(());
         }
-        let _turn = self.turn();
-        self.store_transfers_in_turn(is_wanted)
+        let _turn = self.lock();
+        self.store_range_ops_locked(is_wanted)
     }
 
     /// [`store_range_ops`](WriteBack::store_range_ops) for a caller that holds the write-back lock.
-    pub(crate) fn store_transfers_in_turn(
+    pub(crate) fn store_range_ops_locked(
         &self,
-        is_wanted: &dyn Fn(&Ordered) -> bool,
+        is_wanted: &dyn Fn(&RangeOp) -> bool,
     ) -> Result<(), CacheError> {
         loop {
             self.shared.ensure_works()?;
             let first = {
                 let state = self.shared.state();
-                let transfers = state.pages.transfers();
-                let last = transfers.iter().filter(|one| is_wanted(&one.what)).map(|one| one.what.lsn).last();
+                let transfers = state.pages.range_ops();
+                let last = transfers.iter().filter(|one| is_wanted(&one.op)).map(|one| one.op.lsn).last();
                 let Some(last) = last else { return Ok(()) };
-                transfers.first().map(|one| one.what).find(|what| what.lsn <= last)
+                transfers.unblocked().map(|one| one.op).find(|what| what.lsn <= last)
             };
             let what = first.expect("the oldest of all waits for no other");
-            if let Some(error) = self.transfer_step(&what)? {
+            if let Some(error) = self.range_op_step(&what)? {
                 return Err(error.into());
             }
         }
     }
 
     /// Whether a range operation can be stored now. Reads and other changes may wait for it.
-    pub(crate) fn transfers_are_due(&self, state: &State) -> bool {
+    pub(crate) fn range_ops_are_due(&self, state: &CacheState) -> bool {
         let now = self.shared.now();
-        let free = |one: &Pending| !state.retries.is_backed_off(Victim::of(&one.what), now);
-        state.failed().is_none() && state.pages.transfers().first().any(free)
+        let free = |one: &PendingRangeOp| !state.retries.is_backed_off(WriteBackItem::of(&one.op), now);
+        state.failed().is_none() && state.pages.range_ops().unblocked().any(free)
     }
 
     /// Drops retry entries of items that are gone, now and then.
-    fn sweep(&self, turn: &mut Turn, now: Duration) {
-        if now < turn.swept + RETRY_AFTER {
+    fn prune_retries(&self, turn: &mut WriteBackCursor, now: Duration) {
+        if now < turn.retries_pruned + RETRY_AFTER {
             return;
         }
-        turn.swept = now;
+        turn.retries_pruned = now;
         let mut state = self.shared.state();
-        let State { retries, pages, .. } = &mut *state;
-        retries.keep(|victim| victim.is_there(pages));
+        let CacheState { retries, pages, .. } = &mut *state;
+        retries.retain(|victim| victim.is_pending(pages));
     }
 
     /// Whether limits or ages ask for write-back.
-    pub(crate) fn is_due(&self, state: &State) -> bool {
-        self.admission.bypassed_pages_press(state)
+    pub(crate) fn is_due(&self, state: &CacheState) -> bool {
+        self.admission.bypassed_pages_need_write_back(state)
             || self.logged_pages_are_due(state)
-            || self.cuts_are_due(state)
+            || self.punches_are_due(state)
     }
 
-    fn logged_pages_are_due(&self, state: &State) -> bool {
+    fn logged_pages_are_due(&self, state: &CacheState) -> bool {
         let age = |since| self.shared.now() >= since + self.shared.settings().dirty_age_max;
         let is_old = || state.failed().is_none() && state.pages.oldest_since().is_some_and(age);
-        self.admission.logged_writes_press(state) || is_old()
+        self.admission.logged_pages_need_write_back(state) || is_old()
     }
 
     /// Whether a punch that can be tried is so old that a user misses its space in `df`.
-    fn cuts_are_due(&self, state: &State) -> bool {
-        if state.failed().is_some() || state.pages.cuts_pending() == 0 {
+    fn punches_are_due(&self, state: &CacheState) -> bool {
+        if state.failed().is_some() || state.pages.punches_pending() == 0 {
             return false;
         }
         let now = self.shared.now();
-        state.pages.cuts().any(|(object, cut)| {
-            let is_held = || state.pages.transfers().hold_back_range(object, cut.lsn);
-            let is_stuck = || state.retries.is_backed_off(Victim::Cut(object, cut.lsn), now);
-            now >= cut.since + CUTS_STORED_AFTER && !is_stuck() && !is_held()
+        state.pages.punches().any(|(object, cut)| {
+            let is_held = || state.pages.range_ops().blocks_change(object, cut.lsn);
+            let is_stuck = || state.retries.is_backed_off(WriteBackItem::Punch(object, cut.lsn), now);
+            now >= cut.since + PUNCH_AGE_MAX && !is_stuck() && !is_held()
         })
     }
 
     /// Chooses pages to write back. `None` if there is no reason to. If memory is short, the least recently
     /// written come first; if the buffer is short of space, or for age, those that need its oldest groups.
     /// Each takes its dirty neighbours along: on a disk a run of pages costs as much as one.
-    fn victims(&self, why: Why, scan: &mut Scan, now: Duration) -> Option<Victims> {
+    fn choose_pages(
+        &self,
+        why: WriteBackReason,
+        scan: &mut DirtyScan,
+        now: Duration,
+    ) -> Option<WriteBackBatch> {
         let mut state = self.shared.state();
         if !state.pages.is_dirty() {
             return None;
         }
-        if why == Why::Due && !self.logged_pages_are_due(&state) {
+        if why == WriteBackReason::Due && !self.logged_pages_are_due(&state) {
             // Punches go with any batch, or alone.
-            let alone = Victims { pages: Vec::new(), reached_newest: true };
-            return self.cuts_are_due(&state).then_some(alone);
+            let alone = WriteBackBatch { pages: Vec::new(), reached_newest: true };
+            return self.punches_are_due(&state).then_some(alone);
         }
         let crowded = self.shared.settings().crowding(state.pages.memory()) > 0.5;
         let limit = self.step_pages(why);
-        scan.begin_anew_now_and_then(now, state.retries.count());
+        scan.restart_periodically(now, state.retries.stuck_count());
         let filter = *scan;
-        let free = |state: &State, key: &Key| {
-            let held = state.pages.holds_back(key);
-            !held && !filter.leaves_alone(&state.retries, Victim::Page(*key), now)
+        let free = |state: &CacheState, key: &PageKey| {
+            let held = state.pages.is_blocked(key);
+            !held && !filter.skips(&state.retries, WriteBackItem::Page(*key), now)
         };
         let mut pages = BTreeSet::new();
         // False once the batch is full.
-        let mut take = |near: &mut dyn Iterator<Item = Key>, state: &State| {
-            let is_new = |key: &Key| free(state, key) && !pages.contains(key);
-            let new: Vec<Key> = near.filter(is_new).take(limit - pages.len()).collect();
+        let mut take = |near: &mut dyn Iterator<Item = PageKey>, state: &CacheState| {
+            let is_new = |key: &PageKey| free(state, key) && !pages.contains(key);
+            let new: Vec<PageKey> = near.filter(is_new).take(limit - pages.len()).collect();
             pages.extend(new);
             pages.len() < limit
         };
-        let distance = NEIGHBOURS.min(limit as u64 / 2);
+        let distance = NEIGHBOUR_PAGES.min(limit as u64 / 2);
         let mut reached_newest = true;
-        if crowded && !self.shared.buffer_is_half_full() && why == Why::Due {
+        if crowded && !self.shared.buffer_is_half_full() && why == WriteBackReason::Due {
             let mut looks = state.pages.queued().min(LOOKS_MAX);
             let mut runs = DELTA_RUNS;
             while let Some(key) = state.pages.least_recently_written(&mut looks) {
@@ -644,96 +680,106 @@ impl WriteBack {
                     break;
                 }
                 // Deltas of many leaves, so that deltas that are merged together later lie together.
-                if runs > 0 && !take(&mut state.pages.deltas_behind(key, DELTA_LOOKS), &state) {
+                if runs > 0 && !take(&mut state.pages.deltas_after(key, DELTA_LOOKS), &state) {
                     break;
                 }
                 runs = runs.saturating_sub(1);
             }
         } else {
-            reached_newest = scan.look(&state.pages, |key| {
+            reached_newest = scan.visit(&state.pages, |key| {
                 !free(&state, &key) || take(&mut state.pages.dirty_around(key, distance), &state)
             });
         }
-        Some(Victims { pages: pages.into_iter().collect(), reached_newest })
+        Some(WriteBackBatch { pages: pages.into_iter().collect(), reached_newest })
     }
 
     /// Chooses bypassed pages, if they are to be stored now. Pages that cannot be stored are soon logged by
     /// the committer, and then written back like any other.
-    fn bypassed_victims(&self, turn: &mut Turn, scan: &Scan, now: Duration) -> Option<Victims> {
+    fn choose_bypassed_pages(
+        &self,
+        turn: &mut WriteBackCursor,
+        scan: &DirtyScan,
+        now: Duration,
+    ) -> Option<WriteBackBatch> {
         let mut state = self.shared.state();
-        if state.syncs.wait_for_store() {
+        if state.syncs.any_waiting_for_store() {
             // For pages that were logged or punched meanwhile.
-            self.committer.settle_stored(&mut state, &[]);
-            self.shared.wake(Task::Commit);
+            self.committer.complete_store_waits(&mut state, &[]);
+            self.shared.wake(BackgroundTask::Commit);
         }
         let is_left_to_syncs = now < turn.bypass_not_before
-            && state.syncs.need_log(now)
+            && state.syncs.any_log_only(now)
             && self.admission.bypassed_pages_can_wait(&state);
-        if is_left_to_syncs || !self.admission.bypassed_pages_press(&state) {
+        if is_left_to_syncs || !self.admission.bypassed_pages_need_write_back(&state) {
             return None;
         }
         let limit = self.shared.store().pages_together().min(BYPASS_STEP_PAGES as u64) as usize;
         // In rounds, so that a file that is overwritten again and again, or grows and grows, delays no other.
-        let last = turn.bypassed.map_or(Bound::Unbounded, Bound::Excluded);
-        let group = |key: &Key| state.pages.get(key).and_then(Entry::group);
-        let is_of_round = |key: &Key| group(key).is_some_and(|group| group <= turn.bypass_until);
+        let last = turn.last_bypassed.map_or(Bound::Unbounded, Bound::Excluded);
+        let group = |key: &PageKey| state.pages.get(key).and_then(PageEntry::oldest_group);
+        let is_of_round = |key: &PageKey| group(key).is_some_and(|group| group <= turn.bypass_round_end);
         let behind = state.pages.unlogged_in((last, Bound::Unbounded)).filter(is_of_round);
-        let mut pages: BTreeSet<Key> = behind.take(limit).collect();
-        turn.bypassed = pages.last().copied();
+        let mut pages: BTreeSet<PageKey> = behind.take(limit).collect();
+        turn.last_bypassed = pages.last().copied();
         if pages.len() < limit {
-            turn.bypass_until = self.shared.buffer().groups().end;
+            turn.bypass_round_end = self.shared.buffer().groups().end;
             for key in state.pages.unlogged_in(bypass::ALL) {
                 if pages.len() == limit {
                     break;
                 }
                 if pages.insert(key) {
-                    turn.bypassed = Some(key);
+                    turn.last_bypassed = Some(key);
                 }
             }
         }
-        let is_stuck = |key: &Key| {
-            state.pages.holds_back(key) || scan.leaves_alone(&state.retries, Victim::Page(*key), now)
+        let is_stuck = |key: &PageKey| {
+            state.pages.is_blocked(key) || scan.skips(&state.retries, WriteBackItem::Page(*key), now)
         };
         pages.retain(|key| !is_stuck(key));
-        let pages: Vec<Key> = pages.into_iter().collect();
-        if pages.is_empty() { None } else { Some(Victims { pages, reached_newest: false }) }
+        let pages: Vec<PageKey> = pages.into_iter().collect();
+        if pages.is_empty() { None } else { Some(WriteBackBatch { pages, reached_newest: false }) }
     }
 
     /// The most pages of a step: if a writer may wait for it, no more than less than a segment's cleaning
     /// pays for.
-    fn step_pages(&self, why: Why) -> usize {
+    fn step_pages(&self, why: WriteBackReason) -> usize {
         match why {
-            Why::Due | Why::Space => self.shared.store().pages_together().min(STEP_PAGES as u64) as usize,
-            Why::All => STEP_PAGES,
+            WriteBackReason::Due | WriteBackReason::Space => {
+                self.shared.store().pages_together().min(STEP_PAGES as u64) as usize
+            }
+            WriteBackReason::All => STEP_PAGES,
         }
     }
 
     /// Freezes the chosen pages and all pending punches, except what is blocked or has just failed.
-    fn freeze(&self, victims: &[Key], scan: &Scan, now: Duration) -> Frozen {
+    fn freeze(&self, victims: &[PageKey], scan: &DirtyScan, now: Duration) -> FrozenBatch {
         let mut state = self.shared.state();
         let pages = victims.iter().filter_map(|&key| {
-            let held = state.pages.holds_back(&key);
+            let held = state.pages.is_blocked(&key);
             if held { None } else { FrozenPage::begin(&mut state.pages, key) }
         });
         let pages = pages.collect();
-        let free = |&(object, cut): &(ObjectId, PendingCut)| {
-            let held = state.pages.transfers().hold_back_range(object, cut.lsn);
-            !held && !scan.leaves_alone(&state.retries, Victim::Cut(object, cut.lsn), now)
+        let free = |&(object, cut): &(ObjectId, PendingPunch)| {
+            let held = state.pages.range_ops().blocks_change(object, cut.lsn);
+            !held && !scan.skips(&state.retries, WriteBackItem::Punch(object, cut.lsn), now)
         };
-        let mut frozen = Frozen { pages, cuts: state.pages.cuts().filter(free).collect() };
+        let mut frozen = FrozenBatch { pages, punches: state.pages.punches().filter(free).collect() };
         frozen.sort();
         frozen
     }
 
     /// Makes a frozen batch durable in the buffer, then in the store; drops what is not needed any more, and
     /// admits operations that waited for it. Returns the items that the store refused.
-    pub(crate) fn write_frozen(&self, frozen: Frozen) -> Result<Vec<(Victim, StoreError)>, CacheError> {
+    pub(crate) fn write_frozen(
+        &self,
+        frozen: FrozenBatch,
+    ) -> Result<Vec<(WriteBackItem, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
-        let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.lsn)).max().unwrap_or_default();
+        let newest = pages.chain(frozen.punches.iter().map(|(_, cut)| cut.lsn)).max().unwrap_or_default();
         let outcome = self.commit_up_to(newest).and_then(|()| Ok(self.store_frozen(&frozen)?));
 
         let mut state = self.shared.state();
-        self.settle(&mut state, &frozen, outcome.as_ref().ok());
+        self.end_write_back(&mut state, &frozen, outcome.as_ref().ok());
         let refused = match outcome {
             Ok(stored) => {
                 state.counters.fetched_for_write_back += stored.pages_read;
@@ -745,48 +791,48 @@ impl WriteBack {
             }
         };
         if refused.len() < frozen.len() {
-            state.retries.worked();
+            state.retries.note_success();
         }
-        self.forget(&mut state, &frozen, &refused);
+        self.forget_stored(&mut state, &frozen, &refused);
         state.evict(self.shared.settings());
         // Admits under the same hold of the lock. Another thread that admitted them might lose its processor
         // before it told them; meanwhile this one would make more space, and have more cleaned, for nothing.
-        let mut completions = Completions::default();
+        let mut completions = DeferredCompletions::default();
         self.admission.admit_waiting(&mut state, &mut completions);
         drop(state);
         completions.deliver();
-        self.shared.wake(Task::Commit);
-        self.shared.wake(Task::Checkpoint);
-        Ok(refused.into_iter().map(|(index, error)| (frozen.victim(index), error)).collect())
+        self.shared.wake(BackgroundTask::Commit);
+        self.shared.wake(BackgroundTask::Checkpoint);
+        Ok(refused.into_iter().map(|(index, error)| (frozen.item(index), error)).collect())
     }
 
     /// Makes frozen pages dirty again: they will not be written back.
-    pub(crate) fn abandon(&self, frozen: &Frozen) {
-        self.settle(&mut self.shared.state(), frozen, None);
+    pub(crate) fn abandon(&self, frozen: &FrozenBatch) {
+        self.end_write_back(&mut self.shared.state(), frozen, None);
     }
 
     /// Ends the write-back of frozen pages: stored pages become clean, the others dirty again.
-    fn settle(&self, state: &mut State, frozen: &Frozen, stored: Option<&Stored>) {
+    fn end_write_back(&self, state: &mut CacheState, frozen: &FrozenBatch, stored: Option<&StoreOutcome>) {
         let mut spare = 0;
         let mut done = Vec::new();
         if stored.is_some() && frozen.pages.iter().any(|page| state.pages.is_unlogged(&page.key)) {
             // From here on, records and replies may rely on the store having these pages.
             let batch = self.shared.store().durable_batch();
             self.shared.buffer().witness(batch);
-            state.syncs.stored_bypassing(batch);
+            state.syncs.note_bypassed_stored(batch);
         }
-        for (index, page) in (frozen.cuts.len()..).zip(&frozen.pages) {
+        for (index, page) in (frozen.punches.len()..).zip(&frozen.pages) {
             let is_stored = stored.is_some_and(|stored| !stored.refused.contains_key(&index));
             let whole = stored.and_then(|stored| stored.whole.get(&index));
-            let ended = state.pages.change_written(page.key, page.newest, |entry| {
+            let ended = state.pages.change_page_in_write_back(page.key, page.newest, |entry| {
                 if is_stored {
-                    entry.end_writing();
+                    entry.end_write_back();
                     if let Some(whole) = whole.filter(|_| entry.fetch().is_none()) {
                         entry.become_whole(Box::new(Page::clone(whole)));
                     }
                     0
                 } else {
-                    entry.abandon_writing()
+                    entry.abandon_write_back()
                 }
             });
             if is_stored {
@@ -796,32 +842,33 @@ impl WriteBack {
             spare += u64::from(page.reserved && (ended.is_none() || is_stored));
             let Some(more) = ended else { continue };
             spare += more;
-            if is_planted(PlantedBug::NewerBytesLostAtMerge) {
-                let dirt = state.pages.change(page.key, Entry::take_dirt);
+            if is_planted(CacheBug::NewerBytesLostAtMerge) {
+                let dirt = state.pages.change(page.key, PageEntry::take_dirty_state);
                 spare += u64::from(dirt.is_some_and(|dirt| dirt.reserved));
             }
         }
         self.shared.store().release(spare);
-        if state.syncs.wait_for_store() {
-            self.committer.settle_stored(state, &done);
+        if state.syncs.any_waiting_for_store() {
+            self.committer.complete_store_waits(state, &done);
         }
     }
 
     /// Applies a batch as one vector. If that does not fit, the punches go first: they free space, and the
     /// store has a reserve for them. Applying them again with the next vector does no harm. Returns the
     /// changes that the store refused, by index.
-    fn store_frozen(&self, frozen: &Frozen) -> Result<Stored, StoreError> {
-        let cuts: Vec<Change> = frozen.cuts.iter().map(|&(object, cut)| cut_change(object, cut)).collect();
+    fn store_frozen(&self, frozen: &FrozenBatch) -> Result<StoreOutcome, StoreError> {
+        let cuts: Vec<Change> =
+            frozen.punches.iter().map(|&(object, cut)| punch_change(object, cut)).collect();
         let pages = frozen.pages.iter().map(|page| {
-            let FrozenPage { key, ref content, newest, cut, .. } = *page;
-            ToStore { key, content, newest, cut }
+            let FrozenPage { key, ref content, newest, punch: cut, .. } = *page;
+            PageToStore { key, content, newest, punch: cut }
         });
-        let mut plan = Plan::of(self.shared.store_io(), pages);
+        let mut plan = StorePlan::of(self.shared.store_io(), pages);
         // Punches first, in the order of their LSNs. A page that was punched after it was frozen has a page
         // LSN below the punch's. The punch, which is written back later, removes it again.
         let vector: Vec<Change> = cuts.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
-        let mut applied = Applied::default();
-        let at = frozen.cuts.len();
+        let mut applied = AppliedChanges::default();
+        let at = frozen.punches.len();
         let mut outcome = self.apply_rest(&vector, &mut applied);
         if outcome.as_ref().is_err_and(StoreError::is_full) && applied.count < at && at < vector.len() {
             outcome = self.apply_rest(&vector[..at], &mut applied);
@@ -833,23 +880,24 @@ impl WriteBack {
             outcome => outcome?,
         }
         let mut refused = applied.refused;
-        let mut stored = Stored { pages_read: plan.pages_read, ..Stored::default() };
+        let mut stored = StoreOutcome { pages_read: plan.pages_read, ..StoreOutcome::default() };
         let of_pages = refused.split_off(&at).into_iter().map(|(index, error)| (index - at, error)).collect();
         stored.whole =
             std::mem::take(&mut plan.whole).into_iter().map(|(page, bytes)| (at + page, bytes)).collect();
-        stored.refused = plan.by_page(of_pages).into_iter().map(|(page, error)| (at + page, error)).collect();
+        stored.refused =
+            plan.refused_by_page(of_pages).into_iter().map(|(page, error)| (at + page, error)).collect();
         stored.refused.append(&mut refused);
         Ok(stored)
     }
 
     /// Applies a vector. Returns the changes that the store refused, by index.
     fn apply_all(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, StoreError> {
-        let mut applied = Applied::default();
+        let mut applied = AppliedChanges::default();
         self.apply_rest(vector, &mut applied)?;
         Ok(applied.refused)
     }
 
-    fn apply_rest(&self, vector: &[Change], applied: &mut Applied) -> Result<(), StoreError> {
+    fn apply_rest(&self, vector: &[Change], applied: &mut AppliedChanges) -> Result<(), StoreError> {
         let store = self.shared.store_io();
         let apply = |part: &[Change]| {
             if self.shared.settings().buffer_is_given_up {
@@ -862,33 +910,38 @@ impl WriteBack {
     }
 
     /// Stored items need the buffer no more: drops them, and releases groups.
-    fn forget(&self, state: &mut State, frozen: &Frozen, refused: &BTreeMap<usize, StoreError>) {
+    fn forget_stored(
+        &self,
+        state: &mut CacheState,
+        frozen: &FrozenBatch,
+        refused: &BTreeMap<usize, StoreError>,
+    ) {
         let mut cuts = 0;
         let is_stored = |index: &usize| !refused.contains_key(index);
-        (0..frozen.len()).filter(is_stored).for_each(|index| state.retries.stored(frozen.victim(index)));
-        for (index, (object, cut)) in frozen.cuts.iter().enumerate() {
+        (0..frozen.len()).filter(is_stored).for_each(|index| state.retries.forget(frozen.item(index)));
+        for (index, (object, cut)) in frozen.punches.iter().enumerate() {
             if !is_stored(&index) {
                 continue;
             }
             cuts += 1;
-            state.pages.cut_is_stored(*object, cut.lsn);
+            state.pages.forget_punch(*object, cut.lsn);
         }
-        state.counters.cuts_stored += cuts;
+        state.counters.punches_stored += cuts;
         state.counters.pages_stored += (frozen.len() - refused.len()) as u64 - cuts;
-        state.admission.may_have_space();
+        state.admission.note_possible_space();
         self.committer.release_groups(state);
     }
 
     /// Admits operations if there is space by now. If nothing is written back, they get the error after a
     /// while.
-    pub(crate) fn tell_those_who_wait(&self, progress: Progress) {
-        let mut completions = Completions::default();
+    pub(crate) fn wake_waiters(&self, progress: StepProgress) {
+        let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
         let now = self.shared.now();
         let patience = self.shared.settings().store_patience;
-        let worked = progress == Progress::Worked;
+        let worked = progress == StepProgress::Worked;
         let is_waiting = state.admission.is_waiting() || state.admission.is_waiting_to_bypass();
-        if is_waiting && (worked || state.retries.no_space(now, patience).is_some()) {
+        if is_waiting && (worked || state.retries.no_space_error(now, patience).is_some()) {
             self.admission.admit_waiting(&mut state, &mut completions);
         }
         drop(state);
@@ -898,14 +951,14 @@ impl WriteBack {
 
 /// How far a vector has been applied. Its changes need not be applied together.
 #[derive(Default)]
-pub(crate) struct Applied {
+pub(crate) struct AppliedChanges {
     /// Changes that were applied or refused.
     count: usize,
     /// Changes that the store refused, by index in the vector.
     pub(crate) refused: BTreeMap<usize, StoreError>,
 }
 
-impl Applied {
+impl AppliedChanges {
     /// Applies the rest, each time as much as the store takes at once. After an error the next call continues
     /// there: a delta that is applied again takes one more block.
     pub(crate) fn apply_rest(
@@ -917,7 +970,7 @@ impl Applied {
         while self.count < vector.len() {
             let rest = &vector[self.count..];
             let part = &rest[..store.fit_at_once(rest)];
-            let long = part.iter().position(|change| !matches!(piece_of(store, change), Ok(None)));
+            let long = part.iter().position(|change| !matches!(split_punch(store, change), Ok(None)));
             match long {
                 Some(0) => self.apply_in_pieces(store, apply, &rest[0])?,
                 before => self.apply_halves(apply, &part[..before.unwrap_or(part.len())])?,
@@ -936,7 +989,7 @@ impl Applied {
     ) -> Result<(), StoreError> {
         let mut left = cut.clone();
         let outcome = loop {
-            match piece_of(store, &left) {
+            match split_punch(store, &left) {
                 Ok(Some((piece, rest))) => match apply(&[piece]) {
                     Ok(()) => left = rest,
                     outcome => break outcome,
@@ -982,56 +1035,56 @@ impl Applied {
 
 /// Splits a punch that spans more leaves of the store's map than may change at once: its first piece, and the
 /// rest.
-fn piece_of(store: &Store, change: &Change) -> Result<Option<(Change, Change)>, StoreError> {
+fn split_punch(store: &Store, change: &Change) -> Result<Option<(Change, Change)>, StoreError> {
     let &Change::Cut { object, ref pages, lsn } = change else { return Ok(None) };
-    let until = store.list(object, pages.clone(), CUT_LEAVES)?.until;
+    let until = store.list(object, pages.clone(), PUNCH_LEAVES)?.until;
     let cut = |pages| Change::Cut { object, pages, lsn };
     Ok((until < pages.end).then(|| (cut(pages.start..until), cut(until..pages.end))))
 }
 
 /// A copy of a page with changes that the store lacks.
-pub(crate) struct Dirty {
+pub(crate) struct DirtyPage {
     pub(crate) page: PageNo,
-    content: Content,
+    content: PageContent,
     newest: Lsn,
 }
 
 /// A dirty page's bytes in memory.
-pub(crate) enum Content {
+pub(crate) enum PageContent {
     Whole(SharedPage),
-    Patch(Delta),
+    Patch(PageDelta),
 }
 
-impl Content {
-    pub(crate) fn of(entry: &Entry) -> Content {
+impl PageContent {
+    pub(crate) fn of(entry: &PageEntry) -> PageContent {
         match entry.body() {
-            Body::Whole(page) => Content::Whole(page.clone()),
-            Body::Patch(delta) => Content::Patch(delta.clone()),
+            PageBody::Whole(page) => PageContent::Whole(page.clone()),
+            PageBody::Patch(delta) => PageContent::Patch(delta.clone()),
         }
     }
 }
 
-impl Dirty {
-    pub(crate) fn of((page, entry): (PageNo, &Entry)) -> Option<Dirty> {
-        let newest = entry.dirt().or(entry.writing())?.newest;
-        Some(Dirty { page, content: Content::of(entry), newest })
+impl DirtyPage {
+    pub(crate) fn of((page, entry): (PageNo, &PageEntry)) -> Option<DirtyPage> {
+        let newest = entry.dirty_state().or(entry.writing())?.newest;
+        Some(DirtyPage { page, content: PageContent::of(entry), newest })
     }
 }
 
 /// All bytes of pages of an object, and their page LSNs: deltas are merged with what the store has.
-pub(crate) fn with_bases<'a>(
+pub(crate) fn merge_with_store<'a>(
     store: &Store,
     object: ObjectId,
-    pages: &'a [Dirty],
+    pages: &'a [DirtyPage],
 ) -> impl Iterator<Item = (PageNo, Result<(SharedPage, Lsn), StoreError>)> + use<'a> {
-    let patches = pages.iter().filter(|one| matches!(one.content, Content::Patch(_)));
+    let patches = pages.iter().filter(|one| matches!(one.content, PageContent::Patch(_)));
     let mut wants: Vec<Want> = patches.map(|one| Want::new(object, one.page)).collect();
     store.read(&mut wants);
     let mut bases = wants.into_iter().map(|want| want.found);
     pages.iter().map(move |one| {
         let bytes = match &one.content {
-            Content::Whole(page) => Ok(page.clone()),
-            Content::Patch(delta) => bases.next().expect("one for each patch").map(|base| {
+            PageContent::Whole(page) => Ok(page.clone()),
+            PageContent::Patch(delta) => bases.next().expect("one for each patch").map(|base| {
                 let mut bytes = match base {
                     Found::Hole => Page::zeroed(),
                     Found::Page { bytes, .. } => bytes,
@@ -1045,7 +1098,7 @@ pub(crate) fn with_bases<'a>(
 }
 
 /// The store's change for a punch.
-pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
+pub(crate) fn punch_change(object: ObjectId, cut: PendingPunch) -> Change {
     if cut.whole_object {
         Change::Delete { object, lsn: cut.lsn }
     } else {
@@ -1089,7 +1142,7 @@ mod tests {
             }));
             Ok(())
         };
-        let mut applied = Applied::default();
+        let mut applied = AppliedChanges::default();
         assert_eq!(applied.apply_rest(&store, &apply, &vector), Err(StoreError::Full));
         assert!((2..100).contains(&applied.count), "{} at once", applied.count);
         has_space.set(1000);
@@ -1133,7 +1186,7 @@ mod tests {
             asked.borrow_mut().push(part.to_vec());
             store.apply(part)
         };
-        let mut applied = Applied::default();
+        let mut applied = AppliedChanges::default();
         assert_eq!(applied.apply_rest(&store, &apply, &vector), Err(StoreError::Full));
         assert_eq!(applied.count, 1);
         has_space.set(1000);

@@ -46,9 +46,9 @@ use shipped::*;
 
 // As `src/lib.rs` has them.
 use crate::cache::Cache;
-use crate::change::{Change, Cost};
-use crate::settings::Settings;
-use crate::task::{Completion, Progress, Task};
+use crate::change::{ObjectChange, TransactionCost};
+use crate::settings::CacheSettings;
+use crate::task::{BackgroundTask, CacheCompletion, StepProgress};
 
 use ::buffer::Buffer;
 use ::store::{Layout, Store};
@@ -123,10 +123,10 @@ fn survives(buffer: &SimDisk, lsn: Lsn) -> bool {
 }
 
 /// How a client asks for durability.
-type Ask = fn(&Cache, Completion<()>);
+type Ask = fn(&Cache, CacheCompletion<()>);
 
 /// The wrong way: who finds another at it leaves it to the other, whose commit may have begun before.
-fn left_to_the_other(cache: &Cache, then: Completion<()>) {
+fn left_to_the_other(cache: &Cache, then: CacheCompletion<()>) {
     let mut state = cache.parts.shared.state();
     let target = state.syncs.target(cache.parts.shared.buffer().appended());
     let alone = state.syncs.park(target, then);
@@ -137,7 +137,7 @@ fn left_to_the_other(cache: &Cache, then: Completion<()>) {
 }
 
 /// The wrong way: whichever commit ends next tells who waits, also one that began before the change.
-fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
+fn told_by_any_commit(cache: &Cache, then: CacheCompletion<()>) {
     let mut state = cache.parts.shared.state();
     if let Some(why) = state.failed().cloned() {
         drop(state);
@@ -147,7 +147,7 @@ fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
     state.syncs.park(target, then);
     let stopping = state.is_stopping();
     drop(state);
-    cache.parts.shared.wake(Task::Commit);
+    cache.parts.shared.wake(BackgroundTask::Commit);
     if stopping {
         let _ = cache.parts.committer.commit_now();
     }
@@ -157,8 +157,8 @@ fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
 fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
     let object = VolumeId::MAIN.object(number, 1);
     for offset in 0..SYNCS_EACH {
-        let change = Change::Write { object, offset, bytes: b"w" };
-        let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&[change])) else { return };
+        let change = ObjectChange::Write { object, offset, bytes: b"w" };
+        let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(&[change])) else { return };
         let Ok(lsn) = cache.apply(&mut reservation, &[change]) else { return };
         // Others may commit, or stop, before it asks.
         let pause = if thread_rng().gen_bool(0.75) { 0 } else { thread_rng().gen_range(0..300) };
@@ -179,8 +179,8 @@ fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
 /// As the daemon's worker does.
 fn committer(cache: &Cache, stopping: &AtomicBool) {
     while !stopping.load(Ordering::SeqCst) {
-        if cache.step(Task::Commit) == Progress::Idle {
-            cache.wait(Task::Commit, Duration::from_millis(500));
+        if cache.step(BackgroundTask::Commit) == StepProgress::Idle {
+            cache.wait(BackgroundTask::Commit, Duration::from_millis(500));
         }
     }
 }
@@ -192,7 +192,7 @@ fn clients_and_a_committer(sync: Ask) {
     let store = Arc::new(Store::open(store).expect("an empty store"));
     // A client commits for itself, or the committer for all.
     let commit_inline_below = Duration::from_secs(thread_rng().gen_range(0..2));
-    let settings = Settings { commit_inline_below, ..Settings::default() };
+    let settings = CacheSettings { commit_inline_below, ..CacheSettings::default() };
     let clock = Arc::new(Ticking(AtomicU64::new(0)));
     let cache = Cache::open(store, buffer.clone(), clock, settings).expect("an empty buffer");
     if thread_rng().gen_bool(0.5) {

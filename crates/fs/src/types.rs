@@ -164,4 +164,4 @@ pub struct Usage {
 }
 
 /// As [`cache::Completion`], and with no lock of the file system held.
-pub type Completion<T> = cache::Completion<T, FsError>;
+pub type Completion<T> = cache::CacheCompletion<T, FsError>;

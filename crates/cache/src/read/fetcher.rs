@@ -1,13 +1,13 @@
 //! Serves reads, and fetches what is not in memory.
 
 use crate::error::CacheError;
-use crate::page::Body;
-use crate::page_table::{Key, Pages, pages_of};
-use crate::read::read_ahead::Passage;
+use crate::page::PageBody;
+use crate::page_table::{PageKey, PageTable, pages_of};
+use crate::read::read_ahead::ReadSpan;
 use crate::read::seek::Seeker;
-use crate::read::waiting::{Asker, Fetch};
-use crate::state::{Shared, State};
-use crate::task::{Completion, Completions, Progress, Task};
+use crate::read::waiting::{PageFetch, ReadPurpose};
+use crate::state::{CacheShared, CacheState};
+use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
 use device::{ObjectId, SharedPage};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -15,19 +15,19 @@ use std::sync::Arc;
 use store::Want;
 
 /// The share of memory that pages read ahead may take: one part in this many.
-const AHEAD_SHARE: u64 = 8;
+const READ_AHEAD_SHARE: u64 = 8;
 
 /// Punched pages whose memory one step frees: some tens of microseconds under the lock.
-const CLEAR_PAGES: usize = 512;
+const DISCARDED_PAGES_FREED: usize = 512;
 
 /// Serves reads, and fetches the pages for which they wait.
 pub(crate) struct Fetcher {
-    shared: Arc<Shared>,
+    shared: Arc<CacheShared>,
     seeker: Seeker,
 }
 
 impl Fetcher {
-    pub(crate) fn new(shared: Arc<Shared>) -> Fetcher {
+    pub(crate) fn new(shared: Arc<CacheShared>) -> Fetcher {
         Fetcher { seeker: Seeker::new(shared.clone()), shared }
     }
 
@@ -36,7 +36,7 @@ impl Fetcher {
     }
 
     /// Whether there is work for a step.
-    pub(crate) fn has_work(state: &State) -> bool {
+    pub(crate) fn has_work(state: &CacheState) -> bool {
         state.reads.has_work() || state.seeks.has_work() || state.pages.has_discarded()
     }
 
@@ -46,24 +46,24 @@ impl Fetcher {
         offset: u64,
         len: usize,
         end: u64,
-        then: Completion<Vec<u8>>,
+        then: CacheCompletion<Vec<u8>>,
     ) -> bool {
         let mut state = self.shared.state();
-        let held = held(&mut state.pages, object, offset, len);
+        let held = pieces_in_memory(&mut state.pages, object, offset, len);
         state.counters.reads_at_once += u64::from(held.is_some());
-        let passage = Passage { object, range: offset..offset + len as u64, end };
-        let more =
-            !state.is_stopping() && state.reads.passed(&passage, held.is_some(), self.ahead_bytes_max());
+        let passage = ReadSpan { object, range: offset..offset + len as u64, end };
+        let more = !state.is_stopping()
+            && state.reads.note_read(&passage, held.is_some(), self.read_ahead_bytes_max());
         drop(state);
         let is_held = held.is_some();
         match held {
             Some(pieces) => {
                 if more {
-                    self.shared.wake(Task::Fetch);
+                    self.shared.wake(BackgroundTask::Fetch);
                 }
-                then(Ok(joined(pieces, len)));
+                then(Ok(join_pieces(pieces, len)));
             }
-            None => self.ask(object, offset, len, Asker::Reader(vec![0; len], then)),
+            None => self.read_or_wait(object, offset, len, ReadPurpose::Reader(vec![0; len], then)),
         }
         is_held
     }
@@ -73,89 +73,89 @@ impl Fetcher {
         if state.is_stopping() {
             return;
         }
-        let bytes_max = self.ahead_bytes_max();
+        let bytes_max = self.read_ahead_bytes_max();
         objects.iter().for_each(|&(object, bytes)| state.reads.fetch_ahead(object, bytes, bytes_max));
         drop(state);
-        self.shared.wake(Task::Fetch);
+        self.shared.wake(BackgroundTask::Fetch);
     }
 
     /// How far streams may be ahead; queued objects may be as much again.
-    fn ahead_bytes_max(&self) -> u64 {
-        self.shared.settings().memory_bytes_max / AHEAD_SHARE
+    fn read_ahead_bytes_max(&self) -> u64 {
+        self.shared.settings().memory_bytes_max / READ_AHEAD_SHARE
     }
 
-    pub(crate) fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: Completion<()>) {
-        self.ask(object, offset, len, Asker::Writer(then));
+    pub(crate) fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: CacheCompletion<()>) {
+        self.read_or_wait(object, offset, len, ReadPurpose::Writer(then));
     }
 
-    fn ask(&self, object: ObjectId, offset: u64, len: usize, asker: Asker) {
-        let mut completions = Completions::default();
+    fn read_or_wait(&self, object: ObjectId, offset: u64, len: usize, asker: ReadPurpose) {
+        let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
-        let State { pages, reads, counters, .. } = &mut *state;
-        let is_parked = reads.ask((object, offset, len), asker, pages, counters, &mut completions);
+        let CacheState { pages, reads, counters, .. } = &mut *state;
+        let is_parked = reads.read_or_wait((object, offset, len), asker, pages, counters, &mut completions);
         drop(state);
         completions.deliver();
         if is_parked {
-            self.shared.wake(Task::Fetch);
+            self.shared.wake(BackgroundTask::Fetch);
         }
     }
 
-    pub(crate) fn step(&self) -> Progress {
-        let mut completions = Completions::default();
+    pub(crate) fn step(&self) -> StepProgress {
+        let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
         let failed = state.failed().cloned();
         let patience = self.shared.settings().store_patience;
         // While space is being made, no read is told that there is none.
         let makes_space = state.admission.wants_space();
         let counts = |error: &CacheError| !(makes_space && error.is_full());
-        let given_up = state.retries.given_up(self.shared.now(), patience).cloned().filter(counts);
+        let given_up = state.retries.stall_error(self.shared.now(), patience).cloned().filter(counts);
         if failed.is_some() || given_up.is_some() {
-            state.seeks.look_behind();
+            state.seeks.unblock();
         }
-        let State { pages, reads, retries, .. } = &mut *state;
+        let CacheState { pages, reads, retries, .. } = &mut *state;
         let mut retried = reads.retry_ready(pages, &mut completions);
         let fetches = reads.begin_fetches(pages);
-        reads.fail_hidden(pages, |pages, key| match &failed {
+        reads.fail_blocked(pages, |pages, key| match &failed {
             // What is not stored will never be.
             Some(why) => Some(CacheError::ReadOnly { why: why.clone() }),
             None => {
-                let hiding = pages.transfers().hiding(key.object, key.page);
-                let stuck = hiding.and_then(|lsn| retries.why_stuck(pages.transfers(), lsn, patience));
+                let hiding = pages.range_ops().read_blocked_by(key.object, key.page);
+                let stuck = hiding.and_then(|lsn| retries.range_op_error(pages.range_ops(), lsn, patience));
                 stuck.filter(counts).or(given_up.clone())
             }
         });
         retried |= reads.retry_ready(pages, &mut completions);
         // No reader waits for memory to be freed.
-        let most = if fetches.is_empty() { CLEAR_PAGES } else { 0 };
-        let cleared = pages.clear_discarded(most);
+        let most = if fetches.is_empty() { DISCARDED_PAGES_FREED } else { 0 };
+        let cleared = pages.take_discarded(most);
         let more = reads.has_work();
         drop(state);
         let any_cleared = !cleared.is_empty();
         drop(cleared);
         if more {
-            self.shared.wake(Task::Fetch);
+            self.shared.wake(BackgroundTask::Fetch);
         }
         completions.deliver();
         if fetches.is_empty() {
             return if self.seeker.step() || retried || any_cleared || more {
-                Progress::Worked
+                StepProgress::Worked
             } else {
-                Progress::Idle
+                StepProgress::Idle
             };
         }
         self.fetch(fetches);
         // Seeks go on however much there is to fetch.
         self.seeker.step();
-        Progress::Worked
+        StepProgress::Worked
     }
 
     /// Reads pages from the store, and answers the reads that waited for them.
-    fn fetch(&self, fetches: Vec<Fetch>) {
-        let mut wants: Vec<Want> = fetches.iter().map(Fetch::want).collect();
+    fn fetch(&self, fetches: Vec<PageFetch>) {
+        let mut wants: Vec<Want> = fetches.iter().map(PageFetch::want).collect();
         self.shared.store_io().read(&mut wants);
-        let mut completions = Completions::default();
+        let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
-        let State { pages, reads, counters, .. } = &mut *state;
+        let CacheState { pages, reads, counters, .. } = &mut *state;
         reads.complete(pages, counters, fetches, wants);
         reads.retry_ready(pages, &mut completions);
         state.evict(self.shared.settings());
@@ -165,7 +165,7 @@ impl Fetcher {
 }
 
 /// Bytes of one page, as they were under the lock.
-enum Piece {
+enum ReadPiece {
     /// A shared page: its bytes are copied without the lock.
     Shared(SharedPage, Range<usize>),
     /// Bytes of a partial page.
@@ -173,29 +173,34 @@ enum Piece {
 }
 
 /// All pieces of a range if they are in memory: the read need not wait.
-fn held(pages: &mut Pages, object: ObjectId, offset: u64, len: usize) -> Option<SmallVec<[Piece; 1]>> {
+fn pieces_in_memory(
+    pages: &mut PageTable,
+    object: ObjectId,
+    offset: u64,
+    len: usize,
+) -> Option<SmallVec<[ReadPiece; 1]>> {
     let mut pieces = SmallVec::new();
     for (page, start, range) in pages_of(offset, len) {
         let range = start..start + range.len();
-        let entry = pages.read(&Key { object, page }, range.clone())?;
+        let entry = pages.read(&PageKey { object, page }, range.clone())?;
         pieces.push(match entry.body() {
-            Body::Whole(page) => Piece::Shared(page.clone(), range),
-            Body::Patch(_) => {
+            PageBody::Whole(page) => ReadPiece::Shared(page.clone(), range),
+            PageBody::Patch(_) => {
                 let mut own = vec![0; range.len()];
                 entry.read(range.start, &mut own);
-                Piece::Own(own)
+                ReadPiece::Own(own)
             }
         });
     }
     Some(pieces)
 }
 
-fn joined(pieces: SmallVec<[Piece; 1]>, len: usize) -> Vec<u8> {
+fn join_pieces(pieces: SmallVec<[ReadPiece; 1]>, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len);
     for piece in pieces {
         match piece {
-            Piece::Shared(page, range) => bytes.extend_from_slice(&page.0[range]),
-            Piece::Own(own) => bytes.extend_from_slice(&own),
+            ReadPiece::Shared(page, range) => bytes.extend_from_slice(&page.0[range]),
+            ReadPiece::Own(own) => bytes.extend_from_slice(&own),
         }
     }
     bytes

@@ -6,7 +6,7 @@
 //! kernel, which reads 128 KiB ahead in a file system like this one: too little to keep a device busy, and
 //! enough to recognise a stream.
 
-use crate::page_table::Key;
+use crate::page_table::PageKey;
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,7 +15,7 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 
 /// Streams at a time. The stream that was read least recently is dropped for a new one. As many readers as a
 /// disk serves well, and space for single reads, which look like the beginning of a stream.
-const STREAMS: usize = 32;
+const STREAMS_MAX: usize = 32;
 
 /// The largest window, in bytes. The first window is twice what the read asks for, so that small reads that
 /// meet by chance cost little. The largest is what a cloud volume of 1 GB/s delivers in the few milliseconds
@@ -24,22 +24,22 @@ const WINDOW_MAX: u64 = 4 << 20;
 
 /// After this many reads by others a stream's reader seems to have gone: what is ahead of it no longer
 /// reduces the share of the others.
-const PATIENCE: u64 = 4 * STREAMS as u64;
+const STREAM_PATIENCE: u64 = 4 * STREAMS_MAX as u64;
 
 /// Streams, and what is to be fetched for them. Under the cache's lock. After a crash: empty.
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct ReadAhead {
     /// The most recently read stream is the last.
-    streams: Vec<Stream>,
+    streams: Vec<ReadStream>,
     /// Number of reads that began or continued a stream.
     reads: u64,
     /// Objects that will be read, with their pages that were not looked at yet.
-    whole: VecDeque<(ObjectId, Range<PageNo>)>,
+    objects: VecDeque<(ObjectId, Range<PageNo>)>,
 }
 
 /// One reader of an object.
 #[derive(Debug)]
-struct Stream {
+struct ReadStream {
     object: ObjectId,
     /// Where the reader continues, in bytes.
     next: u64,
@@ -55,16 +55,16 @@ struct Stream {
 }
 
 /// One read, in bytes.
-pub(crate) struct Passage {
+pub(crate) struct ReadSpan {
     pub(crate) object: ObjectId,
     pub(crate) range: Range<u64>,
     /// The end of the object: nothing behind it is fetched.
     pub(crate) end: u64,
 }
 
-impl Stream {
+impl ReadStream {
     /// Several reads of the kernel's own read-ahead may be in progress, and arrive in another order.
-    fn goes_on_at(&self, start: u64) -> bool {
+    fn continues_at(&self, start: u64) -> bool {
         match self.window {
             0 => start == self.next,
             window => (self.next.saturating_sub(window)..=self.until).contains(&start),
@@ -76,11 +76,12 @@ impl Stream {
     }
 }
 
-impl Ahead {
+impl ReadAhead {
     /// Notes a read that found everything in memory. `true` if it continues a stream. All streams together
     /// are at most `bytes_max` ahead.
-    pub(crate) fn hit(&mut self, read: &Passage, bytes_max: u64) -> bool {
-        let goes_on = |stream: &Stream| stream.object == read.object && stream.goes_on_at(read.range.start);
+    pub(crate) fn hit(&mut self, read: &ReadSpan, bytes_max: u64) -> bool {
+        let goes_on =
+            |stream: &ReadStream| stream.object == read.object && stream.continues_at(read.range.start);
         let Some(at) = self.streams.iter().rposition(goes_on) else { return false };
         let stream = self.streams.remove(at);
         self.go_on(stream, read, bytes_max);
@@ -88,21 +89,21 @@ impl Ahead {
     }
 
     /// Notes a read that waits for a page. If it continues no stream, it may begin one.
-    pub(crate) fn miss(&mut self, read: &Passage, bytes_max: u64) {
+    pub(crate) fn miss(&mut self, read: &ReadSpan, bytes_max: u64) {
         if self.hit(read, bytes_max) {
             return;
         }
-        if self.streams.len() == STREAMS {
+        if self.streams.len() == STREAMS_MAX {
             self.streams.remove(0);
         }
         self.reads += 1;
         let object = read.object;
         let next = read.range.end;
         let asked = next.next_multiple_of(PAGE);
-        self.streams.push(Stream { object, next, asked, until: asked, window: 0, last: self.reads });
+        self.streams.push(ReadStream { object, next, asked, until: asked, window: 0, last: self.reads });
     }
 
-    fn go_on(&mut self, mut stream: Stream, read: &Passage, bytes_max: u64) {
+    fn go_on(&mut self, mut stream: ReadStream, read: &ReadSpan, bytes_max: u64) {
         self.reads += 1;
         stream.last = self.reads;
         stream.next = stream.next.max(read.range.end);
@@ -110,8 +111,8 @@ impl Ahead {
         stream.asked = stream.asked.max(stream.next.next_multiple_of(PAGE));
         stream.until = stream.until.max(stream.asked);
         if stream.window == 0 || stream.ahead_bytes() <= stream.window / 2 {
-            let lives = |other: &&Stream| other.last + PATIENCE > self.reads;
-            let others: u64 = self.streams.iter().filter(lives).map(Stream::ahead_bytes).sum();
+            let lives = |other: &&ReadStream| other.last + STREAM_PATIENCE > self.reads;
+            let others: u64 = self.streams.iter().filter(lives).map(ReadStream::ahead_bytes).sum();
             let most = bytes_max.saturating_sub(others);
             let len = read.range.end - read.range.start;
             let last = if stream.window == 0 { len.next_multiple_of(PAGE) } else { stream.window };
@@ -123,48 +124,48 @@ impl Ahead {
     }
 
     /// Queues an object of `bytes` bytes, unless the queued objects would exceed `bytes_max`.
-    pub(crate) fn whole(&mut self, object: ObjectId, bytes: u64, bytes_max: u64) {
+    pub(crate) fn queue_object(&mut self, object: ObjectId, bytes: u64, bytes_max: u64) {
         let end = PageNo::of(bytes.next_multiple_of(PAGE));
-        let queued: u64 = self.whole.iter().map(|(_, pages)| pages.end.0 - pages.start.0).sum();
+        let queued: u64 = self.objects.iter().map(|(_, pages)| pages.end.0 - pages.start.0).sum();
         if (queued + end.0) * PAGE <= bytes_max {
-            self.whole.push_back((object, PageNo(0)..end));
+            self.objects.push_back((object, PageNo(0)..end));
         }
     }
 
     /// The next page to look at, and to fetch if it is absent: of the stream that was read least recently,
     /// then of queued objects.
-    pub(crate) fn pop(&mut self) -> Option<Key> {
+    pub(crate) fn pop(&mut self) -> Option<PageKey> {
         if let Some(stream) = self.streams.iter_mut().find(|stream| stream.asked < stream.until) {
             let page = PageNo::of(stream.asked);
             stream.asked += PAGE;
-            return Some(Key { object: stream.object, page });
+            return Some(PageKey { object: stream.object, page });
         }
-        let (object, pages) = self.whole.front_mut()?;
-        let key = Key { object: *object, page: pages.start };
+        let (object, pages) = self.objects.front_mut()?;
+        let key = PageKey { object: *object, page: pages.start };
         pages.start.0 += 1;
         if pages.is_empty() {
-            self.whole.pop_front();
+            self.objects.pop_front();
         }
         Some(key)
     }
 
     /// Ends streams that were ahead in pages which became holes.
-    pub(crate) fn cut(&mut self, object: ObjectId, cut: Range<PageNo>) {
+    pub(crate) fn note_punch(&mut self, object: ObjectId, cut: Range<PageNo>) {
         self.streams.retain(|stream| {
             let behind = cut.end <= PageNo::of(stream.next);
             stream.object != object || behind || PageNo::of(stream.until) <= cut.start
         });
-        self.whole.retain(|(whole, _)| *whole != object);
+        self.objects.retain(|(whole, _)| *whole != object);
     }
 
     /// Fetches nothing more.
     pub(crate) fn stop(&mut self) {
         self.streams.clear();
-        self.whole.clear();
+        self.objects.clear();
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.whole.is_empty() && self.streams.iter().all(|stream| stream.asked == stream.until)
+        self.objects.is_empty() && self.streams.iter().all(|stream| stream.asked == stream.until)
     }
 }
 
@@ -179,12 +180,12 @@ mod tests {
     const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
     const OTHER: ObjectId = VolumeId::MAIN.object(6, 1);
 
-    fn passage(object: ObjectId, start: u64, len: u64, end: u64) -> Passage {
-        Passage { object, range: start..start + len, end }
+    fn passage(object: ObjectId, start: u64, len: u64, end: u64) -> ReadSpan {
+        ReadSpan { object, range: start..start + len, end }
     }
 
     /// Notes a read as a miss. Returns the ranges of bytes that are queued then.
-    fn read(ahead: &mut Ahead, object: ObjectId, start: u64, len: u64, end: u64) -> Vec<Range<u64>> {
+    fn read(ahead: &mut ReadAhead, object: ObjectId, start: u64, len: u64, end: u64) -> Vec<Range<u64>> {
         ahead.miss(&passage(object, start, len, end), MAX);
         let wanted = ahead.streams.iter_mut().filter(|stream| stream.asked < stream.until).map(|stream| {
             assert_eq!(stream.object, object);
@@ -194,13 +195,13 @@ mod tests {
     }
 
     /// Number of queued pages.
-    fn pages(ahead: &Ahead) -> u64 {
+    fn pages(ahead: &ReadAhead) -> u64 {
         ahead.streams.iter().map(|stream| (stream.until - stream.asked) / PAGE).sum()
     }
 
     #[test]
     fn a_stream_is_ahead_by_a_window_that_doubles_and_every_page_is_queued_once_and_in_order() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         let mut until = 2 * READ;
         let end = 100 << 20;
         assert_eq!(read(&mut ahead, FILE, 0, READ, end), [], "one read is no stream");
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn nothing_behind_the_end_is_queued_and_the_page_that_it_is_in_is() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         let end = 2 * READ + 5 * PAGE + 1;
         read(&mut ahead, FILE, 0, READ, end);
         let queued = read(&mut ahead, FILE, READ, READ, end);
@@ -228,7 +229,7 @@ mod tests {
 
     #[test]
     fn single_pages_that_meet_by_chance_have_two_more_fetched_and_not_a_read_ahead_of_the_kernel() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         let end = 100 << 20;
         read(&mut ahead, FILE, 10 * PAGE, PAGE, end);
         assert_eq!(read(&mut ahead, FILE, 11 * PAGE, PAGE, end).first(), Some(&(12 * PAGE..14 * PAGE)));
@@ -236,7 +237,7 @@ mod tests {
 
     #[test]
     fn reads_that_overtake_each_other_are_one_stream() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         let end = 100 << 20;
         let mut queued = Vec::new();
         for pair in 0..100 {
@@ -252,7 +253,7 @@ mod tests {
 
     #[test]
     fn readers_of_one_object_or_of_several_have_a_stream_each() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         let end = 100 << 20;
         let readers = [(FILE, 0), (FILE, 50 << 20), (OTHER, 0)];
         let mut untils = readers.map(|(_, from)| from);
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn reads_at_random_backwards_and_with_gaps_are_no_streams() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         let mut random = Random::new(3);
         let end = 1 << 40;
         for number in 0..10_000 {
@@ -279,13 +280,13 @@ mod tests {
 
     #[test]
     fn a_stream_lives_among_reads_at_random_that_are_fewer_than_streams_between_two_of_its_own() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         let mut random = Random::new(3);
         let end = 1 << 40;
         let mut queued = 0;
         for number in 0..1000 {
             queued += read(&mut ahead, FILE, number * READ, READ, end).len();
-            for _ in 0..STREAMS - 1 {
+            for _ in 0..STREAMS_MAX - 1 {
                 read(&mut ahead, OTHER, random.below(end / PAGE) * PAGE, PAGE, end);
             }
         }
@@ -294,7 +295,7 @@ mod tests {
 
     #[test]
     fn all_streams_together_are_no_more_than_their_share_of_the_memory_ahead() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         let share = 5 << 20;
         let mut random = Random::new(8);
         let mut next = [0; 8];
@@ -304,15 +305,15 @@ mod tests {
             let object = VolumeId::MAIN.object(slot, 1);
             ahead.miss(&passage(object, *at, READ, 1 << 30), share);
             *at += READ;
-            let total: u64 = ahead.streams.iter().map(Stream::ahead_bytes).sum();
+            let total: u64 = ahead.streams.iter().map(ReadStream::ahead_bytes).sum();
             assert!(total <= share, "{total} bytes");
         }
-        assert!(ahead.streams.iter().map(Stream::ahead_bytes).sum::<u64>() > share / 2);
+        assert!(ahead.streams.iter().map(ReadStream::ahead_bytes).sum::<u64>() > share / 2);
     }
 
     #[test]
     fn readers_who_went_away_keep_no_share_from_others() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         let end = 100 << 20;
         for slot in 0..20 {
             let object = VolumeId::MAIN.object(slot, 1);
@@ -326,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_is_in_memory_begins_no_stream_and_goes_on_with_one() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         let end = 100 << 20;
         assert!((0..100).all(|number| !ahead.hit(&passage(FILE, number * READ, READ, end), MAX)));
         assert!(ahead.streams.is_empty() && ahead.is_idle());
@@ -337,16 +338,16 @@ mod tests {
 
     #[test]
     fn pages_that_were_cut_are_not_fetched_any_more() {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         let end = 100 << 20;
         for object in [FILE, OTHER] {
             ahead.miss(&passage(object, 0, READ, end), MAX);
             ahead.miss(&passage(object, READ, READ, end), MAX);
         }
-        ahead.cut(FILE, PageNo(0)..PageNo(2 * READ / PAGE));
+        ahead.note_punch(FILE, PageNo(0)..PageNo(2 * READ / PAGE));
         assert_eq!(pages(&ahead), 4 * READ / PAGE, "those that were read already");
-        ahead.cut(FILE, PageNo(70)..PageNo(u64::MAX));
-        let left: Vec<Key> = std::iter::from_fn(|| ahead.pop()).collect();
+        ahead.note_punch(FILE, PageNo(70)..PageNo(u64::MAX));
+        let left: Vec<PageKey> = std::iter::from_fn(|| ahead.pop()).collect();
         assert!(left.len() as u64 == 2 * READ / PAGE && left.iter().all(|key| key.object == OTHER));
     }
 }

@@ -6,10 +6,10 @@
 //! of the two.
 
 use crate::error::CacheError;
-use crate::page_table::{Pages, PendingCut};
-use crate::range_ops::Pending;
-use crate::state::{Shared, State};
-use crate::task::{Completion, Completions, Task};
+use crate::page_table::{PageTable, PendingPunch};
+use crate::range_ops::PendingRangeOp;
+use crate::state::{CacheShared, CacheState};
+use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions};
 use device::{Lsn, ObjectId, PageNo};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -26,7 +26,7 @@ const STEP_PAGES: usize = 8192;
 
 /// What to look for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum SeekTarget {
     /// A page that was written.
     Data,
     /// A page that was never written, or was punched.
@@ -45,86 +45,89 @@ pub enum CountEffort {
 
 /// Seeks that wait for a worker. Each continues where its last step ended.
 #[derive(Default)]
-pub(crate) struct Seeks {
-    queue: VecDeque<Seek>,
+pub(crate) struct SeekQueue {
+    queue: VecDeque<PendingSeek>,
     /// Seeks in objects with range operations that are not stored: until they are, it is not known what the
     /// store will have.
-    hidden: VecDeque<Seek>,
+    blocked: VecDeque<PendingSeek>,
     /// A worker does a seek. The others go on fetching, however much there is to look at.
     busy: bool,
 }
 
-struct Seek {
+struct PendingSeek {
     object: ObjectId,
     /// Pages that were not looked at yet.
     left: Range<PageNo>,
-    what: What,
+    query: SeekQuery,
 }
 
-enum What {
-    First(Wanted, Completion<Option<PageNo>>),
+enum SeekQuery {
+    First(SeekTarget, CacheCompletion<Option<PageNo>>),
     /// The number of data pages so far.
-    Count(u64, CountEffort, Completion<Option<u64>>),
+    Count(u64, CountEffort, CacheCompletion<Option<u64>>),
 }
 
-impl Seek {
+impl PendingSeek {
     fn is_one_step(&self) -> bool {
-        matches!(self.what, What::Count(_, CountEffort::OneStep, _))
+        matches!(self.query, SeekQuery::Count(_, CountEffort::OneStep, _))
     }
 
     /// Ends a count that is not worth more work.
     fn give_up(self) {
-        match self.what {
-            What::First(_, then) => then(Ok(None)),
-            What::Count(_, _, then) => then(Ok(None)),
+        match self.query {
+            SeekQuery::First(_, then) => then(Ok(None)),
+            SeekQuery::Count(_, _, then) => then(Ok(None)),
         }
     }
 
     /// Answers. A seek that found nothing has looked at all pages.
     fn answer(self, found: Result<Option<PageNo>, CacheError>) {
-        match self.what {
-            What::First(_, then) => then(found),
-            What::Count(pages, _, then) => then(found.map(|_| Some(pages))),
+        match self.query {
+            SeekQuery::First(_, then) => then(found),
+            SeekQuery::Count(pages, _, then) => then(found.map(|_| Some(pages))),
         }
     }
 }
 
-impl Seeks {
+impl SeekQueue {
     pub(crate) fn has_work(&self) -> bool {
         !self.busy && !self.queue.is_empty()
     }
 
     /// A range operation is stored, gone or stuck: the seeks that it blocked are queued again.
-    pub(crate) fn look_behind(&mut self) {
-        self.queue.append(&mut self.hidden);
+    pub(crate) fn unblock(&mut self) {
+        self.queue.append(&mut self.blocked);
     }
 
     /// Fails every waiting seek: the cache stops.
-    pub(crate) fn refuse_all(&mut self, completions: &mut Completions) {
-        for seek in self.queue.drain(..).chain(self.hidden.drain(..)) {
+    pub(crate) fn refuse_all(&mut self, completions: &mut DeferredCompletions) {
+        for seek in self.queue.drain(..).chain(self.blocked.drain(..)) {
             completions.push(move || seek.answer(Err(CacheError::Stopping)));
         }
     }
 }
 
 /// What memory has of a range of pages, at one point in time.
-struct Memory {
+struct MemoryView {
     dirty: BTreeSet<PageNo>,
-    cuts: Vec<PendingCut>,
+    punches: Vec<PendingPunch>,
     /// The first page that was not looked at.
     until: PageNo,
 }
 
-impl Memory {
-    fn of(pages: &Pages, object: ObjectId, range: Range<PageNo>) -> Memory {
-        let mut memory =
-            Memory { dirty: BTreeSet::new(), cuts: pages.cuts_of(object).to_vec(), until: range.end };
+impl MemoryView {
+    fn of(pages: &PageTable, object: ObjectId, range: Range<PageNo>) -> MemoryView {
+        let mut memory = MemoryView {
+            dirty: BTreeSet::new(),
+            punches: pages.punches_of(object).to_vec(),
+            until: range.end,
+        };
         for (looked, (key, entry)) in pages.range(object, range).enumerate() {
             if looked == STEP_PAGES {
                 memory.until = key.page;
                 break;
             }
-            if entry.group().is_some() {
+            if entry.oldest_group().is_some() {
                 memory.dirty.insert(key.page);
             }
         }
@@ -132,14 +135,14 @@ impl Memory {
     }
 
     /// Whether a page that the store holds with this page LSN is a hole.
-    fn is_cut(&self, page: PageNo, page_lsn: Lsn) -> bool {
-        self.cuts.iter().any(|cut| cut.from <= page && page < cut.to && page_lsn < cut.lsn)
+    fn is_punched(&self, page: PageNo, page_lsn: Lsn) -> bool {
+        self.punches.iter().any(|cut| cut.from <= page && page < cut.to && page_lsn < cut.lsn)
     }
 
     /// The data pages below the position up to which memory and the store were looked at, and that position.
     fn data(mut self, listed: Listed) -> (BTreeSet<PageNo>, PageNo) {
         let until = self.until.min(listed.until);
-        let page_lsns = listed.pages.into_iter().filter(|&(page, page_lsn)| !self.is_cut(page, page_lsn));
+        let page_lsns = listed.pages.into_iter().filter(|&(page, page_lsn)| !self.is_punched(page, page_lsn));
         let page_lsn: Vec<PageNo> = page_lsns.map(|(page, _)| page).collect();
         self.dirty.extend(page_lsn);
         self.dirty.split_off(&until);
@@ -148,8 +151,8 @@ impl Memory {
 }
 
 /// Why the range operations of an object cannot be stored, if so.
-fn why_hidden(
-    state: &State,
+fn why_blocked(
+    state: &CacheState,
     object: ObjectId,
     patience: Duration,
     given_up: Option<CacheError>,
@@ -157,16 +160,17 @@ fn why_hidden(
     if let Some(why) = state.failed() {
         return Some(CacheError::ReadOnly { why: why.clone() });
     }
-    let about = state.pages.transfers().about(object);
-    let why = |one: &Pending| state.retries.why_stuck(state.pages.transfers(), one.what.lsn, patience);
+    let about = state.pages.range_ops().touching(object);
+    let why =
+        |one: &PendingRangeOp| state.retries.range_op_error(state.pages.range_ops(), one.op.lsn, patience);
     about.filter_map(why).next().or(given_up)
 }
 
 /// The first page of `looked` that is wanted, where `data` are its data pages.
-fn first(data: &BTreeSet<PageNo>, looked: Range<PageNo>, wanted: Wanted) -> Option<PageNo> {
+fn first_match(data: &BTreeSet<PageNo>, looked: Range<PageNo>, wanted: SeekTarget) -> Option<PageNo> {
     match wanted {
-        Wanted::Data => data.first().copied(),
-        Wanted::Hole => {
+        SeekTarget::Data => data.first().copied(),
+        SeekTarget::Hole => {
             let mut numbers = looked.start.0..looked.end.0;
             // Looks at as many pages as are data, and one more.
             numbers.find(|&number| !data.contains(&PageNo(number))).map(PageNo)
@@ -176,11 +180,11 @@ fn first(data: &BTreeSet<PageNo>, looked: Range<PageNo>, wanted: Wanted) -> Opti
 
 /// Answers seeks, a bounded piece at a time.
 pub(crate) struct Seeker {
-    shared: Arc<Shared>,
+    shared: Arc<CacheShared>,
 }
 
 impl Seeker {
-    pub(crate) fn new(shared: Arc<Shared>) -> Seeker {
+    pub(crate) fn new(shared: Arc<CacheShared>) -> Seeker {
         Seeker { shared }
     }
 
@@ -190,10 +194,10 @@ impl Seeker {
         &self,
         object: ObjectId,
         pages: Range<PageNo>,
-        wanted: Wanted,
-        then: Completion<Option<PageNo>>,
+        wanted: SeekTarget,
+        then: CacheCompletion<Option<PageNo>>,
     ) {
-        self.queue(Seek { object, left: pages, what: What::First(wanted, then) });
+        self.queue(PendingSeek { object, left: pages, query: SeekQuery::First(wanted, then) });
     }
 
     /// Counts data pages. Answered like a seek.
@@ -202,12 +206,12 @@ impl Seeker {
         object: ObjectId,
         pages: Range<PageNo>,
         effort: CountEffort,
-        then: Completion<Option<u64>>,
+        then: CacheCompletion<Option<u64>>,
     ) {
-        self.queue(Seek { object, left: pages, what: What::Count(0, effort, then) });
+        self.queue(PendingSeek { object, left: pages, query: SeekQuery::Count(0, effort, then) });
     }
 
-    fn queue(&self, seek: Seek) {
+    fn queue(&self, seek: PendingSeek) {
         let mut state = self.shared.state();
         if state.is_stopping() {
             drop(state);
@@ -215,7 +219,7 @@ impl Seeker {
         }
         state.seeks.queue.push_back(seek);
         drop(state);
-        self.shared.wake(Task::Fetch);
+        self.shared.wake(BackgroundTask::Fetch);
     }
 
     /// One bounded piece of the oldest seek. `false` if there is none for this worker.
@@ -225,25 +229,25 @@ impl Seeker {
             return false;
         }
         let Some(mut seek) = state.seeks.queue.pop_front() else { return false };
-        if state.pages.transfers().are_about(seek.object) {
+        if state.pages.range_ops().any_touching(seek.object) {
             if seek.is_one_step() {
                 drop(state);
                 seek.give_up();
                 return true;
             }
             let patience = self.shared.settings().store_patience;
-            let given_up = state.retries.given_up(self.shared.now(), patience).cloned();
-            match why_hidden(&state, seek.object, patience, given_up) {
+            let given_up = state.retries.stall_error(self.shared.now(), patience).cloned();
+            match why_blocked(&state, seek.object, patience, given_up) {
                 Some(why) => {
                     drop(state);
                     seek.answer(Err(why));
                 }
-                None => state.seeks.hidden.push_back(seek),
+                None => state.seeks.blocked.push_back(seek),
             }
             return true;
         }
         state.seeks.busy = true;
-        let memory = Memory::of(&state.pages, seek.object, seek.left.clone());
+        let memory = MemoryView::of(&state.pages, seek.object, seek.left.clone());
         drop(state);
         let found = self.look(&mut seek, memory);
         let mut state = self.shared.state();
@@ -260,7 +264,7 @@ impl Seeker {
         let more = state.seeks.has_work();
         drop(state);
         if more {
-            self.shared.wake(Task::Fetch);
+            self.shared.wake(BackgroundTask::Fetch);
         }
         match answered {
             Some(seek) if gives_up && found.is_ok() => seek.give_up(),
@@ -271,14 +275,14 @@ impl Seeker {
     }
 
     /// Looks at the pages of one step, and takes them off what is left.
-    fn look(&self, seek: &mut Seek, memory: Memory) -> Result<Option<PageNo>, CacheError> {
+    fn look(&self, seek: &mut PendingSeek, memory: MemoryView) -> Result<Option<PageNo>, CacheError> {
         let listed = self.shared.store_io().list(seek.object, seek.left.clone(), STEP_LEAVES)?;
         let (data, until) = memory.data(listed);
         let looked = seek.left.start..until;
         seek.left.start = until;
-        match &mut seek.what {
-            What::First(wanted, _) => Ok(first(&data, looked, *wanted)),
-            What::Count(pages, ..) => {
+        match &mut seek.query {
+            SeekQuery::First(wanted, _) => Ok(first_match(&data, looked, *wanted)),
+            SeekQuery::Count(pages, ..) => {
                 *pages += data.len() as u64;
                 Ok(None)
             }

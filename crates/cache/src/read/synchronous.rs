@@ -1,8 +1,8 @@
 //! Reading much of an object at once, in the caller's thread. What is read does not come into memory: it is read once.
 
 use crate::error::CacheError;
-use crate::page_table::{Key, Pages, pages_of};
-use crate::state::{Shared, State};
+use crate::page_table::{PageKey, PageTable, pages_of};
+use crate::state::{CacheShared, CacheState};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::ops::Range;
 use store::{FoundPage, Store, StoreError};
@@ -26,13 +26,13 @@ pub fn read_stored(
 }
 
 /// Puts a part of a page, from a position in it on, into zeros.
-type Lay<'a> = &'a mut dyn FnMut(PageNo, usize, FoundPage<'_>, &mut [u8]) -> Result<(), StoreError>;
+type PageSink<'a> = &'a mut dyn FnMut(PageNo, usize, FoundPage<'_>, &mut [u8]) -> Result<(), StoreError>;
 
 fn read_ranges(
     store: &Store,
     object: ObjectId,
     ranges: &[(u64, usize)],
-    lay: Lay<'_>,
+    lay: PageSink<'_>,
 ) -> Result<Vec<Vec<u8>>, StoreError> {
     let mut bytes: Vec<Vec<u8>> = ranges.iter().map(|&(_, len)| vec![0; len]).collect();
     let mut pages: Vec<(ObjectId, PageNo)> = Vec::new();
@@ -56,13 +56,13 @@ fn read_ranges(
 }
 
 /// What is in memory over bytes of an object from `offset` on that were read from the store; `false` where that is not enough.
-pub(crate) fn lay_over(pages: &Pages, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
-    if !pages.cuts_of(object).is_empty() || pages.transfers().are_about(object) {
+pub(crate) fn overlay_memory(pages: &PageTable, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
+    if !pages.punches_of(object).is_empty() || pages.range_ops().any_touching(object) {
         return false;
     }
     let end = offset + bytes.len() as u64;
     let range = PageNo::of(offset)..PageNo(end.div_ceil(BLOCK_BYTES as u64));
-    for (Key { page, .. }, entry) in pages.range(object, range) {
+    for (PageKey { page, .. }, entry) in pages.range(object, range) {
         let begins = page.0 * BLOCK_BYTES as u64;
         let from = begins.max(offset);
         let to = (begins + BLOCK_BYTES as u64).min(end);
@@ -73,21 +73,21 @@ pub(crate) fn lay_over(pages: &Pages, object: ObjectId, offset: u64, bytes: &mut
 
 /// Reads ranges (offset, length) of an object as it is now, in the order in which they lie in the store.
 pub(crate) fn read_all_now(
-    shared: &Shared,
+    shared: &CacheShared,
     object: ObjectId,
     ranges: &[(u64, usize)],
 ) -> Result<Vec<Vec<u8>>, CacheError> {
     let mut lay = |page, start, found: FoundPage<'_>, into: &mut [u8]| {
-        lay_page(&mut shared.state(), Key { object, page }, start, found, into)
+        overlay_page(&mut shared.state(), PageKey { object, page }, start, found, into)
     };
     Ok(read_ranges(shared.store_io(), object, ranges, &mut lay)?)
 }
 
 /// Reads a part of a page, from `start` on, into zeros: what the store has, unless it is punched, and over
 /// that what is in memory.
-fn lay_page(
-    state: &mut State,
-    key: Key,
+fn overlay_page(
+    state: &mut CacheState,
+    key: PageKey,
     start: usize,
     found: FoundPage<'_>,
     into: &mut [u8],
@@ -98,7 +98,7 @@ fn lay_page(
         return Ok(());
     }
     if let Some((page, page_lsn)) = found?
-        && state.pages.cut_of(key).is_none_or(|cut| page_lsn >= cut)
+        && state.pages.newest_punch_of(key).is_none_or(|cut| page_lsn >= cut)
     {
         state.counters.fetched_for_reads += 1;
         into.copy_from_slice(&page.0[start..start + into.len()]);

@@ -2,7 +2,7 @@
 
 use crate::common::plain::Machine;
 use buffer::Record;
-use cache::{Cache, Change, Cost, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer, VolumeId};
 use sim_disk::SimClock;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 
 fn write_bypassing(machine: &Machine, cache: &Cache, pages: std::ops::Range<u64>, byte: u8, grows: bool) {
     let bytes = vec![byte; ((pages.end - pages.start) * PAGE) as usize];
-    let change = Change::BypassWrite { object: FILE, offset: pages.start * PAGE, bytes: &bytes, grows };
+    let change = ObjectChange::BypassWrite { object: FILE, offset: pages.start * PAGE, bytes: &bytes, grows };
     machine.apply(cache, &[change]).expect("space");
 }
 
@@ -62,7 +62,7 @@ fn older_records_are_not_laid_over_what_was_stored_since() {
     machine.write(&cache, FILE, 0, &[1; 100]).expect("space");
     machine.sync(&cache).expect("a buffer that works");
     write_bypassing(&machine, &cache, 0..40, 2, false);
-    cache.step(Task::WriteBack);
+    cache.step(BackgroundTask::WriteBack);
     assert_eq!(cache.status().counters.pages_stored, 40);
     assert_eq!(cache.status().dirty_pages, 1, "that the log is needed for");
     let cache = crash(&machine, cache);
@@ -85,12 +85,14 @@ fn a_sync_of_an_object_logs_its_own_pages_and_nobody_else_s() {
 #[test]
 fn a_clone_and_a_new_name_come_after_what_was_written_before_them() {
     let transfer = Transfer { from: FILE, first: PageNo(1), end: PageNo(3), to: COPY, at: PageNo(1) };
-    for (change, logged) in [(Change::Clone { transfer }, 2), (Change::Settle { object: FILE }, 4)] {
+    for (change, logged) in
+        [(ObjectChange::Clone { transfer }, 2), (ObjectChange::LogBypassed { object: FILE }, 4)]
+    {
         let machine = Machine::new(6);
         let cache = machine.open();
         write_bypassing(&machine, &cache, 0..4, 2, false);
         // A transaction that only settles leaves no trace itself.
-        let name = Change::Write { object: VolumeId::MAIN.object(0, 0), offset: 0, bytes: b"name" };
+        let name = ObjectChange::Write { object: VolumeId::MAIN.object(0, 0), offset: 0, bytes: b"name" };
         machine.apply(&cache, &[change, name]).expect("space");
         assert_eq!(cache.status().counters.pages_logged_late, logged, "{change:?}");
         commit(&machine, &cache);
@@ -109,16 +111,16 @@ fn an_object_is_lost_from_the_first_page_on_that_it_grew_with_and_the_store_lack
     machine.write(&cache, FILE, 0, &[3; 100]).expect("space");
     commit(&machine, &cache);
     let cache = crash(&machine, cache);
-    assert_eq!(cache.lost(), [(FILE, PageNo(1))]);
+    assert_eq!(cache.lost_tails(), [(FILE, PageNo(1))]);
     // Nothing was said of it.
     let cache = crash(&machine, cache);
-    assert_eq!(cache.lost(), [(FILE, PageNo(1))]);
-    let end = Change::Zero { object: FILE, offset: PAGE, len: u64::MAX - PAGE };
+    assert_eq!(cache.lost_tails(), [(FILE, PageNo(1))]);
+    let end = ObjectChange::Zero { object: FILE, offset: PAGE, len: u64::MAX - PAGE };
     machine.apply(&cache, &[end]).expect("space");
     commit(&machine, &cache);
-    cache.forget_lost(FILE);
+    cache.forget_lost_tail(FILE);
     let cache = crash(&machine, cache);
-    assert_eq!(cache.lost(), []);
+    assert_eq!(cache.lost_tails(), []);
     assert_eq!([bytes(&cache, 0, 0..100), bytes(&cache, 0, 100..200)], [vec![3; 100], vec![2; 100]]);
 }
 
@@ -128,7 +130,7 @@ fn what_was_logged_again_beside_a_clone_says_nothing_of_what_came_after_it() {
     let cache = machine.open();
     machine.write(&cache, FILE, 0, &[1; 100]).expect("space");
     let transfer = Transfer { from: FILE, first: PageNo(0), end: PageNo(1), to: COPY, at: PageNo(0) };
-    machine.apply(&cache, &[Change::Clone { transfer }]).expect("space");
+    machine.apply(&cache, &[ObjectChange::Clone { transfer }]).expect("space");
     let cloned = cache.status().applied;
     machine.write(&cache, FILE, 0, &[3; 50]).expect("space");
     write_bypassing(&machine, &cache, 0..1, 4, true);
@@ -137,7 +139,7 @@ fn what_was_logged_again_beside_a_clone_says_nothing_of_what_came_after_it() {
     cache.buffer().append_merged(cloned, &[Record::Clone(transfer), beside]).expect("space");
     cache.buffer().commit().expect("a buffer that works");
     let cache = crash(&machine, cache);
-    assert_eq!(cache.lost(), [(FILE, PageNo(0))], "it grew with that page");
+    assert_eq!(cache.lost_tails(), [(FILE, PageNo(0))], "it grew with that page");
     assert_eq!([bytes(&cache, 0, 0..50), bytes(&cache, 0, 50..100)], [vec![3; 50], vec![1; 50]]);
 }
 
@@ -146,12 +148,12 @@ fn a_stream_that_never_ends_does_not_keep_others_from_being_written_back() {
     let machine = Machine::new(7);
     let cache = machine.open();
     machine.write(&cache, COPY, 0, &[1; 100]).expect("space");
-    machine.clock.advance(Settings::default().dirty_age_max);
+    machine.clock.advance(CacheSettings::default().dirty_age_max);
     let mut steps = 0;
-    while cache.status().dirty_age >= Settings::default().dirty_age_max {
+    while cache.status().dirty_age >= CacheSettings::default().dirty_age_max {
         // As many as make the next step be of them.
         write_bypassing(&machine, &cache, 0..40, 2, false);
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
         steps += 1;
         assert!(steps < 10, "{:?}", cache.status());
     }
@@ -163,11 +165,11 @@ fn a_file_that_grows_and_grows_does_not_keep_a_sync_of_another_waiting() {
         disks: crate::common::Disks::new(13, 1 << 16, 1 << 15, 32),
         clock: Arc::new(SimClock::new()),
     };
-    let settings = Settings {
+    let settings = CacheSettings {
         bypass_after: 0,
-        sync_logs_max: 0,
+        sync_log_bytes_max: 0,
         commit_inline_below: Duration::ZERO,
-        ..Settings::default()
+        ..CacheSettings::default()
     };
     let store = Arc::new(Store::open(machine.store.clone()).expect("sound media"));
     let cache = Cache::open(store, machine.buffer.clone(), machine.clock.clone(), settings);
@@ -176,13 +178,14 @@ fn a_file_that_grows_and_grows_does_not_keep_a_sync_of_another_waiting() {
     let bytes = vec![7; 256 * BLOCK_BYTES];
     // As much as may be under way, which is several steps of write-back.
     let mut grow = || loop {
-        let change = Change::BypassWrite { object: COPY, offset: next * PAGE, bytes: &bytes, grows: true };
-        let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&[change])) else { break };
+        let change =
+            ObjectChange::BypassWrite { object: COPY, offset: next * PAGE, bytes: &bytes, grows: true };
+        let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(&[change])) else { break };
         cache.apply(&mut reservation, &[change]).expect("space");
         next += 256;
     };
     grow();
-    cache.step(Task::WriteBack);
+    cache.step(BackgroundTask::WriteBack);
     write_bypassing(&machine, &cache, 0..32, 2, false);
     let synced = Arc::new(AtomicBool::new(false));
     let told = synced.clone();
@@ -190,7 +193,7 @@ fn a_file_that_grows_and_grows_does_not_keep_a_sync_of_another_waiting() {
     for step in 0.. {
         assert!(step < 20, "{:?}", cache.status());
         grow();
-        for task in [Task::Checkpoint, Task::WriteBack, Task::Commit] {
+        for task in [BackgroundTask::Checkpoint, BackgroundTask::WriteBack, BackgroundTask::Commit] {
             cache.step(task);
         }
         if synced.load(Ordering::Relaxed) {
@@ -204,8 +207,10 @@ fn what_entered_before_nothing_is_written_directly_any_more_is_logged() {
     let machine = Machine::new(14);
     let cache = machine.open();
     machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
-    let change = Change::BypassWrite { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
-    let mut entered = cache.admit_at_once(Cost::of(&[change])).expect("a store that works").expect("space");
+    let change =
+        ObjectChange::BypassWrite { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+    let mut entered =
+        cache.admit_at_once(TransactionCost::of(&[change])).expect("a store that works").expect("space");
     cache.set_bypass_after(u64::MAX);
     machine.sync(&cache).expect("a buffer that works");
     cache.apply(&mut entered, &[change]).expect("space");

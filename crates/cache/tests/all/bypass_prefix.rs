@@ -4,7 +4,7 @@
 
 use crate::common::Disks;
 use crate::common::meddled::{Meddled, Meddler};
-use cache::{Cache, Change, Cost, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
 use sim_disk::SimClock;
 use std::collections::BTreeMap;
@@ -140,13 +140,13 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
     let change = match kind {
         3..5 => {
             (page..page + count).for_each(|page| drop(settled(of, page, [value; 2])));
-            Change::Write { object: object(of), offset, bytes: &whole }
+            ObjectChange::Write { object: object(of), offset, bytes: &whole }
         }
         5..9 => {
             let mut now = after.entry((of, page)).or_default().now;
             now[half as usize] = value;
             after.insert((of, page), State { now, older: Vec::new() });
-            Change::Write { object: object(of), offset: offset + half * HALF as u64, bytes: &part }
+            ObjectChange::Write { object: object(of), offset: offset + half * HALF as u64, bytes: &part }
         }
         9..15 => {
             for page in page..page + count {
@@ -154,15 +154,15 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
                 state.older.push((state.now, number));
                 state.now = [value; 2];
             }
-            Change::BypassWrite { object: object(of), offset, bytes: &whole, grows: false }
+            ObjectChange::BypassWrite { object: object(of), offset, bytes: &whole, grows: false }
         }
         15..17 => {
             (page..page + count).for_each(|page| drop(settled(of, page, [0; 2])));
-            Change::Zero { object: object(of), offset, len: count * BLOCK_BYTES as u64 }
+            ObjectChange::Zero { object: object(of), offset, len: count * BLOCK_BYTES as u64 }
         }
         17 => {
             after.iter_mut().filter(|((one, _), _)| *one == of).for_each(|(_, state)| state.older.clear());
-            Change::Settle { object: object(of) }
+            ObjectChange::LogBypassed { object: object(of) }
         }
         kind => {
             let count = count.min(PAGES - at);
@@ -170,12 +170,12 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
                 return;
             }
             let transfer = transfer(&mut after, (of, page), (to, at), count, kind == 18);
-            if kind == 18 { Change::Clone { transfer } } else { Change::Move { transfer } }
+            if kind == 18 { ObjectChange::Clone { transfer } } else { ObjectChange::Move { transfer } }
         }
     };
     let marker = number.to_le_bytes();
-    let changes = [change, Change::Write { object: COUNTER, offset: 0, bytes: &marker }];
-    let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&changes)) else { return };
+    let changes = [change, ObjectChange::Write { object: COUNTER, offset: 0, bytes: &marker }];
+    let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(&changes)) else { return };
     if cache.apply(&mut reservation, &changes).is_ok() {
         guard.history.push(after);
     }
@@ -216,15 +216,15 @@ fn check(seed: u64, world: &mut World, cache: &Cache) {
     world.synced = found;
 }
 
-fn draw_settings(random: &mut Random) -> Settings {
-    Settings {
+fn draw_settings(random: &mut Random) -> CacheSettings {
+    CacheSettings {
         bypass_after: 0,
         commit_inline_below: Duration::ZERO,
         checkpoint_blocks: 100,
         dirty_bytes_max: [30, 1000][random.below(2) as usize] * BLOCK_BYTES as u64,
-        sync_logs_max: [0, 8192, u64::MAX][random.below(3) as usize],
+        sync_log_bytes_max: [0, 8192, u64::MAX][random.below(3) as usize],
         dirty_age_max: Duration::from_secs([2, 300][random.below(2) as usize]),
-        ..Settings::default()
+        ..CacheSettings::default()
     }
 }
 
@@ -258,7 +258,7 @@ fn run(seed: u64, crashes: u64) -> u64 {
         disks.power.cut_after(u64::MAX);
         // What is found is as of before anything else happens, or after a while.
         if random.once_in(2) {
-            (0..5).for_each(|_| drop(format!("{:?}", cache.step(Task::WriteBack))));
+            (0..5).for_each(|_| drop(format!("{:?}", cache.step(BackgroundTask::WriteBack))));
         }
         check(seed, &mut lock(&world), &cache);
         disks.power.cut_after(random.below(120));
@@ -270,7 +270,7 @@ fn run(seed: u64, crashes: u64) -> u64 {
                 act(&others, &of_others);
             }
             if when.once_in(8) {
-                of_others.step(Task::Commit);
+                of_others.step(BackgroundTask::Commit);
             }
         }));
         for _ in 0..3000 {
@@ -280,7 +280,7 @@ fn run(seed: u64, crashes: u64) -> u64 {
             match random.below(10) {
                 0..6 => act(&world, &cache),
                 _ => {
-                    cache.step(Task::ALL[random.below(4) as usize]);
+                    cache.step(BackgroundTask::ALL[random.below(4) as usize]);
                     clock.advance(Duration::from_millis(random.below(300)));
                 }
             }

@@ -3,7 +3,7 @@
 use crate::common::Disks;
 use crate::common::plain::Machine;
 use crate::common::slow_disk::SlowDisk;
-use cache::{Cache, CacheError, Change, Claim, Cost, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheError, CacheSettings, ObjectChange, SpaceClaim, TransactionCost};
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
 use sim_disk::{Faults, SimClock};
 use std::sync::{Arc, Mutex};
@@ -19,11 +19,11 @@ const COPY: ObjectId = VolumeId::MAIN.object(1 << 20, 1);
 const PAGE: u64 = BLOCK_BYTES as u64;
 
 fn open(machine: &Machine) -> Cache {
-    let settings = Settings {
+    let settings = CacheSettings {
         commit_inline_below: Duration::ZERO,
         bypass_after: 0,
-        sync_logs_max: 0,
-        ..Settings::default()
+        sync_log_bytes_max: 0,
+        ..CacheSettings::default()
     };
     machine.disks.open(machine.clock.clone(), settings).expect("sound media")
 }
@@ -35,7 +35,7 @@ fn roomy(seed: u64) -> Machine {
 
 type Answer<T> = Arc<Mutex<Option<Result<T, CacheError>>>>;
 
-fn ask<T: Send + 'static>(with: impl FnOnce(cache::Completion<T>)) -> Answer<T> {
+fn ask<T: Send + 'static>(with: impl FnOnce(cache::CacheCompletion<T>)) -> Answer<T> {
     let slot: Answer<T> = Arc::default();
     let answer = slot.clone();
     with(Box::new(move |outcome| *answer.lock().expect("one thread") = Some(outcome)));
@@ -48,15 +48,15 @@ fn is_answered<T>(answer: &Answer<T>) -> bool {
 
 fn steps(machine: &Machine, cache: &Cache, count: usize) {
     for _ in 0..count {
-        Task::ALL.into_iter().for_each(|task| {
+        BackgroundTask::ALL.into_iter().for_each(|task| {
             cache.step(task);
         });
         machine.clock.advance(Duration::from_millis(10));
     }
 }
 
-fn bypassing(object: ObjectId, from: u64, bytes: &[u8]) -> Change<'_> {
-    Change::BypassWrite { object, offset: from * PAGE, bytes, grows: false }
+fn bypassing(object: ObjectId, from: u64, bytes: &[u8]) -> ObjectChange<'_> {
+    ObjectChange::BypassWrite { object, offset: from * PAGE, bytes, grows: false }
 }
 
 fn stuck_sync(with_clone: bool) -> bool {
@@ -66,7 +66,9 @@ fn stuck_sync(with_clone: bool) -> bool {
     machine.sync(&cache).expect("a buffer that works");
     machine.store.set_faults(ALWAYS);
     if with_clone {
-        machine.apply(&cache, &[Change::Clone { transfer: Transfer::whole(OTHER, COPY) }]).expect("space");
+        machine
+            .apply(&cache, &[ObjectChange::Clone { transfer: Transfer::whole(OTHER, COPY) }])
+            .expect("space");
     }
     machine.apply(&cache, &[bypassing(FILE, 0, &[2; 4 * BLOCK_BYTES])]).expect("space");
     let synced = ask(|then| cache.sync_object(FILE, then));
@@ -88,11 +90,11 @@ fn a_sync_that_waits_for_a_store_that_fails_is_answered_where_a_clone_comes_firs
 fn a_sync_that_waits_for_the_store_is_not_answered_by_an_older_state_of_its_page() {
     let machine = roomy(5);
     let slow = SlowDisk::of(&machine, Duration::ZERO, Duration::from_millis(1));
-    let settings = Settings {
+    let settings = CacheSettings {
         commit_inline_below: Duration::ZERO,
         bypass_after: 0,
-        sync_logs_max: 0,
-        ..Settings::default()
+        sync_log_bytes_max: 0,
+        ..CacheSettings::default()
     };
     let store = Arc::new(Store::open(slow.clone()).expect("sound media"));
     let cache =
@@ -107,19 +109,20 @@ fn a_sync_that_waits_for_the_store_is_not_answered_by_an_older_state_of_its_page
     slow.meanwhile(move || {
         if std::mem::take(&mut is_first) {
             let change = [bypassing(FILE, 0, &[2; BLOCK_BYTES])];
-            let mut reservation = writer.admit_at_once(Cost::of(&change)).expect("sound").expect("space");
+            let mut reservation =
+                writer.admit_at_once(TransactionCost::of(&change)).expect("sound").expect("space");
             writer.apply(&mut reservation, &change).expect("sensible");
             let answer = answer.clone();
             let told = move |outcome| *answer.lock().expect("one thread") = Some(outcome);
             writer.sync_object(FILE, Box::new(told));
         }
     });
-    cache.step(Task::WriteBack);
+    cache.step(BackgroundTask::WriteBack);
     slow.alone();
-    cache.step(Task::Commit);
+    cache.step(BackgroundTask::Commit);
     assert!(!is_answered(&synced), "the store has what the page was before");
-    cache.step(Task::WriteBack);
-    cache.step(Task::Commit);
+    cache.step(BackgroundTask::WriteBack);
+    cache.step(BackgroundTask::Commit);
     assert!(is_answered(&synced));
     drop(cache);
     machine.crash();
@@ -128,8 +131,8 @@ fn a_sync_that_waits_for_the_store_is_not_answered_by_an_older_state_of_its_page
 
 #[test]
 fn a_sync_is_answered_when_somebody_else_logs_or_cuts_what_it_waits_for() {
-    let part = Change::Write { object: FILE, offset: 10, bytes: &[3; 10] };
-    let cut = Change::Zero { object: FILE, offset: 0, len: u64::MAX };
+    let part = ObjectChange::Write { object: FILE, offset: 10, bytes: &[3; 10] };
+    let cut = ObjectChange::Zero { object: FILE, offset: 0, len: u64::MAX };
     for change in [part, cut] {
         let machine = Machine::new(1);
         let cache = open(&machine);
@@ -148,11 +151,11 @@ fn a_bypassing_write_that_finds_no_space_beside_others_is_told_where_a_clone_com
     machine.write(&cache, OTHER, 0, &[1; BLOCK_BYTES]).expect("space");
     machine.sync(&cache).expect("a buffer that works");
     machine.store.set_faults(ALWAYS);
-    machine.apply(&cache, &[Change::Clone { transfer: Transfer::whole(OTHER, COPY) }]).expect("space");
+    machine.apply(&cache, &[ObjectChange::Clone { transfer: Transfer::whole(OTHER, COPY) }]).expect("space");
     let bytes = vec![2; 40 * BLOCK_BYTES];
     machine.apply(&cache, &[bypassing(FILE, 0, &bytes)]).expect("space");
     let change = [bypassing(FILE, 40, &bytes)];
-    let admitted = ask(|then| cache.admit(Cost::of(&change), then));
+    let admitted = ask(|then| cache.admit(TransactionCost::of(&change), then));
     steps(&machine, &cache, 60_000);
     assert!(is_answered(&admitted), "{:?}", cache.status());
 }
@@ -181,18 +184,18 @@ fn a_sync_of_what_a_stuck_clone_holds_back_is_answered_while_somebody_streams() 
     drop(cache);
     let cache = open(&machine);
     machine
-        .apply(&cache, &[Change::Write { object: source, offset: 2 * PAGE, bytes: &[7; 10] }])
+        .apply(&cache, &[ObjectChange::Write { object: source, offset: 2 * PAGE, bytes: &[7; 10] }])
         .expect("space");
     cache.drain().expect("devices that work");
     machine.store.damage(places_of(&machine, 0xab)[0], sim_disk::Damage::Unreadable);
     let transfer = Transfer { from: source, first: PageNo(1), end: PageNo(4), to: COPY, at: PageNo(1) };
-    machine.apply(&cache, &[Change::Clone { transfer }]).expect("space");
+    machine.apply(&cache, &[ObjectChange::Clone { transfer }]).expect("space");
     machine.apply(&cache, &[bypassing(COPY, 1, &[9; 2 * BLOCK_BYTES])]).expect("space");
     let synced = ask(|then| cache.sync_object(COPY, then));
     for round in 0..4000 {
         let bytes = [4; 2 * BLOCK_BYTES];
         let change = [bypassing(THIRD, 2 * (round % 100), &bytes)];
-        if let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&change)) {
+        if let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(&change)) {
             cache.apply(&mut reservation, &change).expect("space");
         }
         steps(&machine, &cache, 1);
@@ -214,8 +217,8 @@ fn a_sync_that_waits_for_the_store_is_told_when_the_buffer_fails_as_it_grows() {
     machine.buffer.set_faults(Faults { write_one_in: 0, ..ALWAYS });
     cache.grow_buffer(Some(2048)).expect_err("a flush that fails");
     machine.buffer.set_faults(Faults::default());
-    let change = [Change::Write { object: OTHER, offset: 0, bytes: &[1; 10] }];
-    let told = cache.admit_at_once(Cost::of(&change)).map(|reservation| {
+    let change = [ObjectChange::Write { object: OTHER, offset: 0, bytes: &[1; 10] }];
+    let told = cache.admit_at_once(TransactionCost::of(&change)).map(|reservation| {
         let mut reservation = reservation.expect("space");
         cache.apply(&mut reservation, &change).expect_err("the buffer has failed")
     });
@@ -305,9 +308,11 @@ fn a_store_whose_last_block_cannot_be_read_is_refused_where_a_later_record_relie
     machine.sync(&cache).expect("disks that work");
     let before = machine.store.written_blocks();
     machine.apply(&cache, &[bypassing(FILE, 0, &[2; 40 * BLOCK_BYTES])]).expect("space");
-    cache.step(Task::WriteBack);
+    cache.step(BackgroundTask::WriteBack);
     assert_eq!(cache.status().counters.pages_stored, 40 + 1);
-    machine.apply(&cache, &[Change::Write { object: FILE, offset: 0, bytes: &[3; 100] }]).expect("space");
+    machine
+        .apply(&cache, &[ObjectChange::Write { object: FILE, offset: 0, bytes: &[3; 100] }])
+        .expect("space");
     machine.sync(&cache).expect("disks that work");
     std::mem::forget(cache);
     for (at, other) in with_one_unreadable(&machine, &before) {
@@ -331,9 +336,9 @@ fn a_start_asks_a_store_again_that_cannot_be_read_once() {
     machine.crash();
     let store = Arc::new(store::Store::open(machine.store.clone()).expect("sound"));
     let recovered =
-        cache::Recovered::read(machine.buffer.clone(), store.id(), &*machine.clock).expect("sound");
+        cache::RecoveredBuffer::read(machine.buffer.clone(), store.id(), &*machine.clock).expect("sound");
     machine.store.set_faults(Faults { once_after: Some(0), ..Faults::default() });
-    let begun = Cache::begin(store, recovered, machine.clock.clone(), Settings::default());
+    let begun = Cache::begin(store, recovered, machine.clock.clone(), CacheSettings::default());
     assert!(begun.is_ok(), "{:?}", begun.err());
 }
 
@@ -346,8 +351,8 @@ fn a_sync_is_told_when_the_buffer_has_failed_as_it_grew_and_somebody_wrote_befor
     cache.grow_buffer(Some(2048)).expect_err("a flush that fails");
     machine.buffer.set_faults(Faults::default());
     let synced = ask(|then| cache.sync(then));
-    let change = [Change::Write { object: OTHER, offset: 0, bytes: &[1; 10] }];
-    let mut reservation = cache.admit_at_once(Cost::of(&change)).expect("sound").expect("space");
+    let change = [ObjectChange::Write { object: OTHER, offset: 0, bytes: &[1; 10] }];
+    let mut reservation = cache.admit_at_once(TransactionCost::of(&change)).expect("sound").expect("space");
     cache.apply(&mut reservation, &change).expect_err("the buffer has failed");
     drop(reservation);
     steps(&machine, &cache, 60_000);
@@ -363,19 +368,19 @@ fn what_bypassed_the_buffer_can_be_logged_when_the_buffer_is_full() {
     machine.wait(&cache, |then| cache.sync_logged(then)).expect("a buffer that works");
     // Others fill it, each with a commit of its own; nobody writes anything back.
     for page in 0.. {
-        let change = [Change::Write { object: OTHER, offset: page * PAGE, bytes: &[1; BLOCK_BYTES] }];
-        let mut cost = Cost::of(&change);
-        cost.claim = Claim::Frees;
+        let change = [ObjectChange::Write { object: OTHER, offset: page * PAGE, bytes: &[1; BLOCK_BYTES] }];
+        let mut cost = TransactionCost::of(&change);
+        cost.claim = SpaceClaim::Frees;
         let Some(mut reservation) = cache.admit_at_once(cost).expect("sound disks") else { break };
         cache.apply(&mut reservation, &change).expect("space");
         drop(reservation);
-        cache.step(Task::Commit);
+        cache.step(BackgroundTask::Commit);
         let done = ask(|then| cache.sync_logged(then));
-        (0..4).for_each(|_| _ = cache.step(Task::Commit));
+        (0..4).for_each(|_| _ = cache.step(BackgroundTask::Commit));
         assert!(is_answered(&done));
     }
     let synced = ask(|then| cache.sync_object(FILE, then));
-    (0..4).for_each(|_| _ = cache.step(Task::Commit));
+    (0..4).for_each(|_| _ = cache.step(BackgroundTask::Commit));
     let answer = synced.lock().expect("one thread").take();
     assert!(matches!(answer, Some(Ok(()))), "{answer:?} {:?}", cache.status().failed);
     assert_eq!(cache.status().counters.pages_logged_late, 30);
@@ -387,15 +392,15 @@ fn what_is_lost_stays_so_while_the_log_goes_on_behind_it() {
     let cache = machine.open();
     let bytes = vec![2; 3 * BLOCK_BYTES];
     machine
-        .apply(&cache, &[Change::BypassWrite { object: FILE, offset: 0, bytes: &bytes, grows: true }])
+        .apply(&cache, &[ObjectChange::BypassWrite { object: FILE, offset: 0, bytes: &bytes, grows: true }])
         .expect("space");
     let done = ask(|then| cache.sync_logged(then));
-    (0..4).for_each(|_| _ = cache.step(Task::Commit));
+    (0..4).for_each(|_| _ = cache.step(BackgroundTask::Commit));
     assert!(is_answered(&done));
     drop(cache);
     machine.crash();
     let cache = machine.open();
-    assert_eq!(cache.lost(), [(FILE, PageNo(0))]);
+    assert_eq!(cache.lost_tails(), [(FILE, PageNo(0))]);
     for round in 0..4 {
         (0..16).for_each(|page| {
             machine.write(&cache, OTHER, 8 * page, &[round; 8 * BLOCK_BYTES]).expect("space")
@@ -404,5 +409,5 @@ fn what_is_lost_stays_so_while_the_log_goes_on_behind_it() {
     }
     drop(cache);
     machine.crash();
-    assert_eq!(machine.open().lost(), [(FILE, PageNo(0))]);
+    assert_eq!(machine.open().lost_tails(), [(FILE, PageNo(0))]);
 }

@@ -3,7 +3,7 @@
 use crate::common::Disks;
 use crate::common::plain::Machine;
 use crate::common::slow_disk::SlowDisk;
-use cache::{Cache, Change, Cost, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
 use sim_disk::{Faults, SimClock};
 use std::sync::{Arc, Mutex};
@@ -18,20 +18,20 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 const MIB_PAGES: u64 = (1 << 20) / PAGE;
 
 /// A file grows by whole pages, which bypass the log.
-fn grow(from: u64, bytes: &[u8]) -> Change<'_> {
-    Change::BypassWrite { object: STREAMED, offset: from * PAGE, bytes, grows: true }
+fn grow(from: u64, bytes: &[u8]) -> ObjectChange<'_> {
+    ObjectChange::BypassWrite { object: STREAMED, offset: from * PAGE, bytes, grows: true }
 }
 
 /// A write that enters at once, or not at all.
-fn try_to_apply(cache: &Cache, changes: &[Change<'_>]) -> bool {
-    let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(changes)) else { return false };
+fn try_to_apply(cache: &Cache, changes: &[ObjectChange<'_>]) -> bool {
+    let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(changes)) else { return false };
     cache.apply(&mut reservation, changes).is_ok()
 }
 
 /// What the workers do in `count` hundredths of a second.
 fn work(machine: &Machine, cache: &Cache, count: usize) {
     for _ in 0..count {
-        for task in Task::ALL {
+        for task in BackgroundTask::ALL {
             cache.step(task);
         }
         machine.clock.advance(Duration::from_millis(10));
@@ -45,11 +45,11 @@ fn machine(buffer_mib: u64) -> Machine {
 }
 
 fn open(machine: &Machine, store: Arc<dyn Device>, sync_logs_max: u64) -> Cache {
-    let settings = Settings {
+    let settings = CacheSettings {
         bypass_after: 0,
-        sync_logs_max,
+        sync_log_bytes_max: sync_logs_max,
         commit_inline_below: Duration::ZERO,
-        ..Settings::default()
+        ..CacheSettings::default()
     };
     let store = Arc::new(Store::open(store).expect("sound media"));
     Cache::open(store, machine.buffer.clone(), machine.clock.clone(), settings).expect("sound media")
@@ -71,7 +71,7 @@ impl Committer {
     }
 
     fn step(&self) {
-        self.cache.step(Task::Commit);
+        self.cache.step(BackgroundTask::Commit);
         let now = device::Clock::monotonic(&*self.clock);
         let mut looks = self.last_and_longest.lock().expect("one thread");
         looks.1 = looks.1.max(now - looks.0);
@@ -116,7 +116,7 @@ impl Stream {
 
     /// How long before `crashed` the oldest piece was answered that a crash then has taken.
     fn age_of_lost(&self, found: &Cache, crashed: Duration) -> Duration {
-        let Some((_, page)) = found.lost().first().copied() else { return Duration::ZERO };
+        let Some((_, page)) = found.lost_tails().first().copied() else { return Duration::ZERO };
         let answered = self.answered.lock().expect("one thread");
         let first = answered.get((page.0 / self.piece_pages()) as usize);
         first.map_or(Duration::ZERO, |answered| crashed - *answered)
@@ -135,7 +135,7 @@ fn an_end_over_a_store_that_fails_leaves_them_in_the_buffer() {
     drop(cache);
     machine.store.set_faults(Faults::default());
     let cache = machine.open();
-    assert_eq!(cache.lost(), []);
+    assert_eq!(cache.lost_tails(), []);
     assert_eq!(cache.read_now(STREAMED, 0, 10).expect("sound"), [2; 10]);
 }
 
@@ -156,7 +156,7 @@ fn an_end_beside_one_stuck_clone_leaves_what_it_holds_back_in_the_buffer() {
     cache.drain().expect("devices that work");
     drop(cache);
     let cache = machine.open();
-    let part = Change::Write { object: OTHER, offset: 2 * PAGE, bytes: &[7; 10] };
+    let part = ObjectChange::Write { object: OTHER, offset: 2 * PAGE, bytes: &[7; 10] };
     machine.apply(&cache, &[part]).expect("space");
     cache.drain().expect("devices that work");
     let is_base = |at: &Block| {
@@ -166,9 +166,9 @@ fn an_end_beside_one_stuck_clone_leaves_what_it_holds_back_in_the_buffer() {
     let base = machine.store.written_blocks().into_iter().find(is_base).expect("stored");
     machine.store.damage(base, sim_disk::Damage::Unreadable);
     let transfer = Transfer { from: OTHER, first: PageNo(1), end: PageNo(4), to: STREAMED, at: PageNo(1) };
-    machine.apply(&cache, &[Change::Clone { transfer }]).expect("space");
+    machine.apply(&cache, &[ObjectChange::Clone { transfer }]).expect("space");
     let bytes = &[9; 2 * BLOCK_BYTES];
-    let overwrite = Change::BypassWrite { object: STREAMED, offset: PAGE, bytes, grows: false };
+    let overwrite = ObjectChange::BypassWrite { object: STREAMED, offset: PAGE, bytes, grows: false };
     machine.apply(&cache, &[overwrite]).expect("space");
     cache.stop();
     cache.drain().expect_err("the clone is stuck");
@@ -190,7 +190,7 @@ fn a_store_that_failed_for_a_moment_has_them_logged_and_committed() {
     drop(cache);
     machine.crash();
     let cache = machine.open();
-    assert_eq!(cache.lost(), []);
+    assert_eq!(cache.lost_tails(), []);
     assert_eq!(cache.read_now(STREAMED, 0, 10).expect("sound"), [2; 10]);
 }
 
@@ -208,7 +208,10 @@ fn a_slow_store_beside_a_client_that_syncs_in_a_loop_loses_the_last_second_at_mo
     let mut sync = move || {
         record += 1;
         let bytes = record.to_le_bytes();
-        try_to_apply(&client, &[Change::Write { object: OTHER, offset: 8 * (record % 512), bytes: &bytes }]);
+        try_to_apply(
+            &client,
+            &[ObjectChange::Write { object: OTHER, offset: 8 * (record % 512), bytes: &bytes }],
+        );
         client.sync_object(OTHER, Box::new(|_| {}));
         commits.step();
     };
@@ -221,7 +224,7 @@ fn a_slow_store_beside_a_client_that_syncs_in_a_loop_loses_the_last_second_at_mo
     while device::Clock::monotonic(&*machine.clock) < Duration::from_secs(8) {
         while stream.write() {}
         sync();
-        for task in [Task::WriteBack, Task::Commit, Task::Checkpoint] {
+        for task in [BackgroundTask::WriteBack, BackgroundTask::Commit, BackgroundTask::Checkpoint] {
             cache.step(task);
         }
         machine.clock.advance(Duration::from_millis(1));
@@ -258,7 +261,7 @@ fn copies_beside_a_stream(sync_logs_max: u64, is_synced: bool, seconds: u64) -> 
         while *made < due {
             let copy = VolumeId::MAIN.object(1000 + *made, 1);
             let transfer = Transfer { end: PageNo(1), ..Transfer::whole(source(*made), copy) };
-            if !try_to_apply(&copier, &[Change::Clone { transfer }]) {
+            if !try_to_apply(&copier, &[ObjectChange::Clone { transfer }]) {
                 break;
             }
             *made += 1;
@@ -267,7 +270,7 @@ fn copies_beside_a_stream(sync_logs_max: u64, is_synced: bool, seconds: u64) -> 
     slow.meanwhile(copy.clone());
     let step = |cache: &Cache| {
         copy();
-        for task in Task::ALL {
+        for task in BackgroundTask::ALL {
             cache.step(task);
         }
         machine.clock.advance(Duration::from_millis(1));
@@ -293,7 +296,7 @@ fn copies_beside_a_stream(sync_logs_max: u64, is_synced: bool, seconds: u64) -> 
     let is_answered = *answer.lock().expect("one thread");
     drop(cache);
     machine.crash();
-    (is_answered, machine.open().lost().len())
+    (is_answered, machine.open().lost_tails().len())
 }
 
 #[test]
@@ -315,7 +318,7 @@ fn an_epoch_beside_heavy_overwrites_keeps_them_from_the_buffer_for_a_second_at_m
     let mib = vec![1; 1 << 20];
     for number in 0..24 {
         machine
-            .apply(&cache, &[Change::Write { object: OTHER, offset: number << 20, bytes: &mib }])
+            .apply(&cache, &[ObjectChange::Write { object: OTHER, offset: number << 20, bytes: &mib }])
             .expect("space");
     }
     // Sixteen pages each tenth of a second are streamed while the epoch is taken, which takes some ten seconds.
@@ -336,7 +339,7 @@ fn an_epoch_beside_heavy_overwrites_keeps_them_from_the_buffer_for_a_second_at_m
         }
         number += 1;
         let offset = (number % 24) << 20;
-        try_to_apply(&overwriter, &[Change::Write { object: OTHER, offset, bytes: &mib }]);
+        try_to_apply(&overwriter, &[ObjectChange::Write { object: OTHER, offset, bytes: &mib }]);
         commits.step();
         if now > Duration::from_secs(5) {
             power.cut();
@@ -367,18 +370,18 @@ fn a_store_that_stands_still_keeps_them_from_the_buffer_for_a_second_at_most() {
     let power = machine.power.clone();
     slow.meanwhile(move || {
         for _ in 0..20 {
-            committer.step(Task::Commit);
+            committer.step(BackgroundTask::Commit);
             clock.advance(Duration::from_millis(100));
         }
         power.cut();
     });
-    cache.step(Task::WriteBack);
+    cache.step(BackgroundTask::WriteBack);
     slow.alone();
     assert!(machine.power.lost(), "it was being stored");
     drop(cache);
     machine.crash();
     let cache = machine.open();
-    assert_eq!(cache.lost(), []);
+    assert_eq!(cache.lost_tails(), []);
     assert_eq!(cache.read_now(STREAMED, 0, 10).expect("sound"), [2; 10]);
 }
 
@@ -401,20 +404,20 @@ fn a_fast_store_has_none_of_them_logged() {
 #[test]
 fn what_cuts_or_overwrites_them_is_durable_when_they_would_have_been() {
     let whole = [3; BLOCK_BYTES];
-    let overwrite = Change::Write { object: STREAMED, offset: 0, bytes: &whole };
-    let cut = Change::Zero { object: STREAMED, offset: 0, len: PAGE };
+    let overwrite = ObjectChange::Write { object: STREAMED, offset: 0, bytes: &whole };
+    let cut = ObjectChange::Zero { object: STREAMED, offset: 0, len: PAGE };
     for (change, found) in [(overwrite, 3), (cut, 0)] {
         let machine = machine(64);
         let cache = machine.open();
         machine.write(&cache, STREAMED, 0, &[1; BLOCK_BYTES]).expect("space");
         machine.sync(&cache).expect("a buffer that works");
         let bypassing =
-            Change::BypassWrite { object: STREAMED, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+            ObjectChange::BypassWrite { object: STREAMED, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
         machine.apply(&cache, &[bypassing]).expect("space");
         machine.clock.advance(Duration::from_millis(900));
         machine.apply(&cache, &[change]).expect("space");
         machine.clock.advance(Duration::from_millis(100));
-        cache.step(Task::Commit);
+        cache.step(BackgroundTask::Commit);
         drop(cache);
         machine.crash();
         assert_eq!(machine.open().read_now(STREAMED, 0, 1).expect("sound"), [found]);

@@ -3,7 +3,7 @@
 
 use crate::common::plain::Machine;
 use buffer::Buffer;
-use cache::{Cache, CacheError, Change, Task};
+use cache::{BackgroundTask, Cache, CacheError, ObjectChange};
 use device::{BLOCK_BYTES, ObjectId, Overlay, VolumeId};
 use sim_disk::{Damage, Dropped, Faults, SimDisk};
 use std::sync::Arc;
@@ -156,7 +156,7 @@ fn what_a_failed_flush_of_the_store_dropped_is_written_again_before_the_buffer_l
         // It is written back, the store's flush fails, and the process is killed.
         machine.store.set_faults(ONE_FLUSH);
         machine.clock.advance(Duration::from_secs(1000));
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
         machine.store.set_faults(Faults::default());
         assert_eq!(cache.status().counters.write_back_errors, 1, "seed {seed}");
         std::mem::forget(cache);
@@ -164,7 +164,7 @@ fn what_a_failed_flush_of_the_store_dropped_is_written_again_before_the_buffer_l
         replayed += u32::from(before.page_lsn(FILE, device::PageNo(1)).expect("it can be read").is_some());
         drop(before);
         let cache = machine.open();
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
         turn_over(&machine, &cache);
         drop(cache);
         lose_power(&machine);
@@ -231,11 +231,12 @@ fn a_store_with_a_change_below_a_damaged_node_is_looked_at_only_and_all_that_is_
     }
     cache.drain().expect("sound media");
     // One page is stored again, and another is in the buffer only; no checkpoint comes before the crash.
-    let bypassing = Change::BypassWrite { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+    let bypassing =
+        ObjectChange::BypassWrite { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
     machine.apply(&cache, &[bypassing]).expect("space");
     machine.clock.advance(Duration::from_millis(600));
     machine.wait(&cache, |then| cache.sync_logged(then)).expect("sound media");
-    cache.step(Task::WriteBack);
+    cache.step(BackgroundTask::WriteBack);
     machine.write(&cache, OTHER, 30, &[3; BLOCK_BYTES]).expect("space");
     machine.sync(&cache).expect("sound media");
     drop(cache);

@@ -2,7 +2,7 @@
 //! left, and at least what was synced.
 
 use crate::common::{Machine, Run, Slot};
-use cache::{Cache, Change, Cost, Progress, Reservation, Task};
+use cache::{BackgroundTask, Cache, ObjectChange, SpaceReservation, StepProgress, TransactionCost};
 use device::{BLOCK_BYTES, Random, VolumeId};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn run(seed: u64, crashes: u64) {
                 0 => run.sync(&machine, &cache),
                 1 | 2 => run.read(&machine, &cache),
                 3..6 => {
-                    cache.step(Task::ALL[run.random.below(4) as usize]);
+                    cache.step(BackgroundTask::ALL[run.random.below(4) as usize]);
                     machine.clock.advance(Duration::from_millis(run.random.below(400)));
                     true
                 }
@@ -77,9 +77,9 @@ fn a_buffer_full_of_what_is_stored_already_is_free_after_a_restart() {
     let cache = machine.open().expect("an empty store");
     let write = |cache: &Cache, page: u64, count: usize| {
         let bytes = vec![7; count * BLOCK_BYTES];
-        let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
-        let slot: Slot<Reservation> = Slot::new();
-        cache.admit(Cost::of(&changes), slot.then());
+        let changes = [ObjectChange::Write { object, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
+        let slot: Slot<SpaceReservation> = Slot::new();
+        cache.admit(TransactionCost::of(&changes), slot.then());
         let reservation = slot.take().unwrap_or_else(|| slot.wait(&machine, cache, &mut Random::new(page)));
         let mut reservation = reservation.expect("space, sooner or later");
         cache.apply(&mut reservation, &changes).expect("power");
@@ -89,17 +89,17 @@ fn a_buffer_full_of_what_is_stored_already_is_free_after_a_restart() {
     let pages = (0..).take_while(|_| has_space(&cache)).map(|page| write(&cache, page, 1)).count() as u64;
     let slot = Slot::new();
     cache.sync(slot.then());
-    cache.step(Task::Commit);
+    cache.step(BackgroundTask::Commit);
     slot.take().expect("a commit").expect("power");
     // Stored, but killed before any commit could say so.
     while cache.status().counters.pages_stored < pages {
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
         machine.clock.advance(Duration::from_secs(400));
     }
     drop(cache);
     let cache = machine.open().expect("a sound store");
     // The store is asked what is stored once the mount is ready.
-    while cache.step(Task::WriteBack) == Progress::Worked {}
+    while cache.step(BackgroundTask::WriteBack) == StepProgress::Worked {}
     let status = cache.status();
     assert_eq!((status.dirty_pages, status.counters.pages_stored), (0, 0), "it was written back twice");
     (0..50).for_each(|index| write(&cache, 20 * index, 20));
@@ -123,15 +123,16 @@ fn a_start_tells_how_many_transactions_it_found_and_their_pages_keep_their_space
     let cache = machine.open().expect("an empty store");
     for page in 0..30 {
         let bytes = [page as u8 + 1; 100];
-        let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64 + 50, bytes: &bytes }];
-        let mut reservation = cache.admit_at_once(Cost::of(&changes)).expect("power").expect("space");
+        let changes = [ObjectChange::Write { object, offset: page * BLOCK_BYTES as u64 + 50, bytes: &bytes }];
+        let mut reservation =
+            cache.admit_at_once(TransactionCost::of(&changes)).expect("power").expect("space");
         cache.apply(&mut reservation, &changes).expect("power");
     }
     let slot = Slot::new();
     cache.sync(slot.then());
-    cache.step(Task::Commit);
+    cache.step(BackgroundTask::Commit);
     slot.take().expect("a commit").expect("power");
-    let reserved = cache.settled_store().space().reserved;
+    let reserved = cache.store_without_spare().space().reserved;
     assert!(reserved > 0);
     drop(cache);
     machine.crash();

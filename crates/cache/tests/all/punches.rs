@@ -1,7 +1,7 @@
 //! Cuts: what they take out of memory is gone for readers at once, and its memory comes back a piece at a time.
 
 use crate::common::{Disks, Slot};
-use cache::{Cache, Change, Cost, Progress, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange, StepProgress, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use sim_disk::SimClock;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ const ENTRY: u64 = 256;
 
 fn cache(memory_bytes_max: u64) -> Cache {
     let disks = Disks::new(1, 4096, 512, 32);
-    let settings = Settings { memory_bytes_max, ..Settings::default() };
+    let settings = CacheSettings { memory_bytes_max, ..CacheSettings::default() };
     disks.open(Arc::new(SimClock::new()), settings).expect("sound media")
 }
 
-fn apply(cache: &Cache, change: Change<'_>) {
+fn apply(cache: &Cache, change: ObjectChange<'_>) {
     let changes = [change];
     let slot = Slot::new();
-    cache.admit(Cost::of(&changes), slot.then());
+    cache.admit(TransactionCost::of(&changes), slot.then());
     let mut reservation = slot.take().expect("at once").expect("space");
     cache.apply(&mut reservation, &changes).expect("space");
 }
@@ -38,7 +38,7 @@ fn read(cache: &Cache, object: ObjectId, page: u64) -> u8 {
             assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a torn page");
             return bytes[0];
         }
-        assert_eq!(cache.step(Task::Fetch), Progress::Worked, "nobody answers");
+        assert_eq!(cache.step(BackgroundTask::Fetch), StepProgress::Worked, "nobody answers");
     }
 }
 
@@ -47,7 +47,7 @@ fn fill(cache: &Cache, object: ObjectId, pages: u64) {
     let before = cache.status().pages;
     let slot = Slot::new();
     cache.read(object, 0, (pages * PAGE) as usize, pages * PAGE, slot.then());
-    while cache.step(Task::Fetch) == Progress::Worked {}
+    while cache.step(BackgroundTask::Fetch) == StepProgress::Worked {}
     slot.take().expect("all that was asked for").expect("holes");
     assert_eq!(cache.status().pages, before + pages);
 }
@@ -55,14 +55,14 @@ fn fill(cache: &Cache, object: ObjectId, pages: u64) {
 /// Gives back what was cut; returns in how many steps.
 fn clear(cache: &Cache) -> u64 {
     let mut steps = 0;
-    while cache.step(Task::Fetch) == Progress::Worked {
+    while cache.step(BackgroundTask::Fetch) == StepProgress::Worked {
         steps += 1;
     }
     steps
 }
 
 fn write(cache: &Cache, object: ObjectId, page: u64, byte: u8) {
-    apply(cache, Change::Write { object, offset: page * PAGE, bytes: &[byte; BLOCK_BYTES] });
+    apply(cache, ObjectChange::Write { object, offset: page * PAGE, bytes: &[byte; BLOCK_BYTES] });
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn pages_that_were_cut_are_gone_at_once_and_give_back_their_memory_in_pieces() {
     write(&cache, FILE, 17, 1);
     write(&cache, FILE, 2999, 2);
     let full = cache.status().memory_bytes;
-    apply(&cache, Change::Zero { object: FILE, offset: 0, len: 1 << 40 });
+    apply(&cache, ObjectChange::Zero { object: FILE, offset: 0, len: 1 << 40 });
     let status = cache.status();
     assert_eq!((status.pages, status.memory_bytes, status.dirty_bytes), (0, full, 0));
     // What is written and read now has nothing to do with them.
@@ -90,13 +90,13 @@ fn a_hole_takes_out_its_own_pages_and_no_others() {
     fill(&cache, FILE, 100);
     fill(&cache, OTHER, 100);
     (0..100).step_by(10).for_each(|page| write(&cache, FILE, page, 1));
-    apply(&cache, Change::Zero { object: FILE, offset: 20 * PAGE, len: 41 * PAGE });
+    apply(&cache, ObjectChange::Zero { object: FILE, offset: 20 * PAGE, len: 41 * PAGE });
     clear(&cache);
     let status = cache.status();
     assert_eq!((status.pages, status.memory_bytes), (159, 159 * (PAGE + ENTRY)));
     let marks: Vec<u8> = (0..100).step_by(10).map(|page| read(&cache, FILE, page)).collect();
     assert_eq!(marks, [1, 1, 0, 0, 0, 0, 0, 1, 1, 1]);
-    apply(&cache, Change::Delete { object: FILE });
+    apply(&cache, ObjectChange::Delete { object: FILE });
     clear(&cache);
     assert_eq!(cache.status().pages, 100);
 }
@@ -107,7 +107,7 @@ fn memory_of_what_was_cut_is_used_before_any_other_page_goes() {
     let cache = cache(limit);
     fill(&cache, OTHER, 300);
     fill(&cache, FILE, 700);
-    apply(&cache, Change::Delete { object: FILE });
+    apply(&cache, ObjectChange::Delete { object: FILE });
     // Nobody but the writers does anything.
     (300..400).for_each(|page| write(&cache, OTHER, page, 1));
     let status = cache.status();
@@ -118,7 +118,7 @@ fn memory_of_what_was_cut_is_used_before_any_other_page_goes() {
 #[test]
 fn a_part_of_a_page_of_which_the_store_has_nothing_is_written_back_without_a_read() {
     let cache = cache(1 << 30);
-    apply(&cache, Change::Write { object: FILE, offset: 3 * PAGE + 7, bytes: &[5; 100] });
+    apply(&cache, ObjectChange::Write { object: FILE, offset: 3 * PAGE + 7, bytes: &[5; 100] });
     cache.drain().expect("devices that work");
     let counters = cache.status().counters;
     assert_eq!((counters.pages_stored, counters.fetched_for_write_back), (1, 0));

@@ -1,7 +1,10 @@
 //! What happens while something else is under way: each case once found broken.
 
 use crate::common::Disks;
-use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Reservation, Settings, Task};
+use cache::{
+    BackgroundTask, Cache, CacheCompletion, CacheError, CacheSettings, ObjectChange, SpaceClaim,
+    SpaceReservation, StepProgress, TransactionCost,
+};
 use device::{BLOCK_BYTES, Clock, Device, ObjectId, PageNo, Transfer, VolumeId};
 use sim_disk::{Faults, SimClock};
 use std::ops::Deref;
@@ -28,18 +31,23 @@ impl Machine {
     }
 
     fn open(&self) -> Cache {
-        let settings = Settings { commit_inline_below: Duration::ZERO, ..Settings::default() };
+        let settings = CacheSettings { commit_inline_below: Duration::ZERO, ..CacheSettings::default() };
         self.disks.open(self.clock.clone(), settings).expect("sound media")
     }
 
     /// Writes where there is space; steps until there is.
     fn write(&self, cache: &Cache, object: ObjectId, page: u64, bytes: &[u8]) -> Result<(), CacheError> {
-        let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes }];
-        self.apply(cache, Cost::of(&changes), &changes)
+        let changes = [ObjectChange::Write { object, offset: page * BLOCK_BYTES as u64, bytes }];
+        self.apply(cache, TransactionCost::of(&changes), &changes)
     }
 
-    fn apply(&self, cache: &Cache, cost: Cost, changes: &[Change<'_>]) -> Result<(), CacheError> {
-        let admitted: Answer<Reservation> = Answer::default();
+    fn apply(
+        &self,
+        cache: &Cache,
+        cost: TransactionCost,
+        changes: &[ObjectChange<'_>],
+    ) -> Result<(), CacheError> {
+        let admitted: Answer<SpaceReservation> = Answer::default();
         cache.admit(cost, admitted.then());
         let mut reservation = self.wait(cache, &admitted)?;
         cache.apply(&mut reservation, changes).map(drop)
@@ -56,7 +64,7 @@ impl Machine {
             if let Some(outcome) = answer.take() {
                 return outcome;
             }
-            for task in Task::ALL {
+            for task in BackgroundTask::ALL {
                 cache.step(task);
             }
             self.clock.advance(Duration::from_millis(10));
@@ -74,7 +82,7 @@ impl<T> Default for Answer<T> {
 }
 
 impl<T: Send + 'static> Answer<T> {
-    fn then(&self) -> Completion<T> {
+    fn then(&self) -> CacheCompletion<T> {
         let slot = self.0.clone();
         Box::new(move |outcome| *slot.lock().expect("one thread") = Some(outcome))
     }
@@ -90,19 +98,19 @@ fn object(slot: u64) -> ObjectId {
 
 #[test]
 fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
-    stays_in_the_buffer_until_durable(|victim| Change::Delete { object: victim });
+    stays_in_the_buffer_until_durable(|victim| ObjectChange::Delete { object: victim });
 }
 
 #[test]
 fn what_a_clone_replaced_stays_in_the_buffer_until_the_clone_is_durable() {
     stays_in_the_buffer_until_durable(|victim| {
         let transfer = Transfer { end: PageNo(1), ..Transfer::whole(object(4), victim) };
-        Change::Clone { transfer }
+        ObjectChange::Clone { transfer }
     });
 }
 
 /// `makes_unneeded` has zeros take the place of a page that only the buffer has.
-fn stays_in_the_buffer_until_durable(makes_unneeded: fn(ObjectId) -> Change<'static>) {
+fn stays_in_the_buffer_until_durable(makes_unneeded: fn(ObjectId) -> ObjectChange<'static>) {
     let filler = object(1);
     let victim = object(2);
     let marker = object(3);
@@ -121,20 +129,20 @@ fn stays_in_the_buffer_until_durable(makes_unneeded: fn(ObjectId) -> Change<'sta
         cache.sync(Box::new(move |_| {
             let applying = inner.clone();
             let changes = move || {
-                [makes_unneeded(victim), Change::Write { object: marker, offset: 0, bytes: &[9; 100] }]
+                [makes_unneeded(victim), ObjectChange::Write { object: marker, offset: 0, bytes: &[9; 100] }]
             };
-            let enter = move |reservation: Result<Reservation, CacheError>| {
+            let enter = move |reservation: Result<SpaceReservation, CacheError>| {
                 applying.apply(&mut reservation.expect("space"), &changes()).expect("power");
             };
-            inner.admit(Cost::of(&changes()), Box::new(enter));
+            inner.admit(TransactionCost::of(&changes()), Box::new(enter));
         }));
         machine.clock.advance(Duration::from_secs(400));
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
         assert_eq!(cache.status().counters.pages_stored, 256);
         // The next commit has its first write done, and no more.
         cache.sync(Box::new(drop));
         machine.power.cut_after(1);
-        cache.step(Task::Commit);
+        cache.step(BackgroundTask::Commit);
         drop(cache);
         machine.crash();
         let cache = machine.open();
@@ -151,7 +159,8 @@ fn stays_in_the_buffer_until_durable(makes_unneeded: fn(ObjectId) -> Change<'sta
 fn a_writer_who_waits_for_dirty_pages_is_let_in_by_the_thread_that_writes_them_back() {
     let machine = Machine::new(1, 1024);
     let dirty_bytes_max = 8 * BLOCK_BYTES as u64;
-    let settings = Settings { commit_inline_below: Duration::ZERO, dirty_bytes_max, ..Settings::default() };
+    let settings =
+        CacheSettings { commit_inline_below: Duration::ZERO, dirty_bytes_max, ..CacheSettings::default() };
     let cache = machine.disks.open(machine.clock.clone(), settings).expect("sound media");
     let done = AtomicBool::new(false);
     let mut waited = 0;
@@ -159,21 +168,21 @@ fn a_writer_who_waits_for_dirty_pages_is_let_in_by_the_thread_that_writes_them_b
     std::thread::scope(|scope| {
         let committer = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                cache.step(Task::Commit);
+                cache.step(BackgroundTask::Commit);
             }
         });
         let here = std::thread::current().id();
         for page in 0..2000 {
-            let changes = [Change::Write { object: object(1), offset: page * 4096, bytes: &[1; 4096] }];
+            let changes = [ObjectChange::Write { object: object(1), offset: page * 4096, bytes: &[1; 4096] }];
             let told = Arc::new(Mutex::new(None));
             let slot = told.clone();
-            let tell = move |reservation: Result<Reservation, CacheError>| {
+            let tell = move |reservation: Result<SpaceReservation, CacheError>| {
                 *slot.lock().expect("no panic") = Some((reservation, std::thread::current().id()));
             };
-            cache.admit(Cost::of(&changes), Box::new(tell));
+            cache.admit(TransactionCost::of(&changes), Box::new(tell));
             let waits = told.lock().expect("no panic").is_none();
             while told.lock().expect("no panic").is_none() {
-                cache.step(Task::WriteBack);
+                cache.step(BackgroundTask::WriteBack);
             }
             let (reservation, by) = told.lock().expect("no panic").take().expect("an answer");
             waited += u64::from(waits);
@@ -191,17 +200,17 @@ fn writers_wait_at_the_limit_of_deltas_which_are_counted_apart_from_whole_pages(
     let machine = Machine::new(1, 1024);
     let delta_bytes_max = 8 * 1024;
     let commit_inline_below = Duration::ZERO;
-    let settings = Settings { delta_bytes_max, commit_inline_below, ..Settings::default() };
+    let settings = CacheSettings { delta_bytes_max, commit_inline_below, ..CacheSettings::default() };
     let cache = machine.disks.open(machine.clock.clone(), settings).expect("sound media");
     (0..32).for_each(|page| machine.write(&cache, object(1), page, &[1; 4096]).expect("space"));
     cache.drain().expect("sound media");
     drop(cache);
-    let settings = Settings { delta_bytes_max, commit_inline_below, ..Settings::default() };
+    let settings = CacheSettings { delta_bytes_max, commit_inline_below, ..CacheSettings::default() };
     let cache = machine.disks.open(machine.clock.clone(), settings).expect("sound media");
     let write = |page: u64, len: usize| {
         let bytes = vec![2; len];
-        let changes = [Change::Write { object: object(1), offset: page * 4096, bytes: &bytes }];
-        let reservation = cache.admit_at_once(Cost::of(&changes)).expect("power");
+        let changes = [ObjectChange::Write { object: object(1), offset: page * 4096, bytes: &bytes }];
+        let reservation = cache.admit_at_once(TransactionCost::of(&changes)).expect("power");
         reservation.map(|mut reservation| cache.apply(&mut reservation, &changes).expect("power")).is_some()
     };
     assert!((0..16).all(|page| write(page, 4096)), "whole pages are none");
@@ -214,7 +223,7 @@ fn writers_wait_at_the_limit_of_deltas_which_are_counted_apart_from_whole_pages(
         status.delta_bytes > delta_bytes_max && status.delta_bytes < delta_bytes_max + 1024,
         "{status:?}"
     );
-    cache.step(Task::WriteBack);
+    cache.step(BackgroundTask::WriteBack);
     assert!(write(31, 500), "{:?}", cache.status());
 }
 
@@ -232,9 +241,13 @@ fn space_that_was_deleted_is_there_for_the_next_writer() {
     };
     assert!(matches!(full, CacheError::Store(store::StoreError::Full)), "{full}");
     assert!(page > 1000, "full after {page} pages");
-    let changes = [Change::Delete { object: object(1) }];
+    let changes = [ObjectChange::Delete { object: object(1) }];
     machine
-        .apply(&cache, Cost { claim: Claim::Frees, ..Cost::of(&changes) }, &changes)
+        .apply(
+            &cache,
+            TransactionCost { claim: SpaceClaim::Frees, ..TransactionCost::of(&changes) },
+            &changes,
+        )
         .expect("deleting always works");
     (0..100).for_each(|index| {
         let written = machine.write(&cache, object(2), 16 * index, &bytes);
@@ -253,15 +266,15 @@ fn a_page_written_again_while_it_fails_to_be_written_back_keeps_one_reservation_
         // Called by the commit in the middle of the write-back.
         cache.sync(Box::new(move |_| {
             let applying = inner.clone();
-            let changes = move || [Change::Write { object: object(1), offset: 200, bytes: &[2; 100] }];
-            let enter = move |reservation: Result<Reservation, CacheError>| {
+            let changes = move || [ObjectChange::Write { object: object(1), offset: 200, bytes: &[2; 100] }];
+            let enter = move |reservation: Result<SpaceReservation, CacheError>| {
                 applying.apply(&mut reservation.expect("space"), &changes()).expect("power");
             };
-            inner.admit(Cost::of(&changes()), Box::new(enter));
+            inner.admit(TransactionCost::of(&changes()), Box::new(enter));
         }));
         machine.clock.advance(Duration::from_secs(400));
         machine.store.set_faults(Faults { write_one_in: 1, ..Faults::default() });
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
         machine.store.set_faults(Faults::default());
         assert_eq!(cache.status().counters.write_back_errors, round + 1);
     }
@@ -317,8 +330,11 @@ fn with_committer(interval: Duration, test: impl FnOnce(&Cache)) {
         }
     }
     let machine = Machine::new(1, 1024);
-    let settings =
-        Settings { commit_interval: interval, commit_inline_below: Duration::ZERO, ..Settings::default() };
+    let settings = CacheSettings {
+        commit_interval: interval,
+        commit_inline_below: Duration::ZERO,
+        ..CacheSettings::default()
+    };
     let store = Arc::new(Store::open(machine.store.clone()).expect("a sound store"));
     let clock = Arc::new(Real(Instant::now()));
     let cache = Cache::open(store, machine.buffer.clone(), clock, settings).expect("a sound buffer");
@@ -327,8 +343,8 @@ fn with_committer(interval: Duration, test: impl FnOnce(&Cache)) {
     let end = ended.clone();
     let committer = std::thread::spawn(move || {
         while !end.load(Ordering::Acquire) {
-            if worker.step(Task::Commit) == Progress::Idle {
-                worker.wait(Task::Commit, Duration::from_secs(60));
+            if worker.step(BackgroundTask::Commit) == StepProgress::Idle {
+                worker.wait(BackgroundTask::Commit, Duration::from_secs(60));
             }
         }
     });
@@ -352,9 +368,9 @@ fn soon(what: impl Fn() -> bool) -> bool {
 fn what_nobody_synced_is_durable_after_the_interval_however_long_the_committer_may_sleep() {
     with_committer(Duration::from_millis(50), |cache| {
         for round in 1..4 {
-            let admitted: Answer<Reservation> = Answer::default();
-            let changes = [Change::Write { object: object(1), offset: 0, bytes: &[round; 10] }];
-            cache.admit(Cost::of(&changes), admitted.then());
+            let admitted: Answer<SpaceReservation> = Answer::default();
+            let changes = [ObjectChange::Write { object: object(1), offset: 0, bytes: &[round; 10] }];
+            cache.admit(TransactionCost::of(&changes), admitted.then());
             let mut reservation = admitted.take().expect("space at once").expect("space");
             let lsn = cache.apply(&mut reservation, &changes).expect("power");
             drop(reservation);
@@ -367,10 +383,10 @@ fn what_nobody_synced_is_durable_after_the_interval_however_long_the_committer_m
 fn space_that_is_given_back_unused_lets_the_next_one_in() {
     with_committer(Duration::from_secs(3600), |cache| {
         let most = cache.transaction_bytes_max() - 8192;
-        let cost = Cost { pages: 1, bytes: most, records: 1, ..Cost::NONE };
+        let cost = TransactionCost { pages: 1, bytes: most, records: 1, ..TransactionCost::NONE };
         let mut inside = Vec::new();
         let parked = loop {
-            let admitted: Answer<Reservation> = Answer::default();
+            let admitted: Answer<SpaceReservation> = Answer::default();
             cache.admit(cost, admitted.then());
             match admitted.take() {
                 Some(reservation) => inside.push(reservation.expect("space")),

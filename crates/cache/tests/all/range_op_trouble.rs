@@ -1,7 +1,7 @@
 //! Clones and moves where the store, the buffer or the map is in trouble: nothing is lost, and nobody waits for ever.
 
 use crate::common::plain::Machine;
-use cache::{Cache, CacheError, Change, Completion, Cost, Task, Wanted};
+use cache::{BackgroundTask, Cache, CacheCompletion, CacheError, ObjectChange, SeekTarget, TransactionCost};
 use device::{BLOCK_BYTES, Block, ObjectId, PageNo, Transfer};
 use sim_disk::Faults;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ const THIRD: ObjectId = VolumeId::MAIN.object((1 << 40) + 2, 1);
 
 type Answer<T> = Arc<Mutex<Option<Result<T, CacheError>>>>;
 
-fn asked<T: Send + 'static>(ask: impl FnOnce(Completion<T>)) -> Answer<T> {
+fn asked<T: Send + 'static>(ask: impl FnOnce(CacheCompletion<T>)) -> Answer<T> {
     let slot: Answer<T> = Arc::default();
     let answer = slot.clone();
     ask(Box::new(move |outcome| *answer.lock().expect("no panic") = Some(outcome)));
@@ -33,8 +33,8 @@ fn is_answered<T>(answer: &Answer<T>) -> bool {
 }
 
 /// Applies what is let in at once: no step is made.
-fn at_once(cache: &Cache, changes: &[Change<'_>]) {
-    let admitted = cache.admit_at_once(Cost::of(changes)).expect("no error");
+fn at_once(cache: &Cache, changes: &[ObjectChange<'_>]) {
+    let admitted = cache.admit_at_once(TransactionCost::of(changes)).expect("no error");
     cache.apply(&mut admitted.expect("space at once"), changes).expect("a buffer that works");
 }
 
@@ -44,7 +44,7 @@ fn pages(from: ObjectId, first: u64, count: u64, to: ObjectId) -> Transfer {
 
 fn step_for(machine: &Machine, cache: &Cache, seconds: u64) {
     for _ in 0..seconds * 20 {
-        Task::ALL.iter().for_each(|&task| {
+        BackgroundTask::ALL.iter().for_each(|&task| {
             cache.step(task);
         });
         machine.clock.advance(Duration::from_millis(50));
@@ -95,9 +95,9 @@ fn store_three(machine: &Machine) {
 fn a_seek_that_waits_for_a_clone_is_answered_when_the_buffer_fails() {
     let machine = three(1);
     let cache = machine.open();
-    at_once(&cache, &[Change::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
-    let answer = asked(|then| cache.seek(TARGET, PageNo(0)..PageNo(100), Wanted::Data, then));
-    cache.step(Task::Fetch);
+    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    let answer = asked(|then| cache.seek(TARGET, PageNo(0)..PageNo(100), SeekTarget::Data, then));
+    cache.step(BackgroundTask::Fetch);
     machine.buffer.set_faults(ALWAYS);
     assert!(machine.sync(&cache).is_err());
     step_for(&machine, &cache, 120);
@@ -109,12 +109,12 @@ fn a_seek_behind_a_clone_behind_a_stuck_clone_is_answered() {
     let machine = three(2);
     damage_map_of(&machine, ONE, &[TWO, OTHER]);
     let cache = machine.open();
-    at_once(&cache, &[Change::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
-    at_once(&cache, &[Change::Clone { transfer: pages(TARGET, 0, 4, THIRD) }]);
+    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Clone { transfer: pages(TARGET, 0, 4, THIRD) }]);
     let read = asked(|then| {
         cache.read(THIRD, 0, 10, 10, then);
     });
-    let seek = asked(|then| cache.seek(THIRD, PageNo(0)..PageNo(100), Wanted::Data, then));
+    let seek = asked(|then| cache.seek(THIRD, PageNo(0)..PageNo(100), SeekTarget::Data, then));
     step_for(&machine, &cache, 120);
     assert!(is_answered(&read), "{:?}", cache.status());
     assert!(is_answered(&seek), "{:?}", cache.status());
@@ -125,7 +125,7 @@ fn a_read_of_a_clone_is_answered_above_a_store_that_fails_all_writes() {
     let machine = three(3);
     let cache = machine.open();
     machine.store.set_faults(ALWAYS);
-    at_once(&cache, &[Change::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
     let answer = asked(|then| {
         cache.read(TARGET, 0, 10, 10, then);
     });
@@ -138,7 +138,7 @@ fn a_read_of_a_clone_is_answered_above_a_file_system_that_is_full() {
     let machine = three(4);
     let cache = machine.open();
     machine.store.set_space(machine.store.written_blocks().len() as u64);
-    at_once(&cache, &[Change::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
     let answer = asked(|then| {
         cache.read(TARGET, 0, 10, 10, then);
     });
@@ -151,7 +151,7 @@ fn a_read_of_a_clone_is_answered_above_a_file_system_that_is_full() {
 fn a_mount_that_only_looks_reads_what_a_clone_made_before_a_crash() {
     let machine = three(15);
     let cache = machine.open();
-    at_once(&cache, &[Change::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
     machine.sync(&cache).expect("a buffer that works");
     step_for(&machine, &cache, 1);
     assert_eq!(cache.status().pending_transfers, 0, "the store has it, and the buffer still tells of it");
@@ -162,8 +162,8 @@ fn a_mount_that_only_looks_reads_what_a_clone_made_before_a_crash() {
         cache.read(TARGET, 0, 10, 10, then);
     });
     for _ in 0..10_000 {
-        cache.step(Task::Commit);
-        cache.step(Task::Fetch);
+        cache.step(BackgroundTask::Commit);
+        cache.step(BackgroundTask::Fetch);
         machine.clock.advance(Duration::from_millis(50));
     }
     assert!(is_answered(&answer), "{:?}", cache.status());
@@ -173,7 +173,7 @@ fn a_mount_that_only_looks_reads_what_a_clone_made_before_a_crash() {
 fn a_clone_that_is_stored_is_read_after_a_crash_though_its_source_is_damaged() {
     let machine = three(19);
     let cache = machine.open();
-    at_once(&cache, &[Change::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
     step_for(&machine, &cache, 1);
     assert_eq!(cache.status().pending_transfers, 0);
     cache.store().checkpoint().expect("devices that work");
@@ -197,11 +197,12 @@ fn a_clone_of_nothing_or_onto_itself_does_not_make_the_log_unreadable() {
     ] {
         let machine = three(18);
         let cache = machine.open();
-        let changes = [Change::Clone { transfer }];
-        let mut admitted = cache.admit_at_once(Cost::of(&changes)).expect("no error").expect("space");
+        let changes = [ObjectChange::Clone { transfer }];
+        let mut admitted =
+            cache.admit_at_once(TransactionCost::of(&changes)).expect("no error").expect("space");
         let applied = cache.apply(&mut admitted, &changes);
         drop(admitted);
-        at_once(&cache, &[Change::Write { object: OTHER, offset: 0, bytes: &[7; PAGE] }]);
+        at_once(&cache, &[ObjectChange::Write { object: OTHER, offset: 0, bytes: &[7; PAGE] }]);
         machine.sync(&cache).expect("a buffer that works");
         drop(cache);
         machine.crash();
@@ -217,12 +218,12 @@ fn a_clone_of_nothing_or_onto_itself_does_not_make_the_log_unreadable() {
 fn an_unmount_answers_who_reads_what_a_clone_hides_and_writes_back_what_he_waits_for() {
     let machine = three(5);
     let cache = machine.open();
-    at_once(&cache, &[Change::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
-    at_once(&cache, &[Change::Write { object: TARGET, offset: 0, bytes: &[7; 100] }]);
+    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Write { object: TARGET, offset: 0, bytes: &[7; 100] }]);
     let answer = asked(|then| {
         cache.read(TARGET, 0, 200, 200, then);
     });
-    cache.step(Task::Fetch);
+    cache.step(BackgroundTask::Fetch);
     cache.stop();
     cache.drain().expect("devices that work");
     let status = cache.status();
@@ -235,12 +236,12 @@ fn a_move_takes_its_sources_pages_though_its_target_was_deleted_and_its_slot_use
     let machine = three(6);
     let damaged = damage_map_of(&machine, ONE, &[TWO, OTHER]);
     let cache = machine.open();
-    at_once(&cache, &[Change::Move { transfer: pages(ONE, 0, 64, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Move { transfer: pages(ONE, 0, 64, TARGET) }]);
     step_for(&machine, &cache, 1);
     assert_eq!(cache.status().stuck_count, 1);
-    at_once(&cache, &[Change::Delete { object: TARGET }]);
+    at_once(&cache, &[ObjectChange::Delete { object: TARGET }]);
     let next = ObjectId { generation: 2, ..TARGET };
-    at_once(&cache, &[Change::Write { object: next, offset: 0, bytes: &[5; PAGE] }]);
+    at_once(&cache, &[ObjectChange::Write { object: next, offset: 0, bytes: &[5; PAGE] }]);
     cache.drain().expect_err("the move is stuck");
     heal(&machine, &damaged);
     machine.clock.advance(Duration::from_secs(100));
@@ -255,11 +256,11 @@ fn a_move_from_an_object_that_had_nothing_is_not_made_again_when_its_target_is_g
     let machine = three(7);
     let cache = machine.open();
     // Nothing of `THIRD` was ever written.
-    at_once(&cache, &[Change::Move { transfer: pages(THIRD, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Move { transfer: pages(THIRD, 0, 4, TARGET) }]);
     step_for(&machine, &cache, 1);
     assert_eq!(cache.status().pending_transfers, 0);
-    at_once(&cache, &[Change::Delete { object: TARGET }]);
-    at_once(&cache, &[Change::Write { object: THIRD, offset: 0, bytes: &[9; PAGE] }]);
+    at_once(&cache, &[ObjectChange::Delete { object: TARGET }]);
+    at_once(&cache, &[ObjectChange::Write { object: THIRD, offset: 0, bytes: &[9; PAGE] }]);
     cache.drain().expect("devices that work");
     drop(cache);
     machine.crash();
@@ -285,11 +286,11 @@ fn a_move_from_an_object_that_had_nothing_is_not_made_again_when_its_target_is_g
 fn a_clone_of_an_object_that_had_nothing_is_not_made_again_when_its_target_is_gone() {
     let machine = three(8);
     let cache = machine.open();
-    at_once(&cache, &[Change::Clone { transfer: pages(THIRD, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Clone { transfer: pages(THIRD, 0, 4, TARGET) }]);
     step_for(&machine, &cache, 1);
     assert_eq!(cache.status().pending_transfers, 0);
-    at_once(&cache, &[Change::Delete { object: TARGET }]);
-    at_once(&cache, &[Change::Write { object: THIRD, offset: 0, bytes: &[9; PAGE] }]);
+    at_once(&cache, &[ObjectChange::Delete { object: TARGET }]);
+    at_once(&cache, &[ObjectChange::Write { object: THIRD, offset: 0, bytes: &[9; PAGE] }]);
     cache.drain().expect("devices that work");
     drop(cache);
     machine.crash();
@@ -304,9 +305,9 @@ fn fill_until(machine: &Machine, cache: &Cache, is_enough: impl Fn(&Cache) -> bo
         if is_enough(cache) {
             return;
         }
-        at_once(cache, &[Change::Write { object: OTHER, offset: 0, bytes: &[number as u8; PAGE] }]);
+        at_once(cache, &[ObjectChange::Write { object: OTHER, offset: 0, bytes: &[number as u8; PAGE] }]);
         let _ = asked(|then| cache.sync(then));
-        cache.step(Task::Commit);
+        cache.step(BackgroundTask::Commit);
         machine.clock.advance(Duration::from_millis(1));
     }
     panic!("never: {:?}", cache.status());
@@ -323,15 +324,18 @@ fn what_lies_beside_a_move_that_was_logged_again_does_not_come_back_when_the_log
     let one = damage_map_of(&machine, ONE, &[OTHER]);
     let cache = machine.open();
     for page in 0..300 {
-        at_once(&cache, &[Change::Write { object: ONE, offset: page * PAGE as u64, bytes: &[4; PAGE] }]);
+        at_once(
+            &cache,
+            &[ObjectChange::Write { object: ONE, offset: page * PAGE as u64, bytes: &[4; PAGE] }],
+        );
     }
-    at_once(&cache, &[Change::Move { transfer: pages(ONE, 0, 300, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Move { transfer: pages(ONE, 0, 300, TARGET) }]);
     // Stuck to the end: it keeps the group that has the last of what is logged again.
-    at_once(&cache, &[Change::Clone { transfer: pages(TWO, 0, 4, THIRD) }]);
+    at_once(&cache, &[ObjectChange::Clone { transfer: pages(TWO, 0, 4, THIRD) }]);
     let _ = asked(|then| cache.sync(then));
-    cache.step(Task::Commit);
-    cache.step(Task::WriteBack);
-    cache.step(Task::WriteBack);
+    cache.step(BackgroundTask::Commit);
+    cache.step(BackgroundTask::WriteBack);
+    cache.step(BackgroundTask::WriteBack);
     assert_eq!(cache.status().stuck_count, 2);
     fill_until(&machine, &cache, is_half_full);
     let before = cache.status().counters.pages_relogged;
@@ -340,7 +344,7 @@ fn what_lies_beside_a_move_that_was_logged_again_does_not_come_back_when_the_log
             break;
         }
         machine.clock.advance(Duration::from_millis(50));
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
     }
     assert!(cache.status().counters.pages_relogged >= before + 2, "{:?}", cache.status());
     assert_eq!(cache.status().pending_transfers, 2);
@@ -355,7 +359,7 @@ fn what_lies_beside_a_move_that_was_logged_again_does_not_come_back_when_the_log
     assert_eq!((read(&cache, ONE, 299), read(&cache, TARGET, 299)), (0, 4), "before the crash");
     // What was released is so durably.
     for _ in 0..3 {
-        at_once(&cache, &[Change::Write { object: OTHER, offset: 0, bytes: &[1; PAGE] }]);
+        at_once(&cache, &[ObjectChange::Write { object: OTHER, offset: 0, bytes: &[1; PAGE] }]);
         machine.sync(&cache).expect("a buffer that works");
     }
     drop(cache);
@@ -372,32 +376,35 @@ fn a_cut_before_a_clone_that_was_logged_again_behind_it_does_not_take_what_it_br
     damage_map_of(&machine, TWO, &[ONE, OTHER]);
     let one = damage_map_of(&machine, ONE, &[OTHER]);
     let cache = machine.open();
-    at_once(&cache, &[Change::Write { object: TWO, offset: 0, bytes: &[3; 100] }]);
+    at_once(&cache, &[ObjectChange::Write { object: TWO, offset: 0, bytes: &[3; 100] }]);
     for page in 200..500 {
-        at_once(&cache, &[Change::Write { object: OTHER, offset: page * PAGE as u64, bytes: &[4; PAGE] }]);
+        at_once(
+            &cache,
+            &[ObjectChange::Write { object: OTHER, offset: page * PAGE as u64, bytes: &[4; PAGE] }],
+        );
     }
     // As a truncation, and then a copy of a whole file.
-    at_once(&cache, &[Change::Zero { object: ONE, offset: 0, len: 1 << 30 }]);
-    at_once(&cache, &[Change::Clone { transfer: pages(OTHER, 1, 499, ONE) }]);
+    at_once(&cache, &[ObjectChange::Zero { object: ONE, offset: 0, len: 1 << 30 }]);
+    at_once(&cache, &[ObjectChange::Clone { transfer: pages(OTHER, 1, 499, ONE) }]);
     let _ = asked(|then| cache.sync(then));
-    cache.step(Task::Commit);
-    cache.step(Task::WriteBack);
-    cache.step(Task::WriteBack);
+    cache.step(BackgroundTask::Commit);
+    cache.step(BackgroundTask::WriteBack);
+    cache.step(BackgroundTask::WriteBack);
     fill_until(&machine, &cache, is_half_full);
     for _ in 0..5 {
-        cache.step(Task::WriteBack);
-        cache.step(Task::Commit);
+        cache.step(BackgroundTask::WriteBack);
+        cache.step(BackgroundTask::Commit);
     }
     assert!(cache.status().counters.pages_relogged >= 2, "{:?}", cache.status());
     heal(&machine, &one);
     machine.clock.advance(Duration::from_secs(100));
     cache.drain().expect_err("a page of TWO is stuck");
     let status = cache.status();
-    assert_eq!((status.pending_transfers, status.pending_cuts), (0, 0), "{status:?}");
+    assert_eq!((status.pending_transfers, status.pending_punches), (0, 0), "{status:?}");
     let read = |cache: &Cache, page: u64| cache.read_now(ONE, page * PAGE as u64, PAGE).expect("sound")[0];
     assert_eq!(read(&cache, 2), 0xab, "before the crash");
     for _ in 0..3 {
-        at_once(&cache, &[Change::Write { object: OTHER, offset: 0, bytes: &[1; PAGE] }]);
+        at_once(&cache, &[ObjectChange::Write { object: OTHER, offset: 0, bytes: &[1; PAGE] }]);
         machine.sync(&cache).expect("a buffer that works");
     }
     drop(cache);
@@ -406,9 +413,9 @@ fn a_cut_before_a_clone_that_was_logged_again_behind_it_does_not_take_what_it_br
     let answer = asked(|then| {
         cache.read(ONE, 2 * PAGE as u64, 1, 1, then);
     });
-    cache.step(Task::Fetch);
+    cache.step(BackgroundTask::Fetch);
     let found = answer.lock().expect("no panic").take().map(|bytes| bytes.expect("sound"));
-    assert_eq!(found, Some(vec![0xab]), "pending cuts: {}", cache.status().pending_cuts);
+    assert_eq!(found, Some(vec![0xab]), "pending cuts: {}", cache.status().pending_punches);
 }
 
 #[test]
@@ -424,9 +431,9 @@ fn a_volume_is_deleted_though_a_clone_in_it_is_stuck() {
         drop(cache);
         damage_map_of(&machine, one, &[ONE, TWO, OTHER]);
         let cache = machine.open();
-        at_once(&cache, &[Change::Write { object: one, offset: 0, bytes: &[2; PAGE] }]);
+        at_once(&cache, &[ObjectChange::Write { object: one, offset: 0, bytes: &[2; PAGE] }]);
         if clones {
-            at_once(&cache, &[Change::Clone { transfer: pages(one, 0, 4, TARGET.in_volume(copy)) }]);
+            at_once(&cache, &[ObjectChange::Clone { transfer: pages(one, 0, 4, TARGET.in_volume(copy)) }]);
         }
         step_for(&machine, &cache, 2);
         let deleted = cache.delete_volume(copy);
@@ -442,28 +449,29 @@ fn no_base_is_fetched_for_a_page_that_a_clone_has_taken_since_it_was_chosen() {
     let machine = three(14);
     let cache = machine.open();
     let offset = |page: u64| page * PAGE as u64;
-    let apply = |changes: &[Change<'_>]| machine.apply(&cache, changes).expect("space");
-    let part = |byte| move |page| Change::Write { object: THIRD, offset: offset(page), bytes: byte };
-    apply(&[Change::Write { object: TARGET, offset: 0, bytes: &[1; PAGES as usize * PAGE] }]);
-    apply(&[Change::Write { object: TWO, offset: 0, bytes: &[9; PAGES as usize * PAGE] }]);
+    let apply = |changes: &[ObjectChange<'_>]| machine.apply(&cache, changes).expect("space");
+    let part = |byte| move |page| ObjectChange::Write { object: THIRD, offset: offset(page), bytes: byte };
+    apply(&[ObjectChange::Write { object: TARGET, offset: 0, bytes: &[1; PAGES as usize * PAGE] }]);
+    apply(&[ObjectChange::Write { object: TWO, offset: 0, bytes: &[9; PAGES as usize * PAGE] }]);
     let mut wrong = 0;
     const ROUNDS: u64 = 1000;
     for round in 0..ROUNDS {
         // It is stored, and only parts of its pages are in memory.
-        apply(&[Change::Clone { transfer: pages(TARGET, 0, PAGES, THIRD) }]);
+        apply(&[ObjectChange::Clone { transfer: pages(TARGET, 0, PAGES, THIRD) }]);
         cache.drain().expect("devices that work");
-        let parts: Vec<Change<'_>> = (0..PAGES).map(part(&[2; 10])).collect();
+        let parts: Vec<ObjectChange<'_>> = (0..PAGES).map(part(&[2; 10])).collect();
         apply(&parts);
-        let mut changes = vec![Change::Clone { transfer: pages(TWO, 0, PAGES, THIRD) }];
+        let mut changes = vec![ObjectChange::Clone { transfer: pages(TWO, 0, PAGES, THIRD) }];
         changes.extend((0..PAGES).map(part(&[3; 10])));
         machine.clock.advance(Duration::from_secs(400));
-        let mut admitted = machine.wait(&cache, |then| cache.admit(Cost::of(&changes), then)).expect("space");
+        let mut admitted =
+            machine.wait(&cache, |then| cache.admit(TransactionCost::of(&changes), then)).expect("space");
         let go = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 go.wait();
                 for _ in 0..3 {
-                    cache.step(Task::WriteBack);
+                    cache.step(BackgroundTask::WriteBack);
                 }
             });
             go.wait();

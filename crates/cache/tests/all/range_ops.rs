@@ -3,7 +3,7 @@
 
 use crate::common::meddled::{Meddled, Meddler};
 use crate::common::plain::Machine;
-use cache::{Cache, CacheError, Change, Cost, TRANSFER_PAGES_MAX, Task};
+use cache::{BackgroundTask, Cache, CacheError, ObjectChange, TRANSFER_PAGES_MAX, TransactionCost};
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
 use sim_disk::Faults;
 use std::sync::{Arc, Mutex};
@@ -17,8 +17,8 @@ const SOURCE: ObjectId = VolumeId::MAIN.object(1, 1);
 const OTHER: ObjectId = VolumeId::MAIN.object(1 << 40, 1);
 const TARGET: ObjectId = VolumeId::MAIN.object(1 << 20, 1);
 
-fn clone(from: ObjectId, to: ObjectId) -> Change<'static> {
-    Change::Clone { transfer: Transfer::whole(from, to) }
+fn clone(from: ObjectId, to: ObjectId) -> ObjectChange<'static> {
+    ObjectChange::Clone { transfer: Transfer::whole(from, to) }
 }
 
 fn page(cache: &Cache, object: ObjectId, page: u64) -> Result<u8, CacheError> {
@@ -70,7 +70,10 @@ fn with_delta(machine: &Machine) -> (Cache, Block) {
     drop(cache);
     let cache = machine.open();
     machine
-        .apply(&cache, &[Change::Write { object: SOURCE, offset: 2 * BLOCK_BYTES as u64, bytes: &[7; 10] }])
+        .apply(
+            &cache,
+            &[ObjectChange::Write { object: SOURCE, offset: 2 * BLOCK_BYTES as u64, bytes: &[7; 10] }],
+        )
         .expect("space");
     cache.drain().expect("devices that work");
     let base = places_of(machine, 0xab)[0];
@@ -85,11 +88,11 @@ fn a_clone_of_a_page_that_has_a_delta_and_cannot_be_read_waits_for_it_and_holds_
     let machine = Machine::new(3);
     let (cache, base) = with_delta(&machine);
     machine.store.damage(base, sim_disk::Damage::Unreadable);
-    machine.apply(&cache, &[Change::Clone { transfer: EDGES }]).expect("space");
+    machine.apply(&cache, &[ObjectChange::Clone { transfer: EDGES }]).expect("space");
     (0..8).for_each(|number| write(&machine, &cache, OTHER, number, 9));
     for _ in 0..50 {
         machine.clock.advance(Duration::from_secs(10));
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
     }
     let status = cache.status();
     assert_eq!((status.pending_transfers, status.dirty_pages), (1, 0), "{status:?}");
@@ -108,13 +111,13 @@ fn a_clone_of_a_damaged_page_that_has_a_delta_is_stored_after_a_while_and_the_pa
         // So that it has a leaf, too.
         (1..6).for_each(|number| write(&machine, &cache, TARGET, 20 * number, 1));
         let transfer = EDGES;
-        let change = if moves { Change::Move { transfer } } else { Change::Clone { transfer } };
+        let change = if moves { ObjectChange::Move { transfer } } else { ObjectChange::Clone { transfer } };
         machine.apply(&cache, &[change]).expect("space");
         write(&machine, &cache, TARGET, 1, 5);
         for _ in 0..7 {
             assert_eq!(cache.status().pending_transfers, 1, "a moment later the page may be read");
             machine.clock.advance(Duration::from_secs(5));
-            cache.step(Task::WriteBack);
+            cache.step(BackgroundTask::WriteBack);
         }
         cache.drain().expect("it can be stored");
         drop(cache);
@@ -127,7 +130,7 @@ fn a_clone_of_a_damaged_page_that_has_a_delta_is_stored_after_a_while_and_the_pa
         } else {
             assert!(page(&cache, SOURCE, 2).is_err(), "as it was")
         }
-        let part = Change::Write { object: TARGET, offset: 2 * BLOCK_BYTES as u64, bytes: &[3; 100] };
+        let part = ObjectChange::Write { object: TARGET, offset: 2 * BLOCK_BYTES as u64, bytes: &[3; 100] };
         machine.apply(&cache, &[part]).expect("space");
         cache.drain().expect("it can be stored");
         drop(cache);
@@ -149,14 +152,14 @@ fn a_part_of_a_damaged_page_of_a_small_file_holds_up_its_clone_for_a_while_and_n
     drop(cache);
     let cache = machine.open();
     machine.store.rot(places_of(&machine, 0xab)[0], 77);
-    let part = Change::Write { object: SOURCE, offset: 2 * BLOCK_BYTES as u64, bytes: &[7; 100] };
+    let part = ObjectChange::Write { object: SOURCE, offset: 2 * BLOCK_BYTES as u64, bytes: &[7; 100] };
     machine.apply(&cache, &[part]).expect("space");
     machine.apply(&cache, &[clone(SOURCE, TARGET)]).expect("space");
     write(&machine, &cache, SOURCE, 3, 4);
     for _ in 0..7 {
         assert_eq!(cache.status().pending_transfers, 1, "a moment later the page may be read");
         machine.clock.advance(Duration::from_secs(5));
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
     }
     cache.drain().expect("nothing holds it up");
     assert!(page(&cache, TARGET, 2).is_err() && page(&cache, SOURCE, 2).is_err());
@@ -169,7 +172,7 @@ fn a_part_of_a_damaged_page_of_a_small_file_holds_up_its_clone_for_a_while_and_n
 fn a_page_that_cannot_be_read_beside_a_damaged_one_holds_up_its_clone_and_nothing_else() {
     let machine = Machine::new(3);
     let (cache, base) = with_delta(&machine);
-    let part = Change::Write { object: SOURCE, offset: 20 * BLOCK_BYTES as u64, bytes: &[7; 10] };
+    let part = ObjectChange::Write { object: SOURCE, offset: 20 * BLOCK_BYTES as u64, bytes: &[7; 10] };
     machine.apply(&cache, &[part]).expect("space");
     cache.drain().expect("devices that work");
     machine.store.rot(base, 77);
@@ -177,12 +180,12 @@ fn a_page_that_cannot_be_read_beside_a_damaged_one_holds_up_its_clone_and_nothin
     assert!(!ones.is_empty());
     ones.iter().for_each(|&at| machine.store.damage(at, sim_disk::Damage::Unreadable));
     machine
-        .apply(&cache, &[Change::Clone { transfer: Transfer { end: PageNo(30), ..EDGES } }])
+        .apply(&cache, &[ObjectChange::Clone { transfer: Transfer { end: PageNo(30), ..EDGES } }])
         .expect("space");
     write(&machine, &cache, OTHER, 1, 9);
     for _ in 0..50 {
         machine.clock.advance(Duration::from_secs(10));
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
     }
     let status = cache.status();
     assert_eq!((status.pending_transfers, status.dirty_pages), (1, 0), "{status:?}");
@@ -203,10 +206,10 @@ fn a_page_that_is_written_again_while_a_copy_is_made_is_in_it_as_it_was_at_its_m
     let mut left = 1;
     *meddler.lock().expect("one thread") = Some(Box::new(move || {
         let changes =
-            [Change::Write { object: OTHER, offset: 7 * BLOCK_BYTES as u64, bytes: &[2; BLOCK_BYTES] }];
+            [ObjectChange::Write { object: OTHER, offset: 7 * BLOCK_BYTES as u64, bytes: &[2; BLOCK_BYTES] }];
         if left > 0 {
             left -= 1;
-            let reservation = other.admit_at_once(Cost::of(&changes)).expect("power");
+            let reservation = other.admit_at_once(TransactionCost::of(&changes)).expect("power");
             other.apply(&mut reservation.expect("space"), &changes).expect("power");
         }
     }));
@@ -237,13 +240,13 @@ fn a_part_of_a_page_that_was_cut_is_zeros_elsewhere_also_where_the_cut_cannot_be
     let leaf = machine.pairs().into_iter().find(is_its_leaf).expect("page 5000 has a leaf of its own");
     machine.rot_both(leaf);
     let cache = machine.open();
-    let cut = Change::Zero { object: SOURCE, offset: 0, len: 6000 * BLOCK_BYTES as u64 };
+    let cut = ObjectChange::Zero { object: SOURCE, offset: 0, len: 6000 * BLOCK_BYTES as u64 };
     machine.apply(&cache, &[cut]).expect("space");
     cache.drain().expect_err("a leaf is damaged");
-    let part = Change::Write { object: SOURCE, offset: 4 * BLOCK_BYTES as u64, bytes: &[3; 100] };
+    let part = ObjectChange::Write { object: SOURCE, offset: 4 * BLOCK_BYTES as u64, bytes: &[3; 100] };
     machine.apply(&cache, &[part]).expect("space");
     cache.drain().expect_err("a leaf is damaged");
-    assert_eq!((cache.status().dirty_pages, cache.status().pending_cuts), (0, 1));
+    assert_eq!((cache.status().dirty_pages, cache.status().pending_punches), (0, 1));
     machine.rot_both(leaf);
     cache.drain().expect("it is whole again");
     drop(cache);
@@ -260,10 +263,10 @@ fn a_copy_of_a_volume_has_what_a_clone_brought_after_a_cut_under_what_was_writte
     write(&machine, &cache, SOURCE, 7, 1);
     write(&machine, &cache, TARGET, 7, 2);
     cache.drain().expect("devices that work");
-    let cut = Change::Zero { object: TARGET, offset: 0, len: 1 << 40 };
+    let cut = ObjectChange::Zero { object: TARGET, offset: 0, len: 1 << 40 };
     machine.apply(&cache, &[cut]).expect("space");
     machine.apply(&cache, &[clone(SOURCE, TARGET)]).expect("space");
-    let part = Change::Write { object: TARGET, offset: 7 * BLOCK_BYTES as u64, bytes: &[3; 100] };
+    let part = ObjectChange::Write { object: TARGET, offset: 7 * BLOCK_BYTES as u64, bytes: &[3; 100] };
     machine.apply(&cache, &[part]).expect("space");
     let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
     let copy = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
@@ -287,7 +290,7 @@ fn a_clone_that_is_stuck_holds_up_nobody_tells_its_readers_and_is_made_when_it_c
     machine.apply(&cache, &[clone(SOURCE, TARGET)]).expect("space");
     write(&machine, &cache, SOURCE, 0, 3);
     write(&machine, &cache, TARGET, 4, 4);
-    machine.apply(&cache, &[Change::Delete { object: SOURCE }]).expect("space");
+    machine.apply(&cache, &[ObjectChange::Delete { object: SOURCE }]).expect("space");
     machine.fill(&cache, OTHER).expect("it does not concern them");
     let status = cache.status();
     assert_eq!(status.pending_transfers, 1, "{status:?}");
@@ -328,11 +331,11 @@ fn the_source_s_slot_used_again_before_a_clone_is_stored_takes_nothing_from_it()
     cache.drain().expect("devices that work");
     machine.store.set_faults(ALWAYS);
     machine.apply(&cache, &[clone(SOURCE, TARGET)]).expect("space");
-    machine.apply(&cache, &[Change::Delete { object: SOURCE }]).expect("space");
+    machine.apply(&cache, &[ObjectChange::Delete { object: SOURCE }]).expect("space");
     let next = ObjectId { generation: SOURCE.generation + 1, ..SOURCE };
     write(&machine, &cache, next, 0, 7);
     for _ in 0..20 {
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
     }
     machine.store.set_faults(Faults::default());
     machine.clock.advance(Duration::from_secs(100));
@@ -353,12 +356,12 @@ fn one_transaction_clones_and_writes_in_several_volumes_and_is_there_as_a_whole(
         let target = TARGET.in_volume(copy);
         let back = Transfer { from: target, first: PageNo(0), end: PageNo(2), to: OTHER, at: PageNo(9) };
         let changes = [
-            Change::Write { object: SOURCE, offset: 0, bytes: &[2; BLOCK_BYTES] },
+            ObjectChange::Write { object: SOURCE, offset: 0, bytes: &[2; BLOCK_BYTES] },
             clone(SOURCE, target),
-            Change::Write { object: SOURCE, offset: 0, bytes: &[3; BLOCK_BYTES] },
-            Change::Write { object: target, offset: BLOCK_BYTES as u64, bytes: &[4; BLOCK_BYTES] },
-            Change::Move { transfer: back },
-            Change::Write { object: target, offset: 0, bytes: &[5; BLOCK_BYTES] },
+            ObjectChange::Write { object: SOURCE, offset: 0, bytes: &[3; BLOCK_BYTES] },
+            ObjectChange::Write { object: target, offset: BLOCK_BYTES as u64, bytes: &[4; BLOCK_BYTES] },
+            ObjectChange::Move { transfer: back },
+            ObjectChange::Write { object: target, offset: 0, bytes: &[5; BLOCK_BYTES] },
         ];
         machine.apply(&cache, &changes).expect("space");
         machine.sync(&cache).expect("a buffer that works");
@@ -385,7 +388,7 @@ fn a_clone_of_too_many_pages_whose_places_do_not_agree_is_refused_before_anythin
         let first = PageNo(0);
         let end = PageNo(pages);
         let at = PageNo(at);
-        [Change::Clone { transfer: Transfer { from: SOURCE, first, end, to: TARGET, at } }]
+        [ObjectChange::Clone { transfer: Transfer { from: SOURCE, first, end, to: TARGET, at } }]
     };
     machine.apply(&cache, &transfer(1 << 40, 128)).expect("subtrees are shared");
     machine.apply(&cache, &transfer(TRANSFER_PAGES_MAX, 1)).expect("as many as may be");

@@ -5,7 +5,7 @@ mod machine;
 mod prefetch;
 
 use crate::common::Slot;
-use cache::{Cache, CacheError, Change, Progress, Task};
+use cache::{BackgroundTask, Cache, CacheError, ObjectChange, StepProgress};
 use device::{BLOCK_BYTES, Random};
 use machine::*;
 use sim_disk::Damage;
@@ -155,7 +155,7 @@ fn behind_a_reader_who_was_faster_nothing_is_fetched() {
 fn nothing_behind_the_end_is_fetched_and_holes_before_it_are_zeros() {
     let machine = Machine::new(512 << 20);
     let cache = &machine.cache;
-    change(cache, Change::Zero { object: FILE, offset: 40 * PAGE, len: 10 * PAGE });
+    change(cache, ObjectChange::Zero { object: FILE, offset: 40 * PAGE, len: 10 * PAGE });
     cache.drain().expect("sound media");
     let before = cache.status().pages;
     for page in [0, 8, 16, 24, 32] {
@@ -255,7 +255,7 @@ fn draw(random: &mut Random, cache: &Cache, right: &mut [u8]) {
     match random.below(6) {
         0 => {
             let len = 1 + random.below(40 * PAGE);
-            change(cache, Change::Zero { object: FILE, offset: at, len });
+            change(cache, ObjectChange::Zero { object: FILE, offset: at, len });
             let end = (at + len).min(right.len() as u64);
             right[at as usize..end as usize].fill(0);
         }
@@ -264,7 +264,7 @@ fn draw(random: &mut Random, cache: &Cache, right: &mut [u8]) {
             let len = if kind < 3 { BLOCK_BYTES } else { 1 + random.below(3000) as usize };
             let len = len.min(right.len() - at);
             let bytes = vec![random.below(256) as u8; len];
-            change(cache, Change::Write { object: FILE, offset: at as u64, bytes: &bytes });
+            change(cache, ObjectChange::Write { object: FILE, offset: at as u64, bytes: &bytes });
             right[at..at + len].copy_from_slice(&bytes);
         }
     }
@@ -305,11 +305,11 @@ fn pages_that_change_while_they_are_fetched_ahead_are_right() {
                 read(&cache, FILE, page, pages);
                 page += pages;
                 for _ in 0..random.below(3) {
-                    let others = Task::ALL[random.below(4) as usize];
+                    let others = BackgroundTask::ALL[random.below(4) as usize];
                     if random.once_in(8) {
                         machine.undisturbed(|| cache.step(others))
                     } else {
-                        cache.step(Task::Fetch)
+                        cache.step(BackgroundTask::Fetch)
                     };
                 }
             }
@@ -341,9 +341,9 @@ fn an_object_that_is_deleted_while_it_is_fetched_ahead_leaves_no_page() {
     }
     // In the middle of a step, with more steps to come.
     let deleting = cache.clone();
-    let delete: Meddling = Box::new(move || change(&deleting, Change::Delete { object: FILE }));
+    let delete: Meddling = Box::new(move || change(&deleting, ObjectChange::Delete { object: FILE }));
     *machine.meddling.lock().expect("one thread") = Some(delete);
-    assert_eq!(cache.step(Task::Fetch), Progress::Worked);
+    assert_eq!(cache.step(BackgroundTask::Fetch), StepProgress::Worked);
     *machine.meddling.lock().expect("one thread") = None;
     machine.fetch_all();
     let status = cache.status();

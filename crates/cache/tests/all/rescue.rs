@@ -1,7 +1,7 @@
 //! A buffer that fails for good: what was in memory alone becomes a volume, and what the buffer held is as it was.
 
 use crate::common::{Disks, Machine, Model, OBJECT_BYTES, Run, change, plain, read_whole};
-use cache::{Cache, Change, Cost, Task};
+use cache::{BackgroundTask, Cache, ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, Block, ObjectId, PageNo, VolumeId};
 use sim_disk::Faults;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
     for _ in 0..20 + run.random.below(200) {
         match run.random.below(6) {
             0 => assert!(run.sync(machine, cache)),
-            1 => drop(cache.step(Task::ALL[run.random.below(4) as usize])),
+            1 => drop(cache.step(BackgroundTask::ALL[run.random.below(4) as usize])),
             2 => machine.clock.advance(Duration::from_millis(run.random.below(3000))),
             _ => assert!(run.apply(machine, cache)),
         }
@@ -25,8 +25,8 @@ fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
     for _ in 0..run.random.below(8) {
         // Not through `Run::apply`, whose steps would commit.
         let steps = run.transaction();
-        let changes: Vec<Change<'_>> = steps.iter().map(|step| change(step, run.volume)).collect();
-        let reservation = cache.admit_at_once(Cost::of(&changes)).ok().flatten();
+        let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| change(step, run.volume)).collect();
+        let reservation = cache.admit_at_once(TransactionCost::of(&changes)).ok().flatten();
         if reservation.is_some_and(|mut reservation| cache.apply(&mut reservation, &changes).is_ok()) {
             run.since.push(steps);
         } else {
@@ -35,7 +35,7 @@ fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
         }
     }
     machine.clock.advance(Duration::from_secs(5));
-    cache.step(Task::Commit);
+    cache.step(BackgroundTask::Commit);
 }
 
 fn assert_is(cache: &Cache, name: &str, model: &Model, seed: u64) {
@@ -66,14 +66,19 @@ fn everything_that_anybody_was_told_of_is_in_a_volume_and_the_cached_one_is_what
             // A store that fails meanwhile only costs time.
             let after = run.random.below(30);
             machine.store.set_faults(Faults { once_after: Some(after), ..Faults::default() });
-            cache.step(Task::WriteBack);
+            cache.step(BackgroundTask::WriteBack);
             machine.clock.advance(Duration::from_secs(1));
         }
         machine.store.set_faults(Faults::default());
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
         let status = cache.status();
         let Some(name) = status.rescued else {
-            assert_eq!(status.dirty_pages + status.pending_cuts, 0, "seed {seed}: {:?}", status.not_rescued);
+            assert_eq!(
+                status.dirty_pages + status.pending_punches,
+                0,
+                "seed {seed}: {:?}",
+                status.not_rescued
+            );
             continue;
         };
         rescues += 1;
@@ -120,7 +125,7 @@ fn a_crash_in_a_rescue_leaves_what_the_buffer_says() {
         live_until_failure(&mut run, &machine, &cache);
         let after = run.random.below(40);
         machine.power.cut_after(after);
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
         unfinished += u64::from(machine.power.lost());
         drop(cache);
         machine.crash();
@@ -150,28 +155,29 @@ fn nothing_is_written_back_between_two_attempts_to_rescue_it() {
         let write = |page: u64| {
             let bytes = [1 + page as u8 % 200; BLOCK_BYTES];
             let changes =
-                [Change::Write { object: OBJECT, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
-            let mut reservation = cache.admit_at_once(Cost::of(&changes)).expect("space").expect("space");
+                [ObjectChange::Write { object: OBJECT, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
+            let mut reservation =
+                cache.admit_at_once(TransactionCost::of(&changes)).expect("space").expect("space");
             cache.apply(&mut reservation, &changes).expect("space");
         };
         (0..PAGES).for_each(write);
         cache.sync(Box::new(|outcome| outcome.expect("both media work")));
-        cache.step(Task::Commit);
+        cache.step(BackgroundTask::Commit);
         machine.buffer.set_faults(ALWAYS);
         write(PAGES);
         machine.clock.advance(Duration::from_secs(5));
-        cache.step(Task::Commit);
+        cache.step(BackgroundTask::Commit);
         machine.store.set_faults(Faults { once_after: Some(after), ..Faults::default() });
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
         machine.store.set_faults(Faults::default());
         let volumes = cache.store().describe_volumes();
         begun += u64::from(volumes.iter().any(|volume| volume.name.starts_with("rescuing-")));
 
         let copy = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 1 };
         cache.clone_volume(VolumeId::MAIN, &copy).expect_err("the buffer failed");
-        cache.step(Task::Checkpoint);
+        cache.step(BackgroundTask::Checkpoint);
         machine.clock.advance(Duration::from_secs(1));
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
         let name = cache.status().rescued.expect("the store works");
         let volume = cache.store().volume_named(&name).expect("it is there").id;
         let mut wants: Vec<Want> =
@@ -222,18 +228,18 @@ fn a_page_that_was_written_after_a_cut_that_is_stuck_and_is_stored_is_in_the_res
     drop(cache);
     let leaf = damage_leaf(&machine);
     let cache = machine.open();
-    let cut = [Change::Zero { object: FILE, offset: 0, len: 2000 * BLOCK_BYTES as u64 }];
+    let cut = [ObjectChange::Zero { object: FILE, offset: 0, len: 2000 * BLOCK_BYTES as u64 }];
     machine.apply(&cache, &cut).expect("space");
     machine.write(&cache, FILE, SECOND, &[2; BLOCK_BYTES]).expect("space");
     machine.sync(&cache).expect("disks that work");
     cache.drain().expect_err("the cut is stuck");
     let status = cache.status();
-    assert_eq!((status.dirty_pages, status.pending_cuts), (0, 1), "the page is stored: {status:?}");
+    assert_eq!((status.dirty_pages, status.pending_punches), (0, 1), "the page is stored: {status:?}");
     machine.rot_both(leaf);
     machine.buffer.set_faults(ALWAYS);
     let _ = machine.write(&cache, FILE, OTHER, &[3; 100]);
     machine.sync(&cache).expect_err("the buffer fails");
-    cache.step(Task::WriteBack);
+    cache.step(BackgroundTask::WriteBack);
     let status = cache.status();
     let name = status.rescued.unwrap_or_else(|| panic!("{:?}", status.not_rescued));
     let volume = cache.store().volume_named(&name).expect("it was made").id;

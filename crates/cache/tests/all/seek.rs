@@ -2,7 +2,10 @@
 //! and cuts that the store has not heard of.
 
 use crate::common::Disks;
-use cache::{Cache, Change, Cost, CountEffort, Reservation, Settings, Task, Wanted};
+use cache::{
+    BackgroundTask, Cache, CacheSettings, CountEffort, ObjectChange, SeekTarget, SpaceReservation,
+    TransactionCost,
+};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
 use sim_disk::SimClock;
 use std::collections::BTreeSet;
@@ -33,11 +36,11 @@ impl Machine {
     }
 
     fn open(&self) -> Cache {
-        let settings = Settings {
+        let settings = CacheSettings {
             memory_bytes_max: 120 * PAGE,
             dirty_bytes_max: 60 * PAGE,
             commit_inline_below: Duration::ZERO,
-            ..Settings::default()
+            ..CacheSettings::default()
         };
         self.disks.open(self.clock.clone(), settings).expect("sound media")
     }
@@ -47,7 +50,7 @@ impl Machine {
         &self,
         cache: &Cache,
         random: &mut Random,
-        start: impl FnOnce(cache::Completion<T>),
+        start: impl FnOnce(cache::CacheCompletion<T>),
     ) -> T {
         let slot = Arc::new(Mutex::new(None));
         let into = slot.clone();
@@ -56,20 +59,20 @@ impl Machine {
             if let Some(outcome) = slot.lock().expect("one thread").take() {
                 return outcome.expect("devices that work");
             }
-            cache.step(Task::ALL[random.below(4) as usize]);
+            cache.step(BackgroundTask::ALL[random.below(4) as usize]);
             self.clock.advance(Duration::from_millis(1));
         }
         panic!("nobody answered: {:?}", cache.status());
     }
 
-    fn apply(&self, cache: &Cache, random: &mut Random, change: Change<'_>) {
+    fn apply(&self, cache: &Cache, random: &mut Random, change: ObjectChange<'_>) {
         let changes = [change];
-        let mut reservation: Reservation =
-            self.wait(cache, random, |then| cache.admit(Cost::of(&changes), then));
+        let mut reservation: SpaceReservation =
+            self.wait(cache, random, |then| cache.admit(TransactionCost::of(&changes), then));
         cache.apply(&mut reservation, &changes).expect("space");
     }
 
-    fn seek(&self, cache: &Cache, random: &mut Random, pages: Range<u64>, wanted: Wanted) -> Option<u64> {
+    fn seek(&self, cache: &Cache, random: &mut Random, pages: Range<u64>, wanted: SeekTarget) -> Option<u64> {
         let pages = PageNo(pages.start)..PageNo(pages.end);
         self.wait(cache, random, |then| cache.seek(OBJECT, pages, wanted, then)).map(|page| page.0)
     }
@@ -88,13 +91,13 @@ impl Machine {
 
 /// What a change does to the set of pages with data: a page that is zeroed as a whole becomes a hole, one that is zeroed
 /// in part is data.
-fn note(written: &mut BTreeSet<u64>, change: &Change<'_>) {
+fn note(written: &mut BTreeSet<u64>, change: &ObjectChange<'_>) {
     match *change {
-        Change::Settle { .. } => {}
-        Change::Write { offset, bytes, .. } | Change::BypassWrite { offset, bytes, .. } => {
+        ObjectChange::LogBypassed { .. } => {}
+        ObjectChange::Write { offset, bytes, .. } | ObjectChange::BypassWrite { offset, bytes, .. } => {
             written.extend(offset / PAGE..(offset + bytes.len() as u64).div_ceil(PAGE));
         }
-        Change::Zero { offset, len, .. } => {
+        ObjectChange::Zero { offset, len, .. } => {
             let end = offset + len;
             let first = offset.div_ceil(PAGE);
             let last = (offset + len) / PAGE;
@@ -106,14 +109,14 @@ fn note(written: &mut BTreeSet<u64>, change: &Change<'_>) {
             }
             written.retain(|page| !(first..last).contains(page));
         }
-        Change::Delete { .. } => written.clear(),
-        Change::Clone { transfer } | Change::Move { transfer } => {
+        ObjectChange::Delete { .. } => written.clear(),
+        ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => {
             let numbers = |pages: Range<PageNo>| pages.start.0..pages.end.0;
             let source = numbers(transfer.source());
             let target = numbers(transfer.target());
             let there: Vec<u64> = written.range(source.clone()).copied().collect();
             written.retain(|page| !target.contains(page));
-            if matches!(change, Change::Move { .. }) {
+            if matches!(change, ObjectChange::Move { .. }) {
                 written.retain(|page| !source.contains(page));
             }
             written.extend(there.into_iter().map(|page| transfer.target_of(PageNo(page)).0));
@@ -132,24 +135,24 @@ fn transfer(random: &mut Random) -> Transfer {
     Transfer { from: OBJECT, first, end, to: OBJECT, at }
 }
 
-fn change<'a>(random: &mut Random, bytes: &'a [u8]) -> Change<'a> {
+fn change<'a>(random: &mut Random, bytes: &'a [u8]) -> ObjectChange<'a> {
     let at = random.below(PAGES * PAGE - 1);
     let left = PAGES * PAGE - at;
     match random.below(11) {
-        10 if random.once_in(2) => Change::Clone { transfer: transfer(random) },
-        10 => Change::Move { transfer: transfer(random) },
+        10 if random.once_in(2) => ObjectChange::Clone { transfer: transfer(random) },
+        10 => ObjectChange::Move { transfer: transfer(random) },
         0..7 => {
             let limit = if random.once_in(4) { 9 * PAGE } else { 700 };
             let len = (1 + random.below(limit)).min(left);
-            Change::Write { object: OBJECT, offset: at, bytes: &bytes[..len as usize] }
+            ObjectChange::Write { object: OBJECT, offset: at, bytes: &bytes[..len as usize] }
         }
         7 | 8 => {
             let first = at / PAGE;
             let count = 1 + random.below(40);
             let len = (count * PAGE).min((PAGES - first) * PAGE);
-            Change::Zero { object: OBJECT, offset: first * PAGE, len }
+            ObjectChange::Zero { object: OBJECT, offset: first * PAGE, len }
         }
-        _ => Change::Zero { object: OBJECT, offset: at, len: (1 + random.below(20 * PAGE)).min(left) },
+        _ => ObjectChange::Zero { object: OBJECT, offset: at, len: (1 + random.below(20 * PAGE)).min(left) },
     }
 }
 
@@ -174,7 +177,7 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
                         cache = machine.open();
                     }
                 }
-                1 | 2 => drop(cache.step(Task::ALL[random.below(4) as usize])),
+                1 | 2 => drop(cache.step(BackgroundTask::ALL[random.below(4) as usize])),
                 3..7 => {
                     let change = change(&mut random, &bytes);
                     note(&mut written, &change);
@@ -189,10 +192,10 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
                     let count = machine.count(&cache, &mut random, range.clone(), CountEffort::OneStep);
                     assert_eq!(count.unwrap_or(expected), expected, "seed {seed}, step {step}: in {range:?}");
                     given_up += u64::from(count.is_none());
-                    let data = machine.seek(&cache, &mut random, range.clone(), Wanted::Data);
+                    let data = machine.seek(&cache, &mut random, range.clone(), SeekTarget::Data);
                     let expected = range.clone().find(|page| written.contains(page));
                     assert_eq!(data, expected, "seed {seed}, step {step}: data in {range:?}");
-                    let hole = machine.seek(&cache, &mut random, range.clone(), Wanted::Hole);
+                    let hole = machine.seek(&cache, &mut random, range.clone(), SeekTarget::Hole);
                     let expected = range.clone().find(|page| !written.contains(page));
                     assert_eq!(hole, expected, "seed {seed}, step {step}: a hole in {range:?}");
                     let expected = written.range(range.clone()).count() as u64;
@@ -216,16 +219,16 @@ fn a_seek_passes_over_an_empty_space_of_any_width_at_once() {
     let cache = machine.open();
     let far = (1 << 35) - 1;
     for page in [0, 1, 200, far] {
-        let change = Change::Write { object: OBJECT, offset: page * PAGE, bytes: b"data" };
+        let change = ObjectChange::Write { object: OBJECT, offset: page * PAGE, bytes: b"data" };
         machine.apply(&cache, &mut random, change);
     }
     let all = 2..far + 1;
     for round in ["dirty", "stored"] {
-        assert_eq!(machine.seek(&cache, &mut random, all.clone(), Wanted::Data), Some(200), "{round}");
-        assert_eq!(machine.seek(&cache, &mut random, 201..far + 1, Wanted::Data), Some(far), "{round}");
-        assert_eq!(machine.seek(&cache, &mut random, 201..far, Wanted::Data), None, "{round}");
-        assert_eq!(machine.seek(&cache, &mut random, 0..far, Wanted::Hole), Some(2), "{round}");
-        assert_eq!(machine.seek(&cache, &mut random, far..far + 1, Wanted::Hole), None, "{round}");
+        assert_eq!(machine.seek(&cache, &mut random, all.clone(), SeekTarget::Data), Some(200), "{round}");
+        assert_eq!(machine.seek(&cache, &mut random, 201..far + 1, SeekTarget::Data), Some(far), "{round}");
+        assert_eq!(machine.seek(&cache, &mut random, 201..far, SeekTarget::Data), None, "{round}");
+        assert_eq!(machine.seek(&cache, &mut random, 0..far, SeekTarget::Hole), Some(2), "{round}");
+        assert_eq!(machine.seek(&cache, &mut random, far..far + 1, SeekTarget::Hole), None, "{round}");
         cache.drain().expect("everything is written back");
     }
 }
@@ -237,7 +240,7 @@ fn a_seek_that_nobody_can_answer_any_more_is_refused() {
     let outcome = Arc::new(Mutex::new(None));
     let into = outcome.clone();
     let then = move |found| *into.lock().expect("one thread") = Some(found);
-    cache.seek(OBJECT, PageNo(0)..PageNo(9), Wanted::Data, Box::new(then));
+    cache.seek(OBJECT, PageNo(0)..PageNo(9), SeekTarget::Data, Box::new(then));
     cache.stop();
     let outcome = outcome.lock().expect("one thread").take();
     assert!(outcome.expect("it is answered").is_err());
@@ -254,7 +257,7 @@ fn a_count_of_one_step_says_nothing_of_a_long_map() {
         machine.apply(
             &cache,
             &mut random,
-            Change::Write { object: OBJECT, offset: number * 128 * PAGE, bytes: &bytes },
+            ObjectChange::Write { object: OBJECT, offset: number * 128 * PAGE, bytes: &bytes },
         );
     }
     cache.drain().expect("space");

@@ -1,7 +1,10 @@
 //! Space is found in the background, a bounded step at a time, before writers need it; and only where there may be some.
 
 use crate::common::Disks;
-use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Settings, Task};
+use cache::{
+    BackgroundTask, Cache, CacheCompletion, CacheError, CacheSettings, ObjectChange, SpaceClaim,
+    StepProgress, TransactionCost,
+};
 use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, Random, Transfer, VolumeId};
 use sim_disk::SimClock;
 use std::sync::{Arc, Mutex};
@@ -26,10 +29,10 @@ struct Machine {
 
 impl Machine {
     fn new() -> Machine {
-        Machine::sized(SEGMENT_BLOCKS, Settings::default())
+        Machine::sized(SEGMENT_BLOCKS, CacheSettings::default())
     }
 
-    fn sized(segment_blocks: u64, settings: Settings) -> Machine {
+    fn sized(segment_blocks: u64, settings: CacheSettings) -> Machine {
         let segments = if segment_blocks == SEGMENT_BLOCKS { SEGMENTS } else { LARGE_SEGMENTS };
         let disks = Disks::new(1, 4 + segments * segment_blocks, 512, segment_blocks as u32);
         let clock = Arc::new(SimClock::new());
@@ -38,7 +41,7 @@ impl Machine {
     }
 
     /// Writes a page, doing all background work until it is let in; `each` sees every step of the checkpointer.
-    fn write(&self, page: u64, each: &mut dyn FnMut(Progress)) -> Result<(), CacheError> {
+    fn write(&self, page: u64, each: &mut dyn FnMut(StepProgress)) -> Result<(), CacheError> {
         self.write_to(FILE, page, each)
     }
 
@@ -46,17 +49,18 @@ impl Machine {
         &self,
         object: ObjectId,
         page: u64,
-        each: &mut dyn FnMut(Progress),
+        each: &mut dyn FnMut(StepProgress),
     ) -> Result<(), CacheError> {
-        let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes: &[1; BLOCK_BYTES] }];
-        let reservation = self.wait(|then| self.cache.admit(Cost::of(&changes), then), each);
+        let changes =
+            [ObjectChange::Write { object, offset: page * BLOCK_BYTES as u64, bytes: &[1; BLOCK_BYTES] }];
+        let reservation = self.wait(|then| self.cache.admit(TransactionCost::of(&changes), then), each);
         self.cache.apply(&mut reservation?, &changes).map(drop)
     }
 
     fn wait<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(Completion<T>),
-        each: &mut dyn FnMut(Progress),
+        ask: impl FnOnce(CacheCompletion<T>),
+        each: &mut dyn FnMut(StepProgress),
     ) -> Result<T, CacheError> {
         let slot = Arc::new(Mutex::new(None));
         let answer = slot.clone();
@@ -70,10 +74,10 @@ impl Machine {
         panic!("nobody answered: {:?}", self.cache.status());
     }
 
-    fn work(&self, each: &mut dyn FnMut(Progress)) {
-        for task in Task::ALL {
+    fn work(&self, each: &mut dyn FnMut(StepProgress)) {
+        for task in BackgroundTask::ALL {
             let done = self.cache.step(task);
-            if task == Task::Checkpoint {
+            if task == BackgroundTask::Checkpoint {
                 each(done);
             }
         }
@@ -125,7 +129,7 @@ enum Background {
 /// waited.
 fn most_moved_during_a_wait(percent: u64, load: Load, background: Background) -> u64 {
     // Few reservations are out, so it is for the cleaner if anybody waits.
-    let settings = Settings { dirty_bytes_max: 32 * BLOCK_BYTES as u64, ..Settings::default() };
+    let settings = CacheSettings { dirty_bytes_max: 32 * BLOCK_BYTES as u64, ..CacheSettings::default() };
     let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, settings);
     let mut random = Random::new(percent);
     let mut most = 0;
@@ -175,11 +179,11 @@ fn a_full_store_that_nobody_writes_to_is_left_alone() {
     assert!(matches!(full, Some(CacheError::Store(StoreError::Full))), "{full:?}");
     let mut idle = false;
     for _ in 0..1000 {
-        machine.work(&mut |done| idle = done == Progress::Idle);
+        machine.work(&mut |done| idle = done == StepProgress::Idle);
     }
     assert!(idle, "it is still looking for space");
     let seen = machine.disks.power.seen();
-    (0..1000).for_each(|_| machine.work(&mut |done| assert_eq!(done, Progress::Idle)));
+    (0..1000).for_each(|_| machine.work(&mut |done| assert_eq!(done, StepProgress::Idle)));
     assert_eq!(machine.disks.power.seen(), seen, "a device was written to");
 }
 
@@ -190,10 +194,12 @@ fn what_was_stored_as_deltas_is_folded_when_nothing_was_written_for_a_while_and_
     machine.cache.drain().expect("sound media");
     // Written whole they are in memory, and would be stored so.
     machine.disks.crash();
-    machine.cache = machine.disks.open(machine.clock.clone(), Settings::default()).expect("sound media");
+    machine.cache = machine.disks.open(machine.clock.clone(), CacheSettings::default()).expect("sound media");
     for page in 0..150 {
-        let changes = [Change::Write { object: FILE, offset: page * BLOCK_BYTES as u64, bytes: &[2; 10] }];
-        let reservation = machine.wait(|then| machine.cache.admit(Cost::of(&changes), then), &mut |_| {});
+        let changes =
+            [ObjectChange::Write { object: FILE, offset: page * BLOCK_BYTES as u64, bytes: &[2; 10] }];
+        let reservation =
+            machine.wait(|then| machine.cache.admit(TransactionCost::of(&changes), then), &mut |_| {});
         machine.cache.apply(&mut reservation.expect("space"), &changes).expect("power");
     }
     machine.cache.drain().expect("sound media");
@@ -216,11 +222,12 @@ impl Machine {
     fn reserve_all(&self) {
         for page in 1 << 20.. {
             let bytes = [1; BLOCK_BYTES];
-            let changes = [Change::Write { object: FILE, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
+            let changes =
+                [ObjectChange::Write { object: FILE, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
             let admit = || {
                 // All is counted that is known.
-                self.cache.settled_store();
-                self.cache.admit_at_once(Cost::of(&changes)).expect("power")
+                self.cache.store_without_spare();
+                self.cache.admit_at_once(TransactionCost::of(&changes)).expect("power")
             };
             let Some(mut reservation) = admit() else { return };
             self.cache.apply(&mut reservation, &changes).expect("power");
@@ -230,7 +237,7 @@ impl Machine {
     fn assert_all_is_reserved(&self) -> u64 {
         let dirty = self.cache.status().dirty_pages;
         // A block for each, and twelve for each leaf of 128 pages, of which five at most are not full.
-        let reserved = self.cache.settled_store().space().reserved;
+        let reserved = self.cache.store_without_spare().space().reserved;
         assert!((dirty..=dirty + 12 * (dirty / 128 + 5)).contains(&reserved), "{reserved} for {dirty} pages");
         dirty
     }
@@ -243,11 +250,11 @@ fn pages_that_a_crash_left_dirty_keep_their_reservation_though_the_store_has_les
     (0..100).for_each(|_| machine.work(&mut |_| {}));
     machine.reserve_all();
     machine.cache.sync(Box::new(|outcome| outcome.expect("power")));
-    while machine.cache.step(Task::Commit) == Progress::Worked {}
+    while machine.cache.step(BackgroundTask::Commit) == StepProgress::Worked {}
     let dirty = machine.assert_all_is_reserved();
     assert!(dirty > 100, "{dirty}");
     machine.disks.crash();
-    machine.cache = machine.disks.open(machine.clock.clone(), Settings::default()).expect("sound media");
+    machine.cache = machine.disks.open(machine.clock.clone(), CacheSettings::default()).expect("sound media");
     assert_eq!(machine.assert_all_is_reserved(), dirty);
 }
 
@@ -260,15 +267,15 @@ fn what_gives_space_back_is_granted_space_that_there_is_not() {
     let dirty = machine.assert_all_is_reserved();
     // Of each file to be truncated, the last page is zeroed from somewhere on.
     for page in 0..10 {
-        let changes = [Change::Zero { object: FILE, offset: page * BLOCK_BYTES as u64, len: 100 }];
-        let cost = Cost { claim: Claim::Frees, ..Cost::of(&changes) };
+        let changes = [ObjectChange::Zero { object: FILE, offset: page * BLOCK_BYTES as u64, len: 100 }];
+        let cost = TransactionCost { claim: SpaceClaim::Frees, ..TransactionCost::of(&changes) };
         let mut reservation = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
         machine.cache.apply(&mut reservation, &changes).expect("power");
     }
     assert_eq!(machine.assert_all_is_reserved(), dirty + 10);
     assert_eq!(machine.cache.store().reservable_blocks(), 0);
-    let more = [Change::Write { object: FILE, offset: 0, bytes: &[1] }];
-    assert!(machine.cache.admit_at_once(Cost::of(&more)).expect("power").is_none());
+    let more = [ObjectChange::Write { object: FILE, offset: 0, bytes: &[1] }];
+    assert!(machine.cache.admit_at_once(TransactionCost::of(&more)).expect("power").is_none());
 }
 
 impl Machine {
@@ -276,7 +283,7 @@ impl Machine {
     fn crowded() -> Machine {
         let dirty_bytes_max = 32 * BLOCK_BYTES as u64;
         let dirty_age_max = Duration::from_secs(5);
-        let settings = Settings { dirty_bytes_max, dirty_age_max, ..Settings::default() };
+        let settings = CacheSettings { dirty_bytes_max, dirty_age_max, ..CacheSettings::default() };
         let machine = Machine::sized(SEGMENT_BLOCKS, settings);
         for page in 0..HALF {
             machine.write_to(OTHER_FILE, page, &mut |_| {}).expect("space");
@@ -314,12 +321,12 @@ const HALF: u64 = SEGMENTS * SEGMENT_BLOCKS / 2;
 #[test]
 fn a_volume_that_is_expendable_goes_before_a_writer_is_told_that_the_store_is_full() {
     let overwrite = |is_expendable: bool, pages: u64| {
-        let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, Settings::default());
+        let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, CacheSettings::default());
         let half = machine.cache.store().space().usable() * 6 / 10;
         (0..half).try_for_each(|page| machine.write(page, &mut |_| {})).expect("there is some");
         let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
         let copy = machine.cache.clone_volume(VolumeId::MAIN, &new).expect("space");
-        machine.cache.may_give_up(if is_expendable { vec![copy] } else { Vec::new() });
+        machine.cache.set_expendable_volumes(if is_expendable { vec![copy] } else { Vec::new() });
         let outcome = (0..half * pages / 10).try_for_each(|page| machine.write(page, &mut |_| {}));
         let is_there = machine.cache.store().volume_named("copy").is_some();
         let is_full = outcome.is_err_and(|error| error.is_full());
@@ -347,7 +354,7 @@ fn pages_for_which_the_store_has_no_space_have_it_cleaned_until_it_has_some() {
 /// A store that is full of two files which take turns, and in which a round of cleaning has begun that will empty nothing: blocks were
 /// shared once, so it counts what is live.
 fn full_and_counting() -> Machine {
-    let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, Settings::default());
+    let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, CacheSettings::default());
     let store = machine.cache.store();
     let lsn = machine.cache.store().newest_lsn();
     let write = |number: u64| {
@@ -401,8 +408,8 @@ fn where_pages_find_no_space_and_cleaning_makes_none_writers_are_told_at_once_an
     assert!(matches!(told, Err(CacheError::Store(StoreError::Full))), "{told:?}");
     let waited = machine.clock.monotonic() - begun;
     assert!(waited < Duration::from_secs(5), "{waited:?}");
-    let delete = [Change::Delete { object: OTHER_FILE }];
-    let cost = Cost { claim: Claim::Frees, ..Cost::of(&delete) };
+    let delete = [ObjectChange::Delete { object: OTHER_FILE }];
+    let cost = TransactionCost { claim: SpaceClaim::Frees, ..TransactionCost::of(&delete) };
     let mut reservation = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
     machine.cache.apply(&mut reservation, &delete).expect("power");
     machine.write_all_back(begun);

@@ -1,7 +1,7 @@
 //! What happens while something cannot be written back: a damaged map, a store that fails every write.
 
 use crate::common::plain::{Machine, PATIENCE};
-use cache::{CacheError, Change, Cost, Reservation, Settings, Task};
+use cache::{BackgroundTask, CacheError, CacheSettings, ObjectChange, SpaceReservation, TransactionCost};
 use device::{BLOCK_BYTES, Block, Clock, Device, DeviceError, ObjectId, Operation, Page, Random};
 use sim_disk::{Faults, SimClock, SimDisk};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -70,7 +70,7 @@ fn a_damaged_map_node_stops_nobody_but_the_pages_below_it() {
     let error = cache.drain().expect_err("two pages stay");
     assert!(matches!(error, CacheError::Store(StoreError::Corrupt { .. })), "{error}");
     let status = cache.status();
-    assert_eq!((status.dirty_pages, status.pending_cuts), (2, 0), "all others are stored");
+    assert_eq!((status.dirty_pages, status.pending_punches), (2, 0), "all others are stored");
     assert!(cache.store().space().reserved > 0, "what stays keeps its reservation");
 }
 
@@ -94,7 +94,7 @@ fn a_cut_that_cannot_be_written_back_does_not_fill_the_buffer_and_survives_a_cra
     for seed in 3..13 {
         let machine = damaged(seed);
         let cache = machine.open();
-        let cut = [Change::Zero { object: VICTIM, offset: 0, len: 1 << 30 }];
+        let cut = [ObjectChange::Zero { object: VICTIM, offset: 0, len: 1 << 30 }];
         machine.write(&cache, VICTIM, 4, &[3; 100]).expect("space");
         machine.apply(&cache, &cut).expect("space");
         machine.write(&cache, VICTIM, 6, &[5; 100]).expect("space");
@@ -105,7 +105,7 @@ fn a_cut_that_cannot_be_written_back_does_not_fill_the_buffer_and_survives_a_cra
         machine.crash();
         let cache = machine.open();
         let status = cache.status();
-        assert_eq!(status.pending_cuts, 1, "{status:?}");
+        assert_eq!(status.pending_punches, 1, "{status:?}");
         let read = |page: u64| cache.read_now(VICTIM, page * BLOCK_BYTES as u64, 100);
         assert!(read(6).expect("it was written after the cut") == [5; 100], "seed {seed}");
         assert!(read(4).is_err(), "nobody knows what is there");
@@ -118,7 +118,7 @@ fn a_cut_that_was_logged_again_takes_out_what_is_older_and_leaves_what_is_newer(
     let cache = machine.open();
     let write = |page, byte| machine.write(&cache, VICTIM, page, &[byte; 100]).expect("space");
     (0..4).for_each(|page| write(page, 1));
-    let cut = [Change::Zero { object: VICTIM, offset: 0, len: 4 * BLOCK_BYTES as u64 }];
+    let cut = [ObjectChange::Zero { object: VICTIM, offset: 0, len: 4 * BLOCK_BYTES as u64 }];
     machine.apply(&cache, &cut).expect("space");
     let at = cache.status().applied;
     write(2, 2);
@@ -128,7 +128,7 @@ fn a_cut_that_was_logged_again_takes_out_what_is_older_and_leaves_what_is_newer(
     drop(cache);
     machine.crash();
     let cache = machine.open();
-    assert_eq!(cache.status().pending_cuts, 1);
+    assert_eq!(cache.status().pending_punches, 1);
     for (page, byte) in [(0, 0), (1, 0), (2, 2), (3, 0)] {
         let found = cache.read_now(VICTIM, page * BLOCK_BYTES as u64, 100).expect("a hole or in memory");
         assert!(found == vec![byte; 100], "page {page}");
@@ -158,8 +158,8 @@ fn a_store_that_fails_all_writes_fails_writers_after_a_while_and_no_reader_and_r
     machine.store.set_faults(Faults::default());
     // Within the time between two attempts.
     (0..200).for_each(|_| {
-        cache.step(Task::WriteBack);
-        cache.step(Task::Commit);
+        cache.step(BackgroundTask::WriteBack);
+        cache.step(BackgroundTask::Commit);
         machine.clock.advance(Duration::from_millis(10));
     });
     machine.fill(&cache, VICTIM).expect("the store works again");
@@ -187,8 +187,8 @@ fn a_store_that_cannot_even_be_read_fails_writers_of_parts_of_pages_after_a_whil
     machine.store.set_faults(Faults::default());
     machine.clock.advance(Duration::from_secs(61));
     (0..100).for_each(|_| {
-        cache.step(Task::WriteBack);
-        cache.step(Task::Commit);
+        cache.step(BackgroundTask::WriteBack);
+        cache.step(BackgroundTask::Commit);
     });
     parts(4).expect("the store works again");
     assert_eq!(cache.status().stalled, None);
@@ -212,8 +212,8 @@ fn a_store_that_cannot_be_asked_what_is_stored_fails_writers_after_a_while() {
     machine.store.set_faults(Faults::default());
     machine.clock.advance(Duration::from_secs(61));
     (0..100).for_each(|_| {
-        cache.step(Task::WriteBack);
-        cache.step(Task::Commit);
+        cache.step(BackgroundTask::WriteBack);
+        cache.step(BackgroundTask::Commit);
     });
     machine.fill(&cache, OTHER).expect("the store works again");
     assert_eq!(cache.status().stalled, None);
@@ -226,7 +226,7 @@ fn writers_are_told_after_a_while_where_each_page_that_could_be_written_back_is_
     let machine = damaged(34);
     let dirty_bytes_max = 8 * BLOCK_BYTES as u64;
     let commit_inline_below = Duration::ZERO;
-    let settings = Settings { dirty_bytes_max, commit_inline_below, ..Settings::default() };
+    let settings = CacheSettings { dirty_bytes_max, commit_inline_below, ..CacheSettings::default() };
     let cache = machine.disks.open(machine.clock.clone(), settings).expect("only a node is damaged");
     let mut pages = 0..64;
     let told = pages.try_for_each(|page| machine.write(&cache, VICTIM, 2 * page, &[1; BLOCK_BYTES]));
@@ -244,7 +244,7 @@ fn a_page_that_is_stuck_for_long_does_not_fail_writers_who_find_the_buffer_full(
     let cache = machine.open();
     machine.write(&cache, VICTIM, 0, &[1; BLOCK_BYTES]).expect("a write needs no map");
     machine.clock.advance(Duration::from_secs(400));
-    cache.step(Task::WriteBack);
+    cache.step(BackgroundTask::WriteBack);
     assert!(cache.status().stalled.is_some(), "nothing else was there to be written back");
     machine.clock.advance(4 * PATIENCE);
     // Nothing is written back before the buffer is full.
@@ -256,14 +256,14 @@ fn a_page_that_is_stuck_for_long_does_not_fail_writers_who_find_the_buffer_full(
 fn a_sync_after_the_last_commit_of_a_stop_is_answered() {
     let machine = Machine::new(40);
     let cache = machine.open();
-    let change = [Change::Write { object: VICTIM, offset: 0, bytes: &[1; 10] }];
+    let change = [ObjectChange::Write { object: VICTIM, offset: 0, bytes: &[1; 10] }];
     let slot = Arc::new(Mutex::new(None));
     let entered = slot.clone();
     cache.admit(
-        Cost::of(&change),
+        TransactionCost::of(&change),
         Box::new(move |reservation| *entered.lock().expect("one thread") = Some(reservation)),
     );
-    let admitted: Option<Result<Reservation, CacheError>> = slot.lock().expect("one thread").take();
+    let admitted: Option<Result<SpaceReservation, CacheError>> = slot.lock().expect("one thread").take();
     let mut reservation = admitted.expect("space at once").expect("space");
     cache.stop();
     cache.drain().expect("devices that work");
@@ -288,7 +288,7 @@ fn a_damaged_node_of_a_deleted_volume_keeps_nobody_from_the_space_that_cleaning_
     }
     let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
     let copy = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
-    machine.apply(&cache, &[Change::Delete { object: VICTIM }]).expect("a deletion");
+    machine.apply(&cache, &[ObjectChange::Delete { object: VICTIM }]).expect("a deletion");
     cache.drain().expect("devices that work");
     drop(cache);
     machine.damage_map_of(VICTIM.in_volume(copy));
@@ -311,7 +311,7 @@ fn what_is_damaged_is_left_out_of_a_rescue_and_keeps_nobody_else_from_it() {
     machine.buffer.set_faults(ALWAYS);
     assert!(machine.sync(&cache).is_err());
     for _ in 0..10 {
-        cache.step(Task::WriteBack);
+        cache.step(BackgroundTask::WriteBack);
         machine.clock.advance(Duration::from_secs(1));
     }
     let status = cache.status();
@@ -347,10 +347,10 @@ fn a_rescue_without_a_cut_is_not_called_whole() {
     let cache = machine.open();
     let offset = 0;
     let len = 100 * BLOCK_BYTES as u64;
-    machine.apply(&cache, &[Change::Zero { object: VICTIM, offset, len }]).expect("a cut needs no map");
+    machine.apply(&cache, &[ObjectChange::Zero { object: VICTIM, offset, len }]).expect("a cut needs no map");
     machine.buffer.set_faults(ALWAYS);
     assert!(machine.sync(&cache).is_err());
-    cache.step(Task::WriteBack);
+    cache.step(BackgroundTask::WriteBack);
     let status = cache.status();
     assert_eq!(
         (status.rescued, status.not_rescued.is_some()),
@@ -376,7 +376,7 @@ fn a_file_system_that_takes_back_what_it_gave_is_enospc_at_once_and_all_goes_on_
     assert!(error.is_full() && waited < AT_ONCE, "{error} after {waited:?}");
     machine.sync(&cache).expect("a buffer that works");
     let begun = machine.clock.monotonic();
-    machine.apply(&cache, &[Change::Delete { object: VICTIM }]).expect("deletions have a reserve");
+    machine.apply(&cache, &[ObjectChange::Delete { object: VICTIM }]).expect("deletions have a reserve");
     assert!(machine.clock.monotonic() - begun < AT_ONCE);
     assert!(cache.drain().is_err_and(|error| error.is_full()), "nothing is written back");
     machine.store.set_space(u64::MAX);

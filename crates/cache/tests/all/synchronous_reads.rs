@@ -7,8 +7,8 @@ use device::{ObjectId, VolumeId};
 fn read(cache: &cache::Cache, object: ObjectId, offset: u64, len: usize) -> Option<Vec<u8>> {
     let found = cache::read_stored(cache.store(), object, &[(offset, len), (offset + 1, len)]);
     let [mut bytes, mut shifted] = found.expect("a store that works").try_into().expect("as many as wanted");
-    let laid = cache.lay_over(object, offset, &mut bytes);
-    assert_eq!(laid, cache.lay_over(object, offset + 1, &mut shifted));
+    let laid = cache.overlay_memory(object, offset, &mut bytes);
+    assert_eq!(laid, cache.overlay_memory(object, offset + 1, &mut shifted));
     assert!(!laid || bytes[1..] == shifted[..len - 1], "the same bytes from another offset on");
     laid.then_some(bytes)
 }
@@ -47,7 +47,7 @@ fn what_is_read_now_or_in_the_store_with_what_is_newer_over_it_is_what_was_writt
                     }
                     // Where a cut is on its way.
                     None => {
-                        assert!(cache.status().pending_cuts > 0, "nothing of {object} is cut");
+                        assert!(cache.status().pending_punches > 0, "nothing of {object} is cut");
                         cut += 1;
                     }
                 }

@@ -2,7 +2,10 @@
 //! write-back, a checkpointer, a committer, and clients that commit for themselves; then the power fails.
 
 use crate::common::Disks;
-use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Reservation, Settings, Task};
+use cache::{
+    BackgroundTask, Cache, CacheCompletion, CacheError, CacheSettings, ObjectChange, SpaceClaim,
+    SpaceReservation, StepProgress, TransactionCost,
+};
 use device::{BLOCK_BYTES, Clock, ObjectId, Random, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -24,19 +27,19 @@ impl Clock for Real {
 }
 
 fn open(disks: &Disks, inline: bool) -> Cache {
-    let settings = Settings {
+    let settings = CacheSettings {
         memory_bytes_max: 80 * BLOCK_BYTES as u64,
         dirty_bytes_max: 60 * BLOCK_BYTES as u64,
         commit_inline_below: Duration::from_micros(if inline { 1_000_000 } else { 0 }),
         checkpoint_blocks: 200,
         // Without power nothing is written back: where all is durable and all clients wait for space, only this ends them.
         store_patience: Duration::from_secs(2),
-        ..Settings::default()
+        ..CacheSettings::default()
     };
     disks.open(Arc::new(Real(Instant::now())), settings).expect("sound media")
 }
 
-fn wait<T: Send + 'static>(cache: &Cache, ask: impl FnOnce(Completion<T>)) -> Result<T, CacheError> {
+fn wait<T: Send + 'static>(cache: &Cache, ask: impl FnOnce(CacheCompletion<T>)) -> Result<T, CacheError> {
     let (sender, receiver) = mpsc::channel();
     ask(Box::new(move |outcome| drop(sender.send(outcome))));
     match receiver.recv_timeout(Duration::from_secs(30)) {
@@ -111,20 +114,21 @@ impl Client {
             0 => {
                 content.fill(0);
                 object.generation += 1;
-                Change::Delete { object: self.object }
+                ObjectChange::Delete { object: self.object }
             }
             1 | 2 => {
                 content[at..].fill(0);
-                Change::Zero { object, offset: at as u64, len: u64::MAX / 4 }
+                ObjectChange::Zero { object, offset: at as u64, len: u64::MAX / 4 }
             }
             _ => {
                 content[at..at + len].copy_from_slice(&bytes);
-                Change::Write { object, offset: at as u64, bytes: &bytes }
+                ObjectChange::Write { object, offset: at as u64, bytes: &bytes }
             }
         };
-        let claim = if matches!(change, Change::Delete { .. }) { Claim::Frees } else { Claim::Data };
-        let cost = Cost { claim, ..Cost::of(&[change]) };
-        let mut reservation: Reservation = wait(cache, |then| cache.admit(cost, then))?;
+        let claim =
+            if matches!(change, ObjectChange::Delete { .. }) { SpaceClaim::Frees } else { SpaceClaim::Data };
+        let cost = TransactionCost { claim, ..TransactionCost::of(&[change]) };
+        let mut reservation: SpaceReservation = wait(cache, |then| cache.admit(cost, then))?;
         cache.apply(&mut reservation, &[change])?;
         self.object = object;
         self.since.push((object, content));
@@ -132,9 +136,9 @@ impl Client {
     }
 }
 
-fn work(cache: &Cache, task: Task, ended: &AtomicBool) {
+fn work(cache: &Cache, task: BackgroundTask, ended: &AtomicBool) {
     while !ended.load(Ordering::Acquire) {
-        if cache.step(task) == Progress::Idle {
+        if cache.step(task) == StepProgress::Idle {
             cache.wait(task, Duration::from_millis(500));
         }
     }
@@ -147,8 +151,8 @@ fn run(seed: u64, inline: bool, powerless: bool) {
     let clients_end = AtomicBool::new(false);
     let workers_end = AtomicBool::new(false);
     let clients = std::thread::scope(|scope| {
-        let fetchers = [Task::Fetch; 3];
-        for task in fetchers.into_iter().chain(Task::ALL) {
+        let fetchers = [BackgroundTask::Fetch; 3];
+        for task in fetchers.into_iter().chain(BackgroundTask::ALL) {
             scope.spawn({
                 let cache = &cache;
                 let end = &workers_end;
@@ -182,7 +186,7 @@ fn run(seed: u64, inline: bool, powerless: bool) {
         cache.drain().expect("devices that work");
         let status = cache.status();
         let space = cache.store().space();
-        assert_eq!((status.dirty_pages, status.pending_cuts, space.reserved), (0, 0, 0), "{status:?}");
+        assert_eq!((status.dirty_pages, status.pending_punches, space.reserved), (0, 0, 0), "{status:?}");
     }
     drop(cache);
     disks.crash();

@@ -4,7 +4,7 @@
 
 use crate::common::meddled::{Meddled, Meddler};
 use crate::common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued};
-use cache::{Cache, CacheError, Change, Cost, Task};
+use cache::{BackgroundTask, Cache, CacheError, ObjectChange, TransactionCost};
 use device::{ObjectId, Random};
 use sim_disk::{Faults, SimDisk};
 use std::collections::BTreeMap;
@@ -156,7 +156,7 @@ impl World {
             4..8 => self.run.sync(&self.machine, cache) || self.needs_power(),
             8..12 => self.run.read(&self.machine, cache) || self.needs_power(),
             12..22 => {
-                cache.step(Task::ALL[self.run.random.below(4) as usize]);
+                cache.step(BackgroundTask::ALL[self.run.random.below(4) as usize]);
                 self.machine.clock.advance(Duration::from_millis(self.run.random.below(400)));
                 true
             }
@@ -240,8 +240,8 @@ impl World {
                 return;
             }
             let Some(steps) = waiting.pop() else { return };
-            let changes: Vec<Change<'_>> = steps.iter().map(|step| change(step, volume)).collect();
-            let reservation = cache.admit_at_once(Cost::of(&changes)).ok().flatten();
+            let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| change(step, volume)).collect();
+            let reservation = cache.admit_at_once(TransactionCost::of(&changes)).ok().flatten();
             if reservation.is_some_and(|mut reservation| cache.apply(&mut reservation, &changes).is_ok()) {
                 done.lock().expect("one thread").push(steps);
             } else {
@@ -345,7 +345,7 @@ impl World {
         }
         cache.drain().expect("power is on");
         while cache.store().is_freeing() {
-            cache.step(Task::Checkpoint);
+            cache.step(BackgroundTask::Checkpoint);
             self.machine.clock.advance(Duration::from_secs(1));
         }
         assert_eq!(cache.store().space().reserved, 0, "seed {}: reservations are left", self.seed);

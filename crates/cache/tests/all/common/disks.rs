@@ -1,4 +1,4 @@
-use cache::{Cache, CacheError, Settings};
+use cache::{Cache, CacheError, CacheSettings};
 use device::{BLOCK_BYTES, Block, Clock, Device, Page, StoreId};
 use sim_disk::{Power, SimDisk};
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ impl Disks {
         Disks { power, store, buffer }
     }
 
-    pub fn open(&self, clock: Arc<dyn Clock>, settings: Settings) -> Result<Cache, CacheError> {
+    pub fn open(&self, clock: Arc<dyn Clock>, settings: CacheSettings) -> Result<Cache, CacheError> {
         let store = Arc::new(Store::open(self.store.clone())?);
         Cache::open(store, self.buffer.clone(), clock, settings)
     }

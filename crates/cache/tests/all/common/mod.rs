@@ -6,7 +6,10 @@ pub mod meddled;
 pub mod plain;
 pub mod slow_disk;
 
-use cache::{Cache, CacheError, Change, Cost, FetchMode, Reservation, Settings, Task};
+use cache::{
+    BackgroundTask, Cache, CacheError, CacheSettings, FetchMode, ObjectChange, SpaceReservation,
+    TransactionCost,
+};
 use device::{BLOCK_BYTES, Device, ObjectId, PageNo, Random, Transfer};
 pub use disks::Disks;
 use sim_disk::SimClock;
@@ -101,13 +104,13 @@ impl Machine {
 
     /// Opens its disks with something above them.
     pub fn open_on(&self, store: Arc<dyn Device>, buffer: Arc<dyn Device>) -> Result<Cache, CacheError> {
-        let settings = Settings {
+        let settings = CacheSettings {
             fetch: self.fetch,
             memory_bytes_max: (self.dirty_pages_max + 20) * BLOCK_BYTES as u64,
             dirty_bytes_max: self.dirty_pages_max * BLOCK_BYTES as u64,
             commit_inline_below: Duration::ZERO,
             checkpoint_blocks: 100,
-            ..Settings::default()
+            ..CacheSettings::default()
         };
         let store = Arc::new(Store::open(store)?);
         Cache::open(store, buffer, self.clock.clone(), settings)
@@ -122,7 +125,7 @@ impl<T: Send + 'static> Slot<T> {
         Slot(Arc::default())
     }
 
-    pub fn then(&self) -> cache::Completion<T> {
+    pub fn then(&self) -> cache::CacheCompletion<T> {
         let slot = self.0.clone();
         Box::new(move |outcome| *slot.lock().expect("one thread") = Some(outcome))
     }
@@ -140,7 +143,7 @@ impl<T: Send + 'static> Slot<T> {
             if machine.power.lost() {
                 return Err(CacheError::Stopping);
             }
-            cache.step(Task::ALL[random.below(4) as usize]);
+            cache.step(BackgroundTask::ALL[random.below(4) as usize]);
             machine.clock.advance(Duration::from_millis(1));
         }
         panic!("nobody answered: {:?}", cache.status());
@@ -223,7 +226,7 @@ impl Run {
     /// Applies one transaction; `false` if the power failed.
     pub fn apply(&mut self, machine: &Machine, cache: &Cache) -> bool {
         let steps = self.transaction();
-        let changes: Vec<Change<'_>> = steps.iter().map(|step| change(step, self.volume)).collect();
+        let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| change(step, self.volume)).collect();
         for step in &steps {
             if let Step::Write(object, at, bytes) = step {
                 let slot = Slot::new();
@@ -233,8 +236,8 @@ impl Run {
                 }
             }
         }
-        let slot: Slot<Reservation> = Slot::new();
-        cache.admit(Cost::of(&changes), slot.then());
+        let slot: Slot<SpaceReservation> = Slot::new();
+        cache.admit(TransactionCost::of(&changes), slot.then());
         let Ok(mut reservation) = slot.wait(machine, cache, &mut self.random) else { return false };
         let applied = cache.apply(&mut reservation, &changes).is_ok();
         if applied {
@@ -325,17 +328,17 @@ impl Run {
     }
 }
 
-pub fn change(step: &Step, volume: VolumeId) -> Change<'_> {
+pub fn change(step: &Step, volume: VolumeId) -> ObjectChange<'_> {
     match step {
         Step::Write(object, at, bytes) => {
-            Change::Write { object: object.in_volume(volume), offset: *at as u64, bytes }
+            ObjectChange::Write { object: object.in_volume(volume), offset: *at as u64, bytes }
         }
         Step::Zero(object, at, len) => {
-            Change::Zero { object: object.in_volume(volume), offset: *at as u64, len: *len as u64 }
+            ObjectChange::Zero { object: object.in_volume(volume), offset: *at as u64, len: *len as u64 }
         }
-        Step::Delete(object) => Change::Delete { object: object.in_volume(volume) },
-        Step::Clone(transfer) => Change::Clone { transfer: in_volume(transfer, volume) },
-        Step::Move(transfer) => Change::Move { transfer: in_volume(transfer, volume) },
+        Step::Delete(object) => ObjectChange::Delete { object: object.in_volume(volume) },
+        Step::Clone(transfer) => ObjectChange::Clone { transfer: in_volume(transfer, volume) },
+        Step::Move(transfer) => ObjectChange::Move { transfer: in_volume(transfer, volume) },
     }
 }
 

@@ -1,7 +1,9 @@
 //! A machine with sound disks, on which a test says what happens when.
 
 use super::Disks;
-use cache::{Cache, CacheError, Change, Completion, Cost, Settings, Task};
+use cache::{
+    BackgroundTask, Cache, CacheCompletion, CacheError, CacheSettings, ObjectChange, TransactionCost,
+};
 use device::{BLOCK_BYTES, Device, ObjectId};
 use sim_disk::SimClock;
 use std::ops::Deref;
@@ -39,19 +41,22 @@ impl Machine {
 
     /// Opens its disks with something above or instead of them.
     pub fn open_on(&self, store: Arc<dyn Device>, buffer: Arc<dyn Device>) -> Result<Cache, CacheError> {
-        let settings =
-            Settings { commit_inline_below: Duration::ZERO, bypass_after: 0, ..Settings::default() };
+        let settings = CacheSettings {
+            commit_inline_below: Duration::ZERO,
+            bypass_after: 0,
+            ..CacheSettings::default()
+        };
         assert_eq!(settings.store_patience, PATIENCE);
         Cache::open(Arc::new(Store::open(store)?), buffer, self.clock.clone(), settings)
     }
 
-    pub fn apply(&self, cache: &Cache, changes: &[Change<'_>]) -> Result<(), CacheError> {
-        let reservation = self.wait(cache, |then| cache.admit(Cost::of(changes), then));
+    pub fn apply(&self, cache: &Cache, changes: &[ObjectChange<'_>]) -> Result<(), CacheError> {
+        let reservation = self.wait(cache, |then| cache.admit(TransactionCost::of(changes), then));
         cache.apply(&mut reservation?, changes).map(drop)
     }
 
     pub fn write(&self, cache: &Cache, object: ObjectId, page: u64, bytes: &[u8]) -> Result<(), CacheError> {
-        self.apply(cache, &[Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes }])
+        self.apply(cache, &[ObjectChange::Write { object, offset: page * BLOCK_BYTES as u64, bytes }])
     }
 
     pub fn sync(&self, cache: &Cache) -> Result<(), CacheError> {
@@ -62,7 +67,7 @@ impl Machine {
     pub fn wait<T: Send + 'static>(
         &self,
         cache: &Cache,
-        ask: impl FnOnce(Completion<T>),
+        ask: impl FnOnce(CacheCompletion<T>),
     ) -> Result<T, CacheError> {
         let slot = Arc::new(Mutex::new(None));
         let answer = slot.clone();
@@ -71,7 +76,7 @@ impl Machine {
             if let Some(outcome) = slot.lock().expect("one thread").take() {
                 return outcome;
             }
-            for task in Task::ALL {
+            for task in BackgroundTask::ALL {
                 cache.step(task);
             }
             self.clock.advance(Duration::from_millis(10));

@@ -1,7 +1,7 @@
 //! A cache over media that read as they were written, and reads that say what was fetched for them.
 
 use crate::common::{Disks, Slot};
-use cache::{Cache, CacheError, Change, Cost, Progress, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheError, CacheSettings, ObjectChange, StepProgress, TransactionCost};
 use device::{BLOCK_BYTES, Block, Device, DeviceError, ObjectId, Page, Read, VolumeId};
 use sim_disk::{SimClock, SimDisk};
 use std::sync::{Arc, Mutex};
@@ -82,7 +82,7 @@ impl Machine {
     pub fn new(memory_bytes_max: u64) -> Machine {
         let disks = Disks::new(1, 16384, 1024, 32);
         let clock = Arc::new(SimClock::new());
-        let cache = disks.open(clock.clone(), Settings::default()).expect("sound media");
+        let cache = disks.open(clock.clone(), CacheSettings::default()).expect("sound media");
         for (object, page) in [FILE, OTHER].into_iter().flat_map(|of| (0..PAGES).map(move |page| (of, page)))
         {
             write(&cache, object, page, byte(object, page));
@@ -92,11 +92,11 @@ impl Machine {
         }
         drop(cache);
         let dirty_bytes_max = memory_bytes_max / 2;
-        let settings = Settings {
+        let settings = CacheSettings {
             memory_bytes_max,
             dirty_bytes_max,
             commit_inline_below: Duration::ZERO,
-            ..Settings::default()
+            ..CacheSettings::default()
         };
         let meddling = Arc::new(Mutex::new(None));
         let disk = Arc::new(Meddled { disk: disks.store.clone(), meddling: meddling.clone() });
@@ -106,7 +106,7 @@ impl Machine {
     }
 
     pub fn step(&self) {
-        self.cache.step(Task::Fetch);
+        self.cache.step(BackgroundTask::Fetch);
     }
 
     /// What meddles may write pages back, and so must not be called by who does.
@@ -119,7 +119,7 @@ impl Machine {
 
     /// Does all that there is to fetch.
     pub fn fetch_all(&self) {
-        while self.cache.step(Task::Fetch) == Progress::Worked {}
+        while self.cache.step(BackgroundTask::Fetch) == StepProgress::Worked {}
     }
 
     /// Where the store has what a page of a file has all over, of whichever file.
@@ -138,13 +138,14 @@ impl Machine {
     }
 }
 
-pub fn change(cache: &Cache, change: Change<'_>) {
-    let mut reservation = cache.admit_at_once(Cost::of(&[change])).expect("sound media").expect("space");
+pub fn change(cache: &Cache, change: ObjectChange<'_>) {
+    let mut reservation =
+        cache.admit_at_once(TransactionCost::of(&[change])).expect("sound media").expect("space");
     cache.apply(&mut reservation, &[change]).expect("space");
 }
 
 pub fn write(cache: &Cache, object: ObjectId, page: u64, byte: u8) {
-    change(cache, Change::Write { object, offset: page * PAGE, bytes: &[byte; BLOCK_BYTES] });
+    change(cache, ObjectChange::Write { object, offset: page * PAGE, bytes: &[byte; BLOCK_BYTES] });
 }
 
 /// Asks for pages of a file that has `PAGES`.
@@ -160,7 +161,7 @@ pub fn answer(cache: &Cache, slot: &Slot<Vec<u8>>) -> (Result<Vec<u8>, CacheErro
         if let Some(answer) = slot.take() {
             return (answer, steps);
         }
-        assert_eq!(cache.step(Task::Fetch), Progress::Worked, "nobody answers");
+        assert_eq!(cache.step(BackgroundTask::Fetch), StepProgress::Worked, "nobody answers");
     }
     unreachable!("it ends by an answer or a panic")
 }

@@ -2,7 +2,7 @@
 //! are there before they are read.
 
 use super::machine::*;
-use cache::{Cache, Change};
+use cache::{Cache, ObjectChange};
 use device::BLOCK_BYTES;
 use sim_disk::Faults;
 
@@ -13,7 +13,7 @@ const EARNED: u64 = 8;
 /// Overwrites the beginning of pages.
 fn write_parts(cache: &Cache, pages: std::ops::Range<u64>) {
     pages.for_each(|page| {
-        change(cache, Change::Write { object: FILE, offset: page * PAGE, bytes: &[7; PART] })
+        change(cache, ObjectChange::Write { object: FILE, offset: page * PAGE, bytes: &[7; PART] })
     });
 }
 
@@ -70,8 +70,8 @@ fn pages_that_change_while_they_are_fetched_behind_a_write_are_right() {
     let cache = machine.cache.clone();
     let meddling: Meddling = Box::new(move || {
         write(&cache, FILE, 10, 9);
-        change(&cache, Change::Zero { object: FILE, offset: 11 * PAGE, len: PAGE });
-        change(&cache, Change::Write { object: FILE, offset: 12 * PAGE + 50, bytes: &[8; PART] });
+        change(&cache, ObjectChange::Zero { object: FILE, offset: 11 * PAGE, len: PAGE });
+        change(&cache, ObjectChange::Write { object: FILE, offset: 12 * PAGE + 50, bytes: &[8; PART] });
         cache.drain().expect("sound media");
     });
     *machine.meddling.lock().expect("one thread") = Some(meddling);
