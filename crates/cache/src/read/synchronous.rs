@@ -8,7 +8,7 @@ use std::ops::Range;
 use store::{FoundPage, Store, StoreError};
 
 /// Reads ranges (offset, length) of an object as the store has it, holes as zeros: for a reader while the buffer is being
-/// [read](crate::Recovered::read), too, and has its changes [laid over](crate::Cache::lay_over) what he has read afterwards.
+/// [read](crate::RecoveredBuffer::read), too, and has its changes [laid over](crate::Cache::overlay_memory) what he has read afterwards.
 ///
 /// # Errors
 /// The first that the store had with one of the pages.
