@@ -1,7 +1,7 @@
 //! A trace as long as one likes, in strace's words: threads that open, read, write, rename and close files of a bounded set,
 //! with calls that overlap. For measuring what compiling takes.
 
-use device::Random;
+use device::SeededRng;
 use std::fmt::Write;
 use std::io::{self, Read};
 
@@ -24,7 +24,7 @@ pub struct GeneratedText {
     what: GeneratedTrace,
     /// Of each own file.
     names: u32,
-    random: Random,
+    random: SeededRng,
     threads: Vec<Thread>,
     /// What the first thread does before it makes the others, last call first, and the results.
     beginning: Vec<(String, String)>,
@@ -78,7 +78,7 @@ impl GeneratedTrace {
         GeneratedText {
             what: self,
             names,
-            random: Random::new(self.seed),
+            random: SeededRng::new(self.seed),
             threads: vec![thread; threads],
             beginning: (0..files).flat_map(beginning).collect(),
             alive: 1,

@@ -12,7 +12,7 @@
 use crate::address::{self, DeviceNumber};
 use crate::error::WeirError;
 use crate::status::{Mounted, Refusal, ScrubFrom};
-use host::peer_of;
+use host::socket_peer;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
@@ -125,7 +125,7 @@ fn say(mut stream: &UnixStream, reply: &Value) {
 
 /// The kernel says who asks, so this needs no secret.
 fn rights_of(stream: &UnixStream, mounted: &Mounted) -> Rights {
-    match peer_of(stream.as_fd()) {
+    match socket_peer(stream.as_fd()) {
         Ok(peer) if peer.uid == 0 || peer.uid == geteuid().as_raw() => Rights::All,
         Ok(peer) if mounted.owner_of_files() == Some(peer.uid) => Rights::LookAndSync,
         _ => Rights::None,

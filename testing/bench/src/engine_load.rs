@@ -1,6 +1,6 @@
 //! What the engine itself costs: actions that do nothing, with as many edges across threads as asked for.
 
-use device::Random;
+use device::SeededRng;
 use serde::Serialize;
 use trace::{
     About, Action, Baseline, Benchmark, Fate, Moment, Names, Op, Order, Outcome, Rule, Settings, Speed,
@@ -56,7 +56,7 @@ pub(super) fn test_engine(test: &EngineTest) -> Result<EngineFigures, TraceError
 
 /// Threads take turns at random. An edge comes from the newest action of another thread, which is the hardest to satisfy.
 fn load(test: &EngineTest) -> Benchmark {
-    let mut random = Random::new(test.seed);
+    let mut random = SeededRng::new(test.seed);
     let threads = test.threads.max(1);
     let mut newest: Vec<Option<u32>> = vec![None; threads as usize];
     let mut order = Order { name: ORDER.into(), begins: vec![0], ..Order::default() };
