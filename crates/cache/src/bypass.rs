@@ -11,7 +11,7 @@ use crate::change::ObjectChange;
 use crate::page::PageBody;
 use crate::page_table::{PageKey, PageTable};
 use crate::planted_bug::{CacheBug, is_planted};
-use buffer::{Buffer, BufferError, GroupNo, Record};
+use buffer::{Buffer, BufferError, GroupNo, LogRecord};
 use device::{BLOCK_BYTES, ObjectId, PageNo, VolumeId};
 use std::ops::{Bound, Range, RangeInclusive};
 
@@ -84,8 +84,8 @@ pub(crate) fn log(
         let (PageBody::Whole(bytes), Some(newest)) = (entry.body(), entry.newest()) else {
             unreachable!("a page that bypassed the buffer is whole and not stored");
         };
-        let record = Record::Write { object: key.object, page: key.page, start: 0, bytes: &bytes.0 };
-        logged.group = Some(buffer.append_merged(newest, &[record])?);
+        let record = LogRecord::Write { object: key.object, page: key.page, start: 0, bytes: &bytes.0 };
+        logged.group = Some(buffer.append_relogged(newest, &[record])?);
         logged.pages += 1;
         pages.mark_page_logged(key);
     }

@@ -10,7 +10,7 @@
 
 use crate::error::CacheError;
 use crate::page_table::{PageKey, STORE_CHECK_PAGES};
-use buffer::{GroupNo, Record};
+use buffer::{GroupNo, LogRecord};
 use device::{Lsn, ObjectId, PageNo, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -52,8 +52,8 @@ pub(crate) struct LostTail {
 
 impl LostTail {
     /// A record that makes the next recovery find the same page lost.
-    pub(crate) fn record(&self, object: ObjectId) -> Record<'static> {
-        Record::Bypassed { object, from: self.from, to: PageNo(self.from.0 + 1), grows: true }
+    pub(crate) fn record(&self, object: ObjectId) -> LogRecord<'static> {
+        LogRecord::Bypassed { object, from: self.from, to: PageNo(self.from.0 + 1), extends_file: true }
     }
 }
 

@@ -24,7 +24,7 @@ use crate::sync::Ordering;
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
 use crate::volumes::{VolumeInUse, VolumeManager};
 use crate::write_back::{WriteBack, WriteBackReason};
-use buffer::{Buffer, BufferError, GroupNo, Record};
+use buffer::{Buffer, BufferError, GroupNo, LogRecord};
 use device::{BLOCK_BYTES, Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -135,9 +135,9 @@ impl CacheParts {
         let mut bypass_bytes = changes.iter().filter_map(ObjectChange::bypass_bytes);
         for (index, record) in records.iter().enumerate() {
             let place =
-                ChangePlace { lsn: appended.first.plus(index as u64), group: appended.group, now: &now };
+                ChangePlace { lsn: appended.first_lsn.plus(index as u64), group: appended.group, now: &now };
             let waiters = match *record {
-                Record::Bypassed { object, from, .. } => {
+                LogRecord::Bypassed { object, from, .. } => {
                     let bytes = bypass_bytes.next().expect("as many as there are records");
                     self.write_bypassing(&mut state, reservation, (object, from), bytes, &place)
                 }
@@ -170,7 +170,7 @@ impl CacheParts {
         if wakes_write_back {
             self.shared.wake(BackgroundTask::WriteBack);
         }
-        Ok(appended.last)
+        Ok(appended.last_lsn)
     }
 
     /// Applies one record. Returns reads to be retried.
@@ -178,18 +178,18 @@ impl CacheParts {
         &self,
         state: &mut CacheState,
         reservation: &mut SpaceReservation,
-        record: &Record<'_>,
+        record: &LogRecord<'_>,
         place: &ChangePlace<'_>,
     ) -> Vec<u64> {
         let &ChangePlace { lsn: newest, group, now } = place;
         let (key, start, len, bytes) = match *record {
-            Record::Write { object, page, start, bytes } => {
+            LogRecord::Write { object, page, start, bytes } => {
                 (PageKey { object, page }, usize::from(start), bytes.len(), Some(bytes))
             }
-            Record::Zero { object, page, start, len } => {
+            LogRecord::Zero { object, page, start, len } => {
                 (PageKey { object, page }, usize::from(start), usize::from(len), None)
             }
-            Record::Cut { object, from, to } => {
+            LogRecord::Punch { object, from, to } => {
                 let cut = PendingPunch {
                     from,
                     to,
@@ -201,7 +201,7 @@ impl CacheParts {
                 };
                 return self.punch(state, object, cut);
             }
-            Record::Delete { object } => {
+            LogRecord::Delete { object } => {
                 let from = PageNo(0);
                 let to = PageNo(u64::MAX);
                 let cut = PendingPunch {
@@ -215,12 +215,12 @@ impl CacheParts {
                 };
                 return self.punch(state, object, cut);
             }
-            Record::Clone(transfer) | Record::Move(transfer) => {
+            LogRecord::Clone(transfer) | LogRecord::Move(transfer) => {
                 let what = RangeOp::of(record, newest).expect("it is one");
                 reservation.take_pages(reserved_pages(&transfer));
                 return self.begin_range_op(state, PendingRangeOp::new(what, group, now.get(), false));
             }
-            Record::Bypassed { .. } => unreachable!("its bytes are not in it"),
+            LogRecord::Bypassed { .. } => unreachable!("its bytes are not in it"),
         };
         let change = PageChange { key, range: start..start + len, bytes, newest, group, is_bypassing: false };
         self.change_page(state, reservation, change, now)
@@ -390,7 +390,7 @@ impl Cache {
         store.know(state.reservation_estimate());
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin_after(incarnation, buffer.store_batch())?;
-        buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;
+        buffer.begin_incarnation(incarnation, newest_of_buffer.max(newest_of_store))?;
         delete_unfinished(&store, newest_of_buffer);
         let parts = CacheParts::of(CacheShared::new(store, buffer, clock, settings, state));
         match parts.write_back.log_reverted(&overtaken) {
@@ -700,13 +700,13 @@ impl Cache {
             // a round from its end.
             let oldest = shared.state().pages.oldest_group();
             if oldest.is_none_or(|oldest| oldest >= end) {
-                end = buffer.groups().end;
+                end = buffer.unreleased_groups().end;
                 scan = DirtyScan::once(shared.state().retries.failures());
             }
             let progress =
                 checkpointer.with_space(|| write_back.drain_step(WriteBackReason::All, &mut scan))?;
             committer.release_groups(&mut shared.state());
-            buffer.witness(shared.store().durable_batch());
+            buffer.record_store_batch(shared.store().durable_batch());
             committer.commit_now()?;
             let stuck = shared.state().retries.first_error().cloned();
             match stuck.filter(|_| progress == StepProgress::Idle && buffer.is_growing()) {
@@ -745,8 +745,8 @@ impl Cache {
         let mut state = shared.state();
         let buffer = shared.buffer();
         for &(object, from) in lost {
-            let mut one = LostTail { from, lsn: buffer.appended(), group: GroupNo(0), is_punched: false };
-            one.group = buffer.append_merged(one.lsn, &[one.record(object)])?;
+            let mut one = LostTail { from, lsn: buffer.appended_lsn(), group: GroupNo(0), is_punched: false };
+            one.group = buffer.append_relogged(one.lsn, &[one.record(object)])?;
             state.pages.take_over_lost_tail(object, one);
         }
         drop(state);
@@ -791,8 +791,8 @@ impl Cache {
         let (stuck_count, stuck) = state.retries.report_stuck();
         CacheStatus {
             counters: CacheCounters { store_io_for_syncs: shared.store_io_for_syncs(), ..state.counters },
-            applied: buffer.appended(),
-            durable: buffer.durable(),
+            applied: buffer.appended_lsn(),
+            durable: buffer.durable_lsn(),
             dirty_pages: pages.dirty_pages() as u64,
             dirty_bytes: pages.memory().dirty,
             deltas: pages.memory().delta_count,

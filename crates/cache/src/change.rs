@@ -2,8 +2,8 @@
 
 use crate::page_table::pages_of;
 use crate::range_ops::{excess_pages, reserved_pages};
-use buffer::{Record, TRANSFER_BYTES};
-use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer};
+use buffer::{LogRecord, TRANSFER_BYTES};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer};
 use smallvec::SmallVec;
 
 /// A change of one object, part of an atomic transaction.
@@ -59,12 +59,12 @@ pub enum ObjectChange<'a> {
     /// clone, which it gets next.
     Clone {
         /// Pages of two objects, or separate ranges of one.
-        transfer: Transfer,
+        transfer: PageTransfer,
     },
     /// `Clone`, after which the source's pages become holes.
     Move {
         /// Pages of two objects, or separate ranges of one.
-        transfer: Transfer,
+        transfer: PageTransfer,
     },
 }
 
@@ -115,7 +115,7 @@ impl ObjectChange<'_> {
     /// Whether a clone or a move has pages, and a target outside its source.
     pub(crate) fn is_sensible(&self) -> bool {
         match self {
-            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => transfer.is_sensible(),
+            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => transfer.is_valid(),
             _ => true,
         }
     }
@@ -181,7 +181,7 @@ impl TransactionCost {
 }
 
 /// A transaction's records. Most transactions have a few, which then need no allocation.
-pub(crate) type TransactionRecords<'a> = SmallVec<[Record<'a>; 4]>;
+pub(crate) type TransactionRecords<'a> = SmallVec<[LogRecord<'a>; 4]>;
 
 /// The records of a transaction, page by page. If `bypassing`, those of bypassing writes lack the bytes.
 pub(crate) fn records<'a>(changes: &[ObjectChange<'a>], bypassing: bool) -> TransactionRecords<'a> {
@@ -192,19 +192,24 @@ pub(crate) fn records<'a>(changes: &[ObjectChange<'a>], bypassing: bool) -> Tran
                 let from = PageNo::of(offset);
                 let to = PageNo::of(offset + bytes.len() as u64);
                 assert!(from.offset() == offset && to.offset() == offset + bytes.len() as u64, "whole pages");
-                records.push(Record::Bypassed { object, from, to, grows });
+                records.push(LogRecord::Bypassed { object, from, to, extends_file: grows });
             }
             ObjectChange::Write { object, offset, bytes }
             | ObjectChange::BypassWrite { object, offset, bytes, .. } => {
                 for (page, start, range) in pages_of(offset, bytes.len()) {
-                    records.push(Record::Write { object, page, start: start as u16, bytes: &bytes[range] });
+                    records.push(LogRecord::Write {
+                        object,
+                        page,
+                        start: start as u16,
+                        bytes: &bytes[range],
+                    });
                 }
             }
             ObjectChange::LogBypassed { .. } => {}
             ObjectChange::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),
-            ObjectChange::Delete { object } => records.push(Record::Delete { object }),
-            ObjectChange::Clone { transfer } => records.push(Record::Clone(transfer)),
-            ObjectChange::Move { transfer } => records.push(Record::Move(transfer)),
+            ObjectChange::Delete { object } => records.push(LogRecord::Delete { object }),
+            ObjectChange::Clone { transfer } => records.push(LogRecord::Clone(transfer)),
+            ObjectChange::Move { transfer } => records.push(LogRecord::Move(transfer)),
         }
     }
     records
@@ -218,7 +223,7 @@ fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Transacti
     let mut edge = |from: u64, to: u64| {
         if from < to {
             let start = (from % BLOCK_BYTES as u64) as u16;
-            records.push(Record::Zero { object, page: PageNo::of(from), start, len: (to - from) as u16 });
+            records.push(LogRecord::Zero { object, page: PageNo::of(from), start, len: (to - from) as u16 });
         }
     };
     if first > last {
@@ -227,6 +232,6 @@ fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Transacti
     edge(offset, first.offset());
     edge(last.offset(), end);
     if first < last {
-        records.push(Record::Cut { object, from: first, to: last });
+        records.push(LogRecord::Punch { object, from: first, to: last });
     }
 }

@@ -55,9 +55,9 @@ pub(crate) struct SyncTarget {
 
 impl SyncTarget {
     fn is_durable(&self, buffer: &Buffer) -> bool {
-        buffer.durable() >= self.newest
+        buffer.durable_lsn() >= self.newest
             && (self.group == GroupNo(0) || buffer.durable_group() >= self.group)
-            && (self.store_batch == 0 || buffer.witnessed() >= self.store_batch)
+            && (self.store_batch == 0 || buffer.durable_store_batch() >= self.store_batch)
     }
 }
 
@@ -70,7 +70,7 @@ impl SyncQueue {
     /// Whether a commit has nothing to make durable: no change, no late-logged page, no batch of the store to
     /// name.
     fn is_committed(&self, buffer: &Buffer) -> bool {
-        self.target(buffer.appended()).is_durable(buffer)
+        self.target(buffer.appended_lsn()).is_durable(buffer)
     }
 
     /// Notes that the store has bypassed pages, in this batch. Until the buffer names the batch, nothing
@@ -183,7 +183,7 @@ impl Committer {
             drop(state);
             return then(Err(error.into()));
         }
-        let target = state.syncs.target(self.shared.buffer().appended());
+        let target = state.syncs.target(self.shared.buffer().appended_lsn());
         if target.is_durable(self.shared.buffer()) {
             drop(state);
             return then(Ok(()));
@@ -235,7 +235,8 @@ impl Committer {
     /// Syncs that wait for no more pages need a commit.
     pub(crate) fn complete_store_waits(&self, state: &mut CacheState, stored: &[(PageKey, Lsn)]) {
         let CacheState { syncs, pages, .. } = state;
-        let target = SyncTarget { waited_for_store: true, ..syncs.target(self.shared.buffer().appended()) };
+        let target =
+            SyncTarget { waited_for_store: true, ..syncs.target(self.shared.buffer().appended_lsn()) };
         for (wanted, _) in &mut syncs.waiting_for_store {
             for (key, lsn) in stored {
                 if wanted.get(key).is_some_and(|wanted| wanted <= lsn) {
@@ -305,7 +306,7 @@ impl Committer {
         state.syncs.commit_wanted = false;
         drop(state);
         let before = self.shared.now();
-        let was_durable = self.shared.buffer().durable();
+        let was_durable = self.shared.buffer().durable_lsn();
         let for_sync = SyncingThread::begin();
         let outcome = self.shared.buffer().commit();
         if outcome.as_ref().is_ok_and(|&durable| durable > was_durable) {
@@ -413,7 +414,7 @@ impl Committer {
     /// Releases the groups of the buffer that nothing needs any more.
     pub(crate) fn release_groups(&self, state: &mut CacheState) {
         let buffer = self.shared.buffer();
-        let needed = state.pages.oldest_group().unwrap_or(buffer.groups().end);
+        let needed = state.pages.oldest_group().unwrap_or(buffer.unreleased_groups().end);
         buffer.release(needed, self.shared.store().durable_batch());
         // Released space is usable after the next commit only. A writer may be waiting for it.
         if state.admission.is_waiting() || self.shared.buffer_is_half_full() {

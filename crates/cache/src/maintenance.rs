@@ -477,7 +477,7 @@ impl StoreMaintainer {
         // First the blocks of the last deleted one are freed.
         let next = if self.freeing_is_due() { None } else { self.expendable().first().copied() };
         let Some(volume) = next else { return false };
-        let deleted = self.shared.store_io().delete_volume(volume, self.shared.buffer().durable());
+        let deleted = self.shared.store_io().delete_volume(volume, self.shared.buffer().durable_lsn());
         if deleted.is_ok() {
             self.shared.state().counters.volumes_given_up += 1;
         }

@@ -17,8 +17,8 @@
 //! | a fetch of a page of the source of a clone | if the page is among its dependencies |
 
 use crate::page::PageEntry;
-use buffer::{GroupNo, Record};
-use device::{Lsn, ObjectId, PageNo, Transfer, VolumeId};
+use buffer::{GroupNo, LogRecord};
+use device::{Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub(crate) enum RangeOpKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RangeOp {
     pub(crate) kind: RangeOpKind,
-    pub(crate) transfer: Transfer,
+    pub(crate) transfer: PageTransfer,
     pub(crate) lsn: Lsn,
 }
 
@@ -81,16 +81,16 @@ pub(crate) struct PendingRangeOps {
 type ObjectSlot = (VolumeId, u64);
 
 /// The number of pages of a clone or a move, if that is too many.
-pub(crate) fn excess_pages(transfer: &Transfer) -> Option<u64> {
+pub(crate) fn excess_pages(transfer: &PageTransfer) -> Option<u64> {
     Some(unaligned_pages(transfer)).filter(|&pages| pages > TRANSFER_PAGES_MAX)
 }
 
 /// Pages that a clone or a move reserves in the store until it is stored.
-pub(crate) fn reserved_pages(transfer: &Transfer) -> u64 {
+pub(crate) fn reserved_pages(transfer: &PageTransfer) -> u64 {
     EDGE_PAGES + unaligned_pages(transfer).div_ceil(LEAF_PAGES)
 }
 
-fn unaligned_pages(transfer: &Transfer) -> u64 {
+fn unaligned_pages(transfer: &PageTransfer) -> u64 {
     if transfer.first.0.abs_diff(transfer.at.0).is_multiple_of(LEAF_PAGES) {
         0
     } else {
@@ -100,19 +100,19 @@ fn unaligned_pages(transfer: &Transfer) -> u64 {
 
 impl RangeOp {
     /// The operation of a record.
-    pub(crate) fn of(record: &Record<'_>, lsn: Lsn) -> Option<RangeOp> {
+    pub(crate) fn of(record: &LogRecord<'_>, lsn: Lsn) -> Option<RangeOp> {
         match *record {
-            Record::Clone(transfer) => Some(RangeOp { kind: RangeOpKind::Clone, transfer, lsn }),
-            Record::Move(transfer) => Some(RangeOp { kind: RangeOpKind::Move, transfer, lsn }),
+            LogRecord::Clone(transfer) => Some(RangeOp { kind: RangeOpKind::Clone, transfer, lsn }),
+            LogRecord::Move(transfer) => Some(RangeOp { kind: RangeOpKind::Move, transfer, lsn }),
             _ => None,
         }
     }
 
     /// Its record in the buffer.
-    pub(crate) fn record(&self) -> Record<'static> {
+    pub(crate) fn record(&self) -> LogRecord<'static> {
         match self.kind {
-            RangeOpKind::Clone => Record::Clone(self.transfer),
-            RangeOpKind::Move => Record::Move(self.transfer),
+            RangeOpKind::Clone => LogRecord::Clone(self.transfer),
+            RangeOpKind::Move => LogRecord::Move(self.transfer),
         }
     }
 
@@ -359,14 +359,15 @@ pub(crate) enum OlderChangePlace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use device::Random;
+    use device::SeededRng;
 
     fn object(slot: u64) -> ObjectId {
         VolumeId::MAIN.object(slot, 1)
     }
 
     fn clone(from: u64, to: u64, lsn: u64) -> PendingRangeOp {
-        let transfer = Transfer { end: PageNo(8), ..Transfer::whole(object(from), object(to)) };
+        let transfer =
+            PageTransfer { end: PageNo(8), ..PageTransfer::whole_object(object(from), object(to)) };
         let what = RangeOp { kind: RangeOpKind::Clone, transfer, lsn: Lsn(lsn) };
         PendingRangeOp::new(what, GroupNo(1), Duration::ZERO, false)
     }
@@ -388,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_the_index_finds_is_what_comparing_all_pairs_finds() {
-        let mut random = Random::new(7);
+        let mut random = SeededRng::new(7);
         let mut transfers = PendingRangeOps::default();
         for lsn in 1..400 {
             let from = random.below(9);

@@ -41,8 +41,8 @@ use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{OlderChangePlace, PendingRangeOp, RangeOp, reserved_pages};
 use crate::replay_table::ReplayTable;
 use crate::state::{CacheShared, CacheState};
-use buffer::{Buffer, GroupNo, Record, Replayed};
-use device::{BLOCK_BYTES, BufferId, Clock, Device, Lsn, ObjectId, PageNo, StoreId, Transfer};
+use buffer::{Buffer, GroupNo, LogRecord, ReplayedTransaction};
+use device::{BLOCK_BYTES, BufferId, Clock, Device, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,7 +87,7 @@ impl RecoveredBuffer {
         clock: &dyn Clock,
     ) -> Result<RecoveredBuffer, CacheError> {
         let mut recovery = BufferReplay::new(clock.monotonic());
-        let replay = &mut |transactions: &[Replayed<'_>]| recovery.replay(transactions);
+        let replay = &mut |transactions: &[ReplayedTransaction<'_>]| recovery.replay(transactions);
         let buffer = Buffer::open_through(reader, device, id, replay)?;
         Ok(recovery.finish(buffer))
     }
@@ -98,10 +98,10 @@ impl RecoveredBuffer {
         device: Arc<dyn Device>,
         id: StoreId,
         clock: &dyn Clock,
-        bug: buffer::Bug,
+        bug: buffer::BufferBug,
     ) -> Result<RecoveredBuffer, CacheError> {
         let mut recovery = BufferReplay::new(clock.monotonic());
-        let replay = &mut |transactions: &[Replayed<'_>]| recovery.replay(transactions);
+        let replay = &mut |transactions: &[ReplayedTransaction<'_>]| recovery.replay(transactions);
         let buffer = Buffer::open_with_bug(device, id, replay, bug)?;
         Ok(recovery.finish(buffer))
     }
@@ -116,7 +116,7 @@ impl RecoveredBuffer {
     /// # Panics
     /// If the buffer is another store's.
     pub fn ensure_fits(&self, store: &Store) -> Result<(), CacheError> {
-        assert_eq!(self.buffer.store(), store.id(), "a buffer above a store that is not its own");
+        assert_eq!(self.buffer.store_id(), store.id(), "a buffer above a store that is not its own");
         // A page is written back only when its changes are durable in the buffer.
         let of_store = store.newest_logged_lsn();
         let of_buffer = self.buffer.newest_lsn();
@@ -207,16 +207,16 @@ impl BufferReplay {
     }
 
     /// Replays the transactions of one group.
-    fn replay(&mut self, transactions: &[Replayed<'_>]) {
+    fn replay(&mut self, transactions: &[ReplayedTransaction<'_>]) {
         transactions.iter().for_each(|transaction| self.transaction(transaction));
     }
 
-    fn transaction(&mut self, transaction: &Replayed<'_>) {
+    fn transaction(&mut self, transaction: &ReplayedTransaction<'_>) {
         self.replayed += 1;
-        let first = transaction.first;
+        let first = transaction.first_lsn;
         let group = transaction.group;
-        if let [Record::Clone(_) | Record::Move(_), pages @ ..] = transaction.records
-            && transaction.merged
+        if let [LogRecord::Clone(_) | LogRecord::Move(_), pages @ ..] = transaction.records
+            && transaction.relogged
             && !pages.is_empty()
         {
             // Older pages of the source. If the log begins behind their range operation, the store has both.
@@ -226,7 +226,7 @@ impl BufferReplay {
             return;
         }
         for (record, index) in transaction.records.iter().zip(0..) {
-            if transaction.merged {
+            if transaction.relogged {
                 self.relogged_record(record, first, group)
             } else {
                 self.record(record, first.plus(index), group)
@@ -234,31 +234,33 @@ impl BufferReplay {
         }
     }
 
-    fn record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+    fn record(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
         match *record {
-            Record::Write { object, page, start, bytes } => {
+            LogRecord::Write { object, page, start, bytes } => {
                 let start = usize::from(start);
                 self.page(PageKey { object, page }, start..start + bytes.len(), at, group, Some(bytes))
             }
-            Record::Zero { object, page, start, len } => {
+            LogRecord::Zero { object, page, start, len } => {
                 let start = usize::from(start);
                 self.page(PageKey { object, page }, start..start + usize::from(len), at, group, None)
             }
-            Record::Cut { object, from, to } => self.punch(object, from, to, false, at, group),
-            Record::Delete { object } => self.punch(object, PageNo(0), PageNo(u64::MAX), true, at, group),
-            Record::Clone(_) | Record::Move(_) => self.range_op(record, at, group),
-            Record::Bypassed { object, from, to, grows } => self.bypassed(object, from..to, grows, at, group),
+            LogRecord::Punch { object, from, to } => self.punch(object, from, to, false, at, group),
+            LogRecord::Delete { object } => self.punch(object, PageNo(0), PageNo(u64::MAX), true, at, group),
+            LogRecord::Clone(_) | LogRecord::Move(_) => self.range_op(record, at, group),
+            LogRecord::Bypassed { object, from, to, extends_file: grows } => {
+                self.bypassed(object, from..to, grows, at, group)
+            }
         }
     }
 
     /// A relogged record: it could not be written back, so newer records may stand before it.
-    fn relogged_record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+    fn relogged_record(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
         let (object, from, to, whole_object) = match *record {
-            Record::Cut { object, from, to } => (object, from, to, false),
-            Record::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
+            LogRecord::Punch { object, from, to } => (object, from, to, false),
+            LogRecord::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
             // The first copy counts, with the groups that it needs.
-            Record::Clone(_) | Record::Move(_) if self.pages.range_ops().get(at).is_some() => return,
-            Record::Clone(_) | Record::Move(_) => return self.relogged_range_op(record, at, group),
+            LogRecord::Clone(_) | LogRecord::Move(_) if self.pages.range_ops().get(at).is_some() => return,
+            LogRecord::Clone(_) | LogRecord::Move(_) => return self.relogged_range_op(record, at, group),
             _ => return self.record(record, at, group),
         };
         let cut = PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: true };
@@ -322,10 +324,10 @@ impl BufferReplay {
     }
 
     /// A clone or a move. The store is asked later whether it has it.
-    fn range_op(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+    fn range_op(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
         let Some(what) = RangeOp::of(record, at) else { return };
         self.replay_table.settle(&mut self.pages);
-        let Transfer { from, to, .. } = what.transfer;
+        let PageTransfer { from, to, .. } = what.transfer;
         for key in self.bypasses.note_range_op_source(from, what.transfer.source(), at) {
             self.reserved -= drop_page(&mut self.pages, key);
         }
@@ -337,7 +339,7 @@ impl BufferReplay {
 
     /// A relogged clone or move. The order of the log is not that of the LSNs here: its older changes follow
     /// it, and newer ones may precede it.
-    fn relogged_range_op(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+    fn relogged_range_op(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
         let Some(what) = RangeOp::of(record, at) else { return };
         if is_planted(CacheBug::MergedByPlace) {
             return self.range_op(record, at, group);

@@ -12,7 +12,7 @@ use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{PendingRangeOp, RangeOp};
 use crate::retry::WriteBackItem;
 use crate::state::{CacheShared, CacheState};
-use buffer::{GroupNo, Record, TRANSFER_BYTES};
+use buffer::{GroupNo, LogRecord, TRANSFER_BYTES};
 use device::{Lsn, ObjectId};
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Relogger {
             return Ok(false);
         }
         let mut state = self.shared.state();
-        let groups = self.shared.buffer().groups();
+        let groups = self.shared.buffer().unreleased_groups();
         let mut relogged = Relogged::default();
         self.append_range_ops(&state, &groups, &mut relogged)?;
         relogged.punches.extend(self.append_punches(&state, &groups)?);
@@ -165,7 +165,7 @@ impl Relogger {
     pub(crate) fn append_page(&self, state: &CacheState, key: PageKey) -> Result<(), CacheError> {
         let page = state.pages.get(&key).and_then(|entry| Some((entry, entry.dirty_state()?)));
         let Some((entry, dirt)) = page else { return Ok(()) };
-        self.shared.buffer().append_merged(dirt.newest, &page_records(entry, key, &dirt.ranges))?;
+        self.shared.buffer().append_relogged(dirt.newest, &page_records(entry, key, &dirt.ranges))?;
         Ok(())
     }
 
@@ -214,11 +214,11 @@ impl Relogger {
         &self,
         state: &CacheState,
         newest: Lsn,
-        records: &[Record<'_>],
+        records: &[LogRecord<'_>],
     ) -> Result<Option<GroupNo>, CacheError> {
         let bytes = records.iter().map(|record| match record {
-            Record::Write { bytes, .. } => bytes.len() as u64,
-            Record::Clone(_) | Record::Move(_) => TRANSFER_BYTES,
+            LogRecord::Write { bytes, .. } => bytes.len() as u64,
+            LogRecord::Clone(_) | LogRecord::Move(_) => TRANSFER_BYTES,
             _ => 0,
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());
@@ -228,33 +228,33 @@ impl Relogger {
         if self.shared.buffer().free_bytes() < footprint + kept {
             return Ok(None);
         }
-        Ok(Some(self.shared.buffer().append_merged(newest, records)?))
+        Ok(Some(self.shared.buffer().append_relogged(newest, records)?))
     }
 }
 
 /// The record of a punch or a deletion.
-fn punch_record(object: ObjectId, cut: &PendingPunch) -> Record<'static> {
-    if cut.whole_object {
-        Record::Delete { object }
+fn punch_record(object: ObjectId, punch: &PendingPunch) -> LogRecord<'static> {
+    if punch.whole_object {
+        LogRecord::Delete { object }
     } else {
-        Record::Cut { object, from: cut.from, to: cut.to }
+        LogRecord::Punch { object, from: punch.from, to: punch.to }
     }
 }
 
 /// Records of a page's changes that are not stored.
-fn page_records<'a>(entry: &'a PageEntry, key: PageKey, ranges: &DirtyRanges) -> Vec<Record<'a>> {
+fn page_records<'a>(entry: &'a PageEntry, key: PageKey, ranges: &DirtyRanges) -> Vec<LogRecord<'a>> {
     let PageKey { object, page } = key;
     match entry.body() {
         PageBody::Patch(delta) => delta
             .pieces()
             .map(|piece| match piece {
-                Piece::Bytes(start, bytes) => Record::Write { object, page, start, bytes },
-                Piece::Zeros(start, len) => Record::Zero { object, page, start, len },
+                Piece::Bytes(start, bytes) => LogRecord::Write { object, page, start, bytes },
+                Piece::Zeros(start, len) => LogRecord::Zero { object, page, start, len },
             })
             .collect(),
         PageBody::Whole(bytes) => ranges
             .iter()
-            .map(|range| Record::Write { object, page, start: range.start as u16, bytes: &bytes.0[range] })
+            .map(|range| LogRecord::Write { object, page, start: range.start as u16, bytes: &bytes.0[range] })
             .collect(),
     }
 }

@@ -113,10 +113,14 @@ mod tests {
     use super::*;
     use crate::page::DirtyState;
     use device::VolumeId;
-    use device::{BLOCK_BYTES, Random};
+    use device::{BLOCK_BYTES, SeededRng};
     use std::time::Duration;
 
-    fn write(random: &mut Random, at: Lsn, group: GroupNo) -> (PageKey, impl FnOnce(&mut PageEntry) + use<>) {
+    fn write(
+        random: &mut SeededRng,
+        at: Lsn,
+        group: GroupNo,
+    ) -> (PageKey, impl FnOnce(&mut PageEntry) + use<>) {
         let object = VolumeId::MAIN.object(random.below(3), 1);
         let base = [0, 1000, u64::MAX - 99][random.below(3) as usize];
         let key = PageKey { object, page: PageNo(base + random.below(100)) };
@@ -148,7 +152,7 @@ mod tests {
     #[test]
     fn pages_that_were_gathered_stand_in_the_state_as_if_each_change_had_been_made_there() {
         for settles in [u64::MAX, 700, 90] {
-            let mut random = Random::new(5);
+            let mut random = SeededRng::new(5);
             let mut gathered = ReplayTable::default();
             let mut plain = PageTable::default();
             let mut state = PageTable::default();

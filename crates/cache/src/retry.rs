@@ -249,7 +249,7 @@ mod tests {
     use super::*;
     use crate::range_ops::{PendingRangeOp, RangeOpKind};
     use buffer::GroupNo;
-    use device::{PageNo, Transfer, VolumeId};
+    use device::{PageNo, PageTransfer, VolumeId};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -286,7 +286,7 @@ mod tests {
     fn a_clone_that_needs_space_is_tried_each_second_and_who_waits_for_it_is_told_after_the_patience() {
         let object = VolumeId::MAIN.object(1, 1);
         let patience = 30 * SECOND;
-        let transfer = Transfer::whole(object, VolumeId::MAIN.object(2, 1));
+        let transfer = PageTransfer::whole_object(object, VolumeId::MAIN.object(2, 1));
         let what = RangeOp { kind: RangeOpKind::Clone, transfer, lsn: Lsn(7) };
         let mut transfers = PendingRangeOps::default();
         let mut retries = RetryList::default();

@@ -66,7 +66,7 @@ impl VolumeManager {
         let of_others = |what: &RangeOp| what.volumes().contains(&volume) && what.volumes() != [volume; 2];
         self.checkpointer.with_space(|| self.write_back.store_range_ops_locked(&of_others))?;
         // Not the newest appended LSN: the store may name no change that the buffer may still lose.
-        let durable = || self.shared.buffer().durable();
+        let durable = || self.shared.buffer().durable_lsn();
         let delete = || Ok(self.shared.store_io().delete_volume(volume, durable())?);
         self.checkpointer.with_space(delete)?;
         self.record_store_batch();
@@ -120,7 +120,11 @@ impl VolumeManager {
         let written = self.write_back.store_range_ops_locked(&before);
         written.inspect_err(|_| self.write_back.abandon(&frozen)).and_then(|()| {
             self.write_back_frozen(frozen)?;
-            if self.shared.buffer().durable() < lsn { self.committer.commit_now().map(drop) } else { Ok(()) }
+            if self.shared.buffer().durable_lsn() < lsn {
+                self.committer.commit_now().map(drop)
+            } else {
+                Ok(())
+            }
         })?;
         let volume = self.shared.store_io().clone_named(from, new, lsn)?;
         if is_expendable {
@@ -134,7 +138,7 @@ impl VolumeManager {
     /// batch were unreadable at the next start, the log would seem to end before it. The batch is durable
     /// either way, and other calls report a buffer that fails here.
     fn record_store_batch(&self) {
-        self.shared.buffer().witness(self.shared.store().durable_batch());
+        self.shared.buffer().record_store_batch(self.shared.store().durable_batch());
         let _ = self.committer.commit_now();
     }
 
@@ -163,7 +167,7 @@ impl VolumeManager {
         let cuts = state.pages.punches().filter(|(object, _)| object.volume == volume).collect();
         let mut frozen = FrozenBatch { pages, punches: cuts };
         frozen.sort();
-        (self.shared.buffer().appended(), frozen)
+        (self.shared.buffer().appended_lsn(), frozen)
     }
 
     /// Writes a frozen batch back in pieces, the punches first.

@@ -7,7 +7,7 @@ use crate::format::FILE_BYTES_MAX;
 use crate::fs::Fs;
 use crate::types::{Completion, Ino};
 use cache::{ObjectChange, TRANSFER_PAGES_MAX};
-use device::{BLOCK_BYTES, PageNo, Transfer};
+use device::{BLOCK_BYTES, PageNo, PageTransfer};
 
 /// A page as a number of bytes.
 const PAGE: u64 = BLOCK_BYTES as u64;
@@ -63,7 +63,7 @@ impl Transaction<'_> {
             let (first, end) = (PageNo(offset / PAGE), PageNo(offset / PAGE + pages));
             let (from, to) = (self.object(source, &source_hot), self.object(slot, &hot));
             self.also(ObjectChange::Clone {
-                transfer: Transfer { from, first, end, to, at: PageNo(at / PAGE) },
+                transfer: PageTransfer { from, first, end, to, at: PageNo(at / PAGE) },
             });
             hot.set_size(hot.size().max(at + len));
             hot.set_written();

@@ -172,7 +172,7 @@ impl ReadAhead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use device::Random;
+    use device::SeededRng;
     use device::VolumeId;
 
     const MAX: u64 = 64 << 20;
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn reads_at_random_backwards_and_with_gaps_are_no_streams() {
         let mut ahead = ReadAhead::default();
-        let mut random = Random::new(3);
+        let mut random = SeededRng::new(3);
         let end = 1 << 40;
         for number in 0..10_000 {
             assert_eq!(read(&mut ahead, FILE, random.below(end / PAGE) * PAGE, PAGE, end), []);
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn a_stream_lives_among_reads_at_random_that_are_fewer_than_streams_between_two_of_its_own() {
         let mut ahead = ReadAhead::default();
-        let mut random = Random::new(3);
+        let mut random = SeededRng::new(3);
         let end = 1 << 40;
         let mut queued = 0;
         for number in 0..1000 {
@@ -297,7 +297,7 @@ mod tests {
     fn all_streams_together_are_no_more_than_their_share_of_the_memory_ahead() {
         let mut ahead = ReadAhead::default();
         let share = 5 << 20;
-        let mut random = Random::new(8);
+        let mut random = SeededRng::new(8);
         let mut next = [0; 8];
         for _ in 0..5000 {
             let slot = random.below(8);

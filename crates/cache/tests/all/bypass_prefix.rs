@@ -5,7 +5,7 @@
 use crate::common::Disks;
 use crate::common::meddled::{Meddled, Meddler};
 use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange, TransactionCost};
-use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SeededRng, VolumeId};
 use sim_disk::SimClock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,7 +27,7 @@ struct State {
 }
 
 struct World {
-    random: Random,
+    random: SeededRng,
     first: u64,
     /// From change `first` on.
     history: Vec<Snapshot>,
@@ -100,7 +100,7 @@ fn transfer(
     (to, at): (u64, u64),
     count: u64,
     is_clone: bool,
-) -> Transfer {
+) -> PageTransfer {
     for index in 0..count {
         let now = after.entry((of, page + index)).or_default().now;
         after.insert((to, at + index), State { now, older: Vec::new() });
@@ -109,7 +109,7 @@ fn transfer(
     }
     let first = PageNo(page);
     let end = PageNo(page + count);
-    Transfer { from: object(of), first, end, to: object(to), at: PageNo(at) }
+    PageTransfer { from: object(of), first, end, to: object(to), at: PageNo(at) }
 }
 
 /// One request of somebody.
@@ -216,7 +216,7 @@ fn check(seed: u64, world: &mut World, cache: &Cache) {
     world.synced = found;
 }
 
-fn draw_settings(random: &mut Random) -> CacheSettings {
+fn draw_settings(random: &mut SeededRng) -> CacheSettings {
     CacheSettings {
         bypass_after: 0,
         commit_inline_below: Duration::ZERO,
@@ -231,9 +231,9 @@ fn draw_settings(random: &mut Random) -> CacheSettings {
 fn run(seed: u64, crashes: u64) -> u64 {
     let disks = Disks::new(seed, 4096, 256, 16);
     let clock = Arc::new(SimClock::new());
-    let mut random = Random::new(seed);
+    let mut random = SeededRng::new(seed);
     let world = Arc::new(Mutex::new(World {
-        random: Random::new(seed ^ 77),
+        random: SeededRng::new(seed ^ 77),
         first: 0,
         history: vec![Snapshot::new()],
         synced: 0,
@@ -249,8 +249,8 @@ fn run(seed: u64, crashes: u64) -> u64 {
         };
         let cache = loop {
             match open() {
-                Ok(cache) if !disks.power.lost() => break cache,
-                Ok(_) | Err(_) if disks.power.lost() => disks.crash(),
+                Ok(cache) if !disks.power.is_lost() => break cache,
+                Ok(_) | Err(_) if disks.power.is_lost() => disks.crash(),
                 Ok(_) => unreachable!(),
                 Err(error) => panic!("seed {seed}: {error}"),
             }
@@ -264,7 +264,7 @@ fn run(seed: u64, crashes: u64) -> u64 {
         disks.power.cut_after(random.below(120));
         let others = world.clone();
         let of_others = cache.clone();
-        let mut when = Random::new(random.below(u64::MAX));
+        let mut when = SeededRng::new(random.below(u64::MAX));
         *meddler.lock().expect("one thread") = Some(Box::new(move || {
             if when.once_in(3) {
                 act(&others, &of_others);
@@ -274,7 +274,7 @@ fn run(seed: u64, crashes: u64) -> u64 {
             }
         }));
         for _ in 0..3000 {
-            if disks.power.lost() {
+            if disks.power.is_lost() {
                 break;
             }
             match random.below(10) {

@@ -6,7 +6,7 @@ use cache::{
     BackgroundTask, Cache, CacheSettings, CountEffort, ObjectChange, SeekTarget, SpaceReservation,
     TransactionCost,
 };
-use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SeededRng, VolumeId};
 use sim_disk::SimClock;
 use std::collections::BTreeSet;
 use std::ops::{Deref, Range};
@@ -49,7 +49,7 @@ impl Machine {
     fn wait<T: Send + 'static>(
         &self,
         cache: &Cache,
-        random: &mut Random,
+        random: &mut SeededRng,
         start: impl FnOnce(cache::CacheCompletion<T>),
     ) -> T {
         let slot = Arc::new(Mutex::new(None));
@@ -65,14 +65,20 @@ impl Machine {
         panic!("nobody answered: {:?}", cache.status());
     }
 
-    fn apply(&self, cache: &Cache, random: &mut Random, change: ObjectChange<'_>) {
+    fn apply(&self, cache: &Cache, random: &mut SeededRng, change: ObjectChange<'_>) {
         let changes = [change];
         let mut reservation: SpaceReservation =
             self.wait(cache, random, |then| cache.admit(TransactionCost::of(&changes), then));
         cache.apply(&mut reservation, &changes).expect("space");
     }
 
-    fn seek(&self, cache: &Cache, random: &mut Random, pages: Range<u64>, wanted: SeekTarget) -> Option<u64> {
+    fn seek(
+        &self,
+        cache: &Cache,
+        random: &mut SeededRng,
+        pages: Range<u64>,
+        wanted: SeekTarget,
+    ) -> Option<u64> {
         let pages = PageNo(pages.start)..PageNo(pages.end);
         self.wait(cache, random, |then| cache.seek(OBJECT, pages, wanted, then)).map(|page| page.0)
     }
@@ -80,7 +86,7 @@ impl Machine {
     fn count(
         &self,
         cache: &Cache,
-        random: &mut Random,
+        random: &mut SeededRng,
         pages: Range<u64>,
         effort: CountEffort,
     ) -> Option<u64> {
@@ -125,17 +131,17 @@ fn note(written: &mut BTreeSet<u64>, change: &ObjectChange<'_>) {
 }
 
 /// Pages that go to another place of the object, from one half of it to the other.
-fn transfer(random: &mut Random) -> Transfer {
+fn transfer(random: &mut SeededRng) -> PageTransfer {
     let half = PAGES / 2;
     let len = 1 + random.below(50);
     let places = [random.below(half - len), half + random.below(half - len)];
     let forth = random.once_in(2);
     let (first, at) = if forth { (places[0], places[1]) } else { (places[1], places[0]) };
     let (first, end, at) = (PageNo(first), PageNo(first + len), PageNo(at));
-    Transfer { from: OBJECT, first, end, to: OBJECT, at }
+    PageTransfer { from: OBJECT, first, end, to: OBJECT, at }
 }
 
-fn change<'a>(random: &mut Random, bytes: &'a [u8]) -> ObjectChange<'a> {
+fn change<'a>(random: &mut SeededRng, bytes: &'a [u8]) -> ObjectChange<'a> {
     let at = random.below(PAGES * PAGE - 1);
     let left = PAGES * PAGE - at;
     match random.below(11) {
@@ -162,7 +168,7 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
     let mut given_up = 0;
     for seed in 0..6 {
         let machine = Machine::new(seed);
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         let mut cache = machine.open();
         let mut written = BTreeSet::new();
         let mut page_lsns = 0;
@@ -215,7 +221,7 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
 #[test]
 fn a_seek_passes_over_an_empty_space_of_any_width_at_once() {
     let machine = Machine::new(1);
-    let mut random = Random::new(1);
+    let mut random = SeededRng::new(1);
     let cache = machine.open();
     let far = (1 << 35) - 1;
     for page in [0, 1, 200, far] {
@@ -249,7 +255,7 @@ fn a_seek_that_nobody_can_answer_any_more_is_refused() {
 #[test]
 fn a_count_of_one_step_says_nothing_of_a_long_map() {
     let machine = Machine::new(1);
-    let mut random = Random::new(1);
+    let mut random = SeededRng::new(1);
     let cache = machine.open();
     let bytes = vec![7; PAGE as usize];
     // Each in a leaf of its own.

@@ -6,7 +6,7 @@ use cache::{
     BackgroundTask, Cache, CacheCompletion, CacheError, CacheSettings, ObjectChange, SpaceClaim,
     SpaceReservation, StepProgress, TransactionCost,
 };
-use device::{BLOCK_BYTES, Clock, ObjectId, Random, VolumeId};
+use device::{BLOCK_BYTES, Clock, ObjectId, SeededRng, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn wait<T: Send + 'static>(cache: &Cache, ask: impl FnOnce(CacheCompletion<T>)) 
 
 /// One client's object: what it was at the last sync, and after every change since.
 struct Client {
-    random: Random,
+    random: SeededRng,
     object: ObjectId,
     since: Vec<(ObjectId, Vec<u8>)>,
 }
@@ -58,7 +58,7 @@ struct Client {
 impl Client {
     fn new(number: u64, seed: u64) -> Client {
         let object = VolumeId::MAIN.object(number, 1);
-        let random = Random::new(seed * CLIENTS + number);
+        let random = SeededRng::new(seed * CLIENTS + number);
         Client { random, object, since: vec![(object, vec![0; OBJECT_BYTES])] }
     }
 
