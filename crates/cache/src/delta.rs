@@ -3,7 +3,7 @@
 use device::{BLOCK_BYTES, Page};
 use smallvec::SmallVec;
 use std::ops::Range;
-use store::Piece;
+use store::DeltaPiece;
 
 /// Disjoint, sorted, never adjacent-and-alike ranges of one page. Its memory is the number of distinct bytes that
 /// changed, not of bytes written (*Non-blocking Writes to Files*, section 3.1).
@@ -159,10 +159,10 @@ impl Delta {
     }
 
     /// Its ranges, in order.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = DeltaPiece<'_>> {
         self.runs.iter().map(|run| match &run.content {
-            Content::Bytes(bytes) => Piece::Bytes(run.start, bytes),
-            Content::Zeros(len) => Piece::Zeros(run.start, *len),
+            Content::Bytes(bytes) => DeltaPiece::Bytes(run.start, bytes),
+            Content::Zeros(len) => DeltaPiece::Zeros(run.start, *len),
         })
     }
 }

@@ -16,7 +16,7 @@ use device::{Lsn, ObjectId};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::Piece;
+use store::DeltaPiece;
 
 /// Pages and cuts of one step: it is done under the lock.
 const STEP: usize = 256;
@@ -241,8 +241,8 @@ fn records<'a>(entry: &'a Entry, key: Key, ranges: &Ranges) -> Vec<Record<'a>> {
         Body::Patch(delta) => delta
             .pieces()
             .map(|piece| match piece {
-                Piece::Bytes(start, bytes) => Record::Write { object, page, start, bytes },
-                Piece::Zeros(start, len) => Record::Zero { object, page, start, len },
+                DeltaPiece::Bytes(start, bytes) => Record::Write { object, page, start, bytes },
+                DeltaPiece::Zeros(start, len) => Record::Zero { object, page, start, len },
             })
             .collect(),
         Body::Whole(bytes) => ranges

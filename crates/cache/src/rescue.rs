@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Change, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
+use store::{NewVolume, Store, StoreChange, StoreError, VolumeId, VolumeMode, Want};
 
 /// How the names of volumes begin that are not whole yet. Users may not choose them.
 pub const UNFINISHED: &str = "rescuing-";
@@ -212,7 +212,8 @@ impl Rescuer {
             cuts.iter_mut().for_each(|(_, cut)| cut.lsn = late);
         }
         let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
-        let vector: Vec<Change> = cuts.iter().map(|&(object, cut)| cut_change(copy(object), cut)).collect();
+        let vector: Vec<StoreChange> =
+            cuts.iter().map(|&(object, cut)| cut_change(copy(object), cut)).collect();
         let refused = self.apply(&vector)?;
         let left = refused.len() as u64;
         match refused.into_iter().find(|(index, _)| !cuts[*index].1.whole_object) {
@@ -256,7 +257,7 @@ impl Rescuer {
         let (mut vector, mut left_out) = (Vec::new(), 0);
         for (page, whole) in with_bases(self.shared.store_io(), object, pages) {
             match whole {
-                Ok((bytes, page_lsn)) => vector.push(Change::Write { object, page, bytes, page_lsn }),
+                Ok((bytes, page_lsn)) => vector.push(StoreChange::Write { object, page, bytes, page_lsn }),
                 Err(error) if error.is_damage() => left_out += 1,
                 Err(error) => return Err(error.into()),
             }
@@ -269,7 +270,7 @@ impl Rescuer {
 
     /// Applies changes of which not all are durable in the buffer, and of some of which it may not even have a record: their LSNs do not
     /// count when the two are compared. Returns those that the store could not take.
-    fn apply(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
+    fn apply(&self, vector: &[StoreChange]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
         let (store, mut applied) = (self.shared.store_io(), Applied::default());
         applied.apply_rest(store, &|part| store.apply_bypassing(part), vector)?;
         Ok(applied.refused)
@@ -278,11 +279,11 @@ impl Rescuer {
     /// What was refused because something is damaged must be an error to its readers, not what was there before.
     fn ensure_unreadable(
         &self,
-        vector: &[Change],
+        vector: &[StoreChange],
         refused: BTreeMap<usize, StoreError>,
     ) -> Result<(), CacheError> {
         for (index, error) in refused {
-            let Change::Write { object, page, .. } = vector[index] else { continue };
+            let StoreChange::Write { object, page, .. } = vector[index] else { continue };
             let mut wants = [Want::new(object, page)];
             self.shared.store_io().read(&mut wants);
             if !wants[0].found.as_ref().is_err_and(StoreError::is_damage) {

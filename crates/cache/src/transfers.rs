@@ -18,7 +18,7 @@ use device::{Lsn, ObjectId, PageNo, Transfer, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
-use store::Change;
+use store::StoreChange;
 
 /// Leaves of the store's map that a clone or a move may look into where source and target do not agree modulo a leaf's span: 128 MiB
 /// of pages. What agrees is shared by whole subtrees, however long it is.
@@ -110,11 +110,11 @@ impl Ordered {
     }
 
     /// What the store is asked for.
-    pub(crate) fn change(&self) -> Change {
+    pub(crate) fn change(&self) -> StoreChange {
         let Ordered { transfer, lsn, .. } = *self;
         match self.kind {
-            Kind::Clone => Change::Clone { transfer, lsn },
-            Kind::Move => Change::Move { transfer, lsn },
+            Kind::Clone => StoreChange::Clone { transfer, lsn },
+            Kind::Move => StoreChange::Move { transfer, lsn },
         }
     }
 

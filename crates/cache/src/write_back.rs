@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Change, Found, Store, StoreError, Want};
+use store::{Found, Store, StoreChange, StoreError, Want};
 
 /// Pages that are looked at for more deltas behind one that is written back, and behind how many of a step.
 const DELTA_LOOKS: usize = 1024;
@@ -785,7 +785,8 @@ impl WriteBack {
     /// In one vector. Where that does not fit, what gives space back goes first, from the reserve that it has; it may
     /// go again with the next vector without harm. Returns what alone could not go, by its place in the vector.
     fn store_frozen(&self, frozen: &Frozen) -> Result<Stored, StoreError> {
-        let cuts: Vec<Change> = frozen.cuts.iter().map(|&(object, cut)| cut_change(object, cut)).collect();
+        let cuts: Vec<StoreChange> =
+            frozen.cuts.iter().map(|&(object, cut)| cut_change(object, cut)).collect();
         let pages = frozen.pages.iter().map(|page| {
             let FrozenPage { key, ref content, newest, cut, .. } = *page;
             ToStore { key, content, newest, cut }
@@ -793,7 +794,7 @@ impl WriteBack {
         let mut plan = Plan::of(self.shared.store_io(), pages);
         // Cuts first, in the one order. A page that was cut after it was frozen has a page LSN below its cut, so the cut, which is
         // written back later, takes it out again.
-        let vector: Vec<Change> = cuts.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
+        let vector: Vec<StoreChange> = cuts.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
         let mut applied = Applied::default();
         let at = frozen.cuts.len();
         let mut outcome = self.apply_rest(&vector, &mut applied);
@@ -817,15 +818,15 @@ impl WriteBack {
     }
 
     /// Applies a vector; returns what alone could not be, by its place.
-    fn apply_all(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, StoreError> {
+    fn apply_all(&self, vector: &[StoreChange]) -> Result<BTreeMap<usize, StoreError>, StoreError> {
         let mut applied = Applied::default();
         self.apply_rest(vector, &mut applied)?;
         Ok(applied.refused)
     }
 
-    fn apply_rest(&self, vector: &[Change], applied: &mut Applied) -> Result<(), StoreError> {
+    fn apply_rest(&self, vector: &[StoreChange], applied: &mut Applied) -> Result<(), StoreError> {
         let store = self.shared.store_io();
-        let apply = |part: &[Change]| match self.shared.settings().buffer_is_given_up {
+        let apply = |part: &[StoreChange]| match self.shared.settings().buffer_is_given_up {
             true => store.apply_bypassing(part),
             false => store.apply(part),
         };
@@ -880,8 +881,8 @@ impl Applied {
     pub(crate) fn apply_rest(
         &mut self,
         store: &Store,
-        apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
-        vector: &[Change],
+        apply: &dyn Fn(&[StoreChange]) -> Result<(), StoreError>,
+        vector: &[StoreChange],
     ) -> Result<(), StoreError> {
         while self.count < vector.len() {
             let rest = &vector[self.count..];
@@ -899,8 +900,8 @@ impl Applied {
     fn apply_in_pieces(
         &mut self,
         store: &Store,
-        apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
-        cut: &Change,
+        apply: &dyn Fn(&[StoreChange]) -> Result<(), StoreError>,
+        cut: &StoreChange,
     ) -> Result<(), StoreError> {
         let mut left = cut.clone();
         let outcome = loop {
@@ -925,8 +926,8 @@ impl Applied {
     /// until it alone is left.
     fn apply_halves(
         &mut self,
-        apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
-        part: &[Change],
+        apply: &dyn Fn(&[StoreChange]) -> Result<(), StoreError>,
+        part: &[StoreChange],
     ) -> Result<(), StoreError> {
         match apply(part) {
             Err(StoreError::Corrupt { .. }) if part.len() > 1 => {
@@ -942,17 +943,17 @@ impl Applied {
     }
 
     /// The rest could not be applied.
-    fn refuse_rest(&mut self, vector: &[Change], error: &StoreError) {
+    fn refuse_rest(&mut self, vector: &[StoreChange], error: &StoreError) {
         self.refused.extend((self.count..vector.len()).map(|index| (index, error.clone())));
         self.count = vector.len();
     }
 }
 
 /// Of a cut that changes more leaves of the store's map than it should at once, what does, and the rest.
-fn piece_of(store: &Store, change: &Change) -> Result<Option<(Change, Change)>, StoreError> {
-    let &Change::Cut { object, ref pages, lsn } = change else { return Ok(None) };
+fn piece_of(store: &Store, change: &StoreChange) -> Result<Option<(StoreChange, StoreChange)>, StoreError> {
+    let &StoreChange::Punch { object, ref pages, lsn } = change else { return Ok(None) };
     let until = store.list(object, pages.clone(), CUT_LEAVES)?.until;
-    let cut = |pages| Change::Cut { object, pages, lsn };
+    let cut = |pages| StoreChange::Punch { object, pages, lsn };
     Ok((until < pages.end).then(|| (cut(pages.start..until), cut(until..pages.end))))
 }
 
@@ -1012,10 +1013,10 @@ pub(crate) fn with_bases<'a>(
 }
 
 /// What the store is asked for, for one cut.
-pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
+pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> StoreChange {
     match cut.whole_object {
-        true => Change::Delete { object, lsn: cut.lsn },
-        false => Change::Cut { object, pages: cut.from..cut.to, lsn: cut.lsn },
+        true => StoreChange::Delete { object, lsn: cut.lsn },
+        false => StoreChange::Punch { object, pages: cut.from..cut.to, lsn: cut.lsn },
     }
 }
 
@@ -1025,31 +1026,31 @@ mod tests {
     use device::{BLOCK_BYTES, Device, Incarnation, StoreId};
     use sim_disk::{Power, SimDisk};
     use std::cell::{Cell, RefCell};
-    use store::{Layout, VolumeId};
+    use store::{StoreLayout, VolumeId};
 
     #[test]
     fn what_was_applied_before_a_part_found_no_space_is_not_applied_again() {
         let disk: Arc<dyn Device> = SimDisk::new("store", 4096, &Power::new(), 1);
-        Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) })
+        Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(16) })
             .expect("large enough");
         let store = Store::open(disk).expect("a new store");
         store.begin(Incarnation(1)).expect("the first");
         // Each page in a leaf of its own.
-        let write = |number: u64| Change::Write {
+        let write = |number: u64| StoreChange::Write {
             object: VolumeId::MAIN.object(5, 1),
             page: PageNo(number * 1000),
             bytes: Arc::new(Box::new(Page([1; BLOCK_BYTES]))),
             page_lsn: Lsn(number + 1),
         };
-        let vector: Vec<Change> = (0..100).map(write).collect();
+        let vector: Vec<StoreChange> = (0..100).map(write).collect();
         let (has_space, asked) = (Cell::new(2), RefCell::new(Vec::new()));
-        let apply = |part: &[Change]| {
+        let apply = |part: &[StoreChange]| {
             if has_space.get() == 0 {
                 return Err(StoreError::Full);
             }
             has_space.set(has_space.get() - 1);
             asked.borrow_mut().extend(part.iter().map(|change| match change {
-                Change::Write { page_lsn, .. } => page_lsn.0,
+                StoreChange::Write { page_lsn, .. } => page_lsn.0,
                 _ => unreachable!("all are writes"),
             }));
             Ok(())
@@ -1066,29 +1067,29 @@ mod tests {
     #[test]
     fn a_long_cut_is_applied_in_pieces_and_goes_on_where_one_found_no_space() {
         let disk: Arc<dyn Device> = SimDisk::new("store", 1 << 16, &Power::new(), 1);
-        Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) })
+        Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(16) })
             .expect("large enough");
         let store = Store::open(disk).expect("a new store");
         store.begin(Incarnation(1)).expect("the first");
         let (long, short) = (VolumeId::MAIN.object(5, 1), VolumeId::MAIN.object(6, 1));
-        let write = |object, number: u64, page_lsn| Change::Write {
+        let write = |object, number: u64, page_lsn| StoreChange::Write {
             object,
             page: PageNo(number),
             bytes: Arc::new(Box::new(Page([1; BLOCK_BYTES]))),
             page_lsn: Lsn(page_lsn),
         };
         // A page in each of 600 leaves, of which one is newer than the cut.
-        let mut all: Vec<Change> = (0..600).map(|leaf| write(long, leaf * 128, 10)).collect();
+        let mut all: Vec<StoreChange> = (0..600).map(|leaf| write(long, leaf * 128, 10)).collect();
         all[300] = write(long, 300 * 128, 20);
         all.push(write(short, 3, 10));
         all.chunks(20).for_each(|some| {
             store.apply(some).expect("space");
             store.checkpoint().expect("space");
         });
-        let cut = |object| Change::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(15) };
+        let cut = |object| StoreChange::Punch { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(15) };
         let vector = [cut(short), cut(long), cut(short)];
         let (has_space, asked) = (Cell::new(2), RefCell::new(Vec::new()));
-        let apply = |part: &[Change]| {
+        let apply = |part: &[StoreChange]| {
             if has_space.get() == 0 {
                 return Err(StoreError::Full);
             }
@@ -1103,7 +1104,7 @@ mod tests {
         applied.apply_rest(&store, &apply, &vector).expect("there is space");
         assert_eq!((applied.count, applied.refused.len()), (3, 0));
         let leaves = asked.into_inner().into_iter().map(|part| match &part[..] {
-            [Change::Cut { pages, .. }] => (pages.start.0.div_ceil(128), pages.end.0.div_ceil(128)),
+            [StoreChange::Punch { pages, .. }] => (pages.start.0.div_ceil(128), pages.end.0.div_ceil(128)),
             other => panic!("{other:?}"),
         });
         let whole = (1, u64::MAX.div_ceil(128));

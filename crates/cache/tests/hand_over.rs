@@ -56,7 +56,7 @@ use crate::settings::Settings;
 use crate::task::{Completion, Progress, Task};
 
 use ::buffer::Buffer;
-use ::store::{Layout, Store};
+use ::store::{Store, StoreLayout};
 use device::{Clock, Lsn, StoreId, VolumeId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
@@ -96,7 +96,7 @@ fn failure(model: impl Fn() + Send + Sync + 'static) -> String {
 static FORMATTED: LazyLock<[Arc<SimDisk>; 2]> = LazyLock::new(|| {
     let disk = |name, blocks| SimDisk::new(name, blocks, &Power::new(), 7);
     let (store, buffer) = (disk("store", STORE_BLOCKS), disk("buffer", BUFFER_BLOCKS));
-    let layout = Layout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
+    let layout = StoreLayout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
     Store::format(&*store, &layout).expect("a disk that is large enough");
     Buffer::format(&*buffer, ID).expect("a disk that is large enough");
     [store, buffer]

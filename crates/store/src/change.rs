@@ -1,7 +1,7 @@
 //! What callers ask of the map.
 
-use crate::delta::DeltaBlock;
-use crate::entry::LogEntry;
+use crate::delta_block::DeltaBlock;
+use crate::log_entry::LogEntry;
 use device::{Block, Lsn, ObjectId, Page, PageNo, SharedPage, Transfer, VolumeId};
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use std::ops::Range;
 /// An object's slot holds one generation. A `Write`, `Clone` or `Move` for a newer one replaces the object in the slot
 /// and frees its pages; every change for an older one is ignored.
 #[derive(Debug, Clone)]
-pub enum Change {
+pub enum StoreChange {
     /// The page's bytes from now on, and the highest LSN that they contain. Written twice where the object [is
     /// metadata](ObjectId::is_metadata).
     Write {
@@ -36,7 +36,7 @@ pub enum Change {
     /// Pages become holes, but only those whose page LSN is below `lsn`; none, if the object has had a later clone or move. Looks into
     /// every leaf of the map (128 pages each) that has some of them: a long cut is made in pieces, of as many leaves as
     /// [`list`](crate::Store::list) gives.
-    Cut {
+    Punch {
         /// The object.
         object: ObjectId,
         /// Which pages.
@@ -70,17 +70,17 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl StoreChange {
     /// The same change of what is in the same slots of another volume.
-    pub fn in_volume(mut self, volume: VolumeId) -> Change {
+    pub fn in_volume(mut self, volume: VolumeId) -> StoreChange {
         match &mut self {
-            Change::Write { object, .. }
-            | Change::Deltas { object, .. }
-            | Change::Cut { object, .. }
-            | Change::Delete { object, .. } => {
+            StoreChange::Write { object, .. }
+            | StoreChange::Deltas { object, .. }
+            | StoreChange::Punch { object, .. }
+            | StoreChange::Delete { object, .. } => {
                 object.volume = volume;
             }
-            Change::Clone { transfer, .. } | Change::Move { transfer, .. } => {
+            StoreChange::Clone { transfer, .. } | StoreChange::Move { transfer, .. } => {
                 (transfer.from.volume, transfer.to.volume) = (volume, volume);
             }
         }
@@ -90,7 +90,7 @@ impl Change {
     /// The log entry for this change; a write's block is not known yet, nor its copy.
     pub(crate) fn log_entry(&self) -> LogEntry {
         match self {
-            Change::Write { object, page, bytes, page_lsn } => LogEntry::Write {
+            StoreChange::Write { object, page, bytes, page_lsn } => LogEntry::Write {
                 object: *object,
                 page: *page,
                 page_lsn: *page_lsn,
@@ -98,28 +98,28 @@ impl Change {
                 copy: None,
                 crc: crc32c::crc32c(&bytes.0),
             },
-            Change::Deltas { object, block, page_lsn } => LogEntry::Deltas {
+            StoreChange::Deltas { object, block, page_lsn } => LogEntry::Deltas {
                 object: *object,
                 first: block.first(),
-                pages: block.bits(),
+                pages: block.page_bits(),
                 page_lsn: *page_lsn,
                 place: Block(0),
                 crc: crc32c::crc32c(&block.bytes().0),
             },
-            Change::Cut { object, pages, lsn } => {
-                LogEntry::Cut { object: *object, pages: pages.clone(), lsn: *lsn }
+            StoreChange::Punch { object, pages, lsn } => {
+                LogEntry::Punch { object: *object, pages: pages.clone(), lsn: *lsn }
             }
-            Change::Delete { object, lsn } => LogEntry::Delete { object: *object, lsn: *lsn },
-            Change::Clone { transfer, lsn } => LogEntry::Clone { transfer: *transfer, lsn: *lsn },
-            Change::Move { transfer, lsn } => LogEntry::Move { transfer: *transfer, lsn: *lsn },
+            StoreChange::Delete { object, lsn } => LogEntry::Delete { object: *object, lsn: *lsn },
+            StoreChange::Clone { transfer, lsn } => LogEntry::Clone { transfer: *transfer, lsn: *lsn },
+            StoreChange::Move { transfer, lsn } => LogEntry::Move { transfer: *transfer, lsn: *lsn },
         }
     }
 
     /// The bytes that go with the log entry.
     pub(crate) fn data(&self) -> Option<&Page> {
         match self {
-            Change::Write { bytes, .. } => Some(bytes),
-            Change::Deltas { block, .. } => Some(block.bytes()),
+            StoreChange::Write { bytes, .. } => Some(bytes),
+            StoreChange::Deltas { block, .. } => Some(block.bytes()),
             _ => None,
         }
     }
@@ -127,19 +127,19 @@ impl Change {
     /// The volumes that it changes.
     pub(crate) fn volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
         let (one, other) = match self {
-            Change::Write { object, .. }
-            | Change::Deltas { object, .. }
-            | Change::Cut { object, .. }
-            | Change::Delete { object, .. } => (object.volume, None),
+            StoreChange::Write { object, .. }
+            | StoreChange::Deltas { object, .. }
+            | StoreChange::Punch { object, .. }
+            | StoreChange::Delete { object, .. } => (object.volume, None),
             // Of the source no more is changed than that it shares.
-            Change::Clone { transfer, .. } => (transfer.to.volume, None),
-            Change::Move { transfer, .. } => (transfer.from.volume, Some(transfer.to.volume)),
+            StoreChange::Clone { transfer, .. } => (transfer.to.volume, None),
+            StoreChange::Move { transfer, .. } => (transfer.from.volume, Some(transfer.to.volume)),
         };
         std::iter::once(one).chain(other)
     }
 
     /// Whether it can only give space back.
     pub(crate) fn frees(&self) -> bool {
-        matches!(self, Change::Cut { .. } | Change::Delete { .. })
+        matches!(self, StoreChange::Punch { .. } | StoreChange::Delete { .. })
     }
 }

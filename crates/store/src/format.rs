@@ -34,39 +34,39 @@ pub(crate) const ROOTS: [Block; 2] = [Block(1), Block(2)];
 /// Where the first segment starts.
 pub(crate) const SEGMENTS_AT: u64 = 3;
 
-pub(crate) type Magic = [u8; 8];
-pub(crate) const MAGIC_SUPERBLOCK: Magic = *b"weir.sup";
-pub(crate) const MAGIC_ROOT: Magic = *b"weir.cpr";
-pub(crate) const MAGIC_CHUNK: Magic = *b"weir.log";
-pub(crate) const MAGIC_NODE: Magic = *b"weir.nod";
-pub(crate) const MAGIC_TABLE: Magic = *b"weir.tab";
-pub(crate) const MAGIC_OWNERS: Magic = *b"weir.own";
-pub(crate) const MAGIC_DELTAS: Magic = *b"weir.dlt";
+pub(crate) type MagicBytes = [u8; 8];
+pub(crate) const MAGIC_SUPERBLOCK: MagicBytes = *b"weir.sup";
+pub(crate) const MAGIC_ROOT: MagicBytes = *b"weir.cpr";
+pub(crate) const MAGIC_CHUNK: MagicBytes = *b"weir.log";
+pub(crate) const MAGIC_NODE: MagicBytes = *b"weir.nod";
+pub(crate) const MAGIC_TABLE: MagicBytes = *b"weir.tab";
+pub(crate) const MAGIC_OWNERS: MagicBytes = *b"weir.own";
+pub(crate) const MAGIC_DELTAS: MagicBytes = *b"weir.dlt";
 
 /// The first bytes of every structure except data blocks and the tables' stream.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Head {
-    pub(crate) magic: Magic,
+pub(crate) struct StructureHead {
+    pub(crate) magic: MagicBytes,
     pub(crate) version: U32,
     /// CRC32C of the whole structure, these four bytes taken as zeros.
     pub(crate) crc: U32,
     pub(crate) store: [u8; 16],
 }
 
-const _: () = assert!(size_of::<Head>() == 32);
+const _: () = assert!(size_of::<StructureHead>() == 32);
 
 /// Where the checksum lies in every head.
 const CRC_AT: std::ops::Range<usize> = 12..16;
 
-impl Head {
-    pub(crate) fn new(magic: Magic, store: StoreId) -> Head {
-        Head { magic, version: VERSION.into(), crc: 0.into(), store: store.0 }
+impl StructureHead {
+    pub(crate) fn new(magic: MagicBytes, store: StoreId) -> StructureHead {
+        StructureHead { magic, version: VERSION.into(), crc: 0.into(), store: store.0 }
     }
 }
 
 /// The checksum of a structure that begins with a [`Head`].
-pub(crate) fn sum(bytes: &[u8]) -> u32 {
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     let before = crc32c::crc32c(&bytes[..CRC_AT.start]);
     let around = crc32c::crc32c_append(before, &[0; 4]);
     crc32c::crc32c_append(around, &bytes[CRC_AT.end..])
@@ -74,16 +74,16 @@ pub(crate) fn sum(bytes: &[u8]) -> u32 {
 
 /// Writes the checksum into the head of a finished structure, and returns it.
 pub(crate) fn seal(bytes: &mut [u8]) -> u32 {
-    let crc = sum(bytes);
+    let crc = checksum(bytes);
     bytes[CRC_AT].copy_from_slice(&crc.to_le_bytes());
     crc
 }
 
 /// The head of `bytes` if it is a whole structure of this kind, version and store.
-pub(crate) fn sealed(bytes: &[u8], magic: Magic, store: StoreId) -> Option<Head> {
-    let (head, _) = Head::read_from_prefix(bytes).ok()?;
+pub(crate) fn verify_head(bytes: &[u8], magic: MagicBytes, store: StoreId) -> Option<StructureHead> {
+    let (head, _) = StructureHead::read_from_prefix(bytes).ok()?;
     let ours = head.magic == magic && head.store == store.0 && head.version.get() == VERSION;
-    (ours && head.crc.get() == sum(bytes)).then_some(head)
+    (ours && head.crc.get() == checksum(bytes)).then_some(head)
 }
 
 /// A place as it lies on the medium: a block's number. 0 is no place, as block 0 is the superblock.

@@ -2,11 +2,11 @@
 
 #[cfg(feature = "planted-bugs")]
 use crate::bug::Planted;
-use crate::coalesce::{self, Span};
+use crate::coalesce::{self, CoalescedRead};
 use crate::counters::{Counting, count};
 use crate::error::StoreError;
 use crate::flushes::{FailedFlushes, Flushes};
-use crate::superblock::Geometry;
+use crate::superblock::StoreGeometry;
 use device::{Block, Device, DeviceError, Operation, Page, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,28 +18,28 @@ const EIO: i32 = 5;
 pub(crate) const RUN_BLOCKS_MAX: u64 = 1024;
 
 /// The device and its layout. Nothing of it is lost in a crash but the counters.
-pub(crate) struct Medium {
+pub(crate) struct StoreMedium {
     device: Arc<dyn Device>,
     /// As the store was opened, but for how many segments it has.
-    opened: Geometry,
+    opened_geometry: StoreGeometry,
     segments: AtomicU32,
     counting: Counting,
     flushes: Flushes,
     /// The file system below had no space when it was last asked.
-    is_full_below: AtomicBool,
+    is_host_fs_full: AtomicBool,
     #[cfg(feature = "planted-bugs")]
     planted: Planted,
 }
 
-impl Medium {
-    pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry) -> Medium {
-        Medium {
+impl StoreMedium {
+    pub(crate) fn new(device: Arc<dyn Device>, geometry: StoreGeometry) -> StoreMedium {
+        StoreMedium {
             device,
-            opened: geometry,
+            opened_geometry: geometry,
             segments: AtomicU32::new(geometry.segments),
             counting: Counting::default(),
             flushes: Flushes::default(),
-            is_full_below: AtomicBool::new(false),
+            is_host_fs_full: AtomicBool::new(false),
             #[cfg(feature = "planted-bugs")]
             planted: Planted::default(),
         }
@@ -54,12 +54,12 @@ impl Medium {
     }
 
     /// The layout by now.
-    pub(crate) fn geometry(&self) -> Geometry {
-        self.opened.with_segments(self.segments.load(Ordering::Acquire))
+    pub(crate) fn geometry(&self) -> StoreGeometry {
+        self.opened_geometry.with_segments(self.segments.load(Ordering::Acquire))
     }
 
     /// The store has been made larger.
-    pub(crate) fn set_geometry(&self, grown: Geometry) {
+    pub(crate) fn set_geometry(&self, grown: StoreGeometry) {
         self.segments.store(grown.segments, Ordering::Release);
     }
 
@@ -79,12 +79,12 @@ impl Medium {
     }
 
     /// Whether the file system below had no space for a segment when it was last asked.
-    pub(crate) fn is_known_full_below(&self) -> bool {
-        self.is_full_below.load(Ordering::Relaxed)
+    pub(crate) fn is_host_fs_known_full(&self) -> bool {
+        self.is_host_fs_full.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_full_below(&self, is_full: bool) {
-        self.is_full_below.store(is_full, Ordering::Relaxed);
+    pub(crate) fn set_host_fs_full(&self, is_full: bool) {
+        self.is_host_fs_full.store(is_full, Ordering::Relaxed);
     }
 
     /// Taken before anything is written for which [`flush_since`](Medium::flush_since) is to answer.
@@ -135,7 +135,11 @@ impl Medium {
         }
         let since = self.failed_flushes();
         for &segment in segments {
-            if self.device.trim(self.geometry().start(segment), self.geometry().segment_blocks).is_err() {
+            if self
+                .device
+                .trim(self.geometry().segment_start(segment), self.geometry().segment_blocks)
+                .is_err()
+            {
                 count(&self.counting.trims_failed, 1);
                 break;
             }
@@ -168,29 +172,29 @@ impl Medium {
         gap_blocks_max: u64,
         take: &mut dyn FnMut(usize, Result<&Page, DeviceError>),
     ) {
-        let all = coalesce::spans(places, gap_blocks_max);
+        let all = coalesce::coalesce_reads(places, gap_blocks_max);
         let mut rest = &all[..];
         // Memory is kept from one batch to the next: new memory costs as much as the reading.
         let mut spare: Vec<Vec<Page>> = Vec::new();
-        let mut before: Vec<(&Span, Read)> = Vec::new();
+        let mut before: Vec<(&CoalescedRead, Read)> = Vec::new();
         while !rest.is_empty() {
-            let (now, later) = rest.split_at(coalesce::batch(rest));
+            let (now, later) = rest.split_at(coalesce::batch_len(rest));
             rest = later;
-            let mut reads: Vec<Read> = now.iter().map(|span| span.read(&mut spare)).collect();
+            let mut reads: Vec<Read> = now.iter().map(|span| span.to_read(&mut spare)).collect();
             count(&self.counting.device_reads, reads.len() as u64);
             self.device.read_batch_while(&mut reads, &mut || {
-                self.hand_out(places, before.drain(..), &mut spare, take);
+                self.deliver(places, before.drain(..), &mut spare, take);
             });
             before = now.iter().zip(reads).collect();
         }
-        self.hand_out(places, before.drain(..), &mut spare, take);
+        self.deliver(places, before.drain(..), &mut spare, take);
     }
 
     /// Hands to `take` what was read, and to `spare` its memory.
-    fn hand_out<'a>(
+    fn deliver<'a>(
         &self,
         places: &[Block],
-        reads: impl Iterator<Item = (&'a Span, Read)>,
+        reads: impl Iterator<Item = (&'a CoalescedRead, Read)>,
         spare: &mut Vec<Vec<Page>>,
         take: &mut dyn FnMut(usize, Result<&Page, DeviceError>),
     ) {

@@ -2,46 +2,50 @@
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::checkpoint::Checkpointer;
-use crate::chunk::{Chunk, data_is_whole};
-use crate::entry::{LogEntry, Paired};
+use crate::checkpoint_root::{CheckpointRoot, LogCursor};
+use crate::checkpoint_tables::{read_map, read_settings};
 use crate::error::StoreError;
-use crate::follow::LogReader;
 use crate::format::ROOTS;
-use crate::log::Log;
-use crate::map::Map;
-use crate::medium::Medium;
+use crate::log_chunk::{LogChunk, is_data_intact};
+use crate::log_entry::{LogEntry, MirroredBlock};
+use crate::log_reader::LogReader;
+use crate::log_writer::LogWriter;
+use crate::map::PageMap;
+use crate::medium::StoreMedium;
 use crate::progress::LogLength;
 use crate::repair::Repairs;
-use crate::root::{Cursor, Root};
 use crate::settings::StoreSettings;
 use crate::shared::Shared;
 use crate::store::Store;
-use crate::superblock::Geometry;
-use crate::tables::{read_map, read_settings};
+use crate::superblock::StoreGeometry;
 use crate::writer::Writer;
 use device::{Block, Device, Incarnation, Page, StoreId};
 use std::sync::Arc;
 
 /// Log entries that are applied together: twice what 256 MiB of pages have, in 10 MB of memory. The nodes that they
 /// change are read together, and stay in memory until the next checkpoint anyway.
-const ENTRIES_AT_ONCE: usize = 131_072;
+const ENTRIES_TOGETHER_MAX: usize = 131_072;
 
 /// A store of which no more is known than its superblock says.
-pub struct Identified {
+pub struct IdentifiedStore {
     device: Arc<dyn Device>,
-    geometry: Geometry,
+    geometry: StoreGeometry,
     first_blocks: Vec<Page>,
 }
 
 /// What recovery has found.
-pub(crate) struct Recovered {
+pub(crate) struct RecoveredStore {
     pub(crate) shared: Shared,
     pub(crate) writer: Writer,
 }
 
-impl Identified {
-    pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry, first_blocks: Vec<Page>) -> Identified {
-        Identified { device, geometry, first_blocks }
+impl IdentifiedStore {
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        geometry: StoreGeometry,
+        first_blocks: Vec<Page>,
+    ) -> IdentifiedStore {
+        IdentifiedStore { device, geometry, first_blocks }
     }
 
     /// Which store it is.
@@ -55,13 +59,13 @@ impl Identified {
     /// Those of `Store::open` where no root's tables can be read; the device's.
     pub fn settings(&self) -> Result<(StoreSettings, Vec<String>), StoreError> {
         let mut first_error = None;
-        for (_, root) in roots(&self.first_blocks, self.geometry) {
+        for (_, root) in valid_roots(&self.first_blocks, self.geometry) {
             match read_settings(&*self.device, self.geometry, &root) {
                 Ok(settings) => return Ok(settings),
                 Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
-        Err(first_error.unwrap_or_else(|| no_root(&*self.device)))
+        Err(first_error.unwrap_or_else(|| no_valid_root(&*self.device)))
     }
 
     /// [`Store::open`]s it.
@@ -72,10 +76,10 @@ impl Identified {
         self.recover().map(Store::new)
     }
 
-    pub(crate) fn recover(self) -> Result<Recovered, StoreError> {
-        let Identified { device, geometry, first_blocks } = self;
+    pub(crate) fn recover(self) -> Result<RecoveredStore, StoreError> {
+        let IdentifiedStore { device, geometry, first_blocks } = self;
         let mut first_error = None;
-        let roots = roots(&first_blocks, geometry);
+        let roots = valid_roots(&first_blocks, geometry);
         // A root that is none may be one another time, and newer than the other.
         let newest = match &roots[..] {
             [(_, only)] => only.generation + 1,
@@ -83,115 +87,129 @@ impl Identified {
         };
         for (slot, root) in roots {
             let opened = read_map(&*device, geometry, &root).and_then(|(map, damaged)| {
-                Recovery::begin(Medium::new(device.clone(), geometry), map, &root, Repairs::new(damaged))
+                StoreRecovery::load_volumes(
+                    StoreMedium::new(device.clone(), geometry),
+                    map,
+                    &root,
+                    Repairs::new(damaged),
+                )
             });
             match opened {
                 Ok(recovery) => {
                     let mut checkpointer = Checkpointer::after(&root, slot);
                     checkpointer.supersede(newest, &root, geometry.id);
                     let log = recovery.replay(root.log)?;
-                    recovery.shared.map_mut().nodes.let_go();
-                    return Ok(Recovered { shared: recovery.shared, writer: Writer::new(log, checkpointer) });
+                    recovery.shared.map_mut().nodes.unpin_nodes();
+                    return Ok(RecoveredStore {
+                        shared: recovery.shared,
+                        writer: Writer::new(log, checkpointer),
+                    });
                 }
                 // The other root names a map of its own, and the same log reaches further from it.
                 Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
-        Err(first_error.unwrap_or_else(|| no_root(&*device)))
+        Err(first_error.unwrap_or_else(|| no_valid_root(&*device)))
     }
 }
 
-fn no_root(device: &dyn Device) -> StoreError {
+fn no_valid_root(device: &dyn Device) -> StoreError {
     let what = "each of the two checkpoint roots".to_owned();
     StoreError::Damaged { device: device.name().to_owned(), place: ROOTS[0], what }
 }
 
 /// A store in memory, as a root has it and then as the log after it goes on.
-struct Recovery {
+struct StoreRecovery {
     shared: Shared,
 }
 
-impl Recovery {
+impl StoreRecovery {
     /// With all volumes, but nothing of what is in them.
-    fn begin(medium: Medium, map: Map, root: &Root, repairs: Repairs) -> Result<Recovery, StoreError> {
+    fn load_volumes(
+        medium: StoreMedium,
+        map: PageMap,
+        root: &CheckpointRoot,
+        repairs: Repairs,
+    ) -> Result<StoreRecovery, StoreError> {
         let shared = Shared::new(medium, map, root.incarnation, root.log.batch - 1, repairs);
         // Until the log is replayed: it may change any volume.
-        shared.map_mut().nodes.hold();
-        let stored = shared.resolve(|map| map.volumes.stored(&map.nodes))?;
+        shared.map_mut().nodes.pin_nodes();
+        let stored = shared.resolve(|map| map.volumes.read_tree(&map.nodes))?;
         let volumes = stored.ok_or_else(|| StoreError::Damaged {
             device: shared.medium.name(),
             place: root.tables.extents.first().map_or(Block(0), |extent| extent.at),
             what: "the tree of volumes".to_owned(),
         })?;
-        shared.map_mut().volumes.found(volumes);
-        Ok(Recovery { shared })
+        shared.map_mut().volumes.set_volumes(volumes);
+        Ok(StoreRecovery { shared })
     }
 
     /// Applies the whole batches after `start`.
-    fn replay(&self, start: Cursor) -> Result<Log, StoreError> {
-        let mut end = Log::at(start);
+    fn replay(&self, start: LogCursor) -> Result<LogWriter, StoreError> {
+        let mut end = LogWriter::at(start);
         let incarnation = self.shared.incarnation();
         let mut cursor = start;
         // The last batch that is whole by its log entries, and the chunks of the one after it.
-        let (mut held, mut begun): (Vec<Chunk>, Vec<Chunk>) = (Vec::new(), Vec::new());
+        let (mut held, mut begun): (Vec<LogChunk>, Vec<LogChunk>) = (Vec::new(), Vec::new());
         // Those that surely happened: applied many at a time, so that their nodes are read together.
-        let (mut sure, mut entries): (Vec<Chunk>, usize) = (Vec::new(), 0);
+        let (mut sure, mut entries): (Vec<LogChunk>, usize) = (Vec::new(), 0);
         let mut log = LogReader::new(self.shared.medium.device(), self.shared.medium.geometry());
-        while let Some(chunk) = log.next(&cursor, incarnation) {
-            cursor = chunk.after(self.shared.medium.geometry());
-            if held.last().is_some_and(|last| chunk.head.durable >= last.head.batch) {
+        while let Some(chunk) = log.next_chunk(&cursor, incarnation) {
+            cursor = chunk.cursor_after(self.shared.medium.geometry());
+            if held.last().is_some_and(|last| chunk.head.durable_batch >= last.head.batch) {
                 entries += held.iter().map(|chunk| chunk.entries.len()).sum::<usize>();
                 sure.append(&mut held);
             }
-            if entries >= ENTRIES_AT_ONCE {
+            if entries >= ENTRIES_TOGETHER_MAX {
                 self.replay_chunks(&std::mem::take(&mut sure))?;
                 entries = 0;
             }
-            let last = chunk.head.last;
+            let last = chunk.head.is_last;
             begun.push(chunk);
             if last {
                 held = std::mem::take(&mut begun);
             }
         }
         let unfinished = begun.first().map_or(cursor.batch, |chunk| chunk.head.batch);
-        let proof = log.proof_of_rot(&cursor, unfinished, incarnation);
+        let proof = log.find_proof_of_rot(&cursor, unfinished, incarnation);
         if let Some(proof) = proof.filter(|_| !is_planted(PlantedBug::RotTakenForTorn)) {
-            let place = self.shared.medium.geometry().start(cursor.segment).plus(cursor.offset);
+            let place = self.shared.medium.geometry().segment_start(cursor.segment).plus(cursor.offset);
             let what = format!("the log's chunk {}, which block {proof} knows to be durable,", cursor.chunk);
             return Err(StoreError::Damaged { device: self.shared.medium.name(), place, what });
         }
-        match self.find_out(&mut log, &held, &cursor, incarnation) {
+        match self.judge_last_batch(&mut log, &held, &cursor, incarnation) {
             LastBatch::Torn => {}
             LastBatch::Durable => sure.append(&mut held),
-            LastBatch::Readable => {
-                let pairs = held.iter().flat_map(|chunk| chunk.entries.iter().filter_map(LogEntry::paired));
+            LastBatch::Unconfirmed => {
+                let pairs =
+                    held.iter().flat_map(|chunk| chunk.entries.iter().filter_map(LogEntry::mirrored_block));
                 let blocks = held.iter().map(|chunk| (chunk.at, chunk.blocks()));
-                end.found_readable(blocks.collect(), pairs.collect());
+                end.set_unconfirmed(blocks.collect(), pairs.collect());
                 sure.append(&mut held);
             }
         }
         self.replay_chunks(&sure)?;
         // The next incarnation's log starts elsewhere; numbers only grow.
-        end.found_end(Cursor { chunk: cursor.chunk + 1, batch: cursor.batch + 1, ..cursor });
+        end.set_end(LogCursor { chunk: cursor.chunk + 1, batch: cursor.batch + 1, ..cursor });
         if start.offset == 0 && cursor == start {
-            self.keep_fresh_log(&mut end);
+            self.reuse_fresh_log(&mut end);
         }
         Ok(end)
     }
 
     /// What can be known of the last batch that is whole by its log entries.
-    fn find_out(
+    fn judge_last_batch(
         &self,
         log: &mut LogReader<'_>,
-        held: &[Chunk],
-        cursor: &Cursor,
+        held: &[LogChunk],
+        cursor: &LogCursor,
         incarnation: Incarnation,
     ) -> LastBatch {
         let Some(last) = held.last() else { return LastBatch::Torn };
-        if held.iter().all(|chunk| data_is_whole(self.shared.medium.device(), chunk)) {
-            return LastBatch::Readable;
+        if held.iter().all(|chunk| is_data_intact(self.shared.medium.device(), chunk)) {
+            return LastBatch::Unconfirmed;
         }
-        match log.proof_of_rot(cursor, last.head.batch, incarnation) {
+        match log.find_proof_of_rot(cursor, last.head.batch, incarnation) {
             Some(_) if !is_planted(PlantedBug::RotTakenForTorn) => LastBatch::Durable,
             _ => LastBatch::Torn,
         }
@@ -199,19 +217,19 @@ impl Recovery {
 
     /// The log started anew, and nothing whole was written to it since: what is torn there has this incarnation's number,
     /// so the next one's log may start in the same segments. Otherwise each recovery that is cut off would take two.
-    fn keep_fresh_log(&self, log: &mut Log) {
+    fn reuse_fresh_log(&self, log: &mut LogWriter) {
         let mut map = self.shared.map_mut();
-        for segment in [log.cursor().segment, log.cursor().next] {
+        for segment in [log.cursor().segment, log.cursor().next_segment] {
             map.nodes.segments.found_in_log(segment);
         }
         map.nodes.segments.set_log_rest(self.shared.medium.geometry().segment_blocks);
-        log.keep_fresh();
+        log.reuse_fresh();
     }
 
-    fn replay_chunks(&self, chunks: &[Chunk]) -> Result<(), StoreError> {
+    fn replay_chunks(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
         self.shared.holding_nodes(|| {
             // The leaves that a cut looks into are gone after it: it reads its own.
-            let is_cut = |entry: &&LogEntry| matches!(entry, LogEntry::Cut { .. });
+            let is_cut = |entry: &&LogEntry| matches!(entry, LogEntry::Punch { .. });
             let entries = chunks.iter().flat_map(|chunk| &chunk.entries).filter(|entry| !is_cut(entry));
             // Those that cannot be read are met again below.
             let _ = self.shared.load_for(&entries.collect::<Vec<_>>());
@@ -219,28 +237,29 @@ impl Recovery {
         })
     }
 
-    fn replay_chunk(&self, chunk: &Chunk) -> Result<(), StoreError> {
+    fn replay_chunk(&self, chunk: &LogChunk) -> Result<(), StoreError> {
         {
             let mut map = self.shared.map_mut();
-            let segment = self.shared.medium.geometry().segment(chunk.at).expect("found inside a segment");
+            let segment = self.shared.medium.geometry().segment_of(chunk.at).expect("found inside a segment");
             map.nodes.segments.found_in_log(segment);
-            if chunk.head.next < self.shared.medium.geometry().segments {
-                map.nodes.segments.found_in_log(chunk.head.next);
+            if chunk.head.next_segment < self.shared.medium.geometry().segments {
+                map.nodes.segments.found_in_log(chunk.head.next_segment);
             }
         }
-        self.find_pairs(chunk)?;
+        self.mark_mirrored_segments(chunk)?;
         self.shared.progress.add(LogLength { blocks: chunk.blocks(), reads: 0 });
         self.shared.apply_what_can_be(&chunk.entries);
-        self.shared.map_mut().saw(&chunk.entries, chunk.head.origin);
+        self.shared.map_mut().note_batch(&chunk.entries, chunk.head.origin);
         self.shared.progress.set_durable_batch(chunk.head.batch);
         Ok(())
     }
 
     /// The segments in which the chunk's pages of metadata lie are pairs.
-    fn find_pairs(&self, chunk: &Chunk) -> Result<(), StoreError> {
+    fn mark_mirrored_segments(&self, chunk: &LogChunk) -> Result<(), StoreError> {
         let mut map = self.shared.map_mut();
-        for Paired { at, copy, .. } in chunk.entries.iter().filter_map(LogEntry::paired) {
-            let segment = |at| self.shared.medium.geometry().segment(at).expect("believed when it was read");
+        for MirroredBlock { at, copy, .. } in chunk.entries.iter().filter_map(LogEntry::mirrored_block) {
+            let segment =
+                |at| self.shared.medium.geometry().segment_of(at).expect("believed when it was read");
             if !map.nodes.segments.found_pair(segment(at), segment(copy)) {
                 let (device, place) = (self.shared.medium.name(), chunk.at);
                 let what =
@@ -257,22 +276,22 @@ enum LastBatch {
     /// Some of its data was not written: it never happened.
     Torn,
     /// It is read as it was written. It may have been acknowledged; or its flush failed, or never came, and power takes it yet.
-    Readable,
+    Unconfirmed,
     /// A later chunk knows it to be durable: what is not whole of its data is rot.
     Durable,
 }
 
 /// The valid roots with their slots, the newest first.
-fn roots(first_blocks: &[Page], geometry: Geometry) -> Vec<(usize, Root)> {
+fn valid_roots(first_blocks: &[Page], geometry: StoreGeometry) -> Vec<(usize, CheckpointRoot)> {
     let mut found = Vec::new();
     for (slot, at) in ROOTS.into_iter().enumerate() {
         let page = &first_blocks[at.0 as usize];
-        let sane = |root: &Root| {
-            let inside = root.log.segment < geometry.segments && root.log.next < geometry.segments;
+        let sane = |root: &CheckpointRoot| {
+            let inside = root.log.segment < geometry.segments && root.log.next_segment < geometry.segments;
             // It may have grown since.
             inside && root.total_blocks <= geometry.total_blocks
         };
-        found.extend(Root::decode(page, geometry.id).filter(sane).map(|root| (slot, root)));
+        found.extend(CheckpointRoot::decode(page, geometry.id).filter(sane).map(|root| (slot, root)));
     }
     found.sort_by_key(|(_, root)| std::cmp::Reverse(root.generation));
     found

@@ -4,9 +4,9 @@
 //! has that made right, so that a disk that fails is noticed. The roots say where the copy is, and whose it must be.
 
 use crate::bug::{PlantedBug, is_planted};
+use crate::checkpoint_root::CheckpointRoot;
 use crate::error::StoreError;
 use crate::format::*;
-use crate::root::Root;
 use crate::stream::BYTES as STREAM_BLOCK_BYTES;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// How to lay out a new store.
 #[derive(Debug, Clone)]
-pub struct Layout {
+pub struct StoreLayout {
     /// Identity of the store.
     pub id: StoreId,
     /// Blocks of a segment, 16 to 32,768; `None`: capacity / 2048, between 512 KiB and 128 MiB. Below, which is for tests, writes to a
@@ -26,11 +26,11 @@ pub struct Layout {
 const SEGMENT_BLOCKS_MIN: u64 = 128;
 /// The reserve is some forty segments, so where there are many it is a small part; and a disk that writes segments of 2 MiB in any
 /// order is three quarters as fast as one that writes them in a row.
-const SEGMENTS_WANTED: u64 = 2048;
+const SEGMENTS_TARGET: u64 = 2048;
 /// 128 MiB: above it, a segment takes seconds to clean on a disk.
 const SEGMENT_BLOCKS_MAX: u64 = 32_768;
 /// The simulator's segments: a chunk of a few pages must fit. Users are offered no less than `SEGMENT_BLOCKS_MIN`.
-const SEGMENT_BLOCKS_SMALLEST: u64 = 16;
+const SEGMENT_BLOCKS_MIN_IN_TESTS: u64 = 16;
 /// Some 45 of them are the reserve.
 const SEGMENTS_MIN: u64 = 48;
 /// Where nobody asks for segments of another size: then so many, of which three tenths can be used.
@@ -40,7 +40,7 @@ const SEGMENTS_MAX: u64 = u32::MAX as u64;
 
 /// The sizes of a store, once believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Geometry {
+pub(crate) struct StoreGeometry {
     pub(crate) id: StoreId,
     pub(crate) total_blocks: u64,
     pub(crate) segment_blocks: u64,
@@ -49,8 +49,8 @@ pub(crate) struct Geometry {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Superblock {
-    head: Head,
+struct SuperblockBytes {
+    head: StructureHead,
     total_blocks: U64,
     segments_at: U64,
     segment_blocks: U32,
@@ -63,18 +63,18 @@ struct Superblock {
     draft: U32,
 }
 
-const _: () = assert!(size_of::<Superblock>() == 80);
+const _: () = assert!(size_of::<SuperblockBytes>() == 80);
 
-impl Geometry {
+impl StoreGeometry {
     /// The sizes of a new store on `device`.
-    pub(crate) fn plan(device: &dyn Device, layout: &Layout) -> Result<Geometry, StoreError> {
+    pub(crate) fn plan(device: &dyn Device, layout: &StoreLayout) -> Result<StoreGeometry, StoreError> {
         let bad = |why| StoreError::BadSizes { device: device.name().to_owned(), why };
         let segment_blocks = match layout.segment_blocks {
             Some(blocks) => u64::from(blocks),
-            None => (device.blocks() / SEGMENTS_WANTED).clamp(SEGMENT_BLOCKS_MIN, SEGMENT_BLOCKS_MAX),
+            None => (device.blocks() / SEGMENTS_TARGET).clamp(SEGMENT_BLOCKS_MIN, SEGMENT_BLOCKS_MAX),
         };
-        if !(SEGMENT_BLOCKS_SMALLEST..=SEGMENT_BLOCKS_MAX).contains(&segment_blocks) {
-            let range = format!("{SEGMENT_BLOCKS_SMALLEST} to {SEGMENT_BLOCKS_MAX}");
+        if !(SEGMENT_BLOCKS_MIN_IN_TESTS..=SEGMENT_BLOCKS_MAX).contains(&segment_blocks) {
+            let range = format!("{SEGMENT_BLOCKS_MIN_IN_TESTS} to {SEGMENT_BLOCKS_MAX}");
             return Err(bad(format!("a segment of {segment_blocks} blocks: it may have {range}")));
         }
         let segments = device.blocks().saturating_sub(total_blocks(0, 0)) / segment_blocks;
@@ -86,16 +86,20 @@ impl Geometry {
         }
         let segments = u32::try_from(segments.min(SEGMENTS_MAX)).expect("limited just now");
         let total_blocks = total_blocks(u64::from(segments), segment_blocks);
-        Ok(Geometry { id: layout.id, total_blocks, segment_blocks, segments })
+        Ok(StoreGeometry { id: layout.id, total_blocks, segment_blocks, segments })
     }
 
     /// The same with another number of segments.
-    pub(crate) fn with_segments(self, segments: u32) -> Geometry {
-        Geometry { segments, total_blocks: total_blocks(u64::from(segments), self.segment_blocks), ..self }
+    pub(crate) fn with_segments(self, segments: u32) -> StoreGeometry {
+        StoreGeometry {
+            segments,
+            total_blocks: total_blocks(u64::from(segments), self.segment_blocks),
+            ..self
+        }
     }
 
     /// The sizes of this store on a device of so many blocks.
-    fn grown(self, device: &dyn Device, blocks: u64) -> Result<Geometry, StoreError> {
+    fn grown(self, device: &dyn Device, blocks: u64) -> Result<StoreGeometry, StoreError> {
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
         let cannot = |why: String, help: String| {
             let device = device.name().to_owned();
@@ -125,8 +129,8 @@ impl Geometry {
     }
 
     pub(crate) fn encode(&self) -> Box<Page> {
-        let bytes = Superblock {
-            head: Head::new(MAGIC_SUPERBLOCK, self.id),
+        let bytes = SuperblockBytes {
+            head: StructureHead::new(MAGIC_SUPERBLOCK, self.id),
             total_blocks: self.total_blocks.into(),
             segments_at: SEGMENTS_AT.into(),
             segment_blocks: (self.segment_blocks as u32).into(),
@@ -145,7 +149,7 @@ impl Geometry {
     }
 
     /// Reads and believes the superblock of `device`, or says why not. Returns the first blocks, up to the first segment.
-    pub(crate) fn read(device: &dyn Device) -> Result<(Geometry, Vec<Page>), StoreError> {
+    pub(crate) fn read(device: &dyn Device) -> Result<(StoreGeometry, Vec<Page>), StoreError> {
         let name = || device.name().to_owned();
         if device.blocks() < SEGMENTS_AT {
             return Err(StoreError::NotAStore { device: name() });
@@ -178,32 +182,32 @@ impl Geometry {
     }
 
     /// Whether a root says that these first blocks are of another store, or of a larger one. It may have grown since the root.
-    pub(crate) fn is_contradicted(&self, first_blocks: &[Page]) -> bool {
-        witnesses(first_blocks).any(|(id, root)| id != self.id || root.total_blocks > self.total_blocks)
+    pub(crate) fn is_contradicted_by_roots(&self, first_blocks: &[Page]) -> bool {
+        intact_roots(first_blocks).any(|(id, root)| id != self.id || root.total_blocks > self.total_blocks)
     }
 
     /// The first block of a segment.
-    pub(crate) fn start(&self, segment: u32) -> Block {
+    pub(crate) fn segment_start(&self, segment: u32) -> Block {
         Block(SEGMENTS_AT + u64::from(segment) * self.segment_blocks)
     }
 
     /// The blocks of a segment.
-    pub(crate) fn blocks(&self, segment: u32) -> Range<Block> {
-        let start = self.start(segment);
+    pub(crate) fn blocks_of(&self, segment: u32) -> Range<Block> {
+        let start = self.segment_start(segment);
         start..start.plus(self.segment_blocks)
     }
 
     /// The segment in which a block lies; `None` before the first and after the last.
-    pub(crate) fn segment(&self, at: Block) -> Option<u32> {
+    pub(crate) fn segment_of(&self, at: Block) -> Option<u32> {
         let segment = at.0.checked_sub(SEGMENTS_AT)? / self.segment_blocks;
         (segment < u64::from(self.segments)).then_some(segment as u32)
     }
 
     /// Whether two blocks lie at the same offset of different segments.
     pub(crate) fn are_opposite(&self, one: Block, other: Block) -> bool {
-        let both = self.segment(one).zip(self.segment(other));
+        let both = self.segment_of(one).zip(self.segment_of(other));
         both.is_some_and(|(first, second)| {
-            first != second && one.0 - self.start(first).0 == other.0 - self.start(second).0
+            first != second && one.0 - self.segment_start(first).0 == other.0 - self.segment_start(second).0
         })
     }
 }
@@ -224,7 +228,7 @@ fn read_one_by_one(device: &dyn Device, pages: &mut [Page]) -> Result<(), StoreE
     }
     let roots = unreadable.iter().filter(|(at, _)| ROOTS.contains(at)).count();
     match unreadable.into_iter().next() {
-        Some((SUPERBLOCK, error)) if witnesses(pages).next().is_some() => {
+        Some((SUPERBLOCK, error)) if intact_roots(pages).next().is_some() => {
             let why = format!(": {error}");
             Err(StoreError::SuperblockDamaged { device: device.name().to_owned(), why })
         }
@@ -234,32 +238,32 @@ fn read_one_by_one(device: &dyn Device, pages: &mut [Page]) -> Result<(), StoreE
 }
 
 /// The roots that are whole, with the store that each says it is of.
-fn witnesses(pages: &[Page]) -> impl Iterator<Item = (StoreId, Root)> + '_ {
+fn intact_roots(pages: &[Page]) -> impl Iterator<Item = (StoreId, CheckpointRoot)> + '_ {
     ROOTS.into_iter().filter_map(|at| {
         let page = &pages[at.0 as usize];
-        let (head, _) = Head::read_from_prefix(&page.0).expect("smaller than a page");
+        let (head, _) = StructureHead::read_from_prefix(&page.0).expect("smaller than a page");
         let id = StoreId(head.store);
-        Some((id, Root::decode(page, id)?))
+        Some((id, CheckpointRoot::decode(page, id)?))
     })
 }
 
 /// Believes the first blocks of a device: its superblock, and the roots as witnesses that there was one.
-fn decode(device: &dyn Device, pages: &[Page]) -> Result<Geometry, StoreError> {
+fn decode(device: &dyn Device, pages: &[Page]) -> Result<StoreGeometry, StoreError> {
     let name = || device.name().to_owned();
     let damaged = || StoreError::SuperblockDamaged { device: name(), why: String::new() };
-    let (block, _) = Superblock::read_from_prefix(&pages[0].0).expect("smaller than a page");
+    let (block, _) = SuperblockBytes::read_from_prefix(&pages[0].0).expect("smaller than a page");
     if block.head.magic != MAGIC_SUPERBLOCK {
-        let was_one = witnesses(pages).next().is_some();
+        let was_one = intact_roots(pages).next().is_some();
         return Err(if was_one { damaged() } else { StoreError::NotAStore { device: name() } });
     }
-    if block.head.crc.get() != sum(&pages[0].0) {
+    if block.head.crc.get() != checksum(&pages[0].0) {
         return Err(damaged());
     }
-    believe(device, &block)
+    validate(device, &block)
 }
 
 /// Believes a superblock whose checksum is right.
-fn believe(device: &dyn Device, block: &Superblock) -> Result<Geometry, StoreError> {
+fn validate(device: &dyn Device, block: &SuperblockBytes) -> Result<StoreGeometry, StoreError> {
     let name = || device.name().to_owned();
     let draft = block.draft.get();
     match block.head.version.get() {
@@ -269,7 +273,7 @@ fn believe(device: &dyn Device, block: &Superblock) -> Result<Geometry, StoreErr
         found => return Err(StoreError::OldVersion { device: name(), found }),
     }
     check_sizes(block).map_err(|why| StoreError::BadSizes { device: name(), why })?;
-    Ok(Geometry {
+    Ok(StoreGeometry {
         id: StoreId(block.head.store),
         total_blocks: block.total_blocks.get(),
         segment_blocks: u64::from(block.segment_blocks.get()),
@@ -282,10 +286,10 @@ fn believe(device: &dyn Device, block: &Superblock) -> Result<Geometry, StoreErr
 /// them is free, as long as no root says otherwise; and none does before the new one is durable, which `flush` makes it.
 pub(crate) fn grow(
     device: &dyn Device,
-    geometry: Geometry,
+    geometry: StoreGeometry,
     blocks: Option<u64>,
     flush: impl Fn() -> Result<(), StoreError>,
-) -> Result<Geometry, StoreError> {
+) -> Result<StoreGeometry, StoreError> {
     // What it has by now.
     device.grow(0)?;
     let grown = geometry.grown(device, blocks.unwrap_or(device.blocks()))?;
@@ -308,7 +312,7 @@ pub(crate) fn grow(
 
 /// What [`Store::mend_superblocks`](crate::Store::mend_superblocks) has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mended {
+pub enum SuperblockRepair {
     /// Nothing: both were whole.
     Neither,
     /// The first one was restored from its copy, which lies in this block.
@@ -318,29 +322,29 @@ pub enum Mended {
 }
 
 /// See [`Store::mend_superblocks`](crate::Store::mend_superblocks).
-pub(crate) fn mend(device: &dyn Device) -> Result<Mended, StoreError> {
-    match Geometry::read(device) {
+pub(crate) fn repair(device: &dyn Device) -> Result<SuperblockRepair, StoreError> {
+    match StoreGeometry::read(device) {
         // Where a superblock that the roots contradict says that its copy lies, another store may have data, or this one.
-        Ok((geometry, pages)) if !geometry.is_contradicted(&pages) => {
+        Ok((geometry, pages)) if !geometry.is_contradicted_by_roots(&pages) => {
             if geometry.copy_damage(device).is_none() {
-                return Ok(Mended::Neither);
+                return Ok(SuperblockRepair::Neither);
             }
             device.write(geometry.copy_at(), &[*geometry.encode()])?;
             device.flush()?;
-            Ok(Mended::Copy(geometry.copy_at()))
+            Ok(SuperblockRepair::Copy(geometry.copy_at()))
         }
         Ok(_) | Err(StoreError::SuperblockDamaged { .. }) => {
-            let geometry = from_copy(device)?;
+            let geometry = read_copy(device)?;
             device.write(SUPERBLOCK, &[*geometry.encode()])?;
             device.flush()?;
-            Ok(Mended::First(geometry.copy_at()))
+            Ok(SuperblockRepair::First(geometry.copy_at()))
         }
         Err(error) => Err(error),
     }
 }
 
 /// What the superblock's copy says, if the roots agree with it.
-fn from_copy(device: &dyn Device) -> Result<Geometry, StoreError> {
+fn read_copy(device: &dyn Device) -> Result<StoreGeometry, StoreError> {
     let bad =
         |place, why: String| Err(StoreError::NoGoodCopy { device: device.name().to_owned(), place, why });
     let mut pages = device::pages(SEGMENTS_AT as usize);
@@ -348,7 +352,7 @@ fn from_copy(device: &dyn Device) -> Result<Geometry, StoreError> {
         // What cannot be read is no witness.
         let _ = device.read(at, std::slice::from_mut(&mut pages[at.0 as usize]));
     }
-    let said: Vec<(StoreId, u64)> = witnesses(&pages).map(|(id, root)| (id, root.total_blocks)).collect();
+    let said: Vec<(StoreId, u64)> = intact_roots(&pages).map(|(id, root)| (id, root.total_blocks)).collect();
     // Where it has grown between the two, the older one's is no copy any more.
     let (id, blocks) = match said[..] {
         [(one, blocks), (other, more)] if one == other => (one, blocks.max(more)),
@@ -367,14 +371,14 @@ fn from_copy(device: &dyn Device) -> Result<Geometry, StoreError> {
     }
     let (at, mut page) = (Block(blocks.saturating_sub(1)), Page::zeroed());
     device.read(at, std::slice::from_mut(&mut *page))?;
-    let (block, _) = Superblock::read_from_prefix(&page.0).expect("smaller than a page");
+    let (block, _) = SuperblockBytes::read_from_prefix(&page.0).expect("smaller than a page");
     if block.head.magic != MAGIC_SUPERBLOCK {
         return bad(at, "there is no copy of the superblock".into());
     }
-    if block.head.crc.get() != sum(&page.0) {
+    if block.head.crc.get() != checksum(&page.0) {
         return bad(at, "the copy of the superblock is damaged, too".into());
     }
-    let copy = believe(device, &block)?;
+    let copy = validate(device, &block)?;
     let trusted = is_planted(PlantedBug::AnyCopyRestored);
     match (copy.id, copy.total_blocks) {
         (found, _) if found != id && !trusted => {
@@ -390,7 +394,7 @@ fn from_copy(device: &dyn Device) -> Result<Geometry, StoreError> {
     }
 }
 
-fn check_sizes(block: &Superblock) -> Result<(), String> {
+fn check_sizes(block: &SuperblockBytes) -> Result<(), String> {
     let fixed = [
         ("block_bytes", u64::from(block.block_bytes.get()), BLOCK_BYTES as u64),
         ("segments_at", block.segments_at.get(), SEGMENTS_AT),
@@ -406,7 +410,8 @@ fn check_sizes(block: &Superblock) -> Result<(), String> {
     }
     let (blocks, segments) = (u64::from(block.segment_blocks.get()), u64::from(block.segments.get()));
     let total = total_blocks(segments, blocks);
-    let sane = (SEGMENT_BLOCKS_SMALLEST..=SEGMENT_BLOCKS_MAX).contains(&blocks) && segments >= SEGMENTS_MIN;
+    let sane =
+        (SEGMENT_BLOCKS_MIN_IN_TESTS..=SEGMENT_BLOCKS_MAX).contains(&blocks) && segments >= SEGMENTS_MIN;
     if !sane || total != block.total_blocks.get() {
         let all = block.total_blocks.get();
         return Err(format!("{segments} segments of {blocks} blocks in {all} blocks make no sense"));

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use store::{Identified, Store, VolumeId, VolumeInfo};
+use store::{IdentifiedStore, Store, VolumeId, VolumeInfo};
 
 /// Threads that fetch pages: a step keeps many reads in flight, so a few keep any device busy while one of them
 /// waits for its slowest read.
@@ -282,7 +282,7 @@ struct FromStore {
 
 /// Opens the store, and reads the metadata of the volume that is to be mounted. Where these cannot be read it is of no account:
 /// whoever mounts reads them again, and is told why not.
-fn read_store(media: &Media, store: Identified, to_mount: Option<&str>) -> Result<FromStore, WeirError> {
+fn read_store(media: &Media, store: IdentifiedStore, to_mount: Option<&str>) -> Result<FromStore, WeirError> {
     let (store, opening) = timed(|| store.open());
     let store = Arc::new(store.map_err(|source| WeirError::Store { path: media.name.clone(), source })?);
     let volume = to_mount.and_then(|name| volume::named(&store, &media.name, name).ok());

@@ -1,36 +1,36 @@
 //! The map in memory: which block holds which page of which object.
 
-mod fold;
-mod fold_cursor;
-mod leaf;
-#[allow(clippy::module_inception)]
-mod map;
+mod leaf_deltas;
+mod merge_cursor;
 mod node;
+mod node_table;
+mod node_tree;
 mod nodes;
-mod object;
-mod ranges;
+mod object_leaf;
+mod page_leaf;
+#[allow(clippy::module_inception)]
+mod page_map;
 mod repoint;
 mod scan;
-mod table;
 #[cfg(test)]
 mod tests;
-mod tree;
-mod volume;
+mod transfer;
+mod volume_leaf;
 mod volumes;
 
-pub(crate) use fold_cursor::{FoldCursor, FoldLook};
-pub(crate) use leaf::BlockEntry;
-#[cfg(test)]
-pub(crate) use leaf::{DeltaEntry, PageEntry};
-pub(crate) use map::{Located, Map};
+pub(crate) use merge_cursor::{MergeCursor, MergeSearch};
 #[cfg(test)]
 pub(crate) use node::encode as encode_node;
-pub(crate) use node::{Body, Missing, NodeId, Tree, decode as decode_node};
-pub(crate) use nodes::Nodes;
-pub(crate) use object::{ObjectEntry, Pages};
-pub(crate) use repoint::Move;
-pub(crate) use scan::{Holder, Peeked, Purpose, Wanted};
-pub(crate) use table::{NodeEntry, NodeTable, TablePage, decode as decode_table_page};
+pub(crate) use node::{MissingNodes, NodeBody, NodeId, NodeTree, decode as decode_node};
+pub(crate) use node_table::{NodeEntry, NodeTable, TablePage, decode as decode_table_page};
+pub(crate) use nodes::MapNodes;
+pub(crate) use object_leaf::{ObjectEntry, ObjectPages};
+pub(crate) use page_leaf::BlockEntry;
 #[cfg(test)]
-pub(crate) use volume::Volume;
-pub(crate) use volumes::Volumes;
+pub(crate) use page_leaf::{DeltaEntry, PageEntry};
+pub(crate) use page_map::{PageLocation, PageMap};
+pub(crate) use repoint::MovedBlock;
+pub(crate) use scan::{BlockHolder, PeekedNode, ScanPurpose, ScanTarget};
+#[cfg(test)]
+pub(crate) use volume_leaf::VolumeEntry;
+pub(crate) use volumes::MapVolumes;

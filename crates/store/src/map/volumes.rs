@@ -4,10 +4,10 @@
 //! is a clone of all volumes. A leaf of volumes has a reference to the root of each tree of objects that it names. All volumes
 //! are in memory, too, so no look-up waits for this tree; a change of one changes both.
 
-use super::node::{Body, Missing, NodeId, Tree};
-use super::nodes::Nodes;
-use super::tree::Leaf;
-use super::volume::Volume;
+use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
+use super::node_tree::LeafRef;
+use super::nodes::MapNodes;
+use super::volume_leaf::VolumeEntry;
 use crate::bug::{PlantedBug, is_planted};
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_VOLUMES};
@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// All volumes. Owned by the map, under its lock. After a crash: those of the newest root, and the log entries after it.
 #[derive(Debug, Default)]
-pub(crate) struct Volumes {
+pub(crate) struct MapVolumes {
     /// Leaves of volumes by number. The main volume may be missing there as long as nothing is known of it.
-    tree: Tree,
-    all: BTreeMap<VolumeId, Volume>,
+    tree: NodeTree,
+    all: BTreeMap<VolumeId, VolumeEntry>,
     /// Leaves in which `all` lie.
     leaves: u64,
     /// The number that the next one gets: higher than any that there ever was, because the buffer may have records of a
@@ -29,28 +29,31 @@ pub(crate) struct Volumes {
     dying: Vec<NodeId>,
 }
 
-impl Volumes {
+impl MapVolumes {
     /// Those of a new store.
-    pub(crate) fn main_only() -> Volumes {
-        let mut volumes = Volumes::unread(Tree::default(), VolumeId(1), Vec::new());
-        volumes.found(BTreeMap::new());
+    pub(crate) fn main_only() -> MapVolumes {
+        let mut volumes = MapVolumes::unread(NodeTree::default(), VolumeId(1), Vec::new());
+        volumes.set_volumes(BTreeMap::new());
         volumes
     }
 
     /// Those of a tree that was not looked into yet.
-    pub(crate) fn unread(tree: Tree, next: VolumeId, dying: Vec<NodeId>) -> Volumes {
-        Volumes { tree, next, dying, ..Volumes::default() }
+    pub(crate) fn unread(tree: NodeTree, next: VolumeId, dying: Vec<NodeId>) -> MapVolumes {
+        MapVolumes { tree, next, dying, ..MapVolumes::default() }
     }
 
     /// What the tree says.
-    pub(crate) fn found(&mut self, mut all: BTreeMap<VolumeId, Volume>) {
+    pub(crate) fn set_volumes(&mut self, mut all: BTreeMap<VolumeId, VolumeEntry>) {
         all.entry(VolumeId::MAIN).or_default();
-        self.leaves = all.keys().map(|&id| index(id)).collect::<BTreeSet<_>>().len() as u64;
+        self.leaves = all.keys().map(|&id| leaf_index(id)).collect::<BTreeSet<_>>().len() as u64;
         self.all = all;
     }
 
     /// All volumes, as the nodes of the tree have them; `None` if they cannot be.
-    pub(crate) fn stored(&self, nodes: &Nodes) -> Result<Option<BTreeMap<VolumeId, Volume>>, Missing> {
+    pub(crate) fn read_tree(
+        &self,
+        nodes: &MapNodes,
+    ) -> Result<Option<BTreeMap<VolumeId, VolumeEntry>>, MissingNodes> {
         let leaves = self.tree.leaves(nodes, 0..u64::MAX)?;
         Ok(leaves
             .into_iter()
@@ -60,33 +63,33 @@ impl Volumes {
     }
 
     /// Their tree.
-    pub(crate) fn tree(&self) -> Tree {
+    pub(crate) fn tree(&self) -> NodeTree {
         self.tree
     }
 
     /// Whether changes of objects leave the root of the volume's tree as it is: neither it nor its leaf here is shared.
-    pub(crate) fn is_settled(&self, nodes: &Nodes, volume: VolumeId) -> bool {
-        let alone = |volume: &Volume| nodes.table.references(volume.objects.root) == 1;
+    pub(crate) fn is_unshared(&self, nodes: &MapNodes, volume: VolumeId) -> bool {
+        let alone = |volume: &VolumeEntry| nodes.table.references(volume.objects.root) == 1;
         self.get(volume).is_some_and(alone)
-            && self.tree.is_shared(nodes, index(volume)).is_ok_and(|shared| !shared)
+            && self.tree.is_shared(nodes, leaf_index(volume)).is_ok_and(|shared| !shared)
     }
 
     /// The nodes that a change of a volume may make dirty, each by its height and its first leaf.
     pub(crate) fn path(&self, volume: VolumeId) -> impl Iterator<Item = (u8, u64)> + use<> {
-        let leaf = index(volume);
+        let leaf = leaf_index(volume);
         (0..=self.tree.height.max(height_for(leaf))).map(move |height| (height, leaf >> (8 * height)))
     }
 
     /// Whether the nodes on the way to a volume are in memory.
-    pub(super) fn prepare(&self, nodes: &Nodes, volume: VolumeId) -> Result<(), Missing> {
-        self.tree.leaf(nodes, index(volume)).map(drop)
+    pub(super) fn prepare(&self, nodes: &MapNodes, volume: VolumeId) -> Result<(), MissingNodes> {
+        self.tree.leaf(nodes, leaf_index(volume)).map(drop)
     }
 
-    pub(crate) fn get(&self, volume: VolumeId) -> Option<&Volume> {
+    pub(crate) fn get(&self, volume: VolumeId) -> Option<&VolumeEntry> {
         self.all.get(&volume)
     }
 
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (VolumeId, &Volume)> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (VolumeId, &VolumeEntry)> {
         self.all.iter().map(|(&id, volume)| (id, volume))
     }
 
@@ -114,7 +117,7 @@ impl Volumes {
     }
 
     /// Whether there may be one more.
-    pub(crate) fn ensure_one_more(&self) -> Result<(), StoreError> {
+    pub(crate) fn ensure_below_max(&self) -> Result<(), StoreError> {
         if self.all.len() >= VOLUMES_MAX {
             return Err(StoreError::TooManyVolumes { limit: VOLUMES_MAX });
         }
@@ -122,62 +125,68 @@ impl Volumes {
     }
 
     /// Lets a volume change: its leaf, if others share it, is copied, which gives each tree of objects there another reference.
-    pub(super) fn unshare(&mut self, nodes: &mut Nodes, volume: VolumeId) {
-        let index = index(volume);
+    pub(super) fn unshare(&mut self, nodes: &mut MapNodes, volume: VolumeId) {
+        let index = leaf_index(volume);
         if self.tree.is_shared(nodes, index).expect("prepared") {
-            self.tree.leaf_for_change(nodes, index, Body::volumes);
+            self.tree.leaf_for_change(nodes, index, NodeBody::volumes);
         }
     }
 
     /// The tree of a volume that is not shared any more has changed.
-    pub(super) fn set_objects(&mut self, nodes: &mut Nodes, volume: VolumeId, objects: Tree) {
+    pub(super) fn set_objects(&mut self, nodes: &mut MapNodes, volume: VolumeId, objects: NodeTree) {
         let Some(entry) = self.all.get_mut(&volume).filter(|entry| entry.objects != objects) else { return };
         entry.objects = objects;
         if !is_planted(PlantedBug::VolumeLeafForgotten) {
-            self.store(nodes, volume);
+            self.write_entry(nodes, volume);
         }
     }
 
     /// Lets the leaf say of a volume what memory does.
-    fn store(&mut self, nodes: &mut Nodes, volume: VolumeId) {
-        let leaf = self.tree.leaf_for_change(nodes, index(volume), Body::volumes);
+    fn write_entry(&mut self, nodes: &mut MapNodes, volume: VolumeId) {
+        let leaf = self.tree.leaf_for_change(nodes, leaf_index(volume), NodeBody::volumes);
         let body = &mut nodes.node_mut(leaf).body;
-        let Body::Volumes(entries) = body else { unreachable!("a leaf of volumes") };
-        entries[slot(volume)] = self.all.get(&volume).cloned();
+        let NodeBody::Volumes(entries) = body else { unreachable!("a leaf of volumes") };
+        entries[leaf_slot(volume)] = self.all.get(&volume).cloned();
         if body.is_empty() {
-            self.tree.remove_leaf(nodes, index(volume));
-            self.tree.lower(nodes);
+            self.tree.remove_leaf(nodes, leaf_index(volume));
+            self.tree.reduce_height(nodes);
         }
     }
 
     /// Adds `to`, a clone of `volume`, if there is none: the root of its tree has one more reference by that.
-    pub(super) fn clone_volume(&mut self, nodes: &mut Nodes, volume: VolumeId, to: VolumeId, new: Volume) {
+    pub(super) fn clone_volume(
+        &mut self,
+        nodes: &mut MapNodes,
+        volume: VolumeId,
+        to: VolumeId,
+        new: VolumeEntry,
+    ) {
         let source = self.all.get(&volume).filter(|_| !self.all.contains_key(&to));
         let Some(objects) = source.map(|source| source.objects) else { return };
         self.leaves += u64::from(!self.has_leaf(to));
-        self.all.insert(to, Volume { objects, from: volume, ..new });
+        self.all.insert(to, VolumeEntry { objects, from: volume, ..new });
         self.next = self.next.max(VolumeId(to.0.saturating_add(1)));
-        self.store(nodes, to);
+        self.write_entry(nodes, to);
         if objects.root.is_some() {
-            nodes.refer(objects.root);
+            nodes.add_reference(objects.root);
         }
     }
 
     /// Deletes a volume: its root is dying.
-    pub(super) fn delete(&mut self, nodes: &mut Nodes, volume: VolumeId) {
+    pub(super) fn delete(&mut self, nodes: &mut MapNodes, volume: VolumeId) {
         self.unshare(nodes, volume);
         let Some(gone) = self.all.remove(&volume) else { return };
         self.leaves -= u64::from(!self.has_leaf(volume));
-        self.store(nodes, volume);
+        self.write_entry(nodes, volume);
         if gone.objects.root.is_some() {
             self.push_dying(gone.objects.root);
             // A walk may have meant to find it in the leaf.
-            nodes.still_referred(gone.objects.root);
+            nodes.shade(gone.objects.root);
         }
     }
 
     fn has_leaf(&self, volume: VolumeId) -> bool {
-        let first = VolumeId(volume.0 - slot(volume) as u32);
+        let first = VolumeId(volume.0 - leaf_slot(volume) as u32);
         let last = VolumeId(first.0 + (LEAF_VOLUMES as u32 - 1));
         self.all.range(first..=last).next().is_some()
     }
@@ -209,7 +218,7 @@ impl Volumes {
     }
 
     /// The volume of this name.
-    pub(crate) fn named(&self, name: &str) -> Option<VolumeInfo> {
+    pub(crate) fn find_by_name(&self, name: &str) -> Option<VolumeInfo> {
         let unnamed = name.strip_prefix('#').and_then(|number| number.parse().ok().map(VolumeId));
         let found = self.all.iter().find(|&(&id, volume)| match &*volume.name {
             _ if id == VolumeId::MAIN => name == MAIN_NAME,
@@ -220,22 +229,22 @@ impl Volumes {
     }
 
     /// A part of a name, after those before it.
-    pub(super) fn name(&mut self, nodes: &mut Nodes, volume: VolumeId, part: &[u8]) {
+    pub(super) fn append_name(&mut self, nodes: &mut MapNodes, volume: VolumeId, part: &[u8]) {
         let Some(entry) = self.all.get_mut(&volume) else { return };
         let part = String::from_utf8_lossy(part);
         if entry.name.len() + part.len() <= NAME_BYTES_MAX {
             entry.name.push_str(&part);
-            self.store(nodes, volume);
+            self.write_entry(nodes, volume);
         }
     }
 }
 
 /// The leaf that has a volume.
-fn index(volume: VolumeId) -> u64 {
+fn leaf_index(volume: VolumeId) -> u64 {
     u64::from(volume.0) / LEAF_VOLUMES
 }
 
-fn slot(volume: VolumeId) -> usize {
+fn leaf_slot(volume: VolumeId) -> usize {
     volume.0 as usize % LEAF_VOLUMES as usize
 }
 
@@ -245,8 +254,8 @@ fn height_for(leaf: u64) -> u8 {
 }
 
 /// What a leaf that is in memory says, `None` for each volume that cannot be.
-fn volumes_in(nodes: &Nodes, leaf: Leaf) -> Vec<Option<(VolumeId, Volume)>> {
-    let Body::Volumes(entries) = nodes.cached(leaf.id) else { return vec![None] };
+fn volumes_in(nodes: &MapNodes, leaf: LeafRef) -> Vec<Option<(VolumeId, VolumeEntry)>> {
+    let NodeBody::Volumes(entries) = nodes.cached(leaf.id) else { return vec![None] };
     let numbered =
         entries.iter().zip(0..).filter_map(|(entry, slot)| entry.clone().map(|entry| (slot, entry)));
     let number = |slot| leaf.index.checked_mul(LEAF_VOLUMES)?.checked_add(slot);

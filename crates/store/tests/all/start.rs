@@ -8,7 +8,7 @@ use sim_disk::{Hooked, Hooks, Power, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use store::{Change, Store, VolumeMode};
+use store::{Store, StoreChange, VolumeMode};
 
 /// 8 MiB: a stretch as long, and as much is read at once where there are no copies.
 const BLOCKS: u64 = 2048;
@@ -111,7 +111,7 @@ fn write(store: &Store, sizes: &[u64], blocks: u64) -> Vec<u64> {
         page_lsn += 1;
         let first = random.below(1000);
         let pages = first..first + sizes.next().expect("a cycle");
-        let change = |number: u64| Change::Write {
+        let change = |number: u64| StoreChange::Write {
             object: FILE,
             page: PageNo(number),
             bytes: page(page_lsn << 16 | number),
@@ -278,7 +278,7 @@ fn a_start_reads_ten_thousand_volumes_at_once_and_nothing_of_what_is_in_them() {
         let (_power, disk, store) = fresh_of(1024, 64, 1);
         let write = |number| {
             let (page, bytes) = (PageNo(number), page(number + 1));
-            Change::Write { object: FILE, page, bytes, page_lsn: Lsn(number + 1) }
+            StoreChange::Write { object: FILE, page, bytes, page_lsn: Lsn(number + 1) }
         };
         store.apply(&(0..1000).map(write).collect::<Vec<_>>()).expect("space");
         for number in 1..=clones {

@@ -4,118 +4,132 @@
 //! changes a shared tree first takes a copy of each node on the way down, whose children then have one reference
 //! more.
 
-use super::leaf::PageEntry;
-use super::node::{Body, Missing, NodeId, Tree};
-use super::nodes::Nodes;
-use super::object::Pages;
+use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
+use super::nodes::MapNodes;
+use super::object_leaf::ObjectPages;
+use super::page_leaf::PageEntry;
 use crate::format::{INNER_CHILDREN, LEAF_PAGES};
 use device::PageNo;
 use std::ops::Range;
 
 /// A leaf that was looked up.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Leaf {
+pub(crate) struct LeafRef {
     pub(crate) index: u64,
     pub(crate) id: NodeId,
 }
 
 /// What a transfer does to its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum TransferKind {
     /// A clone's: both share it afterwards.
-    Stays,
+    Clone,
     /// A move's: it becomes holes.
-    Goes,
+    Move,
 }
 
 /// 256^7 leaves of 128 pages are 2^63 pages; no 64-bit key needs more.
 const HEIGHT_MAX: u8 = 8;
 
 /// The leaves below a node at `height`.
-fn span(height: u8) -> u64 {
+fn leaves_below(height: u8) -> u64 {
     INNER_CHILDREN.checked_pow(u32::from(height)).unwrap_or(u64::MAX)
 }
 
 /// The pages below a node at `height`.
 pub(super) fn pages_below(height: u8) -> u64 {
-    span(height).saturating_mul(LEAF_PAGES)
+    leaves_below(height).saturating_mul(LEAF_PAGES)
 }
 
 /// Which child of an inner node at `height` leads to a leaf.
-fn slot(index: u64, height: u8) -> usize {
-    (index / span(height - 1) % INNER_CHILDREN) as usize
+fn child_slot(index: u64, height: u8) -> usize {
+    (index / leaves_below(height - 1) % INNER_CHILDREN) as usize
 }
 
 /// The leaves below one child of an inner node at `height` whose first leaf is `first`; `None` past all numbers.
-pub(super) fn below(first: u64, child: u64, height: u8) -> Option<Range<u64>> {
-    let step = span(height - 1);
+pub(super) fn leaves_below_child(first: u64, child: u64, height: u8) -> Option<Range<u64>> {
+    let step = leaves_below(height - 1);
     let start = step.checked_mul(child)?.checked_add(first)?;
     Some(start..start.saturating_add(step))
 }
 
-impl Tree {
+impl NodeTree {
     /// A new tree with these pages.
-    pub(super) fn of(nodes: &mut Nodes, pages: &[(PageNo, PageEntry)]) -> Tree {
-        let mut tree = Tree::default();
+    pub(super) fn of(nodes: &mut MapNodes, pages: &[(PageNo, PageEntry)]) -> NodeTree {
+        let mut tree = NodeTree::default();
         for (page, entry) in pages {
-            let leaf = tree.leaf_for_change(nodes, page.0 / LEAF_PAGES, Body::pages);
-            let Body::Pages(leaf) = &mut nodes.node_mut(leaf).body else { unreachable!("a leaf of pages") };
+            let leaf = tree.leaf_for_change(nodes, page.0 / LEAF_PAGES, NodeBody::pages);
+            let NodeBody::Pages(leaf) = &mut nodes.node_mut(leaf).body else {
+                unreachable!("a leaf of pages")
+            };
             leaf.set((page.0 % LEAF_PAGES) as usize, *entry);
         }
         tree
     }
 
     /// The leaf with this index.
-    pub(crate) fn leaf(self, nodes: &Nodes, index: u64) -> Result<Option<Leaf>, Missing> {
-        if !self.root.is_some() || index >= span(self.height) {
+    pub(crate) fn leaf(self, nodes: &MapNodes, index: u64) -> Result<Option<LeafRef>, MissingNodes> {
+        if !self.root.is_some() || index >= leaves_below(self.height) {
             return Ok(None);
         }
         let mut id = self.root;
         for height in (1..=self.height).rev() {
-            let Body::Inner(children) = &nodes.node(id)?.body else { return Ok(None) };
-            id = children[slot(index, height)];
+            let NodeBody::Inner(children) = &nodes.node(id)?.body else { return Ok(None) };
+            id = children[child_slot(index, height)];
             if !id.is_some() {
                 return Ok(None);
             }
         }
         nodes.node(id)?;
-        Ok(Some(Leaf { index, id }))
+        Ok(Some(LeafRef { index, id }))
     }
 
     /// Whether the leaf with this index exists, and it or a node above it has other references.
-    pub(crate) fn is_shared(self, nodes: &Nodes, index: u64) -> Result<bool, Missing> {
+    pub(crate) fn is_shared(self, nodes: &MapNodes, index: u64) -> Result<bool, MissingNodes> {
         if self.leaf(nodes, index)?.is_none() {
             return Ok(false);
         }
         let (mut id, mut shared) = (self.root, nodes.table.references(self.root) > 1);
         for height in (1..=self.height).rev() {
-            let Body::Inner(children) = &nodes.node(id)?.body else { return Ok(shared) };
-            id = children[slot(index, height)];
+            let NodeBody::Inner(children) = &nodes.node(id)?.body else { return Ok(shared) };
+            id = children[child_slot(index, height)];
             shared |= nodes.table.references(id) > 1;
         }
         Ok(shared)
     }
 
     /// The leaves with these indexes, in order, all in memory; or all nodes that can be read at once to get on.
-    pub(crate) fn leaves(self, nodes: &Nodes, range: Range<u64>) -> Result<Vec<Leaf>, Missing> {
+    pub(crate) fn leaves(self, nodes: &MapNodes, range: Range<u64>) -> Result<Vec<LeafRef>, MissingNodes> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         if self.root.is_some() {
-            collect(nodes, Leaf { index: 0, id: self.root }, self.height, &range, &mut found, &mut missing);
+            collect_leaves(
+                nodes,
+                LeafRef { index: 0, id: self.root },
+                self.height,
+                &range,
+                &mut found,
+                &mut missing,
+            );
         }
-        if missing.is_empty() { Ok(found) } else { Err(Missing(missing)) }
+        if missing.is_empty() { Ok(found) } else { Err(MissingNodes(missing)) }
     }
 
     /// The leaf with this index, for changing: made if it did not exist, copied if it was shared. The nodes on
     /// the way must be in memory.
-    pub(crate) fn leaf_for_change(&mut self, nodes: &mut Nodes, index: u64, empty: fn() -> Body) -> NodeId {
+    pub(crate) fn leaf_for_change(
+        &mut self,
+        nodes: &mut MapNodes,
+        index: u64,
+        empty: fn() -> NodeBody,
+    ) -> NodeId {
         self.grow(nodes, index, 0);
-        self.root = own(nodes, self.root, self.height, empty);
+        self.root = own_node(nodes, self.root, self.height, empty);
         let mut id = self.root;
         for height in (1..=self.height).rev() {
-            let slot = slot(index, height);
-            let Body::Inner(children) = nodes.cached(id) else { unreachable!("above a leaf") };
+            let slot = child_slot(index, height);
+            let NodeBody::Inner(children) = nodes.cached(id) else { unreachable!("above a leaf") };
             let child = children[slot];
-            let own = own(nodes, child, height - 1, empty);
+            let own = own_node(nodes, child, height - 1, empty);
             if own != child {
                 set_child(nodes, id, slot, own);
             }
@@ -126,37 +140,37 @@ impl Tree {
     }
 
     /// Makes it at least so high, and so high that it reaches to a leaf.
-    fn grow(&mut self, nodes: &mut Nodes, index: u64, least: u8) {
+    fn grow(&mut self, nodes: &mut MapNodes, index: u64, least: u8) {
         if !self.root.is_some() {
-            let fits = |&height: &u8| index < span(height) && height >= least;
+            let fits = |&height: &u8| index < leaves_below(height) && height >= least;
             self.height = (0..HEIGHT_MAX).find(fits).unwrap_or(HEIGHT_MAX);
         }
-        while (index >= span(self.height) || self.height < least) && self.height < HEIGHT_MAX {
+        while (index >= leaves_below(self.height) || self.height < least) && self.height < HEIGHT_MAX {
             let below = self.root;
-            self.root = nodes.add(Body::inner());
+            self.root = nodes.add_node(NodeBody::inner());
             self.height += 1;
             set_child(nodes, self.root, 0, below);
         }
     }
 
     /// Puts in a subtree of some height whose first leaf gets this index, where there is none. The reference to it is the tree's.
-    pub(super) fn put_subtree(&mut self, nodes: &mut Nodes, height: u8, index: u64, subtree: NodeId) {
+    pub(super) fn put_subtree(&mut self, nodes: &mut MapNodes, height: u8, index: u64, subtree: NodeId) {
         self.grow(nodes, index, height);
         if self.height == height {
             self.root = subtree;
             return;
         }
-        self.root = own(nodes, self.root, self.height, Body::inner);
+        self.root = own_node(nodes, self.root, self.height, NodeBody::inner);
         let mut id = self.root;
         for above in (height + 1..=self.height).rev() {
-            let slot = slot(index, above);
+            let slot = child_slot(index, above);
             if above == height + 1 {
                 set_child(nodes, id, slot, subtree);
                 return;
             }
-            let Body::Inner(children) = nodes.cached(id) else { unreachable!("above a leaf") };
+            let NodeBody::Inner(children) = nodes.cached(id) else { unreachable!("above a leaf") };
             let child = children[slot];
-            let own = own(nodes, child, above - 1, Body::inner);
+            let own = own_node(nodes, child, above - 1, NodeBody::inner);
             if own != child {
                 set_child(nodes, id, slot, own);
             }
@@ -165,65 +179,65 @@ impl Tree {
     }
 
     /// Takes away roots that have no other child than the first, as far as nodes are in memory. Nobody shares them.
-    pub(super) fn lower(&mut self, nodes: &mut Nodes) {
-        while let Some(Body::Inner(children)) = nodes.peek(self.root) {
+    pub(super) fn reduce_height(&mut self, nodes: &mut MapNodes) {
+        while let Some(NodeBody::Inner(children)) = nodes.peek(self.root) {
             let first = children[0];
             if !first.is_some() || children[1..].iter().any(|child| child.is_some()) {
                 break;
             }
             nodes.remove_node(self.root);
-            nodes.still_referred(first);
+            nodes.shade(first);
             (self.root, self.height) = (first, self.height - 1);
         }
     }
 
     /// Takes the leaf with this index out of the tree, and with it every inner node that becomes empty.
-    pub(crate) fn remove_leaf(&mut self, nodes: &mut Nodes, index: u64) {
-        self.root = without(nodes, self.root, self.height, index);
+    pub(crate) fn remove_leaf(&mut self, nodes: &mut MapNodes, index: u64) {
+        self.root = remove_leaf_below(nodes, self.root, self.height, index);
         if !self.root.is_some() {
             self.height = 0;
         }
     }
 }
 
-fn collect(
-    nodes: &Nodes,
-    at: Leaf,
+fn collect_leaves(
+    nodes: &MapNodes,
+    at: LeafRef,
     height: u8,
     range: &Range<u64>,
-    found: &mut Vec<Leaf>,
+    found: &mut Vec<LeafRef>,
     missing: &mut Vec<NodeId>,
 ) {
     let node = match nodes.node(at.id) {
         Ok(node) => node,
-        Err(Missing(ids)) => return missing.extend(ids),
+        Err(MissingNodes(ids)) => return missing.extend(ids),
     };
     if height == 0 {
         return found.push(at);
     }
-    let Body::Inner(children) = &node.body else { return };
-    let step = span(height - 1);
+    let NodeBody::Inner(children) = &node.body else { return };
+    let step = leaves_below(height - 1);
     for (child, number) in children.iter().zip(0..) {
         let Some(index) = step.checked_mul(number).and_then(|more| at.index.checked_add(more)) else {
             break;
         };
         let outside = index >= range.end || index.saturating_add(step) <= range.start;
         if child.is_some() && !outside {
-            collect(nodes, Leaf { index, id: *child }, height - 1, range, found, missing);
+            collect_leaves(nodes, LeafRef { index, id: *child }, height - 1, range, found, missing);
         }
     }
 }
 
 /// What is left of a subtree without a leaf: the node, its own copy of it, or none.
-fn without(nodes: &mut Nodes, id: NodeId, height: u8, index: u64) -> NodeId {
+fn remove_leaf_below(nodes: &mut MapNodes, id: NodeId, height: u8, index: u64) -> NodeId {
     if height == 0 {
         nodes.release(id);
         return NodeId::NONE;
     }
-    let id = own(nodes, id, height, Body::inner);
-    let slot = slot(index, height);
-    let Body::Inner(children) = nodes.cached(id) else { unreachable!("above a leaf") };
-    let rest = without(nodes, children[slot], height - 1, index);
+    let id = own_node(nodes, id, height, NodeBody::inner);
+    let slot = child_slot(index, height);
+    let NodeBody::Inner(children) = nodes.cached(id) else { unreachable!("above a leaf") };
+    let rest = remove_leaf_below(nodes, children[slot], height - 1, index);
     set_child(nodes, id, slot, rest);
     if nodes.cached(id).is_empty() {
         nodes.release(id);
@@ -232,42 +246,42 @@ fn without(nodes: &mut Nodes, id: NodeId, height: u8, index: u64) -> NodeId {
     id
 }
 
-pub(super) fn set_child(nodes: &mut Nodes, parent: NodeId, slot: usize, child: NodeId) {
-    let Body::Inner(children) = &mut nodes.node_mut(parent).body else { unreachable!("above a leaf") };
+pub(super) fn set_child(nodes: &mut MapNodes, parent: NodeId, slot: usize, child: NodeId) {
+    let NodeBody::Inner(children) = &mut nodes.node_mut(parent).body else { unreachable!("above a leaf") };
     children[slot] = child;
 }
 
 /// A node that only this parent holds: the one it has, a copy of a shared one, or a new one.
-pub(super) fn own(nodes: &mut Nodes, id: NodeId, height: u8, empty: fn() -> Body) -> NodeId {
+pub(super) fn own_node(nodes: &mut MapNodes, id: NodeId, height: u8, empty: fn() -> NodeBody) -> NodeId {
     if !id.is_some() {
-        return nodes.add(if height == 0 { empty() } else { Body::inner() });
+        return nodes.add_node(if height == 0 { empty() } else { NodeBody::inner() });
     }
     if nodes.table.references(id) == 1 {
         return id;
     }
     let mut copy = nodes.cached(id).clone();
     match &mut copy {
-        Body::Inner(children) => {
-            children.iter().filter(|child| child.is_some()).for_each(|&child| nodes.refer(child));
+        NodeBody::Inner(children) => {
+            children.iter().filter(|child| child.is_some()).for_each(|&child| nodes.add_reference(child));
         }
-        Body::Pages(leaf) => {
-            leaf.share_all();
+        NodeBody::Pages(leaf) => {
+            leaf.mark_all_shared();
             nodes.node_mut(id).body = copy.clone();
         }
-        Body::Objects(entries) => {
+        NodeBody::Objects(entries) => {
             for entry in entries.iter_mut().flatten() {
                 match &mut entry.pages {
-                    Pages::Tree(tree) => nodes.refer(tree.root),
-                    Pages::Inline(pages) => pages.iter_mut().for_each(|(_, page)| page.shared = true),
+                    ObjectPages::Tree(tree) => nodes.add_reference(tree.root),
+                    ObjectPages::Inline(pages) => pages.iter_mut().for_each(|(_, page)| page.shared = true),
                 }
             }
             nodes.node_mut(id).body = copy.clone();
         }
-        Body::Volumes(entries) => {
+        NodeBody::Volumes(entries) => {
             let roots = entries.iter().flatten().map(|volume| volume.objects.root);
-            roots.filter(|root| root.is_some()).for_each(|root| nodes.refer(root));
+            roots.filter(|root| root.is_some()).for_each(|root| nodes.add_reference(root));
         }
     }
     nodes.table.drop_reference(id);
-    nodes.add(copy)
+    nodes.add_node(copy)
 }

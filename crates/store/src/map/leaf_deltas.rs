@@ -1,26 +1,26 @@
 //! Deltas that a leaf has space for, and those to fold.
 
-use super::fold_cursor::{FoldCursor, FoldLook};
-use super::leaf::{LEAF_DELTAS_TIGHT, PageEntry};
-use super::map::Map;
-use super::node::{Body, Missing};
-use super::object::{ObjectEntry, Pages};
-use super::ranges::agrees;
-use super::tree::Leaf;
-use crate::entry::LogEntry;
+use super::merge_cursor::{MergeCursor, MergeSearch};
+use super::node::{MissingNodes, NodeBody};
+use super::node_tree::LeafRef;
+use super::object_leaf::{ObjectEntry, ObjectPages};
+use super::page_leaf::{LEAF_DELTAS_SHORT_OF_SPACE, PageEntry};
+use super::page_map::PageMap;
+use super::transfer::is_aligned;
 use crate::format::{LEAF_DELTAS, LEAF_OBJECTS, LEAF_PAGES};
+use crate::log_entry::LogEntry;
 use device::{ObjectId, PageNo, Transfer, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Leaves looked at for deltas in one step: 256 KiB of nodes.
-const LEAVES_PER_LOOK: usize = 64;
+const LEAVES_PER_SEARCH: usize = 64;
 
 /// Pages of a leaf with deltas from which on all of it is written anew: half of them.
-const MANY_DELTAS: usize = (LEAF_PAGES / 2) as usize;
+const DELTA_PAGES_FOR_WHOLE_LEAF: usize = (LEAF_PAGES / 2) as usize;
 
-impl Map {
+impl PageMap {
     /// The first block of deltas in a vector for which a leaf has no space, or one of its pages no place. Its nodes are in memory.
-    pub(crate) fn deltas_that_do_not_fit(&self, entries: &[LogEntry]) -> Option<(ObjectId, PageNo)> {
+    pub(crate) fn find_full_leaf(&self, entries: &[LogEntry]) -> Option<(ObjectId, PageNo)> {
         let mut wanted: BTreeMap<(ObjectId, PageNo), (usize, u128)> = BTreeMap::new();
         for entry in entries {
             if let LogEntry::Deltas { object, first, pages, .. } = entry {
@@ -42,12 +42,12 @@ impl Map {
         first: PageNo,
         blocks: usize,
         pages: u128,
-    ) -> Result<bool, Missing> {
-        if matches!(self.object(object)?, Some(ObjectEntry { pages: Pages::Inline(pages), .. }) if !pages.is_empty())
+    ) -> Result<bool, MissingNodes> {
+        if matches!(self.object(object)?, Some(ObjectEntry { pages: ObjectPages::Inline(pages), .. }) if !pages.is_empty())
         {
             return Ok(false);
         }
-        let most = if self.is_tight() { LEAF_DELTAS_TIGHT } else { LEAF_DELTAS };
+        let most = if self.is_tight() { LEAF_DELTAS_SHORT_OF_SPACE } else { LEAF_DELTAS };
         self.has_space_for_deltas(object, first, (blocks, most), pages)
     }
 
@@ -58,47 +58,55 @@ impl Map {
         first: PageNo,
         (blocks, most): (usize, usize),
         pages: u128,
-    ) -> Result<bool, Missing> {
-        let Some(ObjectEntry { pages: Pages::Tree(tree), .. }) = self.object(object)? else {
+    ) -> Result<bool, MissingNodes> {
+        let Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. }) = self.object(object)? else {
             return Ok(blocks <= most);
         };
         let Some(leaf) = tree.leaf(&self.nodes, first.0 / LEAF_PAGES)? else {
             return Ok(blocks <= most);
         };
-        let Body::Pages(leaf) = &self.nodes.node(leaf.id)?.body else { return Ok(false) };
-        Ok(leaf.takes_deltas(blocks, most, pages))
+        let NodeBody::Pages(leaf) = &self.nodes.node(leaf.id)?.body else { return Ok(false) };
+        Ok(leaf.has_space_for_deltas(blocks, most, pages))
     }
 
     /// The pages with deltas that a clone or a move takes out of leaves which it does not take whole, or all that it takes.
-    pub(crate) fn deltas_taken(&self, transfer: &Transfer, all: bool) -> Result<Vec<PageNo>, Missing> {
-        let Some(ObjectEntry { pages: Pages::Tree(tree), .. }) = self.object(transfer.from)? else {
+    pub(crate) fn delta_pages_taken(
+        &self,
+        transfer: &Transfer,
+        all: bool,
+    ) -> Result<Vec<PageNo>, MissingNodes> {
+        let Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. }) = self.object(transfer.from)? else {
             return Ok(Vec::new());
         };
         let range = transfer.source();
-        let leaves = if all || !agrees(transfer, 0) {
+        let leaves = if all || !is_aligned(transfer, 0) {
             tree.leaves(&self.nodes, range.start.0 / LEAF_PAGES..range.end.0.div_ceil(LEAF_PAGES))?
         } else {
             let ends = [range.start.0, range.end.0].into_iter().filter(|end| !end.is_multiple_of(LEAF_PAGES));
             let leaf = |end: u64| tree.leaf(&self.nodes, end / LEAF_PAGES).transpose();
-            let mut leaves: Vec<Leaf> = ends.filter_map(leaf).collect::<Result<_, Missing>>()?;
+            let mut leaves: Vec<LeafRef> = ends.filter_map(leaf).collect::<Result<_, MissingNodes>>()?;
             leaves.dedup_by_key(|leaf| leaf.index);
             leaves
         };
-        let deltas = leaves.iter().flat_map(|&leaf| self.deltas_in(leaf, false));
+        let deltas = leaves.iter().flat_map(|&leaf| self.delta_pages_in(leaf, false));
         Ok(deltas.filter(|page| range.contains(page)).collect())
     }
 
     /// The pages of the leaf in which `page` lies that have deltas, but those that others may share. Where they are many, all pages of the
     /// leaf that nobody shares: so they lie behind each other again, and are read as a file that was written from start to end.
-    pub(crate) fn foldable(&self, object: ObjectId, page: PageNo) -> Result<Vec<PageNo>, Missing> {
-        let Some(ObjectEntry { pages: Pages::Tree(tree), .. }) = self.object(object)? else {
+    pub(crate) fn mergeable_pages(
+        &self,
+        object: ObjectId,
+        page: PageNo,
+    ) -> Result<Vec<PageNo>, MissingNodes> {
+        let Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. }) = self.object(object)? else {
             return Ok(Vec::new());
         };
         let leaf = tree.leaf(&self.nodes, page.0 / LEAF_PAGES)?;
         let is_shared = self.is_entry_shared(object)? || tree.is_shared(&self.nodes, page.0 / LEAF_PAGES)?;
         let Some(leaf) = leaf.filter(|_| !is_shared) else { return Ok(Vec::new()) };
-        let deltas = self.deltas_in(leaf, true);
-        if deltas.len() < MANY_DELTAS {
+        let deltas = self.delta_pages_in(leaf, true);
+        if deltas.len() < DELTA_PAGES_FOR_WHOLE_LEAF {
             return Ok(deltas);
         }
         let is_alone = |(_, entry): &(PageNo, &PageEntry)| entry.base().is_some_and(|base| !base.shared);
@@ -107,14 +115,14 @@ impl Map {
     }
 
     /// Whether a clone of the volume has the object's entry, too, and so all below it.
-    fn is_entry_shared(&self, object: ObjectId) -> Result<bool, Missing> {
+    fn is_entry_shared(&self, object: ObjectId) -> Result<bool, MissingNodes> {
         let Some(volume) = self.volumes.get(object.volume) else { return Ok(false) };
         volume.objects.is_shared(&self.nodes, object.slot / LEAF_OBJECTS)
     }
 
     /// The pages with deltas in a leaf that is in memory; all, or those that are marked as shared nowhere.
-    fn deltas_in(&self, leaf: Leaf, unshared: bool) -> Vec<PageNo> {
-        let Body::Pages(pages) = self.nodes.cached(leaf.id) else { return Vec::new() };
+    fn delta_pages_in(&self, leaf: LeafRef, unshared: bool) -> Vec<PageNo> {
+        let NodeBody::Pages(pages) = self.nodes.cached(leaf.id) else { return Vec::new() };
         let takes = |index: &usize| {
             let mut deltas = pages.deltas_of(*index).peekable();
             let base = pages.pages()[*index].base();
@@ -125,45 +133,50 @@ impl Map {
     }
 
     /// From a cursor on, a bounded piece of the search for a leaf with deltas that nobody shares.
-    pub(crate) fn next_to_fold(&self, from: FoldCursor) -> Result<FoldLook, Missing> {
+    pub(crate) fn next_leaf_to_merge(&self, from: MergeCursor) -> Result<MergeSearch, MissingNodes> {
         let Some((volume, objects)) = self.volumes.iter().find(|(id, _)| *id >= from.volume) else {
-            return Ok(FoldLook::default());
+            return Ok(MergeSearch::default());
         };
-        let start = FoldCursor { volume, ..FoldCursor::default() };
+        let start = MergeCursor { volume, ..MergeCursor::default() };
         let at = from.max(start);
-        let next_volume = FoldCursor { volume: VolumeId(volume.0 + 1), ..FoldCursor::default() };
-        let Some(leaf) = self.some_leaves(objects.objects, at.slot / LEAF_OBJECTS..u64::MAX, 1)?.pop() else {
-            return Ok(FoldLook { found: None, next: Some(next_volume) });
+        let next_volume = MergeCursor { volume: VolumeId(volume.0 + 1), ..MergeCursor::default() };
+        let Some(leaf) = self.first_leaves(objects.objects, at.slot / LEAF_OBJECTS..u64::MAX, 1)?.pop()
+        else {
+            return Ok(MergeSearch { found: None, next: Some(next_volume) });
         };
         if objects.objects.is_shared(&self.nodes, leaf.index)? {
-            let next = FoldCursor { volume, slot: (leaf.index + 1) * LEAF_OBJECTS, leaf: 0 };
-            return Ok(FoldLook { found: None, next: Some(next) });
+            let next = MergeCursor { volume, slot: (leaf.index + 1) * LEAF_OBJECTS, leaf: 0 };
+            return Ok(MergeSearch { found: None, next: Some(next) });
         }
-        let Body::Objects(entries) = &self.nodes.node(leaf.id)?.body else { return Ok(FoldLook::default()) };
+        let NodeBody::Objects(entries) = &self.nodes.node(leaf.id)?.body else {
+            return Ok(MergeSearch::default());
+        };
         let first = leaf.index * LEAF_OBJECTS;
-        let behind = |slot: u64| FoldCursor { volume, slot, leaf: 0 };
+        let behind = |slot: u64| MergeCursor { volume, slot, leaf: 0 };
         let here = entries.iter().zip(first..).filter(|(_, slot)| *slot >= at.slot);
         for (entry, slot) in here {
-            let Some(ObjectEntry { generation, pages: Pages::Tree(tree), .. }) = entry else { continue };
+            let Some(ObjectEntry { generation, pages: ObjectPages::Tree(tree), .. }) = entry else {
+                continue;
+            };
             let begin = if slot == at.slot { at.leaf } else { 0 };
-            let leaves = self.some_leaves(*tree, begin..u64::MAX, LEAVES_PER_LOOK)?;
+            let leaves = self.first_leaves(*tree, begin..u64::MAX, LEAVES_PER_SEARCH)?;
             for leaf in &leaves {
                 let is_shared = tree.is_shared(&self.nodes, leaf.index)?;
-                if !is_shared && !self.deltas_in(*leaf, true).is_empty() {
+                if !is_shared && !self.delta_pages_in(*leaf, true).is_empty() {
                     let found = (volume.object(slot, *generation), PageNo(leaf.index * LEAF_PAGES));
-                    let next = Some(FoldCursor { volume, slot, leaf: leaf.index + 1 });
-                    return Ok(FoldLook { found: Some(found), next });
+                    let next = Some(MergeCursor { volume, slot, leaf: leaf.index + 1 });
+                    return Ok(MergeSearch { found: Some(found), next });
                 }
             }
-            if leaves.len() == LEAVES_PER_LOOK
+            if leaves.len() == LEAVES_PER_SEARCH
                 && let Some(last) = leaves.last()
             {
-                return Ok(FoldLook {
+                return Ok(MergeSearch {
                     found: None,
-                    next: Some(FoldCursor { volume, slot, leaf: last.index + 1 }),
+                    next: Some(MergeCursor { volume, slot, leaf: last.index + 1 }),
                 });
             }
         }
-        Ok(FoldLook { found: None, next: Some(behind(first + LEAF_OBJECTS)) })
+        Ok(MergeSearch { found: None, next: Some(behind(first + LEAF_OBJECTS)) })
     }
 }

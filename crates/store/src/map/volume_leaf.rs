@@ -1,14 +1,14 @@
 //! A volume's entry in its leaf: what it is called, and where its tree of objects begins.
 
-use super::node::{NodeId, Tree};
+use super::node::{NodeId, NodeTree};
 use crate::format::*;
 use crate::volume::{MAIN_NAME, NAME_BYTES_MAX, VolumeId, VolumeInfo, VolumeMode};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A volume in the map.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Volume {
-    pub(crate) objects: Tree,
+pub(crate) struct VolumeEntry {
+    pub(crate) objects: NodeTree,
     pub(crate) mode: VolumeMode,
     /// Empty if nobody gave it one.
     pub(crate) name: String,
@@ -17,7 +17,7 @@ pub(crate) struct Volume {
     pub(crate) from: VolumeId,
 }
 
-impl Volume {
+impl VolumeEntry {
     /// For people.
     pub(super) fn describe(&self, id: VolumeId) -> VolumeInfo {
         let (mode, created, from) = (self.mode, self.created, self.from);
@@ -50,7 +50,7 @@ const KIND_NONE: u8 = 0;
 const KIND_VOLUME: u8 = 1;
 
 /// The volumes of a leaf.
-pub(super) type VolumeEntries = [Option<Volume>; LEAF_VOLUMES as usize];
+pub(super) type VolumeEntries = [Option<VolumeEntry>; LEAF_VOLUMES as usize];
 
 pub(super) fn encode(entries: &VolumeEntries, into: &mut [u8]) {
     for (entry, bytes) in entries.iter().zip(into.chunks_exact_mut(ENTRY_BYTES)) {
@@ -79,8 +79,8 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Box<VolumeEntries>> {
             _ => return None,
         };
         let name = volume.name.get(..usize::from(volume.name_bytes))?;
-        *entry = Some(Volume {
-            objects: Tree { root: NodeId(volume.root.get()), height: volume.height },
+        *entry = Some(VolumeEntry {
+            objects: NodeTree { root: NodeId(volume.root.get()), height: volume.height },
             mode,
             name: std::str::from_utf8(name).ok()?.to_owned(),
             created: volume.created.get(),

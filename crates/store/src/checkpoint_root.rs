@@ -9,24 +9,24 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Where the log's next chunk goes, and what it must say to belong there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Cursor {
+pub(crate) struct LogCursor {
     /// The open segment.
     pub(crate) segment: u32,
     /// The next block in it, counted from its start.
     pub(crate) offset: u64,
     /// The segment in which the log goes on when this one has no space.
-    pub(crate) next: u32,
+    pub(crate) next_segment: u32,
     /// The number of the next chunk. Never goes back in the life of a store.
     pub(crate) chunk: u64,
     /// The number of the next batch. Never goes back in the life of a store.
     pub(crate) batch: u64,
     /// The checksum of the chunk before; 0 at the start of a chain.
-    pub(crate) chain: u32,
+    pub(crate) chain_crc: u32,
 }
 
 /// Consecutive blocks of the tables' stream, and where their copies lie, as consecutive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct StreamExtent {
     pub(crate) at: Block,
     pub(crate) copy: Block,
     pub(crate) count: u64,
@@ -34,15 +34,15 @@ pub(crate) struct Extent {
 
 /// The stream with the node table's directory, the segment table and the volume table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Stream {
+pub(crate) struct TablesStream {
     pub(crate) bytes: u64,
     pub(crate) crc: u32,
-    pub(crate) extents: Vec<Extent>,
+    pub(crate) extents: Vec<StreamExtent>,
 }
 
 /// How far the one order of changes has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Newest {
+pub(crate) struct NewestLsns {
     /// The highest LSN of any change.
     pub(crate) any: Lsn,
     /// The highest LSN of a change of which the buffer has, or had, a record.
@@ -51,25 +51,25 @@ pub(crate) struct Newest {
 
 /// A checkpoint root.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Root {
+pub(crate) struct CheckpointRoot {
     /// Blocks of the store, so that the superblock's copy in the last one is found without the superblock.
     pub(crate) total_blocks: u64,
     /// +1 with each attempt to write one; the higher valid one counts.
     pub(crate) generation: u64,
     pub(crate) incarnation: Incarnation,
-    pub(crate) newest: Newest,
-    pub(crate) log: Cursor,
-    pub(crate) tables: Stream,
+    pub(crate) newest: NewestLsns,
+    pub(crate) log: LogCursor,
+    pub(crate) tables: TablesStream,
 }
 
 /// What a root block holds after its fixed fields. A stream has an extent per segment that it touches: at the
 /// smallest segments this is 2.4 MB of tables, which is a store of 19 million nodes.
-pub(crate) const EXTENTS_MAX: usize = 160;
+pub(crate) const STREAM_EXTENTS_MAX: usize = 160;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RootBytes {
-    head: Head,
+    head: StructureHead,
     generation: U64,
     incarnation: U64,
     newest: U64,
@@ -86,29 +86,31 @@ struct RootBytes {
     total_blocks: U64,
     newest_logged: U64,
     reserved_too: [u8; 96],
-    table: [ExtentBytes; EXTENTS_MAX],
+    table: [StreamExtentBytes; STREAM_EXTENTS_MAX],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct ExtentBytes {
+struct StreamExtentBytes {
     place: U64,
     copy: U64,
     count: U64,
 }
 
-const _: () = assert!(size_of::<RootBytes>() == 224 + 24 * EXTENTS_MAX && size_of::<RootBytes>() <= 4096);
+const _: () =
+    assert!(size_of::<RootBytes>() == 224 + 24 * STREAM_EXTENTS_MAX && size_of::<RootBytes>() <= 4096);
 
-impl Root {
+impl CheckpointRoot {
     pub(crate) fn encode(&self, store: StoreId) -> Box<Page> {
-        assert!(self.tables.extents.len() <= EXTENTS_MAX, "the checkpoint counted them");
-        let mut table = [ExtentBytes { place: 0.into(), copy: 0.into(), count: 0.into() }; EXTENTS_MAX];
+        assert!(self.tables.extents.len() <= STREAM_EXTENTS_MAX, "the checkpoint counted them");
+        let mut table =
+            [StreamExtentBytes { place: 0.into(), copy: 0.into(), count: 0.into() }; STREAM_EXTENTS_MAX];
         for (bytes, extent) in table.iter_mut().zip(&self.tables.extents) {
             let (place, copy) = (place_to_bits(extent.at).into(), place_to_bits(extent.copy).into());
-            *bytes = ExtentBytes { place, copy, count: extent.count.into() };
+            *bytes = StreamExtentBytes { place, copy, count: extent.count.into() };
         }
         let bytes = RootBytes {
-            head: Head::new(MAGIC_ROOT, store),
+            head: StructureHead::new(MAGIC_ROOT, store),
             generation: self.generation.into(),
             incarnation: self.incarnation.0.into(),
             newest: self.newest.any.0.into(),
@@ -116,8 +118,8 @@ impl Root {
             batch: self.log.batch.into(),
             offset: self.log.offset.into(),
             segment: self.log.segment.into(),
-            next: self.log.next.into(),
-            chain: self.log.chain.into(),
+            next: self.log.next_segment.into(),
+            chain: self.log.chain_crc.into(),
             tables_crc: self.tables.crc.into(),
             tables_bytes: self.tables.bytes.into(),
             extents: (self.tables.extents.len() as u32).into(),
@@ -134,31 +136,31 @@ impl Root {
     }
 
     /// The root in `page`; `None` if it is torn, damaged, or of another store.
-    pub(crate) fn decode(page: &Page, store: StoreId) -> Option<Root> {
-        sealed(&page.0, MAGIC_ROOT, store)?;
+    pub(crate) fn decode(page: &Page, store: StoreId) -> Option<CheckpointRoot> {
+        verify_head(&page.0, MAGIC_ROOT, store)?;
         let (bytes, _) = RootBytes::read_from_prefix(&page.0).expect("smaller than a page");
         let extents = bytes.table.get(..bytes.extents.get() as usize)?;
         let extents = extents
             .iter()
             .map(|extent| {
                 let (at, copy) = (place_from_bits(extent.place.get())?, place_from_bits(extent.copy.get())?);
-                Some(Extent { at, copy, count: extent.count.get() })
+                Some(StreamExtent { at, copy, count: extent.count.get() })
             })
             .collect::<Option<Vec<_>>>()?;
-        Some(Root {
+        Some(CheckpointRoot {
             total_blocks: bytes.total_blocks.get(),
             generation: bytes.generation.get(),
             incarnation: Incarnation(bytes.incarnation.get()),
-            newest: Newest { any: Lsn(bytes.newest.get()), logged: Lsn(bytes.newest_logged.get()) },
-            log: Cursor {
+            newest: NewestLsns { any: Lsn(bytes.newest.get()), logged: Lsn(bytes.newest_logged.get()) },
+            log: LogCursor {
                 segment: bytes.segment.get(),
                 offset: bytes.offset.get(),
-                next: bytes.next.get(),
+                next_segment: bytes.next.get(),
                 chunk: bytes.chunk.get(),
                 batch: bytes.batch.get(),
-                chain: bytes.chain.get(),
+                chain_crc: bytes.chain.get(),
             },
-            tables: Stream { bytes: bytes.tables_bytes.get(), crc: bytes.tables_crc.get(), extents },
+            tables: TablesStream { bytes: bytes.tables_bytes.get(), crc: bytes.tables_crc.get(), extents },
         })
     }
 }

@@ -31,7 +31,7 @@ pub(crate) enum LogEntry {
         place: Block,
         crc: u32,
     },
-    Cut {
+    Punch {
         object: ObjectId,
         pages: Range<PageNo>,
         lsn: Lsn,
@@ -73,7 +73,7 @@ impl LogEntry {
         match self {
             LogEntry::Write { page_lsn, .. } | LogEntry::Deltas { page_lsn, .. } => *page_lsn,
             LogEntry::NameVolume { .. } => Lsn(0),
-            LogEntry::Cut { lsn, .. }
+            LogEntry::Punch { lsn, .. }
             | LogEntry::Delete { lsn, .. }
             | LogEntry::Clone { lsn, .. }
             | LogEntry::Move { lsn, .. }
@@ -104,14 +104,14 @@ impl LogEntry {
     }
 
     /// Whether a block belongs to it that is written twice, in a pair of segments.
-    pub(crate) fn is_paired(&self) -> bool {
+    pub(crate) fn is_mirrored(&self) -> bool {
         matches!(self, LogEntry::Write { object, .. } if object.is_metadata())
     }
 
     /// Where its block and the copy lie that are in a pair of segments.
-    pub(crate) fn paired(&self) -> Option<Paired> {
+    pub(crate) fn mirrored_block(&self) -> Option<MirroredBlock> {
         match *self {
-            LogEntry::Write { place: at, copy: Some(copy), crc, .. } => Some(Paired { at, copy, crc }),
+            LogEntry::Write { place: at, copy: Some(copy), crc, .. } => Some(MirroredBlock { at, copy, crc }),
             _ => None,
         }
     }
@@ -121,7 +121,7 @@ impl LogEntry {
         let (one, other) = match self {
             LogEntry::Write { object, .. }
             | LogEntry::Deltas { object, .. }
-            | LogEntry::Cut { object, .. }
+            | LogEntry::Punch { object, .. }
             | LogEntry::Delete { object, .. } => (object.volume, None),
             LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => {
                 (transfer.from.volume, Some(transfer.to.volume))
@@ -135,7 +135,7 @@ impl LogEntry {
 
 /// Whether the buffer has, or had, records of the changes in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum BatchOrigin {
     /// It has: a buffer that ends before their LSNs is an older copy.
     Logged,
     /// It has none: they went past it.
@@ -144,13 +144,13 @@ pub(crate) enum Origin {
 
 /// A block of data that is there twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Paired {
+pub(crate) struct MirroredBlock {
     pub(crate) at: Block,
     pub(crate) copy: Block,
     pub(crate) crc: u32,
 }
 
-impl Paired {
+impl MirroredBlock {
     /// Whether a page is what was written to both.
     pub(crate) fn is(&self, page: &Page) -> bool {
         crc32c::crc32c(&page.0) == self.crc
@@ -166,36 +166,36 @@ pub(crate) struct ChunkHead {
     /// The batch of which it is a part.
     pub(crate) batch: u64,
     /// The last batch that was durable when this chunk was written: if that one is bad, it is rot.
-    pub(crate) durable: u64,
+    pub(crate) durable_batch: u64,
     /// The checksum of the chunk before it.
-    pub(crate) chain: u32,
+    pub(crate) chain_crc: u32,
     /// Where the log goes on after this segment.
-    pub(crate) next: u32,
+    pub(crate) next_segment: u32,
     /// Whether the batch ends here. A batch without an end never happened.
-    pub(crate) last: bool,
-    pub(crate) origin: Origin,
+    pub(crate) is_last: bool,
+    pub(crate) origin: BatchOrigin,
     pub(crate) entry_blocks: u64,
     /// Blocks behind the log entries: copies and pages.
     pub(crate) data_blocks: u64,
     /// Of these the first are copies of the heads of the stretch before.
-    pub(crate) copy_blocks: u64,
+    pub(crate) index_blocks: u64,
     pub(crate) entries: usize,
 }
 
 /// Data blocks in a chunk: 4 MiB, past which a larger write gains nothing. With [`ENTRIES_MAX`] it bounds how far
 /// recovery looks for a later chunk.
-pub(crate) const DATA_MAX: usize = 1024;
+pub(crate) const CHUNK_DATA_BLOCKS_MAX: usize = 1024;
 /// Log entries in a chunk.
-pub(crate) const ENTRIES_MAX: usize = 2048;
+pub(crate) const CHUNK_ENTRIES_MAX: usize = 2048;
 /// Blocks in a chunk.
-pub(crate) const CHUNK_BLOCKS_MAX: u64 = (entry_blocks(ENTRIES_MAX) + DATA_MAX) as u64;
+pub(crate) const CHUNK_BLOCKS_MAX: u64 = (entry_blocks(CHUNK_ENTRIES_MAX) + CHUNK_DATA_BLOCKS_MAX) as u64;
 
 const KIND_VECTOR: u16 = 1;
 const FLAG_LAST: u16 = 1;
 const FLAG_BYPASSED: u16 = 2;
 
 const WRITE: u8 = 1;
-const CUT: u8 = 2;
+const PUNCH: u8 = 2;
 const DELETE: u8 = 3;
 const CLONE: u8 = 4;
 const MOVE: u8 = 5;
@@ -205,7 +205,7 @@ const NAME_VOLUME: u8 = 8;
 const DELTAS: u8 = 9;
 
 /// Bytes of a name in a log entry.
-pub(crate) const NAME_PART: usize = 64;
+pub(crate) const NAME_PART_BYTES: usize = 64;
 
 /// In a clone's log entry: it may not be changed.
 const READ_ONLY: u32 = 1;
@@ -213,7 +213,7 @@ const READ_ONLY: u32 = 1;
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct ChunkBytes {
-    head: Head,
+    head: StructureHead,
     kind: U16,
     flags: U16,
     entry_blocks: U32,
@@ -225,7 +225,7 @@ struct ChunkBytes {
     durable: U64,
     chain: U32,
     next: U32,
-    copy_blocks: U32,
+    index_blocks: U32,
     reserved: U32,
 }
 
@@ -264,9 +264,9 @@ pub(crate) const fn entry_blocks(entries: usize) -> usize {
     head_bytes(entries).div_ceil(BLOCK_BYTES)
 }
 
-fn flags(head: &ChunkHead) -> u16 {
-    let bypassed = if head.origin == Origin::Bypassed { FLAG_BYPASSED } else { 0 };
-    bypassed | if head.last { FLAG_LAST } else { 0 }
+fn chunk_flags(head: &ChunkHead) -> u16 {
+    let bypassed = if head.origin == BatchOrigin::Bypassed { FLAG_BYPASSED } else { 0 };
+    bypassed | if head.is_last { FLAG_LAST } else { 0 }
 }
 
 /// Fills `into`, as many zeroed blocks as `head.entry_blocks`, with the chunk's header and log entries. Returns its
@@ -275,24 +275,24 @@ pub(crate) fn encode_chunk(head: &ChunkHead, entries: &[LogEntry], store: StoreI
     assert_eq!(into.len() as u64, head.entry_blocks, "space for the entries and no more");
     let bytes = Page::bytes_mut(into);
     let header = ChunkBytes {
-        head: Head::new(MAGIC_CHUNK, store),
+        head: StructureHead::new(MAGIC_CHUNK, store),
         kind: KIND_VECTOR.into(),
-        flags: flags(head).into(),
+        flags: chunk_flags(head).into(),
         entry_blocks: (head.entry_blocks as u32).into(),
         data_blocks: (head.data_blocks as u32).into(),
         entries: (head.entries as u32).into(),
         incarnation: head.incarnation.0.into(),
         chunk: head.chunk.into(),
         batch: head.batch.into(),
-        durable: head.durable.into(),
-        chain: head.chain.into(),
-        next: head.next.into(),
-        copy_blocks: (head.copy_blocks as u32).into(),
+        durable: head.durable_batch.into(),
+        chain: head.chain_crc.into(),
+        next: head.next_segment.into(),
+        index_blocks: (head.index_blocks as u32).into(),
         reserved: 0.into(),
     };
     header.write_to_prefix(bytes).expect("smaller than a page");
     for (entry, bytes) in entries.iter().zip(bytes[HEAD_BYTES..].chunks_exact_mut(ENTRY_BYTES)) {
-        encode(entry).write_to(bytes).expect("exactly as long");
+        encode_entry(entry).write_to(bytes).expect("exactly as long");
     }
     seal(bytes)
 }
@@ -302,42 +302,46 @@ pub(crate) fn claimed_entry_blocks(first: &Page, store: StoreId) -> Option<u64> 
     let (bytes, _) = ChunkBytes::read_from_prefix(&first.0).expect("smaller than a page");
     let ours = bytes.head.magic == MAGIC_CHUNK && bytes.head.store == store.0;
     let blocks = u64::from(bytes.entry_blocks.get());
-    (ours && (1..=entry_blocks(ENTRIES_MAX) as u64).contains(&blocks)).then_some(blocks)
+    (ours && (1..=entry_blocks(CHUNK_ENTRIES_MAX) as u64).contains(&blocks)).then_some(blocks)
 }
 
 /// The chunk whose header and log entries are `pages`, and its checksum; `None` if it is torn or damaged.
 pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead, Vec<LogEntry>, u32)> {
     let bytes = Page::bytes(pages);
-    let sealed = sealed(bytes, MAGIC_CHUNK, store)?;
+    let sealed = verify_head(bytes, MAGIC_CHUNK, store)?;
     let (header, rest) = ChunkBytes::read_from_prefix(bytes).ok()?;
     let count = header.entries.get() as usize;
     let fits = header.kind.get() == KIND_VECTOR
-        && count <= ENTRIES_MAX
+        && count <= CHUNK_ENTRIES_MAX
         && entry_blocks(count) == pages.len()
-        && header.data_blocks.get() as usize <= DATA_MAX
-        && header.copy_blocks.get() <= header.data_blocks.get();
+        && header.data_blocks.get() as usize <= CHUNK_DATA_BLOCKS_MAX
+        && header.index_blocks.get() <= header.data_blocks.get();
     if !fits {
         return None;
     }
-    let entries = rest.chunks_exact(ENTRY_BYTES).take(count).map(decode).collect::<Option<Vec<_>>>()?;
+    let entries = rest.chunks_exact(ENTRY_BYTES).take(count).map(decode_entry).collect::<Option<Vec<_>>>()?;
     let head = ChunkHead {
         incarnation: Incarnation(header.incarnation.get()),
         chunk: header.chunk.get(),
         batch: header.batch.get(),
-        durable: header.durable.get(),
-        chain: header.chain.get(),
-        next: header.next.get(),
-        last: header.flags.get() & FLAG_LAST != 0,
-        origin: if header.flags.get() & FLAG_BYPASSED != 0 { Origin::Bypassed } else { Origin::Logged },
+        durable_batch: header.durable.get(),
+        chain_crc: header.chain.get(),
+        next_segment: header.next.get(),
+        is_last: header.flags.get() & FLAG_LAST != 0,
+        origin: if header.flags.get() & FLAG_BYPASSED != 0 {
+            BatchOrigin::Bypassed
+        } else {
+            BatchOrigin::Logged
+        },
         entry_blocks: pages.len() as u64,
         data_blocks: u64::from(header.data_blocks.get()),
-        copy_blocks: u64::from(header.copy_blocks.get()),
+        index_blocks: u64::from(header.index_blocks.get()),
         entries: count,
     };
     Some((head, entries, sealed.crc.get()))
 }
 
-fn encode(entry: &LogEntry) -> LogEntryBytes {
+fn encode_entry(entry: &LogEntry) -> LogEntryBytes {
     let of = |kind, object: ObjectId, lsn: Lsn| LogEntryBytes {
         kind,
         volume: object.volume.0.into(),
@@ -362,9 +366,11 @@ fn encode(entry: &LogEntry) -> LogEntryBytes {
             crc: (*crc).into(),
             ..of(DELTAS, *object, *page_lsn)
         },
-        LogEntry::Cut { object, pages, lsn } => {
-            LogEntryBytes { page: pages.start.0.into(), other: pages.end.0.into(), ..of(CUT, *object, *lsn) }
-        }
+        LogEntry::Punch { object, pages, lsn } => LogEntryBytes {
+            page: pages.start.0.into(),
+            other: pages.end.0.into(),
+            ..of(PUNCH, *object, *lsn)
+        },
         LogEntry::Delete { object, lsn } => of(DELETE, *object, *lsn),
         LogEntry::Clone { transfer, lsn } => encode_transfer(transfer, of(CLONE, transfer.from, *lsn)),
         LogEntry::Move { transfer, lsn } => encode_transfer(transfer, of(MOVE, transfer.from, *lsn)),
@@ -407,7 +413,7 @@ fn decode_name(bytes: &[u8]) -> Option<LogEntry> {
     Some(LogEntry::NameVolume { volume, part })
 }
 
-fn decode(bytes: &[u8]) -> Option<LogEntry> {
+fn decode_entry(bytes: &[u8]) -> Option<LogEntry> {
     if bytes[0] == NAME_VOLUME {
         return decode_name(bytes);
     }
@@ -433,7 +439,7 @@ fn decode(bytes: &[u8]) -> Option<LogEntry> {
             let (place, crc) = (place_from_bits(other)?, bytes.crc.get());
             LogEntry::Deltas { object, first: page, pages, page_lsn: lsn, place, crc }
         }
-        CUT => LogEntry::Cut { object, pages: page..PageNo(other), lsn },
+        PUNCH => LogEntry::Punch { object, pages: page..PageNo(other), lsn },
         DELETE => LogEntry::Delete { object, lsn },
         CLONE | MOVE => {
             let to = volume_to.object(bytes.slot_to.get(), bytes.generation_to.get());
@@ -486,7 +492,7 @@ mod tests {
                 copy: Some(Block(99)),
                 crc: 0xfeed,
             },
-            LogEntry::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(11) },
+            LogEntry::Punch { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(11) },
             LogEntry::Delete { object, lsn: Lsn(12) },
             LogEntry::Clone { transfer: Transfer::whole(object, VolumeId::MAIN.object(1, 2)), lsn: Lsn(13) },
             LogEntry::Move {
@@ -507,21 +513,21 @@ mod tests {
                 created: 16,
             },
             LogEntry::NameVolume { volume: VolumeId(9), part: b"a name".to_vec() },
-            LogEntry::NameVolume { volume: VolumeId(9), part: vec![b'n'; NAME_PART] },
+            LogEntry::NameVolume { volume: VolumeId(9), part: vec![b'n'; NAME_PART_BYTES] },
             LogEntry::DeleteVolume { volume: VolumeId(9), lsn: Lsn(15) },
         ];
         let head = ChunkHead {
             incarnation: Incarnation(3),
             chunk: 10,
             batch: 4,
-            durable: 3,
-            chain: 99,
-            next: 12,
-            last: true,
-            origin: Origin::Bypassed,
+            durable_batch: 3,
+            chain_crc: 99,
+            next_segment: 12,
+            is_last: true,
+            origin: BatchOrigin::Bypassed,
             entry_blocks: 1,
             data_blocks: 5,
-            copy_blocks: 4,
+            index_blocks: 4,
             entries: entries.len(),
         };
         let mut pages = device::pages(1);
@@ -550,14 +556,14 @@ mod tests {
                 incarnation: Incarnation(3),
                 chunk: 10,
                 batch: 4,
-                durable: 3,
-                chain: 99,
-                next: 12,
-                last: true,
-                origin: Origin::Logged,
+                durable_batch: 3,
+                chain_crc: 99,
+                next_segment: 12,
+                is_last: true,
+                origin: BatchOrigin::Logged,
                 entry_blocks: 1,
                 data_blocks: 0,
-                copy_blocks: 0,
+                index_blocks: 0,
                 entries: 1,
             };
             let mut pages = device::pages(1);

@@ -1,19 +1,19 @@
 //! A set of blocks.
 
-use crate::superblock::Geometry;
+use crate::superblock::StoreGeometry;
 use device::Block;
 
 /// One bit for each block of the device.
 #[derive(Debug)]
-pub(crate) struct Blocks(Vec<u64>);
+pub(crate) struct BlockSet(Vec<u64>);
 
-impl Blocks {
-    pub(crate) fn none(geometry: Geometry) -> Blocks {
-        Blocks(vec![0; geometry.total_blocks.div_ceil(64) as usize])
+impl BlockSet {
+    pub(crate) fn empty(geometry: StoreGeometry) -> BlockSet {
+        BlockSet(vec![0; geometry.total_blocks.div_ceil(64) as usize])
     }
 
     /// Has room for the blocks of a store that has been made larger.
-    pub(crate) fn grow(&mut self, geometry: Geometry) {
+    pub(crate) fn grow(&mut self, geometry: StoreGeometry) {
         self.0.resize(geometry.total_blocks.div_ceil(64) as usize, 0);
     }
 
@@ -31,14 +31,14 @@ impl Blocks {
     }
 
     /// How many of a segment's blocks are there.
-    pub(crate) fn in_segment(&self, geometry: Geometry, segment: u32) -> u32 {
-        let start = geometry.start(segment).0;
+    pub(crate) fn count_in_segment(&self, geometry: StoreGeometry, segment: u32) -> u32 {
+        let start = geometry.segment_start(segment).0;
         (start..start + geometry.segment_blocks).filter(|&at| self.has(Block(at))).count() as u32
     }
 
     /// The last of a segment's blocks that are there.
-    pub(crate) fn last_in(&self, geometry: Geometry, segment: u32) -> Option<Block> {
-        let start = geometry.start(segment).0;
+    pub(crate) fn last_in_segment(&self, geometry: StoreGeometry, segment: u32) -> Option<Block> {
+        let start = geometry.segment_start(segment).0;
         (start..start + geometry.segment_blocks).rev().map(Block).find(|&at| self.has(at))
     }
 }

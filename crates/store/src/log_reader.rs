@@ -4,11 +4,11 @@
 //! there. Was it one that the log has, then something else shows it to be durable: a later chunk; or the buffer, which names the
 //! last batch that it relied on or that changed a volume (`buffer/FORMAT.md`), and still has what later ones hold.
 
-use crate::chunk::{Chunk, parse, read_patiently};
-use crate::entry::{CHUNK_BLOCKS_MAX, claimed_entry_blocks};
-use crate::root::Cursor;
-use crate::stretch::{COPIES_AHEAD, Stretches, WINDOW_BLOCKS, copies};
-use crate::superblock::Geometry;
+use crate::checkpoint_root::LogCursor;
+use crate::log_chunk::{LogChunk, parse_chunk, read_with_retries};
+use crate::log_entry::{CHUNK_BLOCKS_MAX, claimed_entry_blocks};
+use crate::log_extent::{INDEX_READ_BLOCKS, LogExtents, WINDOW_BLOCKS, indexed_heads};
+use crate::superblock::StoreGeometry;
 use device::{Block, Device, Incarnation, Page};
 use std::collections::BTreeMap;
 
@@ -21,12 +21,12 @@ pub(crate) const PROOF_BLOCKS: u64 = CHUNK_BLOCKS_MAX + 1;
 
 /// Blocks that were read.
 #[derive(Default)]
-struct Window {
+struct LogWindow {
     at: Block,
     pages: Vec<Page>,
 }
 
-impl Window {
+impl LogWindow {
     fn get(&self, at: Block, count: u64) -> Option<&[Page]> {
         let from = usize::try_from(at.0.checked_sub(self.at.0)?).ok()?;
         self.pages.get(from..from.checked_add(count as usize)?)
@@ -37,46 +37,48 @@ impl Window {
 /// copies of all heads of this one may lie. Where there are none, as in the last stretch, it is read in windows.
 pub(crate) struct LogReader<'a> {
     device: &'a dyn Device,
-    geometry: Geometry,
-    stretches: Stretches,
+    geometry: StoreGeometry,
+    extents: LogExtents,
     /// What was read last where a chunk was looked for.
-    here: Window,
+    window: LogWindow,
     /// The beginning of the stretch after the one that is followed.
-    beyond: Window,
+    index_window: LogWindow,
     /// Chunks of the stretch that is followed, by their first blocks.
-    copied: BTreeMap<Block, Chunk>,
+    indexed: BTreeMap<Block, LogChunk>,
     /// The first block of that stretch.
-    stretch: Option<Block>,
+    extent_start: Option<Block>,
 }
 
 impl<'a> LogReader<'a> {
-    pub(crate) fn new(device: &'a dyn Device, geometry: Geometry) -> LogReader<'a> {
-        let (here, beyond, copied) = (Window::default(), Window::default(), BTreeMap::new());
-        let stretches = Stretches::of(geometry.segment_blocks);
-        LogReader { device, geometry, stretches, here, beyond, copied, stretch: None }
+    pub(crate) fn new(device: &'a dyn Device, geometry: StoreGeometry) -> LogReader<'a> {
+        let (window, index_window, indexed) = (LogWindow::default(), LogWindow::default(), BTreeMap::new());
+        let extents = LogExtents::of(geometry.segment_blocks);
+        LogReader { device, geometry, extents, window, index_window, indexed, extent_start: None }
     }
 
     /// The chunk that the log goes on with, in the open segment or at the start of the next; `None` at its end.
-    pub(crate) fn next(&mut self, cursor: &Cursor, incarnation: Incarnation) -> Option<Chunk> {
-        let belongs = |chunk: &Chunk| {
+    pub(crate) fn next_chunk(&mut self, cursor: &LogCursor, incarnation: Incarnation) -> Option<LogChunk> {
+        let belongs = |chunk: &LogChunk| {
             let head = &chunk.head;
             head.incarnation == incarnation
-                && (head.chunk, head.batch, head.chain) == (cursor.chunk, cursor.batch, cursor.chain)
+                && (head.chunk, head.batch, head.chain_crc) == (cursor.chunk, cursor.batch, cursor.chain_crc)
         };
-        let start = self.geometry.start(cursor.segment);
-        if let Some(chunk) = self.copied.remove(&start.plus(cursor.offset)).filter(belongs) {
+        let start = self.geometry.segment_start(cursor.segment);
+        if let Some(chunk) = self.indexed.remove(&start.plus(cursor.offset)).filter(belongs) {
             return Some(chunk);
         }
-        let follows = self.stretch == Some(start.plus(self.stretches.start(cursor.offset)));
+        let follows = self.extent_start == Some(start.plus(self.extents.start(cursor.offset)));
         let ahead = if follows { WINDOW_BLOCKS } else { ENTRY_BLOCKS_AHEAD };
-        let mut places = [(cursor.segment, cursor.offset, ahead), (cursor.next, 0, PROOF_BLOCKS)];
-        if cursor.next < self.geometry.segments && self.held(self.geometry.start(cursor.next), 1).is_some() {
+        let mut places = [(cursor.segment, cursor.offset, ahead), (cursor.next_segment, 0, PROOF_BLOCKS)];
+        if cursor.next_segment < self.geometry.segments
+            && self.buffered(self.geometry.segment_start(cursor.next_segment), 1).is_some()
+        {
             // Only one of the two can belong, and this one needs no read.
             places.reverse();
         }
         for (segment, offset, ahead) in places {
-            if let Some(chunk) = self.in_place(segment, offset, ahead).filter(belongs) {
-                self.look_ahead(&chunk, segment, offset);
+            if let Some(chunk) = self.read_chunk(segment, offset, ahead).filter(belongs) {
+                self.load_index(&chunk, segment, offset);
                 return Some(chunk);
             }
         }
@@ -84,111 +86,112 @@ impl<'a> LogReader<'a> {
     }
 
     /// The chunk that begins at `offset` in a segment, if a whole one does. Data is not looked at.
-    pub(crate) fn in_place(&mut self, segment: u32, offset: u64, ahead: u64) -> Option<Chunk> {
+    pub(crate) fn read_chunk(&mut self, segment: u32, offset: u64, ahead: u64) -> Option<LogChunk> {
         if segment >= self.geometry.segments || offset >= self.geometry.segment_blocks {
             return None;
         }
         let geometry = self.geometry;
-        let (at, space) = (geometry.start(segment).plus(offset), geometry.segment_blocks - offset);
-        let first = self.get(at, 1, ahead.min(space))?;
+        let (at, space) = (geometry.segment_start(segment).plus(offset), geometry.segment_blocks - offset);
+        let first = self.read_blocks(at, 1, ahead.min(space))?;
         let claimed = claimed_entry_blocks(&first[0], geometry.id).filter(|&blocks| blocks <= space)?;
-        parse(geometry, at, self.get(at, claimed, ahead.max(claimed).min(space))?)
+        parse_chunk(geometry, at, self.read_blocks(at, claimed, ahead.max(claimed).min(space))?)
     }
 
     /// The blocks of a segment that look like the beginning of a chunk. All of them are read together, if that is possible.
-    pub(crate) fn candidates(&mut self, segment: u32, from: u64, count: u64) -> Vec<u64> {
+    pub(crate) fn chunk_candidates(&mut self, segment: u32, from: u64, count: u64) -> Vec<u64> {
         let geometry = self.geometry;
-        let start = geometry.start(segment);
+        let start = geometry.segment_start(segment);
         let looks = |page: &Page| claimed_entry_blocks(page, geometry.id).is_some();
-        if let Some(pages) = self.get(start.plus(from), count, count) {
+        if let Some(pages) = self.read_blocks(start.plus(from), count, count) {
             return (from..).zip(pages).filter(|(_, page)| looks(page)).map(|(offset, _)| offset).collect();
         }
         let mut looks_at =
-            |offset: &u64| self.get(start.plus(*offset), 1, 1).is_some_and(|pages| looks(&pages[0]));
+            |offset: &u64| self.read_blocks(start.plus(*offset), 1, 1).is_some_and(|pages| looks(&pages[0]));
         (from..from + count).filter(|offset| looks_at(offset)).collect()
     }
 
-    fn held(&self, at: Block, count: u64) -> Option<&[Page]> {
-        self.here.get(at, count).or_else(|| self.beyond.get(at, count))
+    fn buffered(&self, at: Block, count: u64) -> Option<&[Page]> {
+        self.window.get(at, count).or_else(|| self.index_window.get(at, count))
     }
 
     /// `count` blocks, read together with those behind them unless they are here; `None` if they cannot be read.
-    pub(crate) fn get(&mut self, at: Block, count: u64, ahead: u64) -> Option<&[Page]> {
-        if self.held(at, count).is_none() {
+    pub(crate) fn read_blocks(&mut self, at: Block, count: u64, ahead: u64) -> Option<&[Page]> {
+        if self.buffered(at, count).is_none() {
             let mut pages = device::pages(ahead as usize);
             if self.device.read(at, &mut pages).is_err() {
                 // Perhaps only what was read ahead is unreadable.
                 pages.truncate(count as usize);
-                if !read_patiently(self.device, at, &mut pages) {
+                if !read_with_retries(self.device, at, &mut pages) {
                     return None;
                 }
             }
-            self.here = Window { at, pages };
+            self.window = LogWindow { at, pages };
         }
-        self.held(at, count)
+        self.buffered(at, count)
     }
 
     /// Where a stretch is entered with this chunk, looks for copies of its heads at the beginning of the one after it.
-    fn look_ahead(&mut self, chunk: &Chunk, segment: u32, offset: u64) {
-        let stretch = self.geometry.start(segment).plus(self.stretches.start(offset));
-        if self.stretch == Some(stretch) {
+    fn load_index(&mut self, chunk: &LogChunk, segment: u32, offset: u64) {
+        let extent_start = self.geometry.segment_start(segment).plus(self.extents.start(offset));
+        if self.extent_start == Some(extent_start) {
             return;
         }
-        self.stretch = Some(stretch);
-        self.copied.clear();
-        let beyond = std::mem::take(&mut self.beyond);
-        if beyond.get(chunk.at, 1).is_some() {
-            self.here = beyond;
+        self.extent_start = Some(extent_start);
+        self.indexed.clear();
+        let index_window = std::mem::take(&mut self.index_window);
+        if index_window.get(chunk.at, 1).is_some() {
+            self.window = index_window;
         }
-        let end = self.stretches.end(offset);
+        let end = self.extents.end(offset);
         let (next, at) =
-            if end < self.geometry.segment_blocks { (segment, end) } else { (chunk.head.next, 0) };
-        if next >= self.geometry.segments || !self.stretches.has_copies() {
+            if end < self.geometry.segment_blocks { (segment, end) } else { (chunk.head.next_segment, 0) };
+        if next >= self.geometry.segments || !self.extents.has_index() {
             return;
         }
-        let mut pages = device::pages(COPIES_AHEAD.min(self.geometry.segment_blocks - at) as usize);
-        let at = self.geometry.start(next).plus(at);
+        let mut pages = device::pages(INDEX_READ_BLOCKS.min(self.geometry.segment_blocks - at) as usize);
+        let at = self.geometry.segment_start(next).plus(at);
         // What cannot be read is no copy; recovery reads it in its place.
         if self.device.read(at, &mut pages).is_ok() {
-            self.beyond = Window { at, pages };
-            self.copied = self.copies_beyond(segment, chunk).unwrap_or_default();
+            self.index_window = LogWindow { at, pages };
+            self.indexed = self.indexed_chunks(segment, chunk).unwrap_or_default();
         }
     }
 
     /// The chunks of `segment` of which copies lie beyond, as far as they are whole.
-    fn copies_beyond(&self, segment: u32, chunk: &Chunk) -> Option<BTreeMap<Block, Chunk>> {
-        let at = self.beyond.at;
-        let blocks = claimed_entry_blocks(&self.beyond.get(at, 1)?[0], self.geometry.id)?;
-        let with = parse(self.geometry, at, self.beyond.get(at, blocks)?)?;
+    fn indexed_chunks(&self, segment: u32, chunk: &LogChunk) -> Option<BTreeMap<Block, LogChunk>> {
+        let at = self.index_window.at;
+        let blocks = claimed_entry_blocks(&self.index_window.get(at, 1)?[0], self.geometry.id)?;
+        let with = parse_chunk(self.geometry, at, self.index_window.get(at, blocks)?)?;
         // What lies there may be left from an earlier use of the segment.
         if with.head.incarnation != chunk.head.incarnation || with.head.chunk <= chunk.head.chunk {
             return None;
         }
-        let pages = self.beyond.get(at.plus(blocks), with.head.copy_blocks)?;
-        let start = self.geometry.start(segment);
+        let pages = self.index_window.get(at.plus(blocks), with.head.index_blocks)?;
+        let start = self.geometry.segment_start(segment);
         let inside = |(offset, _): &(u64, Vec<Page>)| *offset < self.geometry.segment_blocks;
-        let chunks = copies(pages).into_iter().filter(inside);
-        let chunks = chunks.filter_map(|(offset, head)| parse(self.geometry, start.plus(offset), &head));
+        let chunks = indexed_heads(pages).into_iter().filter(inside);
+        let chunks =
+            chunks.filter_map(|(offset, head)| parse_chunk(self.geometry, start.plus(offset), &head));
         Some(chunks.map(|chunk| (chunk.at, chunk)).collect())
     }
 
     /// Looks for proof that `batch`, of which something is bad at or before `cursor`, was durable once: a later chunk
     /// that says so. Looks at most one chunk further on, in the open segment and in the next, and from any later
     /// chunk along the log. Returns where the proof lies.
-    pub(crate) fn proof_of_rot(
+    pub(crate) fn find_proof_of_rot(
         &mut self,
-        cursor: &Cursor,
+        cursor: &LogCursor,
         batch: u64,
         incarnation: Incarnation,
     ) -> Option<Block> {
         // The next segment was read last, where the log's next chunk was looked for.
-        for (segment, offset) in [(cursor.next, 0), (cursor.segment, cursor.offset)] {
+        for (segment, offset) in [(cursor.next_segment, 0), (cursor.segment, cursor.offset)] {
             if segment >= self.geometry.segments {
                 continue;
             }
             let window = self.geometry.segment_blocks.saturating_sub(offset).min(PROOF_BLOCKS);
-            for offset in self.candidates(segment, offset, window) {
-                let Some(chunk) = self.in_place(segment, offset, ENTRY_BLOCKS_AHEAD) else { continue };
+            for offset in self.chunk_candidates(segment, offset, window) {
+                let Some(chunk) = self.read_chunk(segment, offset, ENTRY_BLOCKS_AHEAD) else { continue };
                 let later = chunk.head.incarnation == incarnation && chunk.head.chunk > cursor.chunk;
                 if later && let Some(proof) = self.follow_for_proof(chunk, batch) {
                     return Some(proof);
@@ -198,14 +201,14 @@ impl<'a> LogReader<'a> {
         None
     }
 
-    fn follow_for_proof(&self, first: Chunk, batch: u64) -> Option<Block> {
+    fn follow_for_proof(&self, first: LogChunk, batch: u64) -> Option<Block> {
         let (mut chunk, mut log) = (first, LogReader::new(self.device, self.geometry));
         loop {
-            if chunk.head.durable >= batch {
+            if chunk.head.durable_batch >= batch {
                 return Some(chunk.at);
             }
-            let (incarnation, cursor) = (chunk.head.incarnation, chunk.after(self.geometry));
-            chunk = log.next(&cursor, incarnation)?;
+            let (incarnation, cursor) = (chunk.head.incarnation, chunk.cursor_after(self.geometry));
+            chunk = log.next_chunk(&cursor, incarnation)?;
         }
     }
 }

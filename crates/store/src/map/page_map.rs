@@ -4,21 +4,21 @@
 //! that they have read. After a crash: the nodes of the newest root, and the log entries after it, for which the same code runs as
 //! after an append.
 
-use super::leaf::{BlockEntry, DeltaEntry, Gone, PageEntry};
-use super::node::{Body, Missing, NodeId, Tree};
-use super::nodes::Nodes;
-use super::object::{ObjectEntry, Pages, fits_inline};
-use super::scan::{Purpose, Scan, Wanted};
-use super::tree::{Leaf, Source, below};
-use super::volume::Volume;
-use super::volumes::Volumes;
+use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
+use super::node_tree::{LeafRef, TransferKind, leaves_below_child};
+use super::nodes::MapNodes;
+use super::object_leaf::{ObjectEntry, ObjectPages, fits_inline};
+use super::page_leaf::{BlockEntry, DeltaEntry, DroppedBlocks, PageEntry};
+use super::scan::{MapScan, ScanPurpose, ScanTarget};
+use super::volume_leaf::VolumeEntry;
+use super::volumes::MapVolumes;
 use crate::bug::{PlantedBug, is_planted};
-use crate::entry::{LogEntry, Origin};
+use crate::checkpoint_root::NewestLsns;
 use crate::error::StoreError;
 use crate::format::{
     DIRECTORY_BYTES, DYING_BYTES, INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES,
 };
-use crate::root::Newest;
+use crate::log_entry::{BatchOrigin, LogEntry};
 use crate::settings::StoreSettings;
 use crate::space::Reservations;
 use crate::stream::stream_blocks;
@@ -29,16 +29,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// The map of all volumes, and what is reserved for changes of it.
-pub(crate) struct Map {
-    pub(crate) nodes: Nodes,
-    pub(crate) volumes: Volumes,
+pub(crate) struct PageMap {
+    pub(crate) nodes: MapNodes,
+    pub(crate) volumes: MapVolumes,
     pub(crate) reservations: Reservations,
     /// Written with every checkpoint.
     pub(crate) settings: StoreSettings,
     /// Of the log entries so far.
-    newest: Newest,
+    newest: NewestLsns,
     /// The first object of which recovery could not apply a log entry, and the node that it lacked.
-    left_out: Option<(ObjectId, NodeId)>,
+    first_skipped: Option<(ObjectId, NodeId)>,
     /// Slots of objects of which nobody knows any more what is in them, each with the node that recovery lacked.
     unapplied: BTreeMap<(VolumeId, u64), NodeId>,
     #[cfg(feature = "planted-bugs")]
@@ -47,13 +47,13 @@ pub(crate) struct Map {
 
 /// Where a page is.
 #[derive(Debug, Clone)]
-pub(crate) struct Located {
+pub(crate) struct PageLocation {
     pub(crate) page: PageEntry,
     /// The blocks that have its deltas, the oldest first.
     pub(crate) deltas: SmallVec<[BlockEntry; 1]>,
 }
 
-impl Located {
+impl PageLocation {
     /// Whether its bytes are those of one block.
     pub(crate) fn is_base_alone(&self) -> bool {
         self.deltas.is_empty() && !self.page.is_lost()
@@ -61,29 +61,29 @@ impl Located {
 }
 
 /// A listing under way.
-struct Found {
-    leaves: Vec<Leaf>,
+struct LeafSearch {
+    leaves: Vec<LeafRef>,
     leaves_max: usize,
     /// What must be read before it can go on.
     missing: Vec<super::NodeId>,
 }
 
-impl Found {
+impl LeafSearch {
     fn is_full(&self) -> bool {
         self.leaves.len() + self.missing.len() >= self.leaves_max
     }
 }
 
-impl Map {
+impl PageMap {
     /// The map of a store whose log entries up to `newest` are in it.
-    pub(crate) fn new(nodes: Nodes, volumes: Volumes, newest: Newest) -> Map {
-        Map {
+    pub(crate) fn new(nodes: MapNodes, volumes: MapVolumes, newest: NewestLsns) -> PageMap {
+        PageMap {
             nodes,
             volumes,
             reservations: Reservations::default(),
             settings: StoreSettings::default(),
             newest,
-            left_out: None,
+            first_skipped: None,
             unapplied: BTreeMap::new(),
             #[cfg(feature = "planted-bugs")]
             planted: None,
@@ -91,7 +91,7 @@ impl Map {
     }
 
     /// The highest LSNs of any log entry so far, or of a [fence](Map::fence).
-    pub(crate) fn newest(&self) -> Newest {
+    pub(crate) fn newest(&self) -> NewestLsns {
         self.newest
     }
 
@@ -102,8 +102,8 @@ impl Map {
     }
 
     /// A batch of the log that is in the map from now on: whether the buffer has, or had, records of its changes.
-    pub(crate) fn saw(&mut self, batch: &[LogEntry], origin: Origin) {
-        if origin == Origin::Logged {
+    pub(crate) fn note_batch(&mut self, batch: &[LogEntry], origin: BatchOrigin) {
+        if origin == BatchOrigin::Logged {
             let newest = batch.iter().map(LogEntry::lsn).max().unwrap_or_default();
             self.newest.logged = self.newest.logged.max(newest);
         }
@@ -135,26 +135,26 @@ impl Map {
 
     /// Begins a round of cleaning that looks up who holds the blocks of these segments, which is so much work.
     pub(crate) fn begin_lookups(&mut self, segments: BTreeSet<u32>, work: u64) {
-        *self.nodes.scan(Purpose::Clean) = Some(Scan::of_lookups(segments, work));
+        *self.nodes.scan_mut(ScanPurpose::Clean) = Some(MapScan::for_lookups(segments, work));
     }
 
     /// Begins a walk at all roots; the cleaner's need not visit the volumes' leaves, as memory says what these do.
-    pub(crate) fn begin_scan(&mut self, purpose: Purpose, wanted: Wanted) {
+    pub(crate) fn begin_scan(&mut self, purpose: ScanPurpose, target: ScanTarget) {
         match purpose {
-            Purpose::Clean => self.nodes.begin_scan(purpose, wanted, self.volumes.roots_of_data()),
-            Purpose::Scrub => self.nodes.begin_scan(purpose, wanted, self.volumes.roots()),
+            ScanPurpose::Clean => self.nodes.begin_scan(purpose, target, self.volumes.roots_of_data()),
+            ScanPurpose::Scrub => self.nodes.begin_scan(purpose, target, self.volumes.roots()),
         }
     }
 
     /// Leaves out a log entry that recovery cannot apply, since nodes that it needs are lost. What it is about cannot be read from now
     /// on: nobody knows what it would be. Of what was written to pages below such a node that is so by itself; of another entry the whole
     /// object, as it may be about pages elsewhere, too.
-    pub(crate) fn leave_out(&mut self, entry: &LogEntry, failed: BTreeMap<NodeId, StoreError>) {
+    pub(crate) fn skip_entry(&mut self, entry: &LogEntry, failed: BTreeMap<NodeId, StoreError>) {
         self.newest.any = self.newest.any.max(entry.lsn());
         let objects = match entry {
             LogEntry::Write { object, .. }
             | LogEntry::Deltas { object, .. }
-            | LogEntry::Cut { object, .. }
+            | LogEntry::Punch { object, .. }
             | LogEntry::Delete { object, .. } => vec![object],
             LogEntry::Clone { transfer, .. } => vec![&transfer.to],
             LogEntry::Move { transfer, .. } => vec![&transfer.from, &transfer.to],
@@ -164,17 +164,18 @@ impl Map {
         };
         let Some((&node, _)) = failed.first_key_value() else { return };
         self.nodes.lost.extend(failed);
-        self.left_out.get_or_insert((*objects[0], node));
-        if !self.is_below_lost(entry) {
+        self.first_skipped.get_or_insert((*objects[0], node));
+        if !self.is_below_lost_node(entry) {
             self.unapplied.extend(objects.into_iter().map(|object| ((object.volume, object.slot), node)));
         }
     }
 
     /// Whether a log entry writes pages that cannot be looked up, since a node above them is lost.
-    fn is_below_lost(&self, entry: &LogEntry) -> bool {
+    fn is_below_lost_node(&self, entry: &LogEntry) -> bool {
         match entry {
             LogEntry::Write { object, page, .. } | LogEntry::Deltas { object, first: page, .. } => {
-                let is_lost = |Missing(ids): Missing| ids.iter().all(|id| self.nodes.lost.contains_key(id));
+                let is_lost =
+                    |MissingNodes(ids): MissingNodes| ids.iter().all(|id| self.nodes.lost.contains_key(id));
                 self.lookup(*object, *page).is_err_and(is_lost)
             }
             _ => false,
@@ -182,41 +183,45 @@ impl Map {
     }
 
     /// The first error for which a log entry was [left out](Map::leave_out): a root must not say that the log before it is in the map.
-    pub(crate) fn left_out(&self) -> Option<StoreError> {
-        let (object, id) = self.left_out?;
+    pub(crate) fn skipped_entry_error(&self) -> Option<StoreError> {
+        let (object, id) = self.first_skipped?;
         let node = self.nodes.lost.get(&id)?.clone();
         Some(StoreError::ChangeBelowDamage { object, node: Box::new(node) })
     }
 
     /// The object that lives in this slot now, whatever its generation.
-    pub(crate) fn slot(&self, volume: VolumeId, slot: u64) -> Result<Option<&ObjectEntry>, Missing> {
+    pub(crate) fn slot(&self, volume: VolumeId, slot: u64) -> Result<Option<&ObjectEntry>, MissingNodes> {
         if let Some(&node) = self.unapplied.get(&(volume, slot)) {
-            return Err(Missing(vec![node]));
+            return Err(MissingNodes(vec![node]));
         }
         let Some(volume) = self.volumes.get(volume) else { return Ok(None) };
         let Some(leaf) = volume.objects.leaf(&self.nodes, slot / LEAF_OBJECTS)? else { return Ok(None) };
-        let Body::Objects(entries) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
+        let NodeBody::Objects(entries) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
         Ok(entries[(slot % LEAF_OBJECTS) as usize].as_ref())
     }
 
     /// The object, if it is the one that lives in its slot.
-    pub(crate) fn object(&self, object: ObjectId) -> Result<Option<&ObjectEntry>, Missing> {
+    pub(crate) fn object(&self, object: ObjectId) -> Result<Option<&ObjectEntry>, MissingNodes> {
         Ok(self.slot(object.volume, object.slot)?.filter(|entry| entry.generation == object.generation))
     }
 
     /// Where a page is; `None` for a hole.
-    pub(crate) fn lookup(&self, object: ObjectId, page: PageNo) -> Result<Option<Located>, Missing> {
+    pub(crate) fn lookup(
+        &self,
+        object: ObjectId,
+        page: PageNo,
+    ) -> Result<Option<PageLocation>, MissingNodes> {
         let Some(entry) = self.object(object)? else { return Ok(None) };
         let found = match &entry.pages {
-            Pages::Inline(pages) => match pages.binary_search_by_key(&page, |(page, _)| *page) {
-                Ok(found) => Located { page: pages[found].1, deltas: SmallVec::new() },
+            ObjectPages::Inline(pages) => match pages.binary_search_by_key(&page, |(page, _)| *page) {
+                Ok(found) => PageLocation { page: pages[found].1, deltas: SmallVec::new() },
                 Err(_) => return Ok(None),
             },
-            Pages::Tree(tree) => {
+            ObjectPages::Tree(tree) => {
                 let Some(leaf) = tree.leaf(&self.nodes, page.0 / LEAF_PAGES)? else { return Ok(None) };
-                let Body::Pages(leaf) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
+                let NodeBody::Pages(leaf) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
                 let index = (page.0 % LEAF_PAGES) as usize;
-                Located { page: leaf.pages()[index], deltas: leaf.deltas_of(index).collect() }
+                PageLocation { page: leaf.pages()[index], deltas: leaf.deltas_of(index).collect() }
             }
         };
         Ok((!found.page.is_hole()).then_some(found))
@@ -229,12 +234,12 @@ impl Map {
         object: ObjectId,
         leaf: u64,
         take: &mut dyn FnMut(BlockEntry, NodeId, usize),
-    ) -> Result<(), Missing> {
+    ) -> Result<(), MissingNodes> {
         match self.object(object)?.map(|entry| &entry.pages) {
             None => {}
-            Some(Pages::Inline(pages)) => {
+            Some(ObjectPages::Inline(pages)) => {
                 let objects =
-                    self.volumes.get(object.volume).map_or(Tree::default(), |volume| volume.objects);
+                    self.volumes.get(object.volume).map_or(NodeTree::default(), |volume| volume.objects);
                 let Some(holder) = objects.leaf(&self.nodes, object.slot / LEAF_OBJECTS)? else {
                     return Ok(());
                 };
@@ -242,9 +247,9 @@ impl Map {
                 let index = (object.slot % LEAF_OBJECTS) as usize;
                 within.filter_map(|(_, page)| page.base()).for_each(|base| take(base, holder.id, index));
             }
-            Some(Pages::Tree(tree)) => {
+            Some(ObjectPages::Tree(tree)) => {
                 let Some(found) = tree.leaf(&self.nodes, leaf)? else { return Ok(()) };
-                if let Body::Pages(pages) = &self.nodes.node(found.id)?.body {
+                if let NodeBody::Pages(pages) = &self.nodes.node(found.id)?.body {
                     pages.blocks().for_each(|(index, block)| take(block, found.id, index));
                 }
             }
@@ -253,25 +258,30 @@ impl Map {
     }
 
     /// The leaves that an object's pages lie in, or would lie in, from one on, at most so many.
-    pub(crate) fn leaves_of(&self, entry: &ObjectEntry, from: u64, most: usize) -> Result<Vec<u64>, Missing> {
+    pub(crate) fn leaves_of(
+        &self,
+        entry: &ObjectEntry,
+        from: u64,
+        most: usize,
+    ) -> Result<Vec<u64>, MissingNodes> {
         match &entry.pages {
-            Pages::Inline(pages) => {
+            ObjectPages::Inline(pages) => {
                 let mut leaves: Vec<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
                 leaves.dedup();
                 leaves.retain(|&leaf| leaf >= from);
                 Ok(leaves)
             }
-            Pages::Tree(tree) => {
-                let leaves = self.some_leaves(*tree, from..u64::MAX, most)?;
+            ObjectPages::Tree(tree) => {
+                let leaves = self.first_leaves(*tree, from..u64::MAX, most)?;
                 Ok(leaves.into_iter().map(|leaf| leaf.index).collect())
             }
         }
     }
 
     /// The pages in a leaf, without its holes.
-    pub(crate) fn pages_in(&self, leaf: Leaf) -> impl Iterator<Item = (PageNo, &PageEntry)> {
+    pub(crate) fn pages_in(&self, leaf: LeafRef) -> impl Iterator<Item = (PageNo, &PageEntry)> {
         let entries: &[PageEntry] = match self.nodes.node(leaf.id).ok().map(|node| &node.body) {
-            Some(Body::Pages(leaf)) => leaf.pages(),
+            Some(NodeBody::Pages(leaf)) => leaf.pages(),
             _ => &[],
         };
         let first = leaf.index * LEAF_PAGES;
@@ -282,13 +292,13 @@ impl Map {
     }
 
     /// Whether every node that [`change`](Map::change) would need for this log entry is in memory.
-    pub(crate) fn prepare(&self, log_entry: &LogEntry) -> Result<(), Missing> {
+    pub(crate) fn prepare(&self, log_entry: &LogEntry) -> Result<(), MissingNodes> {
         log_entry.changed_volumes().try_for_each(|volume| self.volumes.prepare(&self.nodes, volume))?;
         match log_entry {
             LogEntry::Write { object, page, .. } | LogEntry::Deltas { object, first: page, .. } => {
                 match self.slot(object.volume, object.slot)? {
                     Some(entry) if entry.generation < object.generation => self.prepare_drop(entry),
-                    Some(ObjectEntry { generation, pages: Pages::Tree(tree), .. })
+                    Some(ObjectEntry { generation, pages: ObjectPages::Tree(tree), .. })
                         if *generation == object.generation =>
                     {
                         tree.leaf(&self.nodes, page.0 / LEAF_PAGES).map(drop)
@@ -296,8 +306,8 @@ impl Map {
                     _ => Ok(()),
                 }
             }
-            LogEntry::Cut { object, pages, .. } => match self.object(*object)? {
-                Some(ObjectEntry { pages: Pages::Tree(tree), .. }) => {
+            LogEntry::Punch { object, pages, .. } => match self.object(*object)? {
+                Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. }) => {
                     tree.leaves(&self.nodes, leaf_range(pages)).map(drop)
                 }
                 _ => Ok(()),
@@ -313,22 +323,22 @@ impl Map {
     }
 
     /// Whether what [`drop_pages`](Map::drop_pages) looks into is in memory.
-    pub(super) fn prepare_drop(&self, entry: &ObjectEntry) -> Result<(), Missing> {
+    pub(super) fn prepare_drop(&self, entry: &ObjectEntry) -> Result<(), MissingNodes> {
         match &entry.pages {
-            Pages::Tree(tree) if tree.height == 0 => self.nodes.node(tree.root).map(drop),
+            ObjectPages::Tree(tree) if tree.height == 0 => self.nodes.node(tree.root).map(drop),
             _ => Ok(()),
         }
     }
 
-    fn prepare_all(&self, entry: &ObjectEntry) -> Result<(), Missing> {
+    fn prepare_all(&self, entry: &ObjectEntry) -> Result<(), MissingNodes> {
         match &entry.pages {
-            Pages::Tree(tree) => tree.leaves(&self.nodes, 0..u64::MAX).map(drop),
-            Pages::Inline(_) => Ok(()),
+            ObjectPages::Tree(tree) => tree.leaves(&self.nodes, 0..u64::MAX).map(drop),
+            ObjectPages::Inline(_) => Ok(()),
         }
     }
 
     /// The same for all that is below what a transfer takes: what comes behind it in a vector may need that.
-    pub(crate) fn prepare_below(&self, log_entry: &LogEntry) -> Result<(), Missing> {
+    pub(crate) fn prepare_below(&self, log_entry: &LogEntry) -> Result<(), MissingNodes> {
         let (LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. }) = log_entry else {
             return Ok(());
         };
@@ -339,7 +349,7 @@ impl Map {
     }
 
     /// Does what a log entry says. Its nodes must be in memory.
-    pub(crate) fn change(&mut self, log_entry: &LogEntry) {
+    pub(crate) fn apply_entry(&mut self, log_entry: &LogEntry) {
         self.newest.any = self.newest.any.max(log_entry.lsn());
         match log_entry {
             LogEntry::Write { object, page, page_lsn, place, crc, .. } => {
@@ -350,18 +360,18 @@ impl Map {
                 let block = BlockEntry { place: *place, crc: *crc, shared: false };
                 self.write_deltas(*object, *first, DeltaEntry { block, pages: *pages }, *page_lsn);
             }
-            LogEntry::Cut { object, pages, lsn } => self.cut(*object, pages, *lsn),
+            LogEntry::Punch { object, pages, lsn } => self.punch(*object, pages, *lsn),
             LogEntry::Delete { object, lsn } => self.delete(*object, *lsn),
-            LogEntry::Clone { transfer, lsn } => self.transfer(transfer, *lsn, Source::Stays),
-            LogEntry::Move { transfer, lsn } => self.transfer(transfer, *lsn, Source::Goes),
+            LogEntry::Clone { transfer, lsn } => self.transfer(transfer, *lsn, TransferKind::Clone),
+            LogEntry::Move { transfer, lsn } => self.transfer(transfer, *lsn, TransferKind::Move),
             LogEntry::CloneVolume { from, to, mode, created, .. } => {
-                let new = Volume { mode: *mode, created: *created, ..Volume::default() };
+                let new = VolumeEntry { mode: *mode, created: *created, ..VolumeEntry::default() };
                 self.volumes.clone_volume(&mut self.nodes, *from, *to, new);
                 let unapplied = self.unapplied.range((*from, 0)..=(*from, u64::MAX));
                 let same: Vec<_> = unapplied.map(|(&(_, slot), &node)| ((*to, slot), node)).collect();
                 self.unapplied.extend(same);
             }
-            LogEntry::NameVolume { volume, part } => self.volumes.name(&mut self.nodes, *volume, part),
+            LogEntry::NameVolume { volume, part } => self.volumes.append_name(&mut self.nodes, *volume, part),
             LogEntry::DeleteVolume { volume, .. } => self.volumes.delete(&mut self.nodes, *volume),
         }
     }
@@ -374,21 +384,21 @@ impl Map {
     }
 
     /// Changes pages of an object, which replaces an older one in its slot; one that is older than that changes nothing.
-    fn change_pages(&mut self, object: ObjectId, change: impl FnOnce(&mut Map, &mut Pages)) {
+    fn change_pages(&mut self, object: ObjectId, change: impl FnOnce(&mut PageMap, &mut ObjectPages)) {
         self.unshare(object.volume, object.slot);
-        let old = self.here(object.volume, object.slot);
+        let old = self.object_in_memory(object.volume, object.slot);
         let (mut pages, transfer_lsn) = match &old {
             Some(entry) if entry.generation > object.generation => return,
             Some(entry) if entry.generation < object.generation => {
                 self.drop_pages(&entry.pages);
-                (Pages::Inline(Vec::new()), Lsn(0))
+                (ObjectPages::Inline(Vec::new()), Lsn(0))
             }
             Some(entry) => (entry.pages.clone(), entry.transfer_lsn),
-            None => (Pages::Inline(Vec::new()), Lsn(0)),
+            None => (ObjectPages::Inline(Vec::new()), Lsn(0)),
         };
         change(self, &mut pages);
         let new = ObjectEntry { generation: object.generation, transfer_lsn, pages };
-        self.put(object.volume, object.slot, old, Some(new));
+        self.put_object(object.volume, object.slot, old, Some(new));
     }
 
     /// Pages that have deltas lie in a leaf, however few they are.
@@ -396,58 +406,61 @@ impl Map {
         self.change_pages(object, |map, pages| {
             map.nodes.segments.inc_live(new.block.place);
             let mut tree = match &*pages {
-                Pages::Tree(tree) => *tree,
-                Pages::Inline(inline) => Tree::of(&mut map.nodes, inline),
+                ObjectPages::Tree(tree) => *tree,
+                ObjectPages::Inline(inline) => NodeTree::of(&mut map.nodes, inline),
             };
-            let leaf = tree.leaf_for_change(&mut map.nodes, first.0 / LEAF_PAGES, Body::pages);
-            let Body::Pages(leaf) = &mut map.nodes.node_mut(leaf).body else {
+            let leaf = tree.leaf_for_change(&mut map.nodes, first.0 / LEAF_PAGES, NodeBody::pages);
+            let NodeBody::Pages(leaf) = &mut map.nodes.node_mut(leaf).body else {
                 unreachable!("a leaf of pages")
             };
             leaf.add_delta(new, page_lsn);
             if is_planted(PlantedBug::BaseFreedEarly) {
-                let bases: Vec<_> = leaf.bases().filter(|(index, _)| new.has(*index)).collect();
+                let bases: Vec<_> = leaf.bases().filter(|(index, _)| new.covers(*index)).collect();
                 bases.iter().for_each(|&(index, _)| {
                     leaf.share(index);
                 });
-                bases.iter().for_each(|(_, base)| map.nodes.forget(base));
+                bases.iter().for_each(|(_, base)| map.nodes.drop_block_reference(base));
             }
-            *pages = Pages::Tree(tree);
+            *pages = ObjectPages::Tree(tree);
         });
     }
 
     /// Its block is live already.
-    pub(super) fn put_page(&mut self, pages: &mut Pages, page: PageNo, new: PageEntry) {
+    pub(super) fn put_page(&mut self, pages: &mut ObjectPages, page: PageNo, new: PageEntry) {
         match pages {
-            Pages::Tree(tree) => {
+            ObjectPages::Tree(tree) => {
                 let gone = self.set_in_tree(tree, page, new);
-                self.nodes.forget_all(&gone);
+                self.nodes.drop_block_references(&gone);
             }
-            Pages::Inline(inline) => {
+            ObjectPages::Inline(inline) => {
                 match inline.binary_search_by_key(&page, |(page, _)| *page) {
                     Ok(at) => {
                         let old = std::mem::replace(&mut inline[at].1, new);
-                        old.base().iter().for_each(|base| self.nodes.forget(base));
+                        old.base().iter().for_each(|base| self.nodes.drop_block_reference(base));
                     }
                     Err(at) => inline.insert(at, (page, new)),
                 }
                 if !fits_inline(inline) {
-                    *pages = Pages::Tree(Tree::of(&mut self.nodes, inline));
+                    *pages = ObjectPages::Tree(NodeTree::of(&mut self.nodes, inline));
                 }
             }
         }
     }
 
     /// Returns what was there.
-    fn set_in_tree(&mut self, tree: &mut Tree, page: PageNo, new: PageEntry) -> Gone {
-        let leaf = tree.leaf_for_change(&mut self.nodes, page.0 / LEAF_PAGES, Body::pages);
-        let Body::Pages(leaf) = &mut self.nodes.node_mut(leaf).body else { unreachable!("a leaf of pages") };
+    fn set_in_tree(&mut self, tree: &mut NodeTree, page: PageNo, new: PageEntry) -> DroppedBlocks {
+        let leaf = tree.leaf_for_change(&mut self.nodes, page.0 / LEAF_PAGES, NodeBody::pages);
+        let NodeBody::Pages(leaf) = &mut self.nodes.node_mut(leaf).body else {
+            unreachable!("a leaf of pages")
+        };
         leaf.set((page.0 % LEAF_PAGES) as usize, new)
     }
 
-    fn cut(&mut self, object: ObjectId, range: &Range<PageNo>, lsn: Lsn) {
+    fn punch(&mut self, object: ObjectId, range: &Range<PageNo>, lsn: Lsn) {
         self.unshare(object.volume, object.slot);
-        let Some(old) =
-            self.here(object.volume, object.slot).filter(|old| old.generation == object.generation)
+        let Some(old) = self
+            .object_in_memory(object.volume, object.slot)
+            .filter(|old| old.generation == object.generation)
         else {
             return;
         };
@@ -459,16 +472,16 @@ impl Map {
         };
         let mut pages = old.pages.clone();
         match &mut pages {
-            Pages::Inline(inline) => {
+            ObjectPages::Inline(inline) => {
                 let (gone, rest) = inline.drain(..).partition(|(page, entry)| goes(*page, entry));
                 *inline = rest;
                 let gone: Vec<(PageNo, PageEntry)> = gone;
                 let gone = gone.iter().filter_map(|(_, entry)| entry.base());
-                gone.for_each(|base| self.nodes.forget(&base));
+                gone.for_each(|base| self.nodes.drop_block_reference(&base));
             }
-            Pages::Tree(tree) => {
+            ObjectPages::Tree(tree) => {
                 let leaves = tree.leaves(&self.nodes, leaf_range(range)).expect("prepared");
-                let all: Vec<(Leaf, Vec<PageNo>, usize)> = leaves
+                let all: Vec<(LeafRef, Vec<PageNo>, usize)> = leaves
                     .into_iter()
                     .map(|leaf| {
                         let gone = self.pages_in(leaf).filter(|(page, entry)| goes(*page, entry));
@@ -476,33 +489,34 @@ impl Map {
                     })
                     .collect();
                 for (leaf, gone, held) in all {
-                    self.cut_leaf(tree, leaf, &gone, held);
+                    self.punch_leaf(tree, leaf, &gone, held);
                 }
                 if !tree.root.is_some() {
-                    pages = Pages::Inline(Vec::new());
+                    pages = ObjectPages::Inline(Vec::new());
                 }
             }
         }
         let new = ObjectEntry { pages, ..old };
-        self.put(object.volume, object.slot, Some(old), Some(new));
+        self.put_object(object.volume, object.slot, Some(old), Some(new));
     }
 
     /// Makes holes of some pages in a leaf that holds `held`.
-    fn cut_leaf(&mut self, tree: &mut Tree, leaf: Leaf, gone: &[PageNo], held: usize) {
+    fn punch_leaf(&mut self, tree: &mut NodeTree, leaf: LeafRef, gone: &[PageNo], held: usize) {
         if gone.len() == held {
             tree.remove_leaf(&mut self.nodes, leaf.index);
             return;
         }
         for page in gone {
             let gone = self.set_in_tree(tree, *page, PageEntry::default());
-            self.nodes.forget_all(&gone);
+            self.nodes.drop_block_references(&gone);
         }
     }
 
     fn delete(&mut self, object: ObjectId, lsn: Lsn) {
         self.unshare(object.volume, object.slot);
-        let Some(old) =
-            self.here(object.volume, object.slot).filter(|old| old.generation == object.generation)
+        let Some(old) = self
+            .object_in_memory(object.volume, object.slot)
+            .filter(|old| old.generation == object.generation)
         else {
             return;
         };
@@ -510,12 +524,12 @@ impl Map {
             return;
         }
         self.drop_pages(&old.pages);
-        self.put(object.volume, object.slot, Some(old), None);
+        self.put_object(object.volume, object.slot, Some(old), None);
     }
 
     /// The leaf of an object has pages inline that another one had.
     pub(super) fn revisit_object(&mut self, object: ObjectId) {
-        let objects = self.volumes.get(object.volume).map_or(Tree::default(), |volume| volume.objects);
+        let objects = self.volumes.get(object.volume).map_or(NodeTree::default(), |volume| volume.objects);
         let leaf = objects.leaf(&self.nodes, object.slot / LEAF_OBJECTS).expect("prepared");
         leaf.into_iter().for_each(|leaf| self.nodes.revisit(leaf.id));
     }
@@ -526,16 +540,19 @@ impl Map {
     }
 
     /// A tree of one leaf, as small files have, goes at once; of a larger one the dying list takes care, a step at a time.
-    pub(super) fn drop_pages(&mut self, pages: &Pages) {
+    pub(super) fn drop_pages(&mut self, pages: &ObjectPages) {
         match pages {
-            Pages::Inline(inline) => {
-                inline.iter().filter_map(|(_, entry)| entry.base()).for_each(|base| self.nodes.forget(&base));
+            ObjectPages::Inline(inline) => {
+                inline
+                    .iter()
+                    .filter_map(|(_, entry)| entry.base())
+                    .for_each(|base| self.nodes.drop_block_reference(&base));
             }
-            Pages::Tree(tree) if tree.height == 0 => self.nodes.release(tree.root),
-            Pages::Tree(tree) => {
-                self.condemn(tree.root);
+            ObjectPages::Tree(tree) if tree.height == 0 => self.nodes.release(tree.root),
+            ObjectPages::Tree(tree) => {
+                self.add_dying(tree.root);
                 if is_planted(PlantedBug::DyingTwice) && self.nodes.table.references(tree.root) > 1 {
-                    self.condemn(tree.root);
+                    self.add_dying(tree.root);
                 }
             }
         }
@@ -550,27 +567,27 @@ impl Map {
         if !tree.is_shared(&self.nodes, index).expect("prepared") {
             return;
         }
-        tree.leaf_for_change(&mut self.nodes, index, Body::objects);
+        tree.leaf_for_change(&mut self.nodes, index, NodeBody::objects);
         self.volumes.set_objects(&mut self.nodes, volume, tree);
     }
 
     /// A copy of the entry in a slot, whose leaf is in memory.
-    pub(super) fn here(&self, volume: VolumeId, slot: u64) -> Option<ObjectEntry> {
+    pub(super) fn object_in_memory(&self, volume: VolumeId, slot: u64) -> Option<ObjectEntry> {
         self.slot(volume, slot).expect("prepared").cloned()
     }
 
     /// Pages inline that were cut apart, or that are shared in part, may be more extents than an entry has.
-    fn fitting(&mut self, mut entry: ObjectEntry) -> ObjectEntry {
-        if let Pages::Inline(inline) = &entry.pages
+    fn with_pages_that_fit(&mut self, mut entry: ObjectEntry) -> ObjectEntry {
+        if let ObjectPages::Inline(inline) = &entry.pages
             && !fits_inline(inline)
         {
-            entry.pages = Pages::Tree(Tree::of(&mut self.nodes, inline));
+            entry.pages = ObjectPages::Tree(NodeTree::of(&mut self.nodes, inline));
         }
         entry
     }
 
     /// Replaces the entry in a slot.
-    pub(super) fn put(
+    pub(super) fn put_object(
         &mut self,
         volume: VolumeId,
         slot: u64,
@@ -580,12 +597,12 @@ impl Map {
         if old == new {
             return;
         }
-        let new = new.map(|new| self.fitting(new));
+        let new = new.map(|new| self.with_pages_that_fit(new));
         let index = slot / LEAF_OBJECTS;
         let Some(mut tree) = self.volumes.get(volume).map(|volume| volume.objects) else { return };
-        let leaf = tree.leaf_for_change(&mut self.nodes, index, Body::objects);
+        let leaf = tree.leaf_for_change(&mut self.nodes, index, NodeBody::objects);
         let body = &mut self.nodes.node_mut(leaf).body;
-        let Body::Objects(entries) = body else { unreachable!("a leaf of objects") };
+        let NodeBody::Objects(entries) = body else { unreachable!("a leaf of objects") };
         entries[(slot % LEAF_OBJECTS) as usize] = new;
         if body.is_empty() {
             tree.remove_leaf(&mut self.nodes, index);
@@ -599,24 +616,29 @@ impl Map {
         object: ObjectId,
         range: Range<PageNo>,
         leaves_max: usize,
-    ) -> Result<Listed, Missing> {
+    ) -> Result<Listed, MissingNodes> {
         let nothing = Listed { pages: Vec::new(), until: range.end };
         if range.is_empty() {
             return Ok(nothing);
         }
         match self.object(object)?.map(|entry| &entry.pages) {
             None => Ok(nothing),
-            Some(Pages::Inline(pages)) => {
+            Some(ObjectPages::Inline(pages)) => {
                 let within = pages.iter().filter(|(page, _)| range.contains(page));
                 Ok(Listed { pages: within.map(|(page, entry)| (*page, entry.page_lsn)).collect(), ..nothing })
             }
-            Some(Pages::Tree(tree)) => self.list_tree(*tree, range, leaves_max),
+            Some(ObjectPages::Tree(tree)) => self.list_tree(*tree, range, leaves_max),
         }
     }
 
-    fn list_tree(&self, tree: Tree, range: Range<PageNo>, leaves_max: usize) -> Result<Listed, Missing> {
+    fn list_tree(
+        &self,
+        tree: NodeTree,
+        range: Range<PageNo>,
+        leaves_max: usize,
+    ) -> Result<Listed, MissingNodes> {
         let wanted = range.start.0 / LEAF_PAGES..range.end.0.div_ceil(LEAF_PAGES);
-        let leaves = self.some_leaves(tree, wanted, leaves_max)?;
+        let leaves = self.first_leaves(tree, wanted, leaves_max)?;
         let until = match leaves.last() {
             Some(last) if leaves.len() >= leaves_max => PageNo((last.index + 1) * LEAF_PAGES).min(range.end),
             _ => range.end,
@@ -627,18 +649,18 @@ impl Map {
     }
 
     /// The first leaves of a tree with these indexes, at most so many.
-    pub(super) fn some_leaves(
+    pub(super) fn first_leaves(
         &self,
-        tree: Tree,
+        tree: NodeTree,
         wanted: Range<u64>,
         leaves_max: usize,
-    ) -> Result<Vec<Leaf>, Missing> {
-        let mut found = Found { leaves: Vec::new(), leaves_max, missing: Vec::new() };
+    ) -> Result<Vec<LeafRef>, MissingNodes> {
+        let mut found = LeafSearch { leaves: Vec::new(), leaves_max, missing: Vec::new() };
         if tree.root.is_some() {
-            self.find_leaves(Leaf { index: 0, id: tree.root }, tree.height, &wanted, &mut found);
+            self.find_leaves(LeafRef { index: 0, id: tree.root }, tree.height, &wanted, &mut found);
         }
         if !found.missing.is_empty() {
-            return Err(Missing(found.missing));
+            return Err(MissingNodes(found.missing));
         }
         // A tree of one leaf has it wherever the search begins.
         found.leaves.retain(|leaf| wanted.contains(&leaf.index));
@@ -646,22 +668,22 @@ impl Map {
     }
 
     /// Gathers leaves in order, until there are enough.
-    fn find_leaves(&self, at: Leaf, height: u8, wanted: &Range<u64>, found: &mut Found) {
+    fn find_leaves(&self, at: LeafRef, height: u8, wanted: &Range<u64>, found: &mut LeafSearch) {
         let node = match self.nodes.node(at.id) {
             Ok(node) => node,
-            Err(Missing(ids)) => return found.missing.extend(ids),
+            Err(MissingNodes(ids)) => return found.missing.extend(ids),
         };
         if height == 0 {
             return found.leaves.push(at);
         }
-        let Body::Inner(children) = &node.body else { return };
+        let NodeBody::Inner(children) = &node.body else { return };
         for (slot, &id) in children.iter().enumerate().filter(|(_, id)| id.is_some()) {
-            let Some(below) = below(at.index, slot as u64, height) else { break };
+            let Some(below) = leaves_below_child(at.index, slot as u64, height) else { break };
             if below.start >= wanted.end || found.is_full() {
                 break;
             }
             if below.end > wanted.start {
-                self.find_leaves(Leaf { index: below.start, id }, height - 1, wanted, found);
+                self.find_leaves(LeafRef { index: below.start, id }, height - 1, wanted, found);
             }
         }
     }
@@ -678,7 +700,7 @@ impl Map {
             if self.nodes.table.references(id) == 1 && !self.nodes.is_cached(id) {
                 stays.push(id);
             } else {
-                self.let_die(id);
+                self.free_dying_node(id);
                 freed += 1;
             }
         }
@@ -686,7 +708,7 @@ impl Map {
         freed
     }
 
-    pub(super) fn let_die(&mut self, id: NodeId) {
+    pub(super) fn free_dying_node(&mut self, id: NodeId) {
         if self.nodes.table.references(id) > 1 {
             self.nodes.table.drop_reference(id);
             if self.is_planted(PlantedBug::FreedOnceTooOften) && self.nodes.table.references(id) > 1 {
@@ -695,22 +717,24 @@ impl Map {
             return;
         }
         match self.nodes.remove_node(id) {
-            Body::Inner(children) => {
-                children.iter().filter(|child| child.is_some()).for_each(|&child| self.condemn(child));
+            NodeBody::Inner(children) => {
+                children.iter().filter(|child| child.is_some()).for_each(|&child| self.add_dying(child));
             }
-            Body::Pages(leaf) => leaf.blocks().for_each(|(_, block)| self.nodes.forget(&block)),
-            Body::Volumes(volumes) => {
+            NodeBody::Pages(leaf) => {
+                leaf.blocks().for_each(|(_, block)| self.nodes.drop_block_reference(&block))
+            }
+            NodeBody::Volumes(volumes) => {
                 let roots = volumes.iter().flatten().map(|volume| volume.objects.root);
-                roots.filter(|root| root.is_some()).for_each(|root| self.condemn(root));
+                roots.filter(|root| root.is_some()).for_each(|root| self.add_dying(root));
             }
-            Body::Objects(objects) => {
+            NodeBody::Objects(objects) => {
                 for object in objects.iter().flatten() {
                     match &object.pages {
-                        Pages::Inline(pages) => {
+                        ObjectPages::Inline(pages) => {
                             let bases = pages.iter().filter_map(|(_, entry)| entry.base());
-                            bases.for_each(|base| self.nodes.forget(&base));
+                            bases.for_each(|base| self.nodes.drop_block_reference(&base));
                         }
-                        Pages::Tree(tree) => self.condemn(tree.root),
+                        ObjectPages::Tree(tree) => self.add_dying(tree.root),
                     }
                 }
             }
@@ -718,12 +742,12 @@ impl Map {
     }
 
     /// The dying list takes over a reference from a node that goes. A walk may have meant to find it there.
-    pub(super) fn condemn(&mut self, id: NodeId) {
+    pub(super) fn add_dying(&mut self, id: NodeId) {
         if self.is_planted(PlantedBug::LeakedNode) && id.0.is_multiple_of(3) {
             return;
         }
         self.volumes.push_dying(id);
-        self.nodes.still_referred(id);
+        self.nodes.shade(id);
     }
 }
 

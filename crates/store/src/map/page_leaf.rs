@@ -24,17 +24,17 @@ pub(crate) struct PageEntry {
 }
 
 /// In the place of a base that is lost: in block 1 lies a root, and no page.
-const LOST: Block = Block(1);
+const LOST_BASE: Block = Block(1);
 
 impl PageEntry {
     /// What is left of a page that could not be read when it had to be: where it is read, that is an error.
     pub(super) fn lost(page_lsn: Lsn) -> PageEntry {
-        PageEntry { place: LOST, page_lsn, crc: 0, shared: false }
+        PageEntry { place: LOST_BASE, page_lsn, crc: 0, shared: false }
     }
 
     /// Whether nothing is left of it.
     pub(crate) fn is_lost(&self) -> bool {
-        self.place == LOST
+        self.place == LOST_BASE
     }
 
     /// Neither a base nor a delta.
@@ -45,7 +45,7 @@ impl PageEntry {
     /// Its block, if it has a base.
     pub(crate) fn base(&self) -> Option<BlockEntry> {
         let PageEntry { place, crc, shared, .. } = *self;
-        (place != Block(0) && place != LOST).then_some(BlockEntry { place, crc, shared })
+        (place != Block(0) && place != LOST_BASE).then_some(BlockEntry { place, crc, shared })
     }
 }
 
@@ -68,19 +68,19 @@ pub(crate) struct DeltaEntry {
 }
 
 impl DeltaEntry {
-    pub(super) fn has(&self, index: usize) -> bool {
+    pub(super) fn covers(&self, index: usize) -> bool {
         self.pages >> index & 1 == 1
     }
 }
 
 /// What no entry of a leaf refers to any more.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Gone {
+pub(crate) struct DroppedBlocks {
     pub(crate) base: Option<BlockEntry>,
     pub(crate) deltas: Vec<BlockEntry>,
 }
 
-impl Gone {
+impl DroppedBlocks {
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &BlockEntry> {
         self.base.iter().chain(&self.deltas)
     }
@@ -96,7 +96,7 @@ pub(crate) struct PageLeaf {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct PageBytes {
+struct PageEntryBytes {
     place_and_flags: U64,
     page_lsn: U64,
     crc: U32,
@@ -104,23 +104,23 @@ struct PageBytes {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct DeltaBytes {
+struct DeltaEntryBytes {
     place_and_flags: U64,
     crc: U32,
     pages: [u8; 16],
 }
 
-const PAGE_BYTES: usize = size_of::<PageBytes>();
-const DELTA_BYTES: usize = size_of::<DeltaBytes>();
+const PAGE_BYTES: usize = size_of::<PageEntryBytes>();
+const DELTA_BYTES: usize = size_of::<DeltaEntryBytes>();
 const PAGES_BYTES: usize = PAGE_BYTES * LEAF_PAGES as usize;
 const _: () = assert!(PAGE_BYTES == 20 && DELTA_BYTES == 28);
 const _: () = assert!(64 + PAGES_BYTES + DELTA_BYTES * LEAF_DELTAS <= 4096);
 
 /// Blocks of deltas that a leaf gets where space is short.
-pub(super) const LEAF_DELTAS_TIGHT: usize = 8;
+pub(super) const LEAF_DELTAS_SHORT_OF_SPACE: usize = 8;
 
 /// In the bits above a place: the block may have other references.
-const SHARED: u64 = 1 << 63;
+const SHARED_BIT: u64 = 1 << 63;
 
 impl PageLeaf {
     pub(crate) fn new() -> PageLeaf {
@@ -138,7 +138,7 @@ impl PageLeaf {
 
     /// The blocks with the deltas of a page, the oldest first.
     pub(crate) fn deltas_of(&self, index: usize) -> impl Iterator<Item = BlockEntry> + '_ {
-        self.deltas.iter().filter(move |delta| delta.has(index)).map(|delta| delta.block)
+        self.deltas.iter().filter(move |delta| delta.covers(index)).map(|delta| delta.block)
     }
 
     /// Everything that it refers to, with what is [found](PageLeaf::found) by that number.
@@ -153,7 +153,7 @@ impl PageLeaf {
     }
 
     /// The pages that are lost.
-    pub(crate) fn lost(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn lost_pages(&self) -> impl Iterator<Item = u64> + '_ {
         self.pages.iter().zip(0..).filter(|(page, _)| page.is_lost()).map(|(_, index)| index)
     }
 
@@ -163,7 +163,7 @@ impl PageLeaf {
     }
 
     /// What was numbered as one of its [blocks](PageLeaf::blocks), if it is still in this place.
-    pub(crate) fn found(&mut self, number: usize, place: Block) -> Option<BlockMut<'_>> {
+    pub(crate) fn block_mut(&mut self, number: usize, place: Block) -> Option<BlockMut<'_>> {
         match self.pages.get_mut(number) {
             Some(page) if page.place == place && place != Block(0) => Some(BlockMut::Base(page)),
             Some(_) => None,
@@ -175,7 +175,7 @@ impl PageLeaf {
     }
 
     /// As [`found`](PageLeaf::found), to look at.
-    pub(crate) fn block(&self, number: usize, place: Block) -> Option<BlockEntry> {
+    pub(crate) fn block_at(&self, number: usize, place: Block) -> Option<BlockEntry> {
         let found = match self.pages.get(number) {
             Some(page) => page.base(),
             None => self.deltas.iter().map(|delta| delta.block).find(|block| block.place == place),
@@ -184,9 +184,9 @@ impl PageLeaf {
     }
 
     /// All bytes of a page from now on, or a hole.
-    pub(crate) fn set(&mut self, index: usize, new: PageEntry) -> Gone {
+    pub(crate) fn set(&mut self, index: usize, new: PageEntry) -> DroppedBlocks {
         let old = std::mem::replace(&mut self.pages[index], new);
-        Gone { base: old.base(), deltas: self.drop_deltas(1 << index) }
+        DroppedBlocks { base: old.base(), deltas: self.drop_deltas(1 << index) }
     }
 
     /// Pages have no deltas any more.
@@ -208,9 +208,9 @@ impl PageLeaf {
 
     /// Takes a page out of it. Its deltas belong to the leaf, and were folded before: where it still has some, it cannot be read, and
     /// is lost.
-    pub(crate) fn take(&mut self, index: usize) -> (PageEntry, Gone) {
+    pub(crate) fn take(&mut self, index: usize) -> (PageEntry, DroppedBlocks) {
         if !self.has_deltas(index) {
-            return (std::mem::take(&mut self.pages[index]), Gone::default());
+            return (std::mem::take(&mut self.pages[index]), DroppedBlocks::default());
         }
         (PageEntry::lost(self.pages[index].page_lsn), self.set(index, PageEntry::default()))
     }
@@ -228,20 +228,20 @@ impl PageLeaf {
     }
 
     /// Everything in it may be another's, too.
-    pub(crate) fn share_all(&mut self) {
+    pub(crate) fn mark_all_shared(&mut self) {
         self.pages.iter_mut().for_each(|page| page.shared = page.base().is_some());
         self.deltas.iter_mut().for_each(|delta| delta.block.shared = true);
     }
 
     /// A block of deltas over what there is.
     pub(crate) fn add_delta(&mut self, new: DeltaEntry, page_lsn: Lsn) {
-        let pages = self.pages.iter_mut().enumerate().filter(|(index, _)| new.has(*index));
+        let pages = self.pages.iter_mut().enumerate().filter(|(index, _)| new.covers(*index));
         pages.for_each(|(_, page)| page.page_lsn = page_lsn);
         self.deltas.push(new);
     }
 
     /// Whether it has space for so many blocks of deltas more, of at most `most`, and none of these pages has as many deltas as a page may.
-    pub(crate) fn takes_deltas(&self, blocks: usize, most: usize, pages: u128) -> bool {
+    pub(crate) fn has_space_for_deltas(&self, blocks: usize, most: usize, pages: u128) -> bool {
         let is_full = |index: usize| self.deltas_of(index).count() >= PAGE_DELTAS;
         self.deltas.len() + blocks <= most
             && (0..LEAF_PAGES as usize).filter(|index| pages >> index & 1 == 1).all(|index| !is_full(index))
@@ -254,15 +254,16 @@ impl PageLeaf {
 
     pub(super) fn encode(&self, into: &mut [u8]) {
         assert!(self.deltas.len() <= LEAF_DELTAS, "whoever adds one looks first");
-        let bits = |place, shared| place_to_bits(place) | if shared { SHARED } else { 0 };
+        let bits = |place, shared| place_to_bits(place) | if shared { SHARED_BIT } else { 0 };
         let (pages, deltas) = into.split_at_mut(PAGES_BYTES);
         for (page, bytes) in self.pages.iter().zip(pages.chunks_exact_mut(PAGE_BYTES)) {
             let place_and_flags = bits(page.place, page.shared).into();
-            let page = PageBytes { place_and_flags, page_lsn: page.page_lsn.0.into(), crc: page.crc.into() };
+            let page =
+                PageEntryBytes { place_and_flags, page_lsn: page.page_lsn.0.into(), crc: page.crc.into() };
             page.write_to(bytes).expect("exactly as long");
         }
         for (delta, bytes) in self.deltas.iter().zip(deltas.chunks_exact_mut(DELTA_BYTES)) {
-            let delta = DeltaBytes {
+            let delta = DeltaEntryBytes {
                 place_and_flags: bits(delta.block.place, delta.block.shared).into(),
                 crc: delta.block.crc.into(),
                 pages: delta.pages.to_le_bytes(),
@@ -273,17 +274,17 @@ impl PageLeaf {
 
     /// `None` for bytes that nobody writes.
     pub(super) fn decode(bytes: &[u8], deltas_len: u8) -> Option<PageLeaf> {
-        let place = |bits: u64| Some((place_from_bits(bits & !SHARED)?, bits & SHARED != 0));
+        let place = |bits: u64| Some((place_from_bits(bits & !SHARED_BIT)?, bits & SHARED_BIT != 0));
         let (pages, deltas) = bytes.split_at(PAGES_BYTES);
         let mut leaf = PageLeaf::new();
         for (page, bytes) in leaf.pages.iter_mut().zip(pages.chunks_exact(PAGE_BYTES)) {
-            let bytes = PageBytes::read_from_bytes(bytes).ok()?;
+            let bytes = PageEntryBytes::read_from_bytes(bytes).ok()?;
             let (place, shared) = place(bytes.place_and_flags.get())?;
             *page = PageEntry { place, page_lsn: Lsn(bytes.page_lsn.get()), crc: bytes.crc.get(), shared };
         }
         let count = Some(usize::from(deltas_len)).filter(|&count| count <= LEAF_DELTAS)?;
         for bytes in deltas.chunks_exact(DELTA_BYTES).take(count) {
-            let bytes = DeltaBytes::read_from_bytes(bytes).ok()?;
+            let bytes = DeltaEntryBytes::read_from_bytes(bytes).ok()?;
             let (place, shared) = place(bytes.place_and_flags.get())?;
             let pages = u128::from_le_bytes(bytes.pages);
             let exist = |index: usize| pages >> index & 1 == 0 || !leaf.pages[index].is_hole();
@@ -304,7 +305,7 @@ pub(crate) enum BlockMut<'a> {
 
 impl BlockMut<'_> {
     /// It lies elsewhere now.
-    pub(crate) fn moved(self, to: Block, to_shared: bool) {
+    pub(crate) fn repoint(self, to: Block, to_shared: bool) {
         let (place, shared) = match self {
             BlockMut::Base(PageEntry { place, shared, .. })
             | BlockMut::Delta(BlockEntry { place, shared, .. }) => (place, shared),
