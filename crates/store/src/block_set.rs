@@ -12,12 +12,12 @@ impl BlockSet {
         BlockSet(vec![0; geometry.total_blocks.div_ceil(64) as usize])
     }
 
-    /// Has room for the blocks of a store that has been made larger.
+    /// Makes room for the blocks of a store that has grown.
     pub(crate) fn grow(&mut self, geometry: StoreGeometry) {
         self.0.resize(geometry.total_blocks.div_ceil(64) as usize, 0);
     }
 
-    /// Adds a block; `true` if it was not there.
+    /// Adds a block; `true` if it is new.
     pub(crate) fn add(&mut self, at: Block) -> bool {
         let Some(word) = self.0.get_mut((at.0 / 64) as usize) else { return false };
         let bit = 1 << (at.0 % 64);
@@ -30,13 +30,13 @@ impl BlockSet {
         self.0.get((at.0 / 64) as usize).is_some_and(|word| word >> (at.0 % 64) & 1 == 1)
     }
 
-    /// How many of a segment's blocks are there.
+    /// How many blocks of a segment are in the set.
     pub(crate) fn count_in_segment(&self, geometry: StoreGeometry, segment: u32) -> u32 {
         let start = geometry.segment_start(segment).0;
         (start..start + geometry.segment_blocks).filter(|&at| self.has(Block(at))).count() as u32
     }
 
-    /// The last of a segment's blocks that are there.
+    /// The last block of a segment that is in the set.
     pub(crate) fn last_in_segment(&self, geometry: StoreGeometry, segment: u32) -> Option<Block> {
         let start = geometry.segment_start(segment).0;
         (start..start + geometry.segment_blocks).rev().map(Block).find(|&at| self.has(at))

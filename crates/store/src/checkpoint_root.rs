@@ -1,30 +1,31 @@
-//! The checkpoint roots: where a map that is wholly on the medium lies, and where the log goes on after it.
+//! The two checkpoint roots. A root says where a complete map lies on the medium, and where the log continues
+//! after it.
 //!
-//! Two alternate. A new one is written over the older one, after everything that it names is durable, so at any
-//! moment at least one is whole. A crash while one is written tears that one only.
+//! A new root overwrites the older of the two, once everything that it names is durable. So at any moment at
+//! least one root is valid. A crash can tear only the root that is being written.
 
 use crate::format::*;
 use device::{Block, Incarnation, Lsn, Page, StoreId};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Where the log's next chunk goes, and what it must say to belong there.
+/// Where the next chunk of the log goes, and the numbers that it must have to belong to the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct LogCursor {
     /// The open segment.
     pub(crate) segment: u32,
-    /// The next block in it, counted from its start.
+    /// The next block in it, from the start of the segment.
     pub(crate) offset: u64,
-    /// The segment in which the log goes on when this one has no space.
+    /// The segment in which the log continues once the open one is full.
     pub(crate) next_segment: u32,
-    /// The number of the next chunk. Never goes back in the life of a store.
+    /// The number of the next chunk. Never decreases in the life of a store.
     pub(crate) chunk: u64,
-    /// The number of the next batch. Never goes back in the life of a store.
+    /// The number of the next batch. Never decreases in the life of a store.
     pub(crate) batch: u64,
     /// The checksum of the chunk before; 0 at the start of a chain.
     pub(crate) chain_crc: u32,
 }
 
-/// Consecutive blocks of the tables' stream, and where their copies lie, as consecutive.
+/// Consecutive blocks of the tables' stream, and their copies, consecutive, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamExtent {
     pub(crate) at: Block,
@@ -32,7 +33,8 @@ pub(crate) struct StreamExtent {
     pub(crate) count: u64,
 }
 
-/// The stream with the node table's directory, the segment table and the volume table.
+/// The stream with the directory of the node table, the segment table, the root of the volumes' tree and the
+/// settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct TablesStream {
     pub(crate) bytes: u64,
@@ -40,21 +42,21 @@ pub(crate) struct TablesStream {
     pub(crate) extents: Vec<StreamExtent>,
 }
 
-/// How far the one order of changes has come.
+/// The highest LSNs in the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct NewestLsns {
     /// The highest LSN of any change.
     pub(crate) any: Lsn,
-    /// The highest LSN of a change of which the buffer has, or had, a record.
+    /// The highest LSN of a change that the buffer has, or had, a record of.
     pub(crate) logged: Lsn,
 }
 
 /// A checkpoint root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CheckpointRoot {
-    /// Blocks of the store, so that the superblock's copy in the last one is found without the superblock.
+    /// Blocks of the store. They tell where the superblock's copy is, should the superblock be damaged.
     pub(crate) total_blocks: u64,
-    /// +1 with each attempt to write one; the higher valid one counts.
+    /// Higher with each attempt to write a root. The valid root with the higher generation counts.
     pub(crate) generation: u64,
     pub(crate) incarnation: Incarnation,
     pub(crate) newest: NewestLsns,
@@ -62,8 +64,8 @@ pub(crate) struct CheckpointRoot {
     pub(crate) tables: TablesStream,
 }
 
-/// What a root block holds after its fixed fields. A stream has an extent per segment that it touches: at the
-/// smallest segments this is 2.4 MB of tables, which is a store of 19 million nodes.
+/// Extents that fit into a root block after its fixed fields. A stream has one for each segment that it
+/// touches. At the smallest segments 160 extents hold 2.4 MB of tables, enough for 19 million nodes.
 pub(crate) const STREAM_EXTENTS_MAX: usize = 160;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -1,4 +1,5 @@
-//! The tables' stream of a checkpoint: the node table's directory, the segment table, the root of the volumes' tree.
+//! The tables' stream of a checkpoint: the directory of the node table, the segment table, the root of the
+//! volumes' tree, the dying list and the settings.
 
 use crate::checkpoint_root::CheckpointRoot;
 use crate::error::StoreError;
@@ -29,7 +30,7 @@ struct TablesHeadBytes {
     settings: U32,
     /// The height of the volumes' tree.
     volumes_height: u8,
-    /// 1: live counts of segments may be too high, where clones shared blocks.
+    /// 1: live counts of segments may be too high, because shared blocks lost references.
     doubted: u8,
     reserved: [u8; 30],
 }
@@ -48,11 +49,11 @@ struct SegmentEntryBytes {
     usage: u8,
     reserved: [u8; 3],
     live: U32,
-    /// Of data its age, of pairs the other segment.
+    /// For data its age; for mirrored segments the number of the other one.
     age_or_twin: U32,
 }
 
-/// Of the volumes' tree: 16 * 256^4 volumes are more than there are numbers.
+/// Height of the volumes' tree at most: 16 * 256^4 volumes are more than there are numbers.
 const VOLUMES_HEIGHT_MAX: u8 = 4;
 
 const _: () = assert!(size_of::<TablesHeadBytes>() == STREAM_HEAD_BYTES);
@@ -60,7 +61,7 @@ const _: () = assert!(
     size_of::<DirectoryEntryBytes>() == DIRECTORY_BYTES && size_of::<SegmentEntryBytes>() == SEGMENT_BYTES
 );
 
-/// Pages of the node table that are read at once: 8 MiB, more than any device needs for its full speed.
+/// Pages of the node table read at once: 8 MiB, more than any device needs for its full speed.
 const TABLE_PAGES_AT_ONCE: usize = 2048;
 
 const USE_FREE: u8 = 0;
@@ -69,8 +70,8 @@ const USE_NODES: u8 = 2;
 const USE_COPIES: u8 = 3;
 const USE_ARENA: u8 = 4;
 
-/// The tables' stream, and how many blocks it has. `place` gives a block to each; it is asked before the
-/// bytes are made, because they say how much of which segment is live.
+/// The tables' stream, and its number of blocks. `place` allocates each block. It is called before the stream
+/// is encoded, because the stream says how many blocks of each segment are live.
 pub(crate) fn encode_tables(
     map: &mut PageMap,
     mut place: impl FnMut(&mut PageMap) -> Block,
@@ -99,8 +100,9 @@ pub(crate) fn encode_tables(
     }
     for (_, segment) in map.nodes.segments.iter() {
         let usage = match segment.usage {
-            // Once the root is durable, no root needs it. Saying so now, before it is trimmed, keeps a store
-            // that is mounted again and again from forgetting what each mount found to be free.
+            // Once this root is durable, no root needs the segment. Storing it as free now, before it is
+            // trimmed, keeps a store that is mounted again and again from forgetting what each mount found to
+            // be free.
             _ if Segments::is_dead(segment) && segment.dead_since.is_some() => USE_FREE,
             Use::Free => USE_FREE,
             Use::Log | Use::Moved => USE_LOG,
@@ -111,7 +113,7 @@ pub(crate) fn encode_tables(
         let age_or_twin = match usage {
             USE_FREE => 0,
             USE_LOG => map.nodes.segments.age(segment).min(u64::from(AGE_MAX)) as u32,
-            // Without its twin it is dead, and free here.
+            // Without its mirror it is dead, and stored as free.
             _ => segment.twin.unwrap_or_default(),
         };
         let (live, age_or_twin) = (segment.live.into(), age_or_twin.into());
@@ -123,8 +125,8 @@ pub(crate) fn encode_tables(
     (bytes, blocks)
 }
 
-/// Reads the map that a root names, without its nodes, so that its volumes are not known yet. Says how many blocks were
-/// damaged, of which there was a copy.
+/// Reads the map that a root names, without its nodes, so that its volumes are not known yet. Also returns
+/// how many damaged blocks were replaced by their copies.
 pub(crate) fn read_map(
     device: &dyn Device,
     geometry: StoreGeometry,
@@ -136,7 +138,7 @@ pub(crate) fn read_map(
     let mut decoded = decode_tables(&bytes, geometry).ok_or_else(damaged)?;
     let mut segments = Segments::new(geometry, decoded.segments);
     let entries = read_node_table(device, geometry, &mut decoded.pages, &segments)?;
-    // The next checkpoint writes them elsewhere.
+    // The next checkpoint writes the pages elsewhere.
     let damaged_pages = decoded.pages.iter().filter(|page| page.dirty).count() as u64;
     let table = NodeTable::from_pages(decoded.pages, entries);
     segments.dead_at_root(root.generation, [root.log.segment, root.log.next_segment]);
@@ -170,13 +172,13 @@ struct DecodedTables {
     segments: Vec<SegmentEntry>,
     volumes: NodeTree,
     dying: Vec<NodeId>,
-    /// And what is wrong with them.
+    /// The settings, and what is wrong with them.
     settings: (StoreSettings, Vec<String>),
     next: VolumeId,
     doubted: bool,
 }
 
-/// `None` if the stream, whose checksum is right, says what no weir writes.
+/// Decodes a stream whose checksum is right; `None` if it makes no sense.
 fn decode_tables(bytes: &[u8], geometry: StoreGeometry) -> Option<DecodedTables> {
     let (head, mut rest) = TablesHeadBytes::read_from_prefix(bytes).ok()?;
     if head.segments.get() > geometry.segments {
@@ -210,7 +212,7 @@ fn decode_tables(bytes: &[u8], geometry: StoreGeometry) -> Option<DecodedTables>
     if !do_mirrors_match(&segments) {
         return None;
     }
-    // Those that the store has got since are free.
+    // Segments that the store got since then are free.
     segments.resize(geometry.segments as usize, SegmentEntry::default());
     let mut dying = Vec::new();
     for _ in 0..head.dying.get() {
@@ -226,7 +228,8 @@ fn decode_tables(bytes: &[u8], geometry: StoreGeometry) -> Option<DecodedTables>
     is_sensible.then_some(DecodedTables { pages, segments, volumes, dying, settings, next, doubted })
 }
 
-/// Whether each segment of nodes or of arenas has a twin of its own that holds copies, and each of those one of nodes or of arenas.
+/// Whether mirrored segments match: each one of nodes or arenas has a mirror of its own that holds copies,
+/// and the other way round.
 fn do_mirrors_match(segments: &[SegmentEntry]) -> bool {
     let twin = |number: u32| segments.get(number as usize);
     let are_partners = |one, other| (one == Use::Copies) != (other == Use::Copies);
@@ -239,7 +242,8 @@ fn do_mirrors_match(segments: &[SegmentEntry]) -> bool {
     })
 }
 
-/// Reads the pages of the node table, many at a time, and the copies of those that are damaged, which are dirty then.
+/// Reads the pages of the node table, many at a time. A damaged page is read from its copy and marked as
+/// dirty.
 fn read_node_table(
     device: &dyn Device,
     geometry: StoreGeometry,
@@ -263,7 +267,7 @@ fn read_node_table(
                 device.read(place, std::slice::from_mut(&mut *alone))?;
                 decode(place, &alone)
             };
-            // Where a run cannot be read, some of it may.
+            // If a run cannot be read, parts of it may be readable.
             let found = if result.is_ok() { decode(page.place, bytes) } else { one(page.place) };
             entries.extend(match (found, segments.copy_of(page.place)) {
                 (Err(error), Some(copy)) => {
@@ -278,7 +282,7 @@ fn read_node_table(
     Ok(entries)
 }
 
-/// The entries of page `number` of the node table, if `bytes` are what was written.
+/// The entries of page `number` of the node table, if `bytes` have the right checksum.
 pub(crate) fn verify_table_page(
     device: &dyn Device,
     geometry: StoreGeometry,

@@ -1,30 +1,31 @@
-//! Reading many blocks with few reads: those that lie near each other are read together, and what lies between them is
-//! thrown away.
+//! Reads many blocks with few reads: blocks that lie near each other are read together, and the ones between
+//! them are thrown away.
 
 use device::{Block, Page, Read};
 use std::ops::Range;
 use zerocopy::FromZeros;
 
-/// Blocks that are read for nothing rather than begin another read: 128 KiB, what a volume that takes 1 ms for a read and
-/// gives 128 MiB a second reads in that time.
+/// Unneeded blocks that are read rather than begin another read: 128 KiB, as much as a volume with 1 ms a
+/// read and 128 MiB/s reads in that time.
 pub(crate) const GAP_BLOCKS_MAX: u64 = 32;
 
-/// Blocks of one read: 16 MiB, more than any device needs for its full speed.
+/// Blocks of one read at most: 16 MiB, more than any device needs for its full speed.
 const READ_BLOCKS_MAX: u64 = 4096;
 
-/// Blocks read at once, so that memory for them is bounded: 16 MiB, and as much is being used that was read before.
+/// Blocks read at once, to bound memory: 16 MiB, and as much again for the blocks read before, which are
+/// being used.
 const BATCH_BLOCKS: usize = 4096;
 
-/// One read of the device, for some of the blocks that are wanted.
+/// One read of the device, for some of the wanted blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CoalescedRead {
     pub(crate) at: Block,
     pub(crate) blocks: usize,
-    /// Which of the blocks wanted.
+    /// Indexes of the wanted blocks in it.
     pub(crate) members: Range<usize>,
 }
 
-/// The reads for blocks in ascending order, of which some may come twice.
+/// The reads for blocks in ascending order. A block may be given twice.
 pub(crate) fn coalesce_reads(places: &[Block], gap_blocks_max: u64) -> Vec<CoalescedRead> {
     let mut spans: Vec<CoalescedRead> = Vec::new();
     for (index, &place) in places.iter().enumerate() {
@@ -42,7 +43,7 @@ pub(crate) fn coalesce_reads(places: &[Block], gap_blocks_max: u64) -> Vec<Coale
     spans
 }
 
-/// The first of `spans` that are read at once: at least one.
+/// How many of the first reads are made at once: at least one.
 pub(crate) fn batch_len(spans: &[CoalescedRead]) -> usize {
     let mut blocks = 0;
     let fits = |span: &&CoalescedRead| {
@@ -53,7 +54,7 @@ pub(crate) fn batch_len(spans: &[CoalescedRead]) -> usize {
 }
 
 impl CoalescedRead {
-    /// A read with memory that was used before, where there is some.
+    /// A read, with reused memory if there is some.
     pub(crate) fn to_read(&self, spare: &mut Vec<Vec<Page>>) -> Read {
         let mut read = Read::new(self.at, 0);
         read.pages = spare.pop().unwrap_or_default();

@@ -1,12 +1,12 @@
-//! Blocks of deltas: what changed in pages of one leaf, without their bases, packed into a block.
+//! Delta blocks: changes of pages in one leaf, without their bases, packed into a block.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! | --- | --- |
 //! | 0..32 | the head |
-//! | 32..36 | how many pieces |
+//! | 32..36 | number of pieces |
 //! | 36..40 | 0 |
 //! | 40.. | for each piece: the page's number in the leaf, 1 for zeros or 0, first byte, length |
-//! | behind them | the bytes of those that are no zeros, in order |
+//! | then | the bytes of the pieces that are not zeros, in order |
 
 use crate::format::*;
 use device::{BLOCK_BYTES, Page, PageNo, SharedPage, StoreId};
@@ -19,12 +19,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub enum DeltaPiece<'a> {
     /// Bytes, from this position in the page on.
     Bytes(u16, &'a [u8]),
-    /// So many zeros.
+    /// Zeros: position in the page, and number.
     Zeros(u16, u16),
 }
 
 impl DeltaPiece<'_> {
-    /// The positions that it changes.
+    /// The bytes of the page that it changes.
     pub fn range(&self) -> Range<usize> {
         let (start, len) = match *self {
             DeltaPiece::Bytes(start, bytes) => (start, bytes.len()),
@@ -45,9 +45,9 @@ impl DeltaPiece<'_> {
 /// Deltas of some pages of one leaf, in one block.
 #[derive(Debug, Clone)]
 pub struct DeltaBlock {
-    /// Of the leaf.
+    /// The leaf's first page.
     first: PageNo,
-    /// Of which pages, by bits.
+    /// The leaf's pages with a delta here, one bit each.
     page_bits: u128,
     store: StoreId,
     bytes: SharedPage,
@@ -74,7 +74,7 @@ const HEAD_BYTES: usize = size_of::<DeltaBlockHead>();
 const PIECE_BYTES: usize = size_of::<DeltaPieceBytes>();
 const _: () = assert!(HEAD_BYTES == 40 && PIECE_BYTES == 6);
 
-/// The page of the leaf that a page lies in, and the leaf's first page.
+/// The number of a page in its leaf, and the leaf's first page.
 fn index_and_leaf(page: PageNo) -> (usize, PageNo) {
     let index = page.0 % LEAF_PAGES;
     (index as usize, PageNo(page.0 - index))
@@ -85,14 +85,14 @@ pub fn leaf_first_page(page: PageNo) -> PageNo {
     index_and_leaf(page).1
 }
 
-/// Packs deltas into blocks, page after page, in the order of their numbers.
+/// Packs deltas into blocks. Pages must come in ascending order.
 pub struct DeltaPacker {
     store: StoreId,
     done: Vec<DeltaBlock>,
     open: Option<OpenDeltaBlock>,
 }
 
-/// A block that is being filled.
+/// A delta block that is being filled.
 struct OpenDeltaBlock {
     first: PageNo,
     page_bits: u128,
@@ -114,7 +114,7 @@ impl OpenDeltaBlock {
         self.page_bits |= 1 << index;
     }
 
-    /// Whether a delta fits that has so many pieces and bytes.
+    /// Whether a delta with this many pieces and bytes fits.
     fn fits(&self, pieces: usize, bytes: usize) -> bool {
         let heads = (self.heads.len() + pieces) * PIECE_BYTES;
         HEAD_BYTES + heads + self.bytes.len() + bytes <= BLOCK_BYTES
@@ -135,12 +135,12 @@ impl OpenDeltaBlock {
 }
 
 impl DeltaPacker {
-    /// For blocks of this store.
+    /// A packer for blocks of this store.
     pub fn new(store: StoreId) -> DeltaPacker {
         DeltaPacker { store, done: Vec::new(), open: None }
     }
 
-    /// Adds a page's delta, which lies in one block; `false` if it fits into none.
+    /// Adds a page's delta. Returns `false` if it does not fit into one block.
     pub fn add<'a>(&mut self, page: PageNo, pieces: impl Iterator<Item = DeltaPiece<'a>>) -> bool {
         let (index, first) = index_and_leaf(page);
         let pieces: Vec<DeltaPiece<'a>> = pieces.collect();
@@ -161,7 +161,7 @@ impl DeltaPacker {
         self.done.extend(self.open.take().map(|open| open.seal(store)));
     }
 
-    /// The blocks.
+    /// The finished blocks.
     pub fn finish(mut self) -> Vec<DeltaBlock> {
         self.close();
         self.done
@@ -181,24 +181,25 @@ impl DeltaBlock {
             .map(|index| PageNo(self.first.0 + index))
     }
 
-    /// Lays its delta of a page over it; `false` if it has none.
+    /// Lays the delta of a page over `into`; `false` if there is none.
     pub fn overlay(&self, page: PageNo, into: &mut Page) -> bool {
         let (index, first) = index_and_leaf(page);
         first == self.first && overlay_delta(&self.bytes, index, self.store, into).is_some()
     }
 
-    /// The same by bits, the leaf's first page first.
+    /// The pages for which it has a delta, one bit each, the leaf's first page lowest.
     pub(crate) fn page_bits(&self) -> u128 {
         self.page_bits
     }
 
-    /// What is written.
+    /// The bytes of the block.
     pub fn bytes(&self) -> &SharedPage {
         &self.bytes
     }
 }
 
-/// Lays the delta of a page in a block over `page`; `None` if the block is none of deltas, or has none for the page.
+/// Lays the delta of a page in `block` over `page`; `None` if `block` is no delta block, or has no delta of
+/// the page.
 pub(crate) fn overlay_delta(block: &Page, index: usize, store: StoreId, page: &mut Page) -> Option<()> {
     verify_head(&block.0, MAGIC_DELTAS, store)?;
     let (head, rest) = DeltaBlockHead::read_from_prefix(&block.0).ok()?;

@@ -1,7 +1,9 @@
-//! Folding: pages are written whole in the place of their bases and deltas. What is in them stays as it is, and so does their page LSN.
+//! Delta merge: writes a base page and its deltas as one whole page. The bytes and the page LSN of the page
+//! stay the same.
 //!
-//! Leaves are folded together, and the pages of one lie behind each other afterwards: long runs are read and written. After a crash each
-//! page is there as it was or whole, which is the same to whoever reads it.
+//! Leaves are merged in groups. Afterwards the pages of a leaf lie next to each other on the device, so reads
+//! and writes are long runs. After a crash each page is either still a base with deltas or merged. Readers
+//! get the same bytes from both.
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::change::StoreChange;
@@ -18,25 +20,28 @@ use device::{ObjectId, Page, PageNo, SharedPage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A round of folding everything. Owned by the store, behind the writer's lock. Gone after a crash: it begins anew.
+/// A round that merges the deltas of all leaves, one leaf a step, while nothing else is written. Owned by the
+/// store. Lost in a crash: the next round begins at the first leaf.
 #[derive(Debug, Default)]
 pub(crate) struct IdleMergeRound {
-    /// Where it goes on; `None` between rounds.
+    /// Where the next step continues; `None` between rounds.
     cursor: Option<MergeCursor>,
-    /// Blocks of deltas that had been written when the round began.
+    /// Delta blocks that the store had written when this round began.
     delta_blocks_at_start: u64,
-    /// The same of the last round that came to its end, or to a node that cannot be read: if there are no more, there is nothing to fold.
+    /// The same for the last round that reached its end or an unreadable node. If the store has written no
+    /// delta block since, there is nothing to merge.
     delta_blocks_at_last_round: Option<u64>,
 }
 
 impl IdleMergeRound {
-    /// Whether a round is under way, or what it would fold is worth looking at every leaf: one block of deltas in so many nodes.
+    /// Whether a round is under way, or enough delta blocks were written since the last one to pay for
+    /// reading every leaf.
     pub(crate) fn is_worth_it(&self, shared: &Shared) -> bool {
         let new = delta_blocks_written(shared) - self.delta_blocks_at_last_round.unwrap_or(0);
         self.cursor.is_some() || new >= (shared.map().nodes.table.used_count() / NODES_PER_DELTA_BLOCK).max(1)
     }
 
-    /// See [`Store::fold_step`](crate::Store::fold_step).
+    /// See [`Store::idle_merge_step`](crate::Store::idle_merge_step).
     pub(crate) fn step(&mut self, shared: &Shared, writer: &mut Writer) -> Result<bool, StoreError> {
         let written = delta_blocks_written(shared);
         let from = match self.cursor {
@@ -55,12 +60,12 @@ impl IdleMergeRound {
         let MergeSearch { found, next } = look?;
         if let Some((object, page)) = found {
             match writer.merge_leaves(shared, &[(object, page)]) {
-                // When there is some space, it goes on here.
+                // The next step tries this leaf again.
                 Err(error) if error.is_full() => {
                     self.cursor = Some(from);
                     return Err(error);
                 }
-                // What cannot be read stays as it is.
+                // A leaf that cannot be read keeps its deltas.
                 Err(error) if !error.is_of_reading() => return Err(error),
                 _ => {}
             }
@@ -69,37 +74,42 @@ impl IdleMergeRound {
     }
 }
 
-/// Folding while deltas are stored: as many leaves as are paid for by the deltas that went to the store, one after the other in the order of
-/// their keys, and round again. So leaves that lie beside each other are folded together, in long runs, and never all leaves at once,
-/// though all may fill up at the same pace. Owned by the writer. Gone after a crash: leaves that got their deltas before are folded when
-/// they are full, or in quiet times.
+/// Chooses the leaves to merge while write-back stores deltas.
+///
+/// Each stored delta block adds to a debt. Once the debt pays for a group of leaves, the next leaves in key
+/// order are due. After the last key the scheduler starts at the first again. So neighbouring leaves are
+/// merged together, in long runs. Leaves that fill up at the same rate do not become due all at once.
+///
+/// Owned by the writer. Lost in a crash: a leaf that got its deltas before the crash is merged when it is
+/// full, or by an [`IdleMergeRound`].
 #[derive(Debug, Default)]
 pub(crate) struct DeltaMergeScheduler {
-    /// Leaves that got deltas, by their first pages, and how full they are, at most: see [`FULL`].
+    /// For each leaf that got deltas, by its first page, an upper bound of how full it is. Units: see
+    /// [`FULL_UNITS`].
     leaves: BTreeMap<(ObjectId, PageNo), u64>,
-    /// The same for all that was stored and is not paid for by folding.
+    /// The units of all deltas stored, less the units that merges have paid for.
     debt: u64,
-    /// Where it goes on.
+    /// The key at which the search for due leaves continues.
     cursor: (ObjectId, PageNo),
 }
 
-/// A leaf that is to be folded when its turn comes, in the middle of a long life: 40 blocks of deltas, or two deltas for each of its pages.
-/// It may have 52, and eight.
+/// Units of a leaf that is merged when its turn comes, in the steady state: 40 delta blocks, or two deltas
+/// for each of its pages. A leaf may have 52 blocks, a page eight deltas.
 const FULL_UNITS: u64 = FULL_BLOCKS * FULL_DELTAS;
 const FULL_BLOCKS: u64 = 40;
 const FULL_DELTAS: u64 = 2 * LEAF_PAGES;
-/// One that is not worth a turn: in the first round they are all emptier than later.
+/// A leaf with fewer units is passed over. In the first pass all leaves are emptier than later.
 const WORTHWHILE_UNITS: u64 = FULL_UNITS / 5;
-/// Leaves that are known at most, in 12 MiB: those of 128 GiB. Beyond, all of them are forgotten, those of deleted files, too; what was not
-/// folded then is when it is full.
+/// Leaves remembered, in 12 MiB: those of 128 GiB of pages. At this limit all are forgotten, which drops
+/// deleted files, too. A forgotten leaf is merged when it is full.
 const LEAVES_REMEMBERED_MAX: usize = 262_144;
-/// Leaves looked at for those that are folded together.
+/// Leaves examined to find one group.
 const LEAVES_EXAMINED_MAX: usize = 1024;
-/// Leaves that are folded together.
+/// Leaves of one group, which are merged together.
 const LEAVES_TOGETHER: u64 = 16;
 
 impl DeltaMergeScheduler {
-    /// A block with so many deltas was stored.
+    /// Counts a delta block that was stored.
     pub(crate) fn delta_stored(&mut self, object: ObjectId, block: &DeltaBlock) {
         let units = FULL_DELTAS.max(FULL_BLOCKS * u64::from(block.page_bits().count_ones()));
         if self.leaves.len() == LEAVES_REMEMBERED_MAX {
@@ -109,12 +119,12 @@ impl DeltaMergeScheduler {
         self.debt = (self.debt + units).min(2 * LEAVES_TOGETHER * FULL_UNITS);
     }
 
-    /// Whether leaves are to be folded for what was stored.
+    /// Whether the debt pays for a group of leaves.
     pub(crate) fn is_due(&self) -> bool {
         self.debt >= LEAVES_TOGETHER * FULL_UNITS
     }
 
-    /// Takes those whose turn it is.
+    /// Takes the next group of leaves that are worth a merge.
     fn take_due_leaves(&mut self) -> Vec<(ObjectId, PageNo)> {
         let behind = self.leaves.range(self.cursor..).chain(self.leaves.range(..self.cursor));
         let mut leaves = Vec::new();
@@ -129,7 +139,7 @@ impl DeltaMergeScheduler {
             self.leaves.remove(leaf);
         }
         self.debt = match leaves.len() as u64 {
-            // Nothing to fold yet, or no more.
+            // Too few leaves are worth a merge: the debt is forgiven.
             count if count < LEAVES_TOGETHER => 0,
             count => self.debt - count * FULL_UNITS,
         };
@@ -141,17 +151,18 @@ fn delta_blocks_written(shared: &Shared) -> u64 {
     shared.medium.counting().now().delta_blocks_written
 }
 
-/// What becomes of a page to fold that is damaged.
+/// What a merge does with a damaged page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DamagedPagePolicy {
-    /// It stays as it is, and the others are folded.
+    /// Leaves it as it is, and merges the others.
     Skip,
-    /// It is an error.
+    /// Returns the error.
     Fail,
 }
 
 impl Writer {
-    /// Folds leaves for deltas that were stored, where that is due. Returns how many pages.
+    /// Merges the leaves that are due for the deltas stored so far. Does nothing while the store is short of
+    /// space. Returns the number of pages merged.
     pub(crate) fn merge_due_deltas(&mut self, shared: &Shared) -> Result<u64, StoreError> {
         if !self.merge_scheduler().is_due() || shared.map().is_short_of_space() {
             return Ok(0);
@@ -160,8 +171,8 @@ impl Writer {
         self.merge_leaves(shared, &leaves)
     }
 
-    /// Folds all pages of the leaves in which these lie that nobody else shares, but for damaged ones. Returns how many. What the cleaner
-    /// needs stays free: it wins more than folding.
+    /// Merges the pages of the leaves that contain `leaves`, without shared and damaged ones. Returns the
+    /// number of pages merged. Leaves the cleaner the space it needs: cleaning gains more space than merging.
     pub(crate) fn merge_leaves(
         &mut self,
         shared: &Shared,
@@ -177,9 +188,12 @@ impl Writer {
         self.merge_pages(shared, &pages, Class::Writer, DamagedPagePolicy::Skip)
     }
 
-    /// Folds those pages that a clone or a move takes out of leaves which it does not take whole: a block of deltas belongs to one leaf.
-    /// Where one of several changes may bring deltas to another's source, all that they take. Of a damaged page that stays as it is they
-    /// take that it is lost.
+    /// Merges the pages that a clone or a move takes out of a leaf without taking the whole leaf, because a
+    /// delta block belongs to one leaf.
+    ///
+    /// In a vector of several changes, one may bring deltas to another's source. Then all pages that the
+    /// clones and moves take are merged. A damaged page is not merged if `damaged` is `Skip`; its target is
+    /// then marked as lost.
     pub(crate) fn merge_for_transfers(
         &mut self,
         shared: &Shared,
@@ -229,7 +243,7 @@ impl Writer {
                 entries.chunks(PAGES_WRITTEN_TOGETHER).zip(bytes.chunks(PAGES_WRITTEN_TOGETHER))
             {
                 let data: Vec<Option<&Page>> = bytes.iter().map(|page| Some(page as &Page)).collect();
-                // The buffer knows their LSNs since they were stored as deltas.
+                // A merge is no new change for the buffer, so the newest logged LSN stays as it is.
                 self.append(shared, entries.to_vec(), &data, class, BatchOrigin::Bypassed)?;
                 folded += entries.len() as u64;
             }
@@ -239,7 +253,7 @@ impl Writer {
     }
 }
 
-/// A page without its deltas: for a planted bug.
+/// The base of a page without its deltas, for a planted bug.
 fn base_without_deltas(shared: &Shared, object: ObjectId, page: PageNo) -> Result<Box<Page>, StoreError> {
     let located = shared.resolve(|map| map.lookup(object, page))?;
     let mut bytes = Page::zeroed();
@@ -249,14 +263,15 @@ fn base_without_deltas(shared: &Shared, object: ObjectId, page: PageNo) -> Resul
     Ok(bytes)
 }
 
-/// Nodes that a round may read for a block of deltas that it finds: as much as the block cost when it was written.
+/// Nodes that a round may read for each delta block: reading them costs as much as writing the block did.
 const NODES_PER_DELTA_BLOCK: u64 = 16;
 
-/// Pages that are read together: those of as many leaves as a sweep folds, so that what was stored together of each is one read.
+/// Pages read together: those of a group of leaves. The delta blocks of neighbouring leaves that were stored
+/// together are then one read.
 const PAGES_READ_TOGETHER: usize = (LEAVES_TOGETHER * LEAF_PAGES) as usize;
-/// Blocks between two that are read with them: what is read for nothing is 45 MiB at most.
+/// Unneeded blocks that a read includes rather than end: at most 45 MiB for the pages read together.
 const GAP_BLOCKS: u64 = 4;
-/// Pages of one batch of the log: a MiB.
+/// Pages written in one batch of the log: 1 MiB.
 const PAGES_WRITTEN_TOGETHER: usize = 256;
 
 #[cfg(test)]

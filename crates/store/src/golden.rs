@@ -1,4 +1,4 @@
-//! The examples in FORMAT.md and `golden.hex` are what the code writes, and the code reads them.
+//! Golden tests: the code writes the examples in FORMAT.md and `golden.hex`, and reads them back.
 
 use crate::checkpoint_root::{CheckpointRoot, LogCursor, NewestLsns, StreamExtent, TablesStream};
 use crate::checkpoint_tables::encode_tables;
@@ -199,8 +199,8 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
         ("superblock", geometry().encode().0.to_vec()),
         ("root", root().encode(ID).0.to_vec()),
         ("chunk", pages[0].0.to_vec()),
-        ("list of owners", owner_list().encode(ID).0.to_vec()),
-        ("block of deltas", deltas().bytes().0.to_vec()),
+        ("segment summary", owner_list().encode(ID).0.to_vec()),
+        ("delta block", deltas().bytes().0.to_vec()),
         ("inner node", node(inner())),
         ("page leaf", node(page_leaf())),
         ("object leaf", node(object_leaf())),
@@ -210,7 +210,7 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The bytes as an example shows them: 16 a line with their offset, without lines of zeros and zeros that end a line.
+/// The bytes as an example shows them: 16 a line with their offset, without lines of zeros and trailing zeros.
 fn dump(bytes: &[u8]) -> String {
     let lines = bytes.chunks(16).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0));
     let hex = |line: &[u8]| line.iter().map(|byte| format!(" {byte:02x}")).collect::<String>();
@@ -256,10 +256,10 @@ fn the_examples_are_read_back() {
     let (head, entries) = chunk();
     let (found, found_entries, _) = decode_chunk(&[*page("chunk")], ID).expect("a whole chunk");
     assert_eq!((found, found_entries), (head, entries));
-    assert_eq!(OwnerList::decode(&page("list of owners"), ID), Some(owner_list()));
+    assert_eq!(OwnerList::decode(&page("segment summary"), ID), Some(owner_list()));
     let mut laid = Page::zeroed();
     assert!(
-        overlay_delta(&page("block of deltas"), 9, ID, &mut laid).is_some() && laid.0.starts_with(b"delta")
+        overlay_delta(&page("delta block"), 9, ID, &mut laid).is_some() && laid.0.starts_with(b"delta")
     );
     let leaves = [("page leaf", page_leaf()), ("object leaf", object_leaf()), ("volume leaf", volume_leaf())];
     for (name, body) in leaves.into_iter().chain([("inner node", inner())]) {

@@ -1,4 +1,4 @@
-//! The log: how a vector becomes chunks, and how chunks are found again.
+//! Chunks of the log: how a vector is cut into chunks, and how chunks are read back.
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::checkpoint_root::LogCursor;
@@ -9,50 +9,51 @@ use crate::superblock::StoreGeometry;
 use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, Page, PageNo, Read};
 use std::ops::Range;
 
-/// A chunk to write: which log entries go into it, and what it needs.
+/// A chunk to write: its log entries, and the blocks that it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkPlan {
-    /// The vector's entries in it.
+    /// The entries of the vector in the chunk.
     pub entries: Range<usize>,
-    /// Blocks of log entries.
+    /// Blocks of head and log entries.
     pub entry_blocks: u64,
-    /// Blocks of copies of heads, where it begins a stretch.
+    /// Blocks of the chunk index, if the chunk begins an extent.
     pub index_blocks: u64,
     /// Blocks of pages.
     pub page_blocks: u64,
-    /// It starts the next segment, because the open one has no space for a log entry.
+    /// The chunk begins the next segment, because the open one has no space for a log entry.
     pub starts_segment: bool,
-    /// Where the next chunk goes.
+    /// The position after the chunk.
     pub next_position: LogPosition,
 }
 
 impl ChunkPlan {
-    /// Blocks that it takes.
+    /// Blocks of the chunk.
     pub fn blocks(&self) -> u64 {
         self.entry_blocks + self.index_blocks + self.page_blocks
     }
 }
 
-/// Where a vector goes.
+/// A position in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogPosition {
-    /// The next block in the open segment.
+    /// The next block, from the start of the open segment.
     pub offset: u64,
-    /// Bytes that copies of the heads in this stretch take so far.
+    /// Bytes of the chunk index for the open extent so far.
     pub index_bytes: usize,
 }
 
-/// How the log cuts into chunks a vector of so many writes of a page of data each.
+/// How a vector of `writes` writes, with a page of data each, is cut into chunks.
 pub fn plan_writes(writes: usize, from: LogPosition, segment_blocks: u64) -> Vec<ChunkPlan> {
-    // What an entry says does not matter for where it goes.
+    // The content of an entry does not matter for its place.
     let (object, page, page_lsn) = (ObjectId { slot: 1, ..ObjectId::default() }, PageNo(0), Lsn(0));
     let write = LogEntry::Write { object, page, page_lsn, place: Block(0), copy: None, crc: 0 };
     plan_chunks(&vec![write; writes], from, segment_blocks)
 }
 
-/// How a vector's log entries are cut into chunks, from a place in the open segment on. No chunk lies in two stretches. The rest
-/// of a segment is used to the last block but one; that of a stretch to the last, by a chunk without log entries where nothing
-/// else fits.
+/// How a vector's log entries are cut into chunks, from a position in the open segment on.
+///
+/// No chunk lies in two extents. A segment is filled to its last block but one. An extent inside a segment is
+/// filled to its last block, by a chunk without log entries where nothing else fits.
 pub(crate) fn plan_chunks(entries: &[LogEntry], from: LogPosition, segment_blocks: u64) -> Vec<ChunkPlan> {
     let extents = LogExtents::of(segment_blocks);
     let (mut pieces, mut at) = (Vec::new(), 0);
@@ -80,12 +81,12 @@ pub(crate) fn plan_chunks(entries: &[LogEntry], from: LogPosition, segment_block
     pieces
 }
 
-/// Blocks that a chunk takes at least which begins with this log entry.
+/// The least blocks of a chunk that begins with this log entry.
 fn min_blocks(entry: &LogEntry) -> u64 {
     1 + u64::from(entry.has_data())
 }
 
-/// As many log entries as fit into `space` blocks and into a chunk, with the copies.
+/// A chunk with as many log entries as fit into `space` blocks beside the index.
 fn fill_chunk(entries: &[LogEntry], at: usize, space: u64, index_blocks: u64) -> ChunkPlan {
     let (mut count, mut pages) = (0, 0);
     for entry in entries.iter().take(CHUNK_ENTRIES_MAX) {
@@ -127,7 +128,7 @@ impl LogChunk {
         self.at.0 + self.head.entry_blocks..self.at.0 + self.blocks()
     }
 
-    /// Where the log goes on after this chunk, which the cursor before it led to.
+    /// Where the log continues after this chunk.
     pub(crate) fn cursor_after(&self, geometry: StoreGeometry) -> LogCursor {
         let segment = geometry.segment_of(self.at).expect("found inside a segment");
         LogCursor {
@@ -141,8 +142,8 @@ impl LogChunk {
     }
 }
 
-/// The chunk whose first block is `at` and whose header and log entries are `pages`; `None` if it is torn or damaged. Data is not
-/// looked at.
+/// The chunk whose first block is `at` and whose head and log entries are `pages`; `None` if it is torn or
+/// damaged. Does not verify data blocks.
 pub(crate) fn parse_chunk(geometry: StoreGeometry, at: Block, pages: &[Page]) -> Option<LogChunk> {
     let space = geometry.segment_start(geometry.segment_of(at)?).0 + geometry.segment_blocks - at.0;
     let (head, entries, crc) = decode_chunk(pages, geometry.id)?;
@@ -155,8 +156,8 @@ pub(crate) fn parse_chunk(geometry: StoreGeometry, at: Block, pages: &[Page]) ->
     whole.then_some(chunk)
 }
 
-/// Whether the blocks that belong to a chunk are what its log entries say, its own and those in pairs of segments, of which either copy
-/// will do. What cannot be read is not.
+/// Whether the data blocks of a chunk have the checksums of its log entries. Of a mirrored block one copy is
+/// enough. An unreadable block counts as wrong.
 pub(crate) fn is_data_intact(device: &dyn Device, chunk: &LogChunk) -> bool {
     is_own_data_intact(device, chunk) && is_mirrored_data_intact(device, chunk)
 }
@@ -181,7 +182,7 @@ fn is_mirrored_data_intact(device: &dyn Device, chunk: &LogChunk) -> bool {
     let mut reads: Vec<Read> = runs.iter().map(|run| Read::new(run[0].at, run.len())).collect();
     device.read_batch(&mut reads);
     reads.iter().zip(runs).all(|(read, run)| {
-        // Where a run cannot be read, some of it may.
+        // If a run cannot be read, parts of it may be readable.
         let whole = |one: &MirroredBlock, page: &Page| read.result.is_ok() && one.is(page);
         run.iter()
             .zip(&read.pages)
@@ -189,7 +190,7 @@ fn is_mirrored_data_intact(device: &dyn Device, chunk: &LogChunk) -> bool {
     })
 }
 
-/// The one of two copies that is what was written.
+/// The copy with the right checksum, if there is one.
 pub(crate) fn read_either_copy(device: &dyn Device, one: &MirroredBlock) -> Option<Box<Page>> {
     let mut page = Page::zeroed();
     let places = [one.at, one.copy];
@@ -199,10 +200,12 @@ pub(crate) fn read_either_copy(device: &dyn Device, one: &MirroredBlock) -> Opti
     is_there.then_some(page)
 }
 
-/// Attempts to read a block of the log before it counts as unreadable: a path that fails over takes one or two.
+/// Attempts to read a block of the log before it counts as unreadable: a path that fails over takes one or
+/// two.
 const READ_ATTEMPTS: usize = 3;
 
-/// Reads blocks of the log that may be unreadable for good, which is found out by trying more than once.
+/// Reads blocks of the log. A failed read is repeated, as only several failures show that a block is
+/// unreadable.
 pub(crate) fn read_with_retries(device: &dyn Device, at: Block, into: &mut [Page]) -> bool {
     (0..READ_ATTEMPTS).any(|_| device.read(at, into).is_ok())
 }

@@ -1,5 +1,5 @@
-//! Log entries: what the log says about the map. A chunk of the log is a header, its log entries, then the data blocks that
-//! they name.
+//! Log entries, and the encoding of chunks. A chunk of the log is a head, its log entries, then the data
+//! blocks that they name.
 
 use crate::format::*;
 use crate::volume::{VolumeId, VolumeMode};
@@ -7,7 +7,7 @@ use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, Page, PageNo, Store
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// One change of the map, as the log tells it.
+/// A change of the map, as it is in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LogEntry {
     Write {
@@ -15,18 +15,19 @@ pub(crate) enum LogEntry {
         page: PageNo,
         page_lsn: Lsn,
         place: Block,
-        /// Where the block's copy lies, if the object is metadata: then both lie in a pair of segments, and not in the chunk.
+        /// The place of the block's copy, if the object is metadata. Block and copy then lie in mirrored
+        /// segments, and not in the chunk.
         copy: Option<Block>,
         crc: u32,
     },
-    /// A block of deltas of pages in one leaf.
+    /// A delta block.
     Deltas {
         object: ObjectId,
         /// The leaf's first page.
         first: PageNo,
-        /// The leaf's pages of which it has some, by bits.
+        /// The leaf's pages for which the block has deltas, one bit each.
         pages: u128,
-        /// The highest of those pages' LSNs.
+        /// The highest LSN of the deltas.
         page_lsn: Lsn,
         place: Block,
         crc: u32,
@@ -53,10 +54,10 @@ pub(crate) enum LogEntry {
         to: VolumeId,
         mode: VolumeMode,
         lsn: Lsn,
-        /// When, in nanoseconds since 1970.
+        /// Time in nanoseconds since 1970.
         created: u64,
     },
-    /// A part of a volume's name; the parts come in order, behind its clone's log entry.
+    /// A part of a volume's name. The parts follow the entry of the volume's clone, in order.
     NameVolume {
         volume: VolumeId,
         part: Vec<u8>,
@@ -68,7 +69,7 @@ pub(crate) enum LogEntry {
 }
 
 impl LogEntry {
-    /// The highest LSN that it tells of.
+    /// The highest LSN of the change.
     pub(crate) fn lsn(&self) -> Lsn {
         match self {
             LogEntry::Write { page_lsn, .. } | LogEntry::Deltas { page_lsn, .. } => *page_lsn,
@@ -82,12 +83,12 @@ impl LogEntry {
         }
     }
 
-    /// Whether the chunk has a block that belongs to it.
+    /// Whether a data block in the chunk belongs to the entry.
     pub(crate) fn has_data(&self) -> bool {
         self.own_block().is_some()
     }
 
-    /// The block in the chunk that belongs to it, and its checksum.
+    /// The data block in the chunk, and its checksum.
     pub(crate) fn own_block(&self) -> Option<(Block, u32)> {
         match *self {
             LogEntry::Write { object, place, crc, .. } if !object.is_metadata() => Some((place, crc)),
@@ -96,19 +97,19 @@ impl LogEntry {
         }
     }
 
-    /// Its own block lies here.
+    /// Sets the place of the data block in the chunk.
     pub(crate) fn set_own_block(&mut self, at: Block) {
         if let LogEntry::Write { place, .. } | LogEntry::Deltas { place, .. } = self {
             *place = at;
         }
     }
 
-    /// Whether a block belongs to it that is written twice, in a pair of segments.
+    /// Whether a mirrored block belongs to the entry.
     pub(crate) fn is_mirrored(&self) -> bool {
         matches!(self, LogEntry::Write { object, .. } if object.is_metadata())
     }
 
-    /// Where its block and the copy lie that are in a pair of segments.
+    /// The mirrored block of the entry: its place, its copy, its checksum.
     pub(crate) fn mirrored_block(&self) -> Option<MirroredBlock> {
         match *self {
             LogEntry::Write { place: at, copy: Some(copy), crc, .. } => Some(MirroredBlock { at, copy, crc }),
@@ -116,7 +117,7 @@ impl LogEntry {
         }
     }
 
-    /// The volumes that it changes.
+    /// The volumes that the entry changes.
     pub(crate) fn changed_volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
         let (one, other) = match self {
             LogEntry::Write { object, .. }
@@ -136,13 +137,13 @@ impl LogEntry {
 /// Whether the buffer has, or had, records of the changes in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchOrigin {
-    /// It has: a buffer that ends before their LSNs is an older copy.
+    /// It has. A buffer that ends before their LSNs is an older copy.
     Logged,
-    /// It has none: they went past it.
+    /// It never had any.
     Bypassed,
 }
 
-/// A block of data that is there twice.
+/// A data block with a copy, in mirrored segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MirroredBlock {
     pub(crate) at: Block,
@@ -151,43 +152,44 @@ pub(crate) struct MirroredBlock {
 }
 
 impl MirroredBlock {
-    /// Whether a page is what was written to both.
+    /// Whether a page has the bytes that were written to both.
     pub(crate) fn is(&self, page: &Page) -> bool {
         crc32c::crc32c(&page.0) == self.crc
     }
 }
 
-/// A chunk's header.
+/// The head of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkHead {
     pub(crate) incarnation: Incarnation,
-    /// The chunk's own number.
+    /// The chunk's number.
     pub(crate) chunk: u64,
-    /// The batch of which it is a part.
+    /// The number of its batch.
     pub(crate) batch: u64,
-    /// The last batch that was durable when this chunk was written: if that one is bad, it is rot.
+    /// The last batch that was known to be durable when this chunk was written. If that batch is bad, it has
+    /// rotted.
     pub(crate) durable_batch: u64,
-    /// The checksum of the chunk before it.
+    /// The checksum of the chunk before.
     pub(crate) chain_crc: u32,
-    /// Where the log goes on after this segment.
+    /// The segment in which the log continues.
     pub(crate) next_segment: u32,
-    /// Whether the batch ends here. A batch without an end never happened.
+    /// Whether the batch ends here. A batch without an end was never completed.
     pub(crate) is_last: bool,
     pub(crate) origin: BatchOrigin,
     pub(crate) entry_blocks: u64,
-    /// Blocks behind the log entries: copies and pages.
+    /// Blocks after the log entries: the chunk index and pages.
     pub(crate) data_blocks: u64,
-    /// Of these the first are copies of the heads of the stretch before.
+    /// The first of these blocks hold the chunk index.
     pub(crate) index_blocks: u64,
     pub(crate) entries: usize,
 }
 
-/// Data blocks in a chunk: 4 MiB, past which a larger write gains nothing. With [`ENTRIES_MAX`] it bounds how far
-/// recovery looks for a later chunk.
+/// Data blocks of a chunk at most: 4 MiB, beyond which a larger write gains nothing. Together with
+/// [`CHUNK_ENTRIES_MAX`] it bounds how far recovery looks for a later chunk.
 pub(crate) const CHUNK_DATA_BLOCKS_MAX: usize = 1024;
-/// Log entries in a chunk.
+/// Log entries of a chunk at most.
 pub(crate) const CHUNK_ENTRIES_MAX: usize = 2048;
-/// Blocks in a chunk.
+/// Blocks of a chunk at most.
 pub(crate) const CHUNK_BLOCKS_MAX: u64 = (entry_blocks(CHUNK_ENTRIES_MAX) + CHUNK_DATA_BLOCKS_MAX) as u64;
 
 const KIND_VECTOR: u16 = 1;
@@ -204,10 +206,10 @@ const DELETE_VOLUME: u8 = 7;
 const NAME_VOLUME: u8 = 8;
 const DELTAS: u8 = 9;
 
-/// Bytes of a name in a log entry.
+/// Bytes of a volume's name that fit into a log entry.
 pub(crate) const NAME_PART_BYTES: usize = 64;
 
-/// In a clone's log entry: it may not be changed.
+/// In a log entry of a volume's clone: the clone is read-only.
 const READ_ONLY: u32 = 1;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -240,13 +242,13 @@ struct LogEntryBytes {
     slot: U64,
     page: U64,
     lsn: U64,
-    /// The page after the last, or a place, or a time.
+    /// Page after the last; or a place, or a time.
     other: U64,
     volume_to: U32,
     generation_to: U32,
-    /// Or where a block's copy lies, or the first of a leaf's pages by bits.
+    /// Target's slot; or the place of a copy, or bits of a leaf's pages (low half).
     slot_to: U64,
-    /// Or the others.
+    /// Target's first page; or bits of a leaf's pages (high half).
     at: U64,
 }
 
@@ -254,12 +256,12 @@ const HEAD_BYTES: usize = size_of::<ChunkBytes>();
 const ENTRY_BYTES: usize = size_of::<LogEntryBytes>();
 const _: () = assert!(HEAD_BYTES == 96 && ENTRY_BYTES == 72);
 
-/// The bytes of a header and `entries` log entries.
+/// Bytes of a head with `entries` log entries.
 pub(crate) const fn head_bytes(entries: usize) -> usize {
     HEAD_BYTES + entries * ENTRY_BYTES
 }
 
-/// The blocks that they need.
+/// Blocks of a head with `entries` log entries.
 pub(crate) const fn entry_blocks(entries: usize) -> usize {
     head_bytes(entries).div_ceil(BLOCK_BYTES)
 }
@@ -269,7 +271,7 @@ fn chunk_flags(head: &ChunkHead) -> u16 {
     bypassed | if head.is_last { FLAG_LAST } else { 0 }
 }
 
-/// Fills `into`, as many zeroed blocks as `head.entry_blocks`, with the chunk's header and log entries. Returns its
+/// Encodes the head and the log entries of a chunk. `into` has `head.entry_blocks` zeroed blocks. Returns the
 /// checksum.
 pub(crate) fn encode_chunk(head: &ChunkHead, entries: &[LogEntry], store: StoreId, into: &mut [Page]) -> u32 {
     assert_eq!(into.len() as u64, head.entry_blocks, "space for the entries and no more");
@@ -297,7 +299,8 @@ pub(crate) fn encode_chunk(head: &ChunkHead, entries: &[LogEntry], store: StoreI
     seal(bytes)
 }
 
-/// How many blocks of log entries a block claims to begin; `None` if it is no chunk of this store at all.
+/// How many blocks of head and log entries a block claims to begin; `None` if it is no chunk of this store at
+/// all.
 pub(crate) fn claimed_entry_blocks(first: &Page, store: StoreId) -> Option<u64> {
     let (bytes, _) = ChunkBytes::read_from_prefix(&first.0).expect("smaller than a page");
     let ours = bytes.head.magic == MAGIC_CHUNK && bytes.head.store == store.0;
@@ -305,7 +308,7 @@ pub(crate) fn claimed_entry_blocks(first: &Page, store: StoreId) -> Option<u64> 
     (ours && (1..=entry_blocks(CHUNK_ENTRIES_MAX) as u64).contains(&blocks)).then_some(blocks)
 }
 
-/// The chunk whose header and log entries are `pages`, and its checksum; `None` if it is torn or damaged.
+/// The chunk whose head and log entries are `pages`, and its checksum; `None` if it is torn or damaged.
 pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead, Vec<LogEntry>, u32)> {
     let bytes = Page::bytes(pages);
     let sealed = verify_head(bytes, MAGIC_CHUNK, store)?;

@@ -1,35 +1,39 @@
-//! Stretches of the log, and the copies of their chunks' heads that the next one begins with.
+//! Log extents, and the chunk index at the beginning of each.
 //!
-//! The heads of a log lie as far apart as its data is long, so following it costs a read for each chunk. A stretch begins
-//! at a place that is known before the log was followed to it, and its first chunk carries copies of all heads of the
-//! stretch before: one read for all of them. A copy is believed as the chunk is, by its checksum and its place in the
-//! chain, so one that is damaged, stale or missing costs reads and nothing else.
+//! Chunk heads are as far apart as the data between them is long, so following the log costs a read for each
+//! chunk. A segment is therefore cut into *extents* whose boundaries are known in advance. The first chunk of
+//! an extent carries the *chunk index*: copies of all heads of the extent before, which one read fetches.
+//!
+//! A copy is verified like the chunk itself, by its checksum and its place in the chain. A damaged, stale or
+//! missing copy costs reads and nothing else.
 
 use crate::format::{U32, blocks_for};
 use crate::log_entry::{CHUNK_ENTRIES_MAX, entry_blocks, head_bytes};
 use device::Page;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Blocks of a stretch at most: 16 MiB. What lies behind the last copies is read as a whole.
+/// Blocks of an extent at most: 16 MiB. The part after the last index is read as a whole.
 const EXTENT_BLOCKS_MAX: u64 = 4096;
 
-/// Blocks of a segment that is worth copies: 1 MiB. Smaller ones are those of stores that are read in no time.
+/// Blocks of a segment that has indexes, at least: 1 MiB. Stores with smaller segments are read in no time
+/// anyway.
 const INDEXED_SEGMENT_BLOCKS_MIN: u64 = 256;
 
-/// Of a stretch, copies are at most this part: with pages of data they are a fiftieth or less. A log of hardly anything but log entries
-/// goes without, as copies would double it.
+/// The index takes at most this fraction of an extent. With pages of data it takes a fiftieth or less. A log
+/// of hardly anything but log entries goes without an index, which would double it.
 const INDEX_PART: u64 = 32;
 
-/// Blocks read where copies may lie: the log entries and copies of any chunk fit.
+/// Blocks read where an index may be: the log entries and the index of any chunk fit.
 pub(crate) const INDEX_READ_BLOCKS: u64 = 176;
 
-/// Blocks read at once where there are none: 8 MiB, so that an open stretch takes two or three reads.
+/// Blocks read at once in an extent without an index: 8 MiB, so that the open extent takes two or three
+/// reads.
 pub(crate) const WINDOW_BLOCKS: u64 = 2048;
 
 const _: () =
     assert!(entry_blocks(CHUNK_ENTRIES_MAX) as u64 + EXTENT_BLOCKS_MAX / INDEX_PART <= INDEX_READ_BLOCKS);
 
-/// How segments of log are cut into stretches.
+/// How segments of log are cut into extents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogExtents {
     segment_blocks: u64,
@@ -42,56 +46,57 @@ impl LogExtents {
         LogExtents { segment_blocks, extent_blocks: segment_blocks.div_ceil(count) }
     }
 
-    /// Where the stretch begins in which a block of a segment lies.
+    /// The offset at which the extent of a block begins.
     pub(crate) fn start(&self, offset: u64) -> u64 {
         offset / self.extent_blocks * self.extent_blocks
     }
 
-    /// Where it ends.
+    /// The offset at which the extent of a block ends.
     pub(crate) fn end(&self, offset: u64) -> u64 {
         (self.start(offset) + self.extent_blocks).min(self.segment_blocks)
     }
 
-    /// Whether stretches may have copies at all.
+    /// Whether extents may have an index at all.
     pub(crate) fn has_index(&self) -> bool {
         self.segment_blocks >= INDEXED_SEGMENT_BLOCKS_MIN
     }
 
-    /// The blocks that copies of so many bytes take; 0 where there are none or they are too many.
+    /// The blocks of an index with `bytes` bytes; 0 if there are no bytes, or too many for an index.
     pub(crate) fn index_blocks(&self, bytes: usize) -> u64 {
         let blocks = blocks_for(bytes) as u64;
         if self.has_index() && blocks <= self.extent_blocks / INDEX_PART { blocks } else { 0 }
     }
 
-    /// Reads that following a whole stretch takes, at most: with copies of its heads, and without.
+    /// Upper bound of the reads that it takes to follow a whole extent.
     pub(crate) fn reads(&self, copied: bool) -> u64 {
-        // A window begins with a chunk, so it may end within the next one's log entries and be read again from there.
+        // A window begins with a chunk. It may end within the log entries of the next one, and is then read
+        // again from there.
         let windows = self.extent_blocks.div_ceil(WINDOW_BLOCKS - entry_blocks(CHUNK_ENTRIES_MAX) as u64);
         if copied { 1 } else { windows + u64::from(self.has_index()) }
     }
 }
 
-/// The heads of a stretch's chunks, one behind the other, as they are copied.
+/// The heads of an extent's chunks, one after the other, as they are copied.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkIndex(Vec<u8>);
 
-/// Stands before each copy.
+/// Precedes each copy.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct IndexEntryBytes {
     /// The chunk's first block, from its segment's start.
     offset: U32,
-    /// Bytes of the head and its log entries; 0 behind the last copy.
+    /// Bytes of the head and its log entries; 0 after the last copy.
     bytes: U32,
 }
 
-/// Bytes that a copy of a head with so many log entries takes.
+/// Bytes of a copy of a head with this many log entries.
 pub(crate) fn index_entry_bytes(entries: usize) -> usize {
     size_of::<IndexEntryBytes>() + head_bytes(entries)
 }
 
 impl ChunkIndex {
-    /// One more chunk, whose first block is `offset` in its segment.
+    /// Adds a chunk, whose first block is at `offset` in its segment.
     pub(crate) fn push(&mut self, offset: u64, head: &[Page], entries: usize) {
         let bytes = head_bytes(entries);
         let copy = IndexEntryBytes { offset: (offset as u32).into(), bytes: (bytes as u32).into() };
@@ -103,7 +108,7 @@ impl ChunkIndex {
         self.0.len()
     }
 
-    /// Fills the first of `into`, which are zeros.
+    /// Writes the index to the beginning of `into`, which is zeroed.
     pub(crate) fn write_to(&self, into: &mut [Page]) {
         Page::bytes_mut(into)[..self.0.len()].copy_from_slice(&self.0);
     }
@@ -113,7 +118,8 @@ impl ChunkIndex {
     }
 }
 
-/// The copies in these blocks: where in its segment each chunk begins, and its head and log entries. Nothing of it is believed yet.
+/// The copies in an index: the offset of each chunk in its segment, and its head and log entries. Nothing is
+/// verified yet.
 pub(crate) fn indexed_heads(pages: &[Page]) -> Vec<(u64, Vec<Page>)> {
     let mut rest = Page::bytes(pages);
     let mut found = Vec::new();

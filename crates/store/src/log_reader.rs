@@ -1,8 +1,9 @@
-//! Following the log from a root to its end, with few reads.
+//! Follows the log from a root to its end, with few reads.
 //!
-//! A block that cannot be read is no chunk: where the log ends, nothing was ever written, and a medium may have bad places
-//! there. Was it one that the log has, then something else shows it to be durable: a later chunk; or the buffer, which names the
-//! last batch that it relied on or that changed a volume (`buffer/FORMAT.md`), and still has what later ones hold.
+//! A block that cannot be read counts as no chunk. At the end of the log nothing was ever written, and the
+//! medium may have bad blocks there. If the block did belong to the log, something else proves that it was
+//! durable: a later chunk; or the buffer, which names the last batch that it relied on or that changed a
+//! volume (`buffer/FORMAT.md`), and still has the content of later batches.
 
 use crate::checkpoint_root::LogCursor;
 use crate::log_chunk::{LogChunk, parse_chunk, read_with_retries};
@@ -12,14 +13,15 @@ use crate::superblock::StoreGeometry;
 use device::{Block, Device, Incarnation, Page};
 use std::collections::BTreeMap;
 
-/// Blocks read where perhaps no chunk begins: the log entries of 256 pages with some to spare, so that one read is enough for
-/// what the cache writes.
+/// Blocks read where there may be no chunk: the log entries of 256 pages with some to spare, so that one read
+/// is enough for the batches that the cache writes.
 pub(crate) const ENTRY_BLOCKS_AHEAD: u64 = 4;
 
-/// Blocks in which proof is looked for that what seems to be the log's end is not: a chunk, and the beginning of one more.
+/// Blocks searched for proof that the end of the log is not where it seems to be: the largest chunk, and the
+/// beginning of one more.
 pub(crate) const PROOF_BLOCKS: u64 = CHUNK_BLOCKS_MAX + 1;
 
-/// Blocks that were read.
+/// Consecutive blocks that were read.
 #[derive(Default)]
 struct LogWindow {
     at: Block,
@@ -33,19 +35,21 @@ impl LogWindow {
     }
 }
 
-/// Follows the log, chunk by chunk. Once a chunk of a stretch was found, the beginning of the stretch after it is read, where
-/// copies of all heads of this one may lie. Where there are none, as in the last stretch, it is read in windows.
+/// Follows the log, chunk by chunk.
+///
+/// When the reader enters an extent, it reads the beginning of the next one, where the chunk index may have
+/// copies of all heads of this extent. An extent without an index, like the last one, is read in windows.
 pub(crate) struct LogReader<'a> {
     device: &'a dyn Device,
     geometry: StoreGeometry,
     extents: LogExtents,
-    /// What was read last where a chunk was looked for.
+    /// The blocks read last in search of a chunk.
     window: LogWindow,
-    /// The beginning of the stretch after the one that is followed.
+    /// The beginning of the extent after the current one.
     index_window: LogWindow,
-    /// Chunks of the stretch that is followed, by their first blocks.
+    /// Chunks of the current extent that the index has, by their first blocks.
     indexed: BTreeMap<Block, LogChunk>,
-    /// The first block of that stretch.
+    /// The first block of the current extent.
     extent_start: Option<Block>,
 }
 
@@ -56,7 +60,8 @@ impl<'a> LogReader<'a> {
         LogReader { device, geometry, extents, window, index_window, indexed, extent_start: None }
     }
 
-    /// The chunk that the log goes on with, in the open segment or at the start of the next; `None` at its end.
+    /// The next chunk of the log, in the open segment or at the start of the next one; `None` at the end of
+    /// the log.
     pub(crate) fn next_chunk(&mut self, cursor: &LogCursor, incarnation: Incarnation) -> Option<LogChunk> {
         let belongs = |chunk: &LogChunk| {
             let head = &chunk.head;
@@ -73,7 +78,7 @@ impl<'a> LogReader<'a> {
         if cursor.next_segment < self.geometry.segments
             && self.buffered(self.geometry.segment_start(cursor.next_segment), 1).is_some()
         {
-            // Only one of the two can belong, and this one needs no read.
+            // Only one of the two can be the next chunk, and this one needs no read.
             places.reverse();
         }
         for (segment, offset, ahead) in places {
@@ -85,7 +90,8 @@ impl<'a> LogReader<'a> {
         None
     }
 
-    /// The chunk that begins at `offset` in a segment, if a whole one does. Data is not looked at.
+    /// The chunk that begins at `offset` in a segment, if its head and entries are intact. Does not verify
+    /// data blocks.
     pub(crate) fn read_chunk(&mut self, segment: u32, offset: u64, ahead: u64) -> Option<LogChunk> {
         if segment >= self.geometry.segments || offset >= self.geometry.segment_blocks {
             return None;
@@ -97,7 +103,8 @@ impl<'a> LogReader<'a> {
         parse_chunk(geometry, at, self.read_blocks(at, claimed, ahead.max(claimed).min(space))?)
     }
 
-    /// The blocks of a segment that look like the beginning of a chunk. All of them are read together, if that is possible.
+    /// The offsets in a segment whose blocks look like the beginning of a chunk. Reads all blocks together,
+    /// if possible.
     pub(crate) fn chunk_candidates(&mut self, segment: u32, from: u64, count: u64) -> Vec<u64> {
         let geometry = self.geometry;
         let start = geometry.segment_start(segment);
@@ -114,12 +121,13 @@ impl<'a> LogReader<'a> {
         self.window.get(at, count).or_else(|| self.index_window.get(at, count))
     }
 
-    /// `count` blocks, read together with those behind them unless they are here; `None` if they cannot be read.
+    /// `count` blocks. If they are not in memory, reads `ahead` blocks from here on. `None` if they cannot be
+    /// read.
     pub(crate) fn read_blocks(&mut self, at: Block, count: u64, ahead: u64) -> Option<&[Page]> {
         if self.buffered(at, count).is_none() {
             let mut pages = device::pages(ahead as usize);
             if self.device.read(at, &mut pages).is_err() {
-                // Perhaps only what was read ahead is unreadable.
+                // Perhaps only the blocks further on are unreadable.
                 pages.truncate(count as usize);
                 if !read_with_retries(self.device, at, &mut pages) {
                     return None;
@@ -130,7 +138,8 @@ impl<'a> LogReader<'a> {
         self.buffered(at, count)
     }
 
-    /// Where a stretch is entered with this chunk, looks for copies of its heads at the beginning of the one after it.
+    /// If `chunk` is the first one read in its extent, looks for a chunk index at the beginning of the next
+    /// extent.
     fn load_index(&mut self, chunk: &LogChunk, segment: u32, offset: u64) {
         let extent_start = self.geometry.segment_start(segment).plus(self.extents.start(offset));
         if self.extent_start == Some(extent_start) {
@@ -150,19 +159,19 @@ impl<'a> LogReader<'a> {
         }
         let mut pages = device::pages(INDEX_READ_BLOCKS.min(self.geometry.segment_blocks - at) as usize);
         let at = self.geometry.segment_start(next).plus(at);
-        // What cannot be read is no copy; recovery reads it in its place.
+        // Without the index, recovery reads each chunk in its place.
         if self.device.read(at, &mut pages).is_ok() {
             self.index_window = LogWindow { at, pages };
             self.indexed = self.indexed_chunks(segment, chunk).unwrap_or_default();
         }
     }
 
-    /// The chunks of `segment` of which copies lie beyond, as far as they are whole.
+    /// The chunks of `segment` that the chunk index in `index_window` has, without damaged ones.
     fn indexed_chunks(&self, segment: u32, chunk: &LogChunk) -> Option<BTreeMap<Block, LogChunk>> {
         let at = self.index_window.at;
         let blocks = claimed_entry_blocks(&self.index_window.get(at, 1)?[0], self.geometry.id)?;
         let with = parse_chunk(self.geometry, at, self.index_window.get(at, blocks)?)?;
-        // What lies there may be left from an earlier use of the segment.
+        // The block may be left from an earlier use of the segment.
         if with.head.incarnation != chunk.head.incarnation || with.head.chunk <= chunk.head.chunk {
             return None;
         }
@@ -175,16 +184,16 @@ impl<'a> LogReader<'a> {
         Some(chunks.map(|chunk| (chunk.at, chunk)).collect())
     }
 
-    /// Looks for proof that `batch`, of which something is bad at or before `cursor`, was durable once: a later chunk
-    /// that says so. Looks at most one chunk further on, in the open segment and in the next, and from any later
-    /// chunk along the log. Returns where the proof lies.
+    /// Looks for proof that `batch`, of which something is bad at or before `cursor`, was durable once: a
+    /// later chunk that says so. Looks at most one chunk further on, in the open segment and in the next, and
+    /// from any later chunk along the log. Returns the block with the proof.
     pub(crate) fn find_proof_of_rot(
         &mut self,
         cursor: &LogCursor,
         batch: u64,
         incarnation: Incarnation,
     ) -> Option<Block> {
-        // The next segment was read last, where the log's next chunk was looked for.
+        // The next segment comes first because its blocks were read last, in search of the next chunk.
         for (segment, offset) in [(cursor.next_segment, 0), (cursor.segment, cursor.offset)] {
             if segment >= self.geometry.segments {
                 continue;

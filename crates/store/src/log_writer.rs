@@ -1,4 +1,4 @@
-//! The log: where the next batch goes, and how far it is durable.
+//! The end of the log: where the next batch goes, and what recovery must still make durable.
 
 use crate::checkpoint_root::LogCursor;
 use crate::counters::count;
@@ -13,24 +13,26 @@ use crate::segments::Use;
 use crate::shared::Shared;
 use device::{Block, Page};
 
-/// Blocks that are read and written together where recovery's last batch is written again: a MiB.
+/// Blocks read and written together when recovery's last batch is written again: 1 MiB.
 const REWRITE_BLOCKS: usize = 256;
 
-/// The largest chunk whose memory is kept: 8 MiB.
+/// Chunks up to this size keep their memory for the next one: 8 MiB.
 const CHUNK_MEMORY_PAGES_MAX: usize = 2048;
 
-/// The log's end. Owned by the writer, under its lock. After a crash: from the newest root and the log after it.
+/// The end of the log. Owned by the writer, under its lock. After a crash: from the newest root and the log
+/// after it.
 pub(crate) struct LogWriter {
     cursor: LogCursor,
-    /// The heads of all chunks in the open stretch.
+    /// The heads of all chunks in the open extent.
     open_index: ChunkIndex,
-    /// `cursor` is at the start of segments of its own, with nothing of this incarnation written there yet.
+    /// `cursor` is at the start of segments that the log took anew, and nothing of this incarnation was
+    /// written there.
     is_fresh: bool,
-    /// Blocks that recovery has read, and that are not known to be durable: first and number.
+    /// Blocks that recovery has read and that may not be durable: first block and count.
     unconfirmed_blocks: Vec<(Block, u64)>,
-    /// The same, in pairs of segments: one of the two is whole.
+    /// The same for mirrored blocks. Of each, at least one copy is intact.
     unconfirmed_mirrored: Vec<MirroredBlock>,
-    /// Memory for the next chunk: new memory of this size would have to be zeroed each time.
+    /// Memory for the next chunk. New memory of this size would have to be zeroed each time.
     chunk_memory: Vec<Page>,
 }
 
@@ -55,19 +57,19 @@ impl LogWriter {
         self.cursor = cursor;
     }
 
-    /// Recovery has read these blocks, and nothing shows that they are durable.
+    /// Recovery has read these blocks, and has no proof that they are durable.
     pub(crate) fn set_unconfirmed(&mut self, blocks: Vec<(Block, u64)>, pairs: Vec<MirroredBlock>) {
         (self.unconfirmed_blocks, self.unconfirmed_mirrored) = (blocks, pairs);
     }
 
-    /// Everything that was read is known to be durable.
+    /// All blocks that recovery has read are durable.
     pub(crate) fn confirm_durable(&mut self) {
         self.unconfirmed_blocks.clear();
         self.unconfirmed_mirrored.clear();
     }
 
-    /// Whether this block will be [written again](Log::write_readable_again): then it is not damaged if it is not what it should be,
-    /// but was perhaps never written.
+    /// Whether [`rewrite_unconfirmed`](LogWriter::rewrite_unconfirmed) will write this block. If so, a wrong
+    /// checksum is no damage: the block may never have been written.
     pub(crate) fn will_rewrite(&self, at: Block) -> bool {
         self.unconfirmed_mirrored.iter().any(|one| one.at == at || one.copy == at)
     }
@@ -84,27 +86,28 @@ impl LogWriter {
         self.is_fresh = is_fresh;
     }
 
-    /// Goes on in `segment`, and then in `next`, which hold nothing of it.
+    /// Continues in `segment`, and then in `next`. Neither has anything of the log.
     pub(crate) fn restart(&mut self, segment: u32, next: u32) {
         self.cursor = LogCursor { segment, offset: 0, next_segment: next, chain_crc: 0, ..self.cursor };
         self.open_index.clear();
         self.is_fresh = true;
     }
 
-    /// Nothing whole was written since it started anew: it goes on where it is.
+    /// Nothing whole was written since the log took its segments: it continues at the same place.
     pub(crate) fn reuse_fresh(&mut self) {
         self.cursor.chain_crc = 0;
         self.is_fresh = true;
     }
 
-    /// How log entries would be cut into chunks from here on.
+    /// How a vector would be cut into chunks from here on.
     pub(crate) fn plan_vector(&self, entries: &[LogEntry], segment_blocks: u64) -> Vec<ChunkPlan> {
         let place = LogPosition { offset: self.cursor.offset, index_bytes: self.open_index.bytes() };
         plan_chunks(entries, place, segment_blocks)
     }
 
-    /// Writes again what recovery has read and what is not known to be durable: a flush that failed before may have dropped it from
-    /// a cache that still gives it to readers. Of what is there twice one may never have been written. The caller flushes.
+    /// Writes again the blocks that recovery has read and that may not be durable. An earlier failed flush
+    /// may have dropped them from a cache that still returns them to readers. Of a mirrored block one copy
+    /// may never have been written, so both are. The caller flushes.
     pub(crate) fn rewrite_unconfirmed(&self, medium: &StoreMedium) -> Result<(), StoreError> {
         for &(start, count) in &self.unconfirmed_blocks {
             for first in (0..count).step_by(REWRITE_BLOCKS) {
@@ -121,8 +124,9 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Writes a batch and makes it durable, with what was written in pairs of segments since `since`. The places of the writes are known
-    /// afterwards. After an error it is not known what of it is on the medium.
+    /// Writes a batch and makes it durable, with the mirrored blocks that were written since `since`.
+    /// Afterwards the entries have the places of their data. After an error it is unknown which of it is on
+    /// the medium.
     pub(crate) fn write_batch(
         &mut self,
         shared: &Shared,
@@ -154,7 +158,7 @@ impl LogWriter {
         }
         let flushed = written.and_then(|()| flush(&shared.medium, since));
         let batch = self.cursor.batch;
-        // Whatever happened, no later batch has this number and no later chunk lies here.
+        // Even after an error: no later batch gets this number, and no later chunk this place.
         self.cursor.batch += 1;
         self.is_fresh = false;
         {
@@ -173,7 +177,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Goes on in the next segment, and chooses the one after it.
+    /// Continues in the next segment, and chooses the one after it.
     fn advance_segment(&mut self, shared: &Shared) {
         let mut map = shared.map_mut();
         map.nodes.segments.close(self.cursor.segment);
@@ -199,8 +203,8 @@ impl LogWriter {
         }
     }
 
-    /// Writes one chunk at the cursor, and moves it past the chunk; with `copies` where they are planned. Its own head is added to
-    /// the index.
+    /// Writes one chunk at the cursor, with the chunk index of the last extent if one is planned. Moves the
+    /// cursor past the chunk, and adds the chunk's head to the open index.
     fn write_chunk(
         &mut self,
         medium: &StoreMedium,
@@ -213,7 +217,7 @@ impl LogWriter {
         let at = geometry.segment_start(self.cursor.segment).plus(self.cursor.offset);
         let mut pages = std::mem::take(&mut self.chunk_memory);
         pages.resize((head.entry_blocks + head.data_blocks) as usize, Page::ZERO);
-        // The others are written over as wholes.
+        // The other pages are overwritten as a whole.
         pages[..(head.entry_blocks + head.index_blocks) as usize].fill(Page::ZERO);
         let mut next = head.entry_blocks + head.index_blocks;
         if head.index_blocks > 0 {
@@ -240,7 +244,8 @@ impl LogWriter {
     }
 }
 
-/// Reads consecutive blocks and writes them where they are. Where they cannot be read together, each by itself.
+/// Reads consecutive blocks and writes them to the same place. If they cannot be read together, does so one
+/// by one.
 fn rewrite_run(medium: &StoreMedium, run: &[Block]) -> Result<(), StoreError> {
     let mut pages = device::pages(run.len());
     if medium.device().read(run[0], &mut pages).is_ok() {
@@ -248,7 +253,8 @@ fn rewrite_run(medium: &StoreMedium, run: &[Block]) -> Result<(), StoreError> {
     }
     for &at in run {
         let mut page = device::pages(1);
-        // What cannot be read, as a head of which there is a copy, is in no cache.
+        // A block that cannot be read is in no cache, so no flush could make it durable. It may be a head of
+        // which the index has a copy.
         if read_with_retries(medium.device(), at, &mut page) {
             medium.write(at, &page)?;
         }

@@ -1,4 +1,30 @@
-//! Opening a store: the newest root, then the whole batches of the log after it. Writes nothing.
+//! Recovery: opens a store from its newest root and the log after it. Writes nothing, so a crash during
+//! recovery changes nothing.
+//!
+//! 1. Read the superblock and the two roots. A root is valid if its checksum, its store and its sizes are
+//!    right.
+//! 2. Read the tables of the newest valid root: segments, node table, dying list, settings. If they cannot be
+//!    read, take the other root: the log from there leads over the same batches. This comes first because the
+//!    node table says where all other nodes are.
+//! 3. Read the tree of volumes. It comes before the log because any log entry may change any volume; with all
+//!    volumes in memory, entries about volumes need no further node.
+//! 4. Follow the log from the root's cursor, and collect chunks to batches. A batch is *sure* once a later
+//!    chunk says that it was durable. Sure batches are applied in log order, many at a time, so that their
+//!    nodes are read together. The last complete batch waits for step 6.
+//! 5. At the end of the log, search the blocks behind it for proof of rot: a chunk that says that the missing
+//!    batch was durable. If there is one, refuse the store. This comes before the last batch is judged, as
+//!    the end may not be the end.
+//! 6. Judge the last complete batch, for which no chunk vouches. If all of its data is intact, apply it; its
+//!    blocks may not be durable yet, so the next mount writes them again. If data is wrong, but a chunk
+//!    further on says that the batch was durable, apply it; reading the data is an error. Otherwise the batch
+//!    was never completed, and is dropped with all that follows.
+//! 7. Apply the remaining batches. For each chunk, first mark its segments as log and the segments of its
+//!    mirrored blocks as mirrored, as applying the entries counts live blocks in them.
+//! 8. Leave the log at its end. The next incarnation starts a new log in other segments, with higher chunk
+//!    and batch numbers, so that no torn chunk can belong to it.
+//!
+//! A log entry that needs an unreadable node is skipped (step 4 or 7). What it changes cannot be read until
+//! the node can, and no root is written before that.
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::checkpoint::Checkpointer;
@@ -22,18 +48,18 @@ use crate::writer::Writer;
 use device::{Block, Device, Incarnation, Page, StoreId};
 use std::sync::Arc;
 
-/// Log entries that are applied together: twice what 256 MiB of pages have, in 10 MB of memory. The nodes that they
-/// change are read together, and stay in memory until the next checkpoint anyway.
+/// Log entries applied together: those of 512 MiB of pages, in 10 MB of memory. The nodes that they change
+/// are read together, and stay in memory until the next checkpoint in any case.
 const ENTRIES_TOGETHER_MAX: usize = 131_072;
 
-/// A store of which no more is known than its superblock says.
+/// A store of which only the superblock and the roots were read.
 pub struct IdentifiedStore {
     device: Arc<dyn Device>,
     geometry: StoreGeometry,
     first_blocks: Vec<Page>,
 }
 
-/// What recovery has found.
+/// The result of recovery.
 pub(crate) struct RecoveredStore {
     pub(crate) shared: Shared,
     pub(crate) writer: Writer,
@@ -48,15 +74,13 @@ impl IdentifiedStore {
         IdentifiedStore { device, geometry, first_blocks }
     }
 
-    /// Which store it is.
+    /// The identity of the store.
     pub fn id(&self) -> StoreId {
         self.geometry.id
     }
 
-    /// The settings in it, and what is wrong with them, in words. Reads the newest checkpoint's tables and nothing else.
-    ///
-    /// # Errors
-    /// Those of `Store::open` where no root's tables can be read; the device's.
+    /// The settings in the store, and what is wrong with them, in words. Reads the newest checkpoint's tables
+    /// and nothing else.
     pub fn settings(&self) -> Result<(StoreSettings, Vec<String>), StoreError> {
         let mut first_error = None;
         for (_, root) in valid_roots(&self.first_blocks, self.geometry) {
@@ -80,7 +104,7 @@ impl IdentifiedStore {
         let IdentifiedStore { device, geometry, first_blocks } = self;
         let mut first_error = None;
         let roots = valid_roots(&first_blocks, geometry);
-        // A root that is none may be one another time, and newer than the other.
+        // An unreadable root may be readable next time, and newer than this one.
         let newest = match &roots[..] {
             [(_, only)] => only.generation + 1,
             all => all.first().map_or(0, |(_, root)| root.generation),
@@ -105,7 +129,7 @@ impl IdentifiedStore {
                         writer: Writer::new(log, checkpointer),
                     });
                 }
-                // The other root names a map of its own, and the same log reaches further from it.
+                // The other root has a map of its own, and the same log leads further from it.
                 Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
@@ -118,13 +142,13 @@ fn no_valid_root(device: &dyn Device) -> StoreError {
     StoreError::Damaged { device: device.name().to_owned(), place: ROOTS[0], what }
 }
 
-/// A store in memory, as a root has it and then as the log after it goes on.
+/// A store in memory: as a root has it, then with the log after it.
 struct StoreRecovery {
     shared: Shared,
 }
 
 impl StoreRecovery {
-    /// With all volumes, but nothing of what is in them.
+    /// Steps 2 and 3: a store with all volumes, but no other nodes.
     fn load_volumes(
         medium: StoreMedium,
         map: PageMap,
@@ -132,7 +156,7 @@ impl StoreRecovery {
         repairs: Repairs,
     ) -> Result<StoreRecovery, StoreError> {
         let shared = Shared::new(medium, map, root.incarnation, root.log.batch - 1, repairs);
-        // Until the log is replayed: it may change any volume.
+        // Held until the log is replayed, as it may change any volume.
         shared.map_mut().nodes.pin_nodes();
         let stored = shared.resolve(|map| map.volumes.read_tree(&map.nodes))?;
         let volumes = stored.ok_or_else(|| StoreError::Damaged {
@@ -144,14 +168,14 @@ impl StoreRecovery {
         Ok(StoreRecovery { shared })
     }
 
-    /// Applies the whole batches after `start`.
+    /// Steps 4 to 8: applies the complete batches after `start`.
     fn replay(&self, start: LogCursor) -> Result<LogWriter, StoreError> {
         let mut end = LogWriter::at(start);
         let incarnation = self.shared.incarnation();
         let mut cursor = start;
-        // The last batch that is whole by its log entries, and the chunks of the one after it.
+        // The chunks of the last complete batch, and of the batch after it.
         let (mut held, mut begun): (Vec<LogChunk>, Vec<LogChunk>) = (Vec::new(), Vec::new());
-        // Those that surely happened: applied many at a time, so that their nodes are read together.
+        // Chunks of sure batches, and how many entries they have.
         let (mut sure, mut entries): (Vec<LogChunk>, usize) = (Vec::new(), 0);
         let mut log = LogReader::new(self.shared.medium.device(), self.shared.medium.geometry());
         while let Some(chunk) = log.next_chunk(&cursor, incarnation) {
@@ -189,7 +213,7 @@ impl StoreRecovery {
             }
         }
         self.replay_chunks(&sure)?;
-        // The next incarnation's log starts elsewhere; numbers only grow.
+        // The next incarnation's log starts elsewhere; numbers only increase.
         end.set_end(LogCursor { chunk: cursor.chunk + 1, batch: cursor.batch + 1, ..cursor });
         if start.offset == 0 && cursor == start {
             self.reuse_fresh_log(&mut end);
@@ -197,7 +221,7 @@ impl StoreRecovery {
         Ok(end)
     }
 
-    /// What can be known of the last batch that is whole by its log entries.
+    /// Step 6: judges the last complete batch.
     fn judge_last_batch(
         &self,
         log: &mut LogReader<'_>,
@@ -215,8 +239,9 @@ impl StoreRecovery {
         }
     }
 
-    /// The log started anew, and nothing whole was written to it since: what is torn there has this incarnation's number,
-    /// so the next one's log may start in the same segments. Otherwise each recovery that is cut off would take two.
+    /// The log was started anew, and nothing whole was written since. A torn chunk there has this
+    /// incarnation's number, so the next incarnation's log may start in the same segments. Otherwise each
+    /// recovery that is cut off would use up two segments.
     fn reuse_fresh_log(&self, log: &mut LogWriter) {
         let mut map = self.shared.map_mut();
         for segment in [log.cursor().segment, log.cursor().next_segment] {
@@ -228,10 +253,10 @@ impl StoreRecovery {
 
     fn replay_chunks(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
         self.shared.holding_nodes(|| {
-            // The leaves that a cut looks into are gone after it: it reads its own.
+            // A punch may remove the leaves that it looks into, so it reads its own.
             let is_cut = |entry: &&LogEntry| matches!(entry, LogEntry::Punch { .. });
             let entries = chunks.iter().flat_map(|chunk| &chunk.entries).filter(|entry| !is_cut(entry));
-            // Those that cannot be read are met again below.
+            // An unreadable node is found again when its entry is applied.
             let _ = self.shared.load_for(&entries.collect::<Vec<_>>());
             chunks.iter().try_for_each(|chunk| self.replay_chunk(chunk))
         })
@@ -254,7 +279,7 @@ impl StoreRecovery {
         Ok(())
     }
 
-    /// The segments in which the chunk's pages of metadata lie are pairs.
+    /// Marks the segments of the chunk's mirrored blocks as mirrored.
     fn mark_mirrored_segments(&self, chunk: &LogChunk) -> Result<(), StoreError> {
         let mut map = self.shared.map_mut();
         for MirroredBlock { at, copy, .. } in chunk.entries.iter().filter_map(LogEntry::mirrored_block) {
@@ -271,13 +296,14 @@ impl StoreRecovery {
     }
 }
 
-/// The last batch of the log that is whole by its log entries.
+/// What is known of the last complete batch of the log.
 enum LastBatch {
-    /// Some of its data was not written: it never happened.
+    /// Some of its data was not written: the batch was never completed.
     Torn,
-    /// It is read as it was written. It may have been acknowledged; or its flush failed, or never came, and power takes it yet.
+    /// Its data is intact. The batch may have been acknowledged. Or its flush failed or never came, and a
+    /// power failure may still take it.
     Unconfirmed,
-    /// A later chunk knows it to be durable: what is not whole of its data is rot.
+    /// A later chunk says that the batch was durable. Wrong data in it has rotted.
     Durable,
 }
 
@@ -288,7 +314,7 @@ fn valid_roots(first_blocks: &[Page], geometry: StoreGeometry) -> Vec<(usize, Ch
         let page = &first_blocks[at.0 as usize];
         let sane = |root: &CheckpointRoot| {
             let inside = root.log.segment < geometry.segments && root.log.next_segment < geometry.segments;
-            // It may have grown since.
+            // The store may have grown since this root.
             inside && root.total_blocks <= geometry.total_blocks
         };
         found.extend(CheckpointRoot::decode(page, geometry.id).filter(sane).map(|root| (slot, root)));

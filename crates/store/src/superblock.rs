@@ -1,7 +1,9 @@
-//! Block 0: which store this is, and its sizes. Written when the store is formatted or made larger, and never again, but for a repair.
+//! The superblock, block 0: which store this is, and its sizes. Written when the store is formatted, grown or
+//! repaired, and at no other time.
 //!
-//! A copy of it is the store's last block. No mount needs it: a store whose first block is damaged is refused until somebody
-//! has that made right, so that a disk that fails is noticed. The roots say where the copy is, and whose it must be.
+//! The last block of the store is a copy of the superblock. A mount never uses the copy: a store with a
+//! damaged first block is refused until you repair it, so that you notice a failing disk. The roots tell
+//! where the copy is, and which store's it must be.
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::checkpoint_root::CheckpointRoot;
@@ -12,33 +14,34 @@ use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// How to lay out a new store.
+/// The layout of a new store.
 #[derive(Debug, Clone)]
 pub struct StoreLayout {
     /// Identity of the store.
     pub id: StoreId,
-    /// Blocks of a segment, 16 to 32,768; `None`: capacity / 2048, between 512 KiB and 128 MiB. Below, which is for tests, writes to a
-    /// store that is nearly full wait for several segments to be cleaned.
+    /// Blocks of a segment, 16 to 32,768. `None`: capacity / 2048, between 512 KiB and 128 MiB. Values below
+    /// 512 KiB are for tests: writes to a nearly full store then wait until several segments are cleaned.
     pub segment_blocks: Option<u32>,
 }
 
-/// 512 KiB: below it, trimming and sequential writing gain little.
+/// 512 KiB. With smaller segments trimming and sequential writing gain little.
 const SEGMENT_BLOCKS_MIN: u64 = 128;
-/// The reserve is some forty segments, so where there are many it is a small part; and a disk that writes segments of 2 MiB in any
-/// order is three quarters as fast as one that writes them in a row.
+/// Segments of a store by default. The reserve is some forty segments, a small part where there are many. A
+/// disk that writes segments of 2 MiB in random order is three quarters as fast as one that writes
+/// sequentially.
 const SEGMENTS_TARGET: u64 = 2048;
-/// 128 MiB: above it, a segment takes seconds to clean on a disk.
+/// 128 MiB. Larger segments take seconds to clean on a disk.
 const SEGMENT_BLOCKS_MAX: u64 = 32_768;
-/// The simulator's segments: a chunk of a few pages must fit. Users are offered no less than `SEGMENT_BLOCKS_MIN`.
+/// The smallest segments of all, for the simulator: a chunk of a few pages must fit.
 const SEGMENT_BLOCKS_MIN_IN_TESTS: u64 = 16;
-/// Some 45 of them are the reserve.
+/// The fewest segments of a store. Some 45 of them are the reserve.
 const SEGMENTS_MIN: u64 = 48;
-/// Where nobody asks for segments of another size: then so many, of which three tenths can be used.
+/// The fewest segments of the default size. Three tenths of them can be used.
 const SEGMENTS_MIN_DEFAULT: u64 = 64;
 /// A segment's number has 32 bits.
 const SEGMENTS_MAX: u64 = u32::MAX as u64;
 
-/// The sizes of a store, once believed.
+/// The identity and the sizes of a store, verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoreGeometry {
     pub(crate) id: StoreId,
@@ -89,7 +92,7 @@ impl StoreGeometry {
         Ok(StoreGeometry { id: layout.id, total_blocks, segment_blocks, segments })
     }
 
-    /// The same with another number of segments.
+    /// The same store with another number of segments.
     pub(crate) fn with_segments(self, segments: u32) -> StoreGeometry {
         StoreGeometry {
             segments,
@@ -98,7 +101,7 @@ impl StoreGeometry {
         }
     }
 
-    /// The sizes of this store on a device of so many blocks.
+    /// The sizes of this store, grown to at most `blocks` blocks.
     fn grown(self, device: &dyn Device, blocks: u64) -> Result<StoreGeometry, StoreError> {
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
         let cannot = |why: String, help: String| {
@@ -114,7 +117,7 @@ impl StoreGeometry {
                 "a store does not get smaller: copy its files into a new one".into(),
             );
         }
-        // A checkpoint writes the table, which begins in one segment.
+        // A checkpoint writes the segment table, which must fit into one segment.
         let most = (self.segment_blocks as usize * STREAM_BLOCK_BYTES - STREAM_HEAD_BYTES) / SEGMENT_BYTES;
         if segments as usize > most {
             let most = bytes(total_blocks(most as u64, self.segment_blocks));
@@ -148,7 +151,7 @@ impl StoreGeometry {
         page
     }
 
-    /// Reads and believes the superblock of `device`, or says why not. Returns the first blocks, up to the first segment.
+    /// Reads and verifies the superblock of `device`. Returns the blocks before the first segment, too.
     pub(crate) fn read(device: &dyn Device) -> Result<(StoreGeometry, Vec<Page>), StoreError> {
         let name = || device.name().to_owned();
         if device.blocks() < SEGMENTS_AT {
@@ -166,7 +169,7 @@ impl StoreGeometry {
         Ok((geometry, pages))
     }
 
-    /// Where the copy of the superblock lies.
+    /// The block of the superblock's copy.
     pub(crate) fn copy_at(&self) -> Block {
         Block(self.total_blocks - 1)
     }
@@ -181,7 +184,8 @@ impl StoreGeometry {
         }
     }
 
-    /// Whether a root says that these first blocks are of another store, or of a larger one. It may have grown since the root.
+    /// Whether a valid root says that the first blocks are of another store, or of a larger one. (The store
+    /// may have grown since the root.)
     pub(crate) fn is_contradicted_by_roots(&self, first_blocks: &[Page]) -> bool {
         intact_roots(first_blocks).any(|(id, root)| id != self.id || root.total_blocks > self.total_blocks)
     }
@@ -197,7 +201,7 @@ impl StoreGeometry {
         start..start.plus(self.segment_blocks)
     }
 
-    /// The segment in which a block lies; `None` before the first and after the last.
+    /// The segment of a block; `None` before the first segment and after the last.
     pub(crate) fn segment_of(&self, at: Block) -> Option<u32> {
         let segment = at.0.checked_sub(SEGMENTS_AT)? / self.segment_blocks;
         (segment < u64::from(self.segments)).then_some(segment as u32)
@@ -212,12 +216,12 @@ impl StoreGeometry {
     }
 }
 
-/// Blocks of a store: the first ones, the segments, the superblock's copy.
+/// Blocks of a store: those before the segments, the segments, the superblock's copy.
 fn total_blocks(segments: u64, segment_blocks: u64) -> u64 {
     SEGMENTS_AT + segments * segment_blocks + 1
 }
 
-/// One root stands in for the other: where only one of them is unreadable it counts as one that was torn while it was written.
+/// Reads blocks one by one. If only one root is unreadable, it counts as torn, as the other one replaces it.
 fn read_one_by_one(device: &dyn Device, pages: &mut [Page]) -> Result<(), StoreError> {
     let mut unreadable = Vec::new();
     for (page, at) in pages.iter_mut().zip(0..) {
@@ -237,7 +241,7 @@ fn read_one_by_one(device: &dyn Device, pages: &mut [Page]) -> Result<(), StoreE
     }
 }
 
-/// The roots that are whole, with the store that each says it is of.
+/// The roots that are intact, with the store that each belongs to. They prove that there was a superblock.
 fn intact_roots(pages: &[Page]) -> impl Iterator<Item = (StoreId, CheckpointRoot)> + '_ {
     ROOTS.into_iter().filter_map(|at| {
         let page = &pages[at.0 as usize];
@@ -247,7 +251,7 @@ fn intact_roots(pages: &[Page]) -> impl Iterator<Item = (StoreId, CheckpointRoot
     })
 }
 
-/// Believes the first blocks of a device: its superblock, and the roots as witnesses that there was one.
+/// Verifies the first blocks of a device: its superblock, and the roots as proof that there was one.
 fn decode(device: &dyn Device, pages: &[Page]) -> Result<StoreGeometry, StoreError> {
     let name = || device.name().to_owned();
     let damaged = || StoreError::SuperblockDamaged { device: name(), why: String::new() };
@@ -262,7 +266,7 @@ fn decode(device: &dyn Device, pages: &[Page]) -> Result<StoreGeometry, StoreErr
     validate(device, &block)
 }
 
-/// Believes a superblock whose checksum is right.
+/// Verifies the version and the sizes in a superblock whose checksum is right.
 fn validate(device: &dyn Device, block: &SuperblockBytes) -> Result<StoreGeometry, StoreError> {
     let name = || device.name().to_owned();
     let draft = block.draft.get();
@@ -281,16 +285,18 @@ fn validate(device: &dyn Device, block: &SuperblockBytes) -> Result<StoreGeometr
     })
 }
 
-/// Makes the store take so many blocks of `device`, or all that it has, durably on return. A crash leaves the old superblock or the new
-/// one, as they differ in one sector only. By either the store is whole: the old one's blocks are where they were, and what comes behind
-/// them is free, as long as no root says otherwise; and none does before the new one is durable, which `flush` makes it.
+/// Grows the store to `blocks` blocks of `device`, or to all that the device has. Durable on return.
+///
+/// A crash leaves the old superblock or the new one, as they differ in one sector only. Either describes a
+/// valid store: the blocks of the old store stay where they are, and the blocks after them are free as long
+/// as no root says otherwise. No root does before the new superblock is durable.
 pub(crate) fn grow(
     device: &dyn Device,
     geometry: StoreGeometry,
     blocks: Option<u64>,
     flush: impl Fn() -> Result<(), StoreError>,
 ) -> Result<StoreGeometry, StoreError> {
-    // What it has by now.
+    // Updates `device.blocks()`, as the device itself may have grown.
     device.grow(0)?;
     let grown = geometry.grown(device, blocks.unwrap_or(device.blocks()))?;
     if grown == geometry {
@@ -310,21 +316,22 @@ pub(crate) fn grow(
     Ok(grown)
 }
 
-/// What [`Store::mend_superblocks`](crate::Store::mend_superblocks) has done.
+/// What [`Store::repair_superblocks`](crate::Store::repair_superblocks) did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuperblockRepair {
-    /// Nothing: both were whole.
+    /// Nothing: both superblocks were intact.
     Neither,
-    /// The first one was restored from its copy, which lies in this block.
+    /// The superblock was restored from its copy, which lies in this block.
     First(Block),
     /// The copy, which lies in this block, was written again.
     Copy(Block),
 }
 
-/// See [`Store::mend_superblocks`](crate::Store::mend_superblocks).
+/// See [`Store::repair_superblocks`](crate::Store::repair_superblocks).
 pub(crate) fn repair(device: &dyn Device) -> Result<SuperblockRepair, StoreError> {
     match StoreGeometry::read(device) {
-        // Where a superblock that the roots contradict says that its copy lies, another store may have data, or this one.
+        // A superblock that the roots contradict may point to a copy where another store, or this one, has
+        // data.
         Ok((geometry, pages)) if !geometry.is_contradicted_by_roots(&pages) => {
             if geometry.copy_damage(device).is_none() {
                 return Ok(SuperblockRepair::Neither);
@@ -343,17 +350,17 @@ pub(crate) fn repair(device: &dyn Device) -> Result<SuperblockRepair, StoreError
     }
 }
 
-/// What the superblock's copy says, if the roots agree with it.
+/// The sizes in the superblock's copy, if the roots agree with it.
 fn read_copy(device: &dyn Device) -> Result<StoreGeometry, StoreError> {
     let bad =
         |place, why: String| Err(StoreError::NoGoodCopy { device: device.name().to_owned(), place, why });
     let mut pages = device::pages(SEGMENTS_AT as usize);
     for at in ROOTS {
-        // What cannot be read is no witness.
+        // An unreadable root proves nothing.
         let _ = device.read(at, std::slice::from_mut(&mut pages[at.0 as usize]));
     }
     let said: Vec<(StoreId, u64)> = intact_roots(&pages).map(|(id, root)| (id, root.total_blocks)).collect();
-    // Where it has grown between the two, the older one's is no copy any more.
+    // If the store grew between the two roots, the copy of the older one has been overwritten.
     let (id, blocks) = match said[..] {
         [(one, blocks), (other, more)] if one == other => (one, blocks.max(more)),
         [one] => one,

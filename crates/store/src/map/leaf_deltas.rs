@@ -1,4 +1,4 @@
-//! Deltas that a leaf has space for, and those to fold.
+//! Space for deltas in page leaves, and the search for deltas to merge.
 
 use super::merge_cursor::{MergeCursor, MergeSearch};
 use super::node::{MissingNodes, NodeBody};
@@ -12,14 +12,15 @@ use crate::log_entry::LogEntry;
 use device::{ObjectId, PageNo, Transfer, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Leaves looked at for deltas in one step: 256 KiB of nodes.
+/// Leaves examined in one step of the search: 256 KiB of nodes.
 const LEAVES_PER_SEARCH: usize = 64;
 
-/// Pages of a leaf with deltas from which on all of it is written anew: half of them.
+/// If this many pages of a leaf have deltas, half of them, the whole leaf is rewritten.
 const DELTA_PAGES_FOR_WHOLE_LEAF: usize = (LEAF_PAGES / 2) as usize;
 
 impl PageMap {
-    /// The first block of deltas in a vector for which a leaf has no space, or one of its pages no place. Its nodes are in memory.
+    /// The first leaf in a vector that has no space for its delta blocks, or where a page has too many
+    /// deltas. The nodes must be in memory.
     pub(crate) fn find_full_leaf(&self, entries: &[LogEntry]) -> Option<(ObjectId, PageNo)> {
         let mut wanted: BTreeMap<(ObjectId, PageNo), (usize, u128)> = BTreeMap::new();
         for entry in entries {
@@ -34,8 +35,11 @@ impl PageMap {
         wanted.into_iter().find(|&(leaf, what)| !fits(leaf, what)).map(|(leaf, _)| leaf)
     }
 
-    /// Whether a leaf, by its first page, should get so many blocks of deltas for these of its pages. Few, where space is short: they take
-    /// some until they are folded. None, where the object is so small that it has no leaf: it would need one from then on.
+    /// Whether the leaf that starts at `first` should get `blocks` more delta blocks, with deltas for
+    /// `pages`.
+    ///
+    /// While space is short a leaf gets few of them, as they take space until they are merged. An object with
+    /// inline pages gets none, as it would need a leaf from then on.
     pub(crate) fn takes_deltas(
         &self,
         object: ObjectId,
@@ -51,7 +55,7 @@ impl PageMap {
         self.has_space_for_deltas(object, first, (blocks, most), pages)
     }
 
-    /// Whether a leaf has space for so many blocks of deltas, where it may have so many.
+    /// Whether a leaf that may have `most` delta blocks has space for `blocks` more.
     fn has_space_for_deltas(
         &self,
         object: ObjectId,
@@ -69,7 +73,8 @@ impl PageMap {
         Ok(leaf.has_space_for_deltas(blocks, most, pages))
     }
 
-    /// The pages with deltas that a clone or a move takes out of leaves which it does not take whole, or all that it takes.
+    /// The pages with deltas in the source of a transfer. Without `all` only those in leaves that the
+    /// transfer does not take as a whole.
     pub(crate) fn delta_pages_taken(
         &self,
         transfer: &Transfer,
@@ -92,8 +97,9 @@ impl PageMap {
         Ok(deltas.filter(|page| range.contains(page)).collect())
     }
 
-    /// The pages of the leaf in which `page` lies that have deltas, but those that others may share. Where they are many, all pages of the
-    /// leaf that nobody shares: so they lie behind each other again, and are read as a file that was written from start to end.
+    /// The pages with deltas in the leaf of `page`, without those that may be shared. If there are many, all
+    /// unshared pages of the leaf: they then lie next to each other again, and are read as fast as a file
+    /// written from start to end.
     pub(crate) fn mergeable_pages(
         &self,
         object: ObjectId,
@@ -114,13 +120,14 @@ impl PageMap {
         Ok(deltas.into_iter().chain(whole).collect::<BTreeSet<_>>().into_iter().collect())
     }
 
-    /// Whether a clone of the volume has the object's entry, too, and so all below it.
+    /// Whether a clone of the volume shares the entry of this object, and so everything below it.
     fn is_entry_shared(&self, object: ObjectId) -> Result<bool, MissingNodes> {
         let Some(volume) = self.volumes.get(object.volume) else { return Ok(false) };
         volume.objects.is_shared(&self.nodes, object.slot / LEAF_OBJECTS)
     }
 
-    /// The pages with deltas in a leaf that is in memory; all, or those that are marked as shared nowhere.
+    /// The pages with deltas in a leaf that is in memory. With `unshared` only those of which no block is
+    /// marked as shared.
     fn delta_pages_in(&self, leaf: LeafRef, unshared: bool) -> Vec<PageNo> {
         let NodeBody::Pages(pages) = self.nodes.cached(leaf.id) else { return Vec::new() };
         let takes = |index: &usize| {
@@ -132,7 +139,7 @@ impl PageMap {
         (0..LEAF_PAGES as usize).filter(takes).map(|index| PageNo(first + index as u64)).collect()
     }
 
-    /// From a cursor on, a bounded piece of the search for a leaf with deltas that nobody shares.
+    /// One bounded step, from a cursor on, of the search for a leaf with unshared deltas.
     pub(crate) fn next_leaf_to_merge(&self, from: MergeCursor) -> Result<MergeSearch, MissingNodes> {
         let Some((volume, objects)) = self.volumes.iter().find(|(id, _)| *id >= from.volume) else {
             return Ok(MergeSearch::default());

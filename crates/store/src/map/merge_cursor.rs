@@ -1,8 +1,8 @@
-//! Where a search for leaves with deltas is.
+//! Position of a search for leaves with deltas.
 
 use device::{ObjectId, PageNo, VolumeId};
 
-/// How far a search for leaves with deltas has come: a volume, a slot, and a leaf of the object in it.
+/// How far a search for leaves with deltas has come: a volume, a slot, and a leaf of the object in that slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct MergeCursor {
     pub(super) volume: VolumeId,
@@ -10,11 +10,11 @@ pub(crate) struct MergeCursor {
     pub(super) leaf: u64,
 }
 
-/// What a piece of the search came to.
+/// Result of one step of the search.
 #[derive(Debug, Default)]
 pub(crate) struct MergeSearch {
-    /// A leaf to fold, by its object and first page.
+    /// A leaf to merge, by its object and first page.
     pub(crate) found: Option<(ObjectId, PageNo)>,
-    /// Where it goes on; `None` at the end.
+    /// Where the search continues; `None` at its end.
     pub(crate) next: Option<MergeCursor>,
 }

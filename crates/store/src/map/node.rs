@@ -8,7 +8,7 @@ use device::{Page, StoreId};
 use std::sync::atomic::AtomicBool;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A node's name, which stays while its place changes. 0 is no node.
+/// The id of a node, which stays while its block changes. 0 is no node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct NodeId(pub(crate) u64);
 
@@ -35,10 +35,10 @@ pub(crate) struct NodeTree {
 #[derive(Debug)]
 pub(crate) struct MissingNodes(pub(crate) Vec<NodeId>);
 
-/// What a node says.
+/// The content of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NodeBody {
-    /// Ids of the nodes below.
+    /// Ids of the children.
     Inner(Box<[NodeId; INNER_CHILDREN as usize]>),
     /// Pages of an object.
     Pages(Box<PageLeaf>),
@@ -79,11 +79,11 @@ impl NodeBody {
 #[derive(Debug)]
 pub(crate) struct MapNode {
     pub(crate) body: NodeBody,
-    /// Not yet on the medium as it is here.
+    /// The medium does not have the node as it is here.
     pub(crate) dirty: bool,
-    /// Nor as a checkpoint under way has it.
+    /// Changed since a checkpoint under way wrote it.
     pub(crate) changed: bool,
-    /// Looked at since eviction last came by.
+    /// Used since eviction last passed by.
     pub(crate) used: AtomicBool,
 }
 
@@ -99,7 +99,7 @@ struct MapNodeHead {
     head: StructureHead,
     id: U64,
     kind: u8,
-    /// Blocks of deltas in a leaf of pages.
+    /// Delta blocks in a page leaf.
     deltas: u8,
     reserved: [u8; 22],
 }
@@ -147,7 +147,8 @@ pub(crate) fn encode(body: &NodeBody, id: NodeId, store: StoreId) -> (Box<Page>,
     (page, crc)
 }
 
-/// The node in `page`; `None` if these are not the bytes of node `id`. The caller has compared the checksum.
+/// The node in `page`; `None` if these are not the bytes of node `id`. The caller has compared the checksum
+/// with the node table's.
 pub(crate) fn decode(page: &Page, id: NodeId, store: StoreId) -> Option<NodeBody> {
     verify_head(&page.0, MAGIC_NODE, store)?;
     let (head, rest) = MapNodeHead::read_from_prefix(&page.0).ok()?;
@@ -169,7 +170,7 @@ pub(crate) fn decode(page: &Page, id: NodeId, store: StoreId) -> Option<NodeBody
     }
 }
 
-/// Whether the shared flag is set; `None` if there are flags that nobody sets.
+/// Whether the shared flag is set; `None` if unknown flags are set.
 pub(super) fn decode_shared_flag(flags: u32) -> Option<bool> {
     (flags & !FLAG_SHARED == 0).then_some(flags & FLAG_SHARED != 0)
 }

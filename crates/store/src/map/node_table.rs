@@ -1,4 +1,4 @@
-//! The node table: from a node's id to its place, checksum and number of references.
+//! The node table: for each node id its block, checksum and number of references.
 
 use super::node::NodeId;
 use crate::format::*;
@@ -7,35 +7,35 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What the table knows about a node.
+/// The entry of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct NodeEntry {
-    /// Its block; block 0 for a node that no checkpoint has written.
+    /// The node's block; block 0 if no checkpoint has written the node.
     pub(crate) place: Block,
     pub(crate) crc: u32,
-    /// Parents and roots that hold its id; 0 for an id that is not in use.
+    /// Number of parents and roots that hold the id; 0 for an unused id.
     pub(crate) references: u32,
 }
 
 /// A page of the table on the medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TablePage {
-    /// Its block; block 0 for a page that no checkpoint has written.
+    /// The page's block; block 0 if no checkpoint has written the page.
     pub(crate) place: Block,
     pub(crate) crc: u32,
     pub(crate) dirty: bool,
-    /// Not as a checkpoint under way has it.
+    /// Changed since a checkpoint under way wrote it.
     pub(crate) changed: bool,
 }
 
-/// All nodes, in memory as a whole: 16 bytes each, 32 MB for a TiB of pages.
+/// All nodes. The whole table is in memory: 16 bytes a node, 32 MB for a TiB of pages.
 #[derive(Debug)]
 pub(crate) struct NodeTable {
     entries: Vec<NodeEntry>,
     pages: Vec<TablePage>,
-    /// The lowest id is used first, so that the table stays dense.
+    /// Unused ids. The lowest is used first, so that the table stays dense.
     free: BinaryHeap<Reverse<NodeId>>,
-    /// Nodes with more than one reference.
+    /// Number of nodes with more than one reference.
     shared: u64,
 }
 
@@ -59,7 +59,7 @@ struct NodeEntryBytes {
 const _: () = assert!(size_of::<TablePageBytes>() == 64 + 16 * TABLE_NODES as usize);
 
 impl NodeTable {
-    /// The table of an empty store: id 0 is taken, for none.
+    /// The table of an empty store. Id 0 is taken: it means no node.
     pub(crate) fn new() -> NodeTable {
         NodeTable {
             entries: vec![NodeEntry::default()],
@@ -69,7 +69,7 @@ impl NodeTable {
         }
     }
 
-    /// The table whose pages were read from the medium.
+    /// A table whose pages were read from the medium.
     pub(crate) fn from_pages(pages: Vec<TablePage>, entries: Vec<NodeEntry>) -> NodeTable {
         let mut table = NodeTable { entries, pages, free: BinaryHeap::new(), shared: 0 };
         if table.entries.is_empty() {
@@ -86,7 +86,7 @@ impl NodeTable {
         self.entries.get(id.0 as usize).filter(|entry| entry.references > 0)
     }
 
-    /// How many references a node has; 0 if there is no such node.
+    /// Number of references to a node; 0 if there is no such node.
     pub(crate) fn references(&self, id: NodeId) -> u32 {
         self.get(id).map_or(0, |entry| entry.references)
     }
@@ -111,7 +111,7 @@ impl NodeTable {
         self.shared += u64::from(becomes_shared);
     }
 
-    /// Whether any node has more than one reference, as volumes and objects have that were cloned.
+    /// Whether any node has more than one reference, as after a clone of a volume or of pages.
     pub(crate) fn has_shared(&self) -> bool {
         self.shared > 0
     }
@@ -120,7 +120,7 @@ impl NodeTable {
         self.shared = self.entries.iter().filter(|entry| entry.references > 1).count() as u64;
     }
 
-    /// How many references are left.
+    /// Drops a reference. Returns how many are left.
     pub(crate) fn drop_reference(&mut self, id: NodeId) -> u32 {
         let entry = self.entry_mut(id);
         entry.references -= 1;
@@ -129,7 +129,7 @@ impl NodeTable {
         left
     }
 
-    /// Forgets a node without references; returns the block that it had.
+    /// Removes a node without references. Returns its block.
     pub(crate) fn remove(&mut self, id: NodeId) -> Option<Block> {
         let entry = std::mem::take(self.entry_mut(id));
         assert_eq!(entry.references, 0, "node {} is still referred to", id.0);
@@ -137,7 +137,7 @@ impl NodeTable {
         (entry.place != Block(0)).then_some(entry.place)
     }
 
-    /// Corrects numbers of references. Returns those that were wrong, with what they are now.
+    /// Corrects numbers of references. Returns the nodes whose numbers were wrong, with the new numbers.
     pub(crate) fn set_references(&mut self, counted: &BTreeMap<NodeId, u32>) -> Vec<(NodeId, u32)> {
         let count = |id: NodeId| counted.get(&id).copied().unwrap_or(0);
         let wrong =
@@ -158,8 +158,8 @@ impl NodeTable {
         &self.pages
     }
 
-    /// A checkpoint writes page `number` to `place`; it stays dirty until [`page_written`](NodeTable::page_written). Returns its bytes,
-    /// and the block that it had.
+    /// A checkpoint writes page `number` to `place`. The page stays dirty until
+    /// [`mark_page_written`](NodeTable::mark_page_written). Returns its bytes, and the block that it had.
     pub(crate) fn write_page_to(
         &mut self,
         number: usize,
@@ -173,34 +173,35 @@ impl NodeTable {
         (bytes, Some(old).filter(|&old| old != Block(0)))
     }
 
-    /// The checkpoint that wrote a page is durable: it is clean, unless it changed since.
+    /// The checkpoint that wrote a page is durable. The page is clean, unless it changed since.
     pub(crate) fn mark_page_written(&mut self, number: usize) {
         if let Some(page) = self.pages.get_mut(number).filter(|page| !page.changed) {
             page.dirty = false;
         }
     }
 
-    /// The checkpoint that wrote a page failed: it has no place. Returns the one that it had.
+    /// The checkpoint that wrote a page failed. The page has no block. Returns the block that it was written
+    /// to.
     pub(crate) fn mark_page_unwritten(&mut self, number: usize) -> Block {
         let page = &mut self.pages[number];
         (page.dirty, page.changed) = (true, true);
         std::mem::replace(&mut page.place, Block(0))
     }
 
-    /// Lets the pages be written again that lie where `is_inside` says.
+    /// Marks the pages as dirty whose blocks satisfy `is_inside`.
     pub(crate) fn rewrite_pages(&mut self, is_inside: impl Fn(Block) -> bool) {
         self.pages.iter_mut().filter(|page| is_inside(page.place)).for_each(|page| page.dirty = true);
     }
 
-    /// Lets all pages be written again, in order, if they lie in more than `max` runs of consecutive blocks.
+    /// Marks all pages as dirty, to be written in order, if they lie in more than `max` runs of consecutive
+    /// blocks.
     pub(crate) fn rewrite_if_scattered(&mut self, max: usize) {
         if self.runs() > max {
             self.pages.iter_mut().for_each(|page| page.dirty = true);
         }
     }
 
-    /// The runs of consecutive blocks in which the pages lie that will not be written now; each page that will be
-    /// breaks one.
+    /// Number of runs of consecutive blocks among the clean pages. Each dirty page ends a run.
     fn runs(&self) -> usize {
         let follows = |page: &TablePage, next: &TablePage| {
             !page.dirty && !next.dirty && page.place.0 + 1 == next.place.0
@@ -208,7 +209,7 @@ impl NodeTable {
         self.pages.chunk_by(follows).filter(|run| !run[0].dirty).count()
     }
 
-    /// Drops pages at the end in which no id is in use. Returns the blocks that they had.
+    /// Drops pages at the end in which no id is used. Returns their blocks.
     pub(crate) fn shrink(&mut self) -> Vec<Block> {
         let page = |last: usize| last / TABLE_NODES as usize;
         let used = self.entries.iter().rposition(|entry| entry.references > 0).unwrap_or(0);
@@ -223,7 +224,7 @@ impl NodeTable {
         gone.into_iter().map(|page| page.place).filter(|&place| place != Block(0)).collect()
     }
 
-    /// The node is now written elsewhere; returns the block that it had.
+    /// Sets the block of a node. Returns the block that it had.
     pub(crate) fn set_place(&mut self, id: NodeId, place: Block, crc: u32) -> Option<Block> {
         let entry = self.entry_mut(id);
         let old = std::mem::replace(&mut entry.place, place);
@@ -231,7 +232,7 @@ impl NodeTable {
         (old != Block(0)).then_some(old)
     }
 
-    /// How many nodes are in use.
+    /// Number of nodes in use.
     pub(crate) fn used_count(&self) -> u64 {
         self.entries.len() as u64 - 1 - self.free.len() as u64
     }
@@ -242,7 +243,7 @@ impl NodeTable {
         self.entries.iter().enumerate().map(|(id, entry)| (NodeId(id as u64), entry)).filter(used)
     }
 
-    /// The page on which a node's entry stands.
+    /// The page of the table with a node's entry.
     pub(crate) fn page_of(id: NodeId) -> usize {
         (id.0 / TABLE_NODES) as usize
     }
@@ -311,7 +312,7 @@ mod tests {
         table
     }
 
-    /// As a checkpoint leaves the pages, at these blocks.
+    /// Marks the pages as written, at these blocks.
     fn written(table: &mut NodeTable, places: &[u64]) {
         for (page, &place) in table.pages.iter_mut().zip(places) {
             *page = TablePage { place: Block(place), ..TablePage::default() };

@@ -1,8 +1,8 @@
 //! Radix trees over leaves of a fixed span: volumes by number, objects by slot, pages by number.
 //!
-//! A parent holds its children's ids. A node with more than one reference is shared and never changed: a change that
-//! changes a shared tree first takes a copy of each node on the way down, whose children then have one reference
-//! more.
+//! A parent holds its children's ids. A node with more than one reference is shared. A change of a shared
+//! tree first copies each shared node on the path from the root. The children of a copied node get one
+//! reference more.
 
 use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
 use super::nodes::MapNodes;
@@ -12,19 +12,19 @@ use crate::format::{INNER_CHILDREN, LEAF_PAGES};
 use device::PageNo;
 use std::ops::Range;
 
-/// A leaf that was looked up.
+/// A leaf found in a tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeafRef {
     pub(crate) index: u64,
     pub(crate) id: NodeId,
 }
 
-/// What a transfer does to its source.
+/// Whether a transfer is a clone or a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TransferKind {
-    /// A clone's: both share it afterwards.
+    /// Source and target share the pages afterwards.
     Clone,
-    /// A move's: it becomes holes.
+    /// The source becomes holes.
     Move,
 }
 
@@ -46,7 +46,8 @@ fn child_slot(index: u64, height: u8) -> usize {
     (index / leaves_below(height - 1) % INNER_CHILDREN) as usize
 }
 
-/// The leaves below one child of an inner node at `height` whose first leaf is `first`; `None` past all numbers.
+/// The leaves below one child of an inner node at `height` whose first leaf is `first`; `None` if the indexes
+/// overflow.
 pub(super) fn leaves_below_child(first: u64, child: u64, height: u8) -> Option<Range<u64>> {
     let step = leaves_below(height - 1);
     let start = step.checked_mul(child)?.checked_add(first)?;
@@ -84,7 +85,8 @@ impl NodeTree {
         Ok(Some(LeafRef { index, id }))
     }
 
-    /// Whether the leaf with this index exists, and it or a node above it has other references.
+    /// Whether the leaf with this index exists and is shared: the leaf or a node above it has more than one
+    /// reference.
     pub(crate) fn is_shared(self, nodes: &MapNodes, index: u64) -> Result<bool, MissingNodes> {
         if self.leaf(nodes, index)?.is_none() {
             return Ok(false);
@@ -98,7 +100,8 @@ impl NodeTree {
         Ok(shared)
     }
 
-    /// The leaves with these indexes, in order, all in memory; or all nodes that can be read at once to get on.
+    /// The leaves with these indexes, in order. All of them are in memory; otherwise returns all missing
+    /// nodes that are known so far.
     pub(crate) fn leaves(self, nodes: &MapNodes, range: Range<u64>) -> Result<Vec<LeafRef>, MissingNodes> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         if self.root.is_some() {
@@ -114,8 +117,8 @@ impl NodeTree {
         if missing.is_empty() { Ok(found) } else { Err(MissingNodes(missing)) }
     }
 
-    /// The leaf with this index, for changing: made if it did not exist, copied if it was shared. The nodes on
-    /// the way must be in memory.
+    /// The leaf with this index, for a change: created if it did not exist, copied if it was shared. The
+    /// nodes on the path must be in memory.
     pub(crate) fn leaf_for_change(
         &mut self,
         nodes: &mut MapNodes,
@@ -139,7 +142,7 @@ impl NodeTree {
         id
     }
 
-    /// Makes it at least so high, and so high that it reaches to a leaf.
+    /// Grows the tree to at least height `least`, and high enough for the leaf `index`.
     fn grow(&mut self, nodes: &mut MapNodes, index: u64, least: u8) {
         if !self.root.is_some() {
             let fits = |&height: &u8| index < leaves_below(height) && height >= least;
@@ -153,7 +156,8 @@ impl NodeTree {
         }
     }
 
-    /// Puts in a subtree of some height whose first leaf gets this index, where there is none. The reference to it is the tree's.
+    /// Inserts a subtree with this height where there is a hole; its first leaf gets this index. The tree
+    /// takes over the reference to the subtree.
     pub(super) fn put_subtree(&mut self, nodes: &mut MapNodes, height: u8, index: u64, subtree: NodeId) {
         self.grow(nodes, index, height);
         if self.height == height {
@@ -178,7 +182,8 @@ impl NodeTree {
         }
     }
 
-    /// Takes away roots that have no other child than the first, as far as nodes are in memory. Nobody shares them.
+    /// Removes roots whose only child is the first, as far as nodes are in memory. None of them may be
+    /// shared.
     pub(super) fn reduce_height(&mut self, nodes: &mut MapNodes) {
         while let Some(NodeBody::Inner(children)) = nodes.peek(self.root) {
             let first = children[0];
@@ -191,7 +196,7 @@ impl NodeTree {
         }
     }
 
-    /// Takes the leaf with this index out of the tree, and with it every inner node that becomes empty.
+    /// Removes a leaf, and every inner node that becomes empty.
     pub(crate) fn remove_leaf(&mut self, nodes: &mut MapNodes, index: u64) {
         self.root = remove_leaf_below(nodes, self.root, self.height, index);
         if !self.root.is_some() {
@@ -228,7 +233,7 @@ fn collect_leaves(
     }
 }
 
-/// What is left of a subtree without a leaf: the node, its own copy of it, or none.
+/// Removes a leaf from a subtree. Returns the root of the rest: the node, its copy if it was shared, or none.
 fn remove_leaf_below(nodes: &mut MapNodes, id: NodeId, height: u8, index: u64) -> NodeId {
     if height == 0 {
         nodes.release(id);
@@ -251,7 +256,8 @@ pub(super) fn set_child(nodes: &mut MapNodes, parent: NodeId, slot: usize, child
     children[slot] = child;
 }
 
-/// A node that only this parent holds: the one it has, a copy of a shared one, or a new one.
+/// A node that only this parent refers to: the same one, a copy if it was shared, or a new one if there was
+/// none.
 pub(super) fn own_node(nodes: &mut MapNodes, id: NodeId, height: u8, empty: fn() -> NodeBody) -> NodeId {
     if !id.is_some() {
         return nodes.add_node(if height == 0 { empty() } else { NodeBody::inner() });

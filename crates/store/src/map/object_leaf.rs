@@ -1,4 +1,5 @@
-//! An object's entry: its generation, and its pages, inline while they are few.
+//! Object leaves: for each slot the generation of its object, and the object's pages, inline while they are
+//! few.
 
 use super::node::{FLAG_SHARED, NodeId, NodeTree, decode_shared_flag};
 use super::page_leaf::PageEntry;
@@ -6,27 +7,28 @@ use crate::format::*;
 use device::{Lsn, PageNo};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The object that lives in a slot.
+/// The entry of the object in a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectEntry {
     pub(crate) generation: u32,
-    /// The last clone or move that it was source or target of: no cut, clone or move up to it is made again.
+    /// LSN of the last clone or move with this object as source or target. No punch, clone or move up to it
+    /// is applied again.
     pub(crate) transfer_lsn: Lsn,
     pub(crate) pages: ObjectPages,
 }
 
-/// Where an object's pages are.
+/// Where the entries of an object's pages are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ObjectPages {
-    /// In the entry, in order, within its limits.
+    /// In the object's entry, in order, if they [fit](fits_inline).
     Inline(Vec<(PageNo, PageEntry)>),
     /// In a tree of page leaves.
     Tree(NodeTree),
 }
 
-/// Pages inline: 64 KiB of file, and 64 bytes of checksums.
+/// Inline pages at most: 64 KiB of file, 64 bytes of checksums.
 const INLINE_PAGES_MAX: usize = 16;
-/// Extents inline: what fits into the entry with them.
+/// Inline extents at most: as many as fit into an entry beside the checksums.
 pub(super) const INLINE_EXTENTS_MAX: usize = 4;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -61,7 +63,7 @@ const KIND_NONE: u8 = 0;
 const KIND_INLINE: u8 = 1;
 const KIND_TREE: u8 = 2;
 
-/// Consecutive pages with consecutive places and one page LSN.
+/// Splits pages into extents: consecutive pages with consecutive blocks, one page LSN and one shared flag.
 fn inline_extents(pages: &[(PageNo, PageEntry)]) -> impl Iterator<Item = &[(PageNo, PageEntry)]> {
     pages.chunk_by(|(page, entry), (next_page, next)| {
         page.0 + 1 == next_page.0
@@ -71,7 +73,7 @@ fn inline_extents(pages: &[(PageNo, PageEntry)]) -> impl Iterator<Item = &[(Page
     })
 }
 
-/// Whether these pages may lie in an object's entry.
+/// Whether these pages fit into an object's entry.
 pub(crate) fn fits_inline(pages: &[(PageNo, PageEntry)]) -> bool {
     pages.len() <= INLINE_PAGES_MAX && inline_extents(pages).count() <= INLINE_EXTENTS_MAX
 }

@@ -1,8 +1,9 @@
-//! The map: which block holds which page of which object of which volume.
+//! The page map: which block holds which page of which object of which volume.
 //!
-//! Behind one lock that is held for look-ups and changes, never for I/O. Only the writer changes what it says; readers add clean nodes
-//! that they have read. After a crash: the nodes of the newest root, and the log entries after it, for which the same code runs as
-//! after an append.
+//! One lock protects it. The lock is held for look-ups and changes, never for I/O. Only the writer changes
+//! the meaning of the map; readers add clean nodes that they have read. After a crash the map consists of the
+//! nodes of the newest root and the log entries after it, which recovery applies with the same code as an
+//! append.
 
 use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
 use super::node_tree::{LeafRef, TransferKind, leaves_below_child};
@@ -28,43 +29,43 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// The map of all volumes, and what is reserved for changes of it.
+/// The map of all volumes, and the space reserved for changes of it.
 pub(crate) struct PageMap {
     pub(crate) nodes: MapNodes,
     pub(crate) volumes: MapVolumes,
     pub(crate) reservations: Reservations,
-    /// Written with every checkpoint.
+    /// Every checkpoint writes them.
     pub(crate) settings: StoreSettings,
-    /// Of the log entries so far.
+    /// The highest LSNs of the log entries so far.
     newest: NewestLsns,
-    /// The first object of which recovery could not apply a log entry, and the node that it lacked.
+    /// The object of the first log entry that recovery had to skip, and the unreadable node.
     first_skipped: Option<(ObjectId, NodeId)>,
-    /// Slots of objects of which nobody knows any more what is in them, each with the node that recovery lacked.
+    /// Slots whose content is unknown because a log entry was skipped, each with the unreadable node.
     unapplied: BTreeMap<(VolumeId, u64), NodeId>,
     #[cfg(feature = "planted-bugs")]
     planted: Option<PlantedBug>,
 }
 
-/// Where a page is.
+/// The base of a page and the blocks of its deltas.
 #[derive(Debug, Clone)]
 pub(crate) struct PageLocation {
     pub(crate) page: PageEntry,
-    /// The blocks that have its deltas, the oldest first.
+    /// The blocks with its deltas, the oldest first.
     pub(crate) deltas: SmallVec<[BlockEntry; 1]>,
 }
 
 impl PageLocation {
-    /// Whether its bytes are those of one block.
+    /// Whether the page is its base and nothing else.
     pub(crate) fn is_base_alone(&self) -> bool {
         self.deltas.is_empty() && !self.page.is_lost()
     }
 }
 
-/// A listing under way.
+/// A search for leaves under way.
 struct LeafSearch {
     leaves: Vec<LeafRef>,
     leaves_max: usize,
-    /// What must be read before it can go on.
+    /// Nodes that must be read before the search can go on.
     missing: Vec<super::NodeId>,
 }
 
@@ -75,7 +76,7 @@ impl LeafSearch {
 }
 
 impl PageMap {
-    /// The map of a store whose log entries up to `newest` are in it.
+    /// A map that contains the log entries up to `newest`.
     pub(crate) fn new(nodes: MapNodes, volumes: MapVolumes, newest: NewestLsns) -> PageMap {
         PageMap {
             nodes,
@@ -90,7 +91,7 @@ impl PageMap {
         }
     }
 
-    /// The highest LSNs of any log entry so far, or of a [fence](Map::fence).
+    /// The highest LSNs of the log entries so far, or of a [fence](PageMap::fence).
     pub(crate) fn newest(&self) -> NewestLsns {
         self.newest
     }
@@ -101,7 +102,7 @@ impl PageMap {
         self.newest.logged = self.newest.logged.max(lsn);
     }
 
-    /// A batch of the log that is in the map from now on: whether the buffer has, or had, records of its changes.
+    /// Notes a batch that was applied. `origin` says whether the buffer had a record of its changes.
     pub(crate) fn note_batch(&mut self, batch: &[LogEntry], origin: BatchOrigin) {
         if origin == BatchOrigin::Logged {
             let newest = batch.iter().map(LogEntry::lsn).max().unwrap_or_default();
@@ -125,7 +126,7 @@ impl PageMap {
         false
     }
 
-    /// Blocks of a checkpoint's tables, for a node table of this many pages.
+    /// Blocks of a checkpoint's tables, for a node table of `table_pages` pages.
     pub(crate) fn stream_blocks(&self, table_pages: usize) -> u64 {
         let segments = SEGMENT_BYTES * self.nodes.segments.geometry().segments as usize;
         let dying = DYING_BYTES * self.volumes.dying().len();
@@ -133,12 +134,14 @@ impl PageMap {
         stream_blocks(STREAM_HEAD_BYTES + tables + self.settings.encode().len())
     }
 
-    /// Begins a round of cleaning that looks up who holds the blocks of these segments, which is so much work.
+    /// Begins a cleaning round that looks up the holders of these segments' blocks instead of scanning for
+    /// them. `work` is the amount of work that the look-ups are.
     pub(crate) fn begin_lookups(&mut self, segments: BTreeSet<u32>, work: u64) {
         *self.nodes.scan_mut(ScanPurpose::Clean) = Some(MapScan::for_lookups(segments, work));
     }
 
-    /// Begins a walk at all roots; the cleaner's need not visit the volumes' leaves, as memory says what these do.
+    /// Begins a scan at all roots. The cleaner's does not visit the volume leaves, as their content is in
+    /// memory.
     pub(crate) fn begin_scan(&mut self, purpose: ScanPurpose, target: ScanTarget) {
         match purpose {
             ScanPurpose::Clean => self.nodes.begin_scan(purpose, target, self.volumes.roots_of_data()),
@@ -146,9 +149,11 @@ impl PageMap {
         }
     }
 
-    /// Leaves out a log entry that recovery cannot apply, since nodes that it needs are lost. What it is about cannot be read from now
-    /// on: nobody knows what it would be. Of what was written to pages below such a node that is so by itself; of another entry the whole
-    /// object, as it may be about pages elsewhere, too.
+    /// Skips a log entry that recovery cannot apply because nodes that it needs are unreadable. From now on a
+    /// read of what the entry changes is an error, as its content is unknown.
+    ///
+    /// A page written below an unreadable node cannot be read anyway. Of any other entry the whole object
+    /// becomes unreadable, as the entry may also change pages elsewhere.
     pub(crate) fn skip_entry(&mut self, entry: &LogEntry, failed: BTreeMap<NodeId, StoreError>) {
         self.newest.any = self.newest.any.max(entry.lsn());
         let objects = match entry {
@@ -170,7 +175,7 @@ impl PageMap {
         }
     }
 
-    /// Whether a log entry writes pages that cannot be looked up, since a node above them is lost.
+    /// Whether a log entry writes pages that cannot be looked up, because a node above them is unreadable.
     fn is_below_lost_node(&self, entry: &LogEntry) -> bool {
         match entry {
             LogEntry::Write { object, page, .. } | LogEntry::Deltas { object, first: page, .. } => {
@@ -182,14 +187,15 @@ impl PageMap {
         }
     }
 
-    /// The first error for which a log entry was [left out](Map::leave_out): a root must not say that the log before it is in the map.
+    /// The error of the first [skipped](PageMap::skip_entry) log entry. A root must not say that the map
+    /// contains the log up to here.
     pub(crate) fn skipped_entry_error(&self) -> Option<StoreError> {
         let (object, id) = self.first_skipped?;
         let node = self.nodes.lost.get(&id)?.clone();
         Some(StoreError::ChangeBelowDamage { object, node: Box::new(node) })
     }
 
-    /// The object that lives in this slot now, whatever its generation.
+    /// The object in this slot, whatever its generation.
     pub(crate) fn slot(&self, volume: VolumeId, slot: u64) -> Result<Option<&ObjectEntry>, MissingNodes> {
         if let Some(&node) = self.unapplied.get(&(volume, slot)) {
             return Err(MissingNodes(vec![node]));
@@ -200,12 +206,12 @@ impl PageMap {
         Ok(entries[(slot % LEAF_OBJECTS) as usize].as_ref())
     }
 
-    /// The object, if it is the one that lives in its slot.
+    /// The object, if its generation is the one in the slot.
     pub(crate) fn object(&self, object: ObjectId) -> Result<Option<&ObjectEntry>, MissingNodes> {
         Ok(self.slot(object.volume, object.slot)?.filter(|entry| entry.generation == object.generation))
     }
 
-    /// Where a page is; `None` for a hole.
+    /// Where a page lies; `None` for a hole.
     pub(crate) fn lookup(
         &self,
         object: ObjectId,
@@ -227,8 +233,9 @@ impl PageMap {
         Ok((!found.page.is_hole()).then_some(found))
     }
 
-    /// Everything that a leaf of an object's pages refers to, or of what would lie in that leaf what is inline: with the node and the
-    /// number by which it is found there.
+    /// Calls `take` with each block that a page leaf refers to, or that would lie in this leaf if the
+    /// object's pages were not inline. Also passes the node that holds the reference, and the entry's number
+    /// in the node.
     pub(crate) fn blocks_in(
         &self,
         object: ObjectId,
@@ -257,7 +264,8 @@ impl PageMap {
         Ok(())
     }
 
-    /// The leaves that an object's pages lie in, or would lie in, from one on, at most so many.
+    /// Indexes of the leaves that the object's pages lie in, or would lie in if they were not inline: from
+    /// `from` on, at most `most`.
     pub(crate) fn leaves_of(
         &self,
         entry: &ObjectEntry,
@@ -291,7 +299,7 @@ impl PageMap {
             .map(move |(index, entry)| (PageNo(first + index as u64), entry))
     }
 
-    /// Whether every node that [`change`](Map::change) would need for this log entry is in memory.
+    /// Whether every node that [`apply_entry`](PageMap::apply_entry) needs for this log entry is in memory.
     pub(crate) fn prepare(&self, log_entry: &LogEntry) -> Result<(), MissingNodes> {
         log_entry.changed_volumes().try_for_each(|volume| self.volumes.prepare(&self.nodes, volume))?;
         match log_entry {
@@ -322,7 +330,7 @@ impl PageMap {
         }
     }
 
-    /// Whether what [`drop_pages`](Map::drop_pages) looks into is in memory.
+    /// Whether the nodes that [`drop_pages`](PageMap::drop_pages) looks into are in memory.
     pub(super) fn prepare_drop(&self, entry: &ObjectEntry) -> Result<(), MissingNodes> {
         match &entry.pages {
             ObjectPages::Tree(tree) if tree.height == 0 => self.nodes.node(tree.root).map(drop),
@@ -337,7 +345,8 @@ impl PageMap {
         }
     }
 
-    /// The same for all that is below what a transfer takes: what comes behind it in a vector may need that.
+    /// Whether all nodes below the pages of a transfer are in memory. A later entry of the same vector may
+    /// need them.
     pub(crate) fn prepare_below(&self, log_entry: &LogEntry) -> Result<(), MissingNodes> {
         let (LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. }) = log_entry else {
             return Ok(());
@@ -348,7 +357,7 @@ impl PageMap {
         Ok(())
     }
 
-    /// Does what a log entry says. Its nodes must be in memory.
+    /// Applies a log entry. The nodes that it needs must be in memory.
     pub(crate) fn apply_entry(&mut self, log_entry: &LogEntry) {
         self.newest.any = self.newest.any.max(log_entry.lsn());
         match log_entry {
@@ -383,7 +392,8 @@ impl PageMap {
         });
     }
 
-    /// Changes pages of an object, which replaces an older one in its slot; one that is older than that changes nothing.
+    /// Changes pages of an object. A newer generation replaces the object in the slot, an older one changes
+    /// nothing.
     fn change_pages(&mut self, object: ObjectId, change: impl FnOnce(&mut PageMap, &mut ObjectPages)) {
         self.unshare(object.volume, object.slot);
         let old = self.object_in_memory(object.volume, object.slot);
@@ -401,7 +411,7 @@ impl PageMap {
         self.put_object(object.volume, object.slot, old, Some(new));
     }
 
-    /// Pages that have deltas lie in a leaf, however few they are.
+    /// Adds a delta block to a leaf. An object with deltas has a tree, however few its pages are.
     fn write_deltas(&mut self, object: ObjectId, first: PageNo, new: DeltaEntry, page_lsn: Lsn) {
         self.change_pages(object, |map, pages| {
             map.nodes.segments.inc_live(new.block.place);
@@ -425,7 +435,7 @@ impl PageMap {
         });
     }
 
-    /// Its block is live already.
+    /// Sets the entry of a page whose block is counted as live already.
     pub(super) fn put_page(&mut self, pages: &mut ObjectPages, page: PageNo, new: PageEntry) {
         match pages {
             ObjectPages::Tree(tree) => {
@@ -447,7 +457,7 @@ impl PageMap {
         }
     }
 
-    /// Returns what was there.
+    /// Sets a page's entry in a tree. Returns the blocks that were dropped.
     fn set_in_tree(&mut self, tree: &mut NodeTree, page: PageNo, new: PageEntry) -> DroppedBlocks {
         let leaf = tree.leaf_for_change(&mut self.nodes, page.0 / LEAF_PAGES, NodeBody::pages);
         let NodeBody::Pages(leaf) = &mut self.nodes.node_mut(leaf).body else {
@@ -500,7 +510,7 @@ impl PageMap {
         self.put_object(object.volume, object.slot, Some(old), Some(new));
     }
 
-    /// Makes holes of some pages in a leaf that holds `held`.
+    /// Makes holes of the pages `gone` in a leaf with `held` pages.
     fn punch_leaf(&mut self, tree: &mut NodeTree, leaf: LeafRef, gone: &[PageNo], held: usize) {
         if gone.len() == held {
             tree.remove_leaf(&mut self.nodes, leaf.index);
@@ -527,19 +537,21 @@ impl PageMap {
         self.put_object(object.volume, object.slot, Some(old), None);
     }
 
-    /// The leaf of an object has pages inline that another one had.
+    /// A transfer brought inline pages into an object: scans under way visit the leaf of the object's entry
+    /// again.
     pub(super) fn revisit_object(&mut self, object: ObjectId) {
         let objects = self.volumes.get(object.volume).map_or(NodeTree::default(), |volume| volume.objects);
         let leaf = objects.leaf(&self.nodes, object.slot / LEAF_OBJECTS).expect("prepared");
         leaf.into_iter().for_each(|leaf| self.nodes.revisit(leaf.id));
     }
 
-    /// Whether a range that an object has had is changed once more: a planted bug.
+    /// Planted bug: a clone or move that an object has had is applied once more.
     pub(super) fn repeats_ranges(&self) -> bool {
         self.is_planted(PlantedBug::RangeRepeated)
     }
 
-    /// A tree of one leaf, as small files have, goes at once; of a larger one the dying list takes care, a step at a time.
+    /// Drops all pages of an object. A tree of one leaf, as small files have, is released at once. A larger
+    /// one goes to the dying list and is freed in steps.
     pub(super) fn drop_pages(&mut self, pages: &ObjectPages) {
         match pages {
             ObjectPages::Inline(inline) => {
@@ -558,8 +570,9 @@ impl PageMap {
         }
     }
 
-    /// Takes a copy of the leaf that holds a slot, and of the nodes above it, if others share it: what an object in
-    /// it refers to has a reference for each leaf that says so, only then.
+    /// Copies the leaf that holds a slot, and the nodes above it, if they are shared. The copy has references
+    /// of its own to the trees of its objects. While the leaf is shared there is one reference for all, which
+    /// a change must not drop.
     pub(super) fn unshare(&mut self, volume: VolumeId, slot: u64) {
         self.volumes.unshare(&mut self.nodes, volume);
         let Some(mut tree) = self.volumes.get(volume).map(|volume| volume.objects) else { return };
@@ -576,7 +589,8 @@ impl PageMap {
         self.slot(volume, slot).expect("prepared").cloned()
     }
 
-    /// Pages inline that were cut apart, or that are shared in part, may be more extents than an entry has.
+    /// Moves inline pages to a tree if they need more extents than an entry has, after a punch or because
+    /// some are shared.
     fn with_pages_that_fit(&mut self, mut entry: ObjectEntry) -> ObjectEntry {
         if let ObjectPages::Inline(inline) = &entry.pages
             && !fits_inline(inline)
@@ -648,7 +662,7 @@ impl PageMap {
         Ok(Listed { pages: within.map(|(page, entry)| (page, entry.page_lsn)).collect(), until })
     }
 
-    /// The first leaves of a tree with these indexes, at most so many.
+    /// The first leaves of a tree whose indexes are in `wanted`, at most `leaves_max`.
     pub(super) fn first_leaves(
         &self,
         tree: NodeTree,
@@ -662,12 +676,12 @@ impl PageMap {
         if !found.missing.is_empty() {
             return Err(MissingNodes(found.missing));
         }
-        // A tree of one leaf has it wherever the search begins.
+        // A tree of one leaf returns it wherever the search begins.
         found.leaves.retain(|leaf| wanted.contains(&leaf.index));
         Ok(found.leaves)
     }
 
-    /// Gathers leaves in order, until there are enough.
+    /// Collects leaves in order, until there are enough.
     fn find_leaves(&self, at: LeafRef, height: u8, wanted: &Range<u64>, found: &mut LeafSearch) {
         let node = match self.nodes.node(at.id) {
             Ok(node) => node,
@@ -688,9 +702,12 @@ impl PageMap {
         }
     }
 
-    /// Gives up the dying list's reference to some of the `most` nodes that go first, those that are in memory or shared. With the last one
-    /// a node goes, and the list gets its references: no more than twice a node's children, so that the list, which each checkpoint
-    /// writes, stays short. Returns how many.
+    /// Drops the dying list's references to some of the `most` nodes at its end, those that are in memory or
+    /// shared. Returns how many.
+    ///
+    /// When the last reference to a node is dropped, the node is removed and its children join the list. The
+    /// list, which each checkpoint writes, grows by no more than twice the children of a node, so that it
+    /// stays short.
     pub(crate) fn free_dying(&mut self, most: usize) -> u64 {
         let mut first = self.volumes.take_dying(most);
         let (mut freed, mut stays, below) = (0, Vec::new(), self.volumes.dying().len());
@@ -741,7 +758,8 @@ impl PageMap {
         }
     }
 
-    /// The dying list takes over a reference from a node that goes. A walk may have meant to find it there.
+    /// The dying list takes over a reference from a node that is removed. A scan may have expected to find
+    /// the reference there.
     pub(super) fn add_dying(&mut self, id: NodeId) {
         if self.is_planted(PlantedBug::LeakedNode) && id.0.is_multiple_of(3) {
             return;

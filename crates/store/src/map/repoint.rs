@@ -1,5 +1,5 @@
-//! Pointing entries at where the cleaner moved their blocks. What a node says does not change by that, only where
-//! it lies: so a node that many share is repointed once, under its id, for all of them.
+//! Repointing: the entries of a block that the cleaner moved get its new place. The meaning of a node does
+//! not change by that, so a shared node is repointed once, under its id, for all its parents.
 
 use super::node::{NodeBody, NodeId, NodeTree};
 use super::nodes::MapNodes;
@@ -12,20 +12,20 @@ use crate::policy::Class;
 use device::{Block, PageNo};
 use std::collections::BTreeSet;
 
-/// A block that was moved.
+/// A block that the cleaner moved.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MovedBlock {
     pub(crate) from: Block,
     pub(crate) to: Block,
-    /// The checksum of the bytes that were moved.
+    /// The checksum of the moved bytes.
     pub(crate) crc: u32,
-    /// No other entry refers to the block, whatever the shared flag says.
+    /// The holder is the only entry that refers to the block, whatever its shared flag says.
     pub(crate) sole: bool,
 }
 
 impl MapNodes {
-    /// The entry that a holder was found to be, if it refers to `from` still; the node's id may have been used again
-    /// for anything. The node must be in memory.
+    /// The entry that a holder stands for, if it still refers to `from`. Since the holder was found, the
+    /// node's id may have been used again for any other node. The node must be in memory.
     pub(crate) fn entry_of_holder(&self, holder: BlockHolder, from: Block) -> Option<BlockEntry> {
         match self.peek(holder.node)? {
             NodeBody::Pages(leaf) => leaf.block_at(usize::from(holder.index), from),
@@ -39,8 +39,8 @@ impl MapNodes {
         }
     }
 
-    /// Points what is still at `from` to where it was moved, if its bytes are those that were moved. Returns
-    /// whether anything was.
+    /// Repoints the entry of a holder, if it still refers to `from` and to the moved bytes. Returns whether
+    /// it did.
     pub(crate) fn repoint(&mut self, moved: &MovedBlock, holder: BlockHolder) -> bool {
         let Some(old) = self.entry_of_holder(holder, moved.from).filter(|entry| entry.crc == moved.crc)
         else {
@@ -58,7 +58,7 @@ impl MapNodes {
                     unreachable!("the entry was found inline")
                 };
                 let held = |(_, entry): &&mut (PageNo, PageEntry)| entry.place == moved.from;
-                // An object may have a block twice, as a part of it that was copied.
+                // One object may refer to a block twice, after a clone of a part of it onto itself.
                 let shared = old.shared && (!moved.sole || pages.iter_mut().filter(held).count() > 1);
                 for (_, entry) in pages.iter_mut().filter(held) {
                     (entry.place, entry.shared) = (moved.to, shared);
@@ -75,7 +75,8 @@ impl MapNodes {
         true
     }
 
-    /// Pages that moved apart no longer fit into the object's entry.
+    /// Moves the pages of an object from its entry to a tree, because they need too many extents since they
+    /// were moved.
     fn move_inline_pages_to_tree(&mut self, leaf: NodeId, index: usize) {
         let pages = |nodes: &mut MapNodes| {
             let NodeBody::Objects(objects) = &mut nodes.node_mut(leaf).body else {
@@ -92,9 +93,12 @@ impl MapNodes {
 }
 
 impl PageMap {
-    /// How many of some blocks, of each of which these are the holders, can be moved and leave the space that everybody must find
-    /// (decision 0018): a checkpoint writes the node of each holder, and blocks that many clones share have many.
-    /// `taken` segments are used for the copies, and those that `class` leaves alone stay. The nodes are in memory.
+    /// How many of some blocks can be moved and leave the reserve that every user of the store must find
+    /// (decision 0018). Each block is given by its holders: a checkpoint writes the node of each holder, and
+    /// a block that many clones share has many.
+    ///
+    /// `taken` segments are used for the copies. The segments that `class` may not use stay free. The nodes
+    /// are in memory.
     pub(crate) fn moves_that_fit<'a>(
         &self,
         blocks: impl Iterator<Item = &'a [BlockHolder]>,
@@ -119,8 +123,8 @@ impl PageMap {
 }
 
 impl NodeBody {
-    /// Nodes that an object may need when its pages no longer fit into its entry of this leaf: a leaf for each stretch of them, and
-    /// one above.
+    /// Nodes that an object of this leaf may need when its pages no longer fit into its entry: their leaves,
+    /// and one node above.
     fn nodes_if_outgrown(&self, index: usize) -> u64 {
         let NodeBody::Objects(objects) = self else { return 0 };
         objects.get(index).and_then(|object| object.as_ref()).map_or(0, ObjectEntry::nodes_if_outgrown)
@@ -128,7 +132,8 @@ impl NodeBody {
 }
 
 impl ObjectEntry {
-    /// Nodes that it may need when its pages no longer fit into it.
+    /// Nodes that the object may need when its pages no longer fit into its entry: their leaves, and one node
+    /// above.
     pub(crate) fn nodes_if_outgrown(&self) -> u64 {
         match &self.pages {
             ObjectPages::Inline(pages) if pages.len() > INLINE_EXTENTS_MAX => {

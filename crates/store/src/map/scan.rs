@@ -1,11 +1,13 @@
-//! Walking all nodes in steps while the map changes: what is live, and who holds the blocks of chosen segments.
+//! An incremental scan of all nodes while the map changes: which blocks are live, and which entries hold the
+//! blocks of chosen segments.
 //!
-//! Each node is visited once, however many volumes, objects or clones share it. It is the marking of a garbage
-//! collector with three colours: *white* nodes have not been met, *grey* ones are to be visited, *black* ones have
-//! been. Code that makes a node, or another reference to one, makes it grey if it is white; so nothing that is live
-//! when the walk ends can have been missed, however the map changed meanwhile (Dijkstra's insertion barrier).
+//! Each node is visited once, however many volumes, objects or clones share it. The scan is the marking phase
+//! of a garbage collector, with three colours: *white* nodes were not reached yet, *grey* ones wait for their
+//! visit, *black* ones were visited. Code that adds a node or a reference to a node makes a white node grey
+//! (Dijkstra's insertion barrier). So no node that is live when the scan ends was missed, however the map
+//! changed meanwhile.
 //!
-//! Gone after a crash, as everything that it is for.
+//! A crash loses the scan, together with the cleaning round or scrub that needs it.
 
 use super::node::{NodeBody, NodeId};
 use super::object_leaf::ObjectPages;
@@ -17,11 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// An entry that refers to a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BlockHolder {
-    /// The page leaf, or the leaf of objects for a page inline.
+    /// The page leaf; or the object leaf, for an inline page.
     pub(crate) node: NodeId,
-    /// The checksum of the block.
+    /// The block's checksum.
     pub(crate) crc: u32,
-    /// The entry's number in the node; behind the last page's for a block of deltas.
+    /// The entry's number in the node. Of a delta block: the number of pages in a leaf.
     pub(crate) index: u16,
 }
 
@@ -33,43 +35,43 @@ pub(super) enum NodeColour {
     Black,
 }
 
-/// Whose holders are wanted.
+/// The blocks whose holders a scan collects.
 #[derive(Debug)]
 pub(crate) enum ScanTarget {
-    /// Those of blocks in these segments.
+    /// The blocks of these segments.
     Segments(BTreeSet<u32>),
-    /// All.
+    /// All blocks.
     All,
 }
 
-/// What a walk is for. There is at most one for each.
+/// The user of a scan. Each has at most one under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScanPurpose {
     Clean,
     Scrub,
 }
 
-/// A walk under way.
+/// A scan under way.
 #[derive(Debug)]
 pub(crate) struct MapScan {
-    /// By the node's id. An id that is used again is white again.
+    /// The colours of nodes, by id. An id that is used again is white again.
     colours: Vec<NodeColour>,
-    /// At least all grey nodes.
+    /// All grey nodes, perhaps with some that are no longer grey.
     grey: Vec<NodeId>,
     pub(crate) target: ScanTarget,
-    /// What was found and not yet taken out.
+    /// Holders that were found and not taken out yet.
     pub(crate) holders: BTreeMap<Block, Vec<BlockHolder>>,
-    /// Holders in it.
+    /// The number of holders in `holders`.
     pub(crate) holder_count: usize,
     /// Nodes visited.
     pub(crate) visited: u64,
-    /// Nodes that could not be read: what is below them is not known.
+    /// Nodes that could not be read. What is below them is unknown.
     pub(crate) lost: Vec<NodeId>,
-    /// Pages met of which nothing is left.
+    /// Lost pages that were seen.
     pub(crate) pages_gone: u64,
-    /// Whether it is a walk at all: what it wants may be looked up instead, which meets nothing.
+    /// Whether nodes are visited. If not, the holders are looked up segment by segment.
     is_scan: bool,
-    /// What is left to look up, as work.
+    /// The look-ups that are left, in units of work.
     pub(crate) to_look_up: u64,
 }
 
@@ -91,23 +93,24 @@ impl MapScan {
         }
     }
 
-    /// Of these segments' blocks the holders are looked up, which is so much work.
+    /// No scan: a place for the holders of these segments' blocks, which are looked up. `to_look_up` is the
+    /// work.
     pub(super) fn for_lookups(segments: BTreeSet<u32>, to_look_up: u64) -> MapScan {
         MapScan { is_scan: false, to_look_up, ..MapScan::new(ScanTarget::Segments(segments)) }
     }
 
-    /// Whether it is a walk.
+    /// Whether nodes are visited.
     pub(crate) fn is_scan(&self) -> bool {
         self.is_scan
     }
 
-    /// The holders of a segment's blocks were looked up.
+    /// Adds holders that were looked up.
     pub(crate) fn add_looked_up(&mut self, found: Vec<(Block, BlockHolder)>) {
         self.holder_count += found.len();
         found.into_iter().for_each(|(at, holder)| self.holders.entry(at).or_default().push(holder));
     }
 
-    /// Whether all nodes have been visited, for now.
+    /// Whether no node waits for its visit now.
     pub(crate) fn is_complete(&self) -> bool {
         self.grey.is_empty()
     }
@@ -120,14 +123,14 @@ impl MapScan {
         &mut self.colours[index]
     }
 
-    /// A node that has another reference now.
+    /// A node has a new reference: makes it grey if it is white.
     pub(super) fn shade(&mut self, id: NodeId) {
         if self.is_scan && id.is_some() && *self.colour(id) == NodeColour::White {
             self.revisit(id);
         }
     }
 
-    /// A node to visit, whether it was or not.
+    /// Makes a node grey, whatever its colour.
     pub(super) fn revisit(&mut self, id: NodeId) {
         if !self.is_scan {
             return;
@@ -142,7 +145,7 @@ impl MapScan {
         }
     }
 
-    /// Takes grey nodes, to visit them now.
+    /// Takes grey nodes for a visit.
     pub(super) fn take_grey(&mut self, max: usize) -> Vec<NodeId> {
         let mut taken = Vec::new();
         while let Some(id) = self.grey.pop() {
@@ -163,7 +166,7 @@ impl MapScan {
         }
     }
 
-    /// The segments that are wanted, but where all are.
+    /// The chosen segments; none if all blocks are wanted.
     pub(crate) fn victims(&self) -> impl Iterator<Item = u32> {
         let victims = match &self.target {
             ScanTarget::Segments(segments) => Some(segments),
@@ -172,7 +175,7 @@ impl MapScan {
         victims.into_iter().flatten().copied()
     }
 
-    /// Forgets the holders of blocks in a segment, and wants no more.
+    /// Forgets the holders of blocks in a segment, and collects no more of them.
     pub(crate) fn drop_segment(&mut self, segment: u32, blocks: std::ops::Range<Block>) {
         if let ScanTarget::Segments(segments) = &mut self.target {
             segments.remove(&segment);
@@ -186,7 +189,7 @@ impl MapScan {
         self.holder_count -= self.holders.remove(&at).map_or(0, |holders| holders.len());
     }
 
-    /// Notes what a node refers to.
+    /// Notes the blocks and nodes that a node refers to.
     pub(super) fn visit_body(
         &mut self,
         purpose: ScanPurpose,
@@ -234,5 +237,5 @@ impl MapScan {
     }
 }
 
-/// A node read for a visit: where it was read, and what it says.
+/// A node read for a visit: the block it was read from, and its content, if it could be read.
 pub(crate) type PeekedNode = (Block, Option<NodeBody>);

@@ -1,5 +1,8 @@
-//! Ranges of pages that go from one object to another, or go altogether: what lies wholly inside a range is taken as whole
-//! subtrees, where source and target agree modulo their span, and only nodes at its edges are looked into.
+//! Clones and moves of page ranges, and holes made of ranges.
+//!
+//! A subtree inside the range is taken by one reference, without looking into it, if its place in the target
+//! is *aligned*: the distance between the first pages of source and target is a multiple of the pages below
+//! its root. Only nodes across the edges of the range, and nodes that are not aligned, are looked into.
 
 use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
 use super::node_tree::{TransferKind, own_node, pages_below, set_child};
@@ -11,9 +14,10 @@ use crate::format::{INNER_CHILDREN, LEAF_PAGES};
 use device::{Lsn, ObjectId, PageNo, Transfer};
 use std::ops::Range;
 
-/// A part of what a transfer takes.
+/// A part of the source of a transfer.
 enum TransferPiece {
-    /// A subtree with a reference that is the target's, and the first page of the target that it is for.
+    /// A subtree, with a reference that the target takes over, and the page of the target where the subtree
+    /// begins.
     Subtree {
         height: u8,
         first: PageNo,
@@ -22,7 +26,7 @@ enum TransferPiece {
     Page(PageNo, PageEntry),
 }
 
-/// A node that a range reaches, with its height and the first page below it.
+/// A node, with its height and the first page below it.
 #[derive(Clone, Copy)]
 struct NodePosition {
     id: NodeId,
@@ -30,7 +34,7 @@ struct NodePosition {
     first: u64,
 }
 
-/// How a node lies to a range.
+/// How the pages below a node lie relative to a range.
 enum RangeOverlap {
     Outside,
     Inside,
@@ -71,7 +75,7 @@ fn children_of(at: NodePosition, children: &[NodeId; INNER_CHILDREN as usize]) -
     children.iter().enumerate().filter_map(child).collect()
 }
 
-/// Whether a transfer can take a node at this height as a whole.
+/// Whether a transfer can take a node at this height as a whole; see the module's documentation.
 pub(super) fn is_aligned(transfer: &Transfer, height: u8) -> bool {
     let (first, at, span) = (transfer.first.0, transfer.at.0, pages_below(height));
     first.abs_diff(at).is_multiple_of(span)
@@ -82,8 +86,8 @@ impl NodeTree {
         NodePosition { id: self.root, height: self.height, first: 0 }
     }
 
-    /// The nodes that a range looks into must be in memory: those across its edges, and those inside it that are not taken as
-    /// a whole. Returns how many they are.
+    /// Checks that the nodes that a range looks into are in memory: those across its edges, and those inside
+    /// it that are not `whole`. Returns how many there are.
     fn prepare_range(
         self,
         nodes: &MapNodes,
@@ -109,7 +113,7 @@ impl NodeTree {
         if missing.is_empty() { Ok(looked) } else { Err(MissingNodes(missing)) }
     }
 
-    /// Makes holes of a range. The references to the subtrees that go are the caller's.
+    /// Makes a hole of a range. The caller gets the references to the subtrees that were removed.
     fn remove_range(&mut self, nodes: &mut MapNodes, range: &Range<PageNo>) -> Vec<NodeId> {
         let mut gone = Vec::new();
         self.root = remove_range(nodes, self.top(), range, &mut gone);
@@ -119,7 +123,7 @@ impl NodeTree {
         gone
     }
 
-    /// Takes what a transfer wants of its source.
+    /// Takes the source pages of a transfer out of this tree.
     fn take_range(
         &mut self,
         nodes: &mut MapNodes,
@@ -135,7 +139,7 @@ impl NodeTree {
     }
 }
 
-/// What is left of a subtree.
+/// Removes a range from a subtree. Returns the root of the rest.
 fn remove_range(
     nodes: &mut MapNodes,
     at: NodePosition,
@@ -165,7 +169,7 @@ fn remove_range(
     release_if_empty(nodes, at.id)
 }
 
-/// What is left of a subtree of the source.
+/// Takes the source pages of a transfer out of a subtree. Returns the root of the rest.
 fn take_range(
     nodes: &mut MapNodes,
     at: NodePosition,
@@ -201,8 +205,8 @@ fn take_range(
     if kind == TransferKind::Clone { at.id } else { release_if_empty(nodes, at.id) }
 }
 
-/// Takes entries of a leaf. Those of a clone say on both sides that they are shared; a leaf that others share says so for all of them, in
-/// its place.
+/// Takes entries out of a leaf. A clone marks source and target entries as shared. In a shared leaf that mark
+/// counts for all its parents, so the leaf is changed in place.
 fn take_entries(
     nodes: &mut MapNodes,
     at: NodePosition,
@@ -233,7 +237,7 @@ fn take_entries(
     all_gone.iter().for_each(|gone| nodes.drop_block_references(gone));
 }
 
-/// The node; none where nothing is left in it, which takes it away.
+/// Releases a node if nothing is left in it. Returns the node, or none if it was released.
 fn release_if_empty(nodes: &mut MapNodes, id: NodeId) -> NodeId {
     if nodes.cached(id).is_empty() {
         nodes.release(id);
@@ -243,7 +247,7 @@ fn release_if_empty(nodes: &mut MapNodes, id: NodeId) -> NodeId {
 }
 
 impl PageMap {
-    /// Whether the nodes are in memory that [`transfer`](Map::transfer) changes.
+    /// Whether the nodes that [`transfer`](PageMap::transfer) changes are in memory.
     pub(super) fn prepare_transfer(&self, transfer: &Transfer) -> Result<(), MissingNodes> {
         match self.slot(transfer.from.volume, transfer.from.slot)? {
             Some(old) if old.generation < transfer.from.generation => self.prepare_drop(old)?,
@@ -263,7 +267,8 @@ impl PageMap {
         }
     }
 
-    /// A clone or a move, unless one of its objects has had it: both remember it, in one batch of the log.
+    /// Applies a clone or a move, unless one of its objects has had it already. Both objects record its LSN,
+    /// in one batch of the log.
     pub(super) fn transfer(&mut self, transfer: &Transfer, lsn: Lsn, kind: TransferKind) {
         let Transfer { from, to, .. } = *transfer;
         self.unshare(from.volume, from.slot);
@@ -293,8 +298,11 @@ impl PageMap {
         self.revisit_object(to);
     }
 
-    /// Takes what the source has, or makes a hole of it where nobody gets what a move takes. It remembers the clone or move also where
-    /// it had nothing: with the target gone nothing else would tell, and what it got later would go, too.
+    /// Takes the pages of the source. If the target is gone (`is_lost`), a move makes a hole of them, and a
+    /// clone does nothing.
+    ///
+    /// The source records the LSN even if it had no pages: with the target gone no other object records it,
+    /// and a replay would move pages that the source got later.
     fn take_from(
         &mut self,
         transfer: &Transfer,
@@ -362,7 +370,7 @@ impl PageMap {
         pieces
     }
 
-    /// What goes from a tree is freed from the dying list, whatever is below it.
+    /// Makes a hole of a range. Subtrees that are removed go to the dying list.
     fn punch_pages(&mut self, pages: &mut ObjectPages, range: &Range<PageNo>) {
         match pages {
             ObjectPages::Inline(inline) => {
@@ -381,13 +389,14 @@ impl PageMap {
         }
     }
 
-    /// Puts into holes what was taken.
+    /// Puts the pieces of a transfer into holes of the target.
     fn insert_pieces(&mut self, pages: &mut ObjectPages, pieces: Vec<TransferPiece>) {
         for piece in pieces {
             match piece {
                 TransferPiece::Page(page, entry) => {
                     self.put_page(pages, page, entry);
-                    // A walk may have been there, and not where the entry was.
+                    // A scan may have visited this leaf already, but not yet the leaf that the entry came
+                    // from.
                     if let ObjectPages::Tree(tree) = &*pages {
                         let leaf = tree.leaf(&self.nodes, page.0 / LEAF_PAGES).expect("just put there");
                         leaf.into_iter().for_each(|leaf| self.nodes.revisit(leaf.id));
@@ -407,12 +416,12 @@ impl PageMap {
     }
 }
 
-/// Nodes that pages inline may need in a tree of another object: a leaf for each and one above.
+/// Nodes that inline pages may need in a tree of another object: a leaf for each page and one above.
 const INLINE_NODES: u64 = 32;
 
 impl PageMap {
-    /// Nodes that a transfer may make dirty, at most: those that it looks into, on both sides, and those on the way to where it puts
-    /// what it takes. They are in memory.
+    /// Upper bound of the nodes that a transfer makes dirty: those that it looks into, on both sides, and
+    /// those on the path to where it puts the pieces. They must be in memory.
     pub(crate) fn nodes_for_transfer(&self, transfer: &Transfer) -> u64 {
         let tree = |object: &ObjectId| match self.object(*object) {
             Ok(Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. })) => *tree,
@@ -421,7 +430,7 @@ impl PageMap {
         let (from, to) = (tree(&transfer.from), tree(&transfer.to));
         let whole = |height| is_aligned(transfer, height);
         let looked = from.prepare_range(&self.nodes, &transfer.source(), &whole).unwrap_or(u64::MAX / 8);
-        // What lies in one node of the source may lie in two of the target.
+        // The pages of one source node may lie in two target nodes.
         3 * looked + 2 * (u64::from(from.height) + u64::from(to.height) + 2) + INLINE_NODES
     }
 }

@@ -1,24 +1,24 @@
-//! A volume's entry in its leaf: what it is called, and where its tree of objects begins.
+//! Volume leaves: for each volume its name and the root of its tree of objects.
 
 use super::node::{NodeId, NodeTree};
 use crate::format::*;
 use crate::volume::{MAIN_NAME, NAME_BYTES_MAX, VolumeId, VolumeInfo, VolumeMode};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A volume in the map.
+/// The entry of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct VolumeEntry {
     pub(crate) objects: NodeTree,
     pub(crate) mode: VolumeMode,
-    /// Empty if nobody gave it one.
+    /// Empty if the volume has no name.
     pub(crate) name: String,
     pub(crate) created: u64,
-    /// What it was cloned from.
+    /// The volume that it was cloned from.
     pub(crate) from: VolumeId,
 }
 
 impl VolumeEntry {
-    /// For people.
+    /// The volume as users see it.
     pub(super) fn describe(&self, id: VolumeId) -> VolumeInfo {
         let (mode, created, from) = (self.mode, self.created, self.from);
         if id == VolumeId::MAIN {
@@ -49,7 +49,7 @@ const _: () = assert!(ENTRY_BYTES == 248 && 64 + ENTRY_BYTES * LEAF_VOLUMES as u
 const KIND_NONE: u8 = 0;
 const KIND_VOLUME: u8 = 1;
 
-/// The volumes of a leaf.
+/// The entries of a volume leaf.
 pub(super) type VolumeEntries = [Option<VolumeEntry>; LEAF_VOLUMES as usize];
 
 pub(super) fn encode(entries: &VolumeEntries, into: &mut [u8]) {
