@@ -87,7 +87,8 @@ impl StoreChange {
                 object.volume = volume;
             }
             StoreChange::Clone { transfer, .. } | StoreChange::Move { transfer, .. } => {
-                (transfer.from.volume, transfer.to.volume) = (volume, volume);
+                transfer.from.volume = volume;
+                transfer.to.volume = volume;
             }
         }
         self

@@ -108,7 +108,8 @@ impl CheckpointRoot {
         let mut table =
             [StreamExtentBytes { place: 0.into(), copy: 0.into(), count: 0.into() }; STREAM_EXTENTS_MAX];
         for (bytes, extent) in table.iter_mut().zip(&self.tables.extents) {
-            let (place, copy) = (place_to_bits(extent.at).into(), place_to_bits(extent.copy).into());
+            let place = place_to_bits(extent.at).into();
+            let copy = place_to_bits(extent.copy).into();
             *bytes = StreamExtentBytes { place, copy, count: extent.count.into() };
         }
         let bytes = RootBytes {
@@ -145,7 +146,8 @@ impl CheckpointRoot {
         let extents = extents
             .iter()
             .map(|extent| {
-                let (at, copy) = (place_from_bits(extent.place.get())?, place_from_bits(extent.copy.get())?);
+                let at = place_from_bits(extent.place.get())?;
+                let copy = place_from_bits(extent.copy.get())?;
                 Some(StreamExtent { at, copy, count: extent.count.get() })
             })
             .collect::<Option<Vec<_>>>()?;

@@ -95,7 +95,8 @@ pub(crate) fn encode_tables(
     };
     let mut bytes = head.as_bytes().to_vec();
     for page in map.nodes.table.pages() {
-        let (place, crc) = (place_to_bits(page.place).into(), page.crc.into());
+        let place = place_to_bits(page.place).into();
+        let crc = page.crc.into();
         bytes.extend(DirectoryEntryBytes { place, crc, reserved: 0.into() }.as_bytes());
     }
     for (_, segment) in map.nodes.segments.iter() {
@@ -116,7 +117,8 @@ pub(crate) fn encode_tables(
             // Without its mirror it is dead, and stored as free.
             _ => segment.twin.unwrap_or_default(),
         };
-        let (live, age_or_twin) = (segment.live.into(), age_or_twin.into());
+        let live = segment.live.into();
+        let age_or_twin = age_or_twin.into();
         bytes.extend(SegmentEntryBytes { usage, reserved: [0; 3], live, age_or_twin }.as_bytes());
     }
     map.volumes.dying().for_each(|id| bytes.extend(id.0.to_le_bytes()));
@@ -203,7 +205,8 @@ fn decode_tables(bytes: &[u8], geometry: StoreGeometry) -> Option<DecodedTables>
             USE_ARENA => Use::Arena,
             _ => return None,
         };
-        let (live, other) = (segment.live.get(), segment.age_or_twin.get());
+        let live = segment.live.get();
+        let other = segment.age_or_twin.get();
         segments.push(match usage {
             Use::Nodes | Use::Copies | Use::Arena => SegmentEntry { usage, live, twin: Some(other), age: 0 },
             _ => SegmentEntry { usage, live, twin: None, age: other },
@@ -293,7 +296,8 @@ pub(crate) fn verify_table_page(
     let what = format!("page {number} of the node table");
     let found = checksum(&bytes.0);
     if found != page.crc {
-        let (device, expected) = (device.name().to_owned(), page.crc);
+        let device = device.name().to_owned();
+        let expected = page.crc;
         return Err(StoreError::Corrupt { device, place: page.place, what, expected, found });
     }
     decode_table_page(bytes, number, geometry.id).ok_or_else(|| damaged(device, page.place, &what))

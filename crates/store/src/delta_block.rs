@@ -108,7 +108,8 @@ impl OpenDeltaBlock {
     fn push(&mut self, index: usize, piece: &DeltaPiece<'_>) {
         let range = piece.range();
         let zeros = u8::from(matches!(piece, DeltaPiece::Zeros(..)));
-        let (start, len) = ((range.start as u16).into(), (range.len() as u16).into());
+        let start = (range.start as u16).into();
+        let len = (range.len() as u16).into();
         self.heads.push(DeltaPieceBytes { page: index as u8, zeros, start, len });
         self.bytes.extend_from_slice(piece.bytes());
         self.page_bits |= 1 << index;
@@ -204,10 +205,12 @@ pub(crate) fn overlay_delta(block: &Page, index: usize, store: StoreId, page: &m
     verify_head(&block.0, MAGIC_DELTAS, store)?;
     let (head, rest) = DeltaBlockHead::read_from_prefix(&block.0).ok()?;
     let heads = rest.get(..head.pieces.get() as usize * PIECE_BYTES)?;
-    let (mut at, mut found) = (heads.len(), false);
+    let mut at = heads.len();
+    let mut found = false;
     for piece in heads.chunks_exact(PIECE_BYTES) {
         let piece = DeltaPieceBytes::read_from_bytes(piece).ok()?;
-        let (start, len) = (usize::from(piece.start.get()), usize::from(piece.len.get()));
+        let start = usize::from(piece.start.get());
+        let len = usize::from(piece.len.get());
         let taken = if piece.zeros == 0 { len } else { 0 };
         if usize::from(piece.page) == index {
             let into = page.0.get_mut(start..start + len)?;

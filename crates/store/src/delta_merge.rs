@@ -222,7 +222,8 @@ impl Writer {
         for some in pages.chunks(PAGES_READ_TOGETHER) {
             let mut wants: Vec<Want> = some.iter().map(|&(object, page)| Want::new(object, page)).collect();
             shared.read_with_gaps(&mut wants, GAP_BLOCKS);
-            let (mut entries, mut bytes): (Vec<LogEntry>, Vec<SharedPage>) = (Vec::new(), Vec::new());
+            let mut entries: Vec<LogEntry> = Vec::new();
+            let mut bytes: Vec<SharedPage> = Vec::new();
             for Want { object, page, found } in wants {
                 let found = match found {
                     Err(error) if damaged == DamagedPagePolicy::Skip && error.is_damage() => continue,

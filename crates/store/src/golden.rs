@@ -105,7 +105,9 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
 }
 
 fn owner_list() -> OwnerList {
-    let (object, page, page_lsn) = (VolumeId(2).object(5, 6), PageNo(9), Lsn(501));
+    let object = VolumeId(2).object(5, 6);
+    let page = PageNo(9);
+    let page_lsn = Lsn(501);
     let owner = BlockOwner { object, page, page_lsn, crc: 0xfeed_beef };
     OwnerList {
         incarnation: Incarnation(3),
@@ -258,9 +260,7 @@ fn the_examples_are_read_back() {
     assert_eq!((found, found_entries), (head, entries));
     assert_eq!(OwnerList::decode(&page("segment summary"), ID), Some(owner_list()));
     let mut laid = Page::zeroed();
-    assert!(
-        overlay_delta(&page("delta block"), 9, ID, &mut laid).is_some() && laid.0.starts_with(b"delta")
-    );
+    assert!(overlay_delta(&page("delta block"), 9, ID, &mut laid).is_some() && laid.0.starts_with(b"delta"));
     let leaves = [("page leaf", page_leaf()), ("object leaf", object_leaf()), ("volume leaf", volume_leaf())];
     for (name, body) in leaves.into_iter().chain([("inner node", inner())]) {
         assert_eq!(decode_node(&page(name), NodeId(1), ID), Some(body), "{name}");

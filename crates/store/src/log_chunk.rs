@@ -45,8 +45,14 @@ pub struct LogPosition {
 /// How a vector of `writes` writes, with a page of data each, is cut into chunks.
 pub fn plan_writes(writes: usize, from: LogPosition, segment_blocks: u64) -> Vec<ChunkPlan> {
     // The content of an entry does not matter for its place.
-    let (object, page, page_lsn) = (ObjectId { slot: 1, ..ObjectId::default() }, PageNo(0), Lsn(0));
-    let write = LogEntry::Write { object, page, page_lsn, place: Block(0), copy: None, crc: 0 };
+    let write = LogEntry::Write {
+        object: ObjectId { slot: 1, ..ObjectId::default() },
+        page: PageNo(0),
+        page_lsn: Lsn(0),
+        place: Block(0),
+        copy: None,
+        crc: 0,
+    };
     plan_chunks(&vec![write; writes], from, segment_blocks)
 }
 
@@ -56,29 +62,34 @@ pub fn plan_writes(writes: usize, from: LogPosition, segment_blocks: u64) -> Vec
 /// filled to its last block, by a chunk without log entries where nothing else fits.
 pub(crate) fn plan_chunks(entries: &[LogEntry], from: LogPosition, segment_blocks: u64) -> Vec<ChunkPlan> {
     let extents = LogExtents::of(segment_blocks);
-    let (mut pieces, mut at) = (Vec::new(), 0);
+    let mut chunks = Vec::new();
+    let mut next_entry = 0;
     let LogPosition { mut offset, mut index_bytes } = from;
-    while at < entries.len() {
+    while next_entry < entries.len() {
         let mut space = extents.end(offset) - offset;
-        let starts_segment = space < min_blocks(&entries[at]) && offset + space == segment_blocks;
+        let starts_segment = space < min_blocks(&entries[next_entry]) && offset + space == segment_blocks;
         if starts_segment {
-            (offset, space) = (0, extents.end(0));
+            offset = 0;
+            space = extents.end(0);
         }
-        let begins = offset == extents.start(offset);
-        let index_blocks = if begins { extents.index_blocks(index_bytes) } else { 0 };
-        let mut piece = ChunkPlan { starts_segment, ..fill_chunk(&entries[at..], at, space, index_blocks) };
+        let mut index_blocks = 0;
+        if offset == extents.start(offset) {
+            index_blocks = extents.index_blocks(index_bytes);
+            index_bytes = 0;
+        }
+        let filled = fill_chunk(&entries[next_entry..], next_entry, space, index_blocks);
+        let mut chunk = ChunkPlan { starts_segment, ..filled };
         assert!(
-            !piece.entries.is_empty() || space == 1 && !starts_segment,
-            "a stretch has space for an entry and its data"
+            !chunk.entries.is_empty() || space == 1 && !starts_segment,
+            "an extent has space for an entry and its data"
         );
-        index_bytes =
-            if begins { 0 } else { index_bytes } + log_extent::index_entry_bytes(piece.entries.len());
-        offset += piece.blocks();
-        piece.next_position = LogPosition { offset, index_bytes };
-        at = piece.entries.end;
-        pieces.push(piece);
+        index_bytes += log_extent::index_entry_bytes(chunk.entries.len());
+        offset += chunk.blocks();
+        chunk.next_position = LogPosition { offset, index_bytes };
+        next_entry = chunk.entries.end;
+        chunks.push(chunk);
     }
-    pieces
+    chunks
 }
 
 /// The least blocks of a chunk that begins with this log entry.
@@ -87,25 +98,26 @@ fn min_blocks(entry: &LogEntry) -> u64 {
 }
 
 /// A chunk with as many log entries as fit into `space` blocks beside the index.
-fn fill_chunk(entries: &[LogEntry], at: usize, space: u64, index_blocks: u64) -> ChunkPlan {
-    let (mut count, mut pages) = (0, 0);
+fn fill_chunk(entries: &[LogEntry], first: usize, space: u64, index_blocks: u64) -> ChunkPlan {
+    let mut count = 0;
+    let mut pages = 0;
     for entry in entries.iter().take(CHUNK_ENTRIES_MAX) {
         let more = pages + u64::from(entry.has_data());
         let data = index_blocks + more;
         if data > CHUNK_DATA_BLOCKS_MAX as u64 || entry_blocks(count + 1) as u64 + data > space {
             break;
         }
-        (count, pages) = (count + 1, more);
+        count += 1;
+        pages = more;
     }
     let entry_blocks = entry_blocks(count) as u64;
-    let (entries, next_position) = (at..at + count, LogPosition::default());
     ChunkPlan {
-        entries,
+        entries: first..first + count,
         entry_blocks,
         index_blocks,
         page_blocks: pages,
         starts_segment: false,
-        next_position,
+        next_position: LogPosition::default(),
     }
 }
 
@@ -237,26 +249,29 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_covers_all_entries_and_no_chunk_lies_in_two_stretches() {
+    fn a_plan_covers_all_entries_and_no_chunk_lies_in_two_extents() {
         for count in [1, 2, 13, 14, 15, 16, 40, 3000] {
             for (offset, segment) in
                 [(0, 16), (13, 16), (15, 16), (16, 16), (100, 5000), (2499, 5000), (250, 256), (255, 256)]
             {
-                let (entries, extents) = (writes(count), LogExtents::of(segment));
+                let entries = writes(count);
+                let extents = LogExtents::of(segment);
                 let index_bytes = log_extent::index_entry_bytes(offset as usize);
-                let (mut at, mut next, mut copies) = (offset, 0, index_bytes);
+                let mut at = offset;
+                let mut next = 0;
+                let mut copies = index_bytes;
                 for piece in plan_chunks(&entries, LogPosition { offset, index_bytes }, segment) {
                     at = if piece.starts_segment { 0 } else { at };
                     assert_eq!(piece.entries.start, next, "no entry is left out");
                     next = piece.entries.end;
                     let begins = at == extents.start(at);
                     let expected = if begins { extents.index_blocks(copies) } else { 0 };
-                    assert_eq!(piece.index_blocks, expected, "copies stand where a stretch begins");
+                    assert_eq!(piece.index_blocks, expected, "an index stands where an extent begins");
                     copies =
                         if begins { 0 } else { copies } + log_extent::index_entry_bytes(piece.entries.len());
                     let filler = piece.entries.is_empty();
                     assert!(!filler || piece.blocks() == 1 && at + 1 == extents.end(at), "{piece:?}");
-                    assert!(at + piece.blocks() <= extents.end(at), "a chunk lies in one stretch");
+                    assert!(at + piece.blocks() <= extents.end(at), "a chunk lies in one extent");
                     at += piece.blocks();
                 }
                 assert_eq!(next, count);

@@ -423,11 +423,14 @@ fn decode_entry(bytes: &[u8]) -> Option<LogEntry> {
     let bytes = LogEntryBytes::read_from_bytes(bytes).ok()?;
     let volume = VolumeId(bytes.volume.get());
     let object = volume.object(bytes.slot.get(), bytes.generation.get());
-    let (page, other, lsn) = (PageNo(bytes.page.get()), bytes.other.get(), Lsn(bytes.lsn.get()));
+    let page = PageNo(bytes.page.get());
+    let other = bytes.other.get();
+    let lsn = Lsn(bytes.lsn.get());
     let volume_to = VolumeId(bytes.volume_to.get());
     Some(match bytes.kind {
         WRITE => {
-            let (place, crc) = (place_from_bits(other)?, bytes.crc.get());
+            let place = place_from_bits(other)?;
+            let crc = bytes.crc.get();
             let copy = Some(place_from_bits(bytes.slot_to.get())?).filter(|&copy| copy != Block(0));
             if copy.is_some() != object.is_metadata() {
                 return None;
@@ -439,14 +442,16 @@ fn decode_entry(bytes: &[u8]) -> Option<LogEntry> {
             if object.is_metadata() || pages == 0 || !page.0.is_multiple_of(LEAF_PAGES) {
                 return None;
             }
-            let (place, crc) = (place_from_bits(other)?, bytes.crc.get());
+            let place = place_from_bits(other)?;
+            let crc = bytes.crc.get();
             LogEntry::Deltas { object, first: page, pages, page_lsn: lsn, place, crc }
         }
         PUNCH => LogEntry::Punch { object, pages: page..PageNo(other), lsn },
         DELETE => LogEntry::Delete { object, lsn },
         CLONE | MOVE => {
             let to = volume_to.object(bytes.slot_to.get(), bytes.generation_to.get());
-            let (end, at) = (PageNo(other), PageNo(bytes.at.get()));
+            let end = PageNo(other);
+            let at = PageNo(bytes.at.get());
             let transfer = Transfer { from: object, first: page, end, to, at };
             match bytes.kind {
                 _ if !transfer.is_sensible() => return None,
@@ -552,8 +557,11 @@ mod tests {
         for (slot, copy, sound) in
             [(0, None, false), (0, Some(9), true), (1, Some(9), false), (1, None, true)]
         {
-            let (object, copy) = (VolumeId::MAIN.object(slot, 1), copy.map(Block));
-            let (page, page_lsn, place) = (PageNo(1), Lsn(1), Block(77));
+            let object = VolumeId::MAIN.object(slot, 1);
+            let copy = copy.map(Block);
+            let page = PageNo(1);
+            let page_lsn = Lsn(1);
+            let place = Block(77);
             let entry = LogEntry::Write { object, page, page_lsn, place, copy, crc: 1 };
             let head = ChunkHead {
                 incarnation: Incarnation(3),

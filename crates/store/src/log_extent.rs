@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_are_equal_parts_of_a_segment_of_at_most_16_mib() {
+    fn extents_are_equal_parts_of_a_segment() {
         for (segment, blocks) in [(16, 16), (256, 256), (4096, 4096), (4097, 2049), (32_768, 4096)] {
             let extents = LogExtents::of(segment);
             assert_eq!((extents.start(0), extents.end(0)), (0, blocks));
@@ -147,11 +147,11 @@ mod tests {
             assert_eq!(extents.end(last), segment, "the last one ends with the segment");
             assert!(segment - last + 8 > blocks, "and is about as long");
         }
-        assert_eq!(LogExtents::of(256).end(256), 256, "a segment's end begins no stretch");
+        assert_eq!(LogExtents::of(256).end(256), 256, "a segment's end begins no extent");
     }
 
     #[test]
-    fn copies_are_a_32nd_of_a_stretch_at_most_and_none_where_segments_are_tiny() {
+    fn an_index_is_at_most_a_32nd_of_an_extent() {
         let blocks = |segment: u64, copies: usize| LogExtents::of(segment).index_blocks(copies * 4096);
         assert_eq!([0, 1, 8, 9].map(|copies| blocks(256, copies)), [0, 1, 8, 0]);
         assert_eq!([128, 129].map(|copies| blocks(32_768, copies)), [128, 0]);

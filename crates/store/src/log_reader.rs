@@ -55,7 +55,9 @@ pub(crate) struct LogReader<'a> {
 
 impl<'a> LogReader<'a> {
     pub(crate) fn new(device: &'a dyn Device, geometry: StoreGeometry) -> LogReader<'a> {
-        let (window, index_window, indexed) = (LogWindow::default(), LogWindow::default(), BTreeMap::new());
+        let window = LogWindow::default();
+        let index_window = LogWindow::default();
+        let indexed = BTreeMap::new();
         let extents = LogExtents::of(geometry.segment_blocks);
         LogReader { device, geometry, extents, window, index_window, indexed, extent_start: None }
     }
@@ -97,7 +99,8 @@ impl<'a> LogReader<'a> {
             return None;
         }
         let geometry = self.geometry;
-        let (at, space) = (geometry.segment_start(segment).plus(offset), geometry.segment_blocks - offset);
+        let at = geometry.segment_start(segment).plus(offset);
+        let space = geometry.segment_blocks - offset;
         let first = self.read_blocks(at, 1, ahead.min(space))?;
         let claimed = claimed_entry_blocks(&first[0], geometry.id).filter(|&blocks| blocks <= space)?;
         parse_chunk(geometry, at, self.read_blocks(at, claimed, ahead.max(claimed).min(space))?)
@@ -211,12 +214,14 @@ impl<'a> LogReader<'a> {
     }
 
     fn follow_for_proof(&self, first: LogChunk, batch: u64) -> Option<Block> {
-        let (mut chunk, mut log) = (first, LogReader::new(self.device, self.geometry));
+        let mut chunk = first;
+        let mut log = LogReader::new(self.device, self.geometry);
         loop {
             if chunk.head.durable_batch >= batch {
                 return Some(chunk.at);
             }
-            let (incarnation, cursor) = (chunk.head.incarnation, chunk.cursor_after(self.geometry));
+            let incarnation = chunk.head.incarnation;
+            let cursor = chunk.cursor_after(self.geometry);
             chunk = log.next_chunk(&cursor, incarnation)?;
         }
     }

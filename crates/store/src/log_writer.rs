@@ -59,7 +59,8 @@ impl LogWriter {
 
     /// Recovery has read these blocks, and has no proof that they are durable.
     pub(crate) fn set_unconfirmed(&mut self, blocks: Vec<(Block, u64)>, pairs: Vec<MirroredBlock>) {
-        (self.unconfirmed_blocks, self.unconfirmed_mirrored) = (blocks, pairs);
+        self.unconfirmed_blocks = blocks;
+        self.unconfirmed_mirrored = pairs;
     }
 
     /// All blocks that recovery has read are durable.
@@ -101,8 +102,8 @@ impl LogWriter {
 
     /// How a vector would be cut into chunks from here on.
     pub(crate) fn plan_vector(&self, entries: &[LogEntry], segment_blocks: u64) -> Vec<ChunkPlan> {
-        let place = LogPosition { offset: self.cursor.offset, index_bytes: self.open_index.bytes() };
-        plan_chunks(entries, place, segment_blocks)
+        let from = LogPosition { offset: self.cursor.offset, index_bytes: self.open_index.bytes() };
+        plan_chunks(entries, from, segment_blocks)
     }
 
     /// Writes again the blocks that recovery has read and that may not be durable. An earlier failed flush
@@ -136,24 +137,27 @@ impl LogWriter {
         origin: BatchOrigin,
     ) -> Result<(), StoreError> {
         let segment_blocks = shared.medium.geometry().segment_blocks;
-        let pieces = self.plan_vector(entries, segment_blocks);
+        let chunks = self.plan_vector(entries, segment_blocks);
         let extents = LogExtents::of(segment_blocks);
-        let (mut written, mut length) = (Ok(()), LogLength::default());
-        for (index, piece) in pieces.iter().enumerate() {
-            if piece.starts_segment {
+        let mut written = Ok(());
+        let mut length = LogLength::default();
+        for (number, chunk) in chunks.iter().enumerate() {
+            if chunk.starts_segment {
                 self.advance_segment(shared);
             }
-            let mut copies = ChunkIndex::default();
+            let mut index = ChunkIndex::default();
             if self.cursor.offset == extents.start(self.cursor.offset) {
-                copies = std::mem::take(&mut self.open_index);
-                length.reads += if copies.bytes() > 0 { extents.reads(piece.index_blocks > 0) } else { 0 };
+                index = std::mem::take(&mut self.open_index);
+                if index.bytes() > 0 {
+                    length.reads += extents.reads(chunk.index_blocks > 0);
+                }
             }
-            length.blocks += piece.blocks();
-            let last = index + 1 == pieces.len();
-            let range = piece.entries.clone();
+            length.blocks += chunk.blocks();
+            let is_last = number + 1 == chunks.len();
+            let range = chunk.entries.clone();
             written = written.and_then(|()| {
-                let head = ChunkHead { is_last: last, origin, ..self.chunk_head(shared, piece) };
-                self.write_chunk(&shared.medium, head, &copies, &data[range.clone()], &mut entries[range])
+                let head = ChunkHead { is_last, origin, ..self.chunk_head(shared, chunk) };
+                self.write_chunk(&shared.medium, head, &index, &data[range.clone()], &mut entries[range])
             });
         }
         let flushed = written.and_then(|()| flush(&shared.medium, since));
@@ -186,7 +190,7 @@ impl LogWriter {
             LogCursor { segment: self.cursor.next_segment, offset: 0, next_segment: next, ..self.cursor };
     }
 
-    fn chunk_head(&self, shared: &Shared, piece: &ChunkPlan) -> ChunkHead {
+    fn chunk_head(&self, shared: &Shared, chunk: &ChunkPlan) -> ChunkHead {
         ChunkHead {
             incarnation: shared.incarnation(),
             chunk: self.cursor.chunk,
@@ -196,10 +200,10 @@ impl LogWriter {
             next_segment: self.cursor.next_segment,
             is_last: false,
             origin: BatchOrigin::Logged,
-            entry_blocks: piece.entry_blocks,
-            data_blocks: piece.index_blocks + piece.page_blocks,
-            index_blocks: piece.index_blocks,
-            entries: piece.entries.len(),
+            entry_blocks: chunk.entry_blocks,
+            data_blocks: chunk.index_blocks + chunk.page_blocks,
+            index_blocks: chunk.index_blocks,
+            entries: chunk.entries.len(),
         }
     }
 
@@ -209,7 +213,7 @@ impl LogWriter {
         &mut self,
         medium: &StoreMedium,
         head: ChunkHead,
-        copies: &ChunkIndex,
+        index: &ChunkIndex,
         data: &[Option<&Page>],
         entries: &mut [LogEntry],
     ) -> Result<(), StoreError> {
@@ -221,7 +225,7 @@ impl LogWriter {
         pages[..(head.entry_blocks + head.index_blocks) as usize].fill(Page::ZERO);
         let mut next = head.entry_blocks + head.index_blocks;
         if head.index_blocks > 0 {
-            copies.write_to(&mut pages[head.entry_blocks as usize..next as usize]);
+            index.write_to(&mut pages[head.entry_blocks as usize..next as usize]);
         }
         for (entry, data) in entries.iter_mut().zip(data).filter(|(entry, _)| entry.has_data()) {
             if let Some(bytes) = data {

@@ -101,7 +101,8 @@ impl StoreMedium {
             None => {
                 let reason =
                     "another flush failed meanwhile, and may have taken these writes with it".to_owned();
-                let (device, operation) = (self.device.name().to_owned(), Operation::Flush);
+                let device = self.device.name().to_owned();
+                let operation = Operation::Flush;
                 Err(DeviceError { device, operation, at: Block(0), count: 0, errno: EIO, reason }.into())
             }
         }

@@ -170,70 +170,76 @@ impl StoreRecovery {
 
     /// Steps 4 to 8: applies the complete batches after `start`.
     fn replay(&self, start: LogCursor) -> Result<LogWriter, StoreError> {
-        let mut end = LogWriter::at(start);
         let incarnation = self.shared.incarnation();
+        let geometry = self.shared.medium.geometry();
+        let mut reader = LogReader::new(self.shared.medium.device(), geometry);
         let mut cursor = start;
-        // The chunks of the last complete batch, and of the batch after it.
-        let (mut held, mut begun): (Vec<LogChunk>, Vec<LogChunk>) = (Vec::new(), Vec::new());
-        // Chunks of sure batches, and how many entries they have.
-        let (mut sure, mut entries): (Vec<LogChunk>, usize) = (Vec::new(), 0);
-        let mut log = LogReader::new(self.shared.medium.device(), self.shared.medium.geometry());
-        while let Some(chunk) = log.next_chunk(&cursor, incarnation) {
-            cursor = chunk.cursor_after(self.shared.medium.geometry());
-            if held.last().is_some_and(|last| chunk.head.durable_batch >= last.head.batch) {
-                entries += held.iter().map(|chunk| chunk.entries.len()).sum::<usize>();
-                sure.append(&mut held);
+        // Step 4. The chunks of the last complete batch, and of the batch after it.
+        let mut last_batch: Vec<LogChunk> = Vec::new();
+        let mut open_batch: Vec<LogChunk> = Vec::new();
+        // Chunks of sure batches that are not applied yet, and how many entries they have.
+        let mut sure: Vec<LogChunk> = Vec::new();
+        let mut sure_entries = 0;
+        while let Some(chunk) = reader.next_chunk(&cursor, incarnation) {
+            cursor = chunk.cursor_after(geometry);
+            if last_batch.last().is_some_and(|last| chunk.head.durable_batch >= last.head.batch) {
+                sure_entries += last_batch.iter().map(|chunk| chunk.entries.len()).sum::<usize>();
+                sure.append(&mut last_batch);
             }
-            if entries >= ENTRIES_TOGETHER_MAX {
+            if sure_entries >= ENTRIES_TOGETHER_MAX {
                 self.replay_chunks(&std::mem::take(&mut sure))?;
-                entries = 0;
+                sure_entries = 0;
             }
-            let last = chunk.head.is_last;
-            begun.push(chunk);
-            if last {
-                held = std::mem::take(&mut begun);
+            let ends_batch = chunk.head.is_last;
+            open_batch.push(chunk);
+            if ends_batch {
+                last_batch = std::mem::take(&mut open_batch);
             }
         }
-        let unfinished = begun.first().map_or(cursor.batch, |chunk| chunk.head.batch);
-        let proof = log.find_proof_of_rot(&cursor, unfinished, incarnation);
+        // Step 5.
+        let missing_batch = open_batch.first().map_or(cursor.batch, |chunk| chunk.head.batch);
+        let proof = reader.find_proof_of_rot(&cursor, missing_batch, incarnation);
         if let Some(proof) = proof.filter(|_| !is_planted(PlantedBug::RotTakenForTorn)) {
-            let place = self.shared.medium.geometry().segment_start(cursor.segment).plus(cursor.offset);
+            let place = geometry.segment_start(cursor.segment).plus(cursor.offset);
             let what = format!("the log's chunk {}, which block {proof} knows to be durable,", cursor.chunk);
             return Err(StoreError::Damaged { device: self.shared.medium.name(), place, what });
         }
-        match self.judge_last_batch(&mut log, &held, &cursor, incarnation) {
+        // Step 6.
+        let mut log = LogWriter::at(start);
+        match self.judge_last_batch(&mut reader, &last_batch, &cursor, incarnation) {
             LastBatch::Torn => {}
-            LastBatch::Durable => sure.append(&mut held),
+            LastBatch::Durable => sure.append(&mut last_batch),
             LastBatch::Unconfirmed => {
-                let pairs =
-                    held.iter().flat_map(|chunk| chunk.entries.iter().filter_map(LogEntry::mirrored_block));
-                let blocks = held.iter().map(|chunk| (chunk.at, chunk.blocks()));
-                end.set_unconfirmed(blocks.collect(), pairs.collect());
-                sure.append(&mut held);
+                let entries = last_batch.iter().flat_map(|chunk| &chunk.entries);
+                let mirrored = entries.filter_map(LogEntry::mirrored_block);
+                let blocks = last_batch.iter().map(|chunk| (chunk.at, chunk.blocks()));
+                log.set_unconfirmed(blocks.collect(), mirrored.collect());
+                sure.append(&mut last_batch);
             }
         }
+        // Step 7.
         self.replay_chunks(&sure)?;
-        // The next incarnation's log starts elsewhere; numbers only increase.
-        end.set_end(LogCursor { chunk: cursor.chunk + 1, batch: cursor.batch + 1, ..cursor });
+        // Step 8. The next incarnation's log starts elsewhere; numbers only increase.
+        log.set_end(LogCursor { chunk: cursor.chunk + 1, batch: cursor.batch + 1, ..cursor });
         if start.offset == 0 && cursor == start {
-            self.reuse_fresh_log(&mut end);
+            self.reuse_fresh_log(&mut log);
         }
-        Ok(end)
+        Ok(log)
     }
 
     /// Step 6: judges the last complete batch.
     fn judge_last_batch(
         &self,
-        log: &mut LogReader<'_>,
-        held: &[LogChunk],
+        reader: &mut LogReader<'_>,
+        last_batch: &[LogChunk],
         cursor: &LogCursor,
         incarnation: Incarnation,
     ) -> LastBatch {
-        let Some(last) = held.last() else { return LastBatch::Torn };
-        if held.iter().all(|chunk| is_data_intact(self.shared.medium.device(), chunk)) {
+        let Some(last) = last_batch.last() else { return LastBatch::Torn };
+        if last_batch.iter().all(|chunk| is_data_intact(self.shared.medium.device(), chunk)) {
             return LastBatch::Unconfirmed;
         }
-        match log.find_proof_of_rot(cursor, last.head.batch, incarnation) {
+        match reader.find_proof_of_rot(cursor, last.head.batch, incarnation) {
             Some(_) if !is_planted(PlantedBug::RotTakenForTorn) => LastBatch::Durable,
             _ => LastBatch::Torn,
         }
@@ -254,8 +260,8 @@ impl StoreRecovery {
     fn replay_chunks(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
         self.shared.holding_nodes(|| {
             // A punch may remove the leaves that it looks into, so it reads its own.
-            let is_cut = |entry: &&LogEntry| matches!(entry, LogEntry::Punch { .. });
-            let entries = chunks.iter().flat_map(|chunk| &chunk.entries).filter(|entry| !is_cut(entry));
+            let is_punch = |entry: &&LogEntry| matches!(entry, LogEntry::Punch { .. });
+            let entries = chunks.iter().flat_map(|chunk| &chunk.entries).filter(|entry| !is_punch(entry));
             // An unreadable node is found again when its entry is applied.
             let _ = self.shared.load_for(&entries.collect::<Vec<_>>());
             chunks.iter().try_for_each(|chunk| self.replay_chunk(chunk))
@@ -265,9 +271,10 @@ impl StoreRecovery {
     fn replay_chunk(&self, chunk: &LogChunk) -> Result<(), StoreError> {
         {
             let mut map = self.shared.map_mut();
-            let segment = self.shared.medium.geometry().segment_of(chunk.at).expect("found inside a segment");
+            let geometry = self.shared.medium.geometry();
+            let segment = geometry.segment_of(chunk.at).expect("found inside a segment");
             map.nodes.segments.found_in_log(segment);
-            if chunk.head.next_segment < self.shared.medium.geometry().segments {
+            if chunk.head.next_segment < geometry.segments {
                 map.nodes.segments.found_in_log(chunk.head.next_segment);
             }
         }
@@ -286,7 +293,8 @@ impl StoreRecovery {
             let segment =
                 |at| self.shared.medium.geometry().segment_of(at).expect("believed when it was read");
             if !map.nodes.segments.found_pair(segment(at), segment(copy)) {
-                let (device, place) = (self.shared.medium.name(), chunk.at);
+                let device = self.shared.medium.name();
+                let place = chunk.at;
                 let what =
                     format!("the log's chunk {}, by which {at} and {copy} lie in a pair,", chunk.head.chunk);
                 return Err(StoreError::Damaged { device, place, what });

@@ -288,7 +288,7 @@ impl Store {
         self.shared.progress.length().blocks
     }
 
-    /// Reads of the device that a recovery makes to follow the log up to its open stretch, at most. For that one, the log's
+    /// Reads of the device that a recovery makes to follow the log up to its open extent, at most. For that one, the log's
     /// end and what shows that it is the end, it makes ten more at most; and those of pages of metadata in the last batch.
     pub fn reads_since_checkpoint(&self) -> u64 {
         self.shared.progress.length().reads

@@ -84,7 +84,8 @@ impl StoreGeometry {
         let fewest = if layout.segment_blocks.is_some() { SEGMENTS_MIN } else { SEGMENTS_MIN_DEFAULT };
         if segments < fewest {
             let least = total_blocks(fewest, segment_blocks);
-            let (has, needs) = (device.blocks() * BLOCK_BYTES as u64, least * BLOCK_BYTES as u64);
+            let has = device.blocks() * BLOCK_BYTES as u64;
+            let needs = least * BLOCK_BYTES as u64;
             return Err(bad(format!("{has} bytes are too small for a store: give it at least {needs}")));
         }
         let segments = u32::try_from(segments.min(SEGMENTS_MAX)).expect("limited just now");
@@ -111,7 +112,8 @@ impl StoreGeometry {
         let segments = blocks.saturating_sub(total_blocks(0, 0)) / self.segment_blocks;
         let segments = u32::try_from(segments.min(SEGMENTS_MAX)).expect("limited just now");
         if segments < self.segments {
-            let (now, wanted) = (bytes(self.total_blocks), bytes(blocks));
+            let now = bytes(self.total_blocks);
+            let wanted = bytes(blocks);
             return cannot(
                 format!("the store has {now} bytes, {wanted} are less"),
                 "a store does not get smaller: copy its files into a new one".into(),
@@ -163,7 +165,8 @@ impl StoreGeometry {
         }
         let geometry = decode(device, &pages)?;
         if geometry.total_blocks > device.blocks() {
-            let (expected, found) = (geometry.total_blocks, device.blocks());
+            let expected = geometry.total_blocks;
+            let found = device.blocks();
             return Err(StoreError::Truncated { device: name(), expected, found });
         }
         Ok((geometry, pages))
@@ -176,7 +179,8 @@ impl StoreGeometry {
 
     /// What is wrong with the superblock's copy, if anything is.
     pub(crate) fn copy_damage(&self, device: &dyn Device) -> Option<String> {
-        let (at, mut page) = (self.copy_at(), Page::zeroed());
+        let at = self.copy_at();
+        let mut page = Page::zeroed();
         match device.read(at, std::slice::from_mut(&mut *page)) {
             Ok(()) if page == self.encode() => None,
             Ok(()) => Some(format!("block {at}: the superblock's copy is not what was written")),
@@ -373,10 +377,14 @@ fn read_copy(device: &dyn Device) -> Result<StoreGeometry, StoreError> {
         _ => return bad(ROOTS[0], "the checkpoint roots are of two stores".into()),
     };
     if blocks > device.blocks() {
-        let (device, found) = (device.name().to_owned(), device.blocks());
-        return Err(StoreError::Truncated { device, expected: blocks, found });
+        return Err(StoreError::Truncated {
+            device: device.name().to_owned(),
+            expected: blocks,
+            found: device.blocks(),
+        });
     }
-    let (at, mut page) = (Block(blocks.saturating_sub(1)), Page::zeroed());
+    let at = Block(blocks.saturating_sub(1));
+    let mut page = Page::zeroed();
     device.read(at, std::slice::from_mut(&mut *page))?;
     let (block, _) = SuperblockBytes::read_from_prefix(&page.0).expect("smaller than a page");
     if block.head.magic != MAGIC_SUPERBLOCK {
@@ -415,7 +423,8 @@ fn check_sizes(block: &SuperblockBytes) -> Result<(), String> {
             return Err(format!("the superblock's {what} is {found}, this weir knows {expected}"));
         }
     }
-    let (blocks, segments) = (u64::from(block.segment_blocks.get()), u64::from(block.segments.get()));
+    let blocks = u64::from(block.segment_blocks.get());
+    let segments = u64::from(block.segments.get());
     let total = total_blocks(segments, blocks);
     let sane =
         (SEGMENT_BLOCKS_MIN_IN_TESTS..=SEGMENT_BLOCKS_MAX).contains(&blocks) && segments >= SEGMENTS_MIN;

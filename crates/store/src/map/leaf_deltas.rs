@@ -1,6 +1,5 @@
 //! Space for deltas in page leaves, and the search for deltas to merge.
 
-use super::merge_cursor::{MergeCursor, MergeSearch};
 use super::node::{MissingNodes, NodeBody};
 use super::node_tree::LeafRef;
 use super::object_leaf::{ObjectEntry, ObjectPages};
@@ -18,21 +17,43 @@ const LEAVES_PER_SEARCH: usize = 64;
 /// If this many pages of a leaf have deltas, half of them, the whole leaf is rewritten.
 const DELTA_PAGES_FOR_WHOLE_LEAF: usize = (LEAF_PAGES / 2) as usize;
 
+/// How far a search for leaves with deltas has come: a volume, a slot, and a leaf of the object in that slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct MergeCursor {
+    volume: VolumeId,
+    slot: u64,
+    leaf: u64,
+}
+
+/// Result of one step of the search.
+#[derive(Debug, Default)]
+pub(crate) struct MergeSearch {
+    /// A leaf to merge, by its object and first page.
+    pub(crate) found: Option<(ObjectId, PageNo)>,
+    /// Where the search continues; `None` at its end.
+    pub(crate) next: Option<MergeCursor>,
+}
+
 impl PageMap {
     /// The first leaf in a vector that has no space for its delta blocks, or where a page has too many
     /// deltas. The nodes must be in memory.
     pub(crate) fn find_full_leaf(&self, entries: &[LogEntry]) -> Option<(ObjectId, PageNo)> {
-        let mut wanted: BTreeMap<(ObjectId, PageNo), (usize, u128)> = BTreeMap::new();
+        // For each leaf its new delta blocks, and the pages that they have deltas for.
+        let mut added: BTreeMap<(ObjectId, PageNo), (usize, u128)> = BTreeMap::new();
         for entry in entries {
             if let LogEntry::Deltas { object, first, pages, .. } = entry {
-                let (blocks, all) = wanted.entry((*object, *first)).or_default();
-                (*blocks, *all) = (*blocks + 1, *all | pages);
+                let (blocks, all_pages) = added.entry((*object, *first)).or_default();
+                *blocks += 1;
+                *all_pages |= pages;
             }
         }
-        let fits = |(object, first): (ObjectId, PageNo), (blocks, pages): (usize, u128)| {
-            self.has_space_for_deltas(object, first, (blocks, LEAF_DELTAS), pages).unwrap_or(false)
-        };
-        wanted.into_iter().find(|&(leaf, what)| !fits(leaf, what)).map(|(leaf, _)| leaf)
+        for ((object, first), (blocks, pages)) in added {
+            let fits = self.has_space_for_deltas(object, first, blocks, pages, LEAF_DELTAS);
+            if !fits.unwrap_or(false) {
+                return Some((object, first));
+            }
+        }
+        None
     }
 
     /// Whether the leaf that starts at `first` should get `blocks` more delta blocks, with deltas for
@@ -47,12 +68,13 @@ impl PageMap {
         blocks: usize,
         pages: u128,
     ) -> Result<bool, MissingNodes> {
-        if matches!(self.object(object)?, Some(ObjectEntry { pages: ObjectPages::Inline(pages), .. }) if !pages.is_empty())
+        if let Some(ObjectEntry { pages: ObjectPages::Inline(pages), .. }) = self.object(object)?
+            && !pages.is_empty()
         {
             return Ok(false);
         }
         let most = if self.is_tight() { LEAF_DELTAS_SHORT_OF_SPACE } else { LEAF_DELTAS };
-        self.has_space_for_deltas(object, first, (blocks, most), pages)
+        self.has_space_for_deltas(object, first, blocks, pages, most)
     }
 
     /// Whether a leaf that may have `most` delta blocks has space for `blocks` more.
@@ -60,8 +82,9 @@ impl PageMap {
         &self,
         object: ObjectId,
         first: PageNo,
-        (blocks, most): (usize, usize),
+        blocks: usize,
         pages: u128,
+        most: usize,
     ) -> Result<bool, MissingNodes> {
         let Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. }) = self.object(object)? else {
             return Ok(blocks <= most);
@@ -130,60 +153,55 @@ impl PageMap {
     /// marked as shared.
     fn delta_pages_in(&self, leaf: LeafRef, unshared: bool) -> Vec<PageNo> {
         let NodeBody::Pages(pages) = self.nodes.cached(leaf.id) else { return Vec::new() };
-        let takes = |index: &usize| {
+        let is_wanted = |index: &usize| {
             let mut deltas = pages.deltas_of(*index).peekable();
             let base = pages.pages()[*index].base();
             deltas.peek().is_some() && !(unshared && base.into_iter().chain(deltas).any(|block| block.shared))
         };
         let first = leaf.index * LEAF_PAGES;
-        (0..LEAF_PAGES as usize).filter(takes).map(|index| PageNo(first + index as u64)).collect()
+        (0..LEAF_PAGES as usize).filter(is_wanted).map(|index| PageNo(first + index as u64)).collect()
     }
 
     /// One bounded step, from a cursor on, of the search for a leaf with unshared deltas.
     pub(crate) fn next_leaf_to_merge(&self, from: MergeCursor) -> Result<MergeSearch, MissingNodes> {
-        let Some((volume, objects)) = self.volumes.iter().find(|(id, _)| *id >= from.volume) else {
+        let Some((volume, entry)) = self.volumes.iter().find(|(id, _)| *id >= from.volume) else {
             return Ok(MergeSearch::default());
         };
-        let start = MergeCursor { volume, ..MergeCursor::default() };
-        let at = from.max(start);
-        let next_volume = MergeCursor { volume: VolumeId(volume.0 + 1), ..MergeCursor::default() };
-        let Some(leaf) = self.first_leaves(objects.objects, at.slot / LEAF_OBJECTS..u64::MAX, 1)?.pop()
+        let continues_at = |next: MergeCursor| Ok(MergeSearch { found: None, next: Some(next) });
+        let from = from.max(MergeCursor { volume, slot: 0, leaf: 0 });
+        let objects = entry.objects;
+        let Some(object_leaf) = self.first_leaves(objects, from.slot / LEAF_OBJECTS..u64::MAX, 1)?.pop()
         else {
-            return Ok(MergeSearch { found: None, next: Some(next_volume) });
+            return continues_at(MergeCursor { volume: VolumeId(volume.0 + 1), slot: 0, leaf: 0 });
         };
-        if objects.objects.is_shared(&self.nodes, leaf.index)? {
-            let next = MergeCursor { volume, slot: (leaf.index + 1) * LEAF_OBJECTS, leaf: 0 };
-            return Ok(MergeSearch { found: None, next: Some(next) });
+        let first_slot = object_leaf.index * LEAF_OBJECTS;
+        let next_object_leaf = MergeCursor { volume, slot: first_slot + LEAF_OBJECTS, leaf: 0 };
+        if objects.is_shared(&self.nodes, object_leaf.index)? {
+            return continues_at(next_object_leaf);
         }
-        let NodeBody::Objects(entries) = &self.nodes.node(leaf.id)?.body else {
+        let NodeBody::Objects(entries) = &self.nodes.node(object_leaf.id)?.body else {
             return Ok(MergeSearch::default());
         };
-        let first = leaf.index * LEAF_OBJECTS;
-        let behind = |slot: u64| MergeCursor { volume, slot, leaf: 0 };
-        let here = entries.iter().zip(first..).filter(|(_, slot)| *slot >= at.slot);
-        for (entry, slot) in here {
+        for (entry, slot) in entries.iter().zip(first_slot..).filter(|(_, slot)| *slot >= from.slot) {
             let Some(ObjectEntry { generation, pages: ObjectPages::Tree(tree), .. }) = entry else {
                 continue;
             };
-            let begin = if slot == at.slot { at.leaf } else { 0 };
-            let leaves = self.first_leaves(*tree, begin..u64::MAX, LEAVES_PER_SEARCH)?;
+            let first_leaf = if slot == from.slot { from.leaf } else { 0 };
+            let leaves = self.first_leaves(*tree, first_leaf..u64::MAX, LEAVES_PER_SEARCH)?;
             for leaf in &leaves {
                 let is_shared = tree.is_shared(&self.nodes, leaf.index)?;
                 if !is_shared && !self.delta_pages_in(*leaf, true).is_empty() {
                     let found = (volume.object(slot, *generation), PageNo(leaf.index * LEAF_PAGES));
-                    let next = Some(MergeCursor { volume, slot, leaf: leaf.index + 1 });
-                    return Ok(MergeSearch { found: Some(found), next });
+                    let next = MergeCursor { volume, slot, leaf: leaf.index + 1 };
+                    return Ok(MergeSearch { found: Some(found), next: Some(next) });
                 }
             }
             if leaves.len() == LEAVES_PER_SEARCH
                 && let Some(last) = leaves.last()
             {
-                return Ok(MergeSearch {
-                    found: None,
-                    next: Some(MergeCursor { volume, slot, leaf: last.index + 1 }),
-                });
+                return continues_at(MergeCursor { volume, slot, leaf: last.index + 1 });
             }
         }
-        Ok(MergeSearch { found: None, next: Some(behind(first + LEAF_OBJECTS)) })
+        continues_at(next_object_leaf)
     }
 }

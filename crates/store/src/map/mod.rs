@@ -36,14 +36,12 @@
 //!    punch, deletion, clone and move that is older.
 
 mod leaf_deltas;
-mod merge_cursor;
 mod node;
 mod node_table;
 mod node_tree;
 mod nodes;
 mod object_leaf;
 mod page_leaf;
-#[allow(clippy::module_inception)]
 mod page_map;
 mod repoint;
 mod scan;
@@ -53,7 +51,7 @@ mod transfer;
 mod volume_leaf;
 mod volumes;
 
-pub(crate) use merge_cursor::{MergeCursor, MergeSearch};
+pub(crate) use leaf_deltas::{MergeCursor, MergeSearch};
 #[cfg(test)]
 pub(crate) use node::encode as encode_node;
 pub(crate) use node::{MissingNodes, NodeBody, NodeId, NodeTree, decode as decode_node};

@@ -184,10 +184,12 @@ mod tests {
     #[test]
     fn nodes_read_back_as_they_were_written_and_only_under_their_own_name() {
         let store = StoreId([1; 16]);
-        let (mut inner, mut pages) = (NodeBody::inner(), NodeBody::pages());
+        let mut inner = NodeBody::inner();
+        let mut pages = NodeBody::pages();
         assert!(inner.is_empty() && pages.is_empty() && NodeBody::objects().is_empty());
         let NodeBody::Inner(children) = &mut inner else { unreachable!() };
-        (children[0], children[255]) = (NodeId(7), NodeId(u64::MAX));
+        children[0] = NodeId(7);
+        children[255] = NodeId(u64::MAX);
         let NodeBody::Pages(leaf) = &mut pages else { unreachable!() };
         leaf.set(1, PageEntry { place: Block(90), page_lsn: Lsn(4), crc: 5, shared: true });
         leaf.set(127, PageEntry { place: Block(91), page_lsn: Lsn(6), crc: 7, shared: false });

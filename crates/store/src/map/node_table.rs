@@ -168,7 +168,8 @@ impl NodeTable {
     ) -> (Box<Page>, Option<Block>) {
         let (bytes, crc) = self.encode(number, store);
         let page = &mut self.pages[number];
-        (page.crc, page.changed) = (crc, false);
+        page.crc = crc;
+        page.changed = false;
         let old = std::mem::replace(&mut page.place, place);
         (bytes, Some(old).filter(|&old| old != Block(0)))
     }
@@ -184,7 +185,8 @@ impl NodeTable {
     /// to.
     pub(crate) fn mark_page_unwritten(&mut self, number: usize) -> Block {
         let page = &mut self.pages[number];
-        (page.dirty, page.changed) = (true, true);
+        page.dirty = true;
+        page.changed = true;
         std::mem::replace(&mut page.place, Block(0))
     }
 
@@ -253,7 +255,8 @@ impl NodeTable {
         if page >= self.pages.len() {
             self.pages.resize(page + 1, TablePage::default());
         }
-        (self.pages[page].dirty, self.pages[page].changed) = (true, true);
+        self.pages[page].dirty = true;
+        self.pages[page].changed = true;
         &mut self.entries[id.0 as usize]
     }
 

@@ -91,7 +91,8 @@ impl NodeTree {
         if self.leaf(nodes, index)?.is_none() {
             return Ok(false);
         }
-        let (mut id, mut shared) = (self.root, nodes.table.references(self.root) > 1);
+        let mut id = self.root;
+        let mut shared = nodes.table.references(self.root) > 1;
         for height in (1..=self.height).rev() {
             let NodeBody::Inner(children) = &nodes.node(id)?.body else { return Ok(shared) };
             id = children[child_slot(index, height)];
@@ -103,7 +104,8 @@ impl NodeTree {
     /// The leaves with these indexes, in order. All of them are in memory; otherwise returns all missing
     /// nodes that are known so far.
     pub(crate) fn leaves(self, nodes: &MapNodes, range: Range<u64>) -> Result<Vec<LeafRef>, MissingNodes> {
-        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        let mut found = Vec::new();
+        let mut missing = Vec::new();
         if self.root.is_some() {
             collect_leaves(
                 nodes,
@@ -192,7 +194,8 @@ impl NodeTree {
             }
             nodes.remove_node(self.root);
             nodes.shade(first);
-            (self.root, self.height) = (first, self.height - 1);
+            self.root = first;
+            self.height -= 1;
         }
     }
 

@@ -263,9 +263,10 @@ impl MapNodes {
     /// An entry no longer refers to its block. If the block is marked as shared, other entries may refer to
     /// it, and only a recount tells whether it is live.
     pub(crate) fn drop_block_reference(&mut self, block: &BlockEntry) {
-        match block.shared && !is_planted(PlantedBug::FreedWithOneHolder) {
-            false => self.segments.dec_live(block.place),
-            true => self.segments.doubt_counts(),
+        if block.shared && !is_planted(PlantedBug::FreedWithOneHolder) {
+            self.segments.doubt_counts();
+        } else {
+            self.segments.dec_live(block.place);
         }
     }
 

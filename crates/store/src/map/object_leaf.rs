@@ -130,7 +130,8 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Box<[Option<ObjectEntry>; LEAF_OBJE
             }
             _ => return None,
         };
-        let (generation, transfer_lsn) = (object.generation.get(), Lsn(object.transfer_lsn.get()));
+        let generation = object.generation.get();
+        let transfer_lsn = Lsn(object.transfer_lsn.get());
         *entry = Some(ObjectEntry { generation, transfer_lsn, pages });
     }
     Some(entries)

@@ -316,6 +316,7 @@ impl BlockMut<'_> {
             BlockMut::Base(PageEntry { place, shared, .. })
             | BlockMut::Delta(BlockEntry { place, shared, .. }) => (place, shared),
         };
-        (*place, *shared) = (to, to_shared);
+        *place = to;
+        *shared = to_shared;
     }
 }

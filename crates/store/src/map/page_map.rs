@@ -710,7 +710,9 @@ impl PageMap {
     /// stays short.
     pub(crate) fn free_dying(&mut self, most: usize) -> u64 {
         let mut first = self.volumes.take_dying(most);
-        let (mut freed, mut stays, below) = (0, Vec::new(), self.volumes.dying().len());
+        let mut freed = 0;
+        let mut stays = Vec::new();
+        let below = self.volumes.dying().len();
         while self.volumes.dying().len() <= below + INNER_CHILDREN as usize
             && let Some(id) = first.pop()
         {

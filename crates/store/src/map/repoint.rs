@@ -61,7 +61,8 @@ impl MapNodes {
                 // One object may refer to a block twice, after a clone of a part of it onto itself.
                 let shared = old.shared && (!moved.sole || pages.iter_mut().filter(held).count() > 1);
                 for (_, entry) in pages.iter_mut().filter(held) {
-                    (entry.place, entry.shared) = (moved.to, shared);
+                    entry.place = moved.to;
+                    entry.shared = shared;
                 }
                 if !fits_inline(pages) {
                     self.move_inline_pages_to_tree(holder.node, index);
@@ -106,7 +107,9 @@ impl PageMap {
         class: Class,
     ) -> usize {
         let free = self.nodes.segments.free_count().saturating_sub(taken);
-        let (mut touched, mut outgrowing, mut new) = (BTreeSet::new(), BTreeSet::new(), 0);
+        let mut touched = BTreeSet::new();
+        let mut outgrowing = BTreeSet::new();
+        let mut new = 0;
         let has_space = |holders: &&[BlockHolder]| {
             for holder in *holders {
                 let Some(body) = self.nodes.peek(holder.node) else { continue };

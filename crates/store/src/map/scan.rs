@@ -77,19 +77,17 @@ pub(crate) struct MapScan {
 
 impl MapScan {
     pub(super) fn new(target: ScanTarget) -> MapScan {
-        let (colours, grey, holders, lost) = (Vec::new(), Vec::new(), BTreeMap::new(), Vec::new());
-        let (is_scan, to_look_up) = (true, 0);
         MapScan {
-            colours,
-            grey,
+            colours: Vec::new(),
+            grey: Vec::new(),
             target,
-            holders,
+            holders: BTreeMap::new(),
             holder_count: 0,
             visited: 0,
-            lost,
+            lost: Vec::new(),
             pages_gone: 0,
-            is_scan,
-            to_look_up,
+            is_scan: true,
+            to_look_up: 0,
         }
     }
 

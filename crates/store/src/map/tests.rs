@@ -45,7 +45,8 @@ fn tree_of(map: &mut PageMap, indexes: &[u64]) -> NodeTree {
 
 /// Every node below these roots.
 fn reachable(map: &PageMap, roots: &[NodeId]) -> BTreeSet<NodeId> {
-    let (mut found, mut next) = (BTreeSet::new(), roots.to_vec());
+    let mut found = BTreeSet::new();
+    let mut next = roots.to_vec();
     while let Some(id) = next.pop().filter(|id| id.is_some()) {
         found.insert(id);
         if let NodeBody::Inner(children) = &map.nodes.node(id).expect("in memory").body {

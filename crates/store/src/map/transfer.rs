@@ -77,8 +77,7 @@ fn children_of(at: NodePosition, children: &[NodeId; INNER_CHILDREN as usize]) -
 
 /// Whether a transfer can take a node at this height as a whole; see the module's documentation.
 pub(super) fn is_aligned(transfer: &Transfer, height: u8) -> bool {
-    let (first, at, span) = (transfer.first.0, transfer.at.0, pages_below(height));
-    first.abs_diff(at).is_multiple_of(span)
+    transfer.first.0.abs_diff(transfer.at.0).is_multiple_of(pages_below(height))
 }
 
 impl NodeTree {
@@ -94,7 +93,9 @@ impl NodeTree {
         range: &Range<PageNo>,
         whole: &dyn Fn(u8) -> bool,
     ) -> Result<u64, MissingNodes> {
-        let (mut todo, mut missing, mut looked) = (vec![self.top()], Vec::new(), 0);
+        let mut todo = vec![self.top()];
+        let mut missing = Vec::new();
+        let mut looked = 0;
         while let Some(at) = todo.pop() {
             match at.overlap_with(range) {
                 RangeOverlap::Outside => continue,
@@ -191,10 +192,10 @@ fn take_range(
         }
         RangeOverlap::Inside | RangeOverlap::Partial => {}
     }
-    let at = match kind {
-        TransferKind::Move => NodePosition { id: own_node(nodes, at.id, at.height, NodeBody::inner), ..at },
-        TransferKind::Clone => at,
-    };
+    let mut at = at;
+    if kind == TransferKind::Move {
+        at.id = own_node(nodes, at.id, at.height, NodeBody::inner);
+    }
     for (slot, child) in at.children(nodes) {
         let left = take_range(nodes, child, transfer, kind, pieces);
         if left != child.id {
@@ -427,7 +428,8 @@ impl PageMap {
             Ok(Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. })) => *tree,
             _ => NodeTree::default(),
         };
-        let (from, to) = (tree(&transfer.from), tree(&transfer.to));
+        let from = tree(&transfer.from);
+        let to = tree(&transfer.to);
         let whole = |height| is_aligned(transfer, height);
         let looked = from.prepare_range(&self.nodes, &transfer.source(), &whole).unwrap_or(u64::MAX / 8);
         // The pages of one source node may lie in two target nodes.

@@ -20,12 +20,12 @@ pub(crate) struct VolumeEntry {
 impl VolumeEntry {
     /// The volume as users see it.
     pub(super) fn describe(&self, id: VolumeId) -> VolumeInfo {
-        let (mode, created, from) = (self.mode, self.created, self.from);
+        let mode = self.mode;
         if id == VolumeId::MAIN {
             return VolumeInfo { id, mode, name: MAIN_NAME.to_owned(), created: 0, from: None };
         }
         let name = if self.name.is_empty() { format!("#{id}") } else { self.name.clone() };
-        VolumeInfo { id, mode, name, created, from: Some(from) }
+        VolumeInfo { id, mode, name, created: self.created, from: Some(self.from) }
     }
 }
 

@@ -107,10 +107,10 @@ impl MapVolumes {
 
     /// A number that no volume ever had.
     pub(crate) fn next_id(&self) -> VolumeId {
-        match is_planted(PlantedBug::VolumeNumberUsedAgain) {
-            true => VolumeId(self.all.keys().next_back().map_or(0, |last| last.0) + 1),
-            false => self.next,
+        if is_planted(PlantedBug::VolumeNumberUsedAgain) {
+            return VolumeId(self.all.keys().next_back().map_or(0, |last| last.0) + 1);
         }
+        self.next
     }
 
     /// The root of the volumes' tree, and the nodes on the dying list.

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use store::{Store, StoreChange, VolumeMode};
 
-/// 8 MiB: a stretch as long, and as much is read at once where there are no copies.
+/// 8 MiB: one log extent, and as much is read at once without an index.
 const BLOCKS: u64 = 2048;
 const SEGMENTS: u64 = 64;
 const FILE: ObjectId = VolumeId::MAIN.object(3, 1);
 
-/// Reads of a start beside those that `reads_since_checkpoint` says: superblock and roots, tables, the open stretch, the log's end and
+/// Reads of a start beside those that `reads_since_checkpoint` says: superblock and roots, tables, the open extent, the log's end and
 /// proof that it is, and the map nodes that the log changes, some for each level.
 const OTHERS: u64 = 12;
 
@@ -33,7 +33,7 @@ struct Counted {
 
 #[derive(Clone, Copy, Debug)]
 enum Spoil {
-    /// The second copy in each stretch: the first chunk was read in its place.
+    /// The second copy in each index: the first chunk was read in its place.
     Copies,
     /// The heads of all chunks but the first of each segment, and those of one segment.
     ChunkIndex { but: u64 },
@@ -142,13 +142,13 @@ fn assert_reads(store: &Store, stamps: &[u64], when: &str) {
 }
 
 #[test]
-fn a_start_makes_one_read_for_each_stretch_of_the_log_however_small_its_chunks() {
+fn a_start_reads_each_log_extent_with_one_read() {
     for sizes in [&[1][..], &[3, 1, 9], &[200], &[700], &[600, 1, 1, 40]] {
         let (_power, disk, store) = fresh_large(1);
         let when = format!("vectors of {sizes:?} pages");
         let stamps = write(&store, sizes, 8 * BLOCKS);
         let stated = store.reads_since_checkpoint();
-        assert!((7..=9).contains(&stated), "{when}: {stated} reads are stated for 8 stretches");
+        assert!((7..=9).contains(&stated), "{when}: {stated} reads are stated for 8 extents");
         drop(store);
         let counted = counted_disk(&disk);
         let store = opened(&counted);
@@ -162,7 +162,7 @@ fn a_start_makes_one_read_for_each_stretch_of_the_log_however_small_its_chunks()
 }
 
 #[test]
-fn a_start_from_a_root_within_a_stretch_needs_no_more() {
+fn a_start_within_an_extent_needs_no_more_reads() {
     let (_power, disk, store) = fresh_large(2);
     write(&store, &[5], 3 * BLOCKS + 100);
     store.checkpoint().expect("space");
