@@ -2,7 +2,7 @@
 
 use crate::delta_block::DeltaBlock;
 use crate::log_entry::LogEntry;
-use device::{Block, Lsn, ObjectId, Page, PageNo, SharedPage, Transfer, VolumeId};
+use device::{Block, Lsn, ObjectId, Page, PageNo, PageTransfer, SharedPage, VolumeId};
 use std::ops::Range;
 
 /// One change of the map, part of an atomic vector.
@@ -63,14 +63,14 @@ pub enum StoreChange {
     /// themselves may not. All must come before newer pages of source or target.
     Clone {
         /// The pages.
-        transfer: Transfer,
+        transfer: PageTransfer,
         /// The clone's LSN.
         lsn: Lsn,
     },
     /// As a clone; the pages of the source become holes.
     Move {
         /// The pages.
-        transfer: Transfer,
+        transfer: PageTransfer,
         /// The move's LSN.
         lsn: Lsn,
     },

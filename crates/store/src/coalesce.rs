@@ -1,7 +1,7 @@
 //! Reads many blocks with few reads: blocks that lie near each other are read together, and the ones between
 //! them are thrown away.
 
-use device::{Block, Page, Read};
+use device::{Block, BlockRead, Page};
 use std::ops::Range;
 use zerocopy::FromZeros;
 
@@ -55,8 +55,8 @@ pub(crate) fn batch_len(spans: &[CoalescedRead]) -> usize {
 
 impl CoalescedRead {
     /// A read, with reused memory if there is some.
-    pub(crate) fn to_read(&self, spare: &mut Vec<Vec<Page>>) -> Read {
-        let mut read = Read::new(self.at, 0);
+    pub(crate) fn to_read(&self, spare: &mut Vec<Vec<Page>>) -> BlockRead {
+        let mut read = BlockRead::new(self.at, 0);
         read.pages = spare.pop().unwrap_or_default();
         read.pages.truncate(self.blocks);
         let more = self.blocks - read.pages.len();

@@ -6,7 +6,7 @@ use crate::format::blocks_for;
 use crate::log_entry::*;
 use crate::log_extent::{self, LogExtents};
 use crate::superblock::StoreGeometry;
-use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, Page, PageNo, Read};
+use device::{BLOCK_BYTES, Block, BlockRead, Device, Lsn, ObjectId, Page, PageNo};
 use std::ops::Range;
 
 /// A chunk to write: its log entries, and the blocks that it needs.
@@ -191,7 +191,7 @@ fn is_mirrored_data_intact(device: &dyn Device, chunk: &LogChunk) -> bool {
     }
     let pairs: Vec<MirroredBlock> = chunk.entries.iter().filter_map(LogEntry::mirrored_block).collect();
     let runs: Vec<&[MirroredBlock]> = pairs.chunk_by(|one, next| one.at.0 + 1 == next.at.0).collect();
-    let mut reads: Vec<Read> = runs.iter().map(|run| Read::new(run[0].at, run.len())).collect();
+    let mut reads: Vec<BlockRead> = runs.iter().map(|run| BlockRead::new(run[0].at, run.len())).collect();
     device.read_batch(&mut reads);
     reads.iter().zip(runs).all(|(read, run)| {
         // If a run cannot be read, parts of it may be readable.

@@ -8,7 +8,7 @@ use crate::counters::{Counting, count};
 use crate::error::StoreError;
 use crate::flushes::{FailedFlushes, Flushes};
 use crate::superblock::StoreGeometry;
-use device::{Block, Device, DeviceError, Operation, Page, Read};
+use device::{Block, BlockRead, Device, DeviceError, DeviceOperation, Page};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -102,7 +102,7 @@ impl StoreMedium {
                 let reason =
                     "another flush failed meanwhile, and may have taken these writes with it".to_owned();
                 let device = self.device.name().to_owned();
-                let operation = Operation::Flush;
+                let operation = DeviceOperation::Flush;
                 Err(DeviceError { device, operation, at: Block(0), count: 0, errno: EIO, reason }.into())
             }
         }
@@ -153,14 +153,14 @@ impl StoreMedium {
 
     /// Reads blocks, consecutive ones together, each with its own result. No block may be given twice.
     pub(crate) fn read_blocks(&self, places: &[Block]) -> Vec<Result<Page, StoreError>> {
-        let mut runs: Vec<Read> = places
+        let mut runs: Vec<BlockRead> = places
             .chunk_by(|at, next| at.0 + 1 == next.0)
             .flat_map(|run| run.chunks(RUN_BLOCKS_MAX as usize))
-            .map(|run| Read::new(run[0], run.len()))
+            .map(|run| BlockRead::new(run[0], run.len()))
             .collect();
         count(&self.counting.device_reads, runs.len() as u64);
         self.device.read_batch(&mut runs);
-        let pages = |run: Read| {
+        let pages = |run: BlockRead| {
             let result = run.result;
             run.pages.into_iter().map(move |page| result.clone().map(|()| page).map_err(StoreError::from))
         };
@@ -180,11 +180,11 @@ impl StoreMedium {
         let mut rest = &all[..];
         // Memory is reused from one batch to the next: new memory costs as much as the read.
         let mut spare: Vec<Vec<Page>> = Vec::new();
-        let mut before: Vec<(&CoalescedRead, Read)> = Vec::new();
+        let mut before: Vec<(&CoalescedRead, BlockRead)> = Vec::new();
         while !rest.is_empty() {
             let (now, later) = rest.split_at(coalesce::batch_len(rest));
             rest = later;
-            let mut reads: Vec<Read> = now.iter().map(|span| span.to_read(&mut spare)).collect();
+            let mut reads: Vec<BlockRead> = now.iter().map(|span| span.to_read(&mut spare)).collect();
             count(&self.counting.device_reads, reads.len() as u64);
             self.device.read_batch_while(&mut reads, &mut || {
                 self.deliver(places, before.drain(..), &mut spare, take);
@@ -198,7 +198,7 @@ impl StoreMedium {
     fn deliver<'a>(
         &self,
         places: &[Block],
-        reads: impl Iterator<Item = (&'a CoalescedRead, Read)>,
+        reads: impl Iterator<Item = (&'a CoalescedRead, BlockRead)>,
         spare: &mut Vec<Vec<Page>>,
         take: &mut dyn FnMut(usize, Result<&Page, DeviceError>),
     ) {

@@ -8,7 +8,7 @@ use super::page_map::PageMap;
 use super::transfer::is_aligned;
 use crate::format::{LEAF_DELTAS, LEAF_OBJECTS, LEAF_PAGES};
 use crate::log_entry::LogEntry;
-use device::{ObjectId, PageNo, Transfer, VolumeId};
+use device::{ObjectId, PageNo, PageTransfer, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Leaves examined in one step of the search: 256 KiB of nodes.
@@ -100,7 +100,7 @@ impl PageMap {
     /// transfer does not take as a whole.
     pub(crate) fn delta_pages_taken(
         &self,
-        transfer: &Transfer,
+        transfer: &PageTransfer,
         all: bool,
     ) -> Result<Vec<PageNo>, MissingNodes> {
         let Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. }) = self.object(transfer.from)? else {

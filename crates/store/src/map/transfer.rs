@@ -11,7 +11,7 @@ use super::object_leaf::{ObjectEntry, ObjectPages};
 use super::page_leaf::{DroppedBlocks, PageEntry};
 use super::page_map::PageMap;
 use crate::format::{INNER_CHILDREN, LEAF_PAGES};
-use device::{Lsn, ObjectId, PageNo, Transfer};
+use device::{Lsn, ObjectId, PageNo, PageTransfer};
 use std::ops::Range;
 
 /// A part of the source of a transfer.
@@ -76,7 +76,7 @@ fn children_of(at: NodePosition, children: &[NodeId; INNER_CHILDREN as usize]) -
 }
 
 /// Whether a transfer can take a node at this height as a whole; see the module's documentation.
-pub(super) fn is_aligned(transfer: &Transfer, height: u8) -> bool {
+pub(super) fn is_aligned(transfer: &PageTransfer, height: u8) -> bool {
     transfer.first.0.abs_diff(transfer.at.0).is_multiple_of(pages_below(height))
 }
 
@@ -128,7 +128,7 @@ impl NodeTree {
     fn take_range(
         &mut self,
         nodes: &mut MapNodes,
-        transfer: &Transfer,
+        transfer: &PageTransfer,
         kind: TransferKind,
     ) -> Vec<TransferPiece> {
         let mut pieces = Vec::new();
@@ -174,7 +174,7 @@ fn remove_range(
 fn take_range(
     nodes: &mut MapNodes,
     at: NodePosition,
-    transfer: &Transfer,
+    transfer: &PageTransfer,
     kind: TransferKind,
     pieces: &mut Vec<TransferPiece>,
 ) -> NodeId {
@@ -211,7 +211,7 @@ fn take_range(
 fn take_entries(
     nodes: &mut MapNodes,
     at: NodePosition,
-    transfer: &Transfer,
+    transfer: &PageTransfer,
     kind: TransferKind,
     pieces: &mut Vec<TransferPiece>,
 ) {
@@ -249,7 +249,7 @@ fn release_if_empty(nodes: &mut MapNodes, id: NodeId) -> NodeId {
 
 impl PageMap {
     /// Whether the nodes that [`transfer`](PageMap::transfer) changes are in memory.
-    pub(super) fn prepare_transfer(&self, transfer: &Transfer) -> Result<(), MissingNodes> {
+    pub(super) fn prepare_transfer(&self, transfer: &PageTransfer) -> Result<(), MissingNodes> {
         match self.slot(transfer.from.volume, transfer.from.slot)? {
             Some(old) if old.generation < transfer.from.generation => self.prepare_drop(old)?,
             Some(ObjectEntry { generation, pages: ObjectPages::Tree(tree), .. })
@@ -270,8 +270,8 @@ impl PageMap {
 
     /// Applies a clone or a move, unless one of its objects has had it already. Both objects record its LSN,
     /// in one batch of the log.
-    pub(super) fn transfer(&mut self, transfer: &Transfer, lsn: Lsn, kind: TransferKind) {
-        let Transfer { from, to, .. } = *transfer;
+    pub(super) fn transfer(&mut self, transfer: &PageTransfer, lsn: Lsn, kind: TransferKind) {
+        let PageTransfer { from, to, .. } = *transfer;
         self.unshare(from.volume, from.slot);
         self.unshare(to.volume, to.slot);
         if [from, to].iter().any(|&object| self.has_applied_transfer(object, lsn).expect("prepared")) {
@@ -306,7 +306,7 @@ impl PageMap {
     /// and a replay would move pages that the source got later.
     fn take_from(
         &mut self,
-        transfer: &Transfer,
+        transfer: &PageTransfer,
         lsn: Lsn,
         kind: TransferKind,
         is_lost: bool,
@@ -344,7 +344,7 @@ impl PageMap {
     fn take_pieces(
         &mut self,
         pages: &mut ObjectPages,
-        transfer: &Transfer,
+        transfer: &PageTransfer,
         kind: TransferKind,
     ) -> Vec<TransferPiece> {
         let inline = match pages {
@@ -423,7 +423,7 @@ const INLINE_NODES: u64 = 32;
 impl PageMap {
     /// Upper bound of the nodes that a transfer makes dirty: those that it looks into, on both sides, and
     /// those on the path to where it puts the pieces. They must be in memory.
-    pub(crate) fn nodes_for_transfer(&self, transfer: &Transfer) -> u64 {
+    pub(crate) fn nodes_for_transfer(&self, transfer: &PageTransfer) -> u64 {
         let tree = |object: &ObjectId| match self.object(*object) {
             Ok(Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. })) => *tree,
             _ => NodeTree::default(),

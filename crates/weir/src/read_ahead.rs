@@ -1,6 +1,6 @@
 //! A device that reads on while what it read is used: for a log that is followed from its tail to its end.
 
-use device::{Block, Device, DeviceError, Page, Read};
+use device::{Block, BlockRead, Device, DeviceError, Page};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -17,36 +17,36 @@ const LONG_BLOCKS: usize = 16;
 
 /// A device, and a thread that reads it ahead of whoever reads it from one block to the next, until that is stopped, or it is written
 /// to. Recovery reads through it, and nobody else.
-pub(crate) struct Ahead {
+pub(crate) struct ReadAheadDevice {
     below: Arc<dyn Device>,
-    reading: Mutex<Reading>,
+    reading: Mutex<ReadAheadState>,
 }
 
 #[derive(Default)]
-struct Reading {
-    stream: Option<Stream>,
+struct ReadAheadState {
+    stream: Option<ReadAheadStream>,
     /// Threads that may still hold the device: it is not let go before they end.
     threads: Vec<JoinHandle<()>>,
 }
 
 /// What a thread reads, in order.
-struct Stream {
+struct ReadAheadStream {
     /// The next block to hand out.
     at: Block,
-    batches: Receiver<Vec<Read>>,
+    batches: Receiver<Vec<BlockRead>>,
     /// Gives memory back: new memory costs as much as the reading.
-    used: SyncSender<Vec<Read>>,
+    used: SyncSender<Vec<BlockRead>>,
     /// What was received and is not used up, and how many blocks of it are.
-    batch: Vec<Read>,
+    batch: Vec<BlockRead>,
     done: usize,
 }
 
-impl Ahead {
-    pub(crate) fn of(below: Arc<dyn Device>) -> Ahead {
-        Ahead { below, reading: Mutex::default() }
+impl ReadAheadDevice {
+    pub(crate) fn of(below: Arc<dyn Device>) -> ReadAheadDevice {
+        ReadAheadDevice { below, reading: Mutex::default() }
     }
 
-    fn reading(&self) -> MutexGuard<'_, Reading> {
+    fn reading(&self) -> MutexGuard<'_, ReadAheadState> {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -56,7 +56,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for ReadAheadDevice {
     fn drop(&mut self) {
         let reading = self.reading.get_mut().unwrap_or_else(PoisonError::into_inner);
         reading.stream = None;
@@ -66,7 +66,7 @@ impl Drop for Ahead {
     }
 }
 
-impl Reading {
+impl ReadAheadState {
     /// Begins to read from `at` on. Where there is no thread to be had nothing is read ahead.
     fn start(&mut self, device: &Arc<dyn Device>, at: Block) {
         let (send, batches) = sync_channel(BATCHES_READY);
@@ -75,12 +75,12 @@ impl Reading {
         let thread = std::thread::Builder::new().name("read-ahead".into());
         if let Ok(thread) = thread.spawn(move || read_on(&*device, at, &send, &reuse)) {
             self.threads.push(thread);
-            self.stream = Some(Stream { at, batches, used, batch: Vec::new(), done: 0 });
+            self.stream = Some(ReadAheadStream { at, batches, used, batch: Vec::new(), done: 0 });
         }
     }
 }
 
-impl Stream {
+impl ReadAheadStream {
     /// Fills `into`; `None` where the thread has come to the device's end or to an error. Whoever wants to know which
     /// reads for himself.
     fn fill(&mut self, mut into: &mut [Page]) -> Option<()> {
@@ -108,7 +108,12 @@ impl Stream {
 }
 
 /// Reads whole pieces from `at` on until nobody listens. The last blocks, less than a piece, are not worth it.
-fn read_on(device: &dyn Device, at: Block, send: &SyncSender<Vec<Read>>, reuse: &Receiver<Vec<Read>>) {
+fn read_on(
+    device: &dyn Device,
+    at: Block,
+    send: &SyncSender<Vec<BlockRead>>,
+    reuse: &Receiver<Vec<BlockRead>>,
+) {
     let mut at = at.0;
     loop {
         let pieces = ((device.blocks() - at) / PIECE_BLOCKS).min(PIECES_AT_ONCE);
@@ -117,7 +122,7 @@ fn read_on(device: &dyn Device, at: Block, send: &SyncSender<Vec<Read>>, reuse: 
         }
         let mut reads = reuse.try_recv().unwrap_or_default();
         reads.truncate(pieces as usize);
-        reads.resize_with(pieces as usize, || Read::new(Block(0), PIECE_BLOCKS as usize));
+        reads.resize_with(pieces as usize, || BlockRead::new(Block(0), PIECE_BLOCKS as usize));
         for (read, number) in reads.iter_mut().zip(0..) {
             read.at = Block(at + number * PIECE_BLOCKS);
         }
@@ -129,7 +134,7 @@ fn read_on(device: &dyn Device, at: Block, send: &SyncSender<Vec<Read>>, reuse: 
     }
 }
 
-impl Device for Ahead {
+impl Device for ReadAheadDevice {
     fn blocks(&self) -> u64 {
         self.below.blocks()
     }
@@ -154,7 +159,7 @@ impl Device for Ahead {
         Ok(())
     }
 
-    fn read_batch(&self, reads: &mut [Read]) {
+    fn read_batch(&self, reads: &mut [BlockRead]) {
         self.below.read_batch(reads);
     }
 
@@ -206,7 +211,7 @@ mod tests {
             self.blocks_read.fetch_add(count, Ordering::Relaxed);
             if at.0 + count > self.blocks || self.bad.is_some_and(|bad| (at.0..at.0 + count).contains(&bad)) {
                 let (device, reason) = (self.name().into(), "bad".into());
-                let operation = device::Operation::Read;
+                let operation = device::DeviceOperation::Read;
                 return Err(DeviceError { device, operation, at, count, errno: 5, reason });
             }
             for (page, number) in into.iter_mut().zip(at.0..) {
@@ -239,7 +244,7 @@ mod tests {
 
     #[test]
     fn every_block_is_the_one_that_was_asked_for() {
-        let ahead = Ahead::of(Numbered::new(5000, None));
+        let ahead = ReadAheadDevice::of(Numbered::new(5000, None));
         let (mut at, mut count) = (3, 1);
         while at + count as u64 <= 5000 {
             read(&ahead, at, count).expect("a good device");
@@ -255,7 +260,7 @@ mod tests {
     #[test]
     fn a_log_is_read_once() {
         let below = Numbered::new(4096, None);
-        let ahead = Ahead::of(below.clone());
+        let ahead = ReadAheadDevice::of(below.clone());
         (0..16).for_each(|window| read(&ahead, window * 256, 256).expect("a good device"));
         drop(ahead);
         assert_eq!(below.blocks_read.load(Ordering::Relaxed), 4096);
@@ -264,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_bad_block_is_told_to_whoever_asks_for_it_and_to_nobody_else() {
-        let ahead = Ahead::of(Numbered::new(4096, Some(1300)));
+        let ahead = ReadAheadDevice::of(Numbered::new(4096, Some(1300)));
         for window in 0..16 {
             assert_eq!(read(&ahead, window * 256, 256).is_err(), window == 5, "window {window}");
         }
@@ -273,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_write_ends_the_reading_ahead() {
-        let ahead = Ahead::of(Numbered::new(4096, None));
+        let ahead = ReadAheadDevice::of(Numbered::new(4096, None));
         read(&ahead, 0, 256).expect("a good device");
         assert!(ahead.reading().stream.is_some());
         ahead.write(Block(300), &device::pages(1)).expect("a good device");
