@@ -3,7 +3,7 @@
 use device::{BLOCK_BYTES, Page};
 use smallvec::SmallVec;
 use std::ops::Range;
-use store::Piece;
+use store::DeltaPiece;
 
 /// Ranges of one page: disjoint, sorted, and merged where two of one kind touch. Its memory is the number of
 /// distinct bytes that changed, not of bytes written (*Non-blocking Writes to Files*, section 3.1).
@@ -161,10 +161,10 @@ impl PageDelta {
     }
 
     /// Its ranges, in order.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = DeltaPiece<'_>> {
         self.runs.iter().map(|run| match &run.content {
-            RunContent::Bytes(bytes) => Piece::Bytes(run.start, bytes),
-            RunContent::Zeros(len) => Piece::Zeros(run.start, *len),
+            RunContent::Bytes(bytes) => DeltaPiece::Bytes(run.start, bytes),
+            RunContent::Zeros(len) => DeltaPiece::Zeros(run.start, *len),
         })
     }
 }

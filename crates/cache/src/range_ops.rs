@@ -22,7 +22,7 @@ use device::{Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
-use store::Change;
+use store::StoreChange;
 
 /// Leaves of the store's map that an operation may look into if its source and target differ modulo a leaf's
 /// span: 128 MiB of pages. If they agree, whole subtrees are shared, however long the range is.
@@ -117,11 +117,11 @@ impl RangeOp {
     }
 
     /// Its change for the store.
-    pub(crate) fn change(&self) -> Change {
+    pub(crate) fn change(&self) -> StoreChange {
         let RangeOp { transfer, lsn, .. } = *self;
         match self.kind {
-            RangeOpKind::Clone => Change::Clone { transfer, lsn },
-            RangeOpKind::Move => Change::Move { transfer, lsn },
+            RangeOpKind::Clone => StoreChange::Clone { transfer, lsn },
+            RangeOpKind::Move => StoreChange::Move { transfer, lsn },
         }
     }
 

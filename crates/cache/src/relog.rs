@@ -17,7 +17,7 @@ use device::{Lsn, ObjectId};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::Piece;
+use store::DeltaPiece;
 
 /// Pages and punches of one step, which is done under the lock.
 const RELOG_STEP: usize = 256;
@@ -248,8 +248,8 @@ fn page_records<'a>(entry: &'a PageEntry, key: PageKey, ranges: &DirtyRanges) ->
         PageBody::Patch(delta) => delta
             .pieces()
             .map(|piece| match piece {
-                Piece::Bytes(start, bytes) => LogRecord::Write { object, page, start, bytes },
-                Piece::Zeros(start, len) => LogRecord::Zero { object, page, start, len },
+                DeltaPiece::Bytes(start, bytes) => LogRecord::Write { object, page, start, bytes },
+                DeltaPiece::Zeros(start, len) => LogRecord::Zero { object, page, start, len },
             })
             .collect(),
         PageBody::Whole(bytes) => ranges

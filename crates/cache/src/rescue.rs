@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Change, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
+use store::{NewVolume, Store, StoreChange, StoreError, VolumeId, VolumeMode, Want};
 
 /// The prefix of names of unfinished volumes. Users may not choose it.
 pub const UNFINISHED_RESCUE: &str = "rescuing-";
@@ -222,7 +222,8 @@ impl Rescuer {
             cuts.iter_mut().for_each(|(_, cut)| cut.lsn = late);
         }
         let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
-        let vector: Vec<Change> = cuts.iter().map(|&(object, cut)| punch_change(copy(object), cut)).collect();
+        let vector: Vec<StoreChange> =
+            cuts.iter().map(|&(object, cut)| punch_change(copy(object), cut)).collect();
         let refused = self.apply(&vector)?;
         let left = refused.len() as u64;
         match refused.into_iter().find(|(index, _)| !cuts[*index].1.whole_object) {
@@ -269,7 +270,7 @@ impl Rescuer {
         let mut left_out = 0;
         for (page, whole) in merge_with_store(self.shared.store_io(), object, pages) {
             match whole {
-                Ok((bytes, page_lsn)) => vector.push(Change::Write { object, page, bytes, page_lsn }),
+                Ok((bytes, page_lsn)) => vector.push(StoreChange::Write { object, page, bytes, page_lsn }),
                 Err(error) if error.is_damage() => left_out += 1,
                 Err(error) => return Err(error.into()),
             }
@@ -282,7 +283,7 @@ impl Rescuer {
 
     /// Applies changes that may not be durable in the buffer, or not even be there: their LSNs do not count
     /// when buffer and store are compared. Returns the changes that the store refused, by index.
-    fn apply(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
+    fn apply(&self, vector: &[StoreChange]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
         let store = self.shared.store_io();
         let mut applied = AppliedChanges::default();
         applied.apply_rest(store, &|part| store.apply_bypassing(part), vector)?;
@@ -292,11 +293,11 @@ impl Rescuer {
     /// Makes sure that reading a refused page is an error: it must not show what was there before.
     fn ensure_unreadable(
         &self,
-        vector: &[Change],
+        vector: &[StoreChange],
         refused: BTreeMap<usize, StoreError>,
     ) -> Result<(), CacheError> {
         for (index, error) in refused {
-            let Change::Write { object, page, .. } = vector[index] else { continue };
+            let StoreChange::Write { object, page, .. } = vector[index] else { continue };
             let mut wants = [Want::new(object, page)];
             self.shared.store_io().read(&mut wants);
             if !wants[0].found.as_ref().is_err_and(StoreError::is_damage) {

@@ -4,7 +4,7 @@
 use crate::page_table::PageKey;
 use device::{ObjectId, PageNo};
 use std::collections::HashMap;
-use store::{Known, leaf_of};
+use store::{Known, leaf_first_page};
 
 /// Pages of a leaf of the store's map.
 const LEAF_PAGES: u64 = 128;
@@ -30,7 +30,7 @@ impl ReservedPages {
         if before == after {
             return;
         }
-        let leaf = (key.object, leaf_of(key.page));
+        let leaf = (key.object, leaf_first_page(key.page));
         let of_leaf = self.by_leaf.entry(leaf).or_default();
         *of_leaf = *of_leaf + after - before;
         if *of_leaf == 0 {

@@ -12,7 +12,7 @@ use crate::write_back::PageContent;
 use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Change, DeltaBlock, DeltaPacker, Found, Store, StoreError, Want, leaf_of};
+use store::{DeltaBlock, DeltaPacker, Found, Store, StoreChange, StoreError, Want, leaf_first_page};
 
 /// A page to store. With the others of its plan it holds every change of the page up to their newest.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ const MERGED_LEAVES_MAX: usize = 16;
 /// The changes for the store.
 #[derive(Default)]
 pub(crate) struct StorePlan {
-    pub(crate) vector: Vec<Change>,
+    pub(crate) vector: Vec<StoreChange>,
     /// For each change, its pages.
     pages_of_change: Vec<Vec<usize>>,
     /// Pages that must be read and cannot be.
@@ -60,7 +60,7 @@ impl StorePlan {
             };
             match empty.get(&index) {
                 None if object.is_metadata() => read.push(index),
-                None => patches.entry((*object, leaf_of(*page))).or_default().push(index),
+                None => patches.entry((*object, leaf_first_page(*page))).or_default().push(index),
                 Some(Ok(())) => {
                     let mut bytes = Page::zeroed();
                     delta.apply(&mut bytes);
@@ -94,7 +94,7 @@ impl StorePlan {
 
     fn write(&mut self, index: usize, page: &PageToStore<'_>, bytes: SharedPage) {
         let PageKey { object, page: number } = page.key;
-        self.vector.push(Change::Write { object, page: number, bytes, page_lsn: page.newest });
+        self.vector.push(StoreChange::Write { object, page: number, bytes, page_lsn: page.newest });
         self.pages_of_change.push(vec![index]);
     }
 
@@ -109,7 +109,7 @@ impl StorePlan {
             let has = |index: &usize| block.pages().any(|page| page == pages[*index].key.page);
             let of: Vec<usize> = packed.members.iter().copied().filter(has).collect();
             let page_lsn = of.iter().map(|&index| pages[index].newest).max().unwrap_or_default();
-            self.vector.push(Change::Deltas { object, block, page_lsn });
+            self.vector.push(StoreChange::Deltas { object, block, page_lsn });
             self.pages_of_change.push(of);
         }
     }
@@ -210,25 +210,25 @@ mod tests {
     use crate::delta::PageDelta;
     use device::{Incarnation, StoreId, VolumeId};
     use sim_disk::{PowerSupply, SimDisk};
-    use store::Layout;
+    use store::StoreLayout;
 
     const OBJECT: ObjectId = VolumeId::MAIN.object(5, 1);
 
     #[test]
     fn pages_that_share_a_block_of_deltas_have_no_page_lsn_below_their_own_newest_change() {
         let disk = SimDisk::new("store", 4096, &PowerSupply::new(), 1);
-        let layout = Layout { id: StoreId([1; 16]), segment_blocks: Some(16) };
+        let layout = StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(16) };
         Store::format(&*disk, &layout).expect("large enough");
         let store = Store::open(disk).expect("a new store");
         store.begin(Incarnation(1)).expect("the first");
-        let whole = |page| Change::Write {
+        let whole = |page| StoreChange::Write {
             object: OBJECT,
             page: PageNo(page),
             bytes: Arc::new(Page::zeroed()),
             page_lsn: Lsn(1),
         };
         // With more gaps than fit into an object's entry: without a leaf there are no deltas.
-        let pages: Vec<Change> = (0..3).chain((4..40).step_by(2)).map(whole).collect();
+        let pages: Vec<StoreChange> = (0..3).chain((4..40).step_by(2)).map(whole).collect();
         store.apply(&pages).expect("space");
         let mut delta = PageDelta::default();
         delta.write(7, &[7]);
@@ -241,7 +241,7 @@ mod tests {
             punch: None,
         });
         let plan = StorePlan::of(&store, to_store);
-        assert!(matches!(plan.vector[..], [Change::Deltas { .. }]), "they share one");
+        assert!(matches!(plan.vector[..], [StoreChange::Deltas { .. }]), "they share one");
         store.apply(&plan.vector).expect("space");
         for (page, newest) in (0..).zip(newest) {
             let page_lsn = store.page_lsn(OBJECT, PageNo(page)).expect("no faults");

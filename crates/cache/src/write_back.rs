@@ -47,7 +47,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Change, Found, Store, StoreError, Want};
+use store::{Found, Store, StoreChange, StoreError, Want};
 
 /// For some pages of a step, this many pages behind them are searched for further deltas; and for how many
 /// pages that is done.
@@ -857,7 +857,7 @@ impl WriteBack {
     /// store has a reserve for them. Applying them again with the next vector does no harm. Returns the
     /// changes that the store refused, by index.
     fn store_frozen(&self, frozen: &FrozenBatch) -> Result<StoreOutcome, StoreError> {
-        let cuts: Vec<Change> =
+        let cuts: Vec<StoreChange> =
             frozen.punches.iter().map(|&(object, cut)| punch_change(object, cut)).collect();
         let pages = frozen.pages.iter().map(|page| {
             let FrozenPage { key, ref content, newest, punch: cut, .. } = *page;
@@ -866,7 +866,7 @@ impl WriteBack {
         let mut plan = StorePlan::of(self.shared.store_io(), pages);
         // Punches first, in the order of their LSNs. A page that was punched after it was frozen has a page
         // LSN below the punch's. The punch, which is written back later, removes it again.
-        let vector: Vec<Change> = cuts.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
+        let vector: Vec<StoreChange> = cuts.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
         let mut applied = AppliedChanges::default();
         let at = frozen.punches.len();
         let mut outcome = self.apply_rest(&vector, &mut applied);
@@ -891,15 +891,15 @@ impl WriteBack {
     }
 
     /// Applies a vector. Returns the changes that the store refused, by index.
-    fn apply_all(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, StoreError> {
+    fn apply_all(&self, vector: &[StoreChange]) -> Result<BTreeMap<usize, StoreError>, StoreError> {
         let mut applied = AppliedChanges::default();
         self.apply_rest(vector, &mut applied)?;
         Ok(applied.refused)
     }
 
-    fn apply_rest(&self, vector: &[Change], applied: &mut AppliedChanges) -> Result<(), StoreError> {
+    fn apply_rest(&self, vector: &[StoreChange], applied: &mut AppliedChanges) -> Result<(), StoreError> {
         let store = self.shared.store_io();
-        let apply = |part: &[Change]| {
+        let apply = |part: &[StoreChange]| {
             if self.shared.settings().buffer_is_given_up {
                 store.apply_bypassing(part)
             } else {
@@ -964,8 +964,8 @@ impl AppliedChanges {
     pub(crate) fn apply_rest(
         &mut self,
         store: &Store,
-        apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
-        vector: &[Change],
+        apply: &dyn Fn(&[StoreChange]) -> Result<(), StoreError>,
+        vector: &[StoreChange],
     ) -> Result<(), StoreError> {
         while self.count < vector.len() {
             let rest = &vector[self.count..];
@@ -984,8 +984,8 @@ impl AppliedChanges {
     fn apply_in_pieces(
         &mut self,
         store: &Store,
-        apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
-        cut: &Change,
+        apply: &dyn Fn(&[StoreChange]) -> Result<(), StoreError>,
+        cut: &StoreChange,
     ) -> Result<(), StoreError> {
         let mut left = cut.clone();
         let outcome = loop {
@@ -1010,8 +1010,8 @@ impl AppliedChanges {
     /// So the part is halved until the change that needs the node is alone.
     fn apply_halves(
         &mut self,
-        apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
-        part: &[Change],
+        apply: &dyn Fn(&[StoreChange]) -> Result<(), StoreError>,
+        part: &[StoreChange],
     ) -> Result<(), StoreError> {
         match apply(part) {
             Err(StoreError::Corrupt { .. }) if part.len() > 1 => {
@@ -1027,7 +1027,7 @@ impl AppliedChanges {
     }
 
     /// Refuses the rest.
-    fn refuse_rest(&mut self, vector: &[Change], error: &StoreError) {
+    fn refuse_rest(&mut self, vector: &[StoreChange], error: &StoreError) {
         self.refused.extend((self.count..vector.len()).map(|index| (index, error.clone())));
         self.count = vector.len();
     }
@@ -1035,10 +1035,13 @@ impl AppliedChanges {
 
 /// Splits a punch that spans more leaves of the store's map than may change at once: its first piece, and the
 /// rest.
-fn split_punch(store: &Store, change: &Change) -> Result<Option<(Change, Change)>, StoreError> {
-    let &Change::Cut { object, ref pages, lsn } = change else { return Ok(None) };
+fn split_punch(
+    store: &Store,
+    change: &StoreChange,
+) -> Result<Option<(StoreChange, StoreChange)>, StoreError> {
+    let &StoreChange::Punch { object, ref pages, lsn } = change else { return Ok(None) };
     let until = store.list(object, pages.clone(), PUNCH_LEAVES)?.until;
-    let cut = |pages| Change::Cut { object, pages, lsn };
+    let cut = |pages| StoreChange::Punch { object, pages, lsn };
     Ok((until < pages.end).then(|| (cut(pages.start..until), cut(until..pages.end))))
 }
 
@@ -1098,11 +1101,11 @@ pub(crate) fn merge_with_store<'a>(
 }
 
 /// The store's change for a punch.
-pub(crate) fn punch_change(object: ObjectId, cut: PendingPunch) -> Change {
-    if cut.whole_object {
-        Change::Delete { object, lsn: cut.lsn }
+pub(crate) fn punch_change(object: ObjectId, punch: PendingPunch) -> StoreChange {
+    if punch.whole_object {
+        StoreChange::Delete { object, lsn: punch.lsn }
     } else {
-        Change::Cut { object, pages: cut.from..cut.to, lsn: cut.lsn }
+        StoreChange::Punch { object, pages: punch.from..punch.to, lsn: punch.lsn }
     }
 }
 
@@ -1112,32 +1115,32 @@ mod tests {
     use device::{BLOCK_BYTES, Device, Incarnation, StoreId};
     use sim_disk::{PowerSupply, SimDisk};
     use std::cell::{Cell, RefCell};
-    use store::{Layout, VolumeId};
+    use store::{StoreLayout, VolumeId};
 
     #[test]
     fn what_was_applied_before_a_part_found_no_space_is_not_applied_again() {
         let disk: Arc<dyn Device> = SimDisk::new("store", 4096, &PowerSupply::new(), 1);
-        Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) })
+        Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(16) })
             .expect("large enough");
         let store = Store::open(disk).expect("a new store");
         store.begin(Incarnation(1)).expect("the first");
         // Each page in a leaf of its own.
-        let write = |number: u64| Change::Write {
+        let write = |number: u64| StoreChange::Write {
             object: VolumeId::MAIN.object(5, 1),
             page: PageNo(number * 1000),
             bytes: Arc::new(Box::new(Page([1; BLOCK_BYTES]))),
             page_lsn: Lsn(number + 1),
         };
-        let vector: Vec<Change> = (0..100).map(write).collect();
+        let vector: Vec<StoreChange> = (0..100).map(write).collect();
         let has_space = Cell::new(2);
         let asked = RefCell::new(Vec::new());
-        let apply = |part: &[Change]| {
+        let apply = |part: &[StoreChange]| {
             if has_space.get() == 0 {
                 return Err(StoreError::Full);
             }
             has_space.set(has_space.get() - 1);
             asked.borrow_mut().extend(part.iter().map(|change| match change {
-                Change::Write { page_lsn, .. } => page_lsn.0,
+                StoreChange::Write { page_lsn, .. } => page_lsn.0,
                 _ => unreachable!("all are writes"),
             }));
             Ok(())
@@ -1154,31 +1157,31 @@ mod tests {
     #[test]
     fn a_long_cut_is_applied_in_pieces_and_goes_on_where_one_found_no_space() {
         let disk: Arc<dyn Device> = SimDisk::new("store", 1 << 16, &PowerSupply::new(), 1);
-        Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) })
+        Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(16) })
             .expect("large enough");
         let store = Store::open(disk).expect("a new store");
         store.begin(Incarnation(1)).expect("the first");
         let long = VolumeId::MAIN.object(5, 1);
         let short = VolumeId::MAIN.object(6, 1);
-        let write = |object, number: u64, page_lsn| Change::Write {
+        let write = |object, number: u64, page_lsn| StoreChange::Write {
             object,
             page: PageNo(number),
             bytes: Arc::new(Box::new(Page([1; BLOCK_BYTES]))),
             page_lsn: Lsn(page_lsn),
         };
         // A page in each of 600 leaves. One of them is newer than the punch.
-        let mut all: Vec<Change> = (0..600).map(|leaf| write(long, leaf * 128, 10)).collect();
+        let mut all: Vec<StoreChange> = (0..600).map(|leaf| write(long, leaf * 128, 10)).collect();
         all[300] = write(long, 300 * 128, 20);
         all.push(write(short, 3, 10));
         all.chunks(20).for_each(|some| {
             store.apply(some).expect("space");
             store.checkpoint().expect("space");
         });
-        let cut = |object| Change::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(15) };
+        let cut = |object| StoreChange::Punch { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(15) };
         let vector = [cut(short), cut(long), cut(short)];
         let has_space = Cell::new(2);
         let asked = RefCell::new(Vec::new());
-        let apply = |part: &[Change]| {
+        let apply = |part: &[StoreChange]| {
             if has_space.get() == 0 {
                 return Err(StoreError::Full);
             }
@@ -1193,7 +1196,7 @@ mod tests {
         applied.apply_rest(&store, &apply, &vector).expect("there is space");
         assert_eq!((applied.count, applied.refused.len()), (3, 0));
         let leaves = asked.into_inner().into_iter().map(|part| match &part[..] {
-            [Change::Cut { pages, .. }] => (pages.start.0.div_ceil(128), pages.end.0.div_ceil(128)),
+            [StoreChange::Punch { pages, .. }] => (pages.start.0.div_ceil(128), pages.end.0.div_ceil(128)),
             other => panic!("{other:?}"),
         });
         let whole = (1, u64::MAX.div_ceil(128));

@@ -51,7 +51,7 @@ use crate::settings::CacheSettings;
 use crate::task::{BackgroundTask, CacheCompletion, StepProgress};
 
 use ::buffer::Buffer;
-use ::store::{Layout, Store};
+use ::store::{Store, StoreLayout};
 use device::{Clock, Lsn, StoreId, VolumeId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
@@ -92,7 +92,7 @@ static FORMATTED: LazyLock<[Arc<SimDisk>; 2]> = LazyLock::new(|| {
     let disk = |name, blocks| SimDisk::new(name, blocks, &PowerSupply::new(), 7);
     let store = disk("store", STORE_BLOCKS);
     let buffer = disk("buffer", BUFFER_BLOCKS);
-    let layout = Layout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
+    let layout = StoreLayout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
     Store::format(&*store, &layout).expect("a disk that is large enough");
     Buffer::format(&*buffer, ID).expect("a disk that is large enough");
     [store, buffer]

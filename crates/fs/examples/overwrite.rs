@@ -19,7 +19,7 @@ use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use store::{Layout, Store};
+use store::{Store, StoreLayout};
 
 const WRITE_BYTES: usize = 512;
 /// All of them are dirty before the first write that counts.
@@ -39,7 +39,7 @@ fn main() {
     let (id, power) = (StoreId([7; 16]), PowerSupply::new());
     let (store, buffer) =
         (SimDisk::new("store", 1 << 16, &power, 1), SimDisk::new("buffer", 1 << 14, &power, 2));
-    Store::format(&*store, &Layout { id, segment_blocks: None }).expect("a disk that is large enough");
+    Store::format(&*store, &StoreLayout { id, segment_blocks: None }).expect("a disk that is large enough");
     Buffer::format(&*buffer, id).expect("a disk that is large enough");
     let clock = Arc::new(SimClock::new());
     let store = Arc::new(Store::open(store).expect("a store"));

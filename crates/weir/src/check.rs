@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use store::{Mended, Store, VolumeId};
+use store::{Store, SuperblockRepair, VolumeId};
 
 /// Findings that are listed; a broken disk can give millions, and nobody reads them.
 const FINDINGS_MAX: usize = 1000;
@@ -133,9 +133,9 @@ fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
     let disk = media::open(&store_of(path)?, DiskAccess::Write)?;
     let mended = Store::mend_superblocks(&disk);
     match mended.map_err(|source| WeirError::Store { path: path.into(), source })? {
-        Mended::Neither => {}
-        Mended::First(from) => eprintln!("repaired  the superblock, from its copy in block {from}"),
-        Mended::Copy(at) => eprintln!("repaired  the superblock's copy in block {at}"),
+        SuperblockRepair::Neither => {}
+        SuperblockRepair::First(from) => eprintln!("repaired  the superblock, from its copy in block {from}"),
+        SuperblockRepair::Copy(at) => eprintln!("repaired  the superblock's copy in block {at}"),
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use store::{Identified, Store, VolumeId, VolumeInfo};
+use store::{IdentifiedStore, Store, VolumeId, VolumeInfo};
 
 /// Threads that fetch pages: a step keeps many reads in flight, so a few keep any device busy while one of them
 /// waits for its slowest read.
@@ -293,7 +293,7 @@ struct StoreContents {
 /// whoever mounts reads them again, and is told why not.
 fn read_store(
     media: &StoreMedia,
-    store: Identified,
+    store: IdentifiedStore,
     to_mount: Option<&str>,
 ) -> Result<StoreContents, WeirError> {
     let (store, opening) = timed(|| store.open());

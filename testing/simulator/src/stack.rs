@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store, VolumeId, VolumeInfo};
+use store::{Store, StoreLayout, VolumeId, VolumeInfo};
 
 /// Small, so that the log comes round many times, and in some runs smaller than what the clients would like to keep:
 /// 6 to 32 MiB in segments of 64 KiB.
@@ -178,7 +178,7 @@ impl Media {
 
     /// Lays out an empty file system, durable.
     pub(crate) fn format(&self) -> Result<(), String> {
-        let layout = Layout { id: ID, segment_blocks: Some(self.segment_blocks) };
+        let layout = StoreLayout { id: ID, segment_blocks: Some(self.segment_blocks) };
         Store::format(&*self.device(Role::Store), &layout).map_err(|error| format!("format: {error}"))?;
         buffer::Buffer::format(&*self.device(Role::Buffer), ID)
             .map_err(|error| format!("format: {error}"))?;

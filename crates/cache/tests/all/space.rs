@@ -300,7 +300,12 @@ impl Machine {
         let page_lsn = store.newest_lsn();
         let full = std::iter::repeat_with(|| {
             let bytes = Arc::new(Box::new(Page([3; BLOCK_BYTES])));
-            store.apply(&[store::Change::Write { object: OTHER_FILE, page: PageNo(page()), bytes, page_lsn }])
+            store.apply(&[store::StoreChange::Write {
+                object: OTHER_FILE,
+                page: PageNo(page()),
+                bytes,
+                page_lsn,
+            }])
         });
         let error = full.take(100_000).find_map(Result::err).expect("it is full");
         assert!(matches!(error, StoreError::Full), "{error}");
@@ -360,20 +365,20 @@ fn full_and_counting() -> Machine {
     let write = |number: u64| {
         let object = [FILE, OTHER_FILE][(number % 2) as usize];
         let bytes = Arc::new(Box::new(Page([3; BLOCK_BYTES])));
-        store::Change::Write { object, page: PageNo(number / 2), bytes, page_lsn: lsn }
+        store::StoreChange::Write { object, page: PageNo(number / 2), bytes, page_lsn: lsn }
     };
     let mut vectors = (0..).map(|vector| (vector * 120..(vector + 1) * 120).map(write).collect::<Vec<_>>());
     let shared = VolumeId::MAIN.object(7, 1);
     let transfer = PageTransfer { from: FILE, first: PageNo(0), end: PageNo(9), to: shared, at: PageNo(0) };
     store.apply(&vectors.next().expect("no end")).expect("space");
-    store.apply(&[store::Change::Clone { transfer, lsn: lsn.plus(1) }]).expect("sound media");
+    store.apply(&[store::StoreChange::Clone { transfer, lsn: lsn.plus(1) }]).expect("sound media");
     while vectors.find_map(|vector| store.apply(&vector).err()).is_some() {
         store.checkpoint_twice().expect("sound media");
         if !store.clean().expect("sound media") {
             break;
         }
     }
-    store.apply(&[store::Change::Delete { object: shared, lsn: lsn.plus(2) }]).expect("sound media");
+    store.apply(&[store::StoreChange::Delete { object: shared, lsn: lsn.plus(2) }]).expect("sound media");
     while store.free_step().expect("sound media") {}
     store.checkpoint_twice().expect("sound media");
     assert_eq!(store.reservable_blocks(), 0);
@@ -388,7 +393,7 @@ fn a_round_of_cleaning_that_began_before_and_empties_nothing_is_not_the_last_wor
     assert_eq!(steps.find(|step| *step != Ok(Cleaning::Working)), Some(Ok(Cleaning::Emptied(0))));
     let machine = full_and_counting();
     let lsn = machine.cache.store().newest_lsn().plus(1);
-    let delete = store::Change::Delete { object: OTHER_FILE, lsn };
+    let delete = store::StoreChange::Delete { object: OTHER_FILE, lsn };
     machine.cache.store().apply(&[delete]).expect("a reserve");
     machine.write(0, &mut |_| {}).expect("half of the store is dead");
 }

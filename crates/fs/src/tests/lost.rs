@@ -10,7 +10,7 @@ use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, NewVolume, Store, VolumeMode};
+use store::{NewVolume, Store, StoreLayout, VolumeMode};
 
 const STREAM: usize = 4 * BLOCK_BYTES;
 
@@ -27,7 +27,7 @@ impl Media {
         let (store, buffer) =
             (SimDisk::new("store", 1 << 14, &power, 1), SimDisk::new("buffer", 1 << 10, &power, 2));
         let id = StoreId([7; 16]);
-        Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");
+        Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
         buffer::Buffer::format(&*buffer, id).expect("a format");
         Media { power, store, buffer, clock: Arc::new(SimClock::new()) }
     }

@@ -15,7 +15,7 @@ use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store, VolumeId, VolumeMode};
+use store::{Store, StoreLayout, VolumeId, VolumeMode};
 
 /// Steps of background work after which an operation that has not completed never will.
 const STEPS_MAX: u32 = 100_000;
@@ -52,7 +52,7 @@ impl Machine {
         let store = SimDisk::new("store", store_blocks, &power, seed);
         let buffer = SimDisk::new("buffer", buffer_blocks, &power, seed + 1);
         let id = StoreId([7; 16]);
-        Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");
+        Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
         buffer::Buffer::format(&*buffer, id).expect("a format");
         let clock = Arc::new(SimClock::new());
         let mut machine = Machine {
@@ -496,7 +496,7 @@ fn a_volume_without_a_file_system_is_refused() {
     let power = PowerSupply::new();
     let (store, buffer) = (SimDisk::new("store", 4096, &power, 1), SimDisk::new("buffer", 256, &power, 2));
     let id = StoreId([8; 16]);
-    Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");
+    Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
     buffer::Buffer::format(&*buffer, id).expect("a format");
     let store = Arc::new(Store::open(store).expect("a store"));
     let cache = Cache::open(store, buffer, machine.clock.clone(), CacheSettings::default()).expect("a cache");

@@ -12,7 +12,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store};
+use store::{Store, StoreLayout};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Steps of background work after which a reply that has not come never will.
@@ -97,7 +97,7 @@ impl Bench {
         let (power, clock) = (PowerSupply::new(), Arc::new(SimClock::new()));
         let disk = |name, blocks| SimDisk::new(name, blocks, &power, 1);
         let (store, buffer, id) = (disk("store", 16_384), disk("buffer", 2048), StoreId([7; 16]));
-        Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");
+        Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
         buffer::Buffer::format(&*buffer, id).expect("a format");
         let store = Arc::new(Store::open(store).expect("a store"));
         let recovered = RecoveredBuffer::read(buffer, id, &*clock).expect("a buffer");

@@ -3,7 +3,7 @@ use device::{BLOCK_BYTES, Block, Clock, Device, Page, StoreId};
 use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Layout, Store};
+use store::{Store, StoreLayout};
 
 /// A store's media on a machine whose power may fail.
 pub struct Disks {
@@ -19,7 +19,7 @@ impl Disks {
         let store = SimDisk::new("store", store_blocks, &power, seed);
         let buffer = SimDisk::new("buffer", buffer_blocks, &power, seed + 1);
         let id = StoreId([7; 16]);
-        let layout = Layout { id, segment_blocks: Some(segment_blocks) };
+        let layout = StoreLayout { id, segment_blocks: Some(segment_blocks) };
         Store::format(&*store, &layout).expect("a format with power");
         buffer::Buffer::format(&*buffer, id).expect("a format with power");
         Disks { power, store, buffer }

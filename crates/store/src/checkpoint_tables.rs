@@ -1,20 +1,23 @@
-//! The tables' stream of a checkpoint: the node table's directory, the segment table, the root of the volumes' tree.
+//! The tables' stream of a checkpoint: the directory of the node table, the segment table, the root of the
+//! volumes' tree, the dying list and the settings.
 
+use crate::checkpoint_root::CheckpointRoot;
 use crate::error::StoreError;
 use crate::format::*;
-use crate::map::{Map, NodeEntry, NodeId, NodeTable, Nodes, TablePage, Tree, Volumes, decode_table_page};
-use crate::root::Root;
+use crate::map::{
+    MapNodes, MapVolumes, NodeEntry, NodeId, NodeTable, NodeTree, PageMap, TablePage, decode_table_page,
+};
 use crate::segments::{AGE_MAX, SegmentEntry, Segments, Use};
 use crate::settings::StoreSettings;
 use crate::stream::{self, stream_blocks};
-use crate::superblock::Geometry;
+use crate::superblock::StoreGeometry;
 use crate::volume::VolumeId;
 use device::{Block, BlockRead, Device, Page};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct StreamHead {
+struct TablesHeadBytes {
     table_pages: U64,
     segments: U32,
     /// Nodes on the dying list.
@@ -27,14 +30,14 @@ struct StreamHead {
     settings: U32,
     /// The height of the volumes' tree.
     volumes_height: u8,
-    /// 1: live counts of segments may be too high, where clones shared blocks.
+    /// 1: live counts of segments may be too high, because shared blocks lost references.
     doubted: u8,
     reserved: [u8; 30],
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct DirectoryBytes {
+struct DirectoryEntryBytes {
     place: U64,
     crc: U32,
     reserved: U32,
@@ -42,40 +45,44 @@ struct DirectoryBytes {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct SegmentBytes {
+struct SegmentEntryBytes {
     usage: u8,
     reserved: [u8; 3],
     live: U32,
-    /// Of data its age, of pairs the other segment.
+    /// For data its age; for mirrored segments the number of the other one.
     age_or_twin: U32,
 }
 
-/// Of the volumes' tree: 16 * 256^4 volumes are more than there are numbers.
+/// Height of the volumes' tree at most: 16 * 256^4 volumes are more than there are numbers.
 const VOLUMES_HEIGHT_MAX: u8 = 4;
 
-const _: () = assert!(size_of::<StreamHead>() == STREAM_HEAD_BYTES);
-const _: () =
-    assert!(size_of::<DirectoryBytes>() == DIRECTORY_BYTES && size_of::<SegmentBytes>() == SEGMENT_BYTES);
+const _: () = assert!(size_of::<TablesHeadBytes>() == STREAM_HEAD_BYTES);
+const _: () = assert!(
+    size_of::<DirectoryEntryBytes>() == DIRECTORY_BYTES && size_of::<SegmentEntryBytes>() == SEGMENT_BYTES
+);
 
-/// Pages of the node table that are read at once: 8 MiB, more than any device needs for its full speed.
+/// Pages of the node table read at once: 8 MiB, more than any device needs for its full speed.
 const TABLE_PAGES_AT_ONCE: usize = 2048;
 
-const FREE: u8 = 0;
-const LOG: u8 = 1;
-const NODES: u8 = 2;
-const COPIES: u8 = 3;
-const ARENA: u8 = 4;
+const USE_FREE: u8 = 0;
+const USE_LOG: u8 = 1;
+const USE_NODES: u8 = 2;
+const USE_COPIES: u8 = 3;
+const USE_ARENA: u8 = 4;
 
-/// The tables' stream, and how many blocks it has. `place` gives a block to each; it is asked before the
-/// bytes are made, because they say how much of which segment is live.
-pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Block) -> (Vec<u8>, u64) {
+/// The tables' stream, and its number of blocks. `place` allocates each block. It is called before the stream
+/// is encoded, because the stream says how many blocks of each segment are live.
+pub(crate) fn encode_tables(
+    map: &mut PageMap,
+    mut place: impl FnMut(&mut PageMap) -> Block,
+) -> (Vec<u8>, u64) {
     let blocks = map.stream_blocks(map.nodes.table.pages().len());
     for _ in 0..blocks {
         let at = place(map);
         map.nodes.segments.inc_live(at);
     }
     let settings = map.settings.encode();
-    let head = StreamHead {
+    let head = TablesHeadBytes {
         table_pages: (map.nodes.table.pages().len() as u64).into(),
         segments: map.nodes.segments.geometry().segments.into(),
         dying: (map.volumes.dying().len() as u32).into(),
@@ -88,28 +95,31 @@ pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Bl
     };
     let mut bytes = head.as_bytes().to_vec();
     for page in map.nodes.table.pages() {
-        let (place, crc) = (place_to_bits(page.place).into(), page.crc.into());
-        bytes.extend(DirectoryBytes { place, crc, reserved: 0.into() }.as_bytes());
+        let place = place_to_bits(page.place).into();
+        let crc = page.crc.into();
+        bytes.extend(DirectoryEntryBytes { place, crc, reserved: 0.into() }.as_bytes());
     }
     for (_, segment) in map.nodes.segments.iter() {
         let usage = match segment.usage {
-            // Once the root is durable, no root needs it. Saying so now, before it is trimmed, keeps a store
-            // that is mounted again and again from forgetting what each mount found to be free.
-            _ if Segments::is_dead(segment) && segment.dead_since.is_some() => FREE,
-            Use::Free => FREE,
-            Use::Log | Use::Moved => LOG,
-            Use::Nodes => NODES,
-            Use::Copies => COPIES,
-            Use::Arena => ARENA,
+            // Once this root is durable, no root needs the segment. Storing it as free now, before it is
+            // trimmed, keeps a store that is mounted again and again from forgetting what each mount found to
+            // be free.
+            _ if Segments::is_dead(segment) && segment.dead_since.is_some() => USE_FREE,
+            Use::Free => USE_FREE,
+            Use::Log | Use::Moved => USE_LOG,
+            Use::Nodes => USE_NODES,
+            Use::Copies => USE_COPIES,
+            Use::Arena => USE_ARENA,
         };
         let age_or_twin = match usage {
-            FREE => 0,
-            LOG => map.nodes.segments.age(segment).min(u64::from(AGE_MAX)) as u32,
-            // Without its twin it is dead, and free here.
+            USE_FREE => 0,
+            USE_LOG => map.nodes.segments.age(segment).min(u64::from(AGE_MAX)) as u32,
+            // Without its mirror it is dead, and stored as free.
             _ => segment.twin.unwrap_or_default(),
         };
-        let (live, age_or_twin) = (segment.live.into(), age_or_twin.into());
-        bytes.extend(SegmentBytes { usage, reserved: [0; 3], live, age_or_twin }.as_bytes());
+        let live = segment.live.into();
+        let age_or_twin = age_or_twin.into();
+        bytes.extend(SegmentEntryBytes { usage, reserved: [0; 3], live, age_or_twin }.as_bytes());
     }
     map.volumes.dying().for_each(|id| bytes.extend(id.0.to_le_bytes()));
     bytes.extend(settings);
@@ -117,28 +127,28 @@ pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Bl
     (bytes, blocks)
 }
 
-/// Reads the map that a root names, without its nodes, so that its volumes are not known yet. Says how many blocks were
-/// damaged, of which there was a copy.
+/// Reads the map that a root names, without its nodes, so that its volumes are not known yet. Also returns
+/// how many damaged blocks were replaced by their copies.
 pub(crate) fn read_map(
     device: &dyn Device,
-    geometry: Geometry,
-    root: &Root,
-) -> Result<(Map, u64), StoreError> {
+    geometry: StoreGeometry,
+    root: &CheckpointRoot,
+) -> Result<(PageMap, u64), StoreError> {
     let (bytes, damaged_blocks) = stream::read(device, geometry, &root.tables)?;
     let first = root.tables.extents.first().map_or(Block(0), |extent| extent.at);
     let damaged = || damaged(device, first, "the checkpoint's tables");
-    let mut decoded = decode_stream(&bytes, geometry).ok_or_else(damaged)?;
+    let mut decoded = decode_tables(&bytes, geometry).ok_or_else(damaged)?;
     let mut segments = Segments::new(geometry, decoded.segments);
-    let entries = read_table(device, geometry, &mut decoded.pages, &segments)?;
-    // The next checkpoint writes them elsewhere.
+    let entries = read_node_table(device, geometry, &mut decoded.pages, &segments)?;
+    // The next checkpoint writes the pages elsewhere.
     let damaged_pages = decoded.pages.iter().filter(|page| page.dirty).count() as u64;
     let table = NodeTable::from_pages(decoded.pages, entries);
-    segments.dead_at_root(root.generation, [root.log.segment, root.log.next]);
+    segments.dead_at_root(root.generation, [root.log.segment, root.log.next_segment]);
     if decoded.doubted {
         segments.doubt_counts();
     }
-    let volumes = Volumes::unread(decoded.volumes, decoded.next, decoded.dying);
-    let mut map = Map::new(Nodes::new(table, segments), volumes, root.newest);
+    let volumes = MapVolumes::unread(decoded.volumes, decoded.next, decoded.dying);
+    let mut map = PageMap::new(MapNodes::new(table, segments), volumes, root.newest);
     (map.settings, _) = decoded.settings;
     Ok((map, damaged_blocks + damaged_pages))
 }
@@ -146,12 +156,12 @@ pub(crate) fn read_map(
 /// Reads the settings that a root names, and what is wrong with them.
 pub(crate) fn read_settings(
     device: &dyn Device,
-    geometry: Geometry,
-    root: &Root,
+    geometry: StoreGeometry,
+    root: &CheckpointRoot,
 ) -> Result<(StoreSettings, Vec<String>), StoreError> {
     let (bytes, _) = stream::read(device, geometry, &root.tables)?;
     let first = root.tables.extents.first().map_or(Block(0), |extent| extent.at);
-    let decoded = decode_stream(&bytes, geometry);
+    let decoded = decode_tables(&bytes, geometry);
     Ok(decoded.ok_or_else(|| damaged(device, first, "the checkpoint's tables"))?.settings)
 }
 
@@ -159,52 +169,53 @@ fn damaged(device: &dyn Device, place: Block, what: &str) -> StoreError {
     StoreError::Damaged { device: device.name().to_owned(), place, what: what.to_owned() }
 }
 
-struct Decoded {
+struct DecodedTables {
     pages: Vec<TablePage>,
     segments: Vec<SegmentEntry>,
-    volumes: Tree,
+    volumes: NodeTree,
     dying: Vec<NodeId>,
-    /// And what is wrong with them.
+    /// The settings, and what is wrong with them.
     settings: (StoreSettings, Vec<String>),
     next: VolumeId,
     doubted: bool,
 }
 
-/// `None` if the stream, whose checksum is right, says what no weir writes.
-fn decode_stream(bytes: &[u8], geometry: Geometry) -> Option<Decoded> {
-    let (head, mut rest) = StreamHead::read_from_prefix(bytes).ok()?;
+/// Decodes a stream whose checksum is right; `None` if it makes no sense.
+fn decode_tables(bytes: &[u8], geometry: StoreGeometry) -> Option<DecodedTables> {
+    let (head, mut rest) = TablesHeadBytes::read_from_prefix(bytes).ok()?;
     if head.segments.get() > geometry.segments {
         return None;
     }
     let mut pages = Vec::new();
     for _ in 0..head.table_pages.get() {
         let page;
-        (page, rest) = DirectoryBytes::read_from_prefix(rest).ok()?;
+        (page, rest) = DirectoryEntryBytes::read_from_prefix(rest).ok()?;
         let place = place_from_bits(page.place.get())?;
         pages.push(TablePage { place, crc: page.crc.get(), ..TablePage::default() });
     }
     let mut segments = Vec::new();
     for _ in 0..head.segments.get() {
         let segment;
-        (segment, rest) = SegmentBytes::read_from_prefix(rest).ok()?;
+        (segment, rest) = SegmentEntryBytes::read_from_prefix(rest).ok()?;
         let usage = match segment.usage {
-            FREE => Use::Free,
-            LOG => Use::Log,
-            NODES => Use::Nodes,
-            COPIES => Use::Copies,
-            ARENA => Use::Arena,
+            USE_FREE => Use::Free,
+            USE_LOG => Use::Log,
+            USE_NODES => Use::Nodes,
+            USE_COPIES => Use::Copies,
+            USE_ARENA => Use::Arena,
             _ => return None,
         };
-        let (live, other) = (segment.live.get(), segment.age_or_twin.get());
+        let live = segment.live.get();
+        let other = segment.age_or_twin.get();
         segments.push(match usage {
             Use::Nodes | Use::Copies | Use::Arena => SegmentEntry { usage, live, twin: Some(other), age: 0 },
             _ => SegmentEntry { usage, live, twin: None, age: other },
         });
     }
-    if !are_pairs(&segments) {
+    if !do_mirrors_match(&segments) {
         return None;
     }
-    // Those that the store has got since are free.
+    // Segments that the store got since then are free.
     segments.resize(geometry.segments as usize, SegmentEntry::default());
     let mut dying = Vec::new();
     for _ in 0..head.dying.get() {
@@ -213,15 +224,16 @@ fn decode_stream(bytes: &[u8], geometry: Geometry) -> Option<Decoded> {
         dying.push(NodeId(id.get()));
     }
     let settings = StoreSettings::decode(rest.get(..head.settings.get() as usize)?);
-    let volumes = Tree { root: NodeId(head.volumes.get()), height: head.volumes_height };
+    let volumes = NodeTree { root: NodeId(head.volumes.get()), height: head.volumes_height };
     let next = VolumeId(head.next_volume.get());
     let is_sensible = volumes.height <= VOLUMES_HEIGHT_MAX && next > VolumeId::MAIN && head.doubted <= 1;
     let doubted = head.doubted != 0;
-    is_sensible.then_some(Decoded { pages, segments, volumes, dying, settings, next, doubted })
+    is_sensible.then_some(DecodedTables { pages, segments, volumes, dying, settings, next, doubted })
 }
 
-/// Whether each segment of nodes or of arenas has a twin of its own that holds copies, and each of those one of nodes or of arenas.
-fn are_pairs(segments: &[SegmentEntry]) -> bool {
+/// Whether mirrored segments match: each one of nodes or arenas has a mirror of its own that holds copies,
+/// and the other way round.
+fn do_mirrors_match(segments: &[SegmentEntry]) -> bool {
     let twin = |number: u32| segments.get(number as usize);
     let are_partners = |one, other| (one == Use::Copies) != (other == Use::Copies);
     segments.iter().zip(0..).all(|(one, number)| {
@@ -233,10 +245,11 @@ fn are_pairs(segments: &[SegmentEntry]) -> bool {
     })
 }
 
-/// Reads the pages of the node table, many at a time, and the copies of those that are damaged, which are dirty then.
-fn read_table(
+/// Reads the pages of the node table, many at a time. A damaged page is read from its copy and marked as
+/// dirty.
+fn read_node_table(
     device: &dyn Device,
-    geometry: Geometry,
+    geometry: StoreGeometry,
     pages: &mut [TablePage],
     segments: &Segments,
 ) -> Result<Vec<NodeEntry>, StoreError> {
@@ -250,14 +263,14 @@ fn read_table(
         for (index, ((result, bytes), page)) in found.zip(pages).enumerate() {
             let number = group * TABLE_PAGES_AT_ONCE + index;
             let decode = |place, bytes: &Page| {
-                table_page(device, geometry, number, TablePage { place, ..*page }, bytes)
+                verify_table_page(device, geometry, number, TablePage { place, ..*page }, bytes)
             };
             let one = |place| {
                 let mut alone = Page::zeroed();
                 device.read(place, std::slice::from_mut(&mut *alone))?;
                 decode(place, &alone)
             };
-            // Where a run cannot be read, some of it may.
+            // If a run cannot be read, parts of it may be readable.
             let found = if result.is_ok() { decode(page.place, bytes) } else { one(page.place) };
             entries.extend(match (found, segments.copy_of(page.place)) {
                 (Err(error), Some(copy)) => {
@@ -272,18 +285,19 @@ fn read_table(
     Ok(entries)
 }
 
-/// The entries of page `number` of the node table, if `bytes` are what was written.
-pub(crate) fn table_page(
+/// The entries of page `number` of the node table, if `bytes` have the right checksum.
+pub(crate) fn verify_table_page(
     device: &dyn Device,
-    geometry: Geometry,
+    geometry: StoreGeometry,
     number: usize,
     page: TablePage,
     bytes: &Page,
 ) -> Result<Vec<NodeEntry>, StoreError> {
     let what = format!("page {number} of the node table");
-    let found = sum(&bytes.0);
+    let found = checksum(&bytes.0);
     if found != page.crc {
-        let (device, expected) = (device.name().to_owned(), page.crc);
+        let device = device.name().to_owned();
+        let expected = page.crc;
         return Err(StoreError::Corrupt { device, place: page.place, what, expected, found });
     }
     decode_table_page(bytes, number, geometry.id).ok_or_else(|| damaged(device, page.place, &what))

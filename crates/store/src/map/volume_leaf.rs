@@ -1,31 +1,31 @@
-//! A volume's entry in its leaf: what it is called, and where its tree of objects begins.
+//! Volume leaves: for each volume its name and the root of its tree of objects.
 
-use super::node::{NodeId, Tree};
+use super::node::{NodeId, NodeTree};
 use crate::format::*;
 use crate::volume::{MAIN_NAME, NAME_BYTES_MAX, VolumeId, VolumeInfo, VolumeMode};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A volume in the map.
+/// The entry of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Volume {
-    pub(crate) objects: Tree,
+pub(crate) struct VolumeEntry {
+    pub(crate) objects: NodeTree,
     pub(crate) mode: VolumeMode,
-    /// Empty if nobody gave it one.
+    /// Empty if the volume has no name.
     pub(crate) name: String,
     pub(crate) created: u64,
-    /// What it was cloned from.
+    /// The volume that it was cloned from.
     pub(crate) from: VolumeId,
 }
 
-impl Volume {
-    /// For people.
+impl VolumeEntry {
+    /// The volume as users see it.
     pub(super) fn describe(&self, id: VolumeId) -> VolumeInfo {
-        let (mode, created, from) = (self.mode, self.created, self.from);
+        let mode = self.mode;
         if id == VolumeId::MAIN {
             return VolumeInfo { id, mode, name: MAIN_NAME.to_owned(), created: 0, from: None };
         }
         let name = if self.name.is_empty() { format!("#{id}") } else { self.name.clone() };
-        VolumeInfo { id, mode, name, created, from: Some(from) }
+        VolumeInfo { id, mode, name, created: self.created, from: Some(self.from) }
     }
 }
 
@@ -49,8 +49,8 @@ const _: () = assert!(ENTRY_BYTES == 248 && 64 + ENTRY_BYTES * LEAF_VOLUMES as u
 const KIND_NONE: u8 = 0;
 const KIND_VOLUME: u8 = 1;
 
-/// The volumes of a leaf.
-pub(super) type VolumeEntries = [Option<Volume>; LEAF_VOLUMES as usize];
+/// The entries of a volume leaf.
+pub(super) type VolumeEntries = [Option<VolumeEntry>; LEAF_VOLUMES as usize];
 
 pub(super) fn encode(entries: &VolumeEntries, into: &mut [u8]) {
     for (entry, bytes) in entries.iter().zip(into.chunks_exact_mut(ENTRY_BYTES)) {
@@ -79,8 +79,8 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Box<VolumeEntries>> {
             _ => return None,
         };
         let name = volume.name.get(..usize::from(volume.name_bytes))?;
-        *entry = Some(Volume {
-            objects: Tree { root: NodeId(volume.root.get()), height: volume.height },
+        *entry = Some(VolumeEntry {
+            objects: NodeTree { root: NodeId(volume.root.get()), height: volume.height },
             mode,
             name: std::str::from_utf8(name).ok()?.to_owned(),
             created: volume.created.get(),

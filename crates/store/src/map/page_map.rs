@@ -1,24 +1,25 @@
-//! The map: which block holds which page of which object of which volume.
+//! The page map: which block holds which page of which object of which volume.
 //!
-//! Behind one lock that is held for look-ups and changes, never for I/O. Only the writer changes what it says; readers add clean nodes
-//! that they have read. After a crash: the nodes of the newest root, and the log entries after it, for which the same code runs as
-//! after an append.
+//! One lock protects it. The lock is held for look-ups and changes, never for I/O. Only the writer changes
+//! the meaning of the map; readers add clean nodes that they have read. After a crash the map consists of the
+//! nodes of the newest root and the log entries after it, which recovery applies with the same code as an
+//! append.
 
-use super::leaf::{BlockEntry, DeltaEntry, Gone, PageEntry};
-use super::node::{Body, Missing, NodeId, Tree};
-use super::nodes::Nodes;
-use super::object::{ObjectEntry, Pages, fits_inline};
-use super::scan::{Purpose, Scan, Wanted};
-use super::tree::{Leaf, Source, below};
-use super::volume::Volume;
-use super::volumes::Volumes;
+use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
+use super::node_tree::{LeafRef, TransferKind, leaves_below_child};
+use super::nodes::MapNodes;
+use super::object_leaf::{ObjectEntry, ObjectPages, fits_inline};
+use super::page_leaf::{BlockEntry, DeltaEntry, DroppedBlocks, PageEntry};
+use super::scan::{MapScan, ScanPurpose, ScanTarget};
+use super::volume_leaf::VolumeEntry;
+use super::volumes::MapVolumes;
 use crate::bug::{PlantedBug, is_planted};
-use crate::entry::{LogEntry, Origin};
+use crate::checkpoint_root::NewestLsns;
 use crate::error::StoreError;
 use crate::format::{
     DIRECTORY_BYTES, DYING_BYTES, INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES,
 };
-use crate::root::Newest;
+use crate::log_entry::{BatchOrigin, LogEntry};
 use crate::settings::StoreSettings;
 use crate::space::Reservations;
 use crate::stream::stream_blocks;
@@ -28,70 +29,70 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// The map of all volumes, and what is reserved for changes of it.
-pub(crate) struct Map {
-    pub(crate) nodes: Nodes,
-    pub(crate) volumes: Volumes,
+/// The map of all volumes, and the space reserved for changes of it.
+pub(crate) struct PageMap {
+    pub(crate) nodes: MapNodes,
+    pub(crate) volumes: MapVolumes,
     pub(crate) reservations: Reservations,
-    /// Written with every checkpoint.
+    /// Every checkpoint writes them.
     pub(crate) settings: StoreSettings,
-    /// Of the log entries so far.
-    newest: Newest,
-    /// The first object of which recovery could not apply a log entry, and the node that it lacked.
-    left_out: Option<(ObjectId, NodeId)>,
-    /// Slots of objects of which nobody knows any more what is in them, each with the node that recovery lacked.
+    /// The highest LSNs of the log entries so far.
+    newest: NewestLsns,
+    /// The object of the first log entry that recovery had to skip, and the unreadable node.
+    first_skipped: Option<(ObjectId, NodeId)>,
+    /// Slots whose content is unknown because a log entry was skipped, each with the unreadable node.
     unapplied: BTreeMap<(VolumeId, u64), NodeId>,
     #[cfg(feature = "planted-bugs")]
     planted: Option<PlantedBug>,
 }
 
-/// Where a page is.
+/// The base of a page and the blocks of its deltas.
 #[derive(Debug, Clone)]
-pub(crate) struct Located {
+pub(crate) struct PageLocation {
     pub(crate) page: PageEntry,
-    /// The blocks that have its deltas, the oldest first.
+    /// The blocks with its deltas, the oldest first.
     pub(crate) deltas: SmallVec<[BlockEntry; 1]>,
 }
 
-impl Located {
-    /// Whether its bytes are those of one block.
+impl PageLocation {
+    /// Whether the page is its base and nothing else.
     pub(crate) fn is_base_alone(&self) -> bool {
         self.deltas.is_empty() && !self.page.is_lost()
     }
 }
 
-/// A listing under way.
-struct Found {
-    leaves: Vec<Leaf>,
+/// A search for leaves under way.
+struct LeafSearch {
+    leaves: Vec<LeafRef>,
     leaves_max: usize,
-    /// What must be read before it can go on.
+    /// Nodes that must be read before the search can go on.
     missing: Vec<super::NodeId>,
 }
 
-impl Found {
+impl LeafSearch {
     fn is_full(&self) -> bool {
         self.leaves.len() + self.missing.len() >= self.leaves_max
     }
 }
 
-impl Map {
-    /// The map of a store whose log entries up to `newest` are in it.
-    pub(crate) fn new(nodes: Nodes, volumes: Volumes, newest: Newest) -> Map {
-        Map {
+impl PageMap {
+    /// A map that contains the log entries up to `newest`.
+    pub(crate) fn new(nodes: MapNodes, volumes: MapVolumes, newest: NewestLsns) -> PageMap {
+        PageMap {
             nodes,
             volumes,
             reservations: Reservations::default(),
             settings: StoreSettings::default(),
             newest,
-            left_out: None,
+            first_skipped: None,
             unapplied: BTreeMap::new(),
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
     }
 
-    /// The highest LSNs of any log entry so far, or of a [fence](Map::fence).
-    pub(crate) fn newest(&self) -> Newest {
+    /// The highest LSNs of the log entries so far, or of a [fence](PageMap::fence).
+    pub(crate) fn newest(&self) -> NewestLsns {
         self.newest
     }
 
@@ -101,9 +102,9 @@ impl Map {
         self.newest.logged = self.newest.logged.max(lsn);
     }
 
-    /// A batch of the log that is in the map from now on: whether the buffer has, or had, records of its changes.
-    pub(crate) fn saw(&mut self, batch: &[LogEntry], origin: Origin) {
-        if origin == Origin::Logged {
+    /// Notes a batch that was applied. `origin` says whether the buffer had a record of its changes.
+    pub(crate) fn note_batch(&mut self, batch: &[LogEntry], origin: BatchOrigin) {
+        if origin == BatchOrigin::Logged {
             let newest = batch.iter().map(LogEntry::lsn).max().unwrap_or_default();
             self.newest.logged = self.newest.logged.max(newest);
         }
@@ -125,7 +126,7 @@ impl Map {
         false
     }
 
-    /// Blocks of a checkpoint's tables, for a node table of this many pages.
+    /// Blocks of a checkpoint's tables, for a node table of `table_pages` pages.
     pub(crate) fn stream_blocks(&self, table_pages: usize) -> u64 {
         let segments = SEGMENT_BYTES * self.nodes.segments.geometry().segments as usize;
         let dying = DYING_BYTES * self.volumes.dying().len();
@@ -133,28 +134,32 @@ impl Map {
         stream_blocks(STREAM_HEAD_BYTES + tables + self.settings.encode().len())
     }
 
-    /// Begins a round of cleaning that looks up who holds the blocks of these segments, which is so much work.
+    /// Begins a cleaning round that looks up the holders of these segments' blocks instead of scanning for
+    /// them. `work` is the amount of work that the look-ups are.
     pub(crate) fn begin_lookups(&mut self, segments: BTreeSet<u32>, work: u64) {
-        *self.nodes.scan(Purpose::Clean) = Some(Scan::of_lookups(segments, work));
+        *self.nodes.scan_mut(ScanPurpose::Clean) = Some(MapScan::for_lookups(segments, work));
     }
 
-    /// Begins a walk at all roots; the cleaner's need not visit the volumes' leaves, as memory says what these do.
-    pub(crate) fn begin_scan(&mut self, purpose: Purpose, wanted: Wanted) {
+    /// Begins a scan at all roots. The cleaner's does not visit the volume leaves, as their content is in
+    /// memory.
+    pub(crate) fn begin_scan(&mut self, purpose: ScanPurpose, target: ScanTarget) {
         match purpose {
-            Purpose::Clean => self.nodes.begin_scan(purpose, wanted, self.volumes.roots_of_data()),
-            Purpose::Scrub => self.nodes.begin_scan(purpose, wanted, self.volumes.roots()),
+            ScanPurpose::Clean => self.nodes.begin_scan(purpose, target, self.volumes.roots_of_data()),
+            ScanPurpose::Scrub => self.nodes.begin_scan(purpose, target, self.volumes.roots()),
         }
     }
 
-    /// Leaves out a log entry that recovery cannot apply, since nodes that it needs are lost. What it is about cannot be read from now
-    /// on: nobody knows what it would be. Of what was written to pages below such a node that is so by itself; of another entry the whole
-    /// object, as it may be about pages elsewhere, too.
-    pub(crate) fn leave_out(&mut self, entry: &LogEntry, failed: BTreeMap<NodeId, StoreError>) {
+    /// Skips a log entry that recovery cannot apply because nodes that it needs are unreadable. From now on a
+    /// read of what the entry changes is an error, as its content is unknown.
+    ///
+    /// A page written below an unreadable node cannot be read anyway. Of any other entry the whole object
+    /// becomes unreadable, as the entry may also change pages elsewhere.
+    pub(crate) fn skip_entry(&mut self, entry: &LogEntry, failed: BTreeMap<NodeId, StoreError>) {
         self.newest.any = self.newest.any.max(entry.lsn());
         let objects = match entry {
             LogEntry::Write { object, .. }
             | LogEntry::Deltas { object, .. }
-            | LogEntry::Cut { object, .. }
+            | LogEntry::Punch { object, .. }
             | LogEntry::Delete { object, .. } => vec![object],
             LogEntry::Clone { transfer, .. } => vec![&transfer.to],
             LogEntry::Move { transfer, .. } => vec![&transfer.from, &transfer.to],
@@ -164,77 +169,84 @@ impl Map {
         };
         let Some((&node, _)) = failed.first_key_value() else { return };
         self.nodes.lost.extend(failed);
-        self.left_out.get_or_insert((*objects[0], node));
-        if !self.is_below_lost(entry) {
+        self.first_skipped.get_or_insert((*objects[0], node));
+        if !self.is_below_lost_node(entry) {
             self.unapplied.extend(objects.into_iter().map(|object| ((object.volume, object.slot), node)));
         }
     }
 
-    /// Whether a log entry writes pages that cannot be looked up, since a node above them is lost.
-    fn is_below_lost(&self, entry: &LogEntry) -> bool {
+    /// Whether a log entry writes pages that cannot be looked up, because a node above them is unreadable.
+    fn is_below_lost_node(&self, entry: &LogEntry) -> bool {
         match entry {
             LogEntry::Write { object, page, .. } | LogEntry::Deltas { object, first: page, .. } => {
-                let is_lost = |Missing(ids): Missing| ids.iter().all(|id| self.nodes.lost.contains_key(id));
+                let is_lost =
+                    |MissingNodes(ids): MissingNodes| ids.iter().all(|id| self.nodes.lost.contains_key(id));
                 self.lookup(*object, *page).is_err_and(is_lost)
             }
             _ => false,
         }
     }
 
-    /// The first error for which a log entry was [left out](Map::leave_out): a root must not say that the log before it is in the map.
-    pub(crate) fn left_out(&self) -> Option<StoreError> {
-        let (object, id) = self.left_out?;
+    /// The error of the first [skipped](PageMap::skip_entry) log entry. A root must not say that the map
+    /// contains the log up to here.
+    pub(crate) fn skipped_entry_error(&self) -> Option<StoreError> {
+        let (object, id) = self.first_skipped?;
         let node = self.nodes.lost.get(&id)?.clone();
         Some(StoreError::ChangeBelowDamage { object, node: Box::new(node) })
     }
 
-    /// The object that lives in this slot now, whatever its generation.
-    pub(crate) fn slot(&self, volume: VolumeId, slot: u64) -> Result<Option<&ObjectEntry>, Missing> {
+    /// The object in this slot, whatever its generation.
+    pub(crate) fn slot(&self, volume: VolumeId, slot: u64) -> Result<Option<&ObjectEntry>, MissingNodes> {
         if let Some(&node) = self.unapplied.get(&(volume, slot)) {
-            return Err(Missing(vec![node]));
+            return Err(MissingNodes(vec![node]));
         }
         let Some(volume) = self.volumes.get(volume) else { return Ok(None) };
         let Some(leaf) = volume.objects.leaf(&self.nodes, slot / LEAF_OBJECTS)? else { return Ok(None) };
-        let Body::Objects(entries) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
+        let NodeBody::Objects(entries) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
         Ok(entries[(slot % LEAF_OBJECTS) as usize].as_ref())
     }
 
-    /// The object, if it is the one that lives in its slot.
-    pub(crate) fn object(&self, object: ObjectId) -> Result<Option<&ObjectEntry>, Missing> {
+    /// The object, if its generation is the one in the slot.
+    pub(crate) fn object(&self, object: ObjectId) -> Result<Option<&ObjectEntry>, MissingNodes> {
         Ok(self.slot(object.volume, object.slot)?.filter(|entry| entry.generation == object.generation))
     }
 
-    /// Where a page is; `None` for a hole.
-    pub(crate) fn lookup(&self, object: ObjectId, page: PageNo) -> Result<Option<Located>, Missing> {
+    /// Where a page lies; `None` for a hole.
+    pub(crate) fn lookup(
+        &self,
+        object: ObjectId,
+        page: PageNo,
+    ) -> Result<Option<PageLocation>, MissingNodes> {
         let Some(entry) = self.object(object)? else { return Ok(None) };
         let found = match &entry.pages {
-            Pages::Inline(pages) => match pages.binary_search_by_key(&page, |(page, _)| *page) {
-                Ok(found) => Located { page: pages[found].1, deltas: SmallVec::new() },
+            ObjectPages::Inline(pages) => match pages.binary_search_by_key(&page, |(page, _)| *page) {
+                Ok(found) => PageLocation { page: pages[found].1, deltas: SmallVec::new() },
                 Err(_) => return Ok(None),
             },
-            Pages::Tree(tree) => {
+            ObjectPages::Tree(tree) => {
                 let Some(leaf) = tree.leaf(&self.nodes, page.0 / LEAF_PAGES)? else { return Ok(None) };
-                let Body::Pages(leaf) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
+                let NodeBody::Pages(leaf) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
                 let index = (page.0 % LEAF_PAGES) as usize;
-                Located { page: leaf.pages()[index], deltas: leaf.deltas_of(index).collect() }
+                PageLocation { page: leaf.pages()[index], deltas: leaf.deltas_of(index).collect() }
             }
         };
         Ok((!found.page.is_hole()).then_some(found))
     }
 
-    /// Everything that a leaf of an object's pages refers to, or of what would lie in that leaf what is inline: with the node and the
-    /// number by which it is found there.
+    /// Calls `take` with each block that a page leaf refers to, or that would lie in this leaf if the
+    /// object's pages were not inline. Also passes the node that holds the reference, and the entry's number
+    /// in the node.
     pub(crate) fn blocks_in(
         &self,
         object: ObjectId,
         leaf: u64,
         take: &mut dyn FnMut(BlockEntry, NodeId, usize),
-    ) -> Result<(), Missing> {
+    ) -> Result<(), MissingNodes> {
         match self.object(object)?.map(|entry| &entry.pages) {
             None => {}
-            Some(Pages::Inline(pages)) => {
+            Some(ObjectPages::Inline(pages)) => {
                 let objects =
-                    self.volumes.get(object.volume).map_or(Tree::default(), |volume| volume.objects);
+                    self.volumes.get(object.volume).map_or(NodeTree::default(), |volume| volume.objects);
                 let Some(holder) = objects.leaf(&self.nodes, object.slot / LEAF_OBJECTS)? else {
                     return Ok(());
                 };
@@ -242,9 +254,9 @@ impl Map {
                 let index = (object.slot % LEAF_OBJECTS) as usize;
                 within.filter_map(|(_, page)| page.base()).for_each(|base| take(base, holder.id, index));
             }
-            Some(Pages::Tree(tree)) => {
+            Some(ObjectPages::Tree(tree)) => {
                 let Some(found) = tree.leaf(&self.nodes, leaf)? else { return Ok(()) };
-                if let Body::Pages(pages) = &self.nodes.node(found.id)?.body {
+                if let NodeBody::Pages(pages) = &self.nodes.node(found.id)?.body {
                     pages.blocks().for_each(|(index, block)| take(block, found.id, index));
                 }
             }
@@ -252,26 +264,32 @@ impl Map {
         Ok(())
     }
 
-    /// The leaves that an object's pages lie in, or would lie in, from one on, at most so many.
-    pub(crate) fn leaves_of(&self, entry: &ObjectEntry, from: u64, most: usize) -> Result<Vec<u64>, Missing> {
+    /// Indexes of the leaves that the object's pages lie in, or would lie in if they were not inline: from
+    /// `from` on, at most `most`.
+    pub(crate) fn leaves_of(
+        &self,
+        entry: &ObjectEntry,
+        from: u64,
+        most: usize,
+    ) -> Result<Vec<u64>, MissingNodes> {
         match &entry.pages {
-            Pages::Inline(pages) => {
+            ObjectPages::Inline(pages) => {
                 let mut leaves: Vec<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
                 leaves.dedup();
                 leaves.retain(|&leaf| leaf >= from);
                 Ok(leaves)
             }
-            Pages::Tree(tree) => {
-                let leaves = self.some_leaves(*tree, from..u64::MAX, most)?;
+            ObjectPages::Tree(tree) => {
+                let leaves = self.first_leaves(*tree, from..u64::MAX, most)?;
                 Ok(leaves.into_iter().map(|leaf| leaf.index).collect())
             }
         }
     }
 
     /// The pages in a leaf, without its holes.
-    pub(crate) fn pages_in(&self, leaf: Leaf) -> impl Iterator<Item = (PageNo, &PageEntry)> {
+    pub(crate) fn pages_in(&self, leaf: LeafRef) -> impl Iterator<Item = (PageNo, &PageEntry)> {
         let entries: &[PageEntry] = match self.nodes.node(leaf.id).ok().map(|node| &node.body) {
-            Some(Body::Pages(leaf)) => leaf.pages(),
+            Some(NodeBody::Pages(leaf)) => leaf.pages(),
             _ => &[],
         };
         let first = leaf.index * LEAF_PAGES;
@@ -281,14 +299,14 @@ impl Map {
             .map(move |(index, entry)| (PageNo(first + index as u64), entry))
     }
 
-    /// Whether every node that [`change`](Map::change) would need for this log entry is in memory.
-    pub(crate) fn prepare(&self, log_entry: &LogEntry) -> Result<(), Missing> {
+    /// Whether every node that [`apply_entry`](PageMap::apply_entry) needs for this log entry is in memory.
+    pub(crate) fn prepare(&self, log_entry: &LogEntry) -> Result<(), MissingNodes> {
         log_entry.changed_volumes().try_for_each(|volume| self.volumes.prepare(&self.nodes, volume))?;
         match log_entry {
             LogEntry::Write { object, page, .. } | LogEntry::Deltas { object, first: page, .. } => {
                 match self.slot(object.volume, object.slot)? {
                     Some(entry) if entry.generation < object.generation => self.prepare_drop(entry),
-                    Some(ObjectEntry { generation, pages: Pages::Tree(tree), .. })
+                    Some(ObjectEntry { generation, pages: ObjectPages::Tree(tree), .. })
                         if *generation == object.generation =>
                     {
                         tree.leaf(&self.nodes, page.0 / LEAF_PAGES).map(drop)
@@ -296,8 +314,8 @@ impl Map {
                     _ => Ok(()),
                 }
             }
-            LogEntry::Cut { object, pages, .. } => match self.object(*object)? {
-                Some(ObjectEntry { pages: Pages::Tree(tree), .. }) => {
+            LogEntry::Punch { object, pages, .. } => match self.object(*object)? {
+                Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. }) => {
                     tree.leaves(&self.nodes, leaf_range(pages)).map(drop)
                 }
                 _ => Ok(()),
@@ -312,23 +330,24 @@ impl Map {
         }
     }
 
-    /// Whether what [`drop_pages`](Map::drop_pages) looks into is in memory.
-    pub(super) fn prepare_drop(&self, entry: &ObjectEntry) -> Result<(), Missing> {
+    /// Whether the nodes that [`drop_pages`](PageMap::drop_pages) looks into are in memory.
+    pub(super) fn prepare_drop(&self, entry: &ObjectEntry) -> Result<(), MissingNodes> {
         match &entry.pages {
-            Pages::Tree(tree) if tree.height == 0 => self.nodes.node(tree.root).map(drop),
+            ObjectPages::Tree(tree) if tree.height == 0 => self.nodes.node(tree.root).map(drop),
             _ => Ok(()),
         }
     }
 
-    fn prepare_all(&self, entry: &ObjectEntry) -> Result<(), Missing> {
+    fn prepare_all(&self, entry: &ObjectEntry) -> Result<(), MissingNodes> {
         match &entry.pages {
-            Pages::Tree(tree) => tree.leaves(&self.nodes, 0..u64::MAX).map(drop),
-            Pages::Inline(_) => Ok(()),
+            ObjectPages::Tree(tree) => tree.leaves(&self.nodes, 0..u64::MAX).map(drop),
+            ObjectPages::Inline(_) => Ok(()),
         }
     }
 
-    /// The same for all that is below what a transfer takes: what comes behind it in a vector may need that.
-    pub(crate) fn prepare_below(&self, log_entry: &LogEntry) -> Result<(), Missing> {
+    /// Whether all nodes below the pages of a transfer are in memory. A later entry of the same vector may
+    /// need them.
+    pub(crate) fn prepare_below(&self, log_entry: &LogEntry) -> Result<(), MissingNodes> {
         let (LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. }) = log_entry else {
             return Ok(());
         };
@@ -338,8 +357,8 @@ impl Map {
         Ok(())
     }
 
-    /// Does what a log entry says. Its nodes must be in memory.
-    pub(crate) fn change(&mut self, log_entry: &LogEntry) {
+    /// Applies a log entry. The nodes that it needs must be in memory.
+    pub(crate) fn apply_entry(&mut self, log_entry: &LogEntry) {
         self.newest.any = self.newest.any.max(log_entry.lsn());
         match log_entry {
             LogEntry::Write { object, page, page_lsn, place, crc, .. } => {
@@ -350,18 +369,18 @@ impl Map {
                 let block = BlockEntry { place: *place, crc: *crc, shared: false };
                 self.write_deltas(*object, *first, DeltaEntry { block, pages: *pages }, *page_lsn);
             }
-            LogEntry::Cut { object, pages, lsn } => self.cut(*object, pages, *lsn),
+            LogEntry::Punch { object, pages, lsn } => self.punch(*object, pages, *lsn),
             LogEntry::Delete { object, lsn } => self.delete(*object, *lsn),
-            LogEntry::Clone { transfer, lsn } => self.transfer(transfer, *lsn, Source::Stays),
-            LogEntry::Move { transfer, lsn } => self.transfer(transfer, *lsn, Source::Goes),
+            LogEntry::Clone { transfer, lsn } => self.transfer(transfer, *lsn, TransferKind::Clone),
+            LogEntry::Move { transfer, lsn } => self.transfer(transfer, *lsn, TransferKind::Move),
             LogEntry::CloneVolume { from, to, mode, created, .. } => {
-                let new = Volume { mode: *mode, created: *created, ..Volume::default() };
+                let new = VolumeEntry { mode: *mode, created: *created, ..VolumeEntry::default() };
                 self.volumes.clone_volume(&mut self.nodes, *from, *to, new);
                 let unapplied = self.unapplied.range((*from, 0)..=(*from, u64::MAX));
                 let same: Vec<_> = unapplied.map(|(&(_, slot), &node)| ((*to, slot), node)).collect();
                 self.unapplied.extend(same);
             }
-            LogEntry::NameVolume { volume, part } => self.volumes.name(&mut self.nodes, *volume, part),
+            LogEntry::NameVolume { volume, part } => self.volumes.append_name(&mut self.nodes, *volume, part),
             LogEntry::DeleteVolume { volume, .. } => self.volumes.delete(&mut self.nodes, *volume),
         }
     }
@@ -373,81 +392,85 @@ impl Map {
         });
     }
 
-    /// Changes pages of an object, which replaces an older one in its slot; one that is older than that changes nothing.
-    fn change_pages(&mut self, object: ObjectId, change: impl FnOnce(&mut Map, &mut Pages)) {
+    /// Changes pages of an object. A newer generation replaces the object in the slot, an older one changes
+    /// nothing.
+    fn change_pages(&mut self, object: ObjectId, change: impl FnOnce(&mut PageMap, &mut ObjectPages)) {
         self.unshare(object.volume, object.slot);
-        let old = self.here(object.volume, object.slot);
+        let old = self.object_in_memory(object.volume, object.slot);
         let (mut pages, transfer_lsn) = match &old {
             Some(entry) if entry.generation > object.generation => return,
             Some(entry) if entry.generation < object.generation => {
                 self.drop_pages(&entry.pages);
-                (Pages::Inline(Vec::new()), Lsn(0))
+                (ObjectPages::Inline(Vec::new()), Lsn(0))
             }
             Some(entry) => (entry.pages.clone(), entry.transfer_lsn),
-            None => (Pages::Inline(Vec::new()), Lsn(0)),
+            None => (ObjectPages::Inline(Vec::new()), Lsn(0)),
         };
         change(self, &mut pages);
         let new = ObjectEntry { generation: object.generation, transfer_lsn, pages };
-        self.put(object.volume, object.slot, old, Some(new));
+        self.put_object(object.volume, object.slot, old, Some(new));
     }
 
-    /// Pages that have deltas lie in a leaf, however few they are.
+    /// Adds a delta block to a leaf. An object with deltas has a tree, however few its pages are.
     fn write_deltas(&mut self, object: ObjectId, first: PageNo, new: DeltaEntry, page_lsn: Lsn) {
         self.change_pages(object, |map, pages| {
             map.nodes.segments.inc_live(new.block.place);
             let mut tree = match &*pages {
-                Pages::Tree(tree) => *tree,
-                Pages::Inline(inline) => Tree::of(&mut map.nodes, inline),
+                ObjectPages::Tree(tree) => *tree,
+                ObjectPages::Inline(inline) => NodeTree::of(&mut map.nodes, inline),
             };
-            let leaf = tree.leaf_for_change(&mut map.nodes, first.0 / LEAF_PAGES, Body::pages);
-            let Body::Pages(leaf) = &mut map.nodes.node_mut(leaf).body else {
+            let leaf = tree.leaf_for_change(&mut map.nodes, first.0 / LEAF_PAGES, NodeBody::pages);
+            let NodeBody::Pages(leaf) = &mut map.nodes.node_mut(leaf).body else {
                 unreachable!("a leaf of pages")
             };
             leaf.add_delta(new, page_lsn);
             if is_planted(PlantedBug::BaseFreedEarly) {
-                let bases: Vec<_> = leaf.bases().filter(|(index, _)| new.has(*index)).collect();
+                let bases: Vec<_> = leaf.bases().filter(|(index, _)| new.covers(*index)).collect();
                 bases.iter().for_each(|&(index, _)| {
                     leaf.share(index);
                 });
-                bases.iter().for_each(|(_, base)| map.nodes.forget(base));
+                bases.iter().for_each(|(_, base)| map.nodes.drop_block_reference(base));
             }
-            *pages = Pages::Tree(tree);
+            *pages = ObjectPages::Tree(tree);
         });
     }
 
-    /// Its block is live already.
-    pub(super) fn put_page(&mut self, pages: &mut Pages, page: PageNo, new: PageEntry) {
+    /// Sets the entry of a page whose block is counted as live already.
+    pub(super) fn put_page(&mut self, pages: &mut ObjectPages, page: PageNo, new: PageEntry) {
         match pages {
-            Pages::Tree(tree) => {
+            ObjectPages::Tree(tree) => {
                 let gone = self.set_in_tree(tree, page, new);
-                self.nodes.forget_all(&gone);
+                self.nodes.drop_block_references(&gone);
             }
-            Pages::Inline(inline) => {
+            ObjectPages::Inline(inline) => {
                 match inline.binary_search_by_key(&page, |(page, _)| *page) {
                     Ok(at) => {
                         let old = std::mem::replace(&mut inline[at].1, new);
-                        old.base().iter().for_each(|base| self.nodes.forget(base));
+                        old.base().iter().for_each(|base| self.nodes.drop_block_reference(base));
                     }
                     Err(at) => inline.insert(at, (page, new)),
                 }
                 if !fits_inline(inline) {
-                    *pages = Pages::Tree(Tree::of(&mut self.nodes, inline));
+                    *pages = ObjectPages::Tree(NodeTree::of(&mut self.nodes, inline));
                 }
             }
         }
     }
 
-    /// Returns what was there.
-    fn set_in_tree(&mut self, tree: &mut Tree, page: PageNo, new: PageEntry) -> Gone {
-        let leaf = tree.leaf_for_change(&mut self.nodes, page.0 / LEAF_PAGES, Body::pages);
-        let Body::Pages(leaf) = &mut self.nodes.node_mut(leaf).body else { unreachable!("a leaf of pages") };
+    /// Sets a page's entry in a tree. Returns the blocks that were dropped.
+    fn set_in_tree(&mut self, tree: &mut NodeTree, page: PageNo, new: PageEntry) -> DroppedBlocks {
+        let leaf = tree.leaf_for_change(&mut self.nodes, page.0 / LEAF_PAGES, NodeBody::pages);
+        let NodeBody::Pages(leaf) = &mut self.nodes.node_mut(leaf).body else {
+            unreachable!("a leaf of pages")
+        };
         leaf.set((page.0 % LEAF_PAGES) as usize, new)
     }
 
-    fn cut(&mut self, object: ObjectId, range: &Range<PageNo>, lsn: Lsn) {
+    fn punch(&mut self, object: ObjectId, range: &Range<PageNo>, lsn: Lsn) {
         self.unshare(object.volume, object.slot);
-        let Some(old) =
-            self.here(object.volume, object.slot).filter(|old| old.generation == object.generation)
+        let Some(old) = self
+            .object_in_memory(object.volume, object.slot)
+            .filter(|old| old.generation == object.generation)
         else {
             return;
         };
@@ -459,16 +482,16 @@ impl Map {
         };
         let mut pages = old.pages.clone();
         match &mut pages {
-            Pages::Inline(inline) => {
+            ObjectPages::Inline(inline) => {
                 let (gone, rest) = inline.drain(..).partition(|(page, entry)| goes(*page, entry));
                 *inline = rest;
                 let gone: Vec<(PageNo, PageEntry)> = gone;
                 let gone = gone.iter().filter_map(|(_, entry)| entry.base());
-                gone.for_each(|base| self.nodes.forget(&base));
+                gone.for_each(|base| self.nodes.drop_block_reference(&base));
             }
-            Pages::Tree(tree) => {
+            ObjectPages::Tree(tree) => {
                 let leaves = tree.leaves(&self.nodes, leaf_range(range)).expect("prepared");
-                let all: Vec<(Leaf, Vec<PageNo>, usize)> = leaves
+                let all: Vec<(LeafRef, Vec<PageNo>, usize)> = leaves
                     .into_iter()
                     .map(|leaf| {
                         let gone = self.pages_in(leaf).filter(|(page, entry)| goes(*page, entry));
@@ -476,33 +499,34 @@ impl Map {
                     })
                     .collect();
                 for (leaf, gone, held) in all {
-                    self.cut_leaf(tree, leaf, &gone, held);
+                    self.punch_leaf(tree, leaf, &gone, held);
                 }
                 if !tree.root.is_some() {
-                    pages = Pages::Inline(Vec::new());
+                    pages = ObjectPages::Inline(Vec::new());
                 }
             }
         }
         let new = ObjectEntry { pages, ..old };
-        self.put(object.volume, object.slot, Some(old), Some(new));
+        self.put_object(object.volume, object.slot, Some(old), Some(new));
     }
 
-    /// Makes holes of some pages in a leaf that holds `held`.
-    fn cut_leaf(&mut self, tree: &mut Tree, leaf: Leaf, gone: &[PageNo], held: usize) {
+    /// Makes holes of the pages `gone` in a leaf with `held` pages.
+    fn punch_leaf(&mut self, tree: &mut NodeTree, leaf: LeafRef, gone: &[PageNo], held: usize) {
         if gone.len() == held {
             tree.remove_leaf(&mut self.nodes, leaf.index);
             return;
         }
         for page in gone {
             let gone = self.set_in_tree(tree, *page, PageEntry::default());
-            self.nodes.forget_all(&gone);
+            self.nodes.drop_block_references(&gone);
         }
     }
 
     fn delete(&mut self, object: ObjectId, lsn: Lsn) {
         self.unshare(object.volume, object.slot);
-        let Some(old) =
-            self.here(object.volume, object.slot).filter(|old| old.generation == object.generation)
+        let Some(old) = self
+            .object_in_memory(object.volume, object.slot)
+            .filter(|old| old.generation == object.generation)
         else {
             return;
         };
@@ -510,39 +534,45 @@ impl Map {
             return;
         }
         self.drop_pages(&old.pages);
-        self.put(object.volume, object.slot, Some(old), None);
+        self.put_object(object.volume, object.slot, Some(old), None);
     }
 
-    /// The leaf of an object has pages inline that another one had.
+    /// A transfer brought inline pages into an object: scans under way visit the leaf of the object's entry
+    /// again.
     pub(super) fn revisit_object(&mut self, object: ObjectId) {
-        let objects = self.volumes.get(object.volume).map_or(Tree::default(), |volume| volume.objects);
+        let objects = self.volumes.get(object.volume).map_or(NodeTree::default(), |volume| volume.objects);
         let leaf = objects.leaf(&self.nodes, object.slot / LEAF_OBJECTS).expect("prepared");
         leaf.into_iter().for_each(|leaf| self.nodes.revisit(leaf.id));
     }
 
-    /// Whether a range that an object has had is changed once more: a planted bug.
+    /// Planted bug: a clone or move that an object has had is applied once more.
     pub(super) fn repeats_ranges(&self) -> bool {
         self.is_planted(PlantedBug::RangeRepeated)
     }
 
-    /// A tree of one leaf, as small files have, goes at once; of a larger one the dying list takes care, a step at a time.
-    pub(super) fn drop_pages(&mut self, pages: &Pages) {
+    /// Drops all pages of an object. A tree of one leaf, as small files have, is released at once. A larger
+    /// one goes to the dying list and is freed in steps.
+    pub(super) fn drop_pages(&mut self, pages: &ObjectPages) {
         match pages {
-            Pages::Inline(inline) => {
-                inline.iter().filter_map(|(_, entry)| entry.base()).for_each(|base| self.nodes.forget(&base));
+            ObjectPages::Inline(inline) => {
+                inline
+                    .iter()
+                    .filter_map(|(_, entry)| entry.base())
+                    .for_each(|base| self.nodes.drop_block_reference(&base));
             }
-            Pages::Tree(tree) if tree.height == 0 => self.nodes.release(tree.root),
-            Pages::Tree(tree) => {
-                self.condemn(tree.root);
+            ObjectPages::Tree(tree) if tree.height == 0 => self.nodes.release(tree.root),
+            ObjectPages::Tree(tree) => {
+                self.add_dying(tree.root);
                 if is_planted(PlantedBug::DyingTwice) && self.nodes.table.references(tree.root) > 1 {
-                    self.condemn(tree.root);
+                    self.add_dying(tree.root);
                 }
             }
         }
     }
 
-    /// Takes a copy of the leaf that holds a slot, and of the nodes above it, if others share it: what an object in
-    /// it refers to has a reference for each leaf that says so, only then.
+    /// Copies the leaf that holds a slot, and the nodes above it, if they are shared. The copy has references
+    /// of its own to the trees of its objects. While the leaf is shared there is one reference for all, which
+    /// a change must not drop.
     pub(super) fn unshare(&mut self, volume: VolumeId, slot: u64) {
         self.volumes.unshare(&mut self.nodes, volume);
         let Some(mut tree) = self.volumes.get(volume).map(|volume| volume.objects) else { return };
@@ -550,27 +580,28 @@ impl Map {
         if !tree.is_shared(&self.nodes, index).expect("prepared") {
             return;
         }
-        tree.leaf_for_change(&mut self.nodes, index, Body::objects);
+        tree.leaf_for_change(&mut self.nodes, index, NodeBody::objects);
         self.volumes.set_objects(&mut self.nodes, volume, tree);
     }
 
     /// A copy of the entry in a slot, whose leaf is in memory.
-    pub(super) fn here(&self, volume: VolumeId, slot: u64) -> Option<ObjectEntry> {
+    pub(super) fn object_in_memory(&self, volume: VolumeId, slot: u64) -> Option<ObjectEntry> {
         self.slot(volume, slot).expect("prepared").cloned()
     }
 
-    /// Pages inline that were cut apart, or that are shared in part, may be more extents than an entry has.
-    fn fitting(&mut self, mut entry: ObjectEntry) -> ObjectEntry {
-        if let Pages::Inline(inline) = &entry.pages
+    /// Moves inline pages to a tree if they need more extents than an entry has, after a punch or because
+    /// some are shared.
+    fn with_pages_that_fit(&mut self, mut entry: ObjectEntry) -> ObjectEntry {
+        if let ObjectPages::Inline(inline) = &entry.pages
             && !fits_inline(inline)
         {
-            entry.pages = Pages::Tree(Tree::of(&mut self.nodes, inline));
+            entry.pages = ObjectPages::Tree(NodeTree::of(&mut self.nodes, inline));
         }
         entry
     }
 
     /// Replaces the entry in a slot.
-    pub(super) fn put(
+    pub(super) fn put_object(
         &mut self,
         volume: VolumeId,
         slot: u64,
@@ -580,12 +611,12 @@ impl Map {
         if old == new {
             return;
         }
-        let new = new.map(|new| self.fitting(new));
+        let new = new.map(|new| self.with_pages_that_fit(new));
         let index = slot / LEAF_OBJECTS;
         let Some(mut tree) = self.volumes.get(volume).map(|volume| volume.objects) else { return };
-        let leaf = tree.leaf_for_change(&mut self.nodes, index, Body::objects);
+        let leaf = tree.leaf_for_change(&mut self.nodes, index, NodeBody::objects);
         let body = &mut self.nodes.node_mut(leaf).body;
-        let Body::Objects(entries) = body else { unreachable!("a leaf of objects") };
+        let NodeBody::Objects(entries) = body else { unreachable!("a leaf of objects") };
         entries[(slot % LEAF_OBJECTS) as usize] = new;
         if body.is_empty() {
             tree.remove_leaf(&mut self.nodes, index);
@@ -599,24 +630,29 @@ impl Map {
         object: ObjectId,
         range: Range<PageNo>,
         leaves_max: usize,
-    ) -> Result<Listed, Missing> {
+    ) -> Result<Listed, MissingNodes> {
         let nothing = Listed { pages: Vec::new(), until: range.end };
         if range.is_empty() {
             return Ok(nothing);
         }
         match self.object(object)?.map(|entry| &entry.pages) {
             None => Ok(nothing),
-            Some(Pages::Inline(pages)) => {
+            Some(ObjectPages::Inline(pages)) => {
                 let within = pages.iter().filter(|(page, _)| range.contains(page));
                 Ok(Listed { pages: within.map(|(page, entry)| (*page, entry.page_lsn)).collect(), ..nothing })
             }
-            Some(Pages::Tree(tree)) => self.list_tree(*tree, range, leaves_max),
+            Some(ObjectPages::Tree(tree)) => self.list_tree(*tree, range, leaves_max),
         }
     }
 
-    fn list_tree(&self, tree: Tree, range: Range<PageNo>, leaves_max: usize) -> Result<Listed, Missing> {
+    fn list_tree(
+        &self,
+        tree: NodeTree,
+        range: Range<PageNo>,
+        leaves_max: usize,
+    ) -> Result<Listed, MissingNodes> {
         let wanted = range.start.0 / LEAF_PAGES..range.end.0.div_ceil(LEAF_PAGES);
-        let leaves = self.some_leaves(tree, wanted, leaves_max)?;
+        let leaves = self.first_leaves(tree, wanted, leaves_max)?;
         let until = match leaves.last() {
             Some(last) if leaves.len() >= leaves_max => PageNo((last.index + 1) * LEAF_PAGES).min(range.end),
             _ => range.end,
@@ -626,59 +662,64 @@ impl Map {
         Ok(Listed { pages: within.map(|(page, entry)| (page, entry.page_lsn)).collect(), until })
     }
 
-    /// The first leaves of a tree with these indexes, at most so many.
-    pub(super) fn some_leaves(
+    /// The first leaves of a tree whose indexes are in `wanted`, at most `leaves_max`.
+    pub(super) fn first_leaves(
         &self,
-        tree: Tree,
+        tree: NodeTree,
         wanted: Range<u64>,
         leaves_max: usize,
-    ) -> Result<Vec<Leaf>, Missing> {
-        let mut found = Found { leaves: Vec::new(), leaves_max, missing: Vec::new() };
+    ) -> Result<Vec<LeafRef>, MissingNodes> {
+        let mut found = LeafSearch { leaves: Vec::new(), leaves_max, missing: Vec::new() };
         if tree.root.is_some() {
-            self.find_leaves(Leaf { index: 0, id: tree.root }, tree.height, &wanted, &mut found);
+            self.find_leaves(LeafRef { index: 0, id: tree.root }, tree.height, &wanted, &mut found);
         }
         if !found.missing.is_empty() {
-            return Err(Missing(found.missing));
+            return Err(MissingNodes(found.missing));
         }
-        // A tree of one leaf has it wherever the search begins.
+        // A tree of one leaf returns it wherever the search begins.
         found.leaves.retain(|leaf| wanted.contains(&leaf.index));
         Ok(found.leaves)
     }
 
-    /// Gathers leaves in order, until there are enough.
-    fn find_leaves(&self, at: Leaf, height: u8, wanted: &Range<u64>, found: &mut Found) {
+    /// Collects leaves in order, until there are enough.
+    fn find_leaves(&self, at: LeafRef, height: u8, wanted: &Range<u64>, found: &mut LeafSearch) {
         let node = match self.nodes.node(at.id) {
             Ok(node) => node,
-            Err(Missing(ids)) => return found.missing.extend(ids),
+            Err(MissingNodes(ids)) => return found.missing.extend(ids),
         };
         if height == 0 {
             return found.leaves.push(at);
         }
-        let Body::Inner(children) = &node.body else { return };
+        let NodeBody::Inner(children) = &node.body else { return };
         for (slot, &id) in children.iter().enumerate().filter(|(_, id)| id.is_some()) {
-            let Some(below) = below(at.index, slot as u64, height) else { break };
+            let Some(below) = leaves_below_child(at.index, slot as u64, height) else { break };
             if below.start >= wanted.end || found.is_full() {
                 break;
             }
             if below.end > wanted.start {
-                self.find_leaves(Leaf { index: below.start, id }, height - 1, wanted, found);
+                self.find_leaves(LeafRef { index: below.start, id }, height - 1, wanted, found);
             }
         }
     }
 
-    /// Gives up the dying list's reference to some of the `most` nodes that go first, those that are in memory or shared. With the last one
-    /// a node goes, and the list gets its references: no more than twice a node's children, so that the list, which each checkpoint
-    /// writes, stays short. Returns how many.
+    /// Drops the dying list's references to some of the `most` nodes at its end, those that are in memory or
+    /// shared. Returns how many.
+    ///
+    /// When the last reference to a node is dropped, the node is removed and its children join the list. The
+    /// list, which each checkpoint writes, grows by no more than twice the children of a node, so that it
+    /// stays short.
     pub(crate) fn free_dying(&mut self, most: usize) -> u64 {
         let mut first = self.volumes.take_dying(most);
-        let (mut freed, mut stays, below) = (0, Vec::new(), self.volumes.dying().len());
+        let mut freed = 0;
+        let mut stays = Vec::new();
+        let below = self.volumes.dying().len();
         while self.volumes.dying().len() <= below + INNER_CHILDREN as usize
             && let Some(id) = first.pop()
         {
             if self.nodes.table.references(id) == 1 && !self.nodes.is_cached(id) {
                 stays.push(id);
             } else {
-                self.let_die(id);
+                self.free_dying_node(id);
                 freed += 1;
             }
         }
@@ -686,7 +727,7 @@ impl Map {
         freed
     }
 
-    pub(super) fn let_die(&mut self, id: NodeId) {
+    pub(super) fn free_dying_node(&mut self, id: NodeId) {
         if self.nodes.table.references(id) > 1 {
             self.nodes.table.drop_reference(id);
             if self.is_planted(PlantedBug::FreedOnceTooOften) && self.nodes.table.references(id) > 1 {
@@ -695,35 +736,38 @@ impl Map {
             return;
         }
         match self.nodes.remove_node(id) {
-            Body::Inner(children) => {
-                children.iter().filter(|child| child.is_some()).for_each(|&child| self.condemn(child));
+            NodeBody::Inner(children) => {
+                children.iter().filter(|child| child.is_some()).for_each(|&child| self.add_dying(child));
             }
-            Body::Pages(leaf) => leaf.blocks().for_each(|(_, block)| self.nodes.forget(&block)),
-            Body::Volumes(volumes) => {
+            NodeBody::Pages(leaf) => {
+                leaf.blocks().for_each(|(_, block)| self.nodes.drop_block_reference(&block))
+            }
+            NodeBody::Volumes(volumes) => {
                 let roots = volumes.iter().flatten().map(|volume| volume.objects.root);
-                roots.filter(|root| root.is_some()).for_each(|root| self.condemn(root));
+                roots.filter(|root| root.is_some()).for_each(|root| self.add_dying(root));
             }
-            Body::Objects(objects) => {
+            NodeBody::Objects(objects) => {
                 for object in objects.iter().flatten() {
                     match &object.pages {
-                        Pages::Inline(pages) => {
+                        ObjectPages::Inline(pages) => {
                             let bases = pages.iter().filter_map(|(_, entry)| entry.base());
-                            bases.for_each(|base| self.nodes.forget(&base));
+                            bases.for_each(|base| self.nodes.drop_block_reference(&base));
                         }
-                        Pages::Tree(tree) => self.condemn(tree.root),
+                        ObjectPages::Tree(tree) => self.add_dying(tree.root),
                     }
                 }
             }
         }
     }
 
-    /// The dying list takes over a reference from a node that goes. A walk may have meant to find it there.
-    pub(super) fn condemn(&mut self, id: NodeId) {
+    /// The dying list takes over a reference from a node that is removed. A scan may have expected to find
+    /// the reference there.
+    pub(super) fn add_dying(&mut self, id: NodeId) {
         if self.is_planted(PlantedBug::LeakedNode) && id.0.is_multiple_of(3) {
             return;
         }
         self.volumes.push_dying(id);
-        self.nodes.still_referred(id);
+        self.nodes.shade(id);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Log entries: what the log says about the map. A chunk of the log is a header, its log entries, then the data blocks that
-//! they name.
+//! Log entries, and the encoding of chunks. A chunk of the log is a head, its log entries, then the data
+//! blocks that they name.
 
 use crate::format::*;
 use crate::volume::{VolumeId, VolumeMode};
@@ -7,7 +7,7 @@ use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, Page, PageNo, PageT
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// One change of the map, as the log tells it.
+/// A change of the map, as it is in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LogEntry {
     Write {
@@ -15,23 +15,24 @@ pub(crate) enum LogEntry {
         page: PageNo,
         page_lsn: Lsn,
         place: Block,
-        /// Where the block's copy lies, if the object is metadata: then both lie in a pair of segments, and not in the chunk.
+        /// The place of the block's copy, if the object is metadata. Block and copy then lie in mirrored
+        /// segments, and not in the chunk.
         copy: Option<Block>,
         crc: u32,
     },
-    /// A block of deltas of pages in one leaf.
+    /// A delta block.
     Deltas {
         object: ObjectId,
         /// The leaf's first page.
         first: PageNo,
-        /// The leaf's pages of which it has some, by bits.
+        /// The leaf's pages for which the block has deltas, one bit each.
         pages: u128,
-        /// The highest of those pages' LSNs.
+        /// The highest LSN of the deltas.
         page_lsn: Lsn,
         place: Block,
         crc: u32,
     },
-    Cut {
+    Punch {
         object: ObjectId,
         pages: Range<PageNo>,
         lsn: Lsn,
@@ -53,10 +54,10 @@ pub(crate) enum LogEntry {
         to: VolumeId,
         mode: VolumeMode,
         lsn: Lsn,
-        /// When, in nanoseconds since 1970.
+        /// Time in nanoseconds since 1970.
         created: u64,
     },
-    /// A part of a volume's name; the parts come in order, behind its clone's log entry.
+    /// A part of a volume's name. The parts follow the entry of the volume's clone, in order.
     NameVolume {
         volume: VolumeId,
         part: Vec<u8>,
@@ -68,12 +69,12 @@ pub(crate) enum LogEntry {
 }
 
 impl LogEntry {
-    /// The highest LSN that it tells of.
+    /// The highest LSN of the change.
     pub(crate) fn lsn(&self) -> Lsn {
         match self {
             LogEntry::Write { page_lsn, .. } | LogEntry::Deltas { page_lsn, .. } => *page_lsn,
             LogEntry::NameVolume { .. } => Lsn(0),
-            LogEntry::Cut { lsn, .. }
+            LogEntry::Punch { lsn, .. }
             | LogEntry::Delete { lsn, .. }
             | LogEntry::Clone { lsn, .. }
             | LogEntry::Move { lsn, .. }
@@ -82,12 +83,12 @@ impl LogEntry {
         }
     }
 
-    /// Whether the chunk has a block that belongs to it.
+    /// Whether a data block in the chunk belongs to the entry.
     pub(crate) fn has_data(&self) -> bool {
         self.own_block().is_some()
     }
 
-    /// The block in the chunk that belongs to it, and its checksum.
+    /// The data block in the chunk, and its checksum.
     pub(crate) fn own_block(&self) -> Option<(Block, u32)> {
         match *self {
             LogEntry::Write { object, place, crc, .. } if !object.is_metadata() => Some((place, crc)),
@@ -96,32 +97,32 @@ impl LogEntry {
         }
     }
 
-    /// Its own block lies here.
+    /// Sets the place of the data block in the chunk.
     pub(crate) fn set_own_block(&mut self, at: Block) {
         if let LogEntry::Write { place, .. } | LogEntry::Deltas { place, .. } = self {
             *place = at;
         }
     }
 
-    /// Whether a block belongs to it that is written twice, in a pair of segments.
-    pub(crate) fn is_paired(&self) -> bool {
+    /// Whether a mirrored block belongs to the entry.
+    pub(crate) fn is_mirrored(&self) -> bool {
         matches!(self, LogEntry::Write { object, .. } if object.is_metadata())
     }
 
-    /// Where its block and the copy lie that are in a pair of segments.
-    pub(crate) fn paired(&self) -> Option<Paired> {
+    /// The mirrored block of the entry: its place, its copy, its checksum.
+    pub(crate) fn mirrored_block(&self) -> Option<MirroredBlock> {
         match *self {
-            LogEntry::Write { place: at, copy: Some(copy), crc, .. } => Some(Paired { at, copy, crc }),
+            LogEntry::Write { place: at, copy: Some(copy), crc, .. } => Some(MirroredBlock { at, copy, crc }),
             _ => None,
         }
     }
 
-    /// The volumes that it changes.
+    /// The volumes that the entry changes.
     pub(crate) fn changed_volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
         let (one, other) = match self {
             LogEntry::Write { object, .. }
             | LogEntry::Deltas { object, .. }
-            | LogEntry::Cut { object, .. }
+            | LogEntry::Punch { object, .. }
             | LogEntry::Delete { object, .. } => (object.volume, None),
             LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => {
                 (transfer.from.volume, Some(transfer.to.volume))
@@ -135,67 +136,68 @@ impl LogEntry {
 
 /// Whether the buffer has, or had, records of the changes in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// It has: a buffer that ends before their LSNs is an older copy.
+pub(crate) enum BatchOrigin {
+    /// It has. A buffer that ends before their LSNs is an older copy.
     Logged,
-    /// It has none: they went past it.
+    /// It never had any.
     Bypassed,
 }
 
-/// A block of data that is there twice.
+/// A data block with a copy, in mirrored segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Paired {
+pub(crate) struct MirroredBlock {
     pub(crate) at: Block,
     pub(crate) copy: Block,
     pub(crate) crc: u32,
 }
 
-impl Paired {
-    /// Whether a page is what was written to both.
+impl MirroredBlock {
+    /// Whether a page has the bytes that were written to both.
     pub(crate) fn is(&self, page: &Page) -> bool {
         crc32c::crc32c(&page.0) == self.crc
     }
 }
 
-/// A chunk's header.
+/// The head of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkHead {
     pub(crate) incarnation: Incarnation,
-    /// The chunk's own number.
+    /// The chunk's number.
     pub(crate) chunk: u64,
-    /// The batch of which it is a part.
+    /// The number of its batch.
     pub(crate) batch: u64,
-    /// The last batch that was durable when this chunk was written: if that one is bad, it is rot.
-    pub(crate) durable: u64,
-    /// The checksum of the chunk before it.
-    pub(crate) chain: u32,
-    /// Where the log goes on after this segment.
-    pub(crate) next: u32,
-    /// Whether the batch ends here. A batch without an end never happened.
-    pub(crate) last: bool,
-    pub(crate) origin: Origin,
+    /// The last batch that was known to be durable when this chunk was written. If that batch is bad, it has
+    /// rotted.
+    pub(crate) durable_batch: u64,
+    /// The checksum of the chunk before.
+    pub(crate) chain_crc: u32,
+    /// The segment in which the log continues.
+    pub(crate) next_segment: u32,
+    /// Whether the batch ends here. A batch without an end was never completed.
+    pub(crate) is_last: bool,
+    pub(crate) origin: BatchOrigin,
     pub(crate) entry_blocks: u64,
-    /// Blocks behind the log entries: copies and pages.
+    /// Blocks after the log entries: the chunk index and pages.
     pub(crate) data_blocks: u64,
-    /// Of these the first are copies of the heads of the stretch before.
-    pub(crate) copy_blocks: u64,
+    /// The first of these blocks hold the chunk index.
+    pub(crate) index_blocks: u64,
     pub(crate) entries: usize,
 }
 
-/// Data blocks in a chunk: 4 MiB, past which a larger write gains nothing. With [`ENTRIES_MAX`] it bounds how far
-/// recovery looks for a later chunk.
-pub(crate) const DATA_MAX: usize = 1024;
-/// Log entries in a chunk.
-pub(crate) const ENTRIES_MAX: usize = 2048;
-/// Blocks in a chunk.
-pub(crate) const CHUNK_BLOCKS_MAX: u64 = (entry_blocks(ENTRIES_MAX) + DATA_MAX) as u64;
+/// Data blocks of a chunk at most: 4 MiB, beyond which a larger write gains nothing. Together with
+/// [`CHUNK_ENTRIES_MAX`] it bounds how far recovery looks for a later chunk.
+pub(crate) const CHUNK_DATA_BLOCKS_MAX: usize = 1024;
+/// Log entries of a chunk at most.
+pub(crate) const CHUNK_ENTRIES_MAX: usize = 2048;
+/// Blocks of a chunk at most.
+pub(crate) const CHUNK_BLOCKS_MAX: u64 = (entry_blocks(CHUNK_ENTRIES_MAX) + CHUNK_DATA_BLOCKS_MAX) as u64;
 
 const KIND_VECTOR: u16 = 1;
 const FLAG_LAST: u16 = 1;
 const FLAG_BYPASSED: u16 = 2;
 
 const WRITE: u8 = 1;
-const CUT: u8 = 2;
+const PUNCH: u8 = 2;
 const DELETE: u8 = 3;
 const CLONE: u8 = 4;
 const MOVE: u8 = 5;
@@ -204,16 +206,16 @@ const DELETE_VOLUME: u8 = 7;
 const NAME_VOLUME: u8 = 8;
 const DELTAS: u8 = 9;
 
-/// Bytes of a name in a log entry.
-pub(crate) const NAME_PART: usize = 64;
+/// Bytes of a volume's name that fit into a log entry.
+pub(crate) const NAME_PART_BYTES: usize = 64;
 
-/// In a clone's log entry: it may not be changed.
+/// In a log entry of a volume's clone: the clone is read-only.
 const READ_ONLY: u32 = 1;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct ChunkBytes {
-    head: Head,
+    head: StructureHead,
     kind: U16,
     flags: U16,
     entry_blocks: U32,
@@ -225,7 +227,7 @@ struct ChunkBytes {
     durable: U64,
     chain: U32,
     next: U32,
-    copy_blocks: U32,
+    index_blocks: U32,
     reserved: U32,
 }
 
@@ -240,13 +242,13 @@ struct LogEntryBytes {
     slot: U64,
     page: U64,
     lsn: U64,
-    /// The page after the last, or a place, or a time.
+    /// Page after the last; or a place, or a time.
     other: U64,
     volume_to: U32,
     generation_to: U32,
-    /// Or where a block's copy lies, or the first of a leaf's pages by bits.
+    /// Target's slot; or the place of a copy, or bits of a leaf's pages (low half).
     slot_to: U64,
-    /// Or the others.
+    /// Target's first page; or bits of a leaf's pages (high half).
     at: U64,
 }
 
@@ -254,90 +256,95 @@ const HEAD_BYTES: usize = size_of::<ChunkBytes>();
 const ENTRY_BYTES: usize = size_of::<LogEntryBytes>();
 const _: () = assert!(HEAD_BYTES == 96 && ENTRY_BYTES == 72);
 
-/// The bytes of a header and `entries` log entries.
+/// Bytes of a head with `entries` log entries.
 pub(crate) const fn head_bytes(entries: usize) -> usize {
     HEAD_BYTES + entries * ENTRY_BYTES
 }
 
-/// The blocks that they need.
+/// Blocks of a head with `entries` log entries.
 pub(crate) const fn entry_blocks(entries: usize) -> usize {
     head_bytes(entries).div_ceil(BLOCK_BYTES)
 }
 
-fn flags(head: &ChunkHead) -> u16 {
-    let bypassed = if head.origin == Origin::Bypassed { FLAG_BYPASSED } else { 0 };
-    bypassed | if head.last { FLAG_LAST } else { 0 }
+fn chunk_flags(head: &ChunkHead) -> u16 {
+    let bypassed = if head.origin == BatchOrigin::Bypassed { FLAG_BYPASSED } else { 0 };
+    bypassed | if head.is_last { FLAG_LAST } else { 0 }
 }
 
-/// Fills `into`, as many zeroed blocks as `head.entry_blocks`, with the chunk's header and log entries. Returns its
+/// Encodes the head and the log entries of a chunk. `into` has `head.entry_blocks` zeroed blocks. Returns the
 /// checksum.
 pub(crate) fn encode_chunk(head: &ChunkHead, entries: &[LogEntry], store: StoreId, into: &mut [Page]) -> u32 {
     assert_eq!(into.len() as u64, head.entry_blocks, "space for the entries and no more");
     let bytes = Page::bytes_mut(into);
     let header = ChunkBytes {
-        head: Head::new(MAGIC_CHUNK, store),
+        head: StructureHead::new(MAGIC_CHUNK, store),
         kind: KIND_VECTOR.into(),
-        flags: flags(head).into(),
+        flags: chunk_flags(head).into(),
         entry_blocks: (head.entry_blocks as u32).into(),
         data_blocks: (head.data_blocks as u32).into(),
         entries: (head.entries as u32).into(),
         incarnation: head.incarnation.0.into(),
         chunk: head.chunk.into(),
         batch: head.batch.into(),
-        durable: head.durable.into(),
-        chain: head.chain.into(),
-        next: head.next.into(),
-        copy_blocks: (head.copy_blocks as u32).into(),
+        durable: head.durable_batch.into(),
+        chain: head.chain_crc.into(),
+        next: head.next_segment.into(),
+        index_blocks: (head.index_blocks as u32).into(),
         reserved: 0.into(),
     };
     header.write_to_prefix(bytes).expect("smaller than a page");
     for (entry, bytes) in entries.iter().zip(bytes[HEAD_BYTES..].chunks_exact_mut(ENTRY_BYTES)) {
-        encode(entry).write_to(bytes).expect("exactly as long");
+        encode_entry(entry).write_to(bytes).expect("exactly as long");
     }
     seal(bytes)
 }
 
-/// How many blocks of log entries a block claims to begin; `None` if it is no chunk of this store at all.
+/// How many blocks of head and log entries a block claims to begin; `None` if it is no chunk of this store at
+/// all.
 pub(crate) fn claimed_entry_blocks(first: &Page, store: StoreId) -> Option<u64> {
     let (bytes, _) = ChunkBytes::read_from_prefix(&first.0).expect("smaller than a page");
     let ours = bytes.head.magic == MAGIC_CHUNK && bytes.head.store == store.0;
     let blocks = u64::from(bytes.entry_blocks.get());
-    (ours && (1..=entry_blocks(ENTRIES_MAX) as u64).contains(&blocks)).then_some(blocks)
+    (ours && (1..=entry_blocks(CHUNK_ENTRIES_MAX) as u64).contains(&blocks)).then_some(blocks)
 }
 
-/// The chunk whose header and log entries are `pages`, and its checksum; `None` if it is torn or damaged.
+/// The chunk whose head and log entries are `pages`, and its checksum; `None` if it is torn or damaged.
 pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead, Vec<LogEntry>, u32)> {
     let bytes = Page::bytes(pages);
-    let sealed = sealed(bytes, MAGIC_CHUNK, store)?;
+    let sealed = verify_head(bytes, MAGIC_CHUNK, store)?;
     let (header, rest) = ChunkBytes::read_from_prefix(bytes).ok()?;
     let count = header.entries.get() as usize;
     let fits = header.kind.get() == KIND_VECTOR
-        && count <= ENTRIES_MAX
+        && count <= CHUNK_ENTRIES_MAX
         && entry_blocks(count) == pages.len()
-        && header.data_blocks.get() as usize <= DATA_MAX
-        && header.copy_blocks.get() <= header.data_blocks.get();
+        && header.data_blocks.get() as usize <= CHUNK_DATA_BLOCKS_MAX
+        && header.index_blocks.get() <= header.data_blocks.get();
     if !fits {
         return None;
     }
-    let entries = rest.chunks_exact(ENTRY_BYTES).take(count).map(decode).collect::<Option<Vec<_>>>()?;
+    let entries = rest.chunks_exact(ENTRY_BYTES).take(count).map(decode_entry).collect::<Option<Vec<_>>>()?;
     let head = ChunkHead {
         incarnation: Incarnation(header.incarnation.get()),
         chunk: header.chunk.get(),
         batch: header.batch.get(),
-        durable: header.durable.get(),
-        chain: header.chain.get(),
-        next: header.next.get(),
-        last: header.flags.get() & FLAG_LAST != 0,
-        origin: if header.flags.get() & FLAG_BYPASSED != 0 { Origin::Bypassed } else { Origin::Logged },
+        durable_batch: header.durable.get(),
+        chain_crc: header.chain.get(),
+        next_segment: header.next.get(),
+        is_last: header.flags.get() & FLAG_LAST != 0,
+        origin: if header.flags.get() & FLAG_BYPASSED != 0 {
+            BatchOrigin::Bypassed
+        } else {
+            BatchOrigin::Logged
+        },
         entry_blocks: pages.len() as u64,
         data_blocks: u64::from(header.data_blocks.get()),
-        copy_blocks: u64::from(header.copy_blocks.get()),
+        index_blocks: u64::from(header.index_blocks.get()),
         entries: count,
     };
     Some((head, entries, sealed.crc.get()))
 }
 
-fn encode(entry: &LogEntry) -> LogEntryBytes {
+fn encode_entry(entry: &LogEntry) -> LogEntryBytes {
     let of = |kind, object: ObjectId, lsn: Lsn| LogEntryBytes {
         kind,
         volume: object.volume.0.into(),
@@ -362,9 +369,11 @@ fn encode(entry: &LogEntry) -> LogEntryBytes {
             crc: (*crc).into(),
             ..of(DELTAS, *object, *page_lsn)
         },
-        LogEntry::Cut { object, pages, lsn } => {
-            LogEntryBytes { page: pages.start.0.into(), other: pages.end.0.into(), ..of(CUT, *object, *lsn) }
-        }
+        LogEntry::Punch { object, pages, lsn } => LogEntryBytes {
+            page: pages.start.0.into(),
+            other: pages.end.0.into(),
+            ..of(PUNCH, *object, *lsn)
+        },
         LogEntry::Delete { object, lsn } => of(DELETE, *object, *lsn),
         LogEntry::Clone { transfer, lsn } => encode_transfer(transfer, of(CLONE, transfer.from, *lsn)),
         LogEntry::Move { transfer, lsn } => encode_transfer(transfer, of(MOVE, transfer.from, *lsn)),
@@ -407,18 +416,21 @@ fn decode_name(bytes: &[u8]) -> Option<LogEntry> {
     Some(LogEntry::NameVolume { volume, part })
 }
 
-fn decode(bytes: &[u8]) -> Option<LogEntry> {
+fn decode_entry(bytes: &[u8]) -> Option<LogEntry> {
     if bytes[0] == NAME_VOLUME {
         return decode_name(bytes);
     }
     let bytes = LogEntryBytes::read_from_bytes(bytes).ok()?;
     let volume = VolumeId(bytes.volume.get());
     let object = volume.object(bytes.slot.get(), bytes.generation.get());
-    let (page, other, lsn) = (PageNo(bytes.page.get()), bytes.other.get(), Lsn(bytes.lsn.get()));
+    let page = PageNo(bytes.page.get());
+    let other = bytes.other.get();
+    let lsn = Lsn(bytes.lsn.get());
     let volume_to = VolumeId(bytes.volume_to.get());
     Some(match bytes.kind {
         WRITE => {
-            let (place, crc) = (place_from_bits(other)?, bytes.crc.get());
+            let place = place_from_bits(other)?;
+            let crc = bytes.crc.get();
             let copy = Some(place_from_bits(bytes.slot_to.get())?).filter(|&copy| copy != Block(0));
             if copy.is_some() != object.is_metadata() {
                 return None;
@@ -430,14 +442,16 @@ fn decode(bytes: &[u8]) -> Option<LogEntry> {
             if object.is_metadata() || pages == 0 || !page.0.is_multiple_of(LEAF_PAGES) {
                 return None;
             }
-            let (place, crc) = (place_from_bits(other)?, bytes.crc.get());
+            let place = place_from_bits(other)?;
+            let crc = bytes.crc.get();
             LogEntry::Deltas { object, first: page, pages, page_lsn: lsn, place, crc }
         }
-        CUT => LogEntry::Cut { object, pages: page..PageNo(other), lsn },
+        PUNCH => LogEntry::Punch { object, pages: page..PageNo(other), lsn },
         DELETE => LogEntry::Delete { object, lsn },
         CLONE | MOVE => {
             let to = volume_to.object(bytes.slot_to.get(), bytes.generation_to.get());
-            let (end, at) = (PageNo(other), PageNo(bytes.at.get()));
+            let end = PageNo(other);
+            let at = PageNo(bytes.at.get());
             let transfer = PageTransfer { from: object, first: page, end, to, at };
             match bytes.kind {
                 _ if !transfer.is_valid() => return None,
@@ -486,7 +500,7 @@ mod tests {
                 copy: Some(Block(99)),
                 crc: 0xfeed,
             },
-            LogEntry::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(11) },
+            LogEntry::Punch { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(11) },
             LogEntry::Delete { object, lsn: Lsn(12) },
             LogEntry::Clone {
                 transfer: PageTransfer::whole_object(object, VolumeId::MAIN.object(1, 2)),
@@ -510,21 +524,21 @@ mod tests {
                 created: 16,
             },
             LogEntry::NameVolume { volume: VolumeId(9), part: b"a name".to_vec() },
-            LogEntry::NameVolume { volume: VolumeId(9), part: vec![b'n'; NAME_PART] },
+            LogEntry::NameVolume { volume: VolumeId(9), part: vec![b'n'; NAME_PART_BYTES] },
             LogEntry::DeleteVolume { volume: VolumeId(9), lsn: Lsn(15) },
         ];
         let head = ChunkHead {
             incarnation: Incarnation(3),
             chunk: 10,
             batch: 4,
-            durable: 3,
-            chain: 99,
-            next: 12,
-            last: true,
-            origin: Origin::Bypassed,
+            durable_batch: 3,
+            chain_crc: 99,
+            next_segment: 12,
+            is_last: true,
+            origin: BatchOrigin::Bypassed,
             entry_blocks: 1,
             data_blocks: 5,
-            copy_blocks: 4,
+            index_blocks: 4,
             entries: entries.len(),
         };
         let mut pages = device::pages(1);
@@ -546,21 +560,24 @@ mod tests {
         for (slot, copy, sound) in
             [(0, None, false), (0, Some(9), true), (1, Some(9), false), (1, None, true)]
         {
-            let (object, copy) = (VolumeId::MAIN.object(slot, 1), copy.map(Block));
-            let (page, page_lsn, place) = (PageNo(1), Lsn(1), Block(77));
+            let object = VolumeId::MAIN.object(slot, 1);
+            let copy = copy.map(Block);
+            let page = PageNo(1);
+            let page_lsn = Lsn(1);
+            let place = Block(77);
             let entry = LogEntry::Write { object, page, page_lsn, place, copy, crc: 1 };
             let head = ChunkHead {
                 incarnation: Incarnation(3),
                 chunk: 10,
                 batch: 4,
-                durable: 3,
-                chain: 99,
-                next: 12,
-                last: true,
-                origin: Origin::Logged,
+                durable_batch: 3,
+                chain_crc: 99,
+                next_segment: 12,
+                is_last: true,
+                origin: BatchOrigin::Logged,
                 entry_blocks: 1,
                 data_blocks: 0,
-                copy_blocks: 0,
+                index_blocks: 0,
                 entries: 1,
             };
             let mut pages = device::pages(1);

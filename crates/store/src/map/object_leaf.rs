@@ -1,32 +1,34 @@
-//! An object's entry: its generation, and its pages, inline while they are few.
+//! Object leaves: for each slot the generation of its object, and the object's pages, inline while they are
+//! few.
 
-use super::leaf::PageEntry;
-use super::node::{FLAG_SHARED, NodeId, Tree, flags};
+use super::node::{FLAG_SHARED, NodeId, NodeTree, decode_shared_flag};
+use super::page_leaf::PageEntry;
 use crate::format::*;
 use device::{Lsn, PageNo};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The object that lives in a slot.
+/// The entry of the object in a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectEntry {
     pub(crate) generation: u32,
-    /// The last clone or move that it was source or target of: no cut, clone or move up to it is made again.
+    /// LSN of the last clone or move with this object as source or target. No punch, clone or move up to it
+    /// is applied again.
     pub(crate) transfer_lsn: Lsn,
-    pub(crate) pages: Pages,
+    pub(crate) pages: ObjectPages,
 }
 
-/// Where an object's pages are.
+/// Where the entries of an object's pages are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Pages {
-    /// In the entry, in order, within its limits.
+pub(crate) enum ObjectPages {
+    /// In the object's entry, in order, if they [fit](fits_inline).
     Inline(Vec<(PageNo, PageEntry)>),
     /// In a tree of page leaves.
-    Tree(Tree),
+    Tree(NodeTree),
 }
 
-/// Pages inline: 64 KiB of file, and 64 bytes of checksums.
+/// Inline pages at most: 64 KiB of file, 64 bytes of checksums.
 const INLINE_PAGES_MAX: usize = 16;
-/// Extents inline: what fits into the entry with them.
+/// Inline extents at most: as many as fit into an entry beside the checksums.
 pub(super) const INLINE_EXTENTS_MAX: usize = 4;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -38,7 +40,7 @@ struct ObjectBytes {
     extents: u8,
     reserved: u8,
     root: U64,
-    table: [ExtentBytes; INLINE_EXTENTS_MAX],
+    table: [InlineExtentBytes; INLINE_EXTENTS_MAX],
     crcs: [U32; INLINE_PAGES_MAX],
     transfer_lsn: U64,
     reserved_2: [u8; 32],
@@ -46,7 +48,7 @@ struct ObjectBytes {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct ExtentBytes {
+struct InlineExtentBytes {
     page: U64,
     place: U64,
     page_lsn: U64,
@@ -61,8 +63,8 @@ const KIND_NONE: u8 = 0;
 const KIND_INLINE: u8 = 1;
 const KIND_TREE: u8 = 2;
 
-/// Consecutive pages with consecutive places and one page LSN.
-fn extents(pages: &[(PageNo, PageEntry)]) -> impl Iterator<Item = &[(PageNo, PageEntry)]> {
+/// Splits pages into extents: consecutive pages with consecutive blocks, one page LSN and one shared flag.
+fn inline_extents(pages: &[(PageNo, PageEntry)]) -> impl Iterator<Item = &[(PageNo, PageEntry)]> {
     pages.chunk_by(|(page, entry), (next_page, next)| {
         page.0 + 1 == next_page.0
             && entry.place.0 + 1 == next.place.0
@@ -71,9 +73,9 @@ fn extents(pages: &[(PageNo, PageEntry)]) -> impl Iterator<Item = &[(PageNo, Pag
     })
 }
 
-/// Whether these pages may lie in an object's entry.
+/// Whether these pages fit into an object's entry.
 pub(crate) fn fits_inline(pages: &[(PageNo, PageEntry)]) -> bool {
-    pages.len() <= INLINE_PAGES_MAX && extents(pages).count() <= INLINE_EXTENTS_MAX
+    pages.len() <= INLINE_PAGES_MAX && inline_extents(pages).count() <= INLINE_EXTENTS_MAX
 }
 
 pub(super) fn encode(entries: &[Option<ObjectEntry>; LEAF_OBJECTS as usize], into: &mut [u8]) {
@@ -83,12 +85,12 @@ pub(super) fn encode(entries: &[Option<ObjectEntry>; LEAF_OBJECTS as usize], int
         object.generation = entry.generation.into();
         object.transfer_lsn = entry.transfer_lsn.0.into();
         match &entry.pages {
-            Pages::Tree(tree) => {
+            ObjectPages::Tree(tree) => {
                 object.kind = KIND_TREE;
                 object.height = tree.height;
                 object.root = tree.root.0.into();
             }
-            Pages::Inline(pages) => {
+            ObjectPages::Inline(pages) => {
                 object.kind = KIND_INLINE;
                 encode_inline(pages, &mut object);
             }
@@ -99,11 +101,11 @@ pub(super) fn encode(entries: &[Option<ObjectEntry>; LEAF_OBJECTS as usize], int
 
 fn encode_inline(pages: &[(PageNo, PageEntry)], object: &mut ObjectBytes) {
     assert!(fits_inline(pages), "whoever adds a page checks");
-    for (index, extent) in extents(pages).enumerate() {
+    for (index, extent) in inline_extents(pages).enumerate() {
         let (page, first) = extent[0];
         let flags = if first.shared { FLAG_SHARED } else { 0 };
         object.extents = index as u8 + 1;
-        object.table[index] = ExtentBytes {
+        object.table[index] = InlineExtentBytes {
             page: page.0.into(),
             place: place_to_bits(first.place).into(),
             page_lsn: first.page_lsn.0.into(),
@@ -122,11 +124,14 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Box<[Option<ObjectEntry>; LEAF_OBJE
         let object = ObjectBytes::read_from_bytes(bytes).ok()?;
         let pages = match object.kind {
             KIND_NONE => continue,
-            KIND_INLINE => Pages::Inline(decode_inline(&object)?),
-            KIND_TREE => Pages::Tree(Tree { root: NodeId(object.root.get()), height: object.height }),
+            KIND_INLINE => ObjectPages::Inline(decode_inline(&object)?),
+            KIND_TREE => {
+                ObjectPages::Tree(NodeTree { root: NodeId(object.root.get()), height: object.height })
+            }
             _ => return None,
         };
-        let (generation, transfer_lsn) = (object.generation.get(), Lsn(object.transfer_lsn.get()));
+        let generation = object.generation.get();
+        let transfer_lsn = Lsn(object.transfer_lsn.get());
         *entry = Some(ObjectEntry { generation, transfer_lsn, pages });
     }
     Some(entries)
@@ -141,7 +146,7 @@ fn decode_inline(object: &ObjectBytes) -> Option<Vec<(PageNo, PageEntry)>> {
                 place: place_from_bits(extent.place.get())?.plus(index),
                 page_lsn: Lsn(extent.page_lsn.get()),
                 crc: crcs.next()?.get(),
-                shared: flags(extent.flags.get())?,
+                shared: decode_shared_flag(extent.flags.get())?,
             };
             pages.push((PageNo(extent.page.get() + index), entry));
         }
@@ -162,18 +167,19 @@ mod tests {
     #[test]
     fn an_object_leaf_reads_back_as_it_was_written() {
         let store = StoreId([1; 16]);
-        let mut leaf = node::Body::objects();
-        let node::Body::Objects(entries) = &mut leaf else { unreachable!() };
+        let mut leaf = node::NodeBody::objects();
+        let node::NodeBody::Objects(entries) = &mut leaf else { unreachable!() };
         let inline = vec![
             (PageNo(1), entry(50, 3)),
             (PageNo(2), entry(51, 3)),
             (PageNo(3), entry(52, 4)),
             (PageNo(9), PageEntry { shared: true, ..entry(60, 4) }),
         ];
-        entries[3] = Some(ObjectEntry { generation: 8, transfer_lsn: Lsn(9), pages: Pages::Inline(inline) });
-        let tree = Tree { root: NodeId(77), height: 2 };
+        entries[3] =
+            Some(ObjectEntry { generation: 8, transfer_lsn: Lsn(9), pages: ObjectPages::Inline(inline) });
+        let tree = NodeTree { root: NodeId(77), height: 2 };
         entries[15] =
-            Some(ObjectEntry { generation: 0, transfer_lsn: Lsn(u64::MAX), pages: Pages::Tree(tree) });
+            Some(ObjectEntry { generation: 0, transfer_lsn: Lsn(u64::MAX), pages: ObjectPages::Tree(tree) });
         let (page, _) = node::encode(&leaf, NodeId(5), store);
         assert_eq!(node::decode(&page, NodeId(5), store), Some(leaf));
         assert_eq!(node::decode(&page, NodeId(6), store), None, "another node's bytes");
@@ -191,7 +197,10 @@ mod tests {
 
     #[test]
     fn an_entry_with_a_flag_that_nobody_sets_is_not_understood() {
-        assert_eq!([0, 1, 2, 3, 1 << 31].map(flags), [Some(false), Some(true), None, None, None]);
+        assert_eq!(
+            [0, 1, 2, 3, 1 << 31].map(decode_shared_flag),
+            [Some(false), Some(true), None, None, None]
+        );
     }
 
     #[test]
@@ -199,7 +208,7 @@ mod tests {
         let first = (PageNo(1), entry(50, 3));
         let next =
             |page, place, page_lsn, shared| (PageNo(page), PageEntry { shared, ..entry(place, page_lsn) });
-        let count = |second| extents(&[first, second]).count();
+        let count = |second| inline_extents(&[first, second]).count();
         assert_eq!(count(next(2, 51, 3, false)), 1);
         for second in
             [next(3, 51, 3, false), next(2, 52, 3, false), next(2, 51, 4, false), next(2, 51, 3, true)]

@@ -1,4 +1,4 @@
-//! The node table: from a node's id to its place, checksum and number of references.
+//! The node table: for each node id its block, checksum and number of references.
 
 use super::node::NodeId;
 use crate::format::*;
@@ -7,59 +7,59 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What the table knows about a node.
+/// The entry of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct NodeEntry {
-    /// Its block; block 0 for a node that no checkpoint has written.
+    /// The node's block; block 0 if no checkpoint has written the node.
     pub(crate) place: Block,
     pub(crate) crc: u32,
-    /// Parents and roots that hold its id; 0 for an id that is not in use.
+    /// Number of parents and roots that hold the id; 0 for an unused id.
     pub(crate) references: u32,
 }
 
 /// A page of the table on the medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TablePage {
-    /// Its block; block 0 for a page that no checkpoint has written.
+    /// The page's block; block 0 if no checkpoint has written the page.
     pub(crate) place: Block,
     pub(crate) crc: u32,
     pub(crate) dirty: bool,
-    /// Not as a checkpoint under way has it.
+    /// Changed since a checkpoint under way wrote it.
     pub(crate) changed: bool,
 }
 
-/// All nodes, in memory as a whole: 16 bytes each, 32 MB for a TiB of pages.
+/// All nodes. The whole table is in memory: 16 bytes a node, 32 MB for a TiB of pages.
 #[derive(Debug)]
 pub(crate) struct NodeTable {
     entries: Vec<NodeEntry>,
     pages: Vec<TablePage>,
-    /// The lowest id is used first, so that the table stays dense.
+    /// Unused ids. The lowest is used first, so that the table stays dense.
     free: BinaryHeap<Reverse<NodeId>>,
-    /// Nodes with more than one reference.
+    /// Number of nodes with more than one reference.
     shared: u64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct PageBytes {
-    head: Head,
+struct TablePageBytes {
+    head: StructureHead,
     number: U64,
     reserved: [u8; 24],
-    entries: [EntryBytes; TABLE_NODES as usize],
+    entries: [NodeEntryBytes; TABLE_NODES as usize],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct EntryBytes {
+struct NodeEntryBytes {
     place: U64,
     crc: U32,
     references: U32,
 }
 
-const _: () = assert!(size_of::<PageBytes>() == 64 + 16 * TABLE_NODES as usize);
+const _: () = assert!(size_of::<TablePageBytes>() == 64 + 16 * TABLE_NODES as usize);
 
 impl NodeTable {
-    /// The table of an empty store: id 0 is taken, for none.
+    /// The table of an empty store. Id 0 is taken: it means no node.
     pub(crate) fn new() -> NodeTable {
         NodeTable {
             entries: vec![NodeEntry::default()],
@@ -69,7 +69,7 @@ impl NodeTable {
         }
     }
 
-    /// The table whose pages were read from the medium.
+    /// A table whose pages were read from the medium.
     pub(crate) fn from_pages(pages: Vec<TablePage>, entries: Vec<NodeEntry>) -> NodeTable {
         let mut table = NodeTable { entries, pages, free: BinaryHeap::new(), shared: 0 };
         if table.entries.is_empty() {
@@ -86,7 +86,7 @@ impl NodeTable {
         self.entries.get(id.0 as usize).filter(|entry| entry.references > 0)
     }
 
-    /// How many references a node has; 0 if there is no such node.
+    /// Number of references to a node; 0 if there is no such node.
     pub(crate) fn references(&self, id: NodeId) -> u32 {
         self.get(id).map_or(0, |entry| entry.references)
     }
@@ -100,18 +100,18 @@ impl NodeTable {
             },
             |Reverse(id)| id,
         );
-        *self.change(id) = NodeEntry { references: 1, ..NodeEntry::default() };
+        *self.entry_mut(id) = NodeEntry { references: 1, ..NodeEntry::default() };
         id
     }
 
     pub(crate) fn add_reference(&mut self, id: NodeId) {
-        let entry = self.change(id);
+        let entry = self.entry_mut(id);
         entry.references += 1;
         let becomes_shared = entry.references == 2;
         self.shared += u64::from(becomes_shared);
     }
 
-    /// Whether any node has more than one reference, as volumes and objects have that were cloned.
+    /// Whether any node has more than one reference, as after a clone of a volume or of pages.
     pub(crate) fn has_shared(&self) -> bool {
         self.shared > 0
     }
@@ -120,31 +120,31 @@ impl NodeTable {
         self.shared = self.entries.iter().filter(|entry| entry.references > 1).count() as u64;
     }
 
-    /// How many references are left.
+    /// Drops a reference. Returns how many are left.
     pub(crate) fn drop_reference(&mut self, id: NodeId) -> u32 {
-        let entry = self.change(id);
+        let entry = self.entry_mut(id);
         entry.references -= 1;
         let left = entry.references;
         self.shared -= u64::from(left == 1);
         left
     }
 
-    /// Forgets a node without references; returns the block that it had.
+    /// Removes a node without references. Returns its block.
     pub(crate) fn remove(&mut self, id: NodeId) -> Option<Block> {
-        let entry = std::mem::take(self.change(id));
+        let entry = std::mem::take(self.entry_mut(id));
         assert_eq!(entry.references, 0, "node {} is still referred to", id.0);
         self.free.push(Reverse(id));
         (entry.place != Block(0)).then_some(entry.place)
     }
 
-    /// Corrects numbers of references. Returns those that were wrong, with what they are now.
+    /// Corrects numbers of references. Returns the nodes whose numbers were wrong, with the new numbers.
     pub(crate) fn set_references(&mut self, counted: &BTreeMap<NodeId, u32>) -> Vec<(NodeId, u32)> {
         let count = |id: NodeId| counted.get(&id).copied().unwrap_or(0);
         let wrong =
             |(id, entry): (NodeId, &NodeEntry)| (count(id) != entry.references).then(|| (id, count(id)));
         let wrong: Vec<(NodeId, u32)> = self.iter().filter_map(wrong).collect();
         for &(id, references) in &wrong {
-            self.change(id).references = references;
+            self.entry_mut(id).references = references;
             if references == 0 {
                 self.remove(id);
             }
@@ -158,8 +158,8 @@ impl NodeTable {
         &self.pages
     }
 
-    /// A checkpoint writes page `number` to `place`; it stays dirty until [`page_written`](NodeTable::page_written). Returns its bytes,
-    /// and the block that it had.
+    /// A checkpoint writes page `number` to `place`. The page stays dirty until
+    /// [`mark_page_written`](NodeTable::mark_page_written). Returns its bytes, and the block that it had.
     pub(crate) fn write_page_to(
         &mut self,
         number: usize,
@@ -168,39 +168,42 @@ impl NodeTable {
     ) -> (Box<Page>, Option<Block>) {
         let (bytes, crc) = self.encode(number, store);
         let page = &mut self.pages[number];
-        (page.crc, page.changed) = (crc, false);
+        page.crc = crc;
+        page.changed = false;
         let old = std::mem::replace(&mut page.place, place);
         (bytes, Some(old).filter(|&old| old != Block(0)))
     }
 
-    /// The checkpoint that wrote a page is durable: it is clean, unless it changed since.
-    pub(crate) fn page_written(&mut self, number: usize) {
+    /// The checkpoint that wrote a page is durable. The page is clean, unless it changed since.
+    pub(crate) fn mark_page_written(&mut self, number: usize) {
         if let Some(page) = self.pages.get_mut(number).filter(|page| !page.changed) {
             page.dirty = false;
         }
     }
 
-    /// The checkpoint that wrote a page failed: it has no place. Returns the one that it had.
-    pub(crate) fn page_not_written(&mut self, number: usize) -> Block {
+    /// The checkpoint that wrote a page failed. The page has no block. Returns the block that it was written
+    /// to.
+    pub(crate) fn mark_page_unwritten(&mut self, number: usize) -> Block {
         let page = &mut self.pages[number];
-        (page.dirty, page.changed) = (true, true);
+        page.dirty = true;
+        page.changed = true;
         std::mem::replace(&mut page.place, Block(0))
     }
 
-    /// Lets the pages be written again that lie where `is_inside` says.
+    /// Marks the pages as dirty whose blocks satisfy `is_inside`.
     pub(crate) fn rewrite_pages(&mut self, is_inside: impl Fn(Block) -> bool) {
         self.pages.iter_mut().filter(|page| is_inside(page.place)).for_each(|page| page.dirty = true);
     }
 
-    /// Lets all pages be written again, in order, if they lie in more than `max` runs of consecutive blocks.
-    pub(crate) fn gather(&mut self, max: usize) {
+    /// Marks all pages as dirty, to be written in order, if they lie in more than `max` runs of consecutive
+    /// blocks.
+    pub(crate) fn rewrite_if_scattered(&mut self, max: usize) {
         if self.runs() > max {
             self.pages.iter_mut().for_each(|page| page.dirty = true);
         }
     }
 
-    /// The runs of consecutive blocks in which the pages lie that will not be written now; each page that will be
-    /// breaks one.
+    /// Number of runs of consecutive blocks among the clean pages. Each dirty page ends a run.
     fn runs(&self) -> usize {
         let follows = |page: &TablePage, next: &TablePage| {
             !page.dirty && !next.dirty && page.place.0 + 1 == next.place.0
@@ -208,7 +211,7 @@ impl NodeTable {
         self.pages.chunk_by(follows).filter(|run| !run[0].dirty).count()
     }
 
-    /// Drops pages at the end in which no id is in use. Returns the blocks that they had.
+    /// Drops pages at the end in which no id is used. Returns their blocks.
     pub(crate) fn shrink(&mut self) -> Vec<Block> {
         let page = |last: usize| last / TABLE_NODES as usize;
         let used = self.entries.iter().rposition(|entry| entry.references > 0).unwrap_or(0);
@@ -223,16 +226,16 @@ impl NodeTable {
         gone.into_iter().map(|page| page.place).filter(|&place| place != Block(0)).collect()
     }
 
-    /// The node is now written elsewhere; returns the block that it had.
-    pub(crate) fn moved(&mut self, id: NodeId, place: Block, crc: u32) -> Option<Block> {
-        let entry = self.change(id);
+    /// Sets the block of a node. Returns the block that it had.
+    pub(crate) fn set_place(&mut self, id: NodeId, place: Block, crc: u32) -> Option<Block> {
+        let entry = self.entry_mut(id);
         let old = std::mem::replace(&mut entry.place, place);
         entry.crc = crc;
         (old != Block(0)).then_some(old)
     }
 
-    /// How many nodes are in use.
-    pub(crate) fn used(&self) -> u64 {
+    /// Number of nodes in use.
+    pub(crate) fn used_count(&self) -> u64 {
         self.entries.len() as u64 - 1 - self.free.len() as u64
     }
 
@@ -242,32 +245,33 @@ impl NodeTable {
         self.entries.iter().enumerate().map(|(id, entry)| (NodeId(id as u64), entry)).filter(used)
     }
 
-    /// The page on which a node's entry stands.
+    /// The page of the table with a node's entry.
     pub(crate) fn page_of(id: NodeId) -> usize {
         (id.0 / TABLE_NODES) as usize
     }
 
-    fn change(&mut self, id: NodeId) -> &mut NodeEntry {
+    fn entry_mut(&mut self, id: NodeId) -> &mut NodeEntry {
         let page = NodeTable::page_of(id);
         if page >= self.pages.len() {
             self.pages.resize(page + 1, TablePage::default());
         }
-        (self.pages[page].dirty, self.pages[page].changed) = (true, true);
+        self.pages[page].dirty = true;
+        self.pages[page].changed = true;
         &mut self.entries[id.0 as usize]
     }
 
     /// The bytes of page `number`, and their checksum.
     pub(crate) fn encode(&self, number: usize, store: StoreId) -> (Box<Page>, u32) {
-        let none = EntryBytes { place: 0.into(), crc: 0.into(), references: 0.into() };
-        let mut bytes = PageBytes {
-            head: Head::new(MAGIC_TABLE, store),
+        let none = NodeEntryBytes { place: 0.into(), crc: 0.into(), references: 0.into() };
+        let mut bytes = TablePageBytes {
+            head: StructureHead::new(MAGIC_TABLE, store),
             number: (number as u64).into(),
             reserved: [0; 24],
             entries: [none; TABLE_NODES as usize],
         };
         let from = number * TABLE_NODES as usize;
         for (bytes, entry) in bytes.entries.iter_mut().zip(&self.entries[from..]) {
-            *bytes = EntryBytes {
+            *bytes = NodeEntryBytes {
                 place: place_to_bits(entry.place).into(),
                 crc: entry.crc.into(),
                 references: entry.references.into(),
@@ -282,9 +286,9 @@ impl NodeTable {
 
 /// The entries in page `number` of the table; `None` if these are not its bytes.
 pub(crate) fn decode(page: &Page, number: usize, store: StoreId) -> Option<Vec<NodeEntry>> {
-    sealed(&page.0, MAGIC_TABLE, store)?;
-    let (bytes, _) = PageBytes::read_from_prefix(&page.0).expect("smaller than a page");
-    let entry = |bytes: &EntryBytes| {
+    verify_head(&page.0, MAGIC_TABLE, store)?;
+    let (bytes, _) = TablePageBytes::read_from_prefix(&page.0).expect("smaller than a page");
+    let entry = |bytes: &NodeEntryBytes| {
         Some(NodeEntry {
             place: place_from_bits(bytes.place.get())?,
             crc: bytes.crc.get(),
@@ -306,12 +310,12 @@ mod tests {
         let mut table = NodeTable::new();
         for number in 1..=nodes {
             assert_eq!(table.add(), NodeId(number));
-            assert_eq!(table.moved(NodeId(number), Block(1000 + number), number as u32), None);
+            assert_eq!(table.set_place(NodeId(number), Block(1000 + number), number as u32), None);
         }
         table
     }
 
-    /// As a checkpoint leaves the pages, at these blocks.
+    /// Marks the pages as written, at these blocks.
     fn written(table: &mut NodeTable, places: &[u64]) {
         for (page, &place) in table.pages.iter_mut().zip(places) {
             *page = TablePage { place: Block(place), ..TablePage::default() };
@@ -321,7 +325,7 @@ mod tests {
     #[test]
     fn a_node_has_its_references_until_the_last_is_dropped_and_the_lowest_id_is_used_again() {
         let mut table = table(3);
-        assert_eq!((table.used(), table.references(NodeId(2)), table.references(NodeId(9))), (3, 1, 0));
+        assert_eq!((table.used_count(), table.references(NodeId(2)), table.references(NodeId(9))), (3, 1, 0));
         table.add_reference(NodeId(2));
         assert_eq!(table.references(NodeId(2)), 2);
         assert_eq!(table.drop_reference(NodeId(2)), 1);
@@ -332,13 +336,13 @@ mod tests {
         }
         assert_eq!(table.iter().map(|(id, _)| id).collect::<Vec<_>>(), [NodeId(3)]);
         assert_eq!(
-            (table.used(), table.add(), table.add(), table.add()),
+            (table.used_count(), table.add(), table.add(), table.add()),
             (1, NodeId(1), NodeId(2), NodeId(4))
         );
-        assert_eq!((table.used(), table.references(NodeId(1))), (4, 1));
+        assert_eq!((table.used_count(), table.references(NodeId(1))), (4, 1));
         table.drop_reference(NodeId(4));
         assert_eq!(table.remove(NodeId(4)), None, "no checkpoint wrote it");
-        assert_eq!(table.moved(NodeId(3), Block(9), 5), Some(Block(1003)));
+        assert_eq!(table.set_place(NodeId(3), Block(9), 5), Some(Block(1003)));
         let entry = NodeEntry { place: Block(9), crc: 5, references: 1 };
         assert_eq!(table.get(NodeId(3)), Some(&entry));
         assert_eq!(table.get(NodeId::NONE), None);
@@ -356,14 +360,14 @@ mod tests {
         let mut entries = Vec::new();
         for number in 0..3 {
             let (page, crc) = before.encode(number, STORE);
-            assert_eq!(sealed(&page.0, MAGIC_TABLE, STORE).expect("whole").crc.get(), crc);
+            assert_eq!(verify_head(&page.0, MAGIC_TABLE, STORE).expect("whole").crc.get(), crc);
             assert!(decode(&page, number + 1, STORE).is_none(), "another page's bytes");
             assert!(decode(&page, number, StoreId([2; 16])).is_none(), "another store's");
             entries.extend(decode(&page, number, STORE).expect("its own"));
         }
         let mut after = NodeTable::from_pages(before.pages.clone(), entries);
         assert_eq!(after.iter().collect::<Vec<_>>(), before.iter().collect::<Vec<_>>());
-        assert_eq!(after.used(), before.used());
+        assert_eq!(after.used_count(), before.used_count());
         assert_eq!(after.add(), NodeId(TABLE_NODES), "it is free");
         assert_eq!(after.add(), NodeId(TABLE_NODES * 2 + 5 + 1));
         assert_eq!(NodeTable::from_pages(Vec::new(), Vec::new()).add(), NodeId(1));
@@ -375,7 +379,7 @@ mod tests {
         let counted = BTreeMap::from([(NodeId(1), 1), (NodeId(2), 3), (NodeId(4), 1)]);
         assert_eq!(table.set_references(&counted), [(NodeId(2), 3), (NodeId(3), 0)]);
         assert_eq!([1, 2, 3, 4].map(|id| table.references(NodeId(id))), [1, 3, 0, 1]);
-        assert_eq!((table.used(), table.add()), (3, NodeId(3)), "its id is free");
+        assert_eq!((table.used_count(), table.add()), (3, NodeId(3)), "its id is free");
         let right = BTreeMap::from([(NodeId(1), 1), (NodeId(2), 3), (NodeId(3), 1), (NodeId(4), 1)]);
         assert_eq!(table.set_references(&right), []);
     }
@@ -387,10 +391,10 @@ mod tests {
             written(&mut table, places);
             dirty.iter().for_each(|&page| table.pages[page].dirty = true);
             let runs = table.runs();
-            table.gather(runs);
+            table.rewrite_if_scattered(runs);
             assert_eq!(table.pages.iter().filter(|page| page.dirty).count(), dirty.len(), "they may be");
             if runs > 0 {
-                table.gather(runs - 1);
+                table.rewrite_if_scattered(runs - 1);
                 assert!(table.pages.iter().all(|page| page.dirty), "all are written again");
             }
             runs
@@ -417,7 +421,7 @@ mod tests {
         assert_eq!((table.pages.len(), table.references(NodeId(TABLE_NODES * 3 - 1))), (3, 1));
         (TABLE_NODES..TABLE_NODES * 3).chain([5]).for_each(|id| remove(&mut table, id));
         assert_eq!(table.shrink(), [Block(51)], "one was never written");
-        assert_eq!((table.pages.len(), table.used()), (1, TABLE_NODES - 2));
+        assert_eq!((table.pages.len(), table.used_count()), (1, TABLE_NODES - 2));
         assert_eq!(table.shrink(), []);
         assert_eq!((table.add(), table.add()), (NodeId(5), NodeId(TABLE_NODES)));
         assert_eq!(table.pages.len(), 2);
