@@ -5,24 +5,24 @@
 
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
-use crate::media::{self, Media, store_of};
-use cache::{Cache, CacheError, Recovered, Settings};
-use device::{Device, Incarnation, Overlay};
+use crate::media::{self, StoreMedia, store_of};
+use cache::{Cache, CacheError, CacheSettings, RecoveredBuffer};
+use device::{Device, Incarnation, OverlayDevice};
 use fs::Fs;
-use host::{Access, SystemClock};
+use host::{DiskAccess, SystemClock};
 use serde_json::json;
 use std::borrow::Cow;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use store::{Mended, Store, VolumeId};
+use store::{Store, SuperblockRepair, VolumeId};
 
 /// Findings that are listed; a broken disk can give millions, and nobody reads them.
 const FINDINGS_MAX: usize = 1000;
 
 /// What was looked at, and what was found.
 #[derive(Default)]
-struct Findings {
+struct CheckFindings {
     checked: Vec<String>,
     skipped: Vec<String>,
     found: Vec<String>,
@@ -31,7 +31,7 @@ struct Findings {
     help: Vec<String>,
 }
 
-impl Findings {
+impl CheckFindings {
     fn add(&mut self, what: String) {
         self.count += 1;
         if self.found.len() < FINDINGS_MAX {
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, WeirError> {
     Ok(ExitCode::from(u8::from(findings.count > 0)))
 }
 
-fn to_json(findings: &Findings) -> serde_json::Value {
+fn to_json(findings: &CheckFindings) -> serde_json::Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "checked": findings.checked,
@@ -67,7 +67,7 @@ fn to_json(findings: &Findings) -> serde_json::Value {
     })
 }
 
-fn print(findings: &Findings) {
+fn print(findings: &CheckFindings) {
     findings.checked.iter().for_each(|what| println!("checked      {what}"));
     findings.skipped.iter().for_each(|what| println!("not checked  {what}"));
     findings.found.iter().for_each(|what| println!("FOUND        {what}"));
@@ -78,12 +78,12 @@ fn print(findings: &Findings) {
     }
 }
 
-fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
+fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
     if args.repair {
         mend_superblocks(&args.path)?;
     }
-    let media = Media::find(&args.path, args.buffer.as_deref())?;
-    let mut findings = Findings::default();
+    let media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
+    let mut findings = CheckFindings::default();
     if args.repair {
         match repair(&media) {
             Err(WeirError::Store { source, .. }) if source.is_of_damaged_node() => {
@@ -92,9 +92,9 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
             outcome => outcome?,
         }
     }
-    let (store_disk, buffer_disk) = media.open(Access::Read)?;
+    let (store_disk, buffer_disk) = media.open(DiskAccess::Read)?;
     let rest = ["the buffer's log", "the metadata of the file system"];
-    let store = match Store::open(Arc::new(Overlay::new(store_disk))) {
+    let store = match Store::open(Arc::new(OverlayDevice::new(store_disk))) {
         Ok(store) => Arc::new(store),
         Err(error) => {
             findings.add_error(error.to_string(), error.help());
@@ -107,7 +107,7 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
     findings
         .checked
         .push("the store: superblocks, roots, log, map, reference counts, every block of data".into());
-    match open_cache(&store, Arc::new(Overlay::new(buffer_disk))) {
+    match open_cache(&store, Arc::new(OverlayDevice::new(buffer_disk))) {
         Ok(cache) => {
             let waiting = cache.status().counters.replayed;
             let log = format!("the buffer's log: {waiting} transactions, all of this store");
@@ -130,23 +130,23 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
 
 /// Makes both superblocks right: without one of them nothing else can be looked at.
 fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
-    let disk = media::open(&store_of(path)?, Access::Write)?;
+    let disk = media::open(&store_of(path)?, DiskAccess::Write)?;
     let mended = Store::mend_superblocks(&disk);
     match mended.map_err(|source| WeirError::Store { path: path.into(), source })? {
-        Mended::Neither => {}
-        Mended::First(from) => eprintln!("repaired  the superblock, from its copy in block {from}"),
-        Mended::Copy(at) => eprintln!("repaired  the superblock's copy in block {at}"),
+        SuperblockRepair::Neither => {}
+        SuperblockRepair::First(from) => eprintln!("repaired  the superblock, from its copy in block {from}"),
+        SuperblockRepair::Copy(at) => eprintln!("repaired  the superblock's copy in block {at}"),
     }
     Ok(())
 }
 
 /// Makes the store's counts right, and says what was wrong; what is wrong still is found afterwards.
-fn repair(media: &Media) -> Result<(), WeirError> {
+fn repair(media: &StoreMedia) -> Result<(), WeirError> {
     let failed = |source| WeirError::Store { path: media.name.clone(), source };
-    let (store_disk, buffer_disk) = media.open(Access::Write)?;
+    let (store_disk, buffer_disk) = media.open(DiskAccess::Write)?;
     let store = Store::open(Arc::new(store_disk)).map_err(failed)?;
     // Else a store that is older than its buffer would not look so afterwards.
-    let buffer = Recovered::read(Arc::new(buffer_disk), store.id(), &SystemClock::new());
+    let buffer = RecoveredBuffer::read(Arc::new(buffer_disk), store.id(), &SystemClock::new());
     let fits = buffer.and_then(|buffer| buffer.ensure_fits(&store).map(|()| buffer.store_batch()));
     let known = fits.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;
     store.begin_after(Incarnation(store.incarnation().0 + 1), known).map_err(failed)?;
@@ -159,11 +159,11 @@ fn repair(media: &Media) -> Result<(), WeirError> {
 }
 
 fn open_cache(store: &Arc<Store>, buffer: Arc<dyn Device>) -> Result<Cache, CacheError> {
-    Cache::open(store.clone(), buffer, Arc::new(SystemClock::new()), Settings::default())
+    Cache::open(store.clone(), buffer, Arc::new(SystemClock::new()), CacheSettings::default())
 }
 
 /// Checks the file system of every volume, with the buffer's records applied.
-fn check_volumes(store: &Store, cache: &Arc<Cache>, findings: &mut Findings) {
+fn check_volumes(store: &Store, cache: &Arc<Cache>, findings: &mut CheckFindings) {
     let volumes = store.describe_volumes();
     for volume in &volumes {
         let name = if volumes.len() > 1 { format!("volume {}: ", volume.name) } else { String::new() };
@@ -171,7 +171,7 @@ fn check_volumes(store: &Store, cache: &Arc<Cache>, findings: &mut Findings) {
     }
 }
 
-fn check_fs(cache: &Arc<Cache>, id: VolumeId, volume: &str, findings: &mut Findings) {
+fn check_fs(cache: &Arc<Cache>, id: VolumeId, volume: &str, findings: &mut CheckFindings) {
     match Fs::open(cache.clone(), id, Arc::new(SystemClock::new())) {
         Ok(fs) => {
             fs.check(&mut |finding| findings.add(format!("{volume}{}", describe(&finding))));

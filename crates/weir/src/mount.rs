@@ -1,9 +1,9 @@
 //! `weir mount`: starts the daemon and returns when it is ready.
 
+use crate::byte_size::ByteSize;
 use crate::cli::MountArgs;
 use crate::daemon::{self, READY};
 use crate::error::WeirError;
-use crate::size::Size;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -14,7 +14,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode, WeirError> {
     }
     let itself = std::env::current_exe().map_err(|source| WeirError::Spawn { source })?;
     // What this process was given, by a shell or a lock's holder, is not for a daemon, which would keep it until it ends.
-    host::keep_descriptors().map_err(|source| WeirError::Spawn { source })?;
+    host::close_descriptors_on_exec().map_err(|source| WeirError::Spawn { source })?;
     // The same command line again: `weir mount …`.
     let mut daemon = Command::new(itself)
         .args(["mount", "--daemon"])
@@ -39,8 +39,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode, WeirError> {
 }
 
 /// More than there is would end in the kernel killing the daemon, or something else, when it is in use.
-fn check_memory(memory: Size) -> Result<(), WeirError> {
-    let machine = Size(host::memory_bytes());
+fn check_memory(memory: ByteSize) -> Result<(), WeirError> {
+    let machine = ByteSize(host::memory_bytes());
     match memory <= machine {
         true => Ok(()),
         false => {

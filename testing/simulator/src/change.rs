@@ -3,7 +3,7 @@
 //! programs (`exhaustive.rs`). The compiler asks for all but the last two.
 
 use crate::model::{FsModel, ModelId, ModelName};
-use fs::{Allocate, FsError, IfExists, Kind, SetXattr, Size};
+use fs::{FallocateMode, FileKind, FsError, IfExists, SetXattrMode, SizePolicy};
 use std::sync::Arc;
 
 /// A change that somebody asks for. It has its effect at one moment, as a whole or not at all.
@@ -12,14 +12,14 @@ pub(crate) enum ModelChange {
     Make {
         parent: ModelId,
         name: ModelName,
-        kind: Kind,
+        kind: FileKind,
         mode: u16,
     },
     /// A node for the device `number`.
     MakeDevice {
         parent: ModelId,
         name: ModelName,
-        kind: Kind,
+        kind: FileKind,
         number: u32,
         mode: u16,
     },
@@ -69,10 +69,10 @@ pub(crate) enum ModelChange {
     },
     Allocate {
         file: ModelId,
-        what: Allocate,
+        what: FallocateMode,
         offset: u64,
         len: u64,
-        size: Size,
+        size: SizePolicy,
     },
     /// A copy of a range that shares its pages.
     Copy {
@@ -105,7 +105,7 @@ pub(crate) enum ModelChange {
         inode: ModelId,
         name: Vec<u8>,
         value: Arc<Vec<u8>>,
-        how: SetXattr,
+        how: SetXattrMode,
     },
     RemoveXattr {
         inode: ModelId,
@@ -218,7 +218,7 @@ impl ModelChange {
         METADATA
             + match self {
                 ModelChange::Write { bytes, .. } => bytes.len() as u64 / 4096 + 2,
-                ModelChange::Allocate { what: Allocate::Space, len, .. } => len / 4096 + 2,
+                ModelChange::Allocate { what: FallocateMode::Allocate, len, .. } => len / 4096 + 2,
                 // All attributes of the inode, written anew.
                 ModelChange::SetXattr { .. } => 2 * (192 << 10) / 4096,
                 _ => 0,

@@ -11,16 +11,16 @@ use crate::oracle::SyncScope;
 use crate::request_generator::ClientRequest;
 use crate::run_state::SimulationRun;
 use crate::stack::RandomPick;
-use device::Random;
-use fs::{Allocate, IfExists, Kind, SetXattr, Size};
-use sim_disk::Faults;
+use device::SeededRng;
+use fs::{FallocateMode, FileKind, IfExists, SetXattrMode, SizePolicy};
+use sim_disk::DiskFaults;
 use std::sync::Arc;
 use store::VolumeMode;
 
 /// What a program may do. Names are paths below the root, at most two long.
 #[derive(Debug, Clone, Copy)]
 enum ProgramStep {
-    Make(&'static str, Kind),
+    Make(&'static str, FileKind),
     Write(&'static str, u64, usize),
     SetSize(&'static str, u64),
     SetMode(&'static str),
@@ -33,7 +33,7 @@ enum ProgramStep {
     Symlink(&'static str),
     Device(&'static str),
     Exchange(&'static str, &'static str),
-    Allocate(&'static str, Allocate, u64, u64),
+    Allocate(&'static str, FallocateMode, u64, u64),
     /// The second gets the pages of the first.
     Share(&'static str, &'static str),
     SetXattr(&'static str, usize),
@@ -49,14 +49,14 @@ enum ProgramStep {
 /// What is there before each program, durable and in the store: three files, one of them with two names, a symbolic link, and
 /// two directories.
 const BEFORE: [ProgramStep; 11] = [
-    ProgramStep::Make("a", Kind::File),
+    ProgramStep::Make("a", FileKind::File),
     ProgramStep::Write("a", 0, 10_000),
-    ProgramStep::Make("d", Kind::Directory),
-    ProgramStep::Make("d/x", Kind::File),
+    ProgramStep::Make("d", FileKind::Directory),
+    ProgramStep::Make("d/x", FileKind::File),
     ProgramStep::Write("d/x", 0, 100),
     ProgramStep::Link("d/x", "d/z"),
-    ProgramStep::Make("e", Kind::Directory),
-    ProgramStep::Make("k", Kind::File),
+    ProgramStep::Make("e", FileKind::Directory),
+    ProgramStep::Make("k", FileKind::File),
     ProgramStep::Write("k", 0, 20_000),
     ProgramStep::Symlink("s"),
     ProgramStep::SetXattr("k", 300),
@@ -64,10 +64,10 @@ const BEFORE: [ProgramStep; 11] = [
 
 /// Every kind of operation on every kind of name: there, not there, in another directory.
 const STEPS: &[ProgramStep] = &[
-    ProgramStep::Make("b", Kind::File),
-    ProgramStep::Make("d/y", Kind::File),
-    ProgramStep::Make("f", Kind::Directory),
-    ProgramStep::Make("e/f", Kind::Directory),
+    ProgramStep::Make("b", FileKind::File),
+    ProgramStep::Make("d/y", FileKind::File),
+    ProgramStep::Make("f", FileKind::Directory),
+    ProgramStep::Make("e/f", FileKind::Directory),
     ProgramStep::Write("a", 100, 50),
     ProgramStep::Write("a", 4096, 4096),
     ProgramStep::Write("a", 3000, 9000),
@@ -100,9 +100,9 @@ const STEPS: &[ProgramStep] = &[
     ProgramStep::Exchange("a", "d/x"),
     ProgramStep::Exchange("d", "e"),
     ProgramStep::Exchange("a", "e"),
-    ProgramStep::Allocate("a", Allocate::Space, 8000, 20_000),
-    ProgramStep::Allocate("a", Allocate::Zeros, 100, 9000),
-    ProgramStep::Allocate("k", Allocate::Hole, 4096, 8192),
+    ProgramStep::Allocate("a", FallocateMode::Allocate, 8000, 20_000),
+    ProgramStep::Allocate("a", FallocateMode::ZeroRange, 100, 9000),
+    ProgramStep::Allocate("k", FallocateMode::PunchHole, 4096, 8192),
     ProgramStep::Share("k", "a"),
     ProgramStep::Share("a", "d/x"),
     ProgramStep::SetXattr("a", 10),
@@ -170,7 +170,7 @@ pub(crate) fn exhaust(
         outcome.map_err(|what| fail(options, &format!("the program {program:?}"), what))
     };
     if length > 2 {
-        let mut random = Random::new(options.seed);
+        let mut random = SeededRng::new(options.seed);
         for _ in 0..sample {
             let step = |_| STEPS[random.below(STEPS.len() as u64) as usize];
             let program: Vec<ProgramStep> = (0..length).map(step).collect();
@@ -211,14 +211,14 @@ fn every_time(
 ) -> Result<u64, String> {
     for times in 0..TROUBLES_MAX {
         let mut run = before.fork(options.seed.wrapping_add(times))?;
-        let fault = Faults { once_after: Some(times), ..Faults::default() };
+        let fault = DiskFaults { once_after: Some(times), ..DiskFaults::default() };
         match trouble {
             InjectedFault::PowerCut => run.media.power.cut_after(times),
             InjectedFault::StoreError => run.media.store.set_faults(fault),
             InjectedFault::BufferError => run.media.buffer.set_faults(fault),
         }
         let outcome = perform_all(&mut run, program, schedule);
-        let came = run.media.power.lost() || run.media.log.errors_made_up() > 0;
+        let came = run.media.power.is_lost() || run.media.log.errors_made_up() > 0;
         let outcome = outcome.and_then(|()| match trouble {
             _ if !came => Ok(()),
             InjectedFault::PowerCut => run.die_now(),
@@ -247,7 +247,7 @@ fn perform_all(
         if schedule == SyncSchedule::WriteBackEach {
             write_all_back(run)?;
         }
-        if run.media.power.lost() {
+        if run.media.power.is_lost() {
             return Ok(());
         }
     }
@@ -260,7 +260,7 @@ fn write_all_back(run: &mut SimulationRun) -> Result<(), String> {
     run.deliver()?;
     match drained {
         Ok(()) => run.oracle.synced(moment, SyncScope::All),
-        Err(_) if run.media.power.lost() || run.media.log.errors_made_up() > 0 => {}
+        Err(_) if run.media.power.is_lost() || run.media.log.errors_made_up() > 0 => {}
         Err(error) => return Err(format!("the drain fails: {error}")),
     }
     Ok(())
@@ -293,7 +293,7 @@ fn place(model: &FsModel, path: &str) -> Option<(ModelId, ModelName)> {
 
 fn change(model: &FsModel, step: ProgramStep, is_bypassing: bool) -> Option<ModelChange> {
     let inode = |path| place(model, path).and_then(|(parent, name)| model.lookup(parent, &name).ok());
-    let file = |path| inode(path).filter(|&id| model.get(id).body.kind() == Kind::File);
+    let file = |path| inode(path).filter(|&id| model.get(id).body.kind() == FileKind::File);
     Some(match step {
         ProgramStep::Make(path, kind) => {
             let (parent, name) = place(model, path)?;
@@ -331,20 +331,20 @@ fn change(model: &FsModel, step: ProgramStep, is_bypassing: bool) -> Option<Mode
         }
         ProgramStep::Device(path) => {
             let (parent, name) = place(model, path)?;
-            ModelChange::MakeDevice { parent, name, kind: Kind::BlockDevice, number: 259, mode: 0o600 }
+            ModelChange::MakeDevice { parent, name, kind: FileKind::BlockDevice, number: 259, mode: 0o600 }
         }
         ProgramStep::Exchange(one, other) => {
             ModelChange::Exchange { one: place(model, one)?, other: place(model, other)? }
         }
         ProgramStep::Allocate(path, what, offset, len) => {
-            ModelChange::Allocate { file: file(path)?, what, offset, len, size: Size::Grows }
+            ModelChange::Allocate { file: file(path)?, what, offset, len, size: SizePolicy::Grow }
         }
         ProgramStep::Share(from, to) => {
             ModelChange::Copy { from: file(from)?, offset: 0, len: 1 << 20, to: file(to)?, at: 0 }
         }
         ProgramStep::SetXattr(path, len) => {
             let value = Arc::new((0..len).map(|at| 1 + (at % 241) as u8).collect());
-            ModelChange::SetXattr { inode: inode(path)?, name: XATTR.to_vec(), value, how: SetXattr::Any }
+            ModelChange::SetXattr { inode: inode(path)?, name: XATTR.to_vec(), value, how: SetXattrMode::Any }
         }
         ProgramStep::RemoveXattr(path) => {
             ModelChange::RemoveXattr { inode: inode(path)?, name: XATTR.to_vec() }
@@ -353,7 +353,7 @@ fn change(model: &FsModel, step: ProgramStep, is_bypassing: bool) -> Option<Mode
             let inode = inode(path)?;
             let name = if model.get(inode).is_directory() { DEFAULT_ACL } else { ACCESS_ACL };
             let value = Arc::new(ModelAcl::new(0o640, 6, Some(1002)).value());
-            ModelChange::SetXattr { inode, name: name.to_vec(), value, how: SetXattr::Any }
+            ModelChange::SetXattr { inode, name: name.to_vec(), value, how: SetXattrMode::Any }
         }
         ProgramStep::Symlink(path) => {
             let (parent, name) = place(model, path)?;

@@ -2,13 +2,13 @@
 
 use crate::change::{ChangeErrno, ModelChange};
 use crate::unsynced_pages::{UnsyncedPages, bypasses_buffer};
-use fs::{Allocate, Attributes, Caller, IfExists, Ino, Kind, Size};
+use fs::{CallerCredentials, FallocateMode, FileAttributes, FileKind, IfExists, Ino, SizePolicy};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Who asks for every change.
-pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100, umask: 0o027 };
+pub(crate) const CALLER: CallerCredentials = CallerCredentials { uid: 1000, gid: 100, umask: 0o027 };
 
 /// The model's own name for an inode; never used again, and the same in every replay of one history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +64,7 @@ impl ModelTimes {
     }
 
     /// The first that differs from what `stat` tells.
-    pub(crate) fn difference(&self, found: &Attributes) -> Option<String> {
+    pub(crate) fn difference(&self, found: &FileAttributes) -> Option<String> {
         let pairs = [
             ("access", self.accessed, found.accessed),
             ("modification", self.modified, found.modified),
@@ -78,7 +78,7 @@ impl ModelTimes {
     }
 
     /// What `stat` tells is known from now on.
-    pub(crate) fn learn(&mut self, found: &Attributes) {
+    pub(crate) fn learn(&mut self, found: &FileAttributes) {
         *self = ModelTimes {
             accessed: Some(found.accessed),
             modified: Some(found.modified),
@@ -97,15 +97,15 @@ pub(crate) enum ModelBody {
     },
     Symlink(Vec<u8>),
     /// A FIFO, a socket, or a device with its number.
-    Node(Kind, u32),
+    Node(FileKind, u32),
 }
 
 impl ModelBody {
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> FileKind {
         match self {
-            ModelBody::File(_) => Kind::File,
-            ModelBody::Directory { .. } => Kind::Directory,
-            ModelBody::Symlink(_) => Kind::Symlink,
+            ModelBody::File(_) => FileKind::File,
+            ModelBody::Directory { .. } => FileKind::Directory,
+            ModelBody::Symlink(_) => FileKind::Symlink,
             ModelBody::Node(kind, _) => *kind,
         }
     }
@@ -129,7 +129,7 @@ impl ModelInode {
         self.change(now);
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> FileKind {
         self.body.kind()
     }
 
@@ -243,8 +243,8 @@ impl FsModel {
         match change {
             ModelChange::Make { parent, name, kind, mode } => {
                 let body = match kind {
-                    Kind::Directory => ModelBody::Directory { parent: *parent, names: BTreeMap::new() },
-                    Kind::File => ModelBody::File(Arc::default()),
+                    FileKind::Directory => ModelBody::Directory { parent: *parent, names: BTreeMap::new() },
+                    FileKind::File => ModelBody::File(Arc::default()),
                     kind => ModelBody::Node(*kind, 0),
                 };
                 return self.add(*parent, name, ModelInode::new(body, *mode, now), now).map(Some);
@@ -265,7 +265,7 @@ impl FsModel {
                 self.rename(from, to, *if_exists, now)?;
                 // Two names of one file stay where they are.
                 if self.lookup(from.0, &from.1).is_err() {
-                    let whiteout = ModelInode::new(ModelBody::Node(Kind::CharDevice, 0), 0, now);
+                    let whiteout = ModelInode::new(ModelBody::Node(FileKind::CharDevice, 0), 0, now);
                     return self.add(from.0, &from.1, whiteout, now).map(Some);
                 }
             }
@@ -478,20 +478,20 @@ impl FsModel {
     fn allocate(
         &mut self,
         file: ModelId,
-        what: Allocate,
+        what: FallocateMode,
         range: Range<u64>,
-        size: Size,
+        size: SizePolicy,
         now: Option<i64>,
     ) -> Result<(), ChangeErrno> {
         let content = self.content_mut(file)?;
         let (start, end, old) = (range.start as usize, range.end as usize, content.len());
-        if what != Allocate::Space {
+        if what != FallocateMode::Allocate {
             content[start.min(old)..end.min(old)].fill(0);
         }
-        if size == Size::Grows && what != Allocate::Hole && old < end {
+        if size == SizePolicy::Grow && what != FallocateMode::PunchHole && old < end {
             content.resize(end, 0);
         }
-        if what != Allocate::Space && start < old {
+        if what != FallocateMode::Allocate && start < old {
             self.get_mut(file).loose.settle(range);
         }
         self.get_mut(file).modify(now);
@@ -570,7 +570,7 @@ impl FsModel {
 mod tests {
     use super::*;
 
-    fn make(model: &mut FsModel, parent: ModelId, name: &[u8], kind: Kind) -> ModelId {
+    fn make(model: &mut FsModel, parent: ModelId, name: &[u8], kind: FileKind) -> ModelId {
         let change = ModelChange::Make { parent, name: name.to_vec(), kind, mode: 0o644 };
         model.apply(&change, None).expect("the name is free").expect("an inode is made")
     }
@@ -587,10 +587,10 @@ mod tests {
     #[test]
     fn a_rename_replaces_files_and_empty_directories_only() {
         let mut model = FsModel::new();
-        let file = make(&mut model, ModelId::ROOT, b"file", Kind::File);
-        let full = make(&mut model, ModelId::ROOT, b"full", Kind::Directory);
-        let inner = make(&mut model, full, b"inner", Kind::Directory);
-        make(&mut model, ModelId::ROOT, b"other", Kind::File);
+        let file = make(&mut model, ModelId::ROOT, b"file", FileKind::File);
+        let full = make(&mut model, ModelId::ROOT, b"full", FileKind::Directory);
+        let inner = make(&mut model, full, b"inner", FileKind::Directory);
+        make(&mut model, ModelId::ROOT, b"other", FileKind::File);
         assert_eq!(
             rename(&mut model, (ModelId::ROOT, b"file"), (ModelId::ROOT, b"full")),
             Err(ChangeErrno::IsDirectory)
@@ -612,7 +612,7 @@ mod tests {
     #[test]
     fn a_write_past_the_end_leaves_zeros_between() {
         let mut model = FsModel::new();
-        let file = make(&mut model, ModelId::ROOT, b"file", Kind::File);
+        let file = make(&mut model, ModelId::ROOT, b"file", FileKind::File);
         model
             .apply(
                 &ModelChange::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]), bypasses: false },
@@ -628,7 +628,7 @@ mod tests {
     #[test]
     fn an_unlinked_file_stays_until_it_is_forgotten() {
         let mut model = FsModel::new();
-        let file = make(&mut model, ModelId::ROOT, b"file", Kind::File);
+        let file = make(&mut model, ModelId::ROOT, b"file", FileKind::File);
         model
             .apply(&ModelChange::Unlink { parent: ModelId::ROOT, name: b"file".to_vec() }, None)
             .expect("it exists");

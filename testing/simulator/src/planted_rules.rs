@@ -155,39 +155,39 @@ impl PlantedRule {
         }
     }
 
-    pub(crate) fn in_buffer(self) -> Option<buffer::Bug> {
+    pub(crate) fn in_buffer(self) -> Option<buffer::BufferBug> {
         match self {
-            PlantedRule::TornGroupApplied => Some(buffer::Bug::TornGroupApplied),
-            PlantedRule::StaleIncarnation => Some(buffer::Bug::StaleIncarnation),
-            PlantedRule::BufferWithoutFlush => Some(buffer::Bug::MissingFlush),
-            PlantedRule::BeginWithoutFlush => Some(buffer::Bug::BeginWithoutFlush),
-            PlantedRule::BufferRotTakenForTorn => Some(buffer::Bug::RotTakenForTorn),
+            PlantedRule::TornGroupApplied => Some(buffer::BufferBug::TornGroupApplied),
+            PlantedRule::StaleIncarnation => Some(buffer::BufferBug::StaleIncarnation),
+            PlantedRule::BufferWithoutFlush => Some(buffer::BufferBug::MissingFlush),
+            PlantedRule::BeginWithoutFlush => Some(buffer::BufferBug::BeginWithoutFlush),
+            PlantedRule::BufferRotTakenForTorn => Some(buffer::BufferBug::RotTakenForTorn),
             _ => None,
         }
     }
 
-    fn in_cache(self) -> Option<cache::PlantedBug> {
+    fn in_cache(self) -> Option<cache::CacheBug> {
         match self {
-            PlantedRule::NewerBytesLostAtMerge => Some(cache::PlantedBug::NewerBytesLostAtMerge),
-            PlantedRule::CutForgotten => Some(cache::PlantedBug::CutForgotten),
-            PlantedRule::CutWithoutGroups => Some(cache::PlantedBug::CutWithoutGroups),
-            PlantedRule::OldGroupForgotten => Some(cache::PlantedBug::OldGroupForgotten),
-            PlantedRule::MergedCutKills => Some(cache::PlantedBug::MergedCutKills),
-            PlantedRule::StoredBeforeDurable => Some(cache::PlantedBug::StoredBeforeDurable),
-            PlantedRule::RelogNotDurable => Some(cache::PlantedBug::RelogNotDurable),
-            PlantedRule::CloneTooLate => Some(cache::PlantedBug::CloneTooLate),
-            PlantedRule::CloneTooEarly => Some(cache::PlantedBug::CloneTooEarly),
-            PlantedRule::RescueCutsLate => Some(cache::PlantedBug::RescueCutsLate),
-            PlantedRule::RangeOvertaken => Some(cache::PlantedBug::TransferOvertaken),
-            PlantedRule::DeltaOverCut => Some(cache::PlantedBug::DeltaOverCut),
-            PlantedRule::RangeRecoveredTwice => Some(cache::PlantedBug::TransferRepeated),
-            PlantedRule::NameBeforeBytes => Some(cache::PlantedBug::NameBeforeBytes),
-            PlantedRule::CloneBeforeBytes => Some(cache::PlantedBug::CloneBeforeBytes),
-            PlantedRule::PartBeforeWhole => Some(cache::PlantedBug::PartBeforeWhole),
-            PlantedRule::SyncWithoutBytes => Some(cache::PlantedBug::SyncWithoutBytes),
-            PlantedRule::OlderOverBypassed => Some(cache::PlantedBug::OlderOverBypassed),
-            PlantedRule::OverdueNotLogged => Some(cache::PlantedBug::OverdueNotLogged),
-            PlantedRule::EndWithoutCommit => Some(cache::PlantedBug::EndWithoutCommit),
+            PlantedRule::NewerBytesLostAtMerge => Some(cache::CacheBug::NewerBytesLostAtMerge),
+            PlantedRule::CutForgotten => Some(cache::CacheBug::CutForgotten),
+            PlantedRule::CutWithoutGroups => Some(cache::CacheBug::CutWithoutGroups),
+            PlantedRule::OldGroupForgotten => Some(cache::CacheBug::OldGroupForgotten),
+            PlantedRule::MergedCutKills => Some(cache::CacheBug::MergedCutKills),
+            PlantedRule::StoredBeforeDurable => Some(cache::CacheBug::StoredBeforeDurable),
+            PlantedRule::RelogNotDurable => Some(cache::CacheBug::RelogNotDurable),
+            PlantedRule::CloneTooLate => Some(cache::CacheBug::CloneTooLate),
+            PlantedRule::CloneTooEarly => Some(cache::CacheBug::CloneTooEarly),
+            PlantedRule::RescueCutsLate => Some(cache::CacheBug::RescueCutsLate),
+            PlantedRule::RangeOvertaken => Some(cache::CacheBug::TransferOvertaken),
+            PlantedRule::DeltaOverCut => Some(cache::CacheBug::DeltaOverCut),
+            PlantedRule::RangeRecoveredTwice => Some(cache::CacheBug::TransferRepeated),
+            PlantedRule::NameBeforeBytes => Some(cache::CacheBug::NameBeforeBytes),
+            PlantedRule::CloneBeforeBytes => Some(cache::CacheBug::CloneBeforeBytes),
+            PlantedRule::PartBeforeWhole => Some(cache::CacheBug::PartBeforeWhole),
+            PlantedRule::SyncWithoutBytes => Some(cache::CacheBug::SyncWithoutBytes),
+            PlantedRule::OlderOverBypassed => Some(cache::CacheBug::OlderOverBypassed),
+            PlantedRule::OverdueNotLogged => Some(cache::CacheBug::OverdueNotLogged),
+            PlantedRule::EndWithoutCommit => Some(cache::CacheBug::EndWithoutCommit),
             _ => None,
         }
     }

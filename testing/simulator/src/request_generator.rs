@@ -4,8 +4,8 @@ use crate::change::ModelChange;
 use crate::model::{FsModel, ModelBody, ModelId, ModelName};
 use crate::model_rights::{ACCESS_ACL, CAPABILITY, DEFAULT_ACL, ModelAcl};
 use crate::options::SimulatorOptions;
-use device::{BLOCK_BYTES, Random};
-use fs::{Allocate, IfExists, Kind, Seek, SetXattr, Size};
+use device::{BLOCK_BYTES, SeededRng};
+use fs::{FallocateMode, FileKind, IfExists, SeekWhence, SetXattrMode, SizePolicy};
 use std::sync::Arc;
 
 const PAGE: u64 = BLOCK_BYTES as u64;
@@ -34,7 +34,7 @@ pub(crate) enum ClientRequest {
     Seek {
         file: ModelId,
         offset: u64,
-        what: Seek,
+        what: SeekWhence,
     },
     /// Names and values of all extended attributes.
     ListXattrs(ModelId),
@@ -83,7 +83,7 @@ impl WorkloadProfile {
 
 /// Draws requests.
 pub(crate) struct RequestGenerator {
-    random: Random,
+    random: SeededRng,
     temper: WorkloadProfile,
     /// Requests for which clients rather give space back.
     freeing: u32,
@@ -91,7 +91,7 @@ pub(crate) struct RequestGenerator {
     /// Where the last read ended: the next may go on there, and has pages fetched ahead.
     read_until: Option<(ModelId, u64)>,
     /// Where whole pages bypass the buffer, they are written more often; drawn from this.
-    whole_pages: Option<Random>,
+    whole_pages: Option<SeededRng>,
 }
 
 /// What the clients do most for a while, so that rare combinations come up: weights of kinds of request.
@@ -134,7 +134,7 @@ pub(crate) const ALIKE: [[&[u8]; 2]; 6] = [
 
 impl RequestGenerator {
     pub(crate) fn new(seed: u64, temper: WorkloadProfile) -> RequestGenerator {
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         let mood = RequestWeights::draw(&mut random, temper);
         RequestGenerator { random, temper, freeing: 0, mood, read_until: None, whole_pages: None }
     }
@@ -218,7 +218,7 @@ impl RequestGenerator {
 
     fn write(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
         let Some(file) = self.some_file(model, handles) else {
-            return self.make(model, Kind::File);
+            return self.make(model, FileKind::File);
         };
         let size = model.get(file).content().len() as u64;
         // By its number, so that a file stays big or small.
@@ -278,7 +278,7 @@ impl RequestGenerator {
             return self.rights_or_times(model, inode);
         }
         let Some(file) = self.some_file(model, handles) else {
-            return self.make(model, Kind::File);
+            return self.make(model, FileKind::File);
         };
         if self.random.once_in(3) {
             return self.allocate(model, file);
@@ -304,8 +304,9 @@ impl RequestGenerator {
         let unit = [1, 512, PAGE][self.random.below(3) as usize];
         let offset = self.random.below(old.min(FILE_BYTES_MAX) + PAGE) / unit * unit;
         let len = unit * (1 + self.random.below(FILE_BYTES_MAX / unit));
-        let what = [Allocate::Space, Allocate::Zeros, Allocate::Hole][self.random.below(3) as usize];
-        let size = if self.random.once_in(2) { Size::Grows } else { Size::Stays };
+        let what = [FallocateMode::Allocate, FallocateMode::ZeroRange, FallocateMode::PunchHole]
+            [self.random.below(3) as usize];
+        let size = if self.random.once_in(2) { SizePolicy::Grow } else { SizePolicy::Keep };
         ClientRequest::Change(ModelChange::Allocate { file, what, offset, len, size })
     }
 
@@ -334,9 +335,9 @@ impl RequestGenerator {
             return ModelChange::RemoveXattr { inode, name };
         }
         let how = match self.random.below(8) {
-            0 => SetXattr::Create,
-            1 => SetXattr::Replace,
-            _ => SetXattr::Any,
+            0 => SetXattrMode::Create,
+            1 => SetXattrMode::Replace,
+            _ => SetXattrMode::Any,
         };
         let value = if name == ACCESS_ACL || name == DEFAULT_ACL {
             let named = self.random.once_in(2).then(|| self.random.below(5) as u32);
@@ -378,9 +379,9 @@ impl RequestGenerator {
     fn names(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
         let (parent, name) = (self.some_directory(model), self.name());
         let change = match (self.random.below(20), self.some_name(model)) {
-            (0..=6, _) | (_, None) => return self.make(model, Kind::File),
+            (0..=6, _) | (_, None) => return self.make(model, FileKind::File),
             (7, _) if self.random.once_in(2) => return self.make_special(model),
-            (7, _) => return self.make(model, Kind::Directory),
+            (7, _) => return self.make(model, FileKind::Directory),
             (8, _) => {
                 let len =
                     1 + if self.random.once_in(8) { self.random.below(1000) } else { self.random.below(30) };
@@ -388,7 +389,7 @@ impl RequestGenerator {
             }
             (9..=10, _) => match self.some_file(model, handles) {
                 Some(file) => ModelChange::Link { file, parent, name },
-                None => return self.make(model, Kind::File),
+                None => return self.make(model, FileKind::File),
             },
             (11..=14, Some((parent, name, id)))
                 if !model.get(id).is_directory() || self.random.once_in(8) =>
@@ -415,9 +416,9 @@ impl RequestGenerator {
         ClientRequest::Change(change)
     }
 
-    fn make(&mut self, model: &FsModel, kind: Kind) -> ClientRequest {
+    fn make(&mut self, model: &FsModel, kind: FileKind) -> ClientRequest {
         let directories = model.inodes.values().filter(|inode| inode.is_directory()).count();
-        let kind = if directories as u64 > self.mood.directories_max { Kind::File } else { kind };
+        let kind = if directories as u64 > self.mood.directories_max { FileKind::File } else { kind };
         let mode = if self.random.once_in(2) { 0o644 } else { 0o755 };
         ClientRequest::Change(ModelChange::Make {
             parent: self.some_directory(model),
@@ -432,10 +433,10 @@ impl RequestGenerator {
         let (parent, name, mode) = (self.some_directory(model), self.name(), 0o644);
         let number = self.random.next_u64() as u32;
         ClientRequest::Change(match self.random.below(4) {
-            0 => ModelChange::Make { parent, name, kind: Kind::Fifo, mode },
-            1 => ModelChange::Make { parent, name, kind: Kind::Socket, mode },
-            2 => ModelChange::MakeDevice { parent, name, kind: Kind::CharDevice, number, mode },
-            _ => ModelChange::MakeDevice { parent, name, kind: Kind::BlockDevice, number, mode },
+            0 => ModelChange::Make { parent, name, kind: FileKind::Fifo, mode },
+            1 => ModelChange::Make { parent, name, kind: FileKind::Socket, mode },
+            2 => ModelChange::MakeDevice { parent, name, kind: FileKind::CharDevice, number, mode },
+            _ => ModelChange::MakeDevice { parent, name, kind: FileKind::BlockDevice, number, mode },
         })
     }
 
@@ -451,7 +452,7 @@ impl RequestGenerator {
             (3, _, _) => ClientRequest::List(self.some_directory(model)),
             (4, _, Some(file)) => {
                 let offset = self.random.below(model.get(file).content().len() as u64 + PAGE);
-                let what = if self.random.once_in(2) { Seek::Data } else { Seek::Hole };
+                let what = if self.random.once_in(2) { SeekWhence::Data } else { SeekWhence::Hole };
                 ClientRequest::Seek { file, offset, what }
             }
             (_, _, Some(file)) => {
@@ -530,7 +531,7 @@ impl RequestGenerator {
 }
 
 impl RequestWeights {
-    fn draw(random: &mut Random, temper: WorkloadProfile) -> RequestWeights {
+    fn draw(random: &mut SeededRng, temper: WorkloadProfile) -> RequestWeights {
         let mut weight = |usual: u64| match random.below(4) {
             0 => usual / 4,
             1 => usual * 4,

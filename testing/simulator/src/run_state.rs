@@ -8,8 +8,8 @@ use crate::rescued_volumes::ExpectedRescue;
 use crate::stack::{RandomPick, SimulatedMedia, SimulatedStack, TASKS};
 use crate::swarm_weights::SwarmWeights;
 use crate::volumes::{SimulatedVolumes, VolumeCounts};
-use cache::{Progress, Task};
-use device::{Clock, Random};
+use cache::{BackgroundTask, StepProgress};
+use device::{Clock, SeededRng};
 use sim_disk::SimDisk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl RunCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HarnessPhase {
     Request,
-    Work(Task),
+    Work(BackgroundTask),
     Drain,
     /// A copy of the mounted volume.
     Copy,
@@ -104,7 +104,7 @@ impl LifePlan {
 /// One run. Everything in it is drawn from the seed.
 pub(crate) struct SimulationRun {
     pub(crate) options: SimulatorOptions,
-    pub(crate) random: Random,
+    pub(crate) random: SeededRng,
     pub(crate) workload: RequestGenerator,
     pub(crate) media: SimulatedMedia,
     /// `None` only between a crash and the recovery.
@@ -130,7 +130,7 @@ pub(crate) struct SimulationRun {
 
 impl SimulationRun {
     pub(crate) fn new(options: &SimulatorOptions) -> Result<SimulationRun, String> {
-        let mut random = Random::new(options.seed);
+        let mut random = SeededRng::new(options.seed);
         let media = SimulatedMedia::new(random.next_u64(), options);
         media.format()?;
         SimulationRun::open(options, random, media, SimulatedVolumes::new(), HistoryOracle::new())
@@ -138,7 +138,7 @@ impl SimulationRun {
 
     /// Another run that begins with what this one has durable.
     pub(crate) fn fork(&self, seed: u64) -> Result<SimulationRun, String> {
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         let media = self.media.fork(random.next_u64(), &self.options);
         let volumes = self.volumes.clone();
         SimulationRun::open(&self.options, random, media, volumes, self.oracle.clone())
@@ -146,7 +146,7 @@ impl SimulationRun {
 
     fn open(
         options: &SimulatorOptions,
-        mut random: Random,
+        mut random: SeededRng,
         media: SimulatedMedia,
         volumes: SimulatedVolumes,
         oracle: HistoryOracle,
@@ -227,7 +227,7 @@ impl SimulationRun {
     /// New weather and a new mood, so that no two lives are alike.
     pub(crate) fn change_weather(&mut self) {
         self.weather = SwarmWeights::draw(&mut self.random);
-        let random = Random::new(self.random.next_u64());
+        let random = SeededRng::new(self.random.next_u64());
         self.media.meanwhile.slow_down(random, &self.media.clock, self.weather.slow);
         self.workload.change_mood();
         self.turns_without_reply = 0;
@@ -260,17 +260,17 @@ impl SimulationRun {
         }
     }
 
-    pub(crate) fn step(&mut self, task: Task) {
+    pub(crate) fn step(&mut self, task: BackgroundTask) {
         self.phase = HarnessPhase::Work(task);
         let begun = self.media.clock.monotonic();
         let progress = self.stack().cache.step(task);
         match (task, progress) {
-            (Task::Commit, Progress::Idle) => {
+            (BackgroundTask::Commit, StepProgress::Idle) => {
                 self.commits_at_once = 0;
                 self.nothing_is_left_to_commit(begun);
             }
             // One that always finds something to do would keep a processor busy, and the rule above from being looked at.
-            (Task::Commit, Progress::Worked) => {
+            (BackgroundTask::Commit, StepProgress::Worked) => {
                 self.commits_at_once += 1;
                 assert!(self.commits_at_once < COMMITS_MAX, "the committer never comes to an end");
             }
@@ -286,7 +286,7 @@ impl SimulationRun {
     /// A committer that found nothing to do at `now` has made durable what was answered a commit interval before that, bypassed pages
     /// included, whatever the store did.
     fn nothing_is_left_to_commit(&mut self, now: Duration) {
-        let has_worked = !self.media.power.lost() && self.stack().cache.status().failed.is_none();
+        let has_worked = !self.media.power.is_lost() && self.stack().cache.status().failed.is_none();
         let until = now.checked_sub(self.media.settings.commit_interval).filter(|_| has_worked);
         until.into_iter().for_each(|until| self.oracle.durable_until(until));
     }
@@ -309,7 +309,7 @@ impl SimulationRun {
         }
         self.media.clock.advance(Duration::from_millis(5));
         self.turns_without_reply += 1;
-        if self.turns_without_reply < TURNS_WITHOUT_REPLY_MAX || self.media.power.lost() {
+        if self.turns_without_reply < TURNS_WITHOUT_REPLY_MAX || self.media.power.is_lost() {
             return Ok(());
         }
         if self.media.log.errors_made_up() > self.errors_at_open {

@@ -1,0 +1,105 @@
+//! Where the daemon of a mount listens, and how it is found.
+//!
+//! An abstract Unix socket whose name has the mount's device number, which the mount table tells everybody. So the mount alone
+//! leads to its daemon: for root, from cron, and whatever the environment says. It needs no directory, and a daemon that was
+//! killed leaves nothing behind. Anybody may take such a name, so only a socket of the mount's owner is believed: of the user
+//! whom the mount table names, and who the kernel says listens there. The name ends with the time, or whoever takes it first would
+//! keep it. A command in another network namespace does not find the daemon, and says so.
+//!
+//! Files would be no better: root has to guess a user's directory, and users cannot make them below /run.
+
+use host::{SocketPeer, socket_peer};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::time::{ClockId, clock_gettime};
+use std::cmp::Reverse;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+/// A device number, as the mount table writes it.
+pub(crate) type DeviceNumber = (u32, u32);
+
+/// In the flags of /proc/net/unix: somebody listens there. Connections have the same name.
+const LISTENS: u32 = 0x10000;
+
+/// Listens for clients of the mount with this device number.
+pub(crate) fn listen(device: DeviceNumber) -> io::Result<UnixListener> {
+    let now = clock_gettime(ClockId::Boottime);
+    let born = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    UnixListener::bind_addr(&SocketAddr::from_abstract_name(format!("{}{born}", prefix(device)))?)
+}
+
+/// A connection to the daemon of the mount with this device number, which `owner` made; `None` if nobody listens.
+pub(crate) fn connect(device: DeviceNumber, owner: u32) -> io::Result<Option<(UnixStream, SocketPeer)>> {
+    let table = fs::read("/proc/net/unix")?;
+    let names = listening_names(&String::from_utf8_lossy(&table), device);
+    Ok(names.iter().find_map(|name| {
+        let stream = connect_without_waiting(name).ok()?;
+        let peer = socket_peer(stream.as_fd()).ok()?;
+        (peer.uid == owner).then_some((stream, peer))
+    }))
+}
+
+/// Connects to what may be anybody's, and therefore does not wait for it.
+fn connect_without_waiting(name: &str) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// The names under which a device number is listened for, newest first: a number is used again as soon as its mount is gone,
+/// when the daemon that had it may not have noticed yet.
+fn listening_names(table: &str, device: DeviceNumber) -> Vec<String> {
+    let prefix = prefix(device);
+    let mut names: Vec<(u64, String)> = table
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split_whitespace();
+            let flags = u32::from_str_radix(fields.nth(3)?, 16).ok()?;
+            let name = fields.nth(3)?.strip_prefix('@')?;
+            let born = name.strip_prefix(&prefix)?.parse().ok()?;
+            (flags & LISTENS != 0).then(|| (born, name.to_owned()))
+        })
+        .collect();
+    names.sort_by_key(|&(born, _)| Reverse(born));
+    names.into_iter().map(|(_, name)| name).collect()
+}
+
+fn prefix((major, minor): DeviceNumber) -> String {
+    format!("weir/{major}:{minor}/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_listener_of_the_device_comes_first() {
+        let table = "\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0001 01 24234 @weir/0:41/9
+0000000000000000: 00000002 00000000 00010000 0001 01 24235 @weir/0:41/10
+0000000000000000: 00000003 00000000 00000000 0001 03 24236 @weir/0:41/11
+0000000000000000: 00000002 00000000 00010000 0001 01 24237 @weir/0:4/12
+0000000000000000: 00000002 00000000 00010000 0001 01 24238 @weir/0:41/odd
+0000000000000000: 00000002 00000000 00010000 0001 01 24239 /run/weir/0:41/13
+0000000000000000: 00000003 00000000 00000000 0001 03 24240
+";
+        assert_eq!(listening_names(table, (0, 41)), ["weir/0:41/10", "weir/0:41/9"]);
+    }
+
+    #[test]
+    fn only_the_owner_is_believed() {
+        let device = (u32::MAX, std::process::id());
+        let _listener = listen(device).expect("a name of its own");
+        let me = rustix::process::geteuid().as_raw();
+        let (_, peer) = connect(device, me).expect("a kernel with /proc").expect("it listens");
+        assert_eq!(peer, SocketPeer { pid: Some(std::process::id()), uid: me });
+        assert!(connect(device, me + 1).expect("a kernel with /proc").is_none());
+    }
+}
