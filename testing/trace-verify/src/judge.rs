@@ -5,7 +5,7 @@
 use super::Verification;
 use super::schedule::{Progress, Schedule};
 use super::sim::{Result, Simulation, mix};
-use device::Random;
+use device::SeededRng;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -100,7 +100,7 @@ impl<'a> Judge<'a> {
 
     fn run(&self, simulation: &mut Simulation, number: u64, seed: u64, seen: &mut Seen) {
         let mut digest = 0;
-        self.schedule.run(self.progress.clone(), &mut Random::new(seed), |id| {
+        self.schedule.run(self.progress.clone(), &mut SeededRng::new(seed), |id| {
             digest = mix(digest, id.into());
             self.execute(simulation, id, number, seen);
         });

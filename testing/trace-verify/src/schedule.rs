@@ -3,7 +3,7 @@
 //! Of all that happens only what matters is a step: an action that takes effect on the simulated file system, or at which some
 //! thread waits or is waited for. That an action has begun is a step of its own only where something waits for just that.
 
-use device::Random;
+use device::SeededRng;
 use trace_file::{ActionId, Benchmark, Fate, Moment, Order};
 
 /// Changes of priority in one execution. Bugs that need more than a few switches at the right moment are rare; the executions
@@ -118,7 +118,7 @@ impl Schedule {
     }
 
     /// Walks one random execution from there to its end; `each` gets the actions as they take effect.
-    pub(super) fn run(&self, mut progress: Progress, random: &mut Random, mut each: impl FnMut(ActionId)) {
+    pub(super) fn run(&self, mut progress: Progress, random: &mut SeededRng, mut each: impl FnMut(ActionId)) {
         let mut choice = self.choice(random);
         let mut number: usize = progress.made.iter().map(|made| *made as usize).sum();
         while !progress.ready.is_empty() {
@@ -139,7 +139,7 @@ impl Schedule {
         assert_eq!(number, self.steps, "an order without a cycle always lets some thread go on");
     }
 
-    fn choice(&self, random: &mut Random) -> Choice {
+    fn choice(&self, random: &mut SeededRng) -> Choice {
         if random.once_in(2) {
             return Choice::Any;
         }
