@@ -1,6 +1,6 @@
 //! The bytes of the arena, as FORMAT.md describes them.
 
-use crate::types::Kind;
+use crate::types::FileKind;
 use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -21,7 +21,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const LINK_BYTES_MAX: usize = 4095;
 
 /// The object that holds the arena.
-pub(crate) const fn arena_of(volume: VolumeId) -> ObjectId {
+pub(crate) const fn arena_object(volume: VolumeId) -> ObjectId {
     volume.object(0, 0)
 }
 
@@ -35,18 +35,24 @@ pub(crate) const REGION_BYTES: u64 = 1 << 40;
 
 /// A part of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Region {
+pub(crate) enum ArenaRegion {
     Header,
     Owners,
     Orphans,
-    Hot,
-    Cold,
+    Inodes,
+    Times,
     Heap,
 }
 
-impl Region {
-    pub(crate) const ALL: [Region; 6] =
-        [Region::Header, Region::Owners, Region::Orphans, Region::Hot, Region::Cold, Region::Heap];
+impl ArenaRegion {
+    pub(crate) const ALL: [ArenaRegion; 6] = [
+        ArenaRegion::Header,
+        ArenaRegion::Owners,
+        ArenaRegion::Orphans,
+        ArenaRegion::Inodes,
+        ArenaRegion::Times,
+        ArenaRegion::Heap,
+    ];
 
     /// The arena offset of its first byte.
     pub(crate) const fn base(self) -> u64 {
@@ -67,11 +73,11 @@ pub(crate) const HEAP_CLASSES: usize = (HEAP_LOG2_MAX - HEAP_LOG2_MIN + 1) as us
 pub(crate) const HEAP_UNITS_PER_PAGE: u32 = 1 << (HEAP_LOG2_MAX - HEAP_LOG2_MIN);
 
 /// The root directory's slot. Slot 0 is nobody's.
-pub(crate) const ROOT: Slot = Slot(1);
+pub(crate) const ROOT: InodeSlot = InodeSlot(1);
 
 /// An inode's place in the arrays of inodes; 0 is nobody's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Slot(pub(crate) u32);
+pub(crate) struct InodeSlot(pub(crate) u32);
 
 /// A block of the heap, in units of 32 bytes from the heap's base; 0 is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,14 +91,14 @@ impl HeapBlock {
     }
 
     pub(crate) fn offset(self) -> u64 {
-        Region::Heap.base() + (u64::from(self.0) << HEAP_LOG2_MIN)
+        ArenaRegion::Heap.base() + (u64::from(self.0) << HEAP_LOG2_MIN)
     }
 }
 
 /// The first bytes of the arena's first page.
 #[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Header {
+pub(crate) struct ArenaHeader {
     pub(crate) magic: [u8; 8],
     pub(crate) version: U32,
     /// Features that older versions may ignore.
@@ -117,14 +123,14 @@ pub(crate) struct Header {
     pub(crate) heap_free: [U32; HEAP_CLASSES],
 }
 
-const _: () = assert!(size_of::<Header>() == 96 && size_of::<Header>() < BLOCK_BYTES);
+const _: () = assert!(size_of::<ArenaHeader>() == 96 && size_of::<ArenaHeader>() < BLOCK_BYTES);
 
 /// The part of an inode that look-ups and reads need: two fit in a cache line (the dissertation's DenseFS2 inode).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Hot {
+pub(crate) struct Inode {
     /// Bits 0..48: size in bytes. 48..51: kind. 51: data was written. 63: the lock bit, 0 on media.
-    word: U64,
+    size_and_kind: U64,
     pub(crate) links: U32,
     /// Index into the owners' table.
     pub(crate) owner: U32,
@@ -138,7 +144,7 @@ pub(crate) struct Hot {
     xattrs: U32,
 }
 
-const _: () = assert!(size_of::<Hot>() == 32);
+const _: () = assert!(size_of::<Inode>() == 32);
 
 const SIZE_MASK: u64 = (1 << 48) - 1;
 const KIND_SHIFT: u32 = 48;
@@ -147,12 +153,12 @@ const WRITTEN: u64 = 1 << 51;
 /// Bits that are 0 in version 1.
 const WORD_RESERVED: u64 = !0 << 52;
 
-impl Hot {
+impl Inode {
     /// A free slot's.
-    pub(crate) fn free(generation: u32, next: u32) -> Hot {
+    pub(crate) fn free(generation: u32, next: u32) -> Inode {
         let zero = U32::new(0);
-        Hot {
-            word: U64::new(0),
+        Inode {
+            size_and_kind: U64::new(0),
             links: zero,
             owner: zero,
             generation: U32::new(generation),
@@ -163,38 +169,38 @@ impl Hot {
     }
 
     /// A new file's of this kind: empty, without links.
-    pub(crate) fn new(kind: Kind, generation: u32, owner: u32) -> Hot {
-        let mut hot = Hot::free(generation, 0);
-        hot.word = U64::new(u64::from(kind_number(kind)) << KIND_SHIFT);
-        hot.owner = U32::new(owner);
-        hot
+    pub(crate) fn new(kind: FileKind, generation: u32, owner: u32) -> Inode {
+        let mut inode = Inode::free(generation, 0);
+        inode.size_and_kind = U64::new(u64::from(kind_number(kind)) << KIND_SHIFT);
+        inode.owner = U32::new(owner);
+        inode
     }
 
     /// What it is; `None`: the slot is free.
-    pub(crate) fn kind(&self) -> Option<Kind> {
-        kind_of((self.word.get() >> KIND_SHIFT) as u8 & KIND_MASK)
+    pub(crate) fn kind(&self) -> Option<FileKind> {
+        kind_of((self.size_and_kind.get() >> KIND_SHIFT) as u8 & KIND_MASK)
     }
 
     pub(crate) fn size(&self) -> u64 {
-        self.word.get() & SIZE_MASK
+        self.size_and_kind.get() & SIZE_MASK
     }
 
     pub(crate) fn set_size(&mut self, size: u64) {
         assert!(size <= SIZE_MASK, "48 bits hold a size");
-        self.word = U64::new(self.word.get() & !SIZE_MASK | size);
+        self.size_and_kind = U64::new(self.size_and_kind.get() & !SIZE_MASK | size);
     }
 
     /// Whether the file's object may have pages: what was never written needs no deletion.
     pub(crate) fn is_written(&self) -> bool {
-        self.word.get() & WRITTEN != 0
+        self.size_and_kind.get() & WRITTEN != 0
     }
 
     pub(crate) fn set_written(&mut self) {
-        self.word = U64::new(self.word.get() | WRITTEN);
+        self.size_and_kind = U64::new(self.size_and_kind.get() | WRITTEN);
     }
 
     pub(crate) fn reserved_bits(&self) -> u64 {
-        self.word.get() & WORD_RESERVED
+        self.size_and_kind.get() & WORD_RESERVED
     }
 
     pub(crate) fn root(&self) -> HeapBlock {
@@ -217,7 +223,7 @@ impl Hot {
     /// A device's number, which stands where others have their root.
     pub(crate) fn device(&self) -> u32 {
         match self.kind() {
-            Some(Kind::CharDevice | Kind::BlockDevice) => self.root.get(),
+            Some(FileKind::CharDevice | FileKind::BlockDevice) => self.root.get(),
             _ => 0,
         }
     }
@@ -237,28 +243,28 @@ impl Hot {
 }
 
 /// The kind's number in inodes and directory entries; 0 is free or dead.
-pub(crate) fn kind_number(kind: Kind) -> u8 {
+pub(crate) fn kind_number(kind: FileKind) -> u8 {
     match kind {
-        Kind::File => 1,
-        Kind::Directory => 2,
-        Kind::Symlink => 3,
-        Kind::Fifo => 4,
-        Kind::Socket => 5,
-        Kind::CharDevice => 6,
-        Kind::BlockDevice => 7,
+        FileKind::File => 1,
+        FileKind::Directory => 2,
+        FileKind::Symlink => 3,
+        FileKind::Fifo => 4,
+        FileKind::Socket => 5,
+        FileKind::CharDevice => 6,
+        FileKind::BlockDevice => 7,
     }
 }
 
 /// The kind with this number.
-pub(crate) fn kind_of(number: u8) -> Option<Kind> {
+pub(crate) fn kind_of(number: u8) -> Option<FileKind> {
     match number {
-        1 => Some(Kind::File),
-        2 => Some(Kind::Directory),
-        3 => Some(Kind::Symlink),
-        4 => Some(Kind::Fifo),
-        5 => Some(Kind::Socket),
-        6 => Some(Kind::CharDevice),
-        7 => Some(Kind::BlockDevice),
+        1 => Some(FileKind::File),
+        2 => Some(FileKind::Directory),
+        3 => Some(FileKind::Symlink),
+        4 => Some(FileKind::Fifo),
+        5 => Some(FileKind::Socket),
+        6 => Some(FileKind::CharDevice),
+        7 => Some(FileKind::BlockDevice),
         _ => None,
     }
 }
@@ -266,19 +272,19 @@ pub(crate) fn kind_of(number: u8) -> Option<Kind> {
 /// The part of an inode that only `stat` needs: nanoseconds since 1970-01-01 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Cold {
+pub(crate) struct InodeTimes {
     pub(crate) accessed: I64,
     pub(crate) modified: I64,
     pub(crate) changed: I64,
     pub(crate) created: I64,
 }
 
-const _: () = assert!(size_of::<Cold>() == 32);
+const _: () = assert!(size_of::<InodeTimes>() == 32);
 
 /// Owner, group and mode: few combinations, shared by many inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Owner {
+pub(crate) struct OwnerRecord {
     pub(crate) uid: U32,
     pub(crate) gid: U32,
     pub(crate) mode: U16,
@@ -287,12 +293,12 @@ pub(crate) struct Owner {
     pub(crate) references: U32,
 }
 
-const _: () = assert!(size_of::<Owner>() == 16);
+const _: () = assert!(size_of::<OwnerRecord>() == 16);
 
 /// The first bytes of every block of a directory's tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct NodeHead {
+pub(crate) struct DirBlockHead {
     /// 0: a leaf, which holds names.
     pub(crate) level: u8,
     /// The block's size is 2 to this.
@@ -305,12 +311,12 @@ pub(crate) struct NodeHead {
     pub(crate) dead: U16,
 }
 
-const _: () = assert!(size_of::<NodeHead>() == 8);
+const _: () = assert!(size_of::<DirBlockHead>() == 8);
 
 /// What stands before each name in a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct NameHead {
+pub(crate) struct DirNameHead {
     pub(crate) key: U64,
     pub(crate) slot: U32,
     /// 0: the name is gone.
@@ -318,23 +324,23 @@ pub(crate) struct NameHead {
     pub(crate) len: u8,
 }
 
-const _: () = assert!(size_of::<NameHead>() == 14);
+const _: () = assert!(size_of::<DirNameHead>() == 14);
 
 /// A child in an inner node, ordered by key. The first one's key is not looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Child {
+pub(crate) struct DirChild {
     /// No key below the child is less.
     pub(crate) key: U64,
     pub(crate) block: U32,
 }
 
-const _: () = assert!(size_of::<Child>() == 12);
+const _: () = assert!(size_of::<DirChild>() == 12);
 
 /// The first bytes of every block of extended attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct XattrBlock {
+pub(crate) struct XattrBlockHead {
     /// The next block, 0: this is the last. It stands where a free block has its successor.
     pub(crate) next: U32,
     /// Bytes of the string of records that lie here.
@@ -344,12 +350,12 @@ pub(crate) struct XattrBlock {
     pub(crate) reserved: u8,
 }
 
-const _: () = assert!(size_of::<XattrBlock>() == 8);
+const _: () = assert!(size_of::<XattrBlockHead>() == 8);
 
 /// What stands before each extended attribute's name and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct XattrHead {
+pub(crate) struct XattrRecordHead {
     pub(crate) value_len: U32,
     /// Which space the name is in; 0: the attribute is gone.
     pub(crate) space: u8,
@@ -357,7 +363,7 @@ pub(crate) struct XattrHead {
     pub(crate) name_len: u8,
 }
 
-const _: () = assert!(size_of::<XattrHead>() == 6);
+const _: () = assert!(size_of::<XattrRecordHead>() == 6);
 
 /// The first bytes of an access control list, as Linux's system calls have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -14,7 +14,7 @@ impl Ino {
 
 /// What a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum FileKind {
     /// A regular file.
     File,
     /// A directory.
@@ -33,13 +33,13 @@ pub enum Kind {
 
 /// What `stat` tells. Times are nanoseconds since 1970-01-01 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attributes {
+pub struct FileAttributes {
     /// The number.
     pub ino: Ino,
     /// Which of the files that have had this number; (ino, generation) is never used again, unless a crash took the file back.
     pub generation: u32,
     /// What it is.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// Bytes.
     pub size: u64,
     /// Bytes of storage that it is charged for: what it has; more where pages of a file with holes
@@ -67,7 +67,7 @@ pub struct Attributes {
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caller {
+pub struct CallerCredentials {
     /// The user whom a new file belongs to.
     pub uid: u32,
     /// Its group, unless the directory passes on its own.
@@ -88,7 +88,7 @@ pub enum SetTime {
 /// What becomes of setuid, setgid and capabilities: powers that a file's content was given, and that new content has
 /// not earned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Privileges {
+pub enum PrivilegeChange {
     /// They stay.
     #[default]
     Keep,
@@ -100,7 +100,7 @@ pub enum Privileges {
 
 /// When an extended attribute may be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetXattr {
+pub enum SetXattrMode {
     /// Whether it is there or not.
     Any,
     /// Unless it is there: [`FsError::Exists`].
@@ -125,7 +125,7 @@ pub struct SetAttributes {
     /// Last change of content.
     pub modified: Option<SetTime>,
     /// The file's powers. A new owner or group takes them in any case.
-    pub privileges: Privileges,
+    pub privileges: PrivilegeChange,
 }
 
 /// What to do when the new name exists.
@@ -139,20 +139,20 @@ pub enum IfExists {
 
 /// One entry of a directory. `.` and `..` are not among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct DirectoryEntry<'a> {
     /// Where to go on after this entry; never 0, stable while the directory changes.
     pub cookie: u64,
     /// Whose name it is.
     pub ino: Ino,
     /// What it is.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// The name.
     pub name: &'a [u8],
 }
 
 /// Sizes for `statfs`, in blocks of 4 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Usage {
+pub struct FsUsage {
     /// Blocks that can be used: without those that are kept for deletions and for the store itself.
     pub blocks: u64,
     /// Of these, blocks that can still be written.
@@ -164,4 +164,4 @@ pub struct Usage {
 }
 
 /// As [`cache::Completion`], and with no lock of the file system held.
-pub type Completion<T> = cache::Completion<T, FsError>;
+pub type FsCompletion<T> = cache::Completion<T, FsError>;

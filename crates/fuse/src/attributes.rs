@@ -1,8 +1,8 @@
 //! Attributes as the kernel wants them, and requests to set them as `fs` wants them.
 
-use crate::privileges::privileges;
+use crate::privileges::privilege_change;
 use crate::protocol::{AttrReply, EntryReply, RequestHeader, SetTimeIn, SetattrIn, WireAttributes};
-use fs::{Attributes, Caller, Ino, Kind, SetAttributes, SetTime};
+use fs::{CallerCredentials, FileAttributes, FileKind, Ino, SetAttributes, SetTime};
 use std::time::Duration;
 
 /// Permission bits with setuid, setgid and sticky.
@@ -13,7 +13,7 @@ const BLOCK_SIZE: u32 = device::BLOCK_BYTES as u32;
 
 const SECOND_NANOS: i64 = 1_000_000_000;
 
-fn to_wire(from: &Attributes) -> WireAttributes {
+fn to_wire(from: &FileAttributes) -> WireAttributes {
     let (accessed, accessed_nanos) = seconds(from.accessed);
     let (modified, modified_nanos) = seconds(from.modified);
     let (changed, changed_nanos) = seconds(from.changed);
@@ -39,16 +39,16 @@ fn to_wire(from: &Attributes) -> WireAttributes {
 
 /// `st_blocks`. `tar -S` takes a file that has none for one hole, without seeking; what was stored into a mapping of it may be in the
 /// kernel's memory only.
-fn blocks(from: &Attributes) -> u64 {
+fn blocks(from: &FileAttributes) -> u64 {
     let stored = from.stored_bytes.div_ceil(512);
     match from.kind {
-        Kind::File if from.size > 0 => stored.max(1),
+        FileKind::File if from.size > 0 => stored.max(1),
         _ => stored,
     }
 }
 
 /// Attributes that the kernel may believe for `ttl`.
-pub(crate) fn attr_reply(of: &Attributes, ttl: Duration) -> AttrReply {
+pub(crate) fn attr_reply(of: &FileAttributes, ttl: Duration) -> AttrReply {
     AttrReply {
         valid_seconds: ttl.as_secs(),
         valid_nanos: ttl.subsec_nanos(),
@@ -58,7 +58,7 @@ pub(crate) fn attr_reply(of: &Attributes, ttl: Duration) -> AttrReply {
 }
 
 /// A name's file, which the kernel may believe for `ttl`.
-pub(crate) fn entry_reply(of: &Attributes, ttl: Duration) -> EntryReply {
+pub(crate) fn entry_reply(of: &FileAttributes, ttl: Duration) -> EntryReply {
     EntryReply { node: of.ino.0, generation: generation(of), attributes: to_wire(of), ..no_entry(ttl) }
 }
 
@@ -74,26 +74,26 @@ pub(crate) fn no_entry(ttl: Duration) -> EntryReply {
 }
 
 /// The kind in the upper bits of a mode.
-pub(crate) fn mode_of(kind: Kind) -> u32 {
+pub(crate) fn mode_of(kind: FileKind) -> u32 {
     match kind {
-        Kind::File => libc::S_IFREG,
-        Kind::Directory => libc::S_IFDIR,
-        Kind::Symlink => libc::S_IFLNK,
-        Kind::Fifo => libc::S_IFIFO,
-        Kind::Socket => libc::S_IFSOCK,
-        Kind::CharDevice => libc::S_IFCHR,
-        Kind::BlockDevice => libc::S_IFBLK,
+        FileKind::File => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+        FileKind::CharDevice => libc::S_IFCHR,
+        FileKind::BlockDevice => libc::S_IFBLK,
     }
 }
 
 /// What `mknod` is asked to make; `None`: nothing that it makes.
-pub(crate) fn kind(mode: u32) -> Option<Kind> {
+pub(crate) fn mknod_kind(mode: u32) -> Option<FileKind> {
     match mode & libc::S_IFMT {
-        libc::S_IFREG => Some(Kind::File),
-        libc::S_IFIFO => Some(Kind::Fifo),
-        libc::S_IFSOCK => Some(Kind::Socket),
-        libc::S_IFCHR => Some(Kind::CharDevice),
-        libc::S_IFBLK => Some(Kind::BlockDevice),
+        libc::S_IFREG => Some(FileKind::File),
+        libc::S_IFIFO => Some(FileKind::Fifo),
+        libc::S_IFSOCK => Some(FileKind::Socket),
+        libc::S_IFCHR => Some(FileKind::CharDevice),
+        libc::S_IFBLK => Some(FileKind::BlockDevice),
         _ => None,
     }
 }
@@ -103,7 +103,7 @@ pub(crate) fn permissions(mode: u32) -> u16 {
 }
 
 /// Attributes to set, as `fs` wants them.
-pub(crate) fn to_set(asked: &SetattrIn) -> SetAttributes {
+pub(crate) fn attributes_to_set(asked: &SetattrIn) -> SetAttributes {
     let set = SetAttributes {
         mode: asked.mode().map(permissions),
         uid: asked.uid(),
@@ -113,7 +113,7 @@ pub(crate) fn to_set(asked: &SetattrIn) -> SetAttributes {
         modified: asked.modified().map(set_time),
         ..Default::default()
     };
-    SetAttributes { privileges: privileges(asked.kills_powers(), &set), ..set }
+    SetAttributes { privileges: privilege_change(asked.kills_privileges(), &set), ..set }
 }
 
 /// A time to set. One that an i64 of nanoseconds cannot hold becomes the nearest that it can.
@@ -136,7 +136,7 @@ fn seconds(nanos: i64) -> (i64, u32) {
 ///
 /// A crash may take back a file that nobody synced, and its number and generation with it; the next file gets both. So the
 /// time of creation is part of it. The kernel's own root has generation 0: told of another, Linux before 6.9 gives it up.
-fn generation(of: &Attributes) -> u64 {
+fn generation(of: &FileAttributes) -> u64 {
     if of.ino == Ino::ROOT {
         return 0;
     }
@@ -145,8 +145,8 @@ fn generation(of: &Attributes) -> u64 {
     u64::from(of.generation) ^ created
 }
 
-pub(crate) fn caller(header: &RequestHeader, umask: u32) -> Caller {
-    Caller { uid: header.uid, gid: header.gid, umask: permissions(umask) }
+pub(crate) fn caller(header: &RequestHeader, umask: u32) -> CallerCredentials {
+    CallerCredentials { uid: header.uid, gid: header.gid, umask: permissions(umask) }
 }
 
 #[cfg(test)]
@@ -179,10 +179,10 @@ mod tests {
     #[test]
     fn a_generation_differs_by_count_and_by_creation_and_is_32_bits_and_the_roots_is_0() {
         let made = |ino, generation, created| {
-            let attributes = Attributes {
+            let attributes = FileAttributes {
                 ino: Ino(ino),
                 generation,
-                kind: Kind::File,
+                kind: FileKind::File,
                 size: 0,
                 stored_bytes: 0,
                 mode: 0,

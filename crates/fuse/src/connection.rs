@@ -10,20 +10,20 @@ use zerocopy::{Immutable, IntoBytes};
 
 /// A channel to the kernel.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct FuseConnection {
     device: Arc<File>,
 }
 
-impl Connection {
+impl FuseConnection {
     /// The channel that `device` is. It stays open as long as this, or a reply, lives.
-    pub(crate) fn of(device: &impl AsFd) -> io::Result<Connection> {
+    pub(crate) fn of(device: &impl AsFd) -> io::Result<FuseConnection> {
         let device = device.as_fd().try_clone_to_owned()?;
-        Ok(Connection { device: Arc::new(device.into()) })
+        Ok(FuseConnection { device: Arc::new(device.into()) })
     }
 
     /// Another channel of the same mount, so that threads do not share one.
-    pub(crate) fn another(&self) -> io::Result<Connection> {
-        host::clone_fuse_device(&self.device).map(|device| Connection { device: Arc::new(device) })
+    pub(crate) fn clone_channel(&self) -> io::Result<FuseConnection> {
+        host::clone_fuse_device(&self.device).map(|device| FuseConnection { device: Arc::new(device) })
     }
 
     /// Waits for a request, and reads it into `buffer`. `None`: the mount is gone.
@@ -43,21 +43,21 @@ impl Connection {
     }
 
     /// The reply to the request with this header.
-    pub(crate) fn reply_to(&self, header: &RequestHeader) -> Reply {
+    pub(crate) fn reply_to(&self, header: &RequestHeader) -> PendingReply {
         let device = header.wants_reply().then(|| self.device.clone());
-        Reply { unique: header.unique, device }
+        PendingReply { unique: header.unique, device }
     }
 }
 
 /// The duty to answer a request, once, from any thread. Dropped, it answers EIO, so that no program waits for ever.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct PendingReply {
     unique: u64,
     /// `None`: answered, or nobody waits.
     device: Option<Arc<File>>,
 }
 
-impl Reply {
+impl PendingReply {
     /// Done.
     pub(crate) fn ok(self) {
         self.bytes(&[]);
@@ -90,7 +90,7 @@ impl Reply {
     }
 }
 
-impl Drop for Reply {
+impl Drop for PendingReply {
     fn drop(&mut self) {
         self.send(-Errno::IO.raw_os_error(), &[]);
     }

@@ -6,7 +6,7 @@ use fs::FsError;
 use rustix::io::Errno;
 
 /// The errno of `error`, for a program; what no program can mend is told to the log, too.
-pub(crate) fn refused(error: &FsError) -> Errno {
+pub(crate) fn reply_errno(error: &FsError) -> Errno {
     let errno = errno(error);
     if errno == Errno::IO {
         complain(error, error.help().as_deref());

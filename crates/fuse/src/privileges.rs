@@ -13,20 +13,26 @@
 //! We are not told who is in the file's group, and may keep a setgid that nobody executes: where the kernel asks because of
 //! that alone it has looked; else it goes.
 
-use fs::{Attributes, Completion, Fs, FsError, Ino, Privileges, SetAttributes};
+use fs::{FileAttributes, Fs, FsCompletion, FsError, Ino, PrivilegeChange, SetAttributes};
 use std::sync::Arc;
 
 /// What a FUSE_SETATTR that asks for `set` does to a file's powers; `kills` is what the kernel says of a new size.
-pub(crate) fn privileges(kills: bool, set: &SetAttributes) -> Privileges {
+pub(crate) fn privilege_change(kills: bool, set: &SetAttributes) -> PrivilegeChange {
     let nothing = *set == SetAttributes::default();
-    if nothing || kills && set.size.is_some() { Privileges::DropAll } else { Privileges::Keep }
+    if nothing || kills && set.size.is_some() { PrivilegeChange::DropAll } else { PrivilegeChange::Keep }
 }
 
 /// A write by somebody whose content has not earned the file's powers. The kernel has said so before, where it knew of any;
 /// this is the protocol's own word for it.
-pub(crate) fn write_without_powers(fs: &Arc<Fs>, ino: Ino, offset: u64, data: &[u8], done: Completion<()>) {
+pub(crate) fn write_dropping_privileges(
+    fs: &Arc<Fs>,
+    ino: Ino,
+    offset: u64,
+    data: &[u8],
+    done: FsCompletion<()>,
+) {
     let (then_fs, bytes) = (fs.clone(), data.to_vec());
-    let then = move |dropped: Result<Attributes, FsError>| match dropped {
+    let then = move |dropped: Result<FileAttributes, FsError>| match dropped {
         Ok(_) => then_fs.write(ino, offset, bytes, done),
         Err(error) => done(Err(error)),
     };
@@ -41,9 +47,9 @@ mod tests {
     fn a_request_that_sets_nothing_and_a_size_without_the_right_to_keep_them_take_powers() {
         let size = SetAttributes { size: Some(0), ..Default::default() };
         let mode = SetAttributes { mode: Some(0o4755), ..Default::default() };
-        assert_eq!(privileges(false, &SetAttributes::default()), Privileges::DropAll);
-        assert_eq!(privileges(true, &size), Privileges::DropAll);
-        assert_eq!(privileges(false, &size), Privileges::Keep);
-        assert_eq!(privileges(true, &mode), Privileges::Keep);
+        assert_eq!(privilege_change(false, &SetAttributes::default()), PrivilegeChange::DropAll);
+        assert_eq!(privilege_change(true, &size), PrivilegeChange::DropAll);
+        assert_eq!(privilege_change(false, &size), PrivilegeChange::Keep);
+        assert_eq!(privilege_change(true, &mode), PrivilegeChange::Keep);
     }
 }

@@ -9,9 +9,9 @@ mod request;
 mod tests;
 
 pub(crate) use reply::{
-    AttrReply, CopyReply, CreateReply, EntryReply, Listing, LseekReply, OpenReply, ReplyHeader, StatfsReply,
-    WireAttributes, WriteReply, XattrSizeReply,
+    AttrReply, CopyReply, CreateReply, EntryReply, ListingReply, LseekReply, OpenReply, ReplyHeader,
+    StatfsReply, WireAttributes, WriteReply, XattrSizeReply,
 };
 pub(crate) use request::{
-    AROUND_PAGES, BatchForget, CopyCount, FuseOp, KILLS_POWERS_OF_WRITE, RequestHeader, SetTimeIn, SetattrIn,
+    BatchForget, CopyCount, FuseOp, IS_DIRECT_IO, RequestHeader, SetTimeIn, SetattrIn, WRITE_KILLS_PRIVILEGES,
 };

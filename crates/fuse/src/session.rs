@@ -3,10 +3,10 @@
 //! `fuser` mounts and settles with the kernel how both speak (INIT); its session unmounts when it is dropped. Every request is read
 //! and answered here (decision 0055).
 
-use crate::connection::Connection;
-use crate::kernel::{REQUEST_BYTES_MAX, ask_of_kernel};
+use crate::connection::FuseConnection;
+use crate::kernel_settings::{REQUEST_BYTES_MAX, configure_kernel};
 use crate::protocol::{FuseOp, RequestHeader};
-use crate::server::Server;
+use crate::server::FuseServer;
 use fuser::{Config, Filesystem, INodeNo, KernelConfig, MountOption, SessionACL};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -16,7 +16,7 @@ use std::thread;
 
 /// How to mount.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct MountOptions {
     /// What the mount table names as the source: the store's path.
     pub source: String,
     /// Whether users other than the one who mounts may enter.
@@ -28,28 +28,28 @@ pub struct Options {
 }
 
 /// A mounted file system whose requests wait to be served.
-pub struct Session {
-    server: Server,
-    connection: Connection,
-    users: Users,
+pub struct FuseSession {
+    server: FuseServer,
+    connection: FuseConnection,
+    users: AllowedUsers,
     threads: usize,
     /// Unmounts when it is dropped, unless that has happened.
-    _mount: fuser::Session<Handshake>,
+    _mount: fuser::Session<InitHandshake>,
 }
 
 /// What `fuser` serves: the kernel's first request.
-struct Handshake;
+struct InitHandshake;
 
-impl Filesystem for Handshake {
+impl Filesystem for InitHandshake {
     fn init(&mut self, _request: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
-        ask_of_kernel(config);
+        configure_kernel(config);
         Ok(())
     }
 }
 
 /// Mounts `server` on the directory `dir`. The mount is visible on return; its requests are answered by
 /// [`Session::run`].
-pub fn mount(server: Server, dir: &Path, options: &Options) -> io::Result<Session> {
+pub fn mount(server: FuseServer, dir: &Path, options: &MountOptions) -> io::Result<FuseSession> {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(options.source.clone()),
@@ -61,27 +61,27 @@ pub fn mount(server: Server, dir: &Path, options: &Options) -> io::Result<Sessio
         config.mount_options.push(MountOption::RO);
     }
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    let mount = fuser::Session::new(Handshake, dir, &config)?;
+    let mount = fuser::Session::new(InitHandshake, dir, &config)?;
     if !options.read_only {
         let kernel = mount.notifier();
-        server.kernel_pages.start(move |ino, range| {
+        server.page_invalidator.start(move |ino, range| {
             // A length that is negative stands for all from there on. What fails is about a file that the kernel does not know, or the
             // mount is gone.
             let len = (range.end - range.start) as i64;
             let _ = kernel.inval_inode(INodeNo(ino.0), range.start as i64, len);
         })?;
     }
-    let users = if options.allow_other { Users::All } else { Users::Only(geteuid().as_raw()) };
-    let connection = Connection::of(&mount)?;
-    Ok(Session { server, connection, users, threads: options.threads, _mount: mount })
+    let users = if options.allow_other { AllowedUsers::All } else { AllowedUsers::Only(geteuid().as_raw()) };
+    let connection = FuseConnection::of(&mount)?;
+    Ok(FuseSession { server, connection, users, threads: options.threads, _mount: mount })
 }
 
-impl Session {
+impl FuseSession {
     /// Serves requests until the file system is unmounted, by whomever.
     pub fn run(self) -> io::Result<()> {
         let mut connections = vec![self.connection];
         for _ in 1..self.threads {
-            connections.push(connections[0].another()?);
+            connections.push(connections[0].clone_channel()?);
         }
         let start = |(number, connection)| {
             let loop_of_thread = RequestLoop { server: self.server.clone(), connection, users: self.users };
@@ -101,13 +101,13 @@ impl Session {
 
 /// Whose requests are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Users {
+enum AllowedUsers {
     All,
     /// This user's.
     Only(u32),
 }
 
-impl Users {
+impl AllowedUsers {
     /// Whether a request is served. The kernel keeps others out, too; some requests it makes in nobody's name.
     fn admit(self, header: &RequestHeader, op: &FuseOp<'_>) -> bool {
         let is_of_kernel = matches!(
@@ -123,15 +123,15 @@ impl Users {
                 | FuseOp::Release
                 | FuseOp::Releasedir
         );
-        is_of_kernel || self == Users::All || self == Users::Only(header.uid)
+        is_of_kernel || self == AllowedUsers::All || self == AllowedUsers::Only(header.uid)
     }
 }
 
 /// What one thread of the front end does.
 struct RequestLoop {
-    server: Server,
-    connection: Connection,
-    users: Users,
+    server: FuseServer,
+    connection: FuseConnection,
+    users: AllowedUsers,
 }
 
 impl RequestLoop {
@@ -141,31 +141,31 @@ impl RequestLoop {
             let Some((header, body)) = RequestHeader::split(request) else {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel sent half a request"));
             };
-            if self.answer(&header, body) == Next::End {
+            if self.answer(&header, body) == AfterRequest::End {
                 break;
             }
         }
         Ok(())
     }
 
-    fn answer(&self, header: &RequestHeader, body: &[u8]) -> Next {
+    fn answer(&self, header: &RequestHeader, body: &[u8]) -> AfterRequest {
         let reply = self.connection.reply_to(header);
         match FuseOp::decode(header, body) {
             Ok(FuseOp::Destroy) => {
                 reply.ok();
-                return Next::End;
+                return AfterRequest::End;
             }
             Ok(op) if self.users.admit(header, &op) => self.server.serve(header, op, reply),
             Ok(_) => reply.error(Errno::ACCESS),
             Err(errno) => reply.error(errno),
         }
-        Next::Request
+        AfterRequest::Request
     }
 }
 
 /// What comes after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum AfterRequest {
     Request,
     /// The mount is gone.
     End,

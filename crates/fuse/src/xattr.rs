@@ -1,20 +1,20 @@
 //! Extended attributes between the kernel's form and ours.
 
-use crate::connection::Reply;
-use crate::errno::refused;
+use crate::connection::PendingReply;
+use crate::errno::reply_errno;
 use crate::protocol::XattrSizeReply;
-use fs::{FsError, SetXattr};
+use fs::{FsError, SetXattrMode};
 use rustix::io::Errno;
 
 /// Only who may read these sees their names. The kernel checks the rest, but passes the list through.
 const TRUSTED: &[u8] = b"trusted.";
 
 /// What `setxattr`'s flags ask for; `None`: nothing that there is.
-pub(crate) fn set_xattr(flags: i32) -> Option<SetXattr> {
+pub(crate) fn set_xattr_mode(flags: i32) -> Option<SetXattrMode> {
     match flags {
-        0 => Some(SetXattr::Any),
-        libc::XATTR_CREATE => Some(SetXattr::Create),
-        libc::XATTR_REPLACE => Some(SetXattr::Replace),
+        0 => Some(SetXattrMode::Any),
+        libc::XATTR_CREATE => Some(SetXattrMode::Create),
+        libc::XATTR_REPLACE => Some(SetXattrMode::Replace),
         _ => None,
     }
 }
@@ -26,12 +26,12 @@ pub(crate) fn list_for(uid: u32, names: Vec<Vec<u8>>) -> Vec<u8> {
 }
 
 /// Answers with bytes, or with how many there are where the caller asks that by a size of 0.
-pub(crate) fn answer(found: Result<Vec<u8>, FsError>, size: u32, reply: Reply) {
+pub(crate) fn reply_xattr(found: Result<Vec<u8>, FsError>, size: u32, reply: PendingReply) {
     match found {
         Ok(bytes) if size == 0 => reply.body(&XattrSizeReply { bytes: bytes.len() as u32, padding: 0 }),
         Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::RANGE),
         Ok(bytes) => reply.bytes(&bytes),
-        Err(error) => reply.error(refused(&error)),
+        Err(error) => reply.error(reply_errno(&error)),
     }
 }
 
@@ -48,8 +48,8 @@ mod tests {
 
     #[test]
     fn flags_that_contradict_each_other_are_refused() {
-        assert_eq!(set_xattr(0), Some(SetXattr::Any));
-        assert_eq!(set_xattr(libc::XATTR_CREATE | libc::XATTR_REPLACE), None);
-        assert_eq!(set_xattr(64), None);
+        assert_eq!(set_xattr_mode(0), Some(SetXattrMode::Any));
+        assert_eq!(set_xattr_mode(libc::XATTR_CREATE | libc::XATTR_REPLACE), None);
+        assert_eq!(set_xattr_mode(64), None);
     }
 }

@@ -5,7 +5,7 @@
 //! than some hundreds a second, and for a tenth of a second after: taking the kernel's word back and giving it again wakes
 //! every processor.
 
-use fuse::Traffic;
+use fuse::RequestCounter;
 use host::{ProcessorTimes, WakeUps};
 use serde_json::{Value, json};
 use std::io;
@@ -56,7 +56,7 @@ impl Awake {
     }
 
     /// Begins to keep processors awake while requests flow, in a thread of its own that nobody need wait for.
-    pub(crate) fn start(wake_ups: WakeUps, traffic: Arc<Traffic>) -> io::Result<Arc<Awake>> {
+    pub(crate) fn start(wake_ups: WakeUps, traffic: Arc<RequestCounter>) -> io::Result<Arc<Awake>> {
         let awake = Arc::new(Awake { micros: Some(wake_ups.micros()), told: Mutex::default() });
         let keeper = Keeper { wake_ups, traffic, awake: awake.clone() };
         std::thread::Builder::new().name("awake".into()).spawn(move || keeper.run())?;
@@ -134,7 +134,7 @@ impl Stolen {
 /// The thread's own.
 struct Keeper {
     wake_ups: WakeUps,
-    traffic: Arc<Traffic>,
+    traffic: Arc<RequestCounter>,
     awake: Arc<Awake>,
 }
 
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn processors_are_kept_awake_while_requests_flow_and_not_for_a_few() {
         let root = tempfile::tempdir().expect("a directory");
-        let traffic = Arc::new(Traffic::default());
+        let traffic = Arc::new(RequestCounter::default());
         let awake = Awake::start(wake_ups(root.path()), traffic.clone()).expect("a thread");
         let asked = || fs::read(root.path().join("latency")).expect("a file");
         (1..FLOW).for_each(|_| traffic.note());

@@ -211,10 +211,10 @@ pub(crate) enum KernelCache {
 }
 
 impl KernelCache {
-    pub(crate) fn for_server(self) -> fuse::KernelCache {
+    pub(crate) fn for_server(self) -> fuse::KernelCachePolicy {
         match self {
-            KernelCache::Full => fuse::KernelCache::Full,
-            KernelCache::None => fuse::KernelCache::None,
+            KernelCache::Full => fuse::KernelCachePolicy::Full,
+            KernelCache::None => fuse::KernelCachePolicy::None,
         }
     }
 }

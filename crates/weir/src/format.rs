@@ -12,7 +12,7 @@ use crate::stack::Stack;
 use buffer::{Buffer, Identity};
 use cache::CacheError;
 use device::{BLOCK_BYTES, BufferId, Device, StoreId};
-use fs::{Caller, FsError};
+use fs::{CallerCredentials, FsError};
 use host::{Access, Disk, Mounts, Overwrite, Volatile, random_bytes, spare_bytes, why_volatile};
 use std::ffi::{OsStr, OsString};
 use std::fs as files;
@@ -273,7 +273,7 @@ fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirErr
     drop((store_disk, buffer_disk));
 
     let media = Media::find(&args.path, args.buffer.as_deref())?;
-    let owner = Caller {
+    let owner = CallerCredentials {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         umask: 0,

@@ -10,7 +10,7 @@ use crate::volume;
 use buffer::{Buffer, BufferError};
 use cache::{Cache, Progress, Recovered, Settings, Task};
 use device::{BufferId, Clock, Device, Lsn, ObjectId, Overlay, PageNo};
-use fs::{Caller, Fs, PreloadedArena};
+use fs::{CallerCredentials, Fs, PreloadedArena};
 use host::{Access, Account, Busy, Counted, ReadsNow, SystemClock, random_bytes};
 use std::path::Path;
 use std::sync::Arc;
@@ -79,19 +79,20 @@ impl Stack {
             open_cache(&media, settings, access, Some(name), Which::Last)?;
         let volume = volume::named(&store, &media.name, name)?;
         let begun = Instant::now();
-        let fs = Fs::open_over(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
-            .map_err(|source| WeirError::Volume {
-                path: media.name.clone(),
-                volume: volume.name.clone(),
-                source: Box::new(source),
-            })?;
+        let fs =
+            Fs::open_preloaded(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
+                .map_err(|source| WeirError::Volume {
+                    path: media.name.clone(),
+                    volume: volume.name.clone(),
+                    source: Box::new(source),
+                })?;
         end_lost(&media, &store, &Arc::new(cache.clone()));
         (start.metadata, start.reads) = (begun.elapsed(), disks.store.reads.now());
         Ok(Stack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
     }
 
     /// Makes an empty file system, owned by `owner`, on media that were just formatted, and writes it back.
-    pub(crate) fn create(media: &Media, owner: Caller) -> Result<(), WeirError> {
+    pub(crate) fn create(media: &Media, owner: CallerCredentials) -> Result<(), WeirError> {
         let Opened { cache, .. } = open_cache(media, Settings::default(), Access::Write, None, Which::New)?;
         Fs::create(&Arc::new(cache.clone()), VolumeId::MAIN, &SystemClock::new(), owner, random_bytes())
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
@@ -134,7 +135,7 @@ pub(crate) fn write_back(media: &Media) -> Result<WrittenBack, WeirError> {
 /// returns them.
 fn end_lost(media: &Media, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let not_ended = Fs::end_lost(cache, &clock);
+    let not_ended = Fs::truncate_lost(cache, &clock);
     let volumes = store.describe_volumes();
     for (id, why) in &not_ended {
         let name = volumes.iter().find(|volume| volume.id == *id).map_or("", |volume| &volume.name);

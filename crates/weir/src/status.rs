@@ -12,7 +12,7 @@ use crate::{media::shown, volume};
 use cache::{Cache, FetchMode};
 use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
-use fuse::{Latencies, Summary};
+use fuse::{LatencySummary, OpLatencies};
 use host::{Access, Call, Slowest, SystemClock};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -46,7 +46,7 @@ const SCRUB_BLOCKS: u64 = 1024;
 
 /// What takes the kernel's requests.
 pub(crate) struct FrontEnd {
-    pub(crate) latencies: Arc<Latencies>,
+    pub(crate) latencies: Arc<OpLatencies>,
     pub(crate) awake: Arc<Awake>,
     pub(crate) threads: u8,
 }
@@ -462,7 +462,7 @@ fn stuck(cache: &cache::Status) -> Value {
     json!({ "count": cache.stuck_count, "some": some.collect::<Vec<_>>() })
 }
 
-fn summary(of: &Summary) -> Value {
+fn summary(of: &LatencySummary) -> Value {
     json!({
         "count": of.count,
         "p50_us": micros(of.p50),

@@ -125,7 +125,7 @@ pub(crate) struct LseekReply {
 
 #[repr(C)]
 #[derive(IntoBytes, Immutable)]
-struct ListedHead {
+struct ListedEntryHead {
     node: u64,
     /// Where a listing goes on after this entry.
     offset: u64,
@@ -135,7 +135,7 @@ struct ListedHead {
 }
 
 /// The entries of a directory in a reply of at most so many bytes.
-pub(crate) struct Listing {
+pub(crate) struct ListingReply {
     bytes: Vec<u8>,
     bytes_max: usize,
 }
@@ -143,9 +143,9 @@ pub(crate) struct Listing {
 /// Every entry begins at a multiple of this.
 const LISTED_ALIGN: usize = 8;
 
-impl Listing {
-    pub(crate) fn new(bytes_max: u32) -> Listing {
-        Listing { bytes: Vec::new(), bytes_max: bytes_max as usize }
+impl ListingReply {
+    pub(crate) fn new(bytes_max: u32) -> ListingReply {
+        ListingReply { bytes: Vec::new(), bytes_max: bytes_max as usize }
     }
 
     /// Adds an entry of the inode `node`, whose kind is that of `mode`. Returns whether there was space.
@@ -159,9 +159,13 @@ impl Listing {
     }
 
     fn push(&mut self, before: &[u8], node: u64, offset: u64, mode: u32, name: &[u8]) -> bool {
-        let head =
-            ListedHead { node, offset, name_bytes: name.len() as u32, kind: (mode & libc::S_IFMT) >> 12 };
-        let bytes = before.len() + size_of::<ListedHead>() + name.len();
+        let head = ListedEntryHead {
+            node,
+            offset,
+            name_bytes: name.len() as u32,
+            kind: (mode & libc::S_IFMT) >> 12,
+        };
+        let bytes = before.len() + size_of::<ListedEntryHead>() + name.len();
         let end = self.bytes.len() + bytes.next_multiple_of(LISTED_ALIGN);
         if end > self.bytes_max {
             return false;

@@ -73,11 +73,11 @@ pub(super) mod opcode {
 }
 
 /// A flag of [`FuseOp::Write`]: the file loses its powers before its content changes.
-pub(crate) const KILLS_POWERS_OF_WRITE: u32 = 1 << 2;
+pub(crate) const WRITE_KILLS_PRIVILEGES: u32 = 1 << 2;
 
 /// A flag of [`FuseOp::Read`] and [`FuseOp::Write`]: the request names a process as the owner of locks. The kernel names it where the
 /// process reads or writes around its pages (O_DIRECT), and nowhere else.
-pub(crate) const AROUND_PAGES: u32 = 1 << 1;
+pub(crate) const IS_DIRECT_IO: u32 = 1 << 1;
 
 /// How many bits the reply to a copy has for the number of bytes copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,14 +131,14 @@ impl<'a> FuseOp<'a> {
     /// ENOSYS for an operation that is not weir's: the kernel then does without it, and mostly does not ask again. EIO for a body
     /// that ends too early.
     pub(crate) fn decode(header: &RequestHeader, body: &'a [u8]) -> Result<FuseOp<'a>, Errno> {
-        match FuseOp::on_name(header.opcode, Arguments(body))? {
+        match FuseOp::on_name(header.opcode, RequestBody(body))? {
             Some(op) => Ok(op),
-            None => FuseOp::on_inode(header.opcode, Arguments(body)),
+            None => FuseOp::on_inode(header.opcode, RequestBody(body)),
         }
     }
 
     /// An operation on a name in a directory, or on an attribute by its name; `None` for all others.
-    fn on_name(opcode: u32, mut body: Arguments<'a>) -> Result<Option<FuseOp<'a>>, Errno> {
+    fn on_name(opcode: u32, mut body: RequestBody<'a>) -> Result<Option<FuseOp<'a>>, Errno> {
         let op = match opcode {
             opcode::LOOKUP => FuseOp::Lookup { name: body.name()? },
             opcode::SYMLINK => FuseOp::Symlink { name: body.name()?, target: body.string()? },
@@ -179,7 +179,7 @@ impl<'a> FuseOp<'a> {
         Ok(Some(op))
     }
 
-    fn on_inode(opcode: u32, mut body: Arguments<'a>) -> Result<FuseOp<'a>, Errno> {
+    fn on_inode(opcode: u32, mut body: RequestBody<'a>) -> Result<FuseOp<'a>, Errno> {
         let op = match opcode {
             opcode::FORGET => FuseOp::Forget { lookups: body.take()? },
             opcode::BATCH_FORGET => FuseOp::BatchForget(BatchForget::decode(body)?),
@@ -231,9 +231,9 @@ impl<'a> FuseOp<'a> {
 }
 
 /// What is left of a request's body.
-struct Arguments<'a>(&'a [u8]);
+struct RequestBody<'a>(&'a [u8]);
 
-impl<'a> Arguments<'a> {
+impl<'a> RequestBody<'a> {
     /// The next bytes as a structure, wherever they lie in memory.
     fn take<T: FromBytes>(&mut self) -> Result<T, Errno> {
         let (taken, rest) = T::read_from_prefix(self.0).map_err(|_| Errno::IO)?;
@@ -265,22 +265,22 @@ pub(crate) struct BatchForget<'a>(&'a [u8]);
 
 #[derive(FromBytes)]
 #[repr(C)]
-struct ForgetOne {
+struct ForgottenInode {
     node: u64,
     lookups: u64,
 }
 
 impl<'a> BatchForget<'a> {
-    fn decode(mut body: Arguments<'a>) -> Result<BatchForget<'a>, Errno> {
+    fn decode(mut body: RequestBody<'a>) -> Result<BatchForget<'a>, Errno> {
         let BatchForgetIn { count, .. } = body.take()?;
-        let len = count.checked_mul(size_of::<ForgetOne>() as u32).ok_or(Errno::IO)?;
+        let len = count.checked_mul(size_of::<ForgottenInode>() as u32).ok_or(Errno::IO)?;
         body.bytes(len).map(BatchForget)
     }
 
     /// Each inode, and how many look-ups of it are taken back.
     pub(crate) fn nodes(self) -> impl Iterator<Item = (u64, u64)> {
-        let nodes = self.0.chunks_exact(size_of::<ForgetOne>());
-        nodes.filter_map(|node| ForgetOne::read_from_bytes(node).ok()).map(|one| (one.node, one.lookups))
+        let nodes = self.0.chunks_exact(size_of::<ForgottenInode>());
+        nodes.filter_map(|node| ForgottenInode::read_from_bytes(node).ok()).map(|one| (one.node, one.lookups))
     }
 }
 
@@ -323,7 +323,7 @@ impl SetattrIn {
     pub(crate) const MODIFIED: u32 = 1 << 5;
     pub(crate) const ACCESSED_NOW: u32 = 1 << 7;
     pub(crate) const MODIFIED_NOW: u32 = 1 << 8;
-    pub(crate) const KILLS_POWERS: u32 = 1 << 11;
+    pub(crate) const KILLS_PRIVILEGES: u32 = 1 << 11;
 
     fn has(&self, flag: u32) -> bool {
         self.valid & flag != 0
@@ -358,8 +358,8 @@ impl SetattrIn {
     }
 
     /// Whether the file's powers go: a new owner, or a new size by somebody without CAP_FSETID.
-    pub(crate) fn kills_powers(&self) -> bool {
-        self.has(Self::KILLS_POWERS)
+    pub(crate) fn kills_privileges(&self) -> bool {
+        self.has(Self::KILLS_PRIVILEGES)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is known in memory of the pages that files are charged for: `count.rs` says how they are counted.
 
-use crate::format::Slot;
+use crate::format::InodeSlot;
 use device::{BLOCK_BYTES, PageNo};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,73 +16,78 @@ const UNSURE_PART: u64 = 8;
 const REMOVALS: usize = 1024;
 
 /// What is known of charges, in memory only.
-pub(crate) struct Counts {
-    drifts: HashMap<Slot, Drift>,
+pub(crate) struct ChargeTracker {
+    drifts: HashMap<InodeSlot, ChargeDrift>,
     /// How often pages were removed from files, by their slots.
     removals: [u64; REMOVALS],
     /// A file that is to be counted anew.
-    due: Option<Slot>,
+    recount_due: Option<InodeSlot>,
 }
 
 /// A file with holes that is written to.
 #[derive(Default)]
-struct Drift {
+struct ChargeDrift {
     unsure: u64,
     /// Pages charged since the count began that is under way.
     added: Option<u64>,
 }
 
 /// How many pages of a range a file had.
-pub(crate) struct Counted {
-    slot: Slot,
+pub(crate) struct CountedRange {
+    slot: InodeSlot,
     pages: Range<PageNo>,
     data: u64,
     /// The removals before the count.
     removals: u64,
 }
 
-impl Counted {
-    pub(crate) fn new(slot: Slot, pages: Range<PageNo>, data: u64, removals: u64) -> Counted {
-        Counted { slot, pages, data, removals }
+impl CountedRange {
+    pub(crate) fn new(slot: InodeSlot, pages: Range<PageNo>, data: u64, removals: u64) -> CountedRange {
+        CountedRange { slot, pages, data, removals }
     }
 
     /// What these pages of a file had, if that was counted, and nothing was removed since.
-    pub(crate) fn data_of(&self, slot: Slot, pages: &Range<PageNo>, removals: u64) -> Option<u64> {
+    pub(crate) fn pages_if_current(
+        &self,
+        slot: InodeSlot,
+        pages: &Range<PageNo>,
+        removals: u64,
+    ) -> Option<u64> {
         let is_of = self.slot == slot && self.pages == *pages && self.removals == removals;
         is_of.then_some(self.data)
     }
 }
 
-impl Default for Counts {
-    fn default() -> Counts {
-        Counts { drifts: HashMap::new(), removals: [0; REMOVALS], due: None }
+impl Default for ChargeTracker {
+    fn default() -> ChargeTracker {
+        ChargeTracker { drifts: HashMap::new(), removals: [0; REMOVALS], recount_due: None }
     }
 }
 
-impl Counts {
+impl ChargeTracker {
     /// How often pages were removed, in this mount.
-    pub(crate) fn removals(&self, slot: Slot) -> u64 {
+    pub(crate) fn removals(&self, slot: InodeSlot) -> u64 {
         self.removals[slot.0 as usize % REMOVALS]
     }
 
     /// Pages may go from a file: no count that began before says what it has.
-    pub(crate) fn removed(&mut self, slot: Slot) {
+    pub(crate) fn note_removal(&mut self, slot: InodeSlot) {
         self.removals[slot.0 as usize % REMOVALS] += 1;
     }
 
     /// A file is gone.
-    pub(crate) fn forget(&mut self, slot: Slot) {
-        self.removed(slot);
+    pub(crate) fn forget_file(&mut self, slot: InodeSlot) {
+        self.note_removal(slot);
         self.drifts.remove(&slot);
     }
 
     /// A file was charged for holes, perhaps.
-    pub(crate) fn doubt(&mut self, slot: Slot, pages: u64, charge: u64) {
-        self.charged(slot, 0, pages, charge);
+    pub(crate) fn add_unsure(&mut self, slot: InodeSlot, pages: u64, charge: u64) {
+        self.add_charge(slot, 0, pages, charge);
     }
 
     /// A file was charged, perhaps for pages that it had.
-    pub(crate) fn charged(&mut self, slot: Slot, pages: u64, unsure: u64, charge: u64) {
+    pub(crate) fn add_charge(&mut self, slot: InodeSlot, pages: u64, unsure: u64, charge: u64) {
         if unsure == 0 && !self.drifts.contains_key(&slot) {
             return;
         }
@@ -90,20 +95,20 @@ impl Counts {
         drift.unsure += unsure;
         match &mut drift.added {
             Some(added) => *added += pages,
-            None if drift.unsure >= UNSURE_MIN + charge / UNSURE_PART => self.due = Some(slot),
+            None if drift.unsure >= UNSURE_MIN + charge / UNSURE_PART => self.recount_due = Some(slot),
             None => {}
         }
     }
 
     /// A file that is to be counted anew, once.
-    pub(crate) fn take_due(&mut self) -> Option<Slot> {
-        let slot = self.due.take()?;
-        self.drifts.insert(slot, Drift { unsure: 0, added: Some(0) });
+    pub(crate) fn take_recount(&mut self) -> Option<InodeSlot> {
+        let slot = self.recount_due.take()?;
+        self.drifts.insert(slot, ChargeDrift { unsure: 0, added: Some(0) });
         Some(slot)
     }
 
     /// The count that was under way is over. Returns what was charged meanwhile.
-    pub(crate) fn end_count(&mut self, slot: Slot) -> Option<u64> {
+    pub(crate) fn end_recount(&mut self, slot: InodeSlot) -> Option<u64> {
         let drift = self.drifts.get_mut(&slot)?;
         let added = drift.added.take();
         if drift.unsure == 0 {
@@ -114,16 +119,16 @@ impl Counts {
 }
 
 /// The pages that a range touches.
-pub(crate) fn touched(range: Range<u64>) -> Range<PageNo> {
+pub(crate) fn touched_pages(range: Range<u64>) -> Range<PageNo> {
     PageNo(range.start / PAGE)..PageNo(range.end.div_ceil(PAGE))
 }
 
 /// The whole pages within a range.
-pub(crate) fn whole(range: Range<u64>) -> Range<PageNo> {
+pub(crate) fn whole_pages(range: Range<u64>) -> Range<PageNo> {
     let start = range.start.div_ceil(PAGE);
     PageNo(start)..PageNo((range.end / PAGE).max(start))
 }
 
-pub(crate) fn count(pages: &Range<PageNo>) -> u64 {
+pub(crate) fn page_count(pages: &Range<PageNo>) -> u64 {
     pages.end.0 - pages.start.0
 }

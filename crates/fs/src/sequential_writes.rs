@@ -6,17 +6,17 @@ use device::BLOCK_BYTES;
 use std::sync::{Mutex, PoisonError};
 
 /// Files that are remembered: more are hardly written in order at the same time.
-const REMEMBERED: usize = 32;
+const FILES_REMEMBERED: usize = 32;
 
 /// Where files were written lately. After a crash: nothing.
 #[derive(Default)]
-pub(crate) struct Streams {
+pub(crate) struct SequentialWrites {
     /// The one that was written last comes last.
-    lately: Mutex<Vec<Stream>>,
+    lately: Mutex<Vec<WrittenFile>>,
 }
 
 #[derive(Clone, Copy)]
-struct Stream {
+struct WrittenFile {
     ino: Ino,
     /// Where it goes on.
     next: u64,
@@ -24,10 +24,10 @@ struct Stream {
     bytes: u64,
 }
 
-impl Streams {
+impl SequentialWrites {
     /// Notes a write; whether it is of whole pages and bypasses the buffer, once more than `after` bytes were written in order; `u64::MAX`: none
     /// ever do.
-    pub(crate) fn write(&self, ino: Ino, offset: u64, len: usize, after: u64) -> bool {
+    pub(crate) fn note_write(&self, ino: Ino, offset: u64, len: usize, after: u64) -> bool {
         let page = BLOCK_BYTES as u64;
         if after == u64::MAX || len == 0 || !(offset | len as u64).is_multiple_of(page) {
             return false;
@@ -42,10 +42,10 @@ impl Streams {
             Some(known) if known.next == next && known.bytes >= len as u64 => known.bytes,
             _ => len as u64,
         };
-        if lately.len() == REMEMBERED {
+        if lately.len() == FILES_REMEMBERED {
             lately.remove(0);
         }
-        lately.push(Stream { ino, next, bytes });
+        lately.push(WrittenFile { ino, next, bytes });
         bytes > after
     }
 }
@@ -56,14 +56,14 @@ mod tests {
 
     #[test]
     fn a_file_that_is_written_in_order_goes_directly_after_a_while_and_one_at_random_does_not() {
-        let streams = Streams::default();
-        let of = |ino, offset| streams.write(Ino(ino), offset, 4096, 8192);
+        let streams = SequentialWrites::default();
+        let of = |ino, offset| streams.note_write(Ino(ino), offset, 4096, 8192);
         assert_eq!([0, 4096, 8192, 12288].map(|offset| of(7, offset)), [false, false, true, true]);
         // Others meanwhile do not matter, a jump does.
         assert_eq!([0, 409_600, 8192, 4096].map(|offset| of(8, offset)), [false; 4]);
         assert_eq!([16384, 0, 4096].map(|offset| of(7, offset)), [true, false, false]);
         assert!(of(7, 4096) == of(7, 4096) && of(7, 8192), "one that had to wait comes twice");
-        for ino in 100..100 + REMEMBERED as u64 {
+        for ino in 100..100 + FILES_REMEMBERED as u64 {
             of(ino, 0);
         }
         assert!(!of(7, 12288), "it was forgotten");
@@ -71,10 +71,10 @@ mod tests {
 
     #[test]
     fn parts_of_pages_never_go_directly_and_where_none_must_be_written_before_whole_ones_always_do() {
-        let streams = Streams::default();
-        let of = |(offset, len)| streams.write(Ino(7), offset, len, 0);
+        let streams = SequentialWrites::default();
+        let of = |(offset, len)| streams.note_write(Ino(7), offset, len, 0);
         assert_eq!([(0, 4095), (1, 4096), (4096, 0)].map(of), [false; 3]);
         assert_eq!([(8192, 4096), (0, 8192)].map(of), [true; 2]);
-        assert!(!streams.write(Ino(7), 0, 4096, u64::MAX));
+        assert!(!streams.note_write(Ino(7), 0, 4096, u64::MAX));
     }
 }

@@ -15,37 +15,37 @@ const THREADS: usize = 4;
 
 /// Has the kernel drop its pages. Without [`start`](KernelPages::start) it keeps none that matter: the mount is read-only.
 #[derive(Clone, Default)]
-pub(crate) struct KernelPages {
-    queue: Arc<Queue>,
+pub(crate) struct PageInvalidator {
+    queue: Arc<InvalidationQueue>,
 }
 
 /// Pages to be dropped.
-struct DropJob {
+struct Invalidation {
     range: Range<u64>,
     then: Box<dyn FnOnce() + Send>,
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: Mutex<Waiting>,
+struct InvalidationQueue {
+    waiting: Mutex<QueuedInvalidations>,
     has_more: Condvar,
 }
 
 /// Under its lock, which nobody holds while the kernel is told anything.
 #[derive(Default)]
-struct Waiting {
+struct QueuedInvalidations {
     is_started: bool,
     /// What is to be dropped of each file. A file for which a thread works is there, too, maybe with nothing more.
-    files: HashMap<Ino, VecDeque<DropJob>>,
+    files: HashMap<Ino, VecDeque<Invalidation>>,
     /// Files for which no thread works.
     ready: VecDeque<Ino>,
     /// Drops that were asked for and are not done.
-    drops: usize,
+    unfinished: usize,
 }
 
-impl Waiting {
+impl QueuedInvalidations {
     /// The first drop of a file for which no thread works, if there is one.
-    fn take(&mut self) -> Option<(Ino, DropJob)> {
+    fn take(&mut self) -> Option<(Ino, Invalidation)> {
         let ino = self.ready.pop_front()?;
         let first = self.files.get_mut(&ino).and_then(VecDeque::pop_front);
         Some((ino, first.expect("a file that is ready has drops")))
@@ -53,7 +53,7 @@ impl Waiting {
 
     /// The thread that worked for a file is done.
     fn done(&mut self, ino: Ino) {
-        self.drops -= 1;
+        self.unfinished -= 1;
         if self.files.get(&ino).is_some_and(VecDeque::is_empty) {
             self.files.remove(&ino);
         } else {
@@ -62,8 +62,8 @@ impl Waiting {
     }
 }
 
-impl Queue {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+impl InvalidationQueue {
+    fn waiting(&self) -> MutexGuard<'_, QueuedInvalidations> {
         self.waiting.lock().expect("no panic while holding what waits")
     }
 
@@ -71,7 +71,7 @@ impl Queue {
     fn work(&self, drop_pages: impl Fn(Ino, Range<u64>)) {
         let mut waiting = self.waiting();
         loop {
-            let Some((ino, DropJob { range, then })) = waiting.take() else {
+            let Some((ino, Invalidation { range, then })) = waiting.take() else {
                 waiting = self.has_more.wait(waiting).expect("no panic while holding what waits");
                 continue;
             };
@@ -84,7 +84,7 @@ impl Queue {
     }
 }
 
-impl KernelPages {
+impl PageInvalidator {
     /// Starts the threads. `drop_pages` has the kernel drop its pages of a range of a file, and returns when that is done.
     pub(crate) fn start(
         &self,
@@ -99,25 +99,25 @@ impl KernelPages {
     }
 
     /// Whether there are pages to drop at all.
-    pub(crate) fn may_be_dropped(&self) -> bool {
+    pub(crate) fn is_started(&self) -> bool {
         self.queue.waiting().is_started
     }
 
     /// How many drops are not done yet.
-    pub(crate) fn drops(&self) -> usize {
-        self.queue.waiting().drops
+    pub(crate) fn unfinished(&self) -> usize {
+        self.queue.waiting().unfinished
     }
 
     /// Calls `then` when the kernel has dropped its pages of the range; up to `u64::MAX`, all from its start on.
-    pub(crate) fn drop_range(&self, ino: Ino, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
+    pub(crate) fn invalidate(&self, ino: Ino, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
         let mut waiting = self.queue.waiting();
         if !waiting.is_started {
             drop(waiting);
             return then();
         }
-        waiting.drops += 1;
+        waiting.unfinished += 1;
         let is_new = !waiting.files.contains_key(&ino);
-        waiting.files.entry(ino).or_default().push_back(DropJob { range, then: Box::new(then) });
+        waiting.files.entry(ino).or_default().push_back(Invalidation { range, then: Box::new(then) });
         if is_new {
             waiting.ready.push_back(ino);
             self.queue.has_more.notify_one();
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_file_whose_pages_are_in_use_does_not_hold_up_others() {
-        let pages = KernelPages::default();
+        let pages = PageInvalidator::default();
         let (in_use, used) = channel::<()>();
         let used = Arc::new(Mutex::new(used));
         let drop_pages = move |ino, _| {
@@ -144,10 +144,10 @@ mod tests {
         let (tell, told) = channel();
         for number in 0..2 * THREADS as u64 {
             let tell = tell.clone();
-            pages.drop_range(Ino(1), number..number + 1, move || tell.send(number).expect("it listens"));
+            pages.invalidate(Ino(1), number..number + 1, move || tell.send(number).expect("it listens"));
         }
         let other = tell.clone();
-        pages.drop_range(Ino(2), 0..1, move || other.send(100).expect("it listens"));
+        pages.invalidate(Ino(2), 0..1, move || other.send(100).expect("it listens"));
         assert_eq!(told.recv(), Ok(100));
         drop(in_use);
         let all: Vec<u64> = told.iter().take(2 * THREADS).collect();

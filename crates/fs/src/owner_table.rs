@@ -1,16 +1,16 @@
 //! The shared table of owner, group and mode: few combinations serve millions of inodes, so an inode needs 4 bytes
 //! for them. Entries count who refers to them; an in-memory index finds them by content.
 
-use crate::arena::{Arena, Transaction};
+use crate::arena::{Arena, FsTransaction};
 use crate::error::FsError;
-use crate::format::{Hot, Owner, Region};
+use crate::format::{ArenaRegion, Inode, OwnerRecord};
 use std::collections::HashMap;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
 /// Owner, group and mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Rights {
+pub(crate) struct OwnerAndMode {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) mode: u16,
@@ -20,7 +20,7 @@ pub(crate) struct Rights {
 /// transaction that changed it is undone.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(crate) struct OwnerIndex {
-    found: HashMap<Rights, u32>,
+    entries: HashMap<OwnerAndMode, u32>,
     free: Vec<u32>,
 }
 
@@ -28,36 +28,38 @@ impl OwnerIndex {
     pub(crate) fn of(arena: &Arena) -> Result<OwnerIndex, FsError> {
         let mut index = OwnerIndex::default();
         for at in 0..arena.header().owners_used.get() {
-            let owner: Owner = arena.get(Region::Owners.at::<Owner>(at))?;
+            let owner: OwnerRecord = arena.get(ArenaRegion::Owners.at::<OwnerRecord>(at))?;
             if owner.references.get() == 0 {
                 index.free.push(at);
             } else {
-                index.found.insert(owner.rights(), at);
+                index.entries.insert(owner.owner_and_mode(), at);
             }
         }
         Ok(index)
     }
 }
 
-impl Owner {
-    pub(crate) fn rights(&self) -> Rights {
-        Rights { uid: self.uid.get(), gid: self.gid.get(), mode: self.mode.get() }
+impl OwnerRecord {
+    pub(crate) fn owner_and_mode(&self) -> OwnerAndMode {
+        OwnerAndMode { uid: self.uid.get(), gid: self.gid.get(), mode: self.mode.get() }
     }
 }
 
 impl Arena {
-    pub(crate) fn owner(&self, hot: &Hot) -> Result<Rights, FsError> {
-        Ok(self.get::<Owner>(Region::Owners.at::<Owner>(hot.owner.get()))?.rights())
+    pub(crate) fn owner(&self, inode: &Inode) -> Result<OwnerAndMode, FsError> {
+        Ok(self
+            .get::<OwnerRecord>(ArenaRegion::Owners.at::<OwnerRecord>(inode.owner.get()))?
+            .owner_and_mode())
     }
 }
 
-impl Transaction<'_> {
+impl FsTransaction<'_> {
     /// The entry for `rights`, with one more reference.
-    pub(crate) fn take_owner(&mut self, rights: Rights) -> Result<u32, FsError> {
-        let known = self.owners().found.get(&rights).copied();
+    pub(crate) fn reference_owner(&mut self, rights: OwnerAndMode) -> Result<u32, FsError> {
+        let known = self.owner_index().entries.get(&rights).copied();
         let at = match known {
             Some(at) => at,
-            None => match self.owners_mut().free.pop() {
+            None => match self.owner_index_mut().free.pop() {
                 Some(at) => at,
                 None => {
                     let at = self.header().owners_used.get();
@@ -67,35 +69,35 @@ impl Transaction<'_> {
             },
         };
         let references = match known {
-            Some(at) => self.get::<Owner>(Region::Owners.at::<Owner>(at))?.references,
+            Some(at) => self.get::<OwnerRecord>(ArenaRegion::Owners.at::<OwnerRecord>(at))?.references,
             None => U32::new(0),
         };
-        let owner = Owner {
+        let owner = OwnerRecord {
             uid: U32::new(rights.uid),
             gid: U32::new(rights.gid),
             mode: U16::new(rights.mode),
             reserved: U16::new(0),
             references: references + 1,
         };
-        self.write(Region::Owners.at::<Owner>(at), owner.as_bytes());
+        self.write(ArenaRegion::Owners.at::<OwnerRecord>(at), owner.as_bytes());
         if known.is_none() {
-            self.owners_mut().found.insert(rights, at);
+            self.owner_index_mut().entries.insert(rights, at);
         }
         Ok(at)
     }
 
     /// Takes back one reference.
-    pub(crate) fn drop_owner(&mut self, at: u32) -> Result<(), FsError> {
-        let offset = Region::Owners.at::<Owner>(at);
-        let mut owner: Owner = self.get(offset)?;
+    pub(crate) fn release_owner(&mut self, at: u32) -> Result<(), FsError> {
+        let offset = ArenaRegion::Owners.at::<OwnerRecord>(at);
+        let mut owner: OwnerRecord = self.get(offset)?;
         if owner.references == 0 {
             return Err(crate::arena::corrupt(offset, "an inode refers to a free owner"));
         }
         owner.references -= 1;
         self.write(offset, owner.as_bytes());
         if owner.references == 0 {
-            let index = self.owners_mut();
-            index.found.remove(&owner.rights());
+            let index = self.owner_index_mut();
+            index.entries.remove(&owner.owner_and_mode());
             index.free.push(at);
         }
         Ok(())

@@ -1,29 +1,33 @@
 //! Making a file system, and opening one.
 
-use crate::arena::{Arena, State, Transaction};
+use crate::arena::{Arena, FsState, FsTransaction};
 use crate::error::FsError;
 use crate::format::{HEAP_UNITS_PER_PAGE, MAGIC, ROOT, VERSION};
-use crate::owners::Rights;
-use crate::types::{Caller, Kind};
+use crate::owner_table::OwnerAndMode;
+use crate::types::{CallerCredentials, FileKind};
 use device::VolumeId;
 use zerocopy::little_endian::U32;
 
 /// Everybody reads and searches the root; its owner writes.
 const ROOT_MODE: u16 = 0o755;
 
-impl State {
+impl FsState {
     /// The state from which [`Transaction::create`] starts.
-    pub(crate) fn blank(volume: VolumeId, secret: [u8; 16]) -> Result<State, FsError> {
+    pub(crate) fn blank(volume: VolumeId, secret: [u8; 16]) -> Result<FsState, FsError> {
         let mut arena = Arena::empty();
         // The numbers need the secret before there is a header.
         arena.bytes_mut(24, 16).copy_from_slice(&secret);
-        State::new(volume, arena)
+        FsState::new(volume, arena)
     }
 }
 
-impl Transaction<'_> {
+impl FsTransaction<'_> {
     /// Writes the header and an empty root directory.
-    pub(crate) fn create(&mut self, owner: Caller, secret: [u8; 16]) -> Result<(), FsError> {
+    pub(crate) fn format_volume(
+        &mut self,
+        owner: CallerCredentials,
+        secret: [u8; 16],
+    ) -> Result<(), FsError> {
         // What `blank` wrote must be part of the change too.
         self.change_header(|header| header.secret = [0; 16]);
         self.change_header(|header| {
@@ -33,12 +37,12 @@ impl Transaction<'_> {
             // The heap's first page stays empty, so that 0 can mean none.
             header.heap_used = U32::new(HEAP_UNITS_PER_PAGE);
         });
-        let rights = Rights { uid: owner.uid, gid: owner.gid, mode: ROOT_MODE };
-        let (slot, mut hot) = self.take_inode(Kind::Directory, rights)?;
+        let rights = OwnerAndMode { uid: owner.uid, gid: owner.gid, mode: ROOT_MODE };
+        let (slot, mut inode) = self.allocate_inode(FileKind::Directory, rights)?;
         assert_eq!(slot, ROOT, "the root is the first inode");
-        hot.links = U32::new(2);
-        hot.next = U32::new(ROOT.0);
-        self.set_hot(slot, &hot);
+        inode.links = U32::new(2);
+        inode.next = U32::new(ROOT.0);
+        self.set_inode(slot, &inode);
         Ok(())
     }
 }

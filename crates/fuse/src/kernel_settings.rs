@@ -15,25 +15,25 @@ pub(crate) const BACKGROUND_MAX: u16 = 256;
 
 /// Whether the kernel may cache names, attributes and listings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KernelCache {
+pub enum KernelCachePolicy {
     /// Everything, for as long as it likes: this is the only front end, so nothing changes behind its back.
     Full,
     /// Nothing: every operation comes to the front end. For measuring it.
     None,
 }
 
-impl KernelCache {
+impl KernelCachePolicy {
     /// How long the kernel may believe what we said.
     pub fn ttl(self) -> Duration {
         match self {
-            KernelCache::Full => Duration::from_secs(24 * 60 * 60),
-            KernelCache::None => Duration::ZERO,
+            KernelCachePolicy::Full => Duration::from_secs(24 * 60 * 60),
+            KernelCachePolicy::None => Duration::ZERO,
         }
     }
 }
 
 /// Settles with the kernel how it speaks to us. Public so that what is measured beside us can ask for the same.
-pub fn ask_of_kernel(config: &mut KernelConfig) {
+pub fn configure_kernel(config: &mut KernelConfig) {
     let wanted = [
         InitFlags::FUSE_PARALLEL_DIROPS,
         InitFlags::FUSE_DO_READDIRPLUS,

@@ -1,10 +1,10 @@
 //! Names in directories.
 
-use crate::arena::{State, Transaction};
-use crate::directory::{Found, Name, Tree, hash_of, replace};
+use crate::arena::{FsState, FsTransaction};
+use crate::directory::{FoundName, LeafName, NameTree, hash_of, replace_name};
 use crate::error::FsError;
-use crate::format::{Hot, NAME_BYTES_MAX, Slot};
-use crate::types::{Attributes, Entry, Ino, Kind};
+use crate::format::{Inode, InodeSlot, NAME_BYTES_MAX};
+use crate::types::{DirectoryEntry, FileAttributes, FileKind, Ino};
 
 /// Whether a name can stand in a directory. `.` and `..` are the front ends' business.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
@@ -17,43 +17,48 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     }
 }
 
-impl State {
-    pub(crate) fn hash(&self, name: &[u8]) -> u64 {
+impl FsState {
+    pub(crate) fn name_hash(&self, name: &[u8]) -> u64 {
         hash_of(&self.header().secret, name)
     }
 
     /// What `name` leads to in a directory.
-    pub(crate) fn name(&self, directory: &Hot, name: &[u8]) -> Result<Option<Found>, FsError> {
+    pub(crate) fn lookup_name(&self, directory: &Inode, name: &[u8]) -> Result<Option<FoundName>, FsError> {
         check_name(name)?;
-        Tree::of(directory).find(self.arena(), self.hash(name), name)
+        NameTree::of(directory).find(self.arena(), self.name_hash(name), name)
     }
 
     /// What `name` leads to in the directory `parent`; an error if there is no such name.
-    pub(crate) fn found(&self, parent: Ino, name: &[u8]) -> Result<Found, FsError> {
-        let (_, hot) = self.find_directory(parent)?;
-        self.name(&hot, name)?.ok_or(FsError::NotFound)
+    pub(crate) fn find_name(&self, parent: Ino, name: &[u8]) -> Result<FoundName, FsError> {
+        let (_, inode) = self.find_directory(parent)?;
+        self.lookup_name(&inode, name)?.ok_or(FsError::NotFound)
     }
 
     /// What a name leads to, for a listing.
-    pub(crate) fn entry<'a>(&self, name: Name<'a>) -> Entry<'a> {
-        Entry { cookie: name.key, ino: self.numbers.ino(name.slot), kind: name.kind, name: name.name }
+    pub(crate) fn directory_entry<'a>(&self, name: LeafName<'a>) -> DirectoryEntry<'a> {
+        DirectoryEntry {
+            cookie: name.key,
+            ino: self.numbering.ino(name.slot),
+            kind: name.kind,
+            name: name.name,
+        }
     }
 
     /// Offers the names of one leaf with their attributes, holds those that are taken and counts them in `taken`.
     /// Returns what comes next, as [`Tree::list`] does.
-    pub(crate) fn take_names(
+    pub(crate) fn hold_leaf_entries(
         &self,
         ino: Ino,
         cookie: u64,
         taken: &mut u64,
-        take: &mut dyn FnMut(Entry<'_>, &Attributes) -> bool,
+        take: &mut dyn FnMut(DirectoryEntry<'_>, &FileAttributes) -> bool,
     ) -> Result<Option<u64>, FsError> {
-        let (_, hot) = self.find_directory(ino)?;
-        let mut opens = self.opens.lock().expect("no panic while holding the open counts");
+        let (_, inode) = self.find_directory(ino)?;
+        let mut opens = self.open_files.lock().expect("no panic while holding the open counts");
         let mut failed = None;
-        let next = Tree::of(&hot).list(self.arena(), cookie, &mut |name| {
+        let next = NameTree::of(&inode).list(self.arena(), cookie, &mut |name| {
             let takes = match self.attributes(name.slot) {
-                Ok(attributes) => take(self.entry(name), &attributes),
+                Ok(attributes) => take(self.directory_entry(name), &attributes),
                 Err(error) => {
                     failed = Some(error);
                     false
@@ -69,26 +74,26 @@ impl State {
     }
 }
 
-impl Transaction<'_> {
+impl FsTransaction<'_> {
     /// Adds a name that is not there yet; the directory's content changes now.
     pub(crate) fn add_name(
         &mut self,
-        directory: Slot,
+        directory: InodeSlot,
         name: &[u8],
-        slot: Slot,
-        kind: Kind,
+        slot: InodeSlot,
+        kind: FileKind,
     ) -> Result<(), FsError> {
-        let mut tree = Tree::of(&self.hot(directory)?);
-        let hash = self.hash(name);
+        let mut tree = NameTree::of(&self.inode(directory)?);
+        let hash = self.name_hash(name);
         tree.insert(self, hash, name, slot, kind)?;
         tree.store(self, directory)?;
         self.touch_modified(directory)
     }
 
     /// Takes away a name that is there; the directory's content changes now.
-    pub(crate) fn remove_name(&mut self, directory: Slot, name: &[u8]) -> Result<(), FsError> {
-        let mut tree = Tree::of(&self.hot(directory)?);
-        let hash = self.hash(name);
+    pub(crate) fn remove_name(&mut self, directory: InodeSlot, name: &[u8]) -> Result<(), FsError> {
+        let mut tree = NameTree::of(&self.inode(directory)?);
+        let hash = self.name_hash(name);
         tree.remove(self, hash, name)?;
         tree.store(self, directory)?;
         self.touch_modified(directory)
@@ -97,12 +102,12 @@ impl Transaction<'_> {
     /// Lets an existing name lead elsewhere; the directory's content changes now.
     pub(crate) fn replace_name(
         &mut self,
-        directory: Slot,
-        found: Found,
-        slot: Slot,
-        kind: Kind,
+        directory: InodeSlot,
+        found: FoundName,
+        slot: InodeSlot,
+        kind: FileKind,
     ) -> Result<(), FsError> {
-        replace(self, found, slot, kind);
+        replace_name(self, found, slot, kind);
         self.touch_modified(directory)
     }
 }

@@ -4,13 +4,13 @@
 //! that a page is written. So allocating looks whether there is space now, as a whole and before anything changes, and
 //! keeps none of it back.
 
-use crate::arena::Transaction;
+use crate::arena::FsTransaction;
 use crate::cost;
 use crate::error::FsError;
-use crate::format::{FILE_BYTES_MAX, Hot};
-use crate::fs::Core;
+use crate::format::{FILE_BYTES_MAX, Inode};
 use crate::fs::Fs;
-use crate::types::{Completion, Ino};
+use crate::fs::FsCore;
+use crate::types::{FsCompletion, Ino};
 use cache::{CacheError, Change, Wanted};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::ops::Range;
@@ -21,27 +21,27 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 
 /// What to do with a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Allocate {
+pub enum FallocateMode {
     /// There is space for all of it, or the call fails; what is there stays.
-    Space,
+    Allocate,
     /// It reads as zeros; whole pages of it become holes.
-    Zeros,
+    ZeroRange,
     /// Like `Zeros`; the file's size never changes.
-    Hole,
+    PunchHole,
 }
 
 /// Whether a file may grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Size {
+pub enum SizePolicy {
     /// It ends where the range ends, if it ended before.
-    Grows,
+    Grow,
     /// It stays.
-    Stays,
+    Keep,
 }
 
 /// What `lseek` looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seek {
+pub enum SeekTarget {
     /// Bytes that were written, or may have been: whole pages.
     Data,
     /// Pages that were never written, or cut; the end of the file is one.
@@ -59,7 +59,7 @@ fn pages(range: Range<u64>) -> Range<PageNo> {
 }
 
 /// The end of a range within a file.
-fn end_of(offset: u64, len: u64) -> Result<u64, FsError> {
+fn checked_end(offset: u64, len: u64) -> Result<u64, FsError> {
     match offset.checked_add(len) {
         _ if len == 0 => Err(FsError::Invalid),
         Some(end) if end <= FILE_BYTES_MAX => Ok(end),
@@ -68,57 +68,61 @@ fn end_of(offset: u64, len: u64) -> Result<u64, FsError> {
 }
 
 /// Where the zeros of a range end: what lies behind the file's end is zeros already, so the last page can go as a whole.
-fn last(hot: &Hot, end: u64) -> u64 {
-    if end >= hot.size() { hot.size().next_multiple_of(PAGE) } else { end }
+fn zeros_end(inode: &Inode, end: u64) -> u64 {
+    if end >= inode.size() { inode.size().next_multiple_of(PAGE) } else { end }
 }
 
-impl Transaction<'_> {
+impl FsTransaction<'_> {
     /// Zeros, size and times in one.
     pub(crate) fn allocate(
         &mut self,
         ino: Ino,
-        what: Allocate,
+        what: FallocateMode,
         range: (u64, u64),
-        size: Size,
+        size: SizePolicy,
     ) -> Result<(), FsError> {
-        let (offset, end) = (range.0, end_of(range.0, range.1)?);
-        let (slot, mut hot) = self.find_file(ino)?;
-        let last = last(&hot, end);
-        if what != Allocate::Space && hot.is_written() && offset < last {
-            self.also(Change::Zero { object: self.object(slot, &hot), offset, len: last - offset });
-            self.charge_without(slot, &mut hot, offset..last);
+        let (offset, end) = (range.0, checked_end(range.0, range.1)?);
+        let (slot, mut inode) = self.find_file(ino)?;
+        let last = zeros_end(&inode, end);
+        if what != FallocateMode::Allocate && inode.is_written() && offset < last {
+            self.add_data_change(Change::Zero {
+                object: self.data_object(slot, &inode),
+                offset,
+                len: last - offset,
+            });
+            self.uncharge(slot, &mut inode, offset..last);
         }
-        if size == Size::Grows && what != Allocate::Hole {
-            hot.set_size(hot.size().max(end));
+        if size == SizePolicy::Grow && what != FallocateMode::PunchHole {
+            inode.set_size(inode.size().max(end));
         }
-        self.set_hot(slot, &hot);
+        self.set_inode(slot, &inode);
         self.touch_modified(slot)
     }
 }
 
 /// Holes of a range, counted until they are more than there is space for.
-struct Count {
-    core: Arc<Core>,
+struct HoleCount {
+    core: Arc<FsCore>,
     object: ObjectId,
     left: Range<PageNo>,
     /// Pages that may still be missing.
     space: u64,
-    done: Completion<()>,
+    done: FsCompletion<()>,
 }
 
-impl Count {
+impl HoleCount {
     /// Goes on with the next hole. Each answer comes from a worker, so this does not pile up calls.
-    fn go_on(self) {
+    fn find_next_hole(self) {
         let (core, object, left) = (self.core.clone(), self.object, self.left.clone());
         let then = move |hole: Result<Option<PageNo>, CacheError>| match hole {
             Err(error) => (self.done)(Err(error.into())),
             Ok(None) => (self.done)(Ok(())),
-            Ok(Some(hole)) => self.end_of_hole(hole),
+            Ok(Some(hole)) => self.count_hole(hole),
         };
         core.cache.seek(object, left, Wanted::Hole, Box::new(then));
     }
 
-    fn end_of_hole(mut self, hole: PageNo) {
+    fn count_hole(mut self, hole: PageNo) {
         let (core, object, left) = (self.core.clone(), self.object, hole..self.left.end);
         let then = move |data: Result<Option<PageNo>, CacheError>| match data {
             Err(error) => (self.done)(Err(error.into())),
@@ -129,7 +133,7 @@ impl Count {
                     Some(_) if end == self.left.end => (self.done)(Ok(())),
                     Some(space) => {
                         (self.space, self.left.start) = (space, end);
-                        self.go_on();
+                        self.find_next_hole();
                     }
                 }
             }
@@ -143,31 +147,38 @@ impl Fs {
     ///
     /// `Allocate::Space` fails with [`FsError::NoSpace`], and changes nothing, if the pages of the range that the file
     /// lacks do not fit into the store now. It keeps no space back: a write there later may still find the store full.
-    pub fn allocate(&self, ino: Ino, what: Allocate, range: (u64, u64), size: Size, done: Completion<()>) {
+    pub fn allocate(
+        &self,
+        ino: Ino,
+        what: FallocateMode,
+        range: (u64, u64),
+        size: SizePolicy,
+        done: FsCompletion<()>,
+    ) {
         let (offset, len) = range;
-        let found = end_of(offset, len).and_then(|end| {
-            let state = self.core().read();
-            let (slot, hot) = state.find_file(ino)?;
-            Ok((state.object(slot, &hot), pages(offset..end), last(&hot, end)))
+        let found = checked_end(offset, len).and_then(|end| {
+            let state = self.core().read_state();
+            let (slot, inode) = state.find_file(ino)?;
+            Ok((state.data_object(slot, &inode), pages(offset..end), zeros_end(&inode, end)))
         });
         let (object, pages, last) = match found {
             Ok(found) => found,
             Err(error) => return done(Err(error)),
         };
-        let cost = cost::allocate(what != Allocate::Space && is_whole_pages(offset, len));
+        let cost = cost::allocate(what != FallocateMode::Allocate && is_whole_pages(offset, len));
         let core = self.core().clone();
-        if what != Allocate::Space {
+        if what != FallocateMode::Allocate {
             let core = core.clone();
-            return self.core().count_before(ino, offset..last.max(offset), move |counted| {
-                let change = move |tx: &mut Transaction<'_>| {
-                    tx.know(counted);
+            return self.core().count_before_removal(ino, offset..last.max(offset), move |counted| {
+                let change = move |tx: &mut FsTransaction<'_>| {
+                    tx.set_removed_pages(counted);
                     tx.allocate(ino, what, range, size)
                 };
-                core.enter(cost, change, done);
+                core.run_transaction(cost, change, done);
             });
         }
         let change = move |space: Result<(), FsError>| match space {
-            Ok(()) => core.enter(cost, move |tx| tx.allocate(ino, what, range, size), done),
+            Ok(()) => core.run_transaction(cost, move |tx| tx.allocate(ino, what, range, size), done),
             Err(error) => done(Err(error)),
         };
         let space = self.core().cache.settled_store().space().available();
@@ -176,7 +187,7 @@ impl Fs {
             return change(Ok(()));
         }
         let core = self.core().clone();
-        Count { core, object, left: pages, space, done: Box::new(change) }.go_on();
+        HoleCount { core, object, left: pages, space, done: Box::new(change) }.find_next_hole();
     }
 
     /// The first place at or after `offset` that is data, or a hole; exact to the page. A page that was zeroed in part
@@ -184,10 +195,11 @@ impl Fs {
     ///
     /// # Errors
     /// [`FsError::PastEnd`] where the file ends at or before `offset`, or has no data after it.
-    pub fn seek(&self, ino: Ino, offset: u64, what: Seek, done: Completion<u64>) {
-        let state = self.core().read();
-        let found =
-            state.find_file(ino).map(|(slot, hot)| (state.object(slot, &hot), hot.size(), hot.is_written()));
+    pub fn seek(&self, ino: Ino, offset: u64, what: SeekTarget, done: FsCompletion<u64>) {
+        let state = self.core().read_state();
+        let found = state
+            .find_file(ino)
+            .map(|(slot, inode)| (state.data_object(slot, &inode), inode.size(), inode.is_written()));
         drop(state);
         let (object, size, is_written) = match found {
             Ok(found) => found,
@@ -198,15 +210,15 @@ impl Fs {
         }
         let answer = move |page: Option<PageNo>| match (page, what) {
             (Some(page), _) => Ok(offset.max(page.offset())),
-            (None, Seek::Hole) => Ok(size),
-            (None, Seek::Data) => Err(FsError::PastEnd),
+            (None, SeekTarget::Hole) => Ok(size),
+            (None, SeekTarget::Data) => Err(FsError::PastEnd),
         };
         if !is_written {
-            return done(answer(Some(PageNo::of(offset)).filter(|_| what == Seek::Hole)));
+            return done(answer(Some(PageNo::of(offset)).filter(|_| what == SeekTarget::Hole)));
         }
         let wanted = match what {
-            Seek::Data => Wanted::Data,
-            Seek::Hole => Wanted::Hole,
+            SeekTarget::Data => Wanted::Data,
+            SeekTarget::Hole => Wanted::Hole,
         };
         let then = move |page: Result<_, CacheError>| done(page.map_err(FsError::from).and_then(answer));
         self.core().cache.seek(object, pages(offset..size), wanted, Box::new(then));

@@ -5,27 +5,27 @@
 //! the kernel is told to drop its pages of that range, for which it writes dirty ones back; then we look again. Where there are no
 //! such pages this is one short system call.
 
-use crate::kernel_pages::KernelPages;
-use fs::{Completion, Fs, FsError, Ino, Seek};
+use crate::page_invalidation::PageInvalidator;
+use fs::{Fs, FsCompletion, FsError, Ino, SeekTarget};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// What a request asks for.
-pub(crate) struct Sought {
+pub(crate) struct HoleSearch {
     pub(crate) fs: Arc<Fs>,
-    pub(crate) kernel_pages: KernelPages,
+    pub(crate) page_invalidator: PageInvalidator,
     pub(crate) ino: Ino,
     pub(crate) offset: u64,
-    pub(crate) what: Seek,
+    pub(crate) target: SeekTarget,
 }
 
-impl Sought {
+impl HoleSearch {
     /// [`Fs::seek`], where a hole is one in the kernel's memory, too.
-    pub(crate) fn find(self, done: Completion<u64>) {
-        if self.kernel_pages.may_be_dropped() {
-            self.look(0..0, done);
+    pub(crate) fn find(self, done: FsCompletion<u64>) {
+        if self.page_invalidator.is_started() {
+            self.search(0..0, done);
         } else {
-            self.fs.seek(self.ino, self.offset, self.what, done);
+            self.fs.seek(self.ino, self.offset, self.target, done);
         }
     }
 
@@ -34,19 +34,19 @@ impl Sought {
     }
 
     /// Looks once; `written` has been written back.
-    fn look(self, written: Range<u64>, done: Completion<u64>) {
-        let (fs, ino, offset, what) = (self.fs.clone(), self.ino, self.offset, self.what);
+    fn search(self, written: Range<u64>, done: FsCompletion<u64>) {
+        let (fs, ino, offset, what) = (self.fs.clone(), self.ino, self.offset, self.target);
         let looked = move |found: Result<u64, FsError>| {
             let size = self.size();
             match (found, what) {
-                (Ok(data), Seek::Data) if covers(&written, offset..data) => done(Ok(data)),
-                (Ok(data), Seek::Data) => self.write_back(offset..data, done),
-                (Err(FsError::PastEnd), Seek::Data) if covers(&written, offset..size) => {
+                (Ok(data), SeekTarget::Data) if covers(&written, offset..data) => done(Ok(data)),
+                (Ok(data), SeekTarget::Data) => self.write_back(offset..data, done),
+                (Err(FsError::PastEnd), SeekTarget::Data) if covers(&written, offset..size) => {
                     done(Err(FsError::PastEnd));
                 }
-                (Err(FsError::PastEnd), Seek::Data) => self.write_back(offset..size, done),
-                (Ok(hole), Seek::Hole) if written.contains(&hole) || hole >= size => done(Ok(hole)),
-                (Ok(hole), Seek::Hole) => self.write_back_from(hole, done),
+                (Err(FsError::PastEnd), SeekTarget::Data) => self.write_back(offset..size, done),
+                (Ok(hole), SeekTarget::Hole) if written.contains(&hole) || hole >= size => done(Ok(hole)),
+                (Ok(hole), SeekTarget::Hole) => self.write_back_from(hole, done),
                 (found, _) => done(found),
             }
         };
@@ -54,28 +54,28 @@ impl Sought {
     }
 
     /// Has all of a hole written back, so that one look more is enough, nearly always.
-    fn write_back_from(self, hole: u64, done: Completion<u64>) {
+    fn write_back_from(self, hole: u64, done: FsCompletion<u64>) {
         let (fs, ino) = (self.fs.clone(), self.ino);
         let ended = move |data: Result<u64, FsError>| {
             let end = data.unwrap_or_else(|_| self.size());
             self.write_back(hole..end.max(hole + 1), done);
         };
-        fs.seek(ino, hole, Seek::Data, Box::new(ended));
+        fs.seek(ino, hole, SeekTarget::Data, Box::new(ended));
     }
 
     /// Where writes are refused, the range counts as data instead, which is always right: the kernel would drop what it cannot write
     /// back, and with it what the program that maps it sees.
-    fn write_back(self, range: Range<u64>, done: Completion<u64>) {
+    fn write_back(self, range: Range<u64>, done: FsCompletion<u64>) {
         let fs = self.fs.clone();
-        fs.wait_to_take_writes(move |are_taken| {
+        fs.wait_for_write_space(move |are_taken| {
             if !are_taken {
-                return done(Ok(match self.what {
-                    Seek::Data => self.offset,
-                    Seek::Hole => self.size(),
+                return done(Ok(match self.target {
+                    SeekTarget::Data => self.offset,
+                    SeekTarget::Hole => self.size(),
                 }));
             }
-            let (kernel_pages, written) = (self.kernel_pages.clone(), range.clone());
-            kernel_pages.drop_range(self.ino, range, move || self.look(written, done));
+            let (page_invalidator, written) = (self.page_invalidator.clone(), range.clone());
+            page_invalidator.invalidate(self.ino, range, move || self.search(written, done));
         });
     }
 }

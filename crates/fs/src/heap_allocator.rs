@@ -4,7 +4,7 @@
 //! list, else halved from a larger one, else from a fresh page. Halves never merge again: classes are few and
 //! directories keep growing through the same ones, so what is freed gets used.
 
-use crate::arena::{Arena, Transaction, corrupt};
+use crate::arena::{Arena, FsTransaction, corrupt};
 use crate::error::FsError;
 use crate::format::{HEAP_LOG2_MAX, HEAP_LOG2_MIN, HEAP_UNITS_PER_PAGE, HeapBlock};
 use zerocopy::IntoBytes;
@@ -21,7 +21,7 @@ pub(crate) fn class_bytes(log2: u32) -> usize {
     1 << log2
 }
 
-fn index(log2: u32) -> usize {
+fn class_index(log2: u32) -> usize {
     (log2 - HEAP_LOG2_MIN) as usize
 }
 
@@ -41,52 +41,52 @@ impl Arena {
     }
 }
 
-impl Transaction<'_> {
+impl FsTransaction<'_> {
     /// A block of the class `log2`; its bytes are whatever they were.
-    pub(crate) fn take_block(&mut self, log2: u32) -> Result<HeapBlock, FsError> {
+    pub(crate) fn allocate_block(&mut self, log2: u32) -> Result<HeapBlock, FsError> {
         let mut have = log2;
-        while have <= HEAP_LOG2_MAX && self.header().heap_free[index(have)] == 0 {
+        while have <= HEAP_LOG2_MAX && self.header().heap_free[class_index(have)] == 0 {
             have += 1;
         }
         let block = if have > HEAP_LOG2_MAX {
             have = HEAP_LOG2_MAX;
-            self.fresh_page()?
+            self.extend_heap()?
         } else {
-            let block = HeapBlock(self.header().heap_free[index(have)].get());
+            let block = HeapBlock(self.header().heap_free[class_index(have)].get());
             self.block_bytes(block, have)?;
             let next = self.next_free(block)?;
-            self.change_header(|header| header.heap_free[index(have)] = U32::new(next.0));
+            self.change_header(|header| header.heap_free[class_index(have)] = U32::new(next.0));
             block
         };
         while have > log2 {
             have -= 1;
-            self.give_block(HeapBlock(block.0 + (1 << (have - HEAP_LOG2_MIN))), have);
+            self.free_block(HeapBlock(block.0 + (1 << (have - HEAP_LOG2_MIN))), have);
         }
         Ok(block)
     }
 
     /// Frees a block of the class `log2`.
-    pub(crate) fn give_block(&mut self, block: HeapBlock, log2: u32) {
-        let next = self.header().heap_free[index(log2)];
+    pub(crate) fn free_block(&mut self, block: HeapBlock, log2: u32) {
+        let next = self.header().heap_free[class_index(log2)];
         self.write(block.offset(), next.as_bytes());
-        self.change_header(|header| header.heap_free[index(log2)] = U32::new(block.0));
+        self.change_header(|header| header.heap_free[class_index(log2)] = U32::new(block.0));
     }
 
     /// Frees pages that are linked as free ones are, from `first` to `last`.
-    pub(crate) fn give_pages(&mut self, first: HeapBlock, last: HeapBlock) {
-        let class = index(HEAP_LOG2_MAX);
+    pub(crate) fn free_page_chain(&mut self, first: HeapBlock, last: HeapBlock) {
+        let class = class_index(HEAP_LOG2_MAX);
         let next = self.header().heap_free[class];
         self.write(last.offset(), next.as_bytes());
         self.change_header(|header| header.heap_free[class] = U32::new(first.0));
     }
 
-    fn fresh_page(&mut self) -> Result<HeapBlock, FsError> {
+    fn extend_heap(&mut self) -> Result<HeapBlock, FsError> {
         let used = self.header().heap_used.get();
         let after = used.checked_add(HEAP_UNITS_PER_PAGE).ok_or(FsError::NoSpace)?;
         self.change_header(|header| header.heap_used = U32::new(after));
         // Reading the page must work even before anything is written to its end.
         let last = HeapBlock(used).offset() + class_bytes(HEAP_LOG2_MAX) as u64 - 1;
-        self.touch(last);
+        self.extend_to(last);
         Ok(HeapBlock(used))
     }
 }
