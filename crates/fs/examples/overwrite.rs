@@ -1,4 +1,4 @@
-//! Overwrites of 512 bytes in pages that are dirty already, on disks in memory: what a write costs the processor below the front
+//! Overwrites of 512 bytes in pages that are dirty already, on disks in memory: the processor time of a write below the front
 //! end's handler, to be counted:
 //!
 //! ```text

@@ -1,17 +1,18 @@
-//! POSIX access control lists (IEEE 1003.1e draft 17, as Linux has them): what they have to do with modes, and what a
-//! directory's default list gives to what is made in it. Pure. Who may do what is for the kernel to check.
+//! POSIX access control lists (IEEE 1003.1e draft 17, as in Linux): how they relate to modes, and what a new
+//! file inherits from its directory's default list. Pure. The kernel checks access.
 //!
-//! A list is kept as the kernel hands it over, the value of an extended attribute: a version, then entries of 8 bytes.
+//! A list is kept in the form that the kernel uses, as the value of an extended attribute: a version, then
+//! entries of 8 bytes.
 
 use crate::error::FsError;
 use crate::format::{AclEntry, AclHead};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes of the longest list: what the kernel passes on, a page.
+/// Bytes of the longest list: the kernel passes on at most a page.
 pub(crate) const ACL_BYTES_MAX: usize = 4096;
 
-/// The one version there is.
+/// The only version.
 const VERSION: u32 = 2;
 
 const OWNER: u16 = 0x01;
@@ -23,14 +24,14 @@ const OTHERS: u16 = 0x20;
 
 /// The permission bits of one entry.
 const RWX: u16 = 7;
-/// Those that a list is about, in a mode.
+/// The bits of a mode that a list contains.
 const PERMISSIONS: u16 = 0o777;
 
 /// A valid list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PosixAcl(Vec<AclEntry>);
 
-/// How the bits of one entry move: each class of a mode has one entry that stands for it.
+/// A class of a mode, with the shift of its bits. One entry of a list stands for each class.
 #[derive(Clone, Copy)]
 enum ModeClass {
     Owner = 6,
@@ -39,11 +40,11 @@ enum ModeClass {
 }
 
 impl PosixAcl {
-    /// The list in an attribute's value.
+    /// Parses an attribute's value.
     ///
     /// # Errors
-    /// [`FsError::Invalid`] unless it is a whole list: owner, named users, owning group, named groups, mask, others, in
-    /// this order; a mask wherever somebody is named.
+    /// [`FsError::Invalid`] unless the list is complete: owner, named users, owning group, named groups,
+    /// mask, others, in this order, and a mask if a user or group is named.
     pub(crate) fn parse(value: &[u8]) -> Result<PosixAcl, FsError> {
         let (head, entries) = AclHead::ref_from_prefix(value).map_err(|_| FsError::Invalid)?;
         let entries = <[AclEntry]>::ref_from_bytes(entries).map_err(|_| FsError::Invalid)?;
@@ -69,12 +70,12 @@ impl PosixAcl {
             && (count(MASK) == 1 || !named)
     }
 
-    /// Whether a mode says as much: nobody is named, and nothing masked.
+    /// Whether a mode says the same: no user or group is named, and there is no mask.
     pub(crate) fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// The entry that stands for a class of the mode. For the group that is the mask, where there is one.
+    /// The permissions of the entry that stands for a class. For the group that is the mask, if there is one.
     fn entry(&mut self, class: ModeClass) -> &mut U16 {
         let masked = self.0.iter().any(|entry| entry.tag.get() == MASK);
         let tag = match class {
@@ -94,15 +95,15 @@ impl PosixAcl {
         classes.into_iter().fold(0, |mode, class| mode | copy.entry(class).get() << class as u16)
     }
 
-    /// What chmod to `mode` makes of an access list.
+    /// Changes an access list as chmod to `mode` does.
     pub(crate) fn set_mode(&mut self, mode: u16) {
         for class in [ModeClass::Owner, ModeClass::Group, ModeClass::Others] {
             *self.entry(class) = U16::new(mode >> class as u16 & RWX);
         }
     }
 
-    /// The access list of what is made with `mode` in a directory with this default list, and its mode: what both allow.
-    /// The umask has no say.
+    /// The access list and the mode of a new file in a directory with this default list: permissions that
+    /// both the list and `mode` allow. The umask does not apply.
     pub(crate) fn inherit(&self, mode: u16) -> (PosixAcl, u16) {
         let mut acl = self.clone();
         acl.set_mode(self.mode() & mode);
@@ -111,7 +112,7 @@ impl PosixAcl {
     }
 }
 
-/// The mode of a file that got the access list `acl`.
+/// The mode of a file after its access list was set to `acl`.
 pub(crate) fn mode_with(mode: u16, acl: &PosixAcl) -> u16 {
     mode & !PERMISSIONS | acl.mode()
 }

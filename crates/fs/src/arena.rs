@@ -1,5 +1,9 @@
-//! All metadata: the resident copy of object 0, and the one way to change it. A change is made at once in memory, recorded, and either
-//! given to the cache as one transaction or undone. It lives under the exclusive lock, so nobody sees it half done.
+//! The arena: the resident copy of object 0, which holds all metadata of a volume, and the one way to change
+//! it.
+//!
+//! An [`FsTransaction`] changes the arena in memory at once and keeps the old bytes. It is then either given
+//! to the cache as one transaction, or undone. It holds the exclusive lock meanwhile, so no other thread sees
+//! a part of it.
 
 use crate::charge_tracker::{ChargeTracker, CountedRange};
 use crate::error::FsError;
@@ -19,22 +23,23 @@ use std::sync::Mutex;
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Regions grow in steps of this, so that small changes seldom move them.
+/// A region's memory grows in steps of this, so that small changes seldom move the region.
 const GROW_BYTES: usize = 64 << 10;
 
-/// Reads ranges (offset, length) of object 0 from below.
+/// Reads ranges (offset, length) of object 0 from the cache or the store.
 pub(crate) type ReadArena<'a> = &'a mut dyn FnMut(&[(u64, usize)]) -> Result<Vec<Vec<u8>>, FsError>;
 
-/// Lays what is newer over bytes of object 0 from an offset on; `false` where they have to be read anew.
+/// Overlays newer bytes on bytes of object 0 that begin at an offset; `false` if they must be read again
+/// instead.
 pub(crate) type LayOver<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
 
-/// All metadata, addressed by offsets in object 0.
+/// All metadata of a volume, addressed by offsets in object 0.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Arena {
     regions: [Vec<u8>; ArenaRegion::ALL.len()],
 }
 
-/// Metadata that contradicts itself.
+/// The error for damaged metadata at `offset`.
 pub(crate) fn corrupt(offset: u64, what: impl Into<String>) -> FsError {
     FsError::Corrupt { offset, what: what.into() }
 }
@@ -47,8 +52,10 @@ impl Arena {
         Arena { regions }
     }
 
-    /// Loads an arena up to its high-water marks: all of it at once, because its regions lie in the store as they were
-    /// written, among each other.
+    /// Loads an arena up to its high-water marks.
+    ///
+    /// One call of `read` asks for all regions, because the store has their pages interleaved, in the order
+    /// in which they were written.
     pub(crate) fn load(read: ReadArena<'_>) -> Result<Arena, FsError> {
         let mut arena = Arena::empty();
         let header = read(&[(0, BLOCK_BYTES)])?;
@@ -62,8 +69,10 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Makes of an arena as the store has it the one that is: `lay` puts what the buffer has over bytes from an offset on, or says
-    /// that it cannot, and `read` reads what was added since. `None`: it has to be loaded anew.
+    /// Brings an arena that was read from the store up to date.
+    ///
+    /// `lay` overlays the buffer's newer bytes on a region, and `read` reads what was added to it since.
+    /// Returns `None` if `lay` cannot: then the arena must be loaded again.
     pub(crate) fn brought_up_to_date(
         mut self,
         lay: LayOver<'_>,
@@ -109,7 +118,8 @@ impl Arena {
         }
     }
 
-    /// `len` bytes from `offset` on; an error where nothing was ever written, so that a wrong reference is found.
+    /// Returns `len` bytes from `offset` on. Bytes that were never written are an error, so that a wrong
+    /// reference is noticed.
     pub(crate) fn bytes(&self, offset: u64, len: usize) -> Result<&[u8], FsError> {
         let (region, start) = (offset / REGION_BYTES, (offset % REGION_BYTES) as usize);
         let bytes = self.regions.get(region as usize).and_then(|region| region.get(start..start + len));
@@ -125,7 +135,7 @@ impl Arena {
         Ok(*T::ref_from_bytes(bytes).expect("exactly its size, and no alignment"))
     }
 
-    /// Bytes about to be changed; the region grows as needed.
+    /// Bytes to be changed. The region grows as needed.
     pub(crate) fn bytes_mut(&mut self, offset: u64, len: usize) -> &mut [u8] {
         let (region, start) = ((offset / REGION_BYTES) as usize, (offset % REGION_BYTES) as usize);
         let region = &mut self.regions[region];
@@ -152,24 +162,26 @@ fn check_header(header: &ArenaHeader) -> Result<(), FsError> {
     if slots == 0 || slots > INODES_MAX || header.orphans > header.slots_used {
         return Err(corrupt(40, format!("{slots} slots and {} orphans", header.orphans)));
     }
-    // Every slot may have an owner of its own, and a change takes the new one before it gives back the old.
+    // Each slot may have an owner record of its own, and a change references the new record before it
+    // releases the old one.
     if header.owners_used.get() > slots + 1 {
         return Err(corrupt(52, format!("{} owners for {slots} slots", header.owners_used)));
     }
     Ok(())
 }
 
-/// Ranges nearer than this become one: a record's header costs more than the bytes between.
+/// Written ranges with at most this many bytes between them become one: a log record's header costs more than
+/// those bytes.
 const MERGE_GAP_BYTES: u64 = 16;
 
-/// What is known of a file while somebody holds it. Lost at a crash.
+/// What memory knows of an open file, from its first opener to its last. Lost at a crash.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct OpenFileState {
-    /// How many hold it.
+    /// Openers: handles, and look-ups that the kernel remembers.
     pub(crate) count: u64,
-    /// Somebody synced it since the first of them came.
+    /// The file was synced since it was first opened.
     pub(crate) synced: bool,
-    /// When a holder last read or wrote it so that it may keep pages of it.
+    /// When a client last read or wrote the file through its own page cache.
     pub(crate) cached_at: Option<Duration>,
 }
 
@@ -180,10 +192,13 @@ pub(crate) struct FsState {
     /// Derived from the arena.
     owner_index: OwnerIndex,
     pub(crate) numbering: InodeNumbering,
-    /// Openers by slot, in memory only: nobody has a file open after a crash. Under a lock of its own, taken with
-    /// the state's lock held (shared is enough), so that opening a file does not exclude readers.
+    /// Open files by slot. In memory only, because no file is open after a crash.
+    ///
+    /// This mutex is taken while the state's lock is held (shared is enough), so that opening a file does not
+    /// exclude readers.
     pub(crate) open_files: Mutex<HashMap<u32, OpenFileState>>,
-    /// In memory only, too: what a crash takes of it makes a charge no more exact than it was.
+    /// In memory only, too. A crash loses counts of unsure pages, so an inexact charge may stay inexact for
+    /// longer.
     pub(crate) charges: ChargeTracker,
 }
 
@@ -218,27 +233,28 @@ impl Deref for FsState {
     }
 }
 
-/// Bytes as they were.
+/// Old bytes of the arena, to undo a change.
 struct UndoRecord {
     offset: u64,
-    /// Where they start in `Transaction::old_bytes`; they end where the next one's start.
+    /// Where they start in the transaction's `undo_bytes`.
     at: usize,
     len: usize,
 }
 
-/// A change under way. Dropping it without [`keep`](Transaction::keep) undoes it.
+/// The changes of one operation, in memory but not yet in the log. Dropping it without
+/// [`keep`](FsTransaction::keep) undoes them.
 pub(crate) struct FsTransaction<'a> {
     state: &'a mut FsState,
-    /// The time of the change, the same for everything in it.
+    /// The time of all changes, in nanoseconds since 1970-01-01 UTC.
     pub(crate) now: i64,
     undo: SmallVec<[UndoRecord; 4]>,
     undo_bytes: SmallVec<[u8; 128]>,
     owner_index_changed: bool,
-    /// What the operation writes into a file, if it does.
+    /// Bytes that the operation writes into a file; empty for other operations.
     file_bytes: &'a [u8],
-    /// What a range that the operation removes was counted to hold.
+    /// How many pages the operation removes from a file, if they were counted.
     removed_pages: Option<CountedRange>,
-    /// Changes of files' own bytes.
+    /// Changes of files' data objects.
     data_changes: SmallVec<[Change<'a>; 1]>,
     kept: bool,
 }
@@ -251,7 +267,8 @@ impl Deref for FsTransaction<'_> {
 }
 
 impl<'a> FsTransaction<'a> {
-    /// Begins a change at the time `now`, of an operation that writes `bytes` into a file, if it does.
+    /// Begins a transaction at the time `now`. `file_bytes` are the bytes that the operation writes into a
+    /// file, or empty.
     pub(crate) fn begin(state: &'a mut FsState, now: i64, bytes: &'a [u8]) -> FsTransaction<'a> {
         let (old, old_bytes, data) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
         FsTransaction {
@@ -267,12 +284,12 @@ impl<'a> FsTransaction<'a> {
         }
     }
 
-    /// What the operation writes into a file.
+    /// Bytes that the operation writes into a file.
     pub(crate) fn file_bytes(&self) -> &'a [u8] {
         self.file_bytes
     }
 
-    /// Lets the operation know what it removes.
+    /// Sets how many pages the operation removes from a file, as counted before.
     pub(crate) fn set_removed_pages(&mut self, counted: Option<CountedRange>) {
         self.removed_pages = counted;
     }
@@ -285,7 +302,7 @@ impl<'a> FsTransaction<'a> {
         &mut self.state.charges
     }
 
-    /// Writes bytes of the arena. Only what differs is recorded.
+    /// Writes bytes of the arena. Only the range that differs is recorded.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
         let present = self.state.arena.bytes_mut(offset, bytes.len());
         let Some(range) = differing_range(present, bytes) else { return };
@@ -298,7 +315,7 @@ impl<'a> FsTransaction<'a> {
         present[range.clone()].copy_from_slice(&bytes[range]);
     }
 
-    /// Makes the arena reach to `offset`, in memory.
+    /// Extends the arena in memory, so that it includes the byte at `offset`.
     pub(crate) fn extend_to(&mut self, offset: u64) {
         self.state.arena.bytes_mut(offset, 1);
     }
@@ -309,7 +326,7 @@ impl<'a> FsTransaction<'a> {
         self.write(0, header.as_bytes());
     }
 
-    /// Adds a change of a file's bytes.
+    /// Adds a change of a file's data object.
     pub(crate) fn add_data_change(&mut self, change: Change<'a>) {
         self.data_changes.push(change);
     }
@@ -323,13 +340,13 @@ impl<'a> FsTransaction<'a> {
         &mut self.state.owner_index
     }
 
-    /// Whether somebody has the file in this slot open.
+    /// Whether the file in this slot is open.
     pub(crate) fn is_open(&mut self, slot: crate::format::InodeSlot) -> bool {
         let opens = self.state.open_files.get_mut().expect("no panic while holding the open counts");
         opens.contains_key(&slot.0)
     }
 
-    /// What was written, as few disjoint ranges (from, to) in ascending order: a write has few.
+    /// The written ranges (from, to) of the arena: disjoint, in ascending order. A write has few.
     fn written_ranges(&self) -> SmallVec<[(u64, u64); 4]> {
         let mut ranges: SmallVec<[(u64, u64); 4]> = SmallVec::new();
         self.undo.iter().for_each(|old| ranges.push((old.offset, old.offset + old.len as u64)));
@@ -344,7 +361,7 @@ impl<'a> FsTransaction<'a> {
         ranges
     }
 
-    /// Everything to be applied, the files' bytes first.
+    /// All changes for the cache: files' data first, then the arena.
     pub(crate) fn changes(&self) -> SmallVec<[Change<'_>; 4]> {
         let mut changes = SmallVec::new();
         self.data_changes.iter().for_each(|change| changes.push(*change));
@@ -355,7 +372,7 @@ impl<'a> FsTransaction<'a> {
         changes
     }
 
-    /// The changes stay.
+    /// Makes the changes in memory final.
     pub(crate) fn keep(&mut self) {
         self.kept = true;
     }
@@ -376,10 +393,10 @@ impl Drop for FsTransaction<'_> {
     }
 }
 
-/// How many bytes are compared at once: a change rewrites records of some tens of bytes, of which a few differ.
+/// Bytes compared at once. A change rewrites records of some tens of bytes, of which a few differ.
 const WORD_BYTES: usize = 8;
 
-/// From the first to the last of the bytes in which two strings of one length differ.
+/// The range from the first to the last byte in which two strings of equal length differ.
 fn differing_range(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
     let unlike = |(old, new): (&u8, &u8)| old != new;
     let words = old.as_chunks::<WORD_BYTES>().0.iter().zip(new.as_chunks().0);
@@ -392,10 +409,11 @@ fn differing_range(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
     Some(start..last + 1)
 }
 
-/// Whether `changes` keep within what was stated.
+/// Whether `changes` need no more than the stated cost.
 pub(crate) fn is_within_cost(changes: &[Change<'_>], stated: Cost) -> bool {
     let cost = Cost::of(changes);
-    // `Cost::of` counts a record for each page and one more for each change: a bound for any change.
+    // `Cost::of` counts a record for each page and one more for each change, which bounds any change. A write
+    // needs only those of its pages.
     let records =
         cost.records - changes.iter().filter(|change| matches!(change, Change::Write { .. })).count() as u64;
     cost.pages <= stated.pages && cost.bytes <= stated.bytes && records <= stated.records

@@ -1,13 +1,14 @@
-//! What a file is charged for: the pages that it has, as `du` counts them.
+//! The pages that a file is charged for, as `du` reports them.
 //!
-//! Only the store knows which pages it holds, and a write waits for no look into its map. So three things keep the charge, which is
-//! never less than the file has:
+//! Only the store knows which pages of a file exist, and a write must not wait for a look into the store's
+//! map. So the charge is an upper bound, which three mechanisms keep close:
 //!
-//! - a write adds the pages that it touches, but for those that are dirty in memory: these were added before;
-//! - before pages of a file with holes are removed, they are counted, and removing them takes so many off, unless a clone that is not
-//!   stored yet hides them;
-//! - pages of a file with holes that were added twice, perhaps, or not taken off, are counted as *unsure*. When they are many, the
-//!   file is counted anew in the background. Writes go on meanwhile; what they add is added to what was counted.
+//! - A write adds the pages that it touches, except those that are dirty in memory: they were added before.
+//! - Before pages of a sparse file are removed they are counted, and the charge falls by that number, unless
+//!   a clone that is not stored yet hides them.
+//! - Pages of a sparse file that may have been added twice, or not taken off, are counted as *unsure*. When
+//!   there are many, the file's pages are counted again in the background. Writes go on meanwhile, and the
+//!   pages that they add are added to the result.
 
 use crate::arena::FsTransaction;
 use crate::charge_tracker::{CountedRange, page_count, touched_pages, whole_pages};
@@ -34,14 +35,15 @@ impl Inode {
         self.charged_pages() < self.size_pages()
     }
 
-    /// The file has at most so many pages.
+    /// Lowers the charge to `pages`, if it is higher.
     pub(crate) fn cap_charge(&mut self, pages: u64) {
         self.set_charged_pages(self.charged_pages().min(pages));
     }
 }
 
 impl FsTransaction<'_> {
-    /// Charges a file for a range. `before` is the file as it was, `inode` has its new size; `known` pages of the range were there.
+    /// Charges a file for a written range. `before` is the inode before the write, `inode` has the new size
+    /// already. `known` pages of the range are charged already.
     pub(crate) fn charge(
         &mut self,
         slot: InodeSlot,
@@ -58,7 +60,7 @@ impl FsTransaction<'_> {
         self.charges_mut().add_charge(slot, added, unsure, inode.charged_pages());
     }
 
-    /// Takes off what a file was charged for a range that becomes zeros.
+    /// Lowers a file's charge for a range that becomes zeros.
     pub(crate) fn uncharge(&mut self, slot: InodeSlot, inode: &mut Inode, range: Range<u64>) {
         let (holes, had_holes) = (whole_pages(range.clone()), inode.is_sparse());
         let removals = self.charges.removals(slot);
@@ -77,14 +79,14 @@ impl FsTransaction<'_> {
         if !had_holes {
             return;
         }
-        // Its edges may be pages now that were none before.
+        // The edges of the range may be pages that did not exist before.
         let before = *inode;
         for edge in [range.start, range.end].into_iter().filter(|edge| !edge.is_multiple_of(PAGE)) {
             self.charge(slot, &before, inode, edge..edge + 1, 0);
         }
     }
 
-    /// After a count of all that a file has.
+    /// Sets a file's charge after all its pages were counted.
     fn apply_recount(&mut self, slot: InodeSlot, object: ObjectId, data: Option<u64>) -> Result<(), FsError> {
         let added = self.charges_mut().end_recount(slot);
         let (Some(data), Some(added)) = (data, added) else { return Ok(()) };
@@ -98,7 +100,8 @@ impl FsTransaction<'_> {
 }
 
 impl FsCore {
-    /// Counts the whole pages of a range that is about to become zeros, where that says more than the file's size.
+    /// Counts the whole pages of a range that is about to become zeros, if the file is sparse; else the size
+    /// says how many there are.
     pub(crate) fn count_before_removal(
         self: &Arc<FsCore>,
         ino: Ino,
@@ -115,7 +118,7 @@ impl FsCore {
         };
         let (object, removals) = (state.data_object(slot, &inode), state.charges.removals(slot));
         drop(state);
-        // Where the map cannot be read the file's size has to do.
+        // If the store's map cannot be read, the charge follows from the file's size.
         let counted = move |data: Result<Option<u64>, CacheError>| {
             let data = data.ok().flatten();
             then(data.map(|data| CountedRange::new(slot, of, data, removals)));
@@ -123,7 +126,7 @@ impl FsCore {
         self.cache.count(object, pages, CountEffort::OneStep, Box::new(counted));
     }
 
-    /// Counts all that a file has.
+    /// Counts all pages of a file, and sets its charge.
     pub(crate) fn recount(self: &Arc<FsCore>, slot: InodeSlot) {
         let state = self.read_state();
         let Ok((inode, _)) = state.used_inode(slot) else { return };
@@ -134,7 +137,7 @@ impl FsCore {
             let data = data.ok().flatten();
             let change = move |tx: &mut FsTransaction<'_>| tx.apply_recount(slot, object, data);
             let counts = core.clone();
-            // One that is refused leaves the charge as it was, which is enough; a later one may do better.
+            // If the change is refused the charge stays, which is safe; a later count may succeed.
             let done = move |changed: Result<(), FsError>| {
                 if changed.is_err() {
                     counts.write_state().charges.end_recount(slot);

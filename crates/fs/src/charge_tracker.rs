@@ -1,4 +1,4 @@
-//! What is known in memory of the pages that files are charged for: `count.rs` says how they are counted.
+//! What memory knows of files' charges; [`charge`](crate::charge) explains them.
 
 use crate::format::InodeSlot;
 use device::{BLOCK_BYTES, PageNo};
@@ -8,36 +8,37 @@ use std::ops::Range;
 /// A page as a number of bytes.
 const PAGE: u64 = BLOCK_BYTES as u64;
 
-/// A file is counted anew when this many pages are unsure, and a part of its charge besides: so counting costs little beside writing.
+/// A file is counted again when its unsure pages exceed this number plus this part of its charge, so that
+/// counting costs little beside writing.
 const UNSURE_MIN: u64 = 64;
 const UNSURE_PART: u64 = 8;
 
-/// Places for counters of removals, 8 bytes each: files that share one spoil each other's counts.
+/// Counters of removals, of 8 bytes each. Files that share a counter invalidate each other's counts.
 const REMOVALS: usize = 1024;
 
-/// What is known of charges, in memory only.
+/// What memory knows of files' charges. Lost at a crash.
 pub(crate) struct ChargeTracker {
     drifts: HashMap<InodeSlot, ChargeDrift>,
-    /// How often pages were removed from files, by their slots.
+    /// How often pages were removed from files, by a hash of their slots.
     removals: [u64; REMOVALS],
-    /// A file that is to be counted anew.
+    /// A file whose pages are to be counted again.
     recount_due: Option<InodeSlot>,
 }
 
-/// A file with holes that is written to.
+/// How far the charge of a sparse file may be off.
 #[derive(Default)]
 struct ChargeDrift {
     unsure: u64,
-    /// Pages charged since the count began that is under way.
+    /// Pages charged since a count of the file began; `None` if none is under way.
     added: Option<u64>,
 }
 
-/// How many pages of a range a file had.
+/// The number of pages that a file had in a range.
 pub(crate) struct CountedRange {
     slot: InodeSlot,
     pages: Range<PageNo>,
     data: u64,
-    /// The removals before the count.
+    /// The file's counter of removals before the count.
     removals: u64,
 }
 
@@ -46,7 +47,7 @@ impl CountedRange {
         CountedRange { slot, pages, data, removals }
     }
 
-    /// What these pages of a file had, if that was counted, and nothing was removed since.
+    /// The counted pages, if the count is of this range and nothing was removed since.
     pub(crate) fn pages_if_current(
         &self,
         slot: InodeSlot,
@@ -65,28 +66,28 @@ impl Default for ChargeTracker {
 }
 
 impl ChargeTracker {
-    /// How often pages were removed, in this mount.
+    /// How often pages were removed from a file in this mount.
     pub(crate) fn removals(&self, slot: InodeSlot) -> u64 {
         self.removals[slot.0 as usize % REMOVALS]
     }
 
-    /// Pages may go from a file: no count that began before says what it has.
+    /// Notes that pages may be removed from a file, which invalidates earlier counts.
     pub(crate) fn note_removal(&mut self, slot: InodeSlot) {
         self.removals[slot.0 as usize % REMOVALS] += 1;
     }
 
-    /// A file is gone.
+    /// Forgets a file that is freed.
     pub(crate) fn forget_file(&mut self, slot: InodeSlot) {
         self.note_removal(slot);
         self.drifts.remove(&slot);
     }
 
-    /// A file was charged for holes, perhaps.
+    /// Notes that a file may be charged for `pages` holes.
     pub(crate) fn add_unsure(&mut self, slot: InodeSlot, pages: u64, charge: u64) {
         self.add_charge(slot, 0, pages, charge);
     }
 
-    /// A file was charged, perhaps for pages that it had.
+    /// Notes that a file was charged for `pages`, of which it may have had `unsure` already.
     pub(crate) fn add_charge(&mut self, slot: InodeSlot, pages: u64, unsure: u64, charge: u64) {
         if unsure == 0 && !self.drifts.contains_key(&slot) {
             return;
@@ -100,14 +101,14 @@ impl ChargeTracker {
         }
     }
 
-    /// A file that is to be counted anew, once.
+    /// Takes the file whose pages are to be counted, and begins its count.
     pub(crate) fn take_recount(&mut self) -> Option<InodeSlot> {
         let slot = self.recount_due.take()?;
         self.drifts.insert(slot, ChargeDrift { unsure: 0, added: Some(0) });
         Some(slot)
     }
 
-    /// The count that was under way is over. Returns what was charged meanwhile.
+    /// Ends the count of a file. Returns the pages that it was charged for meanwhile.
     pub(crate) fn end_recount(&mut self, slot: InodeSlot) -> Option<u64> {
         let drift = self.drifts.get_mut(&slot)?;
         let added = drift.added.take();

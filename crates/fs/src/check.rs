@@ -1,4 +1,4 @@
-//! Checks all metadata against its rules: counts what refers to what, and compares with what is written down.
+//! Checks all metadata against their rules: counts references, and compares them with the stored counts.
 
 mod xattrs;
 
@@ -14,33 +14,34 @@ use crate::types::{FileKind, Ino};
 use device::BLOCK_BYTES;
 use std::collections::{HashMap, HashSet};
 
-/// A path in a finding: what a system call takes.
+/// Bytes of a path in a finding: as many as a system call takes.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Something that breaks a rule.
+/// A violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FsFinding {
-    /// Which file it concerns, if one.
+    /// The file that it concerns, if there is one.
     pub ino: Option<Ino>,
-    /// One of its paths, where it has one; names that are not UTF-8 are shown with replacements.
+    /// One of the file's paths, if it has one. Names that are not UTF-8 are shown with replacement
+    /// characters.
     pub path: Option<String>,
-    /// What is wrong.
+    /// The violation, in words.
     pub what: String,
 }
 
-/// What the walk found.
+/// A check under way.
 struct MetadataCheck<'a> {
     state: &'a FsState,
     report: &'a mut dyn FnMut(FsFinding),
-    /// Names that lead to each inode.
+    /// Names of each inode, counted.
     links: HashMap<InodeSlot, u32>,
-    /// One name of each inode, and the directory that it is in.
+    /// One name of each inode, with its directory.
     names: HashMap<InodeSlot, (InodeSlot, Vec<u8>)>,
-    /// Units of the heap that something refers to.
+    /// Heap units to which a structure or a free list refers.
     claimed_units: HashSet<u32>,
 }
 
-/// Reports everything that breaks a rule.
+/// Checks all metadata, and reports each violation.
 pub(crate) fn check(state: &FsState, report: &mut dyn FnMut(FsFinding)) {
     let (links, places, heap) = (HashMap::new(), HashMap::new(), HashSet::new());
     let mut check = MetadataCheck { state, report, links, names: places, claimed_units: heap };
@@ -61,7 +62,7 @@ impl MetadataCheck<'_> {
         (self.report)(FsFinding { ino, path, what: what.into() });
     }
 
-    /// One of an inode's paths, if it has one. Of a very deep one the end.
+    /// One of an inode's paths, if it has one; the end of a very long one.
     fn path(&self, slot: InodeSlot) -> Option<String> {
         let (mut path, mut at) = (String::new(), slot);
         while at != ROOT {
@@ -81,7 +82,7 @@ impl MetadataCheck<'_> {
         }
     }
 
-    /// Every directory that can be reached, from the root down.
+    /// Checks every directory, from the root down.
     fn check_directories(&mut self) -> Result<(), FsError> {
         let mut open = vec![ROOT];
         while let Some(directory) = open.pop() {
@@ -150,7 +151,7 @@ impl MetadataCheck<'_> {
         Ok(())
     }
 
-    /// One block of a directory's tree, whose keys must lie in `keys`.
+    /// Checks a block of a directory's tree, whose keys must lie in `keys`, and collects its names.
     fn check_block(
         &mut self,
         block: HeapBlock,
@@ -205,7 +206,7 @@ impl MetadataCheck<'_> {
         Ok(())
     }
 
-    /// Notes that something refers to a heap block.
+    /// Notes a reference to a heap block.
     fn claim_block(&mut self, block: HeapBlock, log2: u32) {
         for unit in block.0..block.0 + (1 << (log2 - HEAP_LOG2_MIN)) {
             if !self.claimed_units.insert(unit) {
@@ -215,7 +216,7 @@ impl MetadataCheck<'_> {
         }
     }
 
-    /// Every slot.
+    /// Checks every slot.
     fn check_inodes(&mut self) -> Result<(), FsError> {
         let header = self.state.header().clone();
         let (mut used, mut orphans) = (0, HashSet::new());
@@ -310,7 +311,7 @@ impl MetadataCheck<'_> {
         Ok(())
     }
 
-    /// Free inodes and free heap blocks: each once, and nothing used among them.
+    /// Checks the lists of free inodes and free heap blocks: each entry is there once, and not in use.
     fn check_free_lists(&mut self) -> Result<(), FsError> {
         let header = self.state.header().clone();
         let (mut at, mut free) = (InodeSlot(header.slot_free.get()), 0);

@@ -1,11 +1,11 @@
 //! Directories: names in the order of their keys.
 //!
-//! A directory is a tree of heap blocks. A small one is a single leaf that doubles from 64 bytes to a page; then the
-//! leaf splits, and inner nodes of one page each lead to leaves. Both shapes list names in the same order, so a
-//! cookie, which is a name's key, stays good while a directory grows and shrinks.
+//! A directory is a tree of heap blocks. A small one is a single leaf, whose block doubles from 64 bytes to a
+//! page. Then the leaf splits, and inner nodes of one page each lead to leaves. Both shapes list names in the
+//! same order, so a cookie, which is a name's key, stays valid while a directory grows and shrinks.
 //!
-//! `node` reads and writes blocks, `path` finds the leaf for a key, `insert` and `remove` change trees, `list` reads
-//! them in order.
+//! `node` reads and writes blocks, `path` finds the leaf for a key, `insert` and `remove` change trees,
+//! `list` reads them in order.
 
 mod insert;
 mod key;
@@ -29,7 +29,7 @@ use crate::format::{HeapBlock, Inode, InodeSlot};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NameTree {
     pub(crate) root: HeapBlock,
-    /// Of all its blocks: the directory's size.
+    /// Bytes of all blocks: the directory's size.
     pub(crate) bytes: u64,
 }
 
@@ -38,7 +38,7 @@ impl NameTree {
         NameTree { root: inode.root(), bytes: inode.size() }
     }
 
-    /// Writes what changed into the directory's inode.
+    /// Writes root and size into the directory's inode.
     pub(crate) fn store(self, tx: &mut FsTransaction<'_>, directory: InodeSlot) -> Result<(), FsError> {
         let mut inode = tx.inode(directory)?;
         inode.set_root(self.root);

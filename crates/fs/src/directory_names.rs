@@ -1,4 +1,4 @@
-//! Names in directories.
+//! Finds, lists, adds and removes names in directories.
 
 use crate::arena::{FsState, FsTransaction};
 use crate::directory::{FoundName, LeafName, NameTree, hash_of, replace_name};
@@ -6,7 +6,7 @@ use crate::error::FsError;
 use crate::format::{Inode, InodeSlot, NAME_BYTES_MAX};
 use crate::types::{DirectoryEntry, FileAttributes, FileKind, Ino};
 
-/// Whether a name can stand in a directory. `.` and `..` are the front ends' business.
+/// Checks that a name can be in a directory. Front ends handle `.` and `..`.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     match name {
         [] => Err(FsError::NotFound),
@@ -22,19 +22,19 @@ impl FsState {
         hash_of(&self.header().secret, name)
     }
 
-    /// What `name` leads to in a directory.
+    /// Looks up `name` in a directory.
     pub(crate) fn lookup_name(&self, directory: &Inode, name: &[u8]) -> Result<Option<FoundName>, FsError> {
         check_name(name)?;
         NameTree::of(directory).find(self.arena(), self.name_hash(name), name)
     }
 
-    /// What `name` leads to in the directory `parent`; an error if there is no such name.
+    /// Looks up `name` in the directory `parent`; an error if there is no such name.
     pub(crate) fn find_name(&self, parent: Ino, name: &[u8]) -> Result<FoundName, FsError> {
         let (_, inode) = self.find_directory(parent)?;
         self.lookup_name(&inode, name)?.ok_or(FsError::NotFound)
     }
 
-    /// What a name leads to, for a listing.
+    /// A listing's entry for a name.
     pub(crate) fn directory_entry<'a>(&self, name: LeafName<'a>) -> DirectoryEntry<'a> {
         DirectoryEntry {
             cookie: name.key,
@@ -44,8 +44,8 @@ impl FsState {
         }
     }
 
-    /// Offers the names of one leaf with their attributes, holds those that are taken and counts them in `taken`.
-    /// Returns what comes next, as [`Tree::list`] does.
+    /// Offers the names of one leaf with their attributes to `take`, holds those that it takes, and counts
+    /// them in `taken`. Returns where the listing continues, as [`NameTree::list`] does.
     pub(crate) fn hold_leaf_entries(
         &self,
         ino: Ino,
@@ -75,7 +75,7 @@ impl FsState {
 }
 
 impl FsTransaction<'_> {
-    /// Adds a name that is not there yet; the directory's content changes now.
+    /// Adds a name, which must not exist, and touches the directory's times.
     pub(crate) fn add_name(
         &mut self,
         directory: InodeSlot,
@@ -90,7 +90,7 @@ impl FsTransaction<'_> {
         self.touch_modified(directory)
     }
 
-    /// Takes away a name that is there; the directory's content changes now.
+    /// Removes a name, and touches the directory's times.
     pub(crate) fn remove_name(&mut self, directory: InodeSlot, name: &[u8]) -> Result<(), FsError> {
         let mut tree = NameTree::of(&self.inode(directory)?);
         let hash = self.name_hash(name);
@@ -99,7 +99,7 @@ impl FsTransaction<'_> {
         self.touch_modified(directory)
     }
 
-    /// Lets an existing name lead elsewhere; the directory's content changes now.
+    /// Points a name at another inode, and touches the directory's times.
     pub(crate) fn replace_name(
         &mut self,
         directory: InodeSlot,

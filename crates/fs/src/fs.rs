@@ -1,4 +1,7 @@
-//! The handle that front ends hold: each operation states its cost, enters, and completes; and the one way in which anything changes.
+//! The handle that front ends hold, [`Fs`], and the one way in which metadata change:
+//! [`FsCore::run_transaction`].
+//!
+//! An operation states its cost, waits for admission, changes everything as one transaction, and completes.
 
 use crate::arena::{FsState, FsTransaction, is_within_cost};
 use crate::charge_tracker::touched_pages;
@@ -24,21 +27,23 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// Bytes of one `write`: Linux gives programs no more either (2 GiB) and FUSE 1 MiB; all of it is in memory.
+/// Bytes of the largest `write`; all of them are in memory. Linux has a limit, too (2 GiB), and a FUSE
+/// request carries 1 MiB.
 const WRITE_BYTES_MAX: usize = 64 << 20;
 
-/// The largest piece of a write that is one transaction; longer ones are several, in order. What one FUSE request
-/// carries at most.
+/// Bytes of the largest piece of a write that is one transaction: as many as a FUSE request carries. A longer
+/// write is several transactions, in order.
 const TRANSACTION_BYTES_MAX: u64 = 1 << 20;
 
-/// Steps of background work that are made to get space for a transaction before there are threads that make them.
+/// Steps of background work that [`step_until`] does at most, before threads exist that do them.
 const BACKGROUND_STEPS_MAX: u32 = 1000;
 
 /// The file system: a handle, cheap to clone.
 ///
-/// Every operation is one transaction (a `write` of more than 1 MiB several, in order): after a crash it is there as a
-/// whole or not at all, and only if every operation before it is. Access times are those of creation or of
-/// [`set_attributes`](Fs::set_attributes): reading does not change them (`noatime`).
+/// Every operation is one transaction; a `write` of more than 1 MiB is several, in order. After a crash a
+/// transaction is there as a whole or not at all, and only if every transaction before it is. Reading does
+/// not change access times (`noatime`): they are those of creation or of
+/// [`set_attributes`](Fs::set_attributes).
 #[derive(Clone)]
 pub struct Fs {
     core: Arc<FsCore>,
@@ -46,8 +51,10 @@ pub struct Fs {
 }
 
 impl Fs {
-    /// Makes an empty file system whose root belongs to `owner`; `secret` mixes inode numbers and name hashes.
-    /// Whatever object 0 held is written over, so the volume must be new. Durable on return.
+    /// Makes an empty file system, durable on return.
+    ///
+    /// The root belongs to `owner`. `secret` is the key of inode numbers and name hashes. The volume must be
+    /// new: object 0 is overwritten.
     pub fn create(
         cache: &Arc<Cache>,
         volume: VolumeId,
@@ -70,17 +77,19 @@ impl Fs {
         Ok(cache.drain()?)
     }
 
-    /// Opens the file system that `volume` of the store below `cache` is, reading all its metadata; deletes what was unlinked but open at the last
-    /// stop, in the background where there is no space at once.
+    /// Opens the file system in `volume` of the cache's store, and reads all its metadata.
+    ///
+    /// Deletes files that were unlinked but open when the file system was last in use: in the background, if
+    /// there is no space at once.
     ///
     /// # Errors
-    /// [`FsError::Corrupt`] where the volume holds no file system, a newer one, or a damaged one; nothing is changed
-    /// then.
+    /// [`FsError::Corrupt`] if the volume holds no file system, a newer one, or a damaged one. Nothing is
+    /// changed then.
     pub fn open(cache: Arc<Cache>, volume: VolumeId, clock: Arc<dyn Clock>) -> Result<Fs, FsError> {
         Fs::open_preloaded(None, cache, volume, clock)
     }
 
-    /// [`open`](Fs::open), with the longest part of it, reading, done before.
+    /// Like [`open`](Fs::open), with metadata that were read before, since reading them takes longest.
     ///
     /// # Errors
     /// Those of `open`.
@@ -93,7 +102,7 @@ impl Fs {
         let core = FsCore::open(preloaded, cache, volume, clock)?;
         let orphans = core.read_state().orphans()?;
         for (slot, generation) in orphans {
-            // One that fails stays in the list, for the next opening.
+            // An orphan that cannot be freed now stays in the list until the next opening.
             core.run_transaction(
                 cost::free_orphans(1),
                 move |tx| tx.free_unheld(slot, generation),
@@ -103,14 +112,14 @@ impl Fs {
         Ok(Fs { core, deferred_frees: Arc::default() })
     }
 
-    /// The file that `name` names. Adds nothing to its open count.
+    /// Looks up `name` in the directory `parent`. Does not hold the file.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<FileAttributes, FsError> {
         let state = self.core.read_state();
         let found = state.find_name(parent, name)?;
         state.attributes(found.slot)
     }
 
-    /// The same, and [holds](Fs::hold) it once.
+    /// Looks up `name` in the directory `parent`, and [holds](Fs::hold) the file once.
     pub fn lookup_and_hold(&self, parent: Ino, name: &[u8]) -> Result<FileAttributes, FsError> {
         let state = self.core.read_state();
         let found = state.find_name(parent, name)?;
@@ -126,11 +135,14 @@ impl Fs {
         state.attributes(slot)
     }
 
-    /// The same, for somebody who has nothing but the number, and [holds](Fs::hold) it once: as a handle leads to a file that
-    /// the kernel has forgotten.
+    /// Returns a file's attributes, and [holds](Fs::hold) the file once.
+    ///
+    /// For a client that has only the number: a handle (`open_by_handle_at`) leads to a file that the kernel
+    /// has forgotten.
     ///
     /// # Errors
-    /// [`FsError::Stale`] also for a file without a name: nobody who did not hold it all the time comes back to it.
+    /// [`FsError::Stale`] also for a file without a name: only a client that held it all the time may use it
+    /// on.
     pub fn find_and_hold(&self, ino: Ino) -> Result<FileAttributes, FsError> {
         let state = self.core.read_state();
         let (slot, inode, _) = state.find_inode(ino)?;
@@ -142,8 +154,10 @@ impl Fs {
         Ok(attributes)
     }
 
-    /// Sets attributes, as one transaction. A new owner or group takes its powers from a file; a write does not: that is
-    /// for the front end to ask for, by [`Privileges::Drop`]. An access ACL follows the mode.
+    /// Sets attributes, as one transaction.
+    ///
+    /// A new owner or group drops the file's privileges: setuid, setgid and capabilities. A write does not;
+    /// the front end asks for it with [`PrivilegeChange::Drop`]. A new mode changes the access ACL with it.
     pub fn set_attributes(&self, ino: Ino, set: SetAttributes, done: FsCompletion<FileAttributes>) {
         let size = self.core.read_state().find_inode(ino).map_or(0, |(_, inode, _)| inode.size());
         let after = set.size.unwrap_or(size);
@@ -163,9 +177,11 @@ impl Fs {
         }
     }
 
-    /// Makes a file, a directory, a FIFO or a socket. In a directory with setgid it gets the directory's group, and a
-    /// directory the bit too. In one with a default ACL it gets an access ACL and a mode from it, and a directory the
-    /// default ACL too; else the caller's umask applies.
+    /// Makes a file, a directory, a FIFO or a socket.
+    ///
+    /// In a directory with setgid, the new file gets the directory's group, and a new directory gets setgid,
+    /// too. In a directory with a default ACL, that ACL limits the mode and gives the access ACL, and a new
+    /// directory inherits it. Otherwise the caller's umask applies.
     pub fn make(
         &self,
         caller: CallerCredentials,
@@ -182,7 +198,7 @@ impl Fs {
         self.make_new(caller, parent, name, new, done);
     }
 
-    /// Makes a device node for the device `number` (as the kernel encodes it); `kind` is one of the two of devices.
+    /// Makes a device node. `number` is encoded as the kernel does; `kind` is a character or a block device.
     pub fn make_device(
         &self,
         caller: CallerCredentials,
@@ -244,10 +260,10 @@ impl Fs {
         );
     }
 
-    /// Takes a name from a file; the file goes with its last name and its last opener.
+    /// Removes a name of a file. The file is deleted with its last name and its last opener.
     ///
-    /// Where the file was synced while it was held, its removal is durable on completion, too: to databases with a
-    /// rollback journal, deleting the journal is the commit, and they do not sync the directory.
+    /// If the file was synced while it was held, its removal is durable on completion, too: databases with a
+    /// rollback journal commit by deleting the journal, and do not sync the directory.
     pub fn unlink(&self, parent: Ino, name: &[u8], done: FsCompletion<()>) {
         let done = if self.was_synced(parent, name) { self.then_sync(done) } else { done };
         let name = name.to_vec();
@@ -271,7 +287,8 @@ impl Fs {
     /// An extended attribute's value, by its whole name.
     ///
     /// # Errors
-    /// [`FsError::NoXattr`] where it is not there, [`FsError::Unsupported`] where no such can be.
+    /// [`FsError::NoXattr`] if the file does not have it, [`FsError::Unsupported`] if no file can have one of
+    /// this name.
     pub fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
         let key = XattrKey::parse(name)?;
         let state = self.core.read_state();
@@ -286,17 +303,22 @@ impl Fs {
         state.xattr_names(&inode)
     }
 
-    /// Sets an extended attribute, as one transaction: after a crash it has the old value or the new one, as a whole.
-    /// An access ACL changes the mode with it, and is kept only where it says more than the mode.
+    /// Sets an extended attribute, as one transaction.
+    ///
+    /// After a crash the attribute has the whole old value or the whole new one. Setting an access ACL
+    /// changes the mode, too. An ACL that says no more than the mode is not stored.
     ///
     /// # Errors
-    /// [`FsError::NoSpace`] past [`XATTR_LIST_BYTES_MAX`](crate::XATTR_LIST_BYTES_MAX) or
-    /// [`XATTRS_BYTES_MAX`](crate::XATTRS_BYTES_MAX), and as its parts say; [`FsError::Invalid`] for an ACL that is none.
+    /// [`FsError::NoSpace`] if all attributes together would exceed
+    /// [`XATTR_LIST_BYTES_MAX`](crate::XATTR_LIST_BYTES_MAX) or
+    /// [`XATTRS_BYTES_MAX`](crate::XATTRS_BYTES_MAX); [`FsError::Exists`] and [`FsError::NoXattr`] as `how`
+    /// says; [`FsError::Invalid`] for a malformed ACL; and errors of the name or the value.
     pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattrMode, done: FsCompletion<()>) {
         self.change_xattr(ino, name.to_vec(), XattrChange::Set { value: value.to_vec(), how }, done);
     }
 
-    /// Removes an extended attribute. This works on a full store. An ACL that is not there is removed without a word.
+    /// Removes an extended attribute. Works on a full store. Removing an ACL that the file does not have
+    /// succeeds.
     pub fn remove_xattr(&self, ino: Ino, name: &[u8], done: FsCompletion<()>) {
         self.change_xattr(ino, name.to_vec(), XattrChange::Remove, done);
     }
@@ -315,7 +337,7 @@ impl Fs {
         let (fs, work, again) = (self.clone(), (name.clone(), change.clone()), (name, change));
         let then = move |outcome| match outcome {
             Ok(XattrOutcome::Done) => done(Ok(())),
-            // Somebody else's change came first, so this cannot go on for ever without anything happening.
+            // Another client's change came first, so one of the two always makes progress.
             Ok(XattrOutcome::Grown) => fs.change_xattr(ino, again.0, again.1, done),
             Err(error) => done(Err(error)),
         };
@@ -326,14 +348,15 @@ impl Fs {
         self.core.run_transaction(cost, work, Box::new(then));
     }
 
-    /// Bytes of all extended attributes, to state a cost; what is wrong with them is found by the operation.
+    /// Bytes of all extended attributes, to state a cost. 0 if they cannot be read: the operation reports
+    /// why.
     fn xattr_bytes(&self, ino: Ino) -> usize {
         let state = self.core.read_state();
         state.find_inode(ino).and_then(|(_, inode, _)| state.xattrs(&inode)).map_or(0, |string| string.len())
     }
 
-    /// Whether a write by somebody without powers of his own would have to take powers from the file: then
-    /// [`set_attributes`](Fs::set_attributes) with [`Privileges::Drop`] comes before it.
+    /// Whether a write by an unprivileged process must drop the file's privileges first, with
+    /// [`drop_privileges`](Fs::drop_privileges).
     pub fn is_privileged(&self, ino: Ino) -> bool {
         let state = self.core.read_state();
         let found = state.find_inode(ino).and_then(|(_, inode, _)| Ok((inode, state.owner(&inode)?.mode)));
@@ -343,7 +366,7 @@ impl Fs {
         })
     }
 
-    /// Drops a file's powers, as what makes its content unworthy of them does.
+    /// Drops a file's setuid, setgid and capabilities, because an unprivileged process changes its content.
     pub fn drop_privileges(&self, ino: Ino, done: FsCompletion<FileAttributes>) {
         self.set_attributes(
             ino,
@@ -352,8 +375,9 @@ impl Fs {
         );
     }
 
-    /// Counts an opener (a handle, or the kernel's memory of the inode): an unlinked file lives until the last one is
-    /// closed, or until the next opening of the file system.
+    /// Adds an opener: a handle, or the kernel's memory of the inode.
+    ///
+    /// An unlinked file lives until its last opener is gone, or until the file system is opened again.
     pub fn hold(&self, ino: Ino) -> Result<(), FsError> {
         let state = self.core.read_state();
         let (slot, ..) = state.find_inode(ino)?;
@@ -361,21 +385,21 @@ impl Fs {
         Ok(())
     }
 
-    /// Takes back `times` of [`hold`](Fs::hold).
+    /// Removes `times` openers that [`hold`](Fs::hold) added.
     pub fn unhold(&self, ino: Ino, times: u64) {
         self.forget(ino, times);
         self.deferred_frees.free_all(&self.core);
     }
 
-    /// Like [`unhold`](Fs::unhold), but a small file that goes with its last opener may wait for up to 15 others, to
-    /// be freed in one transaction with them. [`usage`](Fs::usage) and `unhold` free all that wait.
+    /// Like [`unhold`](Fs::unhold), but an unlinked small file may be freed later, in one transaction with up
+    /// to 15 others. [`usage`](Fs::usage) and `unhold` free all of them.
     pub fn forget(&self, ino: Ino, times: u64) {
         if let Some((slot, inode)) = self.drop_holds(ino, times) {
             self.deferred_frees.add(&self.core, slot, &inode);
         }
     }
 
-    /// The inode, if it has neither names nor openers now.
+    /// Removes `times` openers. Returns the inode if it has neither names nor openers now.
     fn drop_holds(&self, ino: Ino, times: u64) -> Option<(InodeSlot, Inode)> {
         let state = self.core.read_state();
         let (slot, inode, _) = state.find_inode(ino).ok()?;
@@ -389,7 +413,7 @@ impl Fs {
         (inode.links == 0).then_some((slot, inode))
     }
 
-    /// What all handles share, for the parts of it in other files.
+    /// The state that all handles share, for the methods of `Fs` in other files.
     pub(crate) fn core(&self) -> &Arc<FsCore> {
         &self.core
     }
@@ -399,13 +423,15 @@ impl Fs {
         self.core.read_data(ino, offset, len, done);
     }
 
-    /// [`write`](Fs::write) of at most half a transaction where nothing has to be waited for, or `None`.
+    /// A [`write`](Fs::write) of one piece, if it can complete without waiting; else `None`.
     pub fn try_write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Option<Result<(), FsError>> {
         self.core.try_write(ino, offset, bytes)
     }
 
-    /// Writes all of `bytes`, at most 64 MiB, at `offset`, as one transaction with size and times; more than 1 MiB as
-    /// several, in order. Completes when visible; durable after a later `sync`, or `commit_interval`.
+    /// Writes all of `bytes`, at most 64 MiB, at `offset`.
+    ///
+    /// Bytes, size and times are one transaction; more than 1 MiB are several, in order. Completes when the
+    /// bytes are visible. They are durable after a later `sync`, or after the cache's commit interval.
     pub fn write(&self, ino: Ino, offset: u64, bytes: Vec<u8>, done: FsCompletion<()>) {
         let found = self.core.read_state().written_object(ino, offset, bytes.len());
         match found {
@@ -416,10 +442,12 @@ impl Fs {
         }
     }
 
-    /// Calls `each` with the entries after `cookie` (0: from the start), in an order that does not change, until
-    /// it returns `false`. Entries that come or go meanwhile are listed or not; all others exactly once. Cookies are
-    /// at least 16 and below 2^63; the order is that of a keyed hash. `each` is called while the file system's lock is
-    /// shared, for at most a page of names at a time: it must not call back.
+    /// Calls `each` with the entries after `cookie` (0: from the start), until `each` returns `false`.
+    ///
+    /// The order is that of a keyed hash, and never changes. Entries that are added or removed meanwhile are
+    /// listed or not; all others exactly once. Cookies are at least 16 and below 2^63. `each` is called while
+    /// the file system's lock is shared, for at most a page of names at a time: it must not call the file
+    /// system.
     pub fn read_directory(
         &self,
         ino: Ino,
@@ -436,12 +464,12 @@ impl Fs {
         Ok(())
     }
 
-    /// Like [`read_directory`](Fs::read_directory), with each entry's attributes. Every entry for which `take`
-    /// returns `true` is [held](Fs::hold) once.
+    /// Like [`read_directory`](Fs::read_directory), with each entry's attributes. Every entry for which
+    /// `take` returns `true` is [held](Fs::hold) once.
     ///
     /// # Errors
-    /// An error that comes after the first entry was taken is told by the call that goes on from there: the caller
-    /// can hand on what it took, and need not give it back.
+    /// An error after the first taken entry is reported by the next call, which goes on from there. So the
+    /// caller can deliver the entries that it took, and need not release them.
     pub fn read_directory_and_hold(
         &self,
         ino: Ino,
@@ -459,20 +487,22 @@ impl Fs {
         Ok(())
     }
 
-    /// The directory that holds this directory; the root's is the root.
+    /// A directory's parent. The root is its own parent.
     pub fn parent(&self, ino: Ino) -> Result<Ino, FsError> {
         let state = self.core.read_state();
         let (_, inode) = state.find_directory(ino)?;
         Ok(state.numbering.ino(crate::format::InodeSlot(inode.next.get())))
     }
 
-    /// Completes when every operation completed before the call is durable. One for all files: the order is one.
+    /// Completes when every operation that completed before the call is durable. Covers all files, because
+    /// all changes are in one order.
     pub fn sync(&self, done: FsCompletion<()>) {
         self.core.cache.sync(Box::new(move |synced| done(synced.map_err(FsError::from))));
     }
 
-    /// Like [`sync`](Fs::sync), except bypassed pages of other files. For a client that asked for one file: remembers that it was
-    /// synced, as long as it is held.
+    /// Like [`sync`](Fs::sync), except for bypassed pages of other files. For a client that syncs one file.
+    ///
+    /// Remembers as long as the file is held that it was synced, for [`unlink`](Fs::unlink).
     pub fn sync_file(&self, ino: Ino, done: FsCompletion<()>) {
         let state = self.core.read_state();
         if let Ok((slot, ..)) = state.find_inode(ino) {
@@ -483,7 +513,8 @@ impl Fs {
         self.sync_bytes(ino, done);
     }
 
-    /// The same, and does not remember it: for a write that is durable when it returns.
+    /// Like [`sync_file`](Fs::sync_file), but does not remember the sync. For a write that must be durable
+    /// when it returns.
     pub fn sync_bytes(&self, ino: Ino, done: FsCompletion<()>) {
         let state = self.core.read_state();
         let object = state.find_inode(ino).map(|(slot, inode, _)| state.data_object(slot, &inode));
@@ -495,7 +526,7 @@ impl Fs {
         }
     }
 
-    /// Like [`sync`](Fs::sync), except bypassed pages. For a client that asked for a directory.
+    /// Like [`sync`](Fs::sync), except for bypassed pages. For a client that syncs a directory.
     pub fn sync_names(&self, done: FsCompletion<()>) {
         self.core.cache.sync_logged(Box::new(move |synced| done(synced.map_err(FsError::from))));
     }
@@ -515,19 +546,19 @@ impl Fs {
         })
     }
 
-    /// Waits as a write of a MiB would for space, and says whether that write would be taken then.
+    /// Waits for space as a write of 1 MiB would, then says whether that write would be admitted.
     pub fn wait_for_write_space(&self, then: impl FnOnce(bool) + Send + 'static) {
         let cost = file_data::write_cost(0, 1 << 20);
         self.core.cache.admit(cost, Box::new(move |admitted| then(admitted.is_ok())));
     }
 
-    /// How full it is.
+    /// Sizes and free space, for `statfs`.
     pub fn usage(&self) -> FsUsage {
         self.deferred_frees.free_all(&self.core);
         let space = self.core.cache.settled_store().space();
         let available = space.available();
         let inodes = u64::from(self.core.read_state().header().inodes.get());
-        // An inode takes 64 bytes, so blocks are what runs out first on small stores.
+        // A block holds 64 inodes of 64 bytes. On a small store blocks run out before inode numbers do.
         let left = (u64::from(INODES_MAX) - inodes).min(available.saturating_mul(64));
         FsUsage { blocks: space.usable(), available, inodes: inodes + left, inodes_free: left }
     }
@@ -537,14 +568,15 @@ impl Fs {
         self.core.cache.status().applied
     }
 
-    /// Checks all metadata in memory against its rules and reports what breaks them. Changes wait meanwhile.
+    /// Checks all metadata in memory against their rules, and reports violations. Changes wait meanwhile.
     pub fn check(&self, report: &mut dyn FnMut(crate::FsFinding)) {
         let mut findings = Vec::new();
         crate::check::check(&self.core.read_state(), &mut |finding| findings.push(finding));
         findings.into_iter().for_each(report);
     }
 
-    /// Inner levels of a directory's tree, to state a cost; what is wrong with it is found by the operation.
+    /// Inner levels of a directory's tree, to state a cost. 0 if they cannot be read: the operation reports
+    /// why.
     pub(crate) fn levels(&self, ino: Ino) -> u8 {
         let state = self.core.read_state();
         let found = state.find_directory(ino);
@@ -552,20 +584,22 @@ impl Fs {
     }
 }
 
-/// The file system behind its handle.
+/// The state that all handles of a file system share.
 pub(crate) struct FsCore {
-    /// As long as the file system is there.
+    /// Keeps the volume from being deleted while the file system exists.
     _in_use: VolumeInUse,
     pub(crate) cache: Arc<Cache>,
     clock: Arc<dyn Clock>,
-    /// Look-ups share it, changes take it alone. Never held while anything is waited for or called back: it covers
-    /// the change in memory and `Cache::apply`, so the order in memory is the order of the log.
+    /// Look-ups share this lock; a change takes it alone, over the change in memory and `Cache::apply`, so
+    /// the order in memory is the order of the log. Never held while a thread waits or a completion is
+    /// called.
     state: RwLock<FsState>,
     small_file_readahead: SmallFileReadahead,
     sequential_writes: SequentialWrites,
 }
 
-/// Does background work until there is an answer; `None`: there is none after a while.
+/// Does background work until `answer` returns one. `None` if it still has none after
+/// [`BACKGROUND_STEPS_MAX`] steps.
 pub(crate) fn step_until<T>(cache: &Cache, answer: impl Fn() -> Option<T>) -> Option<T> {
     (0..BACKGROUND_STEPS_MAX).find_map(|_| {
         answer().or_else(|| {
@@ -587,7 +621,7 @@ impl From<CacheError> for FsError {
 }
 
 impl FsCore {
-    /// Reads a volume's metadata, and lets its files end where their bytes do after a crash.
+    /// Reads a volume's metadata, and truncates files whose last pages a crash took.
     pub(crate) fn open(
         preloaded: Option<PreloadedArena>,
         cache: Arc<Cache>,
@@ -617,7 +651,8 @@ impl FsCore {
         self.state.write().expect("no panic while holding the file system's state")
     }
 
-    /// Lets `work` in when there is space for `cost`, makes its change visible as one transaction, and tells `done`.
+    /// Runs `work` as one transaction as soon as there is space for `cost`, then completes `done`.
+    ///
     /// An error of `work` or of the cache leaves everything as it was.
     pub(crate) fn run_transaction<T: Send + 'static>(
         self: &Arc<FsCore>,
@@ -628,7 +663,7 @@ impl FsCore {
         self.run_with_bytes(Vec::new(), cost, work, done);
     }
 
-    /// The same, with the bytes that `work` writes into a file.
+    /// Like [`run_transaction`](FsCore::run_transaction), with bytes that `work` writes into a file.
     fn run_with_bytes<T: Send + 'static>(
         self: &Arc<FsCore>,
         bytes: Vec<u8>,
@@ -652,7 +687,8 @@ impl FsCore {
         self.cache.admit(cost, Box::new(enter));
     }
 
-    /// Makes the change of `work` visible. What the reservation did not use is given back on return.
+    /// Runs `work`, and applies its changes to the cache. What the reservation did not use is released on
+    /// return.
     fn apply_transaction<T>(
         self: &Arc<FsCore>,
         mut reservation: Reservation,
@@ -683,7 +719,8 @@ impl FsCore {
         self.clock.monotonic()
     }
 
-    /// Reads `len` bytes of a file; a small one that has to be fetched may bring those that were made with it.
+    /// Reads `len` bytes of a file. A miss in a small file may start read-ahead of the small files created
+    /// with it.
     pub(crate) fn read_data(&self, ino: Ino, offset: u64, len: usize, done: FsCompletion<Vec<u8>>) {
         // Its own statement: `done` must not be called while the lock is held.
         let clipped = self.read_state().clip(ino, offset, len);
@@ -718,7 +755,8 @@ impl FsCore {
         self.cache.fetch_ahead(&small);
     }
 
-    /// How much of a write is one transaction: half of what the cache takes, since records have headers; whole pages.
+    /// Bytes of the largest piece of a write that is one transaction: whole pages, at most half of what the
+    /// cache takes, since records have headers.
     pub(crate) fn piece_bytes_max(&self) -> usize {
         let half = self.cache.transaction_bytes_max() / 2;
         let bytes = half.min(TRANSACTION_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
@@ -764,7 +802,8 @@ impl FsCore {
         self.cache.prepare_write(object, offset, len, Box::new(prepared));
     }
 
-    /// Writes the transaction's bytes into a file. Of one with holes, pages that are dirty in memory were charged before.
+    /// Writes the transaction's bytes into a file. If the file is sparse, counts the pages that are dirty in
+    /// memory: they are charged already.
     fn write_data(
         &self,
         tx: &mut FsTransaction<'_>,
@@ -779,15 +818,15 @@ impl FsCore {
         tx.write_data(ino, offset, is_stream, known)
     }
 
-    /// What a write may need, which may be one of a stream.
+    /// The cost of a write, which may belong to a large sequential one.
     fn write_cost(&self, ino: Ino, offset: u64, len: usize) -> Cost {
         let is_bypassing = self.sequential_writes.note_write(ino, offset, len, self.cache.bypass_after());
         let bypass_pages = if is_bypassing { (len / BLOCK_BYTES) as u64 } else { 0 };
         Cost { bypass_pages, ..file_data::write_cost(offset, len) }
     }
 
-    /// A write of one piece where nothing has to be waited for: no copy of `bytes`, no completion. `None` where `write_from`
-    /// must do it.
+    /// Writes one piece without waiting, without a copy of `bytes` and without a completion. `None` if that
+    /// is impossible: then [`write_pieces`](FsCore::write_pieces) can.
     pub(crate) fn try_write(
         self: &Arc<FsCore>,
         ino: Ino,

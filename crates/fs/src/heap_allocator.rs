@@ -1,8 +1,9 @@
-//! The heap: blocks of 32 bytes to 4 KiB for names and link targets, by power-of-two classes.
+//! The heap: blocks of 32 bytes to 4 KiB for directories, link targets and extended attributes, in classes by
+//! powers of two.
 //!
-//! A block lies within one page, so a change of it is a delta of one page. A block is taken from its class's free
-//! list, else halved from a larger one, else from a fresh page. Halves never merge again: classes are few and
-//! directories keep growing through the same ones, so what is freed gets used.
+//! A block lies within one page, so a change of it is a delta of one page. An allocated block comes from its
+//! class's free list, else it is halved from a larger block, else it comes from a fresh page. Halves never
+//! merge again: there are few classes, and directories grow through the same ones, so freed blocks are used.
 
 use crate::arena::{Arena, FsTransaction, corrupt};
 use crate::error::FsError;
@@ -10,7 +11,7 @@ use crate::format::{HEAP_LOG2_MAX, HEAP_LOG2_MIN, HEAP_UNITS_PER_PAGE, HeapBlock
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-/// The class that `bytes` need, as the logarithm of its block size.
+/// The class for `bytes`, as the logarithm of its block size.
 pub(crate) fn class_log2(bytes: usize) -> u32 {
     assert!(bytes <= 1 << HEAP_LOG2_MAX, "{bytes} bytes are more than a heap block");
     bytes.max(1).next_power_of_two().trailing_zeros().max(HEAP_LOG2_MIN)
@@ -42,7 +43,7 @@ impl Arena {
 }
 
 impl FsTransaction<'_> {
-    /// A block of the class `log2`; its bytes are whatever they were.
+    /// Allocates a block of the class `log2`. It keeps its old bytes.
     pub(crate) fn allocate_block(&mut self, log2: u32) -> Result<HeapBlock, FsError> {
         let mut have = log2;
         while have <= HEAP_LOG2_MAX && self.header().heap_free[class_index(have)] == 0 {
@@ -72,7 +73,7 @@ impl FsTransaction<'_> {
         self.change_header(|header| header.heap_free[class_index(log2)] = U32::new(block.0));
     }
 
-    /// Frees pages that are linked as free ones are, from `first` to `last`.
+    /// Frees pages from `first` to `last` that are linked like free pages.
     pub(crate) fn free_page_chain(&mut self, first: HeapBlock, last: HeapBlock) {
         let class = class_index(HEAP_LOG2_MAX);
         let next = self.header().heap_free[class];
@@ -84,7 +85,7 @@ impl FsTransaction<'_> {
         let used = self.header().heap_used.get();
         let after = used.checked_add(HEAP_UNITS_PER_PAGE).ok_or(FsError::NoSpace)?;
         self.change_header(|header| header.heap_used = U32::new(after));
-        // Reading the page must work even before anything is written to its end.
+        // The page must be readable before anything is written to its end.
         let last = HeapBlock(used).offset() + class_bytes(HEAP_LOG2_MAX) as u64 - 1;
         self.extend_to(last);
         Ok(HeapBlock(used))

@@ -1,5 +1,7 @@
-//! Inodes: their numbers, which are slots under a keyed permutation, so that they are stable and tell nobody where inodes lie; taking
-//! and freeing them, the orphan list, and what `stat` tells.
+//! Inodes: their numbers, attributes, allocation and freeing, and the list of orphans.
+//!
+//! An inode's number is its slot under a keyed permutation, so that numbers are stable and no hint of where
+//! inodes lie.
 
 use crate::arena::{Arena, FsState, FsTransaction, corrupt};
 use crate::error::FsError;
@@ -14,7 +16,7 @@ use std::hash::Hasher;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{I64, U32};
 
-/// Numbers have 52 bits, so that programs that keep numbers as floating point (JSON, JavaScript) hold them exactly.
+/// Bits of a number. Programs that keep numbers as floating point (JSON, JavaScript) hold 52 bits exactly.
 const NUMBER_BITS: u32 = 52;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 const HALF_BITS: u32 = NUMBER_BITS / 2;
@@ -23,7 +25,7 @@ const HALF_BITS: u32 = NUMBER_BITS / 2;
 const FACTORS: [u64; 2] = [0xd_51af_d7ed_558c | 1, 0x4_ceb9_fe1a_85ec | 1];
 const INVERSES: [u64; 2] = [inverse(FACTORS[0]), inverse(FACTORS[1])];
 
-/// The inverse of an odd number modulo 2^52: each of Newton's steps doubles the number of right bits.
+/// The inverse of an odd number modulo 2^52. Each of Newton's steps doubles the number of correct bits.
 const fn inverse(odd: u64) -> u64 {
     let mut found = odd;
     let mut step = 0;
@@ -34,7 +36,7 @@ const fn inverse(odd: u64) -> u64 {
     found & NUMBER_MASK
 }
 
-/// The permutation of one file system.
+/// The permutation between slots and numbers of one file system.
 #[derive(Debug, Clone)]
 pub(crate) struct InodeNumbering {
     before: u64,
@@ -51,7 +53,8 @@ impl InodeNumbering {
         InodeNumbering { before: derive(1), after: derive(2) }
     }
 
-    /// The number of a slot. 0 and 1 keep theirs; what would get them walks on along its cycle.
+    /// The number of a slot. 0 and 1 are their own numbers; a slot that would get one of these goes on along
+    /// its cycle of the permutation.
     pub(crate) fn ino(&self, slot: InodeSlot) -> Ino {
         let mut number = u64::from(slot.0);
         if number > 1 {
@@ -63,7 +66,7 @@ impl InodeNumbering {
         Ino(number)
     }
 
-    /// The slot of a number; `None` if no slot has it.
+    /// The slot of a number, or `None`.
     pub(crate) fn slot(&self, ino: Ino) -> Option<InodeSlot> {
         let mut number = ino.0;
         if number > NUMBER_MASK {
@@ -99,7 +102,7 @@ impl InodeNumbering {
 }
 
 impl Arena {
-    /// An inode's inode part, whether it is in use or not.
+    /// The inode in a slot, in use or free.
     pub(crate) fn inode(&self, slot: InodeSlot) -> Result<Inode, FsError> {
         self.get(ArenaRegion::Inodes.at::<Inode>(slot.0))
     }
@@ -108,7 +111,7 @@ impl Arena {
         self.get(ArenaRegion::Times.at::<InodeTimes>(slot.0))
     }
 
-    /// The inode part of an inode that another structure says is in use.
+    /// An inode to which another structure refers, so that it must be in use.
     pub(crate) fn used_inode(&self, slot: InodeSlot) -> Result<(Inode, FileKind), FsError> {
         let inode = self.inode(slot)?;
         match inode.kind() {
@@ -123,7 +126,7 @@ impl Arena {
 }
 
 impl FsState {
-    /// The inode with this number, in use.
+    /// The inode with this number, which must be in use.
     pub(crate) fn find_inode(&self, ino: Ino) -> Result<(InodeSlot, Inode, FileKind), FsError> {
         let slot = self.numbering.slot(ino).ok_or(FsError::Stale)?;
         if slot.0 > self.header().slots_used.get() {
@@ -152,13 +155,13 @@ impl FsState {
         }
     }
 
-    /// Counts one more opener.
+    /// Adds an opener.
     pub(crate) fn hold(&self, slot: InodeSlot) {
         let mut opens = self.open_files.lock().expect("no panic while holding the open counts");
         opens.entry(slot.0).or_default().count += 1;
     }
 
-    /// Files that lost their last name while they were open.
+    /// Inodes that lost their last name while they were open, with their generations.
     pub(crate) fn orphans(&self) -> Result<Vec<(InodeSlot, u32)>, FsError> {
         (0..self.header().orphans.get())
             .map(|at| {
@@ -211,7 +214,7 @@ impl FsTransaction<'_> {
         self.write(ArenaRegion::Times.at::<InodeTimes>(slot.0), times.as_bytes());
     }
 
-    /// The attributes changed now.
+    /// Sets the time of the last change of attributes to now.
     pub(crate) fn touch_changed(&mut self, slot: InodeSlot) -> Result<(), FsError> {
         let mut times = self.inode_times(slot)?;
         times.changed = I64::new(self.now);
@@ -219,7 +222,7 @@ impl FsTransaction<'_> {
         Ok(())
     }
 
-    /// The content changed now, and the attributes with it.
+    /// Sets the times of the last change of content and of attributes to now.
     pub(crate) fn touch_modified(&mut self, slot: InodeSlot) -> Result<(), FsError> {
         let mut times = self.inode_times(slot)?;
         times.modified = I64::new(self.now);
@@ -228,7 +231,7 @@ impl FsTransaction<'_> {
         Ok(())
     }
 
-    /// A new inode without links, its times now.
+    /// Allocates an inode without links. All its times are now.
     pub(crate) fn allocate_inode(
         &mut self,
         kind: FileKind,
@@ -262,7 +265,8 @@ impl FsTransaction<'_> {
         Ok((slot, inode))
     }
 
-    /// The inode lost its last name: it goes now, or with its last opener.
+    /// Frees an inode that lost its last name. If it is open it becomes an orphan instead, until its last
+    /// opener is gone.
     pub(crate) fn free_or_orphan(&mut self, slot: InodeSlot) -> Result<(), FsError> {
         if !self.is_open(slot) {
             return self.free_inode(slot);
@@ -292,7 +296,7 @@ impl FsTransaction<'_> {
         inode.next = U32::new(place);
         self.set_inode(moved, &inode);
         self.write(ArenaRegion::Orphans.at::<u32>(place), U32::new(moved.0).as_bytes());
-        // What lies past the end is zeros: only then do memory and media agree on it after the next opening.
+        // The entry past the end becomes 0, because after the next opening memory has zeros there.
         self.write(ArenaRegion::Orphans.at::<u32>(last), U32::new(0).as_bytes());
         self.change_header(|header| header.orphans = U32::new(last));
         self.free_inode(slot)
@@ -313,7 +317,8 @@ impl FsTransaction<'_> {
         self.free_xattrs(&inode)?;
         self.release_owner(inode.owner.get())?;
         let generation = inode.generation.get();
-        // A slot whose generations are used up is never taken again: (slot, generation) names one file for ever.
+        // A slot whose generations are used up is never allocated again, so (slot, generation) never names
+        // two files.
         let retired = generation == u32::MAX;
         let next = if retired { 0 } else { self.header().slot_free.get() };
         self.set_inode(slot, &Inode::free(generation, next));

@@ -1,5 +1,5 @@
-//! The shared table of owner, group and mode: few combinations serve millions of inodes, so an inode needs 4 bytes
-//! for them. Entries count who refers to them; an in-memory index finds them by content.
+//! The table of owners: owner, group and mode. Few combinations serve millions of inodes, so an inode needs 4
+//! bytes for them. Entries count their references; an index in memory finds them by content.
 
 use crate::arena::{Arena, FsTransaction};
 use crate::error::FsError;
@@ -16,7 +16,7 @@ pub(crate) struct OwnerAndMode {
     pub(crate) mode: u16,
 }
 
-/// Where each combination lies, and which entries are free. Derived from the arena: rebuilt at opening, and when a
+/// The entry of each combination, and the free entries. Derived from the arena at opening, and again when a
 /// transaction that changed it is undone.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(crate) struct OwnerIndex {
@@ -54,7 +54,7 @@ impl Arena {
 }
 
 impl FsTransaction<'_> {
-    /// The entry for `rights`, with one more reference.
+    /// Returns the entry for `rights`, with one more reference.
     pub(crate) fn reference_owner(&mut self, rights: OwnerAndMode) -> Result<u32, FsError> {
         let known = self.owner_index().entries.get(&rights).copied();
         let at = match known {
@@ -86,7 +86,7 @@ impl FsTransaction<'_> {
         Ok(at)
     }
 
-    /// Takes back one reference.
+    /// Removes one reference to an entry.
     pub(crate) fn release_owner(&mut self, at: u32) -> Result<(), FsError> {
         let offset = ArenaRegion::Owners.at::<OwnerRecord>(at);
         let mut owner: OwnerRecord = self.get(offset)?;

@@ -1,44 +1,45 @@
-//! Which writes bypass the buffer: whole pages of files that are written in order, since a buffer that has to be emptied at the
-//! speed of the store makes these no faster, and has less space for what somebody waits for.
+//! Decides which writes bypass the buffer: whole pages of files that are written sequentially. The buffer
+//! would not make these faster, since it is emptied at the store's speed, and would have less space for
+//! writes on which clients wait.
 
 use crate::types::Ino;
 use device::BLOCK_BYTES;
 use std::sync::{Mutex, PoisonError};
 
-/// Files that are remembered: more are hardly written in order at the same time.
+/// Files that are remembered. More are hardly ever written sequentially at the same time.
 const FILES_REMEMBERED: usize = 32;
 
-/// Where files were written lately. After a crash: nothing.
+/// Recently written files. In memory only.
 #[derive(Default)]
 pub(crate) struct SequentialWrites {
-    /// The one that was written last comes last.
+    /// The last one was written most recently.
     lately: Mutex<Vec<WrittenFile>>,
 }
 
 #[derive(Clone, Copy)]
 struct WrittenFile {
     ino: Ino,
-    /// Where it goes on.
+    /// The end of the last write.
     next: u64,
-    /// Written in order before that.
+    /// Bytes written sequentially before that.
     bytes: u64,
 }
 
 impl SequentialWrites {
-    /// Notes a write; whether it is of whole pages and bypasses the buffer, once more than `after` bytes were written in order; `u64::MAX`: none
-    /// ever do.
+    /// Notes a write. Returns whether it bypasses the buffer: it is of whole pages, and the file was written
+    /// sequentially for more than `after` bytes. `u64::MAX` means that no write ever does.
     pub(crate) fn note_write(&self, ino: Ino, offset: u64, len: usize, after: u64) -> bool {
         let page = BLOCK_BYTES as u64;
         if after == u64::MAX || len == 0 || !(offset | len as u64).is_multiple_of(page) {
             return false;
         }
-        // A list that a panic left is as good as any.
+        // The list is only a hint, so a panic that left it half changed does no harm.
         let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
         let at = lately.iter().rposition(|known| known.ino == ino);
         let next = offset.saturating_add(len as u64);
         let bytes = match at.map(|at| lately.remove(at)) {
             Some(known) if known.next == offset => known.bytes.saturating_add(len as u64),
-            // The same again, since it had to wait.
+            // The same write again, because it had to wait.
             Some(known) if known.next == next && known.bytes >= len as u64 => known.bytes,
             _ => len as u64,
         };

@@ -1,27 +1,29 @@
-//! Small files that are read one after the other: those that were made with them are fetched together.
+//! Read-ahead of small files: files that were created together are fetched together.
 //!
-//! A tree is mostly read as a whole (`tar`, `cp -r`, a compiler), a file at a time, in the order of its directories' names. Files
-//! that were made together have inodes next to each other, so three reads that wait for files of one stretch of inodes are
-//! taken as the beginning of such a pass; where the stretch before it or behind it was one, the first read is.
+//! A tree is mostly read as a whole (`tar`, `cp -r`, a compiler), a file at a time, in the order of its
+//! directories' names. Files that were created together have neighbouring inodes. So three misses in one
+//! group of inodes are taken as the beginning of a pass over the tree, and the group's small files are
+//! fetched. If a neighbouring group was fetched, one miss is enough.
 
 use crate::format::InodeSlot;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Inodes of one stretch: as many reads as a disk does at the same time.
+/// Inodes in a group: as many as a disk reads at the same time.
 const GROUP_INODES: u32 = 32;
 
-/// Larger files are not fetched before somebody reads them; of a stretch at most 2 MiB are.
+/// Larger files are not fetched ahead, so a group's files are at most 2 MiB.
 pub(crate) const SMALL_BYTES_MAX: u64 = 64 << 10;
 
-/// Stretches that are remembered: a directory's files, where others were made meanwhile, or several readers'.
+/// Groups that are remembered: several readers' groups, or those of a directory whose files were created
+/// while others were.
 const GROUPS_REMEMBERED: usize = 16;
 
-/// Reads that wait before a stretch is fetched.
+/// Misses in a group before it is fetched.
 const MISSES_BEFORE_FETCH: u32 = 3;
 
-/// Which stretches were read lately. After a crash: nothing.
+/// The groups with recent misses, oldest first. In memory only.
 #[derive(Default)]
 pub(crate) struct SmallFileReadahead(Mutex<VecDeque<InodeGroup>>);
 
@@ -32,10 +34,10 @@ struct InodeGroup {
 }
 
 impl SmallFileReadahead {
-    /// Notes a read that waits for a small file; the inodes whose files are worth fetching now.
+    /// Notes a miss in a small file. Returns the slots whose files should be fetched now.
     pub(crate) fn note_miss(&self, slot: InodeSlot) -> Option<Range<u32>> {
         let number = slot.0 / GROUP_INODES;
-        // A list that a panic left is as good as any.
+        // The list is only a hint, so a panic that left it half changed does no harm.
         let mut lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let goes_on = lately.iter().any(|known| known.is_fetched && known.number.abs_diff(number) == 1);
         let at = lately.iter().position(|known| known.number == number);

@@ -1,9 +1,9 @@
-//! Extended attributes: names with values, beside a file's bytes.
+//! Extended attributes of inodes: names with values.
 //!
-//! All attributes of an inode are one string of records (`records`), which lies in heap blocks (`chain`) that the
-//! inode refers to; few are set, most are small, so the string seldom needs more than one small block. Setting one
-//! changes what differs and appends the rest; removing one marks it, so that it costs the same however many there are,
-//! and works on a full store.
+//! All attributes of an inode are one string of records (`records`) in heap blocks (`chain`), to which the
+//! inode refers. Most inodes have few and small ones, so one small block is nearly always enough. Setting an
+//! attribute changes it in place or appends a record. Removing one marks its record, so it costs the same
+//! however many there are, and works on a full store.
 
 mod chain;
 mod change;
@@ -17,21 +17,21 @@ use crate::arena::Arena;
 use crate::error::FsError;
 use crate::format::Inode;
 
-/// Bytes of the longest name, its space's prefix included: Linux's XATTR_NAME_MAX.
+/// Bytes of the longest name, including its namespace's prefix: Linux's XATTR_NAME_MAX.
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
 
 /// Bytes of the largest value: Linux's XATTR_SIZE_MAX.
 pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes of all names of a file as `listxattr` gives them, each with its end mark: Linux's XATTR_LIST_MAX. One more is
-/// refused, so that a list can always be asked for.
+/// Bytes of all names of a file in a reply to `listxattr`, each with a zero byte: Linux's XATTR_LIST_MAX.
+/// More are refused, so that a list always fits a reply.
 pub const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes of all names and values of a file: they are resident, so there must be a bound. A full list and a value of the
-/// largest size fit.
+/// Bytes of all names and values of a file. They are resident, so there must be a bound: a full list, and a
+/// value of the largest size.
 pub const XATTRS_BYTES_MAX: usize = 192 << 10;
 
-/// The first part of a name, which says who may read and set it. The kernel checks that.
+/// The namespace of a name, which determines who may read and set the attribute. The kernel checks that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum XattrNamespace {
     User,
@@ -50,7 +50,7 @@ impl XattrNamespace {
         XattrNamespace::Security,
     ];
 
-    /// In records: Linux's numbers of the same, as ext4 stores them; 0 is a record that is gone.
+    /// The number in records: that of ext4; 0 marks a removed record.
     pub(crate) fn number(self) -> u8 {
         match self {
             XattrNamespace::User => 1,
@@ -65,7 +65,7 @@ impl XattrNamespace {
         XattrNamespace::ALL.into_iter().find(|space| space.number() == number)
     }
 
-    /// What stands before the rest of the name; an ACL's is the whole name.
+    /// The prefix of the whole name. An ACL's prefix is its whole name.
     pub(crate) fn prefix(self) -> &'static [u8] {
         match self {
             XattrNamespace::User => b"user.",
@@ -81,27 +81,27 @@ impl XattrNamespace {
     }
 }
 
-/// A name in two parts.
+/// An attribute's name in two parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct XattrKey<'a> {
     pub(crate) space: XattrNamespace,
     pub(crate) name: &'a [u8],
 }
 
-/// What a write takes from a file: the powers that its old content was given.
+/// File capabilities, which a write drops.
 pub(crate) const CAPABILITY: XattrKey<'static> =
     XattrKey { space: XattrNamespace::Security, name: b"capability" };
-/// The access ACL, whose owner, mask and others are the mode's.
+/// The access ACL. Its owner, mask and others are those of the mode.
 pub(crate) const ACCESS_ACL: XattrKey<'static> = XattrKey { space: XattrNamespace::AccessAcl, name: b"" };
-/// What a directory gives to what is made in it.
+/// The default ACL, which new files in a directory inherit.
 pub(crate) const DEFAULT_ACL: XattrKey<'static> = XattrKey { space: XattrNamespace::DefaultAcl, name: b"" };
 
 impl<'a> XattrKey<'a> {
-    /// The parts of a whole name.
+    /// Splits a whole name.
     ///
     /// # Errors
-    /// [`FsError::Unsupported`] in a space that we do not have, [`FsError::Invalid`] and [`FsError::XattrNameTooLong`]
-    /// as they say.
+    /// [`FsError::Unsupported`] for an unknown namespace, [`FsError::Invalid`] for an empty name or a zero
+    /// byte, [`FsError::XattrNameTooLong`].
     pub(crate) fn parse(name: &'a [u8]) -> Result<XattrKey<'a>, FsError> {
         if name.len() > XATTR_NAME_BYTES_MAX {
             return Err(FsError::XattrNameTooLong);
@@ -122,7 +122,7 @@ impl<'a> XattrKey<'a> {
         [self.space.prefix(), self.name].concat()
     }
 
-    /// Bytes in a list of names, the end mark included.
+    /// Bytes in a list of names, including the zero byte.
     pub(crate) fn list_bytes(&self) -> usize {
         self.space.prefix().len() + self.name.len() + 1
     }

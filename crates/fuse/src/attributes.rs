@@ -1,4 +1,4 @@
-//! Attributes as the kernel wants them, and requests to set them as `fs` wants them.
+//! Attributes, converted from `fs` to the kernel's form and back.
 
 use crate::privileges::privilege_change;
 use crate::protocol::{AttrReply, EntryReply, RequestHeader, SetTimeIn, SetattrIn, WireAttributes};
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Permission bits with setuid, setgid and sticky.
 const PERMISSIONS: u32 = 0o7777;
 
-/// `st_blksize`: what `stat` recommends as the size of a read or write. A page, as everywhere below.
+/// `st_blksize`, the size that `stat` recommends for reads and writes: a page.
 const BLOCK_SIZE: u32 = device::BLOCK_BYTES as u32;
 
 const SECOND_NANOS: i64 = 1_000_000_000;
@@ -37,8 +37,8 @@ fn to_wire(from: &FileAttributes) -> WireAttributes {
     }
 }
 
-/// `st_blocks`. `tar -S` takes a file that has none for one hole, without seeking; what was stored into a mapping of it may be in the
-/// kernel's memory only.
+/// `st_blocks`, at least 1 for a file that has bytes: for `tar -S` a file without blocks is one hole, without
+/// seeking, but the kernel may hold bytes that were stored into a mapping of it.
 fn blocks(from: &FileAttributes) -> u64 {
     let stored = from.stored_bytes.div_ceil(512);
     match from.kind {
@@ -47,7 +47,7 @@ fn blocks(from: &FileAttributes) -> u64 {
     }
 }
 
-/// Attributes that the kernel may believe for `ttl`.
+/// A reply with attributes, which the kernel may cache for `ttl`.
 pub(crate) fn attr_reply(of: &FileAttributes, ttl: Duration) -> AttrReply {
     AttrReply {
         valid_seconds: ttl.as_secs(),
@@ -57,12 +57,12 @@ pub(crate) fn attr_reply(of: &FileAttributes, ttl: Duration) -> AttrReply {
     }
 }
 
-/// A name's file, which the kernel may believe for `ttl`.
+/// A reply with a name's inode, which the kernel may cache for `ttl`.
 pub(crate) fn entry_reply(of: &FileAttributes, ttl: Duration) -> EntryReply {
     EntryReply { node: of.ino.0, generation: generation(of), attributes: to_wire(of), ..no_entry(ttl) }
 }
 
-/// What the kernel takes as "there is no such name", for `ttl`: an entry with inode 0.
+/// A reply that says "no such name", which the kernel may cache for `ttl`: an entry with inode 0.
 pub(crate) fn no_entry(ttl: Duration) -> EntryReply {
     EntryReply {
         name_valid_seconds: ttl.as_secs(),
@@ -73,7 +73,7 @@ pub(crate) fn no_entry(ttl: Duration) -> EntryReply {
     }
 }
 
-/// The kind in the upper bits of a mode.
+/// The file type bits of a mode.
 pub(crate) fn mode_of(kind: FileKind) -> u32 {
     match kind {
         FileKind::File => libc::S_IFREG,
@@ -86,7 +86,7 @@ pub(crate) fn mode_of(kind: FileKind) -> u32 {
     }
 }
 
-/// What `mknod` is asked to make; `None`: nothing that it makes.
+/// The kind of file that `mknod` is to make; `None` if `mknod` cannot make it.
 pub(crate) fn mknod_kind(mode: u32) -> Option<FileKind> {
     match mode & libc::S_IFMT {
         libc::S_IFREG => Some(FileKind::File),
@@ -102,7 +102,7 @@ pub(crate) fn permissions(mode: u32) -> u16 {
     (mode & PERMISSIONS) as u16
 }
 
-/// Attributes to set, as `fs` wants them.
+/// The attributes that a SETATTR request sets.
 pub(crate) fn attributes_to_set(asked: &SetattrIn) -> SetAttributes {
     let set = SetAttributes {
         mode: asked.mode().map(permissions),
@@ -116,7 +116,7 @@ pub(crate) fn attributes_to_set(asked: &SetattrIn) -> SetAttributes {
     SetAttributes { privileges: privilege_change(asked.kills_privileges(), &set), ..set }
 }
 
-/// A time to set. One that an i64 of nanoseconds cannot hold becomes the nearest that it can.
+/// A time to set. A time beyond the range of an i64 of nanoseconds becomes the nearest one in it.
 fn set_time(time: SetTimeIn) -> SetTime {
     match time {
         SetTimeIn::Now => SetTime::Now,
@@ -127,20 +127,22 @@ fn set_time(time: SetTimeIn) -> SetTime {
     }
 }
 
-/// A time as the second that has begun, and nanoseconds since.
+/// Splits a time into the second that has begun and the nanoseconds since then.
 fn seconds(nanos: i64) -> (i64, u32) {
     (nanos.div_euclid(SECOND_NANOS), nanos.rem_euclid(SECOND_NANOS) as u32)
 }
 
-/// What tells the files apart that have had this number: 32 bits, of which handles are made.
+/// The generation that the kernel and file handles see: 32 bits that differ for all files that have had one
+/// number.
 ///
-/// A crash may take back a file that nobody synced, and its number and generation with it; the next file gets both. So the
-/// time of creation is part of it. The kernel's own root has generation 0: told of another, Linux before 6.9 gives it up.
+/// A crash may take back a file that was never synced, with its number and generation, and the next file gets
+/// both. So the generation includes the time of creation. The kernel's root has generation 0: if told another
+/// one, Linux before 6.9 gives its root up.
 fn generation(of: &FileAttributes) -> u64 {
     if of.ino == Ino::ROOT {
         return 0;
     }
-    // 2^64 divided by the golden ratio: times that are near each other are far apart in the upper half.
+    // 2^64 divided by the golden ratio spreads times that are close to each other over the upper half.
     let created = (of.created as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     u64::from(of.generation) ^ created
 }

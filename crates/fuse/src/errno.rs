@@ -1,11 +1,11 @@
-//! One table from what went wrong to what the program is told.
+//! The table from errors to errnos.
 
 use crate::complaint::complain;
 use cache::CacheError;
 use fs::FsError;
 use rustix::io::Errno;
 
-/// The errno of `error`, for a program; what no program can mend is told to the log, too.
+/// The errno of `error`, for a reply. An EIO is also logged, because no program can mend its cause.
 pub(crate) fn reply_errno(error: &FsError) -> Errno {
     let errno = errno(error);
     if errno == Errno::IO {

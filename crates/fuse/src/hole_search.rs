@@ -1,16 +1,17 @@
-//! Seeking data and holes in files that programs may have mapped.
+//! SEEK_DATA and SEEK_HOLE in files that programs may have mapped.
 //!
-//! A store into a shared mapping reaches us when the kernel writes the page back, up to 30 s later; until then the page may be a hole
-//! here, and `cp` and `tar -S` would leave its bytes out. Nothing tells us which files are mapped. So before a range is called a hole,
-//! the kernel is told to drop its pages of that range, for which it writes dirty ones back; then we look again. Where there are no
-//! such pages this is one short system call.
+//! A store into a shared mapping arrives here when the kernel writes the page back, up to 30 s later. Until
+//! then the page may be a hole here, and `cp` and `tar -S` would leave its bytes out. The kernel does not say
+//! which files are mapped. So before a range is called a hole, the kernel's pages of the range are
+//! invalidated, for which the kernel writes back dirty ones, and the search is repeated. Without such pages
+//! this is one short system call.
 
 use crate::page_invalidation::PageInvalidator;
 use fs::{Fs, FsCompletion, FsError, Ino, SeekTarget};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a request asks for.
+/// One LSEEK request.
 pub(crate) struct HoleSearch {
     pub(crate) fs: Arc<Fs>,
     pub(crate) page_invalidator: PageInvalidator,
@@ -20,7 +21,7 @@ pub(crate) struct HoleSearch {
 }
 
 impl HoleSearch {
-    /// [`Fs::seek`], where a hole is one in the kernel's memory, too.
+    /// Like [`Fs::seek`], but a hole is also one in the kernel's page cache.
     pub(crate) fn find(self, done: FsCompletion<u64>) {
         if self.page_invalidator.is_started() {
             self.search(0..0, done);
@@ -33,7 +34,7 @@ impl HoleSearch {
         self.fs.attributes(self.ino).map_or(0, |found| found.size)
     }
 
-    /// Looks once; `written` has been written back.
+    /// Searches once; the kernel has written back the range `written`.
     fn search(self, written: Range<u64>, done: FsCompletion<u64>) {
         let (fs, ino, offset, what) = (self.fs.clone(), self.ino, self.offset, self.target);
         let looked = move |found: Result<u64, FsError>| {
@@ -53,7 +54,7 @@ impl HoleSearch {
         fs.seek(ino, offset, what, Box::new(looked));
     }
 
-    /// Has all of a hole written back, so that one look more is enough, nearly always.
+    /// Has the kernel write back a whole hole, so that nearly always one more search is enough.
     fn write_back_from(self, hole: u64, done: FsCompletion<u64>) {
         let (fs, ino) = (self.fs.clone(), self.ino);
         let ended = move |data: Result<u64, FsError>| {
@@ -63,8 +64,10 @@ impl HoleSearch {
         fs.seek(ino, hole, SeekTarget::Data, Box::new(ended));
     }
 
-    /// Where writes are refused, the range counts as data instead, which is always right: the kernel would drop what it cannot write
-    /// back, and with it what the program that maps it sees.
+    /// Has the kernel write back a range, then searches again.
+    ///
+    /// If writes are refused, the range is reported as data instead, which is always allowed: invalidating it
+    /// would lose dirty pages that the kernel cannot write back, and programs that map them would see that.
     fn write_back(self, range: Range<u64>, done: FsCompletion<u64>) {
         let fs = self.fs.clone();
         fs.wait_for_write_space(move |are_taken| {

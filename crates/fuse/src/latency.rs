@@ -1,5 +1,4 @@
-//! Requests as they come and go: how many there were, for whoever does something while they flow, and how long they took, from their
-//! arrival to their reply, per class of operation.
+//! Latencies of requests, from arrival to reply, per class of operation; and a counter of requests.
 
 use hdrhistogram::Histogram;
 use std::ops::Deref;
@@ -7,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a request is, as far as its latency is told.
+/// The classes of operations for which latencies are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpClass {
     /// Finding a name.
@@ -83,21 +82,22 @@ pub struct LatencySummary {
     pub p999: Duration,
     /// The slowest.
     pub max: Duration,
-    /// How many requests took longer than the entry before this one says and at most this long; empty ones are left
-    /// out. Two such lists subtract, which quantiles do not: that is how one learns about the last minute.
+    /// Requests per bucket of latencies: the bucket's upper end, and how many were above the end of the
+    /// bucket before. Empty buckets are left out. Two such lists can be subtracted, which quantiles cannot:
+    /// that yields the last minute.
     pub buckets: Vec<(Duration, u64)>,
 }
 
-/// The longest latency that is told apart; what takes longer counts as this. An hour is a hang.
+/// The longest latency that is recorded; longer ones count as this. An hour is a hang.
 const LATENCY_MAX_NANOS: u64 = 3_600_000_000_000;
 
-/// Two digits: a histogram stays at some 20 KiB, and nobody acts on the third.
+/// Significant digits. With two a histogram takes some 20 KiB, and a third is of no use.
 const DIGITS: u8 = 2;
 
-/// The end of the first bucket of a [`Summary`]: nothing through the kernel is faster.
+/// The upper end of the first bucket of a [`LatencySummary`]: no request through the kernel is faster.
 const BUCKET_NANOS_MIN: u64 = 250;
 
-/// How much further each bucket reaches than the one before: four of them double a latency.
+/// The ratio of two buckets' upper ends: the fourth root of two.
 const BUCKET_GROWTH: f64 = 1.189_207_115;
 
 /// A histogram per class. Each has its own mutex, held for some tens of nanoseconds.
@@ -112,7 +112,7 @@ impl Default for OpLatencies {
 }
 
 impl OpLatencies {
-    /// What was measured so far, in the order of [`Class::ALL`].
+    /// Latencies since the mount, in the order of [`OpClass::ALL`].
     pub fn summaries(&self) -> Vec<LatencySummary> {
         OpClass::ALL.map(|class| self.summary(class)).to_vec()
     }
@@ -137,7 +137,7 @@ impl OpLatencies {
     }
 
     fn histogram(&self, class: OpClass) -> MutexGuard<'_, Histogram<u64>> {
-        // A histogram is whole between any two of its calls, so a poisoned one is as good as any.
+        // Each call leaves the histogram consistent, so a poisoned lock is no reason to fail.
         self.classes[class as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -153,9 +153,9 @@ fn empty() -> Histogram<u64> {
     Histogram::new_with_max(LATENCY_MAX_NANOS, DIGITS).expect("the bounds are constants that fit")
 }
 
-/// Runs from a request's arrival until it is dropped, which is after the reply was sent.
+/// Measures a request's latency, from its arrival until the timer is dropped, after the reply was sent.
 ///
-/// Shares the latencies if it goes with a completion, else borrows them.
+/// A timer in a completion shares the histograms; a timer of a handler borrows them.
 pub(crate) struct LatencyTimer<L: Deref<Target = OpLatencies> = Arc<OpLatencies>> {
     latencies: L,
     class: OpClass,
@@ -174,24 +174,24 @@ impl<L: Deref<Target = OpLatencies>> Drop for LatencyTimer<L> {
     }
 }
 
-/// Counts the requests that the front end took. Nothing of it waits, but for those who wait for a request.
+/// Counts requests, and lets a thread wait for the next one. Counting never waits.
 #[derive(Debug, Default)]
 pub struct RequestCounter {
     arrived: AtomicU64,
-    /// Whether somebody waits, or is about to.
+    /// Whether a thread waits, or is about to.
     is_awaited: AtomicBool,
-    /// Held by whoever looks whether to wait, so that nobody is woken in between.
+    /// Held by a waiter from its look at the count until it waits, so that no wake-up is lost in between.
     waiting: Mutex<()>,
     came: Condvar,
 }
 
 impl RequestCounter {
-    /// Requests since the mount, those under way among them.
+    /// Requests since the mount, including those under way.
     pub fn arrived(&self) -> u64 {
         self.arrived.load(Ordering::SeqCst)
     }
 
-    /// Waits until more than `seen` have arrived.
+    /// Waits until more than `seen` requests have arrived.
     pub fn wait_beyond(&self, seen: u64) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -204,7 +204,7 @@ impl RequestCounter {
         }
     }
 
-    /// One more has arrived.
+    /// Counts a request, and wakes waiters.
     pub fn note(&self) {
         self.arrived.fetch_add(1, Ordering::SeqCst);
         if self.is_awaited.load(Ordering::SeqCst) && self.is_awaited.swap(false, Ordering::SeqCst) {

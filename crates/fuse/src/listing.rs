@@ -1,14 +1,14 @@
-//! Listing directories: `.` and `..` are ours, the rest is `fs`'s.
+//! Listing directories: `.` and `..` are added here, other entries come from `fs`.
 //!
-//! The kernel goes on from an offset that we gave it: 0 is the start, 1 is after `.`, 2 after `..`, and every other
-//! offset is a cookie of `fs` plus 2.
+//! The kernel continues a listing from an offset of an earlier reply: 0 is the start, 1 is after `.`, 2 after
+//! `..`, and every other offset is a cookie of `fs` plus 2.
 
 use fs::{DirectoryEntry, FileKind, Fs, FsError, Ino};
 
 /// Offset after `..`.
 const AFTER_DOTS: u64 = 2;
 
-/// An entry as the kernel gets it.
+/// A directory entry for the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListedEntry<'a> {
     pub(crate) ino: Ino,
@@ -18,22 +18,22 @@ pub(crate) struct ListedEntry<'a> {
 }
 
 impl<'a> ListedEntry<'a> {
-    /// An entry of `fs`.
+    /// Converts an entry of `fs`.
     pub(crate) fn of(entry: DirectoryEntry<'a>) -> ListedEntry<'a> {
         let DirectoryEntry { ino, cookie, kind, name } = entry;
         ListedEntry { ino, offset: cookie + AFTER_DOTS, kind, name }
     }
 }
 
-/// Whether the reply takes more entries.
+/// Whether the reply has space for more entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplySpace {
     Left,
     Full,
 }
 
-/// Hands those of `.` and `..` to `take` that come after `offset`. Returns the cookie from which `fs` goes on, or
-/// `None` if the reply is full.
+/// Hands `.` and `..` to `take`, if they come after `offset`. Returns the cookie from which `fs` continues,
+/// or `None` if the reply is full.
 pub(crate) fn list_dots(
     fs: &Fs,
     ino: Ino,

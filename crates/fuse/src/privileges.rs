@@ -1,29 +1,30 @@
-//! When setuid, setgid and file capabilities go: what the kernel tells us, and how.
+//! When a file loses its privileges: setuid, setgid and file capabilities.
 //!
-//! With FUSE_HANDLE_KILLPRIV_V2 the kernel leaves it to us, and in return does not ask for `security.capability` before
-//! each write. It then tells us in four ways:
+//! With FUSE_HANDLE_KILLPRIV_V2 the kernel leaves this to weir, and in return does not ask for
+//! `security.capability` before each write. It then requests it in four ways:
 //!
-//! | event | what comes |
+//! | event | request |
 //! | --- | --- |
-//! | a new owner or group | FUSE_SETATTR with it: they go in any case, and `fs` sees to it |
-//! | a write, an allocation, or anything else that changes content | before it, where the kernel knows of powers that must go, a FUSE_SETATTR that sets nothing |
+//! | a new owner or group | FUSE_SETATTR with it; `fs` drops privileges in any case |
+//! | a write, an allocation, or another change of content | before it, if the kernel knows of privileges to drop, a FUSE_SETATTR that sets nothing |
 //! | the write itself | FUSE_WRITE_KILL_SUIDGID, unless the writer has CAP_FSETID |
 //! | a new size | FATTR_KILL_SUIDGID, unless the caller has CAP_FSETID |
 //!
-//! We are not told who is in the file's group, and may keep a setgid that nobody executes: where the kernel asks because of
-//! that alone it has looked; else it goes.
+//! The requests do not say whether the caller is in the file's group, whose members may keep a setgid without
+//! group execution. If the kernel asks because of that bit alone, it has checked; otherwise the bit is
+//! dropped.
 
 use fs::{FileAttributes, Fs, FsCompletion, FsError, Ino, PrivilegeChange, SetAttributes};
 use std::sync::Arc;
 
-/// What a FUSE_SETATTR that asks for `set` does to a file's powers; `kills` is what the kernel says of a new size.
+/// What a FUSE_SETATTR does to a file's privileges. `kills` is its flag FATTR_KILL_SUIDGID.
 pub(crate) fn privilege_change(kills: bool, set: &SetAttributes) -> PrivilegeChange {
     let nothing = *set == SetAttributes::default();
     if nothing || kills && set.size.is_some() { PrivilegeChange::DropAll } else { PrivilegeChange::Keep }
 }
 
-/// A write by somebody whose content has not earned the file's powers. The kernel has said so before, where it knew of any;
-/// this is the protocol's own word for it.
+/// Drops the file's privileges, then writes. The kernel has asked for that before, if it knew of any
+/// privileges; the flag of the write asks again.
 pub(crate) fn write_dropping_privileges(
     fs: &Arc<Fs>,
     ino: Ino,

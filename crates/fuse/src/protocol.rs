@@ -1,7 +1,8 @@
-//! The kernel's FUSE protocol, version 7, as `include/uapi/linux/fuse.h` describes it: requests to read, bodies of replies to
-//! write. Pure: nothing here does I/O.
+//! The kernel's FUSE protocol, version 7, as `include/uapi/linux/fuse.h` describes it: decodes requests,
+//! encodes replies. Pure: no I/O.
 //!
-//! A number of a request is any number that its type can hold, because a program chose it. None is calculated with here.
+//! A program chooses the numbers in a request, so each may have any value of its type. No arithmetic is done
+//! with them here.
 
 mod reply;
 mod request;

@@ -1,4 +1,4 @@
-//! Ranges of a file as space: what the flags of `fallocate` and `lseek` mean.
+//! The flags of `fallocate` and `lseek`.
 
 use crate::connection::PendingReply;
 use crate::errno::reply_errno;
@@ -7,8 +7,8 @@ use crate::protocol::LseekReply;
 use fs::{FallocateMode, FsCompletion, FsError, SeekTarget, SizePolicy};
 use rustix::io::Errno;
 
-/// What `fallocate` asks for. The kernel lets through only these modes, and `FALLOC_FL_PUNCH_HOLE` only with
-/// `FALLOC_FL_KEEP_SIZE`; of others, such as collapsing and inserting, we know nothing.
+/// Decodes the mode of `fallocate`. The kernel passes on only these modes, and `FALLOC_FL_PUNCH_HOLE` only
+/// with `FALLOC_FL_KEEP_SIZE`. Others, such as collapsing and inserting, are unsupported.
 pub(crate) fn fallocate_mode(mode: i32) -> Result<(FallocateMode, SizePolicy), Errno> {
     let size = if mode & libc::FALLOC_FL_KEEP_SIZE != 0 { SizePolicy::Keep } else { SizePolicy::Grow };
     match mode & !libc::FALLOC_FL_KEEP_SIZE {
@@ -19,18 +19,18 @@ pub(crate) fn fallocate_mode(mode: i32) -> Result<(FallocateMode, SizePolicy), E
     }
 }
 
-/// What `lseek` looks for, and from where. The kernel keeps the other ways to itself.
+/// Decodes `lseek`. The kernel handles all other values of `whence` itself.
 pub(crate) fn seek_target(offset: i64, whence: i32) -> Result<(u64, SeekTarget), FsError> {
     let what = match whence {
         libc::SEEK_DATA => SeekTarget::Data,
         libc::SEEK_HOLE => SeekTarget::Hole,
         _ => return Err(FsError::Invalid),
     };
-    // A place before the file is as far from its data as one behind it: Linux says ENXIO to both.
+    // Linux answers an offset before the file with ENXIO, like one behind it.
     u64::try_from(offset).map(|offset| (offset, what)).map_err(|_| FsError::PastEnd)
 }
 
-/// A completion that ends with a place in a file.
+/// A completion that replies with an offset in a file.
 pub(crate) fn seek_completion(timer: LatencyTimer, reply: PendingReply) -> FsCompletion<u64> {
     Box::new(move |found| {
         let _timer = timer;

@@ -1,8 +1,9 @@
-//! The table from requests to operations.
+//! The table from FUSE requests to operations of `fs`.
 //!
-//! Who owns what: the kernel's memory of an inode counts as one opener per lookup reply (`fs.hold`), given back by
-//! `forget`. The kernel keeps an inode while it is open, so open files need no count of their own, and `open`
-//! answers ENOSYS: from then on the kernel opens and closes without asking.
+//! Each reply to a look-up makes the kernel remember an inode, and counts as one opener ([`Fs::hold`]);
+//! FORGET removes it. The kernel remembers an inode as long as it is open, so open files need no count of
+//! their own, and OPEN is answered with ENOSYS: from then on the kernel opens and closes files without
+//! asking.
 
 mod completions;
 #[cfg(test)]
@@ -33,7 +34,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Serves the kernel from a file system.
+/// Answers the kernel's requests from a file system.
 #[derive(Clone)]
 pub struct FuseServer {
     fs: Arc<Fs>,
@@ -41,12 +42,12 @@ pub struct FuseServer {
     requests: Arc<RequestCounter>,
     kernel_cache: KernelCachePolicy,
     pub(crate) page_invalidator: PageInvalidator,
-    /// How long the kernel may believe what we said.
+    /// How long the kernel may cache names and attributes.
     ttl: Duration,
 }
 
 impl FuseServer {
-    /// A server of `fs` that measures into `latencies` and counts in `requests`.
+    /// A server of `fs` that records latencies in `latencies` and counts requests in `requests`.
     pub fn new(
         fs: Arc<Fs>,
         latencies: Arc<OpLatencies>,
@@ -63,7 +64,7 @@ impl FuseServer {
         }
     }
 
-    /// Does what a request asks for. The reply comes before this returns, or later from another thread.
+    /// Performs a request. The reply is sent before this returns, or later by another thread.
     pub(crate) fn serve(&self, header: &RequestHeader, op: FuseOp<'_>, reply: PendingReply) {
         let node = Ino(header.node);
         let caller = |umask| caller(header, umask);
@@ -118,13 +119,13 @@ impl FuseServer {
         }
     }
 
-    /// For an operation that ends in a completion.
+    /// A timer for an operation that a completion answers.
     fn shared_timer(&self, class: OpClass) -> LatencyTimer {
         self.requests.note();
         LatencyTimer::start(self.latencies.clone(), class)
     }
 
-    /// For an operation that ends before it returns.
+    /// A timer for an operation that its handler answers.
     fn short_timer(&self, class: OpClass) -> LatencyTimer<&OpLatencies> {
         self.requests.note();
         LatencyTimer::start(&self.latencies, class)
@@ -133,14 +134,14 @@ impl FuseServer {
     fn lookup(&self, parent: Ino, name: &[u8], reply: PendingReply) {
         let _timer = self.short_timer(OpClass::Lookup);
         let found = match name {
-            // The kernel has a handle of an inode that it forgot, and looks for its place.
+            // The kernel has a file handle of an inode that it forgot.
             b"." => self.fs.find_and_hold(parent),
             b".." => self.fs.parent(parent).and_then(|parent| self.fs.find_and_hold(parent)),
             name => self.fs.lookup_and_hold(parent, name),
         };
         match found {
             Ok(found) => reply.body(&entry_reply(&found, self.ttl)),
-            // The kernel may remember that, too: names appear only through itself.
+            // The kernel may cache that, too, because new names come only from the kernel.
             Err(FsError::NotFound) => reply.body(&no_entry(self.ttl)),
             Err(error) => reply.error(reply_errno(&error)),
         }
@@ -285,7 +286,7 @@ impl FuseServer {
                     Err(error) => reply.error(reply_errno(&error)),
                 }
             };
-            // Also where it failed: an O_SYNC write whose sync did has changed the file.
+            // Also if the write failed: an O_SYNC write whose sync failed has changed the file.
             match server {
                 Some(server) => {
                     server.invalidate_written(node, offset..offset.saturating_add(bytes.into()), answer)
@@ -303,8 +304,10 @@ impl FuseServer {
         write.run(&self.fs, finish);
     }
 
-    /// After a write around the kernel's pages. It drops them before such a write; a page that it reads between that and the write holds
-    /// what was there before, and where the writer does not wait for the write (libaio, io_uring), it would keep that.
+    /// After an O_DIRECT write, invalidates the kernel's pages of the written range, then calls `then`.
+    ///
+    /// The kernel does so itself, but before the write. A page that it reads between that and the write has
+    /// the old bytes, and stays if the program does not wait for its write (libaio, io_uring).
     fn invalidate_written(&self, ino: Ino, written: Range<u64>, then: impl FnOnce() + Send + 'static) {
         let Some(kept) = self.fs.client_cache_note(ino) else { return then() };
         if self.page_invalidator.unfinished() >= INVALIDATIONS_AWAITED_MAX {
@@ -316,7 +319,7 @@ impl FuseServer {
         }
         let (fs, page_invalidator) = (self.fs.clone(), self.page_invalidator.clone());
         self.fs.wait_for_write_space(move |are_taken| {
-            // The kernel would drop what it cannot write back.
+            // Dirty pages of other ranges would be lost, because the kernel cannot write them back.
             if !are_taken {
                 return page_invalidator.invalidate(ino, written, then);
             }
@@ -344,7 +347,7 @@ impl FuseServer {
 
     fn opendir(&self, reply: PendingReply) {
         match self.kernel_cache {
-            // The kernel opens by itself from then on, and keeps listings.
+            // From then on the kernel opens directories without asking, and caches listings.
             KernelCachePolicy::Full => reply.error(Errno::NOSYS),
             KernelCachePolicy::None => reply.body(&OpenReply::default()),
         }
@@ -381,7 +384,7 @@ impl FuseServer {
         }
     }
 
-    /// The kernel remembers what is in the reply, but for the dots.
+    /// Lists entries with attributes. The kernel remembers all of them except `.` and `..`.
     fn list_plus(&self, ino: Ino, offset: u64, listing: &mut ListingReply) -> Result<(), FsError> {
         let mut add = |listed: ListedEntry<'_>, found: &FileAttributes| {
             let fits = listing.add_with(&entry_reply(found, self.ttl), listed.offset, listed.name);
@@ -429,11 +432,11 @@ impl FuseServer {
             match (copied, count) {
                 (Ok(bytes), CopyCount::Bits32) => reply.body(&WriteReply { bytes: bytes as u32, padding: 0 }),
                 (Ok(bytes), CopyCount::Bits64) => reply.body(&CopyReply { bytes }),
-                // Where pages cannot be shared, EOPNOTSUPP has the kernel read and write.
+                // If the pages cannot be shared, EOPNOTSUPP makes the kernel copy by reading and writing.
                 (Err(error), _) => reply.error(reply_errno(&error)),
             }
         };
-        // Nothing tells whether the target was opened with O_SYNC: so it is durable in any case.
+        // The request does not say whether the target was opened with O_SYNC, so every copy is synced.
         let copied = move |copied: Result<u64, FsError>| match copied {
             Ok(copied) => fs.sync_bytes(to, Box::new(move |synced| reply(synced.map(|()| copied)))),
             Err(error) => reply(Err(error)),
@@ -459,42 +462,43 @@ impl FuseServer {
     }
 }
 
-/// Where the kernel has not read or written pages of a file for so long, a write around them has it drop all of that file's: the ones
-/// after it, which take two thirds of the time then, need not look for any.
+/// After this time without cached reads and writes of a file, an O_DIRECT write invalidates all of the file's
+/// pages. The next ones then need no invalidation, and take two thirds of the time.
 const INVALIDATE_ALL_AFTER: Duration = Duration::from_secs(60);
 
-/// A write waits for a drop only while fewer are not done than this. It holds one of the kernel's [places for requests](BACKGROUND_MAX)
-/// meanwhile, and the read that the drop waits for needs one, too.
+/// An O_DIRECT write waits for its invalidation only if fewer than this many are unfinished. While it waits
+/// it occupies one of the kernel's [`BACKGROUND_MAX`] requests, and the read that the invalidation waits for
+/// needs one, too.
 const INVALIDATIONS_AWAITED_MAX: usize = BACKGROUND_MAX as usize / 2;
 
-/// Bytes of one copy: what is atomic, and fits into a reply of 32 bits.
+/// Bytes of the largest copy: it is one transaction, and the count fits a reply of 32 bits.
 const COPY_BYTES_MAX: u64 = 1 << 30;
 
-/// Bytes of the longest name, as `statfs` tells it.
+/// Bytes of the longest name, for `statfs`.
 const NAME_BYTES_MAX: u32 = 255;
 
-/// The part of a write that ends within the largest file. POSIX: where nothing fits, EFBIG; else as much as fits.
+/// Clips a write to the largest file. POSIX: as much as fits is written; if nothing fits, EFBIG.
 fn clip_to_file_max(offset: u64, data: &[u8]) -> &[u8] {
     match FILE_BYTES_MAX.checked_sub(offset) {
         Some(left) if left > 0 => &data[..data.len().min(usize::try_from(left).unwrap_or(usize::MAX))],
-        // All of it, to be refused.
+        // `fs` refuses the whole write.
         _ => data,
     }
 }
 
-/// A write: at once where nothing has to be waited for, which is nearly always.
+/// A WRITE request. Nearly always it completes without waiting.
 struct WriteRequest<'a> {
     ino: Ino,
     offset: u64,
     data: &'a [u8],
-    /// It completes when it is durable (`O_SYNC`, `O_DSYNC`).
+    /// The write completes when it is durable (`O_SYNC`, `O_DSYNC`).
     is_synchronous: bool,
-    /// Its writer may not keep the file's powers.
+    /// The file loses its privileges before its content changes.
     drops_privileges: bool,
 }
 
 impl WriteRequest<'_> {
-    /// Writes, and calls `finish` in the end. Only a write that has to wait needs memory of its own.
+    /// Writes, then calls `finish`. Only a write that has to wait allocates memory.
     fn run(self, fs: &Arc<Fs>, finish: impl FnOnce(Result<(), FsError>) + Send + 'static) {
         let kills = self.drops_privileges && fs.is_privileged(self.ino);
         let at_once = if kills { None } else { fs.try_write(self.ino, self.offset, self.data) };
@@ -513,7 +517,7 @@ impl WriteRequest<'_> {
     }
 }
 
-/// Completes `finish` once what was written is durable.
+/// A completion of a write that syncs the file, then completes `finish`.
 fn then_sync(fs: Arc<Fs>, ino: Ino, finish: FsCompletion<()>) -> FsCompletion<()> {
     Box::new(move |written| match written {
         Ok(()) => fs.sync_bytes(ino, finish),

@@ -1,7 +1,7 @@
-//! A mount: the kernel's side of the server.
+//! A mount: the channel to the kernel, and the threads that read requests from it.
 //!
-//! `fuser` mounts and settles with the kernel how both speak (INIT); its session unmounts when it is dropped. Every request is read
-//! and answered here (decision 0055).
+//! `fuser` mounts, negotiates the protocol (INIT), and unmounts when its session is dropped. All other
+//! requests are read and answered here (decision 0055).
 
 use crate::connection::FuseConnection;
 use crate::kernel_settings::{REQUEST_BYTES_MAX, configure_kernel};
@@ -17,27 +17,27 @@ use std::thread;
 /// How to mount.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// What the mount table names as the source: the store's path.
+    /// The source in the mount table: the store's path.
     pub source: String,
-    /// Whether users other than the one who mounts may enter.
+    /// Whether users other than the mounting one may use the mount.
     pub allow_other: bool,
     /// Whether the kernel refuses every change.
     pub read_only: bool,
-    /// Threads that take requests. They never wait, so one serves a machine until its CPU is used up.
+    /// Threads that read requests. They never wait, so one is enough until it uses a whole CPU.
     pub threads: usize,
 }
 
-/// A mounted file system whose requests wait to be served.
+/// A mounted file system. [`run`](FuseSession::run) serves its requests.
 pub struct FuseSession {
     server: FuseServer,
     connection: FuseConnection,
     users: AllowedUsers,
     threads: usize,
-    /// Unmounts when it is dropped, unless that has happened.
+    /// Unmounts when it is dropped, unless the file system is unmounted already.
     _mount: fuser::Session<InitHandshake>,
 }
 
-/// What `fuser` serves: the kernel's first request.
+/// Answers INIT, the only request that `fuser` serves.
 struct InitHandshake;
 
 impl Filesystem for InitHandshake {
@@ -47,8 +47,8 @@ impl Filesystem for InitHandshake {
     }
 }
 
-/// Mounts `server` on the directory `dir`. The mount is visible on return; its requests are answered by
-/// [`Session::run`].
+/// Mounts `server` on the directory `dir`. The mount is visible on return; [`FuseSession::run`] answers its
+/// requests.
 pub fn mount(server: FuseServer, dir: &Path, options: &MountOptions) -> io::Result<FuseSession> {
     let mut config = Config::default();
     config.mount_options = vec![
@@ -65,8 +65,8 @@ pub fn mount(server: FuseServer, dir: &Path, options: &MountOptions) -> io::Resu
     if !options.read_only {
         let kernel = mount.notifier();
         server.page_invalidator.start(move |ino, range| {
-            // A length that is negative stands for all from there on. What fails is about a file that the kernel does not know, or the
-            // mount is gone.
+            // A negative length means all bytes from the start on. An error means that the kernel does not
+            // know the file, or that the mount is gone: then it has no pages.
             let len = (range.end - range.start) as i64;
             let _ = kernel.inval_inode(INodeNo(ino.0), range.start as i64, len);
         })?;
@@ -77,7 +77,7 @@ pub fn mount(server: FuseServer, dir: &Path, options: &MountOptions) -> io::Resu
 }
 
 impl FuseSession {
-    /// Serves requests until the file system is unmounted, by whomever.
+    /// Serves requests until the file system is unmounted.
     pub fn run(self) -> io::Result<()> {
         let mut connections = vec![self.connection];
         for _ in 1..self.threads {
@@ -88,7 +88,7 @@ impl FuseSession {
             thread::Builder::new().name(format!("fuse-{number}")).spawn(move || loop_of_thread.run())
         };
         let threads = connections.into_iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
-        // All have ended before one's error is told.
+        // The first error is returned after all threads have ended.
         let mut ended = Ok(());
         for thread in threads {
             let outcome =
@@ -99,16 +99,17 @@ impl FuseSession {
     }
 }
 
-/// Whose requests are served.
+/// The users whose requests are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AllowedUsers {
     All,
-    /// This user's.
+    /// This user only.
     Only(u32),
 }
 
 impl AllowedUsers {
-    /// Whether a request is served. The kernel keeps others out, too; some requests it makes in nobody's name.
+    /// Whether a request is served. The kernel keeps other users out, too. Some requests it makes on its own
+    /// behalf, with any user: these are always served.
     fn admit(self, header: &RequestHeader, op: &FuseOp<'_>) -> bool {
         let is_of_kernel = matches!(
             op,
@@ -127,7 +128,7 @@ impl AllowedUsers {
     }
 }
 
-/// What one thread of the front end does.
+/// The loop of one front-end thread: reads a request and answers it.
 struct RequestLoop {
     server: FuseServer,
     connection: FuseConnection,
@@ -163,11 +164,11 @@ impl RequestLoop {
     }
 }
 
-/// What comes after a request.
+/// What the loop does after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterRequest {
     Request,
-    /// The mount is gone.
+    /// The file system is being unmounted.
     End,
 }
 

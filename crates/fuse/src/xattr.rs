@@ -1,4 +1,4 @@
-//! Extended attributes between the kernel's form and ours.
+//! Extended attributes: the kernel's flags, sizes and lists.
 
 use crate::connection::PendingReply;
 use crate::errno::reply_errno;
@@ -6,10 +6,11 @@ use crate::protocol::XattrSizeReply;
 use fs::{FsError, SetXattrMode};
 use rustix::io::Errno;
 
-/// Only who may read these sees their names. The kernel checks the rest, but passes the list through.
+/// Names with this prefix are listed only for root, who may read these attributes. The kernel checks other
+/// accesses, but does not filter lists.
 const TRUSTED: &[u8] = b"trusted.";
 
-/// What `setxattr`'s flags ask for; `None`: nothing that there is.
+/// Decodes the flags of `setxattr`; `None` if they are invalid.
 pub(crate) fn set_xattr_mode(flags: i32) -> Option<SetXattrMode> {
     match flags {
         0 => Some(SetXattrMode::Any),
@@ -19,13 +20,13 @@ pub(crate) fn set_xattr_mode(flags: i32) -> Option<SetXattrMode> {
     }
 }
 
-/// Names as `listxattr` gives them to `uid`, each with its end mark.
+/// The reply to `listxattr` by `uid`: names, each with a zero byte at its end.
 pub(crate) fn list_for(uid: u32, names: Vec<Vec<u8>>) -> Vec<u8> {
     let shown = names.into_iter().filter(|name| uid == 0 || !name.starts_with(TRUSTED));
     shown.flat_map(|name| [name, vec![0]].concat()).collect()
 }
 
-/// Answers with bytes, or with how many there are where the caller asks that by a size of 0.
+/// Replies with bytes, or, if the caller's `size` is 0, with their number.
 pub(crate) fn reply_xattr(found: Result<Vec<u8>, FsError>, size: u32, reply: PendingReply) {
     match found {
         Ok(bytes) if size == 0 => reply.body(&XattrSizeReply { bytes: bytes.len() as u32, padding: 0 }),

@@ -1,4 +1,4 @@
-//! The rules of extended attributes.
+//! Checks extended attributes.
 
 use super::MetadataCheck;
 use crate::acl::PosixAcl;
@@ -12,7 +12,7 @@ use crate::xattr::{
 use std::collections::HashSet;
 
 impl MetadataCheck<'_> {
-    /// One inode's.
+    /// Checks the extended attributes of one inode.
     pub(super) fn check_xattrs(
         &mut self,
         slot: InodeSlot,

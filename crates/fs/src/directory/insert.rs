@@ -1,5 +1,5 @@
-//! Adding a name. A leaf that is full is made compact where enough of it is dead, else grows to the next class, else
-//! splits; a split adds a child to the node above, which may split in turn.
+//! Adds names. A full leaf is compacted if enough of it is removed names, else it moves to a block of the
+//! next class, else it splits. A split adds a child to the node above, which may split in turn.
 
 use super::NameTree;
 use super::key::{KEYS_PER_HASH, hash_in};
@@ -16,11 +16,11 @@ use crate::types::FileKind;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-/// Growing to a page takes six doublings at most, then a split or two make space for any name.
+/// Attempts to make space: six doublings grow a leaf to a page, then a split or two make space for any name.
 const ATTEMPTS: usize = 8;
 
 impl NameTree {
-    /// Adds a name that is not there yet.
+    /// Adds a name, which must not exist.
     pub(crate) fn insert(
         &mut self,
         tx: &mut FsTransaction<'_>,
@@ -75,7 +75,7 @@ impl NameTree {
         let names = leaf.sorted()?;
         let log2 = u32::from(leaf.head.size_log2);
         let (used, dead) = (usize::from(leaf.head.used.get()), usize::from(leaf.head.dead.get()));
-        // A quarter at least, so that the work is paid for by the removals before it.
+        // Compacts only if a quarter is removed names, so that their removals pay for the work.
         if used - dead + need <= class_bytes(log2) && dead * 4 >= class_bytes(log2) {
             tx.write(block.offset(), &encode_leaf(log2, &names));
             return Ok(());
@@ -83,7 +83,7 @@ impl NameTree {
         if log2 == HEAP_LOG2_MAX {
             return self.split_leaf(tx, path, block, &names);
         }
-        // Only a leaf that is the root is smaller than a page, or one that was.
+        // Only a leaf that is, or was, the root is smaller than a page.
         let grown = self.new_leaf(tx, (log2 + 1).max(class_log2((used - dead + need).min(4096))), &names)?;
         self.free_block(tx, block, log2);
         self.repoint(tx, path, grown)
@@ -103,7 +103,7 @@ impl NameTree {
         self.add_child(tx, &path.steps, hash_in(right[0].key), fresh)
     }
 
-    /// Adds a child after the one that the way went through.
+    /// Adds a child after the one through which the path goes.
     fn add_child(
         &mut self,
         tx: &mut FsTransaction<'_>,
@@ -151,7 +151,7 @@ impl NameTree {
         self.bytes -= class_bytes(log2) as u64;
     }
 
-    /// Lets whatever led to the end of `path` lead to `block`.
+    /// Makes the node above the end of `path`, or the root, refer to `block` instead.
     fn repoint(
         &mut self,
         tx: &mut FsTransaction<'_>,
@@ -176,7 +176,7 @@ pub(crate) fn replace_name(tx: &mut FsTransaction<'_>, found: FoundName, slot: I
     tx.write(at + 4, &[kind_number(kind)]);
 }
 
-/// The first key for `hash` that no name in the leaf has. All names of one hash are in one leaf.
+/// The first unused key for `hash`. All names of one hash are in one leaf.
 fn unused_key(leaf: &NameLeaf<'_>, hash: u64) -> Result<u64, FsError> {
     let mut taken = 0u32;
     for name in leaf.names() {
@@ -207,7 +207,7 @@ fn append_name(
     Ok(())
 }
 
-/// Where to split names in order: near the middle of their bytes, never between two of one hash.
+/// Where to split sorted names: near the middle of their bytes, never between two names of one hash.
 fn middle_of(names: &[LeafName<'_>]) -> Option<usize> {
     let total: usize = names.iter().map(LeafName::bytes).sum();
     let mut before = 0;

@@ -1,4 +1,4 @@
-//! Names in order, one leaf at a time.
+//! Lists names in the order of their keys, one leaf at a time.
 
 use super::NameTree;
 use super::node::{LeafName, NameLeaf};
@@ -7,8 +7,9 @@ use crate::arena::Arena;
 use crate::error::FsError;
 
 impl NameTree {
-    /// Calls `each` with the names of one leaf whose keys are above `after`, in order, until it returns `false`.
-    /// Returns the key after which names come next; `None` if there are no more, or `each` wanted no more.
+    /// Calls `each` with the names of one leaf whose keys are above `after`, in order, until it returns
+    /// `false`. Returns the key after which the listing continues, or `None` if there are no more names or
+    /// `each` wanted no more.
     pub(crate) fn list(
         &self,
         arena: &Arena,

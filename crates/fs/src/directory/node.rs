@@ -1,5 +1,5 @@
-//! Blocks of a directory's tree. A leaf's names are appended in any order and marked when they go; an inner node's
-//! children are in order.
+//! Blocks of a directory's tree. A leaf's names are appended in any order, and marked when they are removed.
+//! An inner node's children are in the order of their keys.
 
 use super::key::hash_in;
 use crate::arena::{Arena, FsTransaction, corrupt};
@@ -15,30 +15,31 @@ use zerocopy::{FromBytes, IntoBytes};
 pub(crate) const HEAD: usize = size_of::<DirBlockHead>();
 pub(crate) const NAME_HEAD: usize = size_of::<DirNameHead>();
 
-/// Children of one inner node.
+/// The most children of an inner node.
 pub(crate) const CHILDREN_MAX: usize = (class_bytes_const(HEAP_LOG2_MAX) - HEAD) / size_of::<DirChild>();
 
 const fn class_bytes_const(log2: u32) -> usize {
     1 << log2
 }
 
-/// Inner levels of a tree: splits leave at least 170 children, so six hold more names than there are inodes.
+/// The most inner levels of a tree. A split leaves at least 170 children, so six levels hold more names than
+/// there are inodes.
 pub(crate) const LEVELS_MAX: u8 = 6;
 
-/// Smallest leaf: the names of most directories of sources or mail need at least this.
+/// The smallest leaf. Most directories of sources or mail need at least this.
 pub(crate) const LEAF_LOG2_MIN: u32 = 6;
 
-/// A leaf as it lies in the arena.
+/// A leaf, borrowed from the arena.
 pub(crate) struct NameLeaf<'a> {
     pub(crate) block: HeapBlock,
     pub(crate) head: DirBlockHead,
     bytes: &'a [u8],
 }
 
-/// A name that lives in a leaf.
+/// A name in a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeafName<'a> {
-    /// Where its head starts in the block.
+    /// The offset of the name's head in the block.
     pub(crate) at: usize,
     pub(crate) key: u64,
     pub(crate) slot: InodeSlot,
@@ -78,7 +79,7 @@ impl<'a> NameLeaf<'a> {
         Ok(NameLeaf { block, head, bytes: &bytes[..usize::from(head.used.get())] })
     }
 
-    /// A leaf in bytes that were copied from `block` before.
+    /// A leaf in bytes that were copied from `block`.
     pub(crate) fn of(bytes: &'a [u8], block: HeapBlock) -> Result<NameLeaf<'a>, FsError> {
         let cut = || corrupt(block.offset(), "a leaf of a directory is cut off");
         let (&head, _) = DirBlockHead::ref_from_prefix(bytes).map_err(|_| cut())?;
@@ -86,7 +87,7 @@ impl<'a> NameLeaf<'a> {
         Ok(NameLeaf { block, head, bytes })
     }
 
-    /// The names that live here, in the order in which they came.
+    /// The names, without removed ones, in the order of their insertion.
     pub(crate) fn names(&self) -> impl Iterator<Item = Result<LeafName<'a>, FsError>> + use<'a> {
         let (bytes, block) = (self.bytes, self.block);
         let mut at = HEAD;
@@ -111,8 +112,8 @@ impl<'a> NameLeaf<'a> {
         })
     }
 
-    /// The name `wanted`, whose hash is `hash`. A leaf has some hundred names, and every look-up comes here: so the
-    /// others' keys are looked at, and nothing else.
+    /// Finds the name `wanted`, whose hash is `hash`. Every look-up comes here, and a leaf has some hundred
+    /// names, so of other names only the keys are read.
     pub(crate) fn find(&self, hash: u64, wanted: &[u8]) -> Result<Option<LeafName<'a>>, FsError> {
         let mut at = HEAD;
         while let Some(head) = self.bytes.get(at..at + NAME_HEAD) {
@@ -135,7 +136,7 @@ impl<'a> NameLeaf<'a> {
         }
     }
 
-    /// The names that live here, in the order of their keys.
+    /// The names, without removed ones, in the order of their keys.
     pub(crate) fn sorted(&self) -> Result<Vec<LeafName<'a>>, FsError> {
         let mut names = self.names().collect::<Result<Vec<_>, _>>()?;
         names.sort_unstable_by_key(|name| name.key);
@@ -156,7 +157,7 @@ pub(crate) fn inner_children(arena: &Arena, block: HeapBlock) -> Result<&[DirChi
     }
 }
 
-/// The bytes of a name in a leaf.
+/// Appends the bytes of a name in a leaf to `into`.
 pub(crate) fn encode_name(key: u64, slot: InodeSlot, kind: FileKind, name: &[u8], into: &mut Vec<u8>) {
     let head = DirNameHead {
         key: U64::new(key),
@@ -168,7 +169,7 @@ pub(crate) fn encode_name(key: u64, slot: InodeSlot, kind: FileKind, name: &[u8]
     into.extend_from_slice(name);
 }
 
-/// The bytes of a leaf that holds `names` and nothing else.
+/// The bytes of a leaf with `names` only.
 pub(crate) fn encode_leaf(log2: u32, names: &[LeafName<'_>]) -> Vec<u8> {
     let mut bytes = vec![0; HEAD];
     names.iter().for_each(|name| encode_name(name.key, name.slot, name.kind, name.name, &mut bytes));

@@ -1,4 +1,4 @@
-//! From a key to its leaf.
+//! Finds the leaf for a key.
 
 use super::NameTree;
 use super::node::{self, NameLeaf, inner_children};
@@ -7,7 +7,7 @@ use crate::error::FsError;
 use crate::format::{DirChild, HeapBlock, InodeSlot};
 use crate::types::FileKind;
 
-/// An inner node on the way, and which of its children the way goes through.
+/// An inner node on a path, and the index of the child through which the path goes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PathStep {
     pub(crate) block: HeapBlock,
@@ -15,12 +15,12 @@ pub(crate) struct PathStep {
     pub(crate) index: usize,
 }
 
-/// The way from the root to a leaf.
+/// The path from the root to a leaf.
 #[derive(Debug, Default)]
 pub(crate) struct LeafPath {
     /// The root's first.
     pub(crate) steps: Vec<PathStep>,
-    /// Keys below this one are in the leaf or nowhere; `None`: all that come after it too.
+    /// Keys of the tree below this one, and not before the leaf, are in the leaf; `None` in the last leaf.
     pub(crate) end: Option<u64>,
 }
 
@@ -28,19 +28,19 @@ pub(crate) struct LeafPath {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FoundName {
     pub(crate) leaf: HeapBlock,
-    /// Where its head starts in the block.
+    /// The offset of the name's head in the block.
     pub(crate) at: usize,
     pub(crate) slot: InodeSlot,
     pub(crate) kind: FileKind,
 }
 
-/// The child through which the way to `key` goes. The first child's key is not looked at: the way goes through it
-/// whenever no other fits, so a node that lost its first child needs no repair above.
+/// The child through which the path to `key` goes. The first child's key is ignored: the path goes through it
+/// if no other child fits, so a node that lost its first child needs no change in the node above.
 fn child_for(children: &[DirChild], key: u64) -> usize {
     children[1..].partition_point(|child| child.key.get() <= key)
 }
 
-/// The leaf for `key` and the way to it. The tree is not empty.
+/// The leaf for `key`, and the path to it. The tree must not be empty.
 pub(crate) fn descend(arena: &Arena, root: HeapBlock, key: u64) -> Result<(LeafPath, HeapBlock), FsError> {
     let (mut path, mut block) = (LeafPath::default(), root);
     let mut level = node::block_head(arena, root)?.level;

@@ -1,8 +1,9 @@
-//! Taking a name away. It is marked, or cut off where it is the last one written; a leaf without names goes, and
-//! nodes without children with it.
+//! Removes names. A name is marked, or cut off if it is the last one in its leaf. A leaf without names is
+//! freed, and nodes without children with it.
 //!
-//! A node that becomes sparse joins a neighbour if both together leave space to grow. Two sparse ones always do, so of
-//! two neighbours that lose names one is not sparse: a directory that lost nearly all names lost nearly all its blocks.
+//! A sparse node joins a neighbour if both together leave space to grow. Two sparse ones always do, so of two
+//! neighbours that lose names one is not sparse: a directory that lost nearly all names has lost nearly all
+//! its blocks.
 
 use super::NameTree;
 use super::node::{
@@ -17,17 +18,17 @@ use std::mem::offset_of;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U16;
 
-/// Two that become one leave a quarter of the page free, so that the next few names do not split it again.
+/// Bytes and children of two nodes that may join: a quarter of the page stays free, so that the next few
+/// names do not split it again.
 const JOINED_BYTES_MAX: usize = (1 << HEAP_LOG2_MAX) / 4 * 3;
 const JOINED_CHILDREN_MAX: usize = CHILDREN_MAX / 4 * 3;
 
-/// A node that fills less is sparse: so much that two of them can be joined, and so little less than the halves of a
-/// split that these are not.
+/// A node with less is sparse. Two of these can join, and the halves of a split have a little more.
 const SPARSE_BYTES: usize = JOINED_BYTES_MAX / 2;
 const SPARSE_CHILDREN: usize = JOINED_CHILDREN_MAX / 2;
 
 impl NameTree {
-    /// Takes away a name that is there.
+    /// Removes a name.
     pub(crate) fn remove(
         &mut self,
         tx: &mut FsTransaction<'_>,
@@ -61,7 +62,7 @@ impl NameTree {
         }
     }
 
-    /// A leaf that is all of the tree moves into a smaller block, twice as large as it needs.
+    /// Moves a leaf that is the whole tree into a smaller block, twice as large as it needs.
     fn shrink_root(
         &mut self,
         tx: &mut FsTransaction<'_>,
@@ -79,7 +80,7 @@ impl NameTree {
         Ok(())
     }
 
-    /// The leaf at the end of `path` is sparse: it joins a neighbour below the same node, if one has space.
+    /// Joins the sparse leaf at the end of `path` to a neighbour below the same node, if one has space.
     fn join_leaf(&mut self, tx: &mut FsTransaction<'_>, path: LeafPath) -> Result<(), FsError> {
         let step = *path.steps.last().expect("a leaf with neighbours has a node above");
         let children = inner_children(tx.arena(), step.block)?.to_vec();
@@ -100,7 +101,7 @@ impl NameTree {
         Ok(())
     }
 
-    /// The leaf at the end of `path` is gone: so are the nodes that led to nothing else.
+    /// Removes the freed leaf at the end of `path` from the tree, and with it nodes without other children.
     fn prune(&mut self, tx: &mut FsTransaction<'_>, path: LeafPath) -> Result<(), FsError> {
         match path.steps.last().map(|step| step.index) {
             Some(index) => self.drop_child(tx, path, index),
@@ -111,7 +112,7 @@ impl NameTree {
         }
     }
 
-    /// The node at the end of `path` loses a child; what it led to is given back already.
+    /// Removes a child, whose block is freed already, of the node at the end of `path`.
     fn drop_child(
         &mut self,
         tx: &mut FsTransaction<'_>,
@@ -146,8 +147,8 @@ impl NameTree {
         Ok(())
     }
 
-    /// Joins the node of `step`, which is left with `children`, and a neighbour below the node of `above`, if they are
-    /// few. Returns which child of `above` is gone then.
+    /// Joins the node of `step`, which is left with `children`, to a neighbour below the node of `above`, if
+    /// both have few. Returns the index of the child that `above` loses then.
     fn join_inner(
         &mut self,
         tx: &mut FsTransaction<'_>,
@@ -169,7 +170,7 @@ impl NameTree {
             if joined.len() + more.len() > JOINED_CHILDREN_MAX {
                 continue;
             }
-            // As a first child its key was not looked at; the node above knew better.
+            // A first child's key is ignored, and may be wrong; the node above has the right one.
             more[0].key = siblings[right].key;
             joined.extend(more);
             tx.write_inner(left, step.level, &joined);
@@ -180,12 +181,12 @@ impl NameTree {
     }
 }
 
-/// Bytes of a leaf without what is gone, the head included.
+/// Bytes of a leaf without removed names, including the head.
 fn live_bytes(head: DirBlockHead) -> usize {
     usize::from(head.used.get()) - usize::from(head.dead.get())
 }
 
-/// Of the child at `index` and each of its neighbours, the index of the right one.
+/// For the child at `index` and each of its neighbours, the index of the right one of the two.
 fn right_siblings(index: usize, children: usize) -> impl Iterator<Item = usize> {
     [index + 1, index].into_iter().filter(move |right| (1..children).contains(right))
 }

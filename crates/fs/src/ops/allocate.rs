@@ -1,8 +1,8 @@
-//! Ranges of a file as space: allocated, zeroed, punched out, and sought.
+//! Ranges of a file: `fallocate`, and `lseek` to data and holes.
 //!
-//! A store that writes to a log has no place to keep for a page that is not there yet, and needs a new one each time
-//! that a page is written. So allocating looks whether there is space now, as a whole and before anything changes, and
-//! keeps none of it back.
+//! A store that writes to a log cannot set space aside for a page before it is written, and needs new space
+//! whenever the page is written again. So allocating checks, before anything changes, that there is space for
+//! the whole range now. It reserves none.
 
 use crate::arena::FsTransaction;
 use crate::cost;
@@ -19,32 +19,32 @@ use std::sync::Arc;
 /// A page as a number of bytes.
 const PAGE: u64 = BLOCK_BYTES as u64;
 
-/// What to do with a range of a file.
+/// What `fallocate` does to a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FallocateMode {
-    /// There is space for all of it, or the call fails; what is there stays.
+    /// Fails unless there is space for the whole range. Keeps its content.
     Allocate,
-    /// It reads as zeros; whole pages of it become holes.
+    /// The range reads as zeros; its whole pages become holes.
     ZeroRange,
-    /// Like `Zeros`; the file's size never changes.
+    /// Like `ZeroRange`, but never changes the file's size.
     PunchHole,
 }
 
-/// Whether a file may grow.
+/// Whether `fallocate` may make a file larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SizePolicy {
-    /// It ends where the range ends, if it ended before.
+    /// A file that ends within or before the range then ends with it.
     Grow,
-    /// It stays.
+    /// The size stays.
     Keep,
 }
 
 /// What `lseek` looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekTarget {
-    /// Bytes that were written, or may have been: whole pages.
+    /// Whole pages that were, or may have been, written.
     Data,
-    /// Pages that were never written, or cut; the end of the file is one.
+    /// Pages that were never written, or punched out. The end of the file counts as one.
     Hole,
 }
 
@@ -58,7 +58,7 @@ fn pages(range: Range<u64>) -> Range<PageNo> {
     PageNo(range.start / PAGE)..PageNo(range.end.div_ceil(PAGE))
 }
 
-/// The end of a range within a file.
+/// The end of a range, which must lie within the largest file.
 fn checked_end(offset: u64, len: u64) -> Result<u64, FsError> {
     match offset.checked_add(len) {
         _ if len == 0 => Err(FsError::Invalid),
@@ -67,13 +67,14 @@ fn checked_end(offset: u64, len: u64) -> Result<u64, FsError> {
     }
 }
 
-/// Where the zeros of a range end: what lies behind the file's end is zeros already, so the last page can go as a whole.
+/// The end of the zeros that a change of a range up to `end` writes. Bytes behind the file's end are zeros
+/// already, so its last page can be removed as a whole.
 fn zeros_end(inode: &Inode, end: u64) -> u64 {
     if end >= inode.size() { inode.size().next_multiple_of(PAGE) } else { end }
 }
 
 impl FsTransaction<'_> {
-    /// Zeros, size and times in one.
+    /// Changes a range, with size and times.
     pub(crate) fn allocate(
         &mut self,
         ino: Ino,
@@ -100,18 +101,18 @@ impl FsTransaction<'_> {
     }
 }
 
-/// Holes of a range, counted until they are more than there is space for.
+/// Counts the holes of a range until they need more space than there is.
 struct HoleCount {
     core: Arc<FsCore>,
     object: ObjectId,
     left: Range<PageNo>,
-    /// Pages that may still be missing.
+    /// Free pages that the holes counted so far leave.
     space: u64,
     done: FsCompletion<()>,
 }
 
 impl HoleCount {
-    /// Goes on with the next hole. Each answer comes from a worker, so this does not pile up calls.
+    /// Finds the next hole. Each answer comes from a worker thread, so the calls do not nest.
     fn find_next_hole(self) {
         let (core, object, left) = (self.core.clone(), self.object, self.left.clone());
         let then = move |hole: Result<Option<PageNo>, CacheError>| match hole {
@@ -143,10 +144,11 @@ impl HoleCount {
 }
 
 impl Fs {
-    /// Does something with the space of a range of at least one byte, as one transaction with size and times.
+    /// Changes the space of a range of at least one byte, as one transaction with size and times.
     ///
-    /// `Allocate::Space` fails with [`FsError::NoSpace`], and changes nothing, if the pages of the range that the file
-    /// lacks do not fit into the store now. It keeps no space back: a write there later may still find the store full.
+    /// `FallocateMode::Allocate` fails with [`FsError::NoSpace`], and changes nothing, if the pages that the
+    /// file lacks in the range do not fit into the store now. It reserves no space: a later write there may
+    /// still find the store full.
     pub fn allocate(
         &self,
         ino: Ino,
@@ -182,7 +184,7 @@ impl Fs {
             Err(error) => done(Err(error)),
         };
         let space = self.core().cache.settled_store().space().available();
-        // Where there is space for the whole range nobody need know how much of it is there.
+        // If the whole range fits, the holes need not be counted.
         if pages.end.0 - pages.start.0 <= space {
             return change(Ok(()));
         }
@@ -190,11 +192,11 @@ impl Fs {
         HoleCount { core, object, left: pages, space, done: Box::new(change) }.find_next_hole();
     }
 
-    /// The first place at or after `offset` that is data, or a hole; exact to the page. A page that was zeroed in part
-    /// is data.
+    /// The first data, or the first hole, at or after `offset`; exact to the page. A page that was zeroed in
+    /// part is data.
     ///
     /// # Errors
-    /// [`FsError::PastEnd`] where the file ends at or before `offset`, or has no data after it.
+    /// [`FsError::PastEnd`] if the file ends at or before `offset`, or has no data after it.
     pub fn seek(&self, ino: Ino, offset: u64, what: SeekTarget, done: FsCompletion<u64>) {
         let state = self.core().read_state();
         let found = state

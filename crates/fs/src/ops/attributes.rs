@@ -8,18 +8,21 @@ use crate::owner_table::OwnerAndMode;
 use crate::types::{FileAttributes, FileKind, Ino, PrivilegeChange, SetAttributes, SetTime};
 use zerocopy::little_endian::{I64, U32};
 
-/// Who executes the file gets its owner's rights.
+/// A process that executes the file gets its owner's rights.
 pub(crate) const SETUID: u16 = 0o4000;
 pub(crate) const GROUP_EXECUTE: u16 = 0o010;
 
-/// Whether a file of this kind loses its powers: a new owner does not inherit those that the old one gave it.
+/// Whether a file of this kind loses its privileges. A new owner does not inherit those that the old one
+/// gave.
 fn drops_privileges(kind: FileKind, set: &SetAttributes) -> bool {
     let owner_changes = set.uid.is_some() || set.gid.is_some();
     kind != FileKind::Directory && (owner_changes || set.privileges != PrivilegeChange::Keep)
 }
 
-/// The rights after `set`. Where powers go, setuid goes, and setgid where it is one, or where all go (without group
-/// execution it asked for mandatory locks, when there were any).
+/// Owner, group and mode after `set`.
+///
+/// If the file loses its privileges, setuid is cleared, and setgid if the group may execute or `DropAll` is
+/// asked for. (Setgid without group execution used to request mandatory locks.)
 fn owner_and_mode_after(kind: FileKind, before: OwnerAndMode, set: &SetAttributes) -> OwnerAndMode {
     let mut mode = before.mode;
     if drops_privileges(kind, set) {

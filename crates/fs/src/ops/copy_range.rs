@@ -1,4 +1,5 @@
-//! Copies of ranges of files that share their pages: nothing is read or written, however long they are, until one side changes.
+//! Copies ranges of files by sharing their pages. A copy of any length reads and writes no page, until one
+//! side changes.
 
 use crate::arena::FsTransaction;
 use crate::cost;
@@ -12,7 +13,7 @@ use device::{BLOCK_BYTES, PageNo, Transfer};
 /// A page as a number of bytes.
 const PAGE: u64 = BLOCK_BYTES as u64;
 
-/// Bytes of one file, and where they go in another.
+/// A range of one file, and the offset in another to which it is copied.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RangeCopy {
     from: Ino,
@@ -23,8 +24,8 @@ pub(crate) struct RangeCopy {
 }
 
 impl RangeCopy {
-    /// Refuses what is no copy of whole pages to whole pages. One whose pages cannot be shared by whole subtrees of the store's map is
-    /// made shorter.
+    /// Checks that the copy is of whole pages to whole pages. Shortens it, if whole subtrees of the store's
+    /// map cannot be shared.
     fn new(from: Ino, (offset, len): (u64, u64), to: Ino, at: u64) -> Result<RangeCopy, FsError> {
         if !(offset | at).is_multiple_of(PAGE) {
             return Err(FsError::Unsupported);
@@ -43,7 +44,7 @@ impl RangeCopy {
 }
 
 impl FsTransaction<'_> {
-    /// Pages, size and times in one. Returns how many bytes were copied: no more than the source has.
+    /// Copies a range, with size and times. Returns how many bytes were copied: no more than the source has.
     pub(crate) fn copy_range(&mut self, copied: RangeCopy) -> Result<u64, FsError> {
         let RangeCopy { from, offset, len, to, at } = copied;
         let (source, source_hot) = self.find_file(from)?;
@@ -53,7 +54,8 @@ impl FsTransaction<'_> {
         if len == 0 {
             return Ok(0);
         }
-        // What lies behind a file's end is zeros, so its last page can go as a whole, unless the target goes on there.
+        // Bytes behind the source's end are zeros, so its last page can be shared as a whole, unless the
+        // target is longer.
         let ends = offset + len == source_hot.size() && at + len >= inode.size();
         if !len.is_multiple_of(PAGE) && !ends {
             return Err(FsError::Unsupported);
@@ -79,7 +81,7 @@ impl FsTransaction<'_> {
                     offset: at,
                     len: pages * PAGE,
                 });
-                // What is behind its end it was never charged for.
+                // The target was never charged for pages behind its end.
                 let end = (at + pages * PAGE).min(inode.size().next_multiple_of(PAGE));
                 if at < end {
                     self.uncharge(slot, &mut inode, at..end);
@@ -94,12 +96,13 @@ impl FsTransaction<'_> {
 }
 
 impl Fs {
-    /// Lets a range of a file hold what a range of another one does, or of the same one elsewhere, as one transaction with size and
-    /// times. Returns how many bytes were copied: no more than the source has, and maybe fewer.
+    /// Copies a range of a file to another file, or within the same one, as one transaction with size and
+    /// times. Returns how many bytes were copied: no more than the source has, and maybe fewer than asked
+    /// for.
     ///
     /// # Errors
-    /// [`FsError::Unsupported`] unless both begin with a page and the range ends with one, or with both files;
-    /// [`FsError::Invalid`] where they overlap; [`FsError::TooLarge`].
+    /// [`FsError::Unsupported`] unless both offsets are at page boundaries and the range ends at one, or with
+    /// both files; [`FsError::Invalid`] if the ranges overlap; [`FsError::TooLarge`].
     pub fn copy_range(&self, from: Ino, range: (u64, u64), to: Ino, at: u64, done: FsCompletion<u64>) {
         match RangeCopy::new(from, range, to, at) {
             Ok(copied) => {

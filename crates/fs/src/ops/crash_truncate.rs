@@ -1,5 +1,5 @@
-//! After a crash: files that had grown with pages which bypassed the buffer, and which the store did not get, end before the first of
-//! these, as if what came behind had not been written yet.
+//! After a crash, truncates files that had grown by bypassed pages which the store did not get: such a file
+//! ends before the first lost page, as if the write of the bytes behind it had not happened yet.
 
 use crate::arena::FsTransaction;
 use crate::cost;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 impl FsTransaction<'_> {
-    /// Lets the file that has an object end before a page, if it is there.
+    /// Truncates the file that has `object`, if it exists, before a page.
     fn truncate_before(&mut self, object: ObjectId, page: PageNo) -> Result<(), FsError> {
         let Ok(slot) = u32::try_from(object.slot).map(InodeSlot) else { return Ok(()) };
         match self.used_inode(slot) {
@@ -22,15 +22,15 @@ impl FsTransaction<'_> {
             {
                 self.truncate(slot, page.offset())
             }
-            // It was deleted since.
+            // The file was deleted since, or is short enough.
             _ => Ok(()),
         }
     }
 }
 
 impl FsCore {
-    /// Lets files of this volume end where their bytes do. What is lost is forgotten once that is durable; of files that cannot be
-    /// changed now it stays known.
+    /// Truncates files of this volume before their lost pages. Each loss is forgotten once its truncation is
+    /// durable, and remembered if its file cannot be changed now.
     pub(crate) fn truncate_lost(self: &Arc<FsCore>, volume: VolumeId) -> Result<(), FsError> {
         let lost = self.cache.lost().into_iter().filter(|(object, _)| object.volume == volume);
         let mut outcome = Ok(());
@@ -45,7 +45,7 @@ impl FsCore {
     fn truncate_before(self: &Arc<FsCore>, object: ObjectId, page: PageNo) -> Result<(), FsError> {
         let outcome = Arc::new(Mutex::new(None));
         let (told, cache) = (outcome.clone(), Arc::clone(&self.cache));
-        // Also where nobody waits for it any more: until it is forgotten, the log keeps the loss.
+        // Done even if the wait below gives up: the log keeps the loss until it is forgotten.
         let set = move |done: Result<(), FsError>| {
             if done.is_ok() {
                 let forgetful = cache.clone();
@@ -68,9 +68,11 @@ impl FsCore {
 }
 
 impl Fs {
-    /// Lets files end where their bytes do after a crash, in volumes that are not opened, but were in use then: [`open`](Fs::open) does it
-    /// for its own, and comes first. Returns the volumes that keep files from that, with the reason, as damage: the cache
-    /// [remembers](Cache::lost) what is lost there, and `open` fails for them.
+    /// Truncates files before the pages that a crash took, in all volumes with such files.
+    ///
+    /// For volumes that are not opened; [`open`](Fs::open) does it for its own volume, and must come first.
+    /// Returns the volumes in which it failed, with the reason, as damage: the cache [remembers](Cache::lost)
+    /// the losses there, and `open` fails for these volumes.
     #[must_use = "files of these volumes still have bytes that a crash took"]
     pub fn truncate_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Vec<(VolumeId, FsError)> {
         let volumes: BTreeSet<VolumeId> = cache.lost().into_iter().map(|(object, _)| object.volume).collect();

@@ -1,4 +1,4 @@
-//! New names: files, directories, symbolic and hard links.
+//! Creates names: of new files, directories and symbolic links, and hard links.
 
 use crate::acl::PosixAcl;
 use crate::arena::{FsState, FsTransaction, corrupt};
@@ -13,17 +13,17 @@ use zerocopy::little_endian::U32;
 
 /// Permission bits, with setuid, setgid and sticky.
 pub(crate) const MODE_MASK: u16 = 0o7777;
-/// In a directory: what is made in it gets its group.
+/// In a directory: new files get its group.
 pub(crate) const SETGID: u16 = 0o2000;
-/// What a umask is about.
+/// The bits that a umask may clear.
 const PERMISSIONS: u16 = 0o777;
-/// The mode of symbolic links; nobody looks at it.
+/// The mode of symbolic links, which nothing uses.
 const LINK_MODE: u16 = 0o777;
 
-/// Lists for a new inode, and under which name.
+/// The ACLs that a new inode inherits, with the attributes' names.
 type InheritedAcls = Vec<(XattrKey<'static>, Vec<u8>)>;
 
-/// What to make.
+/// An inode to create.
 #[derive(Clone, Copy)]
 pub(crate) enum NewInode<'a> {
     Directory {
@@ -32,7 +32,7 @@ pub(crate) enum NewInode<'a> {
     Symlink {
         target: &'a [u8],
     },
-    /// Anything else; only devices have a number.
+    /// Any other kind. Only devices have a number.
     Node {
         kind: FileKind,
         mode: u16,
@@ -59,7 +59,8 @@ impl NewInode<'_> {
         }
     }
 
-    /// What a directory with the rights `parent` and this default list gives to something new in it.
+    /// The owner, mode and ACLs of this inode in a directory with the owner `parent` and the default list
+    /// `default`.
     fn rights(
         &self,
         caller: CallerCredentials,
@@ -94,7 +95,7 @@ impl NewInode<'_> {
 }
 
 impl FsState {
-    /// Where a new name may go: the directory, which has none such yet.
+    /// The directory for a new name, which must not exist.
     fn directory_for_new_name(&self, parent: Ino, name: &[u8]) -> Result<InodeSlot, FsError> {
         let (slot, inode) = self.find_directory(parent)?;
         check_name(name)?;
@@ -132,7 +133,7 @@ impl FsTransaction<'_> {
         self.attributes(slot)
     }
 
-    /// An inode with the links of one name in `directory`, which it does not have yet.
+    /// Creates an inode with the link count of one name in `directory`. The name is still missing.
     fn make_unnamed(
         &mut self,
         caller: CallerCredentials,
@@ -169,8 +170,8 @@ impl FsTransaction<'_> {
         Ok(slot)
     }
 
-    /// Lets a name lead to a new whiteout: a character device 0/0, which overlayfs takes for "nothing here, whatever lies
-    /// below".
+    /// Points a name at a new whiteout: a character device 0/0, with which overlayfs hides a name of a lower
+    /// layer.
     pub(crate) fn white_out(
         &mut self,
         caller: CallerCredentials,
@@ -196,7 +197,7 @@ impl FsTransaction<'_> {
             return Err(FsError::NotPermitted);
         }
         let directory = self.directory_for_new_name(parent, name)?;
-        // A file that lost its last name gets no new one: whoever holds it may be its last opener.
+        // A file without a name gets no new one: the caller may be its last opener.
         if inode.links == 0 {
             return Err(FsError::NotFound);
         }
@@ -207,7 +208,7 @@ impl FsTransaction<'_> {
         self.attributes(slot)
     }
 
-    /// Changes a count of links.
+    /// Adds to a link count.
     pub(crate) fn add_links(&mut self, slot: InodeSlot, more: i64) -> Result<(), FsError> {
         let (mut inode, _) = self.used_inode(slot)?;
         let links = i64::from(inode.links.get()) + more;

@@ -1,4 +1,5 @@
-//! A file's own bytes: they lie in its object; here only its size is known, and how many pages it is charged for.
+//! A file's data. The bytes are in the file's object; the inode has only its size and the number of charged
+//! pages.
 
 use crate::arena::{FsState, FsTransaction};
 use crate::error::FsError;
@@ -11,7 +12,7 @@ use device::{BLOCK_BYTES, ObjectId};
 const PAGE: u64 = BLOCK_BYTES as u64;
 
 impl FsState {
-    /// Where the bytes of a read are, clipped to the file's size, and this.
+    /// Clips a read to the file's size. Returns the file's object, the bytes to read, and the file's size.
     pub(crate) fn clip(&self, ino: Ino, offset: u64, len: usize) -> Result<(ObjectId, usize, u64), FsError> {
         let (slot, inode) = self.find_file(ino)?;
         let left = inode.size().saturating_sub(offset);
@@ -22,7 +23,7 @@ impl FsState {
         ))
     }
 
-    /// The object that a write goes to.
+    /// The object that a write changes.
     pub(crate) fn written_object(&self, ino: Ino, offset: u64, len: usize) -> Result<ObjectId, FsError> {
         let (slot, inode) = self.find_file(ino)?;
         self.object_within_limit(slot, &inode, offset, len)
@@ -42,7 +43,8 @@ impl FsState {
     }
 }
 
-/// What `len` bytes written into a file may need at most: its pages, one of them at each end in part, and its inode.
+/// The most that a write of `len` bytes needs: its pages, of which the first and the last may be partial, and
+/// the inode.
 pub(crate) fn write_cost(offset: u64, len: usize) -> Cost {
     debug_assert!(offset <= FILE_BYTES_MAX);
     let len = len as u64;
@@ -51,8 +53,11 @@ pub(crate) fn write_cost(offset: u64, len: usize) -> Cost {
 }
 
 impl FsTransaction<'_> {
-    /// The bytes of the operation, size and times in one: a size never covers bytes that are not there.
-    /// Those of a stream may bypass the buffer. `known` of the pages that are written are there already.
+    /// Writes the transaction's bytes, with size and times, so that a size never covers bytes that are not
+    /// durable.
+    ///
+    /// The bytes of a large sequential write may bypass the buffer. `known` of the written pages are charged
+    /// already.
     pub(crate) fn write_data(
         &mut self,
         ino: Ino,
@@ -72,7 +77,8 @@ impl FsTransaction<'_> {
         self.set_inode(slot, &inode);
         self.touch_modified(slot)?;
         if is_stream && offset <= size && (offset + len as u64 <= size || size.is_multiple_of(PAGE)) {
-            // A crash takes pages as wholes: what lies behind the old end goes with it, or stays.
+            // A crash may take bypassed pages: each part is lost or kept as a whole, the part behind the old
+            // end with the growth.
             let (within, behind) = bytes.split_at(len.min((size - offset) as usize));
             for (offset, bytes, grows) in [(offset, within, false), (size, behind, true)] {
                 if !bytes.is_empty() {
@@ -85,7 +91,7 @@ impl FsTransaction<'_> {
         Ok(())
     }
 
-    /// Bytes past `size` go; if the file grows, they are holes already.
+    /// Sets a file's size. Bytes past it are removed; if the file grows, it has a hole there.
     pub(crate) fn truncate(&mut self, slot: InodeSlot, size: u64) -> Result<(), FsError> {
         let (mut inode, _) = self.used_inode(slot)?;
         if size > FILE_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! Making a file system, and opening one.
+//! Creates an empty file system.
 
 use crate::arena::{Arena, FsState, FsTransaction};
 use crate::error::FsError;
@@ -8,11 +8,11 @@ use crate::types::{CallerCredentials, FileKind};
 use device::VolumeId;
 use zerocopy::little_endian::U32;
 
-/// Everybody reads and searches the root; its owner writes.
+/// All users may read and search the root directory; its owner may write.
 const ROOT_MODE: u16 = 0o755;
 
 impl FsState {
-    /// The state from which [`Transaction::create`] starts.
+    /// The state from which [`FsTransaction::format_volume`] starts.
     pub(crate) fn blank(volume: VolumeId, secret: [u8; 16]) -> Result<FsState, FsError> {
         let mut arena = Arena::empty();
         // The numbers need the secret before there is a header.
@@ -28,7 +28,7 @@ impl FsTransaction<'_> {
         owner: CallerCredentials,
         secret: [u8; 16],
     ) -> Result<(), FsError> {
-        // What `blank` wrote must be part of the change too.
+        // `blank` wrote the secret outside of a transaction; clearing it makes the next write record it.
         self.change_header(|header| header.secret = [0; 16]);
         self.change_header(|header| {
             header.magic = MAGIC;

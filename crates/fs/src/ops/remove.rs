@@ -1,4 +1,4 @@
-//! Names that go, and files that go with their last name and their last opener.
+//! Removes names, and files with their last name and their last opener.
 
 use crate::arena::FsTransaction;
 use crate::error::FsError;
@@ -30,14 +30,14 @@ impl FsTransaction<'_> {
         self.drop_directory(directory, found.slot)
     }
 
-    /// A file lost one of its names.
+    /// Removes a link of a file that lost a name.
     pub(crate) fn drop_link(&mut self, slot: InodeSlot) -> Result<(), FsError> {
         self.add_links(slot, -1)?;
         self.touch_changed(slot)?;
         if self.inode(slot)?.links == 0 { self.free_or_orphan(slot) } else { Ok(()) }
     }
 
-    /// An empty directory lost its name in `parent`.
+    /// Removes an empty directory that lost its name in `parent`.
     pub(crate) fn drop_directory(&mut self, parent: InodeSlot, slot: InodeSlot) -> Result<(), FsError> {
         self.add_links(parent, -1)?;
         let mut inode: Inode = self.inode(slot)?;
@@ -47,7 +47,7 @@ impl FsTransaction<'_> {
         self.free_or_orphan(slot)
     }
 
-    /// Frees an inode whose last opener has gone, unless it got a new one meanwhile or somebody else freed it.
+    /// Frees an inode whose last opener is gone, unless it was opened again or freed meanwhile.
     pub(crate) fn free_unheld(&mut self, slot: InodeSlot, generation: u32) -> Result<(), FsError> {
         let inode = self.inode(slot)?;
         let gone = inode.kind().is_none() || inode.generation.get() != generation;

@@ -1,4 +1,4 @@
-//! Moving a name: one transaction, so that after a crash exactly one of the two names leads to the file.
+//! Renames: one transaction each, so that after a crash exactly one of the two names leads to the file.
 
 use crate::arena::{FsState, FsTransaction, corrupt};
 use crate::cost;
@@ -14,7 +14,7 @@ impl FsState {
     /// Whether `slot` is `ancestor` or lies below it.
     fn is_below(&self, slot: InodeSlot, ancestor: InodeSlot) -> Result<bool, FsError> {
         let mut at = slot;
-        // As many steps as there are inodes: more mean a loop.
+        // More steps than inodes mean a loop.
         for _ in 0..=self.header().slots_used.get() {
             if at == ancestor {
                 return Ok(true);
@@ -27,7 +27,7 @@ impl FsState {
         Err(corrupt(ArenaRegion::Inodes.at::<Inode>(slot.0), "a directory lies below itself"))
     }
 
-    /// Whether the name that `found` is may be replaced by one that leads to `kind`.
+    /// Checks that the name `found` may be replaced by the name of a file of this kind.
     fn check_replaced(&self, kind: FileKind, found: FoundName, if_exists: IfExists) -> Result<(), FsError> {
         match (kind, found.kind) {
             _ if if_exists == IfExists::Refuse => Err(FsError::Exists),
@@ -45,7 +45,7 @@ impl FsState {
 }
 
 impl FsTransaction<'_> {
-    /// Lets each of two names lead to where the other led.
+    /// Exchanges the inodes of two names.
     pub(crate) fn exchange(&mut self, one: (Ino, &[u8]), other: (Ino, &[u8])) -> Result<(), FsError> {
         let (one_slot, one_hot) = self.find_directory(one.0)?;
         let (other_slot, other_hot) = self.find_directory(other.0)?;
@@ -78,7 +78,8 @@ impl FsTransaction<'_> {
         Ok(())
     }
 
-    /// A file that gets a name has what was written to it before that.
+    /// Logs a file's bypassed pages, so that the file does not become durable under a new name before its
+    /// bytes.
     pub(crate) fn log_bypassed_pages(&mut self, slot: InodeSlot) -> Result<(), FsError> {
         let (inode, kind) = self.used_inode(slot)?;
         if kind == FileKind::File {
@@ -94,7 +95,8 @@ impl FsTransaction<'_> {
         Ok(())
     }
 
-    /// Moves a name. With a caller, whose it is, a whiteout takes the old one's place: its attributes, unless nothing moved.
+    /// Moves a name. With `whiteout`, a whiteout of that owner takes the old name's place; returns its
+    /// attributes, unless nothing moved.
     pub(crate) fn rename(
         &mut self,
         from: (Ino, &[u8]),
@@ -141,7 +143,7 @@ impl FsTransaction<'_> {
 }
 
 impl Fs {
-    /// Moves a name. After a crash exactly one of the two leads to the file.
+    /// Moves a name. After a crash exactly one of the two names leads to the file.
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), if_exists: IfExists, done: FsCompletion<()>) {
         let cost = cost::rename(self.levels(from.0), self.levels(to.0));
         let (from, from_name) = (from.0, from.1.to_vec());
@@ -152,8 +154,9 @@ impl Fs {
         self.core().run_transaction(cost, work, done);
     }
 
-    /// Moves a name and leaves a whiteout of `caller`'s at the old one, a character device 0/0, as one change: overlayfs
-    /// asks for that. Completes with the whiteout's attributes; `None` where both names lead to one file, and stay.
+    /// Moves a name and leaves a whiteout of `caller`, a character device 0/0, at the old name, as one
+    /// change, for overlayfs. Completes with the whiteout's attributes, or with `None` if both names were of
+    /// one file: then both stay.
     pub fn rename_leaving_whiteout(
         &self,
         caller: CallerCredentials,
@@ -171,7 +174,7 @@ impl Fs {
         self.core().run_transaction(cost, work, done);
     }
 
-    /// Lets each of two names lead to where the other leads. After a crash both do, or none.
+    /// Exchanges the files of two names. After a crash both are exchanged, or none.
     pub fn exchange(&self, one: (Ino, &[u8]), other: (Ino, &[u8]), done: FsCompletion<()>) {
         let (one, one_name) = (one.0, one.1.to_vec());
         let (other, other_name) = (other.0, other.1.to_vec());

@@ -1,6 +1,6 @@
-//! Where the string of records lies: one heap block of the class that it fits, or as many whole pages as it needs. The
-//! blocks begin with the reference of the next one, as free blocks do, so giving back all of them changes one
-//! reference, in the last, however many they are.
+//! The heap blocks of an inode's attributes: one block of the class that fits the records, or as many whole
+//! pages as they need. Blocks are linked like free blocks, so freeing all of them changes one reference, in
+//! the last, however many there are.
 
 use super::XATTRS_BYTES_MAX;
 use crate::arena::{Arena, FsTransaction, corrupt};
@@ -10,16 +10,16 @@ use crate::heap_allocator::{class_bytes, class_log2};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
-/// Bytes before each block's part of the string.
+/// Bytes of each block's head.
 const HEAD: usize = size_of::<XattrBlockHead>();
 
-/// Bytes of the string in one page.
+/// Bytes of records in one page.
 const PART_BYTES: usize = (1 << HEAP_LOG2_MAX) - HEAD;
 
-/// Blocks of one inode.
+/// Most blocks of one inode.
 pub(crate) const XATTR_BLOCKS_MAX: usize = XATTRS_BYTES_MAX.div_ceil(PART_BYTES);
 
-/// Blocks that a string of so many bytes needs.
+/// Blocks for a string of `bytes` bytes.
 pub(crate) fn blocks_for(bytes: usize) -> usize {
     bytes.div_ceil(PART_BYTES)
 }
@@ -67,7 +67,7 @@ impl Arena {
 }
 
 impl FsTransaction<'_> {
-    /// Lets `string` be what `inode` refers to. The caller writes `inode`.
+    /// Makes `string` the records of `inode`. The caller writes the inode.
     pub(crate) fn write_xattrs(&mut self, inode: &mut Inode, string: &[u8]) -> Result<(), FsError> {
         if string.is_empty() {
             self.free_xattrs(inode)?;
@@ -84,7 +84,7 @@ impl FsTransaction<'_> {
         }
         let parts = blocks_for(string.len());
         if blocks.len() > parts {
-            // They are linked to each other already. Only pages are ever more than one.
+            // The surplus pages are linked already. Only pages are ever more than one.
             self.free_page_chain(blocks[parts], *blocks.last().expect("more than none"));
             blocks.truncate(parts);
         }
@@ -105,7 +105,7 @@ impl FsTransaction<'_> {
         Ok(())
     }
 
-    /// Frees all blocks of an inode's attributes; it must not refer to them any more.
+    /// Frees all blocks of an inode's attributes. The inode must not refer to them any more.
     pub(crate) fn free_xattrs(&mut self, inode: &Inode) -> Result<(), FsError> {
         match self.xattr_blocks(inode)?[..] {
             [] => {}

@@ -1,4 +1,4 @@
-//! Setting and removing attributes, and what that has to do with modes.
+//! Sets and removes attributes, and keeps ACLs and modes in agreement.
 
 use super::{ACCESS_ACL, CAPABILITY, XattrKey, XattrNamespace, records};
 use crate::acl::{PosixAcl, mode_with};
@@ -8,23 +8,23 @@ use crate::format::{Inode, InodeSlot};
 use crate::owner_table::OwnerAndMode;
 use crate::types::{FileKind, Ino, SetXattrMode};
 
-/// What to do to one attribute.
+/// A change of one attribute.
 #[derive(Debug, Clone)]
 pub(crate) enum XattrChange {
     Set { value: Vec<u8>, how: SetXattrMode },
     Remove,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum XattrOutcome {
     Done,
-    /// The attributes had become more than the cost was stated for: nothing was changed, state it anew.
+    /// The attributes exceed the stated cost. Nothing was changed; the cost must be stated again.
     Grown,
 }
 
 impl FsTransaction<'_> {
-    /// Changes an attribute, if all of them are at most `stated` bytes so far.
+    /// Changes an attribute, if all attributes have at most `stated` bytes so far.
     pub(crate) fn change_xattr(
         &mut self,
         ino: Ino,
@@ -58,7 +58,7 @@ impl FsTransaction<'_> {
                 }
             }
             XattrChange::Set { value, .. } => records::set(&mut string, key, value)?,
-            // Linux's file systems let a list be removed that is not there, and nothing else.
+            // As in Linux's other file systems, only an ACL may be removed that does not exist.
             XattrChange::Remove if !present && key.space.is_acl() => return Ok(XattrOutcome::Done),
             XattrChange::Remove if !present => return Err(FsError::NoXattr),
             XattrChange::Remove => drop(records::remove(&mut string, key)),
@@ -68,7 +68,7 @@ impl FsTransaction<'_> {
         Ok(XattrOutcome::Done)
     }
 
-    /// Lets `string` be all attributes of an inode.
+    /// Makes `string` the records of an inode.
     fn store_xattrs(&mut self, slot: InodeSlot, string: &[u8]) -> Result<(), FsError> {
         let mut inode: Inode = self.inode(slot)?;
         self.write_xattrs(&mut inode, string)?;
@@ -76,7 +76,7 @@ impl FsTransaction<'_> {
         Ok(())
     }
 
-    /// The access list says what the mode says.
+    /// Changes an access list to agree with the mode.
     pub(crate) fn update_access_acl(&mut self, slot: InodeSlot, mode: u16) -> Result<(), FsError> {
         let inode = self.inode(slot)?;
         let Some(value) = self.xattr(&inode, ACCESS_ACL)? else { return Ok(()) };
@@ -87,7 +87,7 @@ impl FsTransaction<'_> {
         self.store_xattrs(slot, &string)
     }
 
-    /// Gives a new inode its access list and, if it is a directory, its default list.
+    /// Gives a new inode its access list, and a new directory its default list.
     pub(crate) fn set_initial_acls(
         &mut self,
         inode: &mut Inode,
@@ -100,7 +100,7 @@ impl FsTransaction<'_> {
         self.write_xattrs(inode, &string)
     }
 
-    /// Takes from a file the capabilities that its content had. Whether it had any.
+    /// Removes a file's capabilities. Returns whether it had any.
     pub(crate) fn drop_capability(&mut self, slot: InodeSlot) -> Result<bool, FsError> {
         let inode = self.inode(slot)?;
         if inode.xattrs().is_none() {
@@ -120,7 +120,8 @@ impl FsTransaction<'_> {
     }
 }
 
-/// Which attributes a file of this kind may have. The kernel refuses the same, so this is for other front ends.
+/// Checks that a file of this kind may have an attribute. The kernel does so, too; this is for other front
+/// ends.
 pub(crate) fn check_kind(key: XattrKey<'_>, kind: FileKind) -> Result<(), FsError> {
     match (key.space, kind) {
         (XattrNamespace::User, FileKind::File | FileKind::Directory) => Ok(()),

@@ -7,22 +7,22 @@ use std::mem::offset_of;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes before each name.
+/// Bytes of a record's head, before the name.
 pub(crate) const XATTR_HEAD: usize = size_of::<XattrRecordHead>();
 
-/// One attribute in the string.
+/// One record, of an attribute or of a removed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct XattrRecord<'a> {
-    /// Where it starts.
+    /// The offset of the record in the string.
     pub(crate) at: usize,
-    /// 0: it is gone.
+    /// The namespace's number; 0 if the attribute was removed.
     pub(crate) space: u8,
     pub(crate) name: &'a [u8],
     pub(crate) value: &'a [u8],
 }
 
 impl<'a> XattrRecord<'a> {
-    /// Whose value it is; `None`: it is gone.
+    /// The attribute's name; `None` if it was removed.
     pub(crate) fn key(&self) -> Option<XattrKey<'a>> {
         XattrNamespace::of_number(self.space).map(|space| XattrKey { space, name: self.name })
     }
@@ -33,7 +33,7 @@ impl<'a> XattrRecord<'a> {
     }
 }
 
-/// The records, those that are gone among them. What does not parse is one error, the last item.
+/// All records, including removed ones. The first record that does not parse is an error, and the last item.
 pub(crate) fn records(string: &[u8]) -> impl Iterator<Item = Result<XattrRecord<'_>, &'static str>> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -57,7 +57,7 @@ fn parse(string: &[u8], at: usize) -> Result<XattrRecord<'_>, &'static str> {
     Ok(XattrRecord { at, space: head.space, name: &body[..name], value: &body[name..] })
 }
 
-/// Bytes of records that are not gone, and of their names in a list.
+/// Bytes of the attributes' records, and of their names in a list. Removed ones do not count.
 pub(crate) fn live_bytes(string: &[u8]) -> (usize, usize) {
     records(string).flatten().fold((0, 0), |(bytes, list), record| match record.key() {
         Some(key) => (bytes + record.bytes(), list + key.list_bytes()),
@@ -72,8 +72,8 @@ fn find<'a>(string: &'a [u8], key: XattrKey<'_>) -> Option<XattrRecord<'a>> {
 /// Sets an attribute.
 ///
 /// # Errors
-/// [`FsError::XattrTooBig`] for the value, [`FsError::NoSpace`] where all of them together are too much. Nothing has
-/// changed then.
+/// [`FsError::XattrTooBig`] for the value, [`FsError::NoSpace`] if all attributes together are too large.
+/// Nothing is changed then.
 pub(crate) fn set(string: &mut Vec<u8>, key: XattrKey<'_>, value: &[u8]) -> Result<(), FsError> {
     if value.len() > XATTR_VALUE_BYTES_MAX {
         return Err(FsError::XattrTooBig);
@@ -94,7 +94,8 @@ pub(crate) fn set(string: &mut Vec<u8>, key: XattrKey<'_>, value: &[u8]) -> Resu
         }
         remove(string, key);
     }
-    // Half of it gone: the removals before paid for this. Or else it would not fit.
+    // Compacts if half of the string is removed records, whose removals pay for the work, or if the new
+    // record would not fit.
     if others * 2 < string.len() || string.len() + bytes > XATTRS_BYTES_MAX {
         compact(string);
     }
@@ -109,7 +110,7 @@ pub(crate) fn set(string: &mut Vec<u8>, key: XattrKey<'_>, value: &[u8]) -> Resu
     Ok(())
 }
 
-/// Marks an attribute as gone; whether it was there. What is gone at the end is cut off.
+/// Marks an attribute as removed. Returns whether it existed. Removed records at the end are cut off.
 pub(crate) fn remove(string: &mut Vec<u8>, key: XattrKey<'_>) -> bool {
     let Some(at) = find(string, key).map(|found| found.at) else { return false };
     string[at + offset_of!(XattrRecordHead, space)] = 0;

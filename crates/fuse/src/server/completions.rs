@@ -1,4 +1,4 @@
-//! What becomes of an operation's result: the reply, once, and how long it took.
+//! Completions of operations: each sends the reply and records the latency.
 
 use super::FuseServer;
 use crate::attributes::{attr_reply, entry_reply};
@@ -8,7 +8,7 @@ use crate::latency::OpClass;
 use fs::{FileAttributes, FsCompletion};
 
 impl FuseServer {
-    /// A completion that ends with an entry, which the kernel then remembers.
+    /// A completion that replies with an entry, which the kernel then remembers.
     pub(super) fn entry_completion(
         &self,
         class: OpClass,
@@ -24,7 +24,7 @@ impl FuseServer {
         })
     }
 
-    /// A completion that ends with attributes.
+    /// A completion that replies with attributes.
     pub(super) fn attr_completion(
         &self,
         class: OpClass,
@@ -40,7 +40,7 @@ impl FuseServer {
         })
     }
 
-    /// A completion that ends with success or not.
+    /// A completion that replies with success or an error.
     pub(super) fn empty_completion(&self, class: OpClass, reply: PendingReply) -> FsCompletion<()> {
         let timer = self.shared_timer(class);
         Box::new(move |done| {
