@@ -1,6 +1,6 @@
 //! The table from errors to errnos.
 
-use crate::complaint::complain;
+use crate::error_log::log_error;
 use cache::CacheError;
 use fs::FsError;
 use rustix::io::Errno;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 pub(crate) fn reply_errno(error: &FsError) -> Errno {
     let errno = errno(error);
     if errno == Errno::IO {
-        complain(error, error.help().as_deref());
+        log_error(error, error.help().as_deref());
     }
     errno
 }

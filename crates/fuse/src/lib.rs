@@ -1,8 +1,8 @@
 #![doc = include_str!("../README.md")]
 mod attributes;
-mod complaint;
 mod connection;
 mod errno;
+mod error_log;
 mod hole_search;
 mod kernel_settings;
 mod latency;
