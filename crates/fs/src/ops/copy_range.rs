@@ -8,7 +8,7 @@ use crate::format::FILE_BYTES_MAX;
 use crate::fs::Fs;
 use crate::types::{FsCompletion, Ino};
 use cache::{Change, TRANSFER_PAGES_MAX};
-use device::{BLOCK_BYTES, PageNo, Transfer};
+use device::{BLOCK_BYTES, PageNo, PageTransfer};
 
 /// A page as a number of bytes.
 const PAGE: u64 = BLOCK_BYTES as u64;
@@ -65,7 +65,7 @@ impl FsTransaction<'_> {
             let (first, end) = (PageNo(offset / PAGE), PageNo(offset / PAGE + pages));
             let (from, to) = (self.data_object(source, &source_hot), self.data_object(slot, &inode));
             self.add_data_change(Change::Clone {
-                transfer: Transfer { from, first, end, to, at: PageNo(at / PAGE) },
+                transfer: PageTransfer { from, first, end, to, at: PageNo(at / PAGE) },
             });
             inode.set_size(inode.size().max(at + len));
             inode.set_written();

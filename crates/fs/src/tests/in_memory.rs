@@ -13,7 +13,7 @@ use crate::ops::file_data::write_cost;
 use crate::types::{CallerCredentials, FileAttributes, FileKind, Ino};
 use crate::xattr::{XattrChange, XattrKey, XattrOutcome};
 use cache::{Change, Cost};
-use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -65,7 +65,7 @@ impl ObjectPages {
         }
     }
 
-    fn copy(&mut self, transfer: &Transfer) {
+    fn copy(&mut self, transfer: &PageTransfer) {
         let (source, target) = (transfer.source(), transfer.target());
         let pages = self.0.range((transfer.from, source.start.0)..(transfer.from, source.end.0));
         let copies: Vec<_> = pages

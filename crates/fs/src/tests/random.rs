@@ -8,18 +8,18 @@ use crate::ops::allocate::{FallocateMode, SizePolicy};
 use crate::types::{
     CallerCredentials, FileKind, IfExists, Ino, PrivilegeChange, SetAttributes, SetTime, SetXattrMode,
 };
-use device::Random;
+use device::SeededRng;
 
 /// A seeded source of operations that make sense often and not always.
 pub(crate) struct Source {
-    random: Random,
+    random: SeededRng,
     /// Different names: many make directories big, few make names meet.
     names: u64,
 }
 
 impl Source {
     pub(crate) fn new(seed: u64, names: u64) -> Source {
-        Source { random: Random::new(seed), names }
+        Source { random: SeededRng::new(seed), names }
     }
 
     fn name(&mut self) -> Vec<u8> {

@@ -1,8 +1,10 @@
 //! A store that is overwritten for ten times its size: it goes on, and costs what its policy predicts.
 
 use super::{Predicted, Written};
-use device::{BLOCK_BYTES, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId, VolumeId};
-use sim_disk::{Power, SimDisk};
+use device::{
+    BLOCK_BYTES, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng, SharedPage, StoreId, VolumeId,
+};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 use store::{Change, Cleaning, Layout, Store};
 
@@ -27,7 +29,7 @@ enum Load {
 }
 
 impl Load {
-    fn page(self, random: &mut Random, pages: u64) -> u64 {
+    fn page(self, random: &mut SeededRng, pages: u64) -> u64 {
         match self {
             Load::Skewed if !random.once_in(10) => random.below(pages / 10),
             _ => random.below(pages),
@@ -37,7 +39,7 @@ impl Load {
 
 /// All pages in order once, then overwrites of `times` the store's size.
 fn pages_of(load: Load, size: u64, pages: u64, times: u64) -> impl Iterator<Item = u64> {
-    let mut random = Random::new(7);
+    let mut random = SeededRng::new(7);
     (0..pages).chain((0..times * size).map(move |_| load.page(&mut random, pages)))
 }
 
@@ -49,7 +51,7 @@ fn vector(all: &mut impl Iterator<Item = u64>, together: u64) -> Option<Vec<u64>
 
 /// A new store on a new disk.
 fn new_store(blocks: u64, segment_blocks: u64) -> Store {
-    let disk = SimDisk::new("disk", blocks, &Power::new(), 1);
+    let disk = SimDisk::new("disk", blocks, &PowerSupply::new(), 1);
     let layout = Layout { id: StoreId([0x5a; 16]), segment_blocks: Some(segment_blocks as u32) };
     Store::format(&*disk, &layout).expect("large enough");
     let store = Store::open(disk).expect("a new store opens");
