@@ -14,7 +14,7 @@ use crate::format::{
 use crate::inode::InodeNumbering;
 use crate::owner_table::OwnerIndex;
 use crate::plant::never_undoes;
-use cache::{Change, Cost};
+use cache::{ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -255,7 +255,7 @@ pub(crate) struct FsTransaction<'a> {
     /// How many pages the operation removes from a file, if they were counted.
     removed_pages: Option<CountedRange>,
     /// Changes of files' data objects.
-    data_changes: SmallVec<[Change<'a>; 1]>,
+    data_changes: SmallVec<[ObjectChange<'a>; 1]>,
     kept: bool,
 }
 
@@ -327,7 +327,7 @@ impl<'a> FsTransaction<'a> {
     }
 
     /// Adds a change of a file's data object.
-    pub(crate) fn add_data_change(&mut self, change: Change<'a>) {
+    pub(crate) fn add_data_change(&mut self, change: ObjectChange<'a>) {
         self.data_changes.push(change);
     }
 
@@ -362,12 +362,16 @@ impl<'a> FsTransaction<'a> {
     }
 
     /// All changes for the cache: files' data first, then the arena.
-    pub(crate) fn changes(&self) -> SmallVec<[Change<'_>; 4]> {
+    pub(crate) fn changes(&self) -> SmallVec<[ObjectChange<'_>; 4]> {
         let mut changes = SmallVec::new();
         self.data_changes.iter().for_each(|change| changes.push(*change));
         for &(from, to) in &self.written_ranges() {
             let bytes = self.state.arena.bytes(from, (to - from) as usize).expect("it was just written");
-            changes.push(Change::Write { object: arena_object(self.state.volume), offset: from, bytes });
+            changes.push(ObjectChange::Write {
+                object: arena_object(self.state.volume),
+                offset: from,
+                bytes,
+            });
         }
         changes
     }
@@ -410,12 +414,12 @@ fn differing_range(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
 }
 
 /// Whether `changes` need no more than the stated cost.
-pub(crate) fn is_within_cost(changes: &[Change<'_>], stated: Cost) -> bool {
-    let cost = Cost::of(changes);
-    // `Cost::of` counts a record for each page and one more for each change, which bounds any change. A write
+pub(crate) fn is_within_cost(changes: &[ObjectChange<'_>], stated: TransactionCost) -> bool {
+    let cost = TransactionCost::of(changes);
+    // `TransactionCost::of` counts a record for each page and one more for each change, which bounds any change. A write
     // needs only those of its pages.
-    let records =
-        cost.records - changes.iter().filter(|change| matches!(change, Change::Write { .. })).count() as u64;
+    let records = cost.records
+        - changes.iter().filter(|change| matches!(change, ObjectChange::Write { .. })).count() as u64;
     cost.pages <= stated.pages && cost.bytes <= stated.bytes && records <= stated.records
 }
 

@@ -21,7 +21,7 @@ use crate::types::{
     SetAttributes, SetXattrMode,
 };
 use crate::xattr::{CAPABILITY, XattrChange, XattrKey, XattrOutcome};
-use cache::{Cache, CacheError, Cost, Reservation, Task, VolumeInUse};
+use cache::{BackgroundTask, Cache, CacheError, SpaceReservation, TransactionCost, VolumeInUse};
 use device::{BLOCK_BYTES, Clock, Lsn, VolumeId};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -69,7 +69,7 @@ impl Fs {
         let reservation = Arc::new(Mutex::new(None));
         let slot = reservation.clone();
         let set = move |admitted| *slot.lock().expect("nobody panics holding a reservation") = Some(admitted);
-        cache.admit(Cost::of(&changes), Box::new(set));
+        cache.admit(TransactionCost::of(&changes), Box::new(set));
         let take = || reservation.lock().expect("nobody panics holding a reservation").take();
         let mut reservation = step_until(cache, take).ok_or(FsError::NoSpace)??;
         cache.apply(&mut reservation, &changes)?;
@@ -555,7 +555,7 @@ impl Fs {
     /// Sizes and free space, for `statfs`.
     pub fn usage(&self) -> FsUsage {
         self.deferred_frees.free_all(&self.core);
-        let space = self.core.cache.settled_store().space();
+        let space = self.core.cache.store_without_spare().space();
         let available = space.available();
         let inodes = u64::from(self.core.read_state().header().inodes.get());
         // A block holds 64 inodes of 64 bytes. On a small store blocks run out before inode numbers do.
@@ -603,7 +603,7 @@ pub(crate) struct FsCore {
 pub(crate) fn step_until<T>(cache: &Cache, answer: impl Fn() -> Option<T>) -> Option<T> {
     (0..BACKGROUND_STEPS_MAX).find_map(|_| {
         answer().or_else(|| {
-            for task in [Task::Commit, Task::WriteBack, Task::Checkpoint] {
+            for task in [BackgroundTask::Commit, BackgroundTask::WriteBack, BackgroundTask::Checkpoint] {
                 cache.step(task);
             }
             None
@@ -656,7 +656,7 @@ impl FsCore {
     /// An error of `work` or of the cache leaves everything as it was.
     pub(crate) fn run_transaction<T: Send + 'static>(
         self: &Arc<FsCore>,
-        cost: Cost,
+        cost: TransactionCost,
         work: impl FnOnce(&mut FsTransaction<'_>) -> Result<T, FsError> + Send + 'static,
         done: FsCompletion<T>,
     ) {
@@ -667,7 +667,7 @@ impl FsCore {
     fn run_with_bytes<T: Send + 'static>(
         self: &Arc<FsCore>,
         bytes: Vec<u8>,
-        cost: Cost,
+        cost: TransactionCost,
         work: impl FnOnce(&mut FsTransaction<'_>) -> Result<T, FsError> + Send + 'static,
         done: FsCompletion<T>,
     ) {
@@ -677,7 +677,7 @@ impl FsCore {
             Err(error) => return done(Err(error.into())),
         }
         let core = self.clone();
-        let enter = move |reservation: Result<Reservation, CacheError>| {
+        let enter = move |reservation: Result<SpaceReservation, CacheError>| {
             done(
                 reservation
                     .map_err(FsError::from)
@@ -691,9 +691,9 @@ impl FsCore {
     /// return.
     fn apply_transaction<T>(
         self: &Arc<FsCore>,
-        mut reservation: Reservation,
+        mut reservation: SpaceReservation,
         bytes: &[u8],
-        cost: Cost,
+        cost: TransactionCost,
         work: impl FnOnce(&mut FsTransaction<'_>) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         let now = self.clock.wall_nanos();
@@ -819,10 +819,10 @@ impl FsCore {
     }
 
     /// The cost of a write, which may belong to a large sequential one.
-    fn write_cost(&self, ino: Ino, offset: u64, len: usize) -> Cost {
+    fn write_cost(&self, ino: Ino, offset: u64, len: usize) -> TransactionCost {
         let is_bypassing = self.sequential_writes.note_write(ino, offset, len, self.cache.bypass_after());
         let bypass_pages = if is_bypassing { (len / BLOCK_BYTES) as u64 } else { 0 };
-        Cost { bypass_pages, ..file_data::write_cost(offset, len) }
+        TransactionCost { bypass_pages, ..file_data::write_cost(offset, len) }
     }
 
     /// Writes one piece without waiting, without a copy of `bytes` and without a completion. `None` if that

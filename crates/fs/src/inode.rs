@@ -9,7 +9,7 @@ use crate::format::{ArenaRegion, INODES_MAX, Inode, InodeSlot, InodeTimes, LINK_
 use crate::heap_allocator::class_log2;
 use crate::owner_table::OwnerAndMode;
 use crate::types::{FileAttributes, FileKind, Ino};
-use cache::Change;
+use cache::ObjectChange;
 use device::BLOCK_BYTES;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
@@ -307,7 +307,7 @@ impl FsTransaction<'_> {
         self.charges_mut().forget_file(slot);
         match kind {
             FileKind::File if inode.is_written() => {
-                self.add_data_change(Change::Delete { object: self.data_object(slot, &inode) })
+                self.add_data_change(ObjectChange::Delete { object: self.data_object(slot, &inode) })
             }
             FileKind::File => {}
             FileKind::Symlink => self.free_block(inode.root(), class_log2(inode.size() as usize)),

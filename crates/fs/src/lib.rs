@@ -30,7 +30,7 @@ pub use client_cache::ClientCacheNote;
 pub use error::FsError;
 pub use format::{FILE_BYTES_MAX, INODES_MAX, LINK_BYTES_MAX, LINKS_MAX, NAME_BYTES_MAX};
 pub use fs::Fs;
-pub use ops::allocate::{FallocateMode, SeekTarget, SizePolicy};
+pub use ops::allocate::{FallocateMode, SeekWhence, SizePolicy};
 #[cfg(feature = "planted-bugs")]
 pub use plant::plant_never_undoes;
 pub use preload::PreloadedArena;

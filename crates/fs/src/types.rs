@@ -167,5 +167,5 @@ pub struct FsUsage {
     pub inodes_free: u64,
 }
 
-/// Like [`cache::Completion`], and called without a lock of the file system.
-pub type FsCompletion<T> = cache::Completion<T, FsError>;
+/// Like [`cache::CacheCompletion`], and called without a lock of the file system.
+pub type FsCompletion<T> = cache::CacheCompletion<T, FsError>;

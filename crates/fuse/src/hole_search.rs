@@ -7,7 +7,7 @@
 //! this is one short system call.
 
 use crate::page_invalidation::PageInvalidator;
-use fs::{Fs, FsCompletion, FsError, Ino, SeekTarget};
+use fs::{Fs, FsCompletion, FsError, Ino, SeekWhence};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(crate) struct HoleSearch {
     pub(crate) page_invalidator: PageInvalidator,
     pub(crate) ino: Ino,
     pub(crate) offset: u64,
-    pub(crate) target: SeekTarget,
+    pub(crate) target: SeekWhence,
 }
 
 impl HoleSearch {
@@ -40,14 +40,14 @@ impl HoleSearch {
         let looked = move |found: Result<u64, FsError>| {
             let size = self.size();
             match (found, what) {
-                (Ok(data), SeekTarget::Data) if covers(&written, offset..data) => done(Ok(data)),
-                (Ok(data), SeekTarget::Data) => self.write_back(offset..data, done),
-                (Err(FsError::PastEnd), SeekTarget::Data) if covers(&written, offset..size) => {
+                (Ok(data), SeekWhence::Data) if covers(&written, offset..data) => done(Ok(data)),
+                (Ok(data), SeekWhence::Data) => self.write_back(offset..data, done),
+                (Err(FsError::PastEnd), SeekWhence::Data) if covers(&written, offset..size) => {
                     done(Err(FsError::PastEnd));
                 }
-                (Err(FsError::PastEnd), SeekTarget::Data) => self.write_back(offset..size, done),
-                (Ok(hole), SeekTarget::Hole) if written.contains(&hole) || hole >= size => done(Ok(hole)),
-                (Ok(hole), SeekTarget::Hole) => self.write_back_from(hole, done),
+                (Err(FsError::PastEnd), SeekWhence::Data) => self.write_back(offset..size, done),
+                (Ok(hole), SeekWhence::Hole) if written.contains(&hole) || hole >= size => done(Ok(hole)),
+                (Ok(hole), SeekWhence::Hole) => self.write_back_from(hole, done),
                 (found, _) => done(found),
             }
         };
@@ -61,7 +61,7 @@ impl HoleSearch {
             let end = data.unwrap_or_else(|_| self.size());
             self.write_back(hole..end.max(hole + 1), done);
         };
-        fs.seek(ino, hole, SeekTarget::Data, Box::new(ended));
+        fs.seek(ino, hole, SeekWhence::Data, Box::new(ended));
     }
 
     /// Has the kernel write back a range, then searches again.
@@ -73,8 +73,8 @@ impl HoleSearch {
         fs.wait_for_write_space(move |are_taken| {
             if !are_taken {
                 return done(Ok(match self.target {
-                    SeekTarget::Data => self.offset,
-                    SeekTarget::Hole => self.size(),
+                    SeekWhence::Data => self.offset,
+                    SeekWhence::Hole => self.size(),
                 }));
             }
             let (page_invalidator, written) = (self.page_invalidator.clone(), range.clone());

@@ -4,7 +4,7 @@ use crate::connection::PendingReply;
 use crate::errno::reply_errno;
 use crate::latency::LatencyTimer;
 use crate::protocol::LseekReply;
-use fs::{FallocateMode, FsCompletion, FsError, SeekTarget, SizePolicy};
+use fs::{FallocateMode, FsCompletion, FsError, SeekWhence, SizePolicy};
 use rustix::io::Errno;
 
 /// Decodes the mode of `fallocate`. The kernel passes on only these modes, and `FALLOC_FL_PUNCH_HOLE` only
@@ -20,10 +20,10 @@ pub(crate) fn fallocate_mode(mode: i32) -> Result<(FallocateMode, SizePolicy), E
 }
 
 /// Decodes `lseek`. The kernel handles all other values of `whence` itself.
-pub(crate) fn seek_target(offset: i64, whence: i32) -> Result<(u64, SeekTarget), FsError> {
+pub(crate) fn seek_whence(offset: i64, whence: i32) -> Result<(u64, SeekWhence), FsError> {
     let what = match whence {
-        libc::SEEK_DATA => SeekTarget::Data,
-        libc::SEEK_HOLE => SeekTarget::Hole,
+        libc::SEEK_DATA => SeekWhence::Data,
+        libc::SEEK_HOLE => SeekWhence::Hole,
         _ => return Err(FsError::Invalid),
     };
     // Linux answers an offset before the file with ENXIO, like one behind it.
@@ -67,12 +67,12 @@ mod tests {
 
     #[test]
     fn only_data_and_holes_are_sought_and_only_in_the_file() {
-        assert!(matches!(seek_target(7, libc::SEEK_DATA), Ok((7, SeekTarget::Data))));
+        assert!(matches!(seek_whence(7, libc::SEEK_DATA), Ok((7, SeekWhence::Data))));
         assert!(matches!(
-            seek_target(i64::MAX, libc::SEEK_HOLE),
-            Ok((0x7fff_ffff_ffff_ffff, SeekTarget::Hole))
+            seek_whence(i64::MAX, libc::SEEK_HOLE),
+            Ok((0x7fff_ffff_ffff_ffff, SeekWhence::Hole))
         ));
-        assert!(matches!(seek_target(-1, libc::SEEK_DATA), Err(FsError::PastEnd)));
-        assert!(matches!(seek_target(0, libc::SEEK_END), Err(FsError::Invalid)));
+        assert!(matches!(seek_whence(-1, libc::SEEK_DATA), Err(FsError::PastEnd)));
+        assert!(matches!(seek_whence(0, libc::SEEK_END), Err(FsError::Invalid)));
     }
 }

@@ -410,7 +410,7 @@ impl FuseServer {
 
     fn lseek(&self, node: Ino, offset: i64, whence: i32, reply: PendingReply) {
         let done = range_flags::seek_completion(self.shared_timer(OpClass::Other), reply);
-        match range_flags::seek_target(offset, whence) {
+        match range_flags::seek_whence(offset, whence) {
             Ok((offset, what)) => {
                 let (fs, page_invalidator) = (self.fs.clone(), self.page_invalidator.clone());
                 HoleSearch { fs, page_invalidator, ino: node, offset, target: what }.find(done);

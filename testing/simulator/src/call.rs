@@ -5,7 +5,7 @@ use crate::model::{CALLER, Id, Model};
 use crate::oracle::Moment;
 use crate::stack::Stack;
 use device::Clock;
-use fs::{FileAttributes, Fs, FsCompletion, FsError, Ino, SeekTarget, SetAttributes, SetTime};
+use fs::{FileAttributes, Fs, FsCompletion, FsError, Ino, SeekWhence, SetAttributes, SetTime};
 use std::sync::{Arc, Mutex};
 use store::decide::BLOCKS_PER_PAGE;
 
@@ -51,7 +51,7 @@ pub(crate) enum Asked {
     Seek {
         file: Id,
         offset: u64,
-        what: SeekTarget,
+        what: SeekWhence,
         version: u64,
     },
     Sync(Moment),

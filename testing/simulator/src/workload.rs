@@ -5,7 +5,7 @@ use crate::model::{Body, Id, Model, Name};
 use crate::options::Options;
 use crate::rights::{ACCESS_ACL, Acl, CAPABILITY, DEFAULT_ACL};
 use device::{BLOCK_BYTES, SeededRng};
-use fs::{FallocateMode, FileKind, IfExists, SeekTarget, SetXattrMode, SizePolicy};
+use fs::{FallocateMode, FileKind, IfExists, SeekWhence, SetXattrMode, SizePolicy};
 use std::sync::Arc;
 
 const PAGE: u64 = BLOCK_BYTES as u64;
@@ -34,7 +34,7 @@ pub(crate) enum Request {
     Seek {
         file: Id,
         offset: u64,
-        what: SeekTarget,
+        what: SeekWhence,
     },
     /// Names and values of all extended attributes.
     ListXattrs(Id),
@@ -439,7 +439,7 @@ impl Workload {
             (3, _, _) => Request::List(self.some_directory(model)),
             (4, _, Some(file)) => {
                 let offset = self.random.below(model.get(file).content().len() as u64 + PAGE);
-                let what = if self.random.once_in(2) { SeekTarget::Data } else { SeekTarget::Hole };
+                let what = if self.random.once_in(2) { SeekWhence::Data } else { SeekWhence::Hole };
                 Request::Seek { file, offset, what }
             }
             (_, _, Some(file)) => {

@@ -11,7 +11,7 @@ use crate::format::{FILE_BYTES_MAX, Inode};
 use crate::fs::Fs;
 use crate::fs::FsCore;
 use crate::types::{FsCompletion, Ino};
-use cache::{CacheError, Change, Wanted};
+use cache::{CacheError, ObjectChange, SeekTarget};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub enum SizePolicy {
 
 /// What `lseek` looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SeekTarget {
+pub enum SeekWhence {
     /// Whole pages that were, or may have been, written.
     Data,
     /// Pages that were never written, or punched out. The end of the file counts as one.
@@ -86,7 +86,7 @@ impl FsTransaction<'_> {
         let (slot, mut inode) = self.find_file(ino)?;
         let last = zeros_end(&inode, end);
         if what != FallocateMode::Allocate && inode.is_written() && offset < last {
-            self.add_data_change(Change::Zero {
+            self.add_data_change(ObjectChange::Zero {
                 object: self.data_object(slot, &inode),
                 offset,
                 len: last - offset,
@@ -120,7 +120,7 @@ impl HoleCount {
             Ok(None) => (self.done)(Ok(())),
             Ok(Some(hole)) => self.count_hole(hole),
         };
-        core.cache.seek(object, left, Wanted::Hole, Box::new(then));
+        core.cache.seek(object, left, SeekTarget::Hole, Box::new(then));
     }
 
     fn count_hole(mut self, hole: PageNo) {
@@ -139,7 +139,7 @@ impl HoleCount {
                 }
             }
         };
-        core.cache.seek(object, left, Wanted::Data, Box::new(then));
+        core.cache.seek(object, left, SeekTarget::Data, Box::new(then));
     }
 }
 
@@ -183,7 +183,7 @@ impl Fs {
             Ok(()) => core.run_transaction(cost, move |tx| tx.allocate(ino, what, range, size), done),
             Err(error) => done(Err(error)),
         };
-        let space = self.core().cache.settled_store().space().available();
+        let space = self.core().cache.store_without_spare().space().available();
         // If the whole range fits, the holes need not be counted.
         if pages.end.0 - pages.start.0 <= space {
             return change(Ok(()));
@@ -197,7 +197,7 @@ impl Fs {
     ///
     /// # Errors
     /// [`FsError::PastEnd`] if the file ends at or before `offset`, or has no data after it.
-    pub fn seek(&self, ino: Ino, offset: u64, what: SeekTarget, done: FsCompletion<u64>) {
+    pub fn seek(&self, ino: Ino, offset: u64, what: SeekWhence, done: FsCompletion<u64>) {
         let state = self.core().read_state();
         let found = state
             .find_file(ino)
@@ -212,15 +212,15 @@ impl Fs {
         }
         let answer = move |page: Option<PageNo>| match (page, what) {
             (Some(page), _) => Ok(offset.max(page.offset())),
-            (None, SeekTarget::Hole) => Ok(size),
-            (None, SeekTarget::Data) => Err(FsError::PastEnd),
+            (None, SeekWhence::Hole) => Ok(size),
+            (None, SeekWhence::Data) => Err(FsError::PastEnd),
         };
         if !is_written {
-            return done(answer(Some(PageNo::of(offset)).filter(|_| what == SeekTarget::Hole)));
+            return done(answer(Some(PageNo::of(offset)).filter(|_| what == SeekWhence::Hole)));
         }
         let wanted = match what {
-            SeekTarget::Data => Wanted::Data,
-            SeekTarget::Hole => Wanted::Hole,
+            SeekWhence::Data => SeekTarget::Data,
+            SeekWhence::Hole => SeekTarget::Hole,
         };
         let then = move |page: Result<_, CacheError>| done(page.map_err(FsError::from).and_then(answer));
         self.core().cache.seek(object, pages(offset..size), wanted, Box::new(then));

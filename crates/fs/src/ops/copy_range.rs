@@ -7,7 +7,7 @@ use crate::error::FsError;
 use crate::format::FILE_BYTES_MAX;
 use crate::fs::Fs;
 use crate::types::{FsCompletion, Ino};
-use cache::{Change, TRANSFER_PAGES_MAX};
+use cache::{ObjectChange, TRANSFER_PAGES_MAX};
 use device::{BLOCK_BYTES, PageNo, PageTransfer};
 
 /// A page as a number of bytes.
@@ -64,7 +64,7 @@ impl FsTransaction<'_> {
         if source_hot.is_written() {
             let (first, end) = (PageNo(offset / PAGE), PageNo(offset / PAGE + pages));
             let (from, to) = (self.data_object(source, &source_hot), self.data_object(slot, &inode));
-            self.add_data_change(Change::Clone {
+            self.add_data_change(ObjectChange::Clone {
                 transfer: PageTransfer { from, first, end, to, at: PageNo(at / PAGE) },
             });
             inode.set_size(inode.size().max(at + len));
@@ -76,7 +76,7 @@ impl FsTransaction<'_> {
             }
         } else {
             if inode.is_written() {
-                self.add_data_change(Change::Zero {
+                self.add_data_change(ObjectChange::Zero {
                     object: self.data_object(slot, &inode),
                     offset: at,
                     len: pages * PAGE,

@@ -32,7 +32,7 @@ impl FsCore {
     /// Truncates files of this volume before their lost pages. Each loss is forgotten once its truncation is
     /// durable, and remembered if its file cannot be changed now.
     pub(crate) fn truncate_lost(self: &Arc<FsCore>, volume: VolumeId) -> Result<(), FsError> {
-        let lost = self.cache.lost().into_iter().filter(|(object, _)| object.volume == volume);
+        let lost = self.cache.lost_tails().into_iter().filter(|(object, _)| object.volume == volume);
         let mut outcome = Ok(());
         for (object, page) in lost {
             if let Err(error) = self.truncate_before(object, page) {
@@ -51,7 +51,7 @@ impl FsCore {
                 let forgetful = cache.clone();
                 cache.sync_logged(Box::new(move |synced| {
                     if synced.is_ok() {
-                        forgetful.forget_lost(object);
+                        forgetful.forget_lost_tail(object);
                     }
                 }));
             }
@@ -71,11 +71,12 @@ impl Fs {
     /// Truncates files before the pages that a crash took, in all volumes with such files.
     ///
     /// For volumes that are not opened; [`open`](Fs::open) does it for its own volume, and must come first.
-    /// Returns the volumes in which it failed, with the reason, as damage: the cache [remembers](Cache::lost)
+    /// Returns the volumes in which it failed, with the reason, as damage: the cache [remembers](Cache::lost_tails)
     /// the losses there, and `open` fails for these volumes.
     #[must_use = "files of these volumes still have bytes that a crash took"]
     pub fn truncate_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Vec<(VolumeId, FsError)> {
-        let volumes: BTreeSet<VolumeId> = cache.lost().into_iter().map(|(object, _)| object.volume).collect();
+        let volumes: BTreeSet<VolumeId> =
+            cache.lost_tails().into_iter().map(|(object, _)| object.volume).collect();
         let end = |volume| FsCore::open(None, cache.clone(), volume, clock.clone());
         volumes.into_iter().filter_map(|volume| Some((volume, end(volume).err()?))).collect()
     }

@@ -5,7 +5,7 @@ use crate::arena::{FsState, FsTransaction};
 use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, Inode, InodeSlot};
 use crate::types::Ino;
-use cache::{Change, Cost};
+use cache::{ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId};
 
 /// A page as a number of bytes.
@@ -45,11 +45,17 @@ impl FsState {
 
 /// The most that a write of `len` bytes needs: its pages, of which the first and the last may be partial, and
 /// the inode.
-pub(crate) fn write_cost(offset: u64, len: usize) -> Cost {
+pub(crate) fn write_cost(offset: u64, len: usize) -> TransactionCost {
     debug_assert!(offset <= FILE_BYTES_MAX);
     let len = len as u64;
     let pages = len / PAGE + 2;
-    Cost { pages: 3 + pages, bytes: 96 + len, records: 6 + pages, run: pages, ..Cost::NONE }
+    TransactionCost {
+        pages: 3 + pages,
+        bytes: 96 + len,
+        records: 6 + pages,
+        run: pages,
+        ..TransactionCost::NONE
+    }
 }
 
 impl FsTransaction<'_> {
@@ -82,11 +88,11 @@ impl FsTransaction<'_> {
             let (within, behind) = bytes.split_at(len.min((size - offset) as usize));
             for (offset, bytes, grows) in [(offset, within, false), (size, behind, true)] {
                 if !bytes.is_empty() {
-                    self.add_data_change(Change::BypassWrite { object, offset, bytes, grows });
+                    self.add_data_change(ObjectChange::BypassWrite { object, offset, bytes, grows });
                 }
             }
         } else {
-            self.add_data_change(Change::Write { object, offset, bytes });
+            self.add_data_change(ObjectChange::Write { object, offset, bytes });
         }
         Ok(())
     }
@@ -98,7 +104,7 @@ impl FsTransaction<'_> {
             return Err(FsError::TooLarge);
         }
         if size < inode.size() && inode.is_written() {
-            self.add_data_change(Change::Zero {
+            self.add_data_change(ObjectChange::Zero {
                 object: self.data_object(slot, &inode),
                 offset: size,
                 len: FILE_BYTES_MAX - size,

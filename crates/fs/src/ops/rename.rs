@@ -7,7 +7,7 @@ use crate::error::FsError;
 use crate::format::{ArenaRegion, Inode, InodeSlot, ROOT};
 use crate::fs::Fs;
 use crate::types::{CallerCredentials, FileAttributes, FileKind, FsCompletion, IfExists, Ino};
-use cache::Change;
+use cache::ObjectChange;
 use zerocopy::little_endian::U32;
 
 impl FsState {
@@ -83,7 +83,7 @@ impl FsTransaction<'_> {
     pub(crate) fn log_bypassed_pages(&mut self, slot: InodeSlot) -> Result<(), FsError> {
         let (inode, kind) = self.used_inode(slot)?;
         if kind == FileKind::File {
-            self.add_data_change(Change::Settle { object: self.data_object(slot, &inode) });
+            self.add_data_change(ObjectChange::LogBypassed { object: self.data_object(slot, &inode) });
         }
         Ok(())
     }

@@ -6,11 +6,12 @@ use crate::directory::{KEYS_PER_HASH, NameTree};
 use crate::error::FsError;
 use crate::format::InodeSlot;
 use crate::types::{FileKind, Ino};
-use cache::Cost;
+use cache::TransactionCost;
 use device::SeededRng;
 
 const ROOT: Ino = Ino::ROOT;
-const ANY: Cost = Cost { pages: 1000, bytes: 1 << 20, records: 1000, ..Cost::NONE };
+const ANY: TransactionCost =
+    TransactionCost { pages: 1000, bytes: 1 << 20, records: 1000, ..TransactionCost::NONE };
 
 fn unlink(fs: &mut InMemoryFs, parent: Ino, name: &str) {
     fs.apply(&ModelOperation::Unlink { parent, name: name.as_bytes().to_vec() }).expect("unlinked");

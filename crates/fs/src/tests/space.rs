@@ -7,7 +7,7 @@ use crate::arena::FsTransaction;
 use crate::cost;
 use crate::error::FsError;
 use crate::format::FILE_BYTES_MAX;
-use crate::ops::allocate::{FallocateMode, SeekTarget, SizePolicy};
+use crate::ops::allocate::{FallocateMode, SeekWhence, SizePolicy};
 use crate::types::{FileKind, IfExists, Ino, SetAttributes};
 use cache::FetchMode;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn allocate(
     stack.wait(|done| stack.fs().allocate(ino, what, range, size, done))
 }
 
-fn seek(stack: &SimulatedStack, ino: Ino, offset: u64, what: SeekTarget) -> Option<u64> {
+fn seek(stack: &SimulatedStack, ino: Ino, offset: u64, what: SeekWhence) -> Option<u64> {
     match stack.wait(|done| stack.fs().seek(ino, offset, what, done)) {
         Ok(found) => Some(found),
         Err(FsError::PastEnd) => None,
@@ -48,8 +48,8 @@ fn size(stack: &SimulatedStack, ino: Ino) -> u64 {
 /// Every change of data and hole, as found by seeking.
 fn layout(stack: &SimulatedStack, ino: Ino) -> Vec<(u64, u64)> {
     let (mut at, mut found) = (0, Vec::new());
-    while let Some(data) = seek(stack, ino, at, SeekTarget::Data) {
-        at = seek(stack, ino, data, SeekTarget::Hole).expect("a hole ends every file");
+    while let Some(data) = seek(stack, ino, at, SeekWhence::Data) {
+        at = seek(stack, ino, data, SeekWhence::Hole).expect("a hole ends every file");
         found.push((data, at));
     }
     found
@@ -66,7 +66,7 @@ fn holes_and_data_are_found_in_memory_and_in_the_store() {
             stack.fs().set_attributes(ino, set, done)
         })
         .expect("a size");
-    assert_eq!(seek(&stack, ino, 5, SeekTarget::Hole), Some(5));
+    assert_eq!(seek(&stack, ino, 5, SeekWhence::Hole), Some(5));
     assert_eq!(layout(&stack, ino), []);
     write(&stack, ino, 0, &[1; 100]);
     write(&stack, ino, 10 * PAGE, &[2; 3 * PAGE as usize]);
@@ -79,8 +79,8 @@ fn holes_and_data_are_found_in_memory_and_in_the_store() {
     allocate(&stack, ino, FallocateMode::PunchHole, (11 * PAGE, PAGE), SizePolicy::Keep).expect("a hole");
     let expected = [(0, PAGE), (10 * PAGE, 11 * PAGE), (12 * PAGE, 13 * PAGE), (last, (1 << 40) + 10)];
     assert_eq!(layout(&stack, ino), expected);
-    assert_eq!(seek(&stack, ino, 11 * PAGE + 7, SeekTarget::Hole), Some(11 * PAGE + 7));
-    assert_eq!(seek(&stack, ino, 11 * PAGE + 7, SeekTarget::Data), Some(12 * PAGE));
+    assert_eq!(seek(&stack, ino, 11 * PAGE + 7, SeekWhence::Hole), Some(11 * PAGE + 7));
+    assert_eq!(seek(&stack, ino, 11 * PAGE + 7, SeekWhence::Data), Some(12 * PAGE));
     stack.reopen();
     assert_eq!(layout(&stack, ino), expected);
     // To the end and beyond: the last page goes as a whole.
@@ -223,17 +223,17 @@ fn a_copy_of_nothing_over_a_file_s_end_takes_off_what_was_there() {
 fn a_seek_at_the_end_or_behind_it_finds_nothing() {
     let stack = SimulatedStack::new(2, FetchMode::Lazy, 16384);
     let ino = file(&stack, b"file");
-    for what in [SeekTarget::Data, SeekTarget::Hole] {
+    for what in [SeekWhence::Data, SeekWhence::Hole] {
         assert_eq!(seek(&stack, ino, 0, what), None, "of an empty file");
     }
     write(&stack, ino, 0, &[1; 5000]);
-    assert_eq!(seek(&stack, ino, 4999, SeekTarget::Data), Some(4999));
-    assert_eq!(seek(&stack, ino, 4999, SeekTarget::Hole), Some(5000));
-    for what in [SeekTarget::Data, SeekTarget::Hole] {
+    assert_eq!(seek(&stack, ino, 4999, SeekWhence::Data), Some(4999));
+    assert_eq!(seek(&stack, ino, 4999, SeekWhence::Hole), Some(5000));
+    for what in [SeekWhence::Data, SeekWhence::Hole] {
         assert_eq!(seek(&stack, ino, 5000, what), None);
         assert_eq!(seek(&stack, ino, u64::MAX, what), None);
     }
-    let root = stack.wait(|done| stack.fs().seek(Ino::ROOT, 0, SeekTarget::Data, done));
+    let root = stack.wait(|done| stack.fs().seek(Ino::ROOT, 0, SeekWhence::Data, done));
     assert!(matches!(root, Err(FsError::IsDirectory)), "{root:?}");
 }
 

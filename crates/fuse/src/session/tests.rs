@@ -3,7 +3,7 @@
 use super::*;
 use crate::kernel_settings::KernelCachePolicy;
 use crate::latency::{OpLatencies, RequestCounter};
-use cache::{Cache, Recovered, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheSettings, RecoveredBuffer};
 use device::{SeededRng, StoreId, VolumeId};
 use fs::{CallerCredentials, Fs};
 use sim_disk::{PowerSupply, SimClock, SimDisk};
@@ -12,7 +12,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store};
+use store::{Store, StoreLayout};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Steps of background work after which a reply that has not come never will.
@@ -97,11 +97,11 @@ impl Bench {
         let (power, clock) = (PowerSupply::new(), Arc::new(SimClock::new()));
         let disk = |name, blocks| SimDisk::new(name, blocks, &power, 1);
         let (store, buffer, id) = (disk("store", 16_384), disk("buffer", 2048), StoreId([7; 16]));
-        Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");
+        Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
         buffer::Buffer::format(&*buffer, id).expect("a format");
         let store = Arc::new(Store::open(store).expect("a store"));
-        let recovered = Recovered::read(buffer, id, &*clock).expect("a buffer");
-        let cache = Cache::begin(store, recovered, clock.clone(), Settings::default()).expect("a cache");
+        let recovered = RecoveredBuffer::read(buffer, id, &*clock).expect("a buffer");
+        let cache = Cache::begin(store, recovered, clock.clone(), CacheSettings::default()).expect("a cache");
         let cache = Arc::new(cache);
         let owner = CallerCredentials { uid: 0, gid: 0, umask: 0 };
         Fs::create(&cache, VolumeId::MAIN, &*clock, owner, [7; 16]).expect("a new file system");
@@ -142,7 +142,12 @@ impl Bench {
             if !reply.is_empty() {
                 break;
             }
-            for task in [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint] {
+            for task in [
+                BackgroundTask::Commit,
+                BackgroundTask::Fetch,
+                BackgroundTask::WriteBack,
+                BackgroundTask::Checkpoint,
+            ] {
                 self.cache.step(task);
             }
         }

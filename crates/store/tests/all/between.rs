@@ -6,7 +6,7 @@ use sim_disk::{DiskHooks, HookedDisk, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use store::{Change, Store, StoreError};
+use store::{Store, StoreChange, StoreError};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const PAGES: u64 = 150;
@@ -52,14 +52,14 @@ impl Others {
         let write = |number| {
             *page_lsn += 1;
             after.insert(number, *page_lsn);
-            Change::Write {
+            StoreChange::Write {
                 object: FILE,
                 page: PageNo(number),
                 bytes: page(*page_lsn),
                 page_lsn: Lsn(*page_lsn),
             }
         };
-        let vector: Vec<Change> = numbers.map(write).collect();
+        let vector: Vec<StoreChange> = numbers.map(write).collect();
         match self.store.apply(&vector) {
             Ok(()) => *pages = after,
             Err(StoreError::Full) => {}

@@ -5,7 +5,7 @@ use device::{BLOCK_BYTES, Block, Device, Lsn, PageNo, SeededRng};
 use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Change, Found, Store, StoreError, VolumeId, VolumeMode, Want};
+use store::{Found, Store, StoreChange, StoreError, VolumeId, VolumeMode, Want};
 
 /// What lies in a block, as far as its first bytes tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -170,13 +170,13 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
     let (disk, ..) = busy();
     let store = mount(&disk).expect("a sound store");
     let file = VolumeId::MAIN.object(1000, 1);
-    let write = |number: u64, page_lsn: u64| Change::Write {
+    let write = |number: u64, page_lsn: u64| StoreChange::Write {
         object: file,
         page: PageNo(number),
         bytes: page(0xfeed),
         page_lsn: Lsn(page_lsn),
     };
-    let all: Vec<Change> = (0..300).map(|number| write(number, 20_000 + number)).collect();
+    let all: Vec<StoreChange> = (0..300).map(|number| write(number, 20_000 + number)).collect();
     store.apply(&all).expect("space");
     store.checkpoint().expect("a checkpoint");
     let mut stamped = device::pages(1);
@@ -197,7 +197,12 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
         let object = VolumeId::MAIN.object(2000, 1);
         let bytes = page(page_lsn);
         store
-            .apply(&[Change::Write { object, page: PageNo(page_lsn % 50), bytes, page_lsn: Lsn(page_lsn) }])
+            .apply(&[StoreChange::Write {
+                object,
+                page: PageNo(page_lsn % 50),
+                bytes,
+                page_lsn: Lsn(page_lsn),
+            }])
             .expect("space");
         store.clean_step().expect("cleaning");
         if so_far.done {
@@ -218,8 +223,8 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
 fn a_node_that_rots_while_memory_has_it_is_written_again() {
     let (_power, disk, store) = fresh(64, 1);
     let file = VolumeId::MAIN.object(1, 1);
-    let all: Vec<Change> = (0..200)
-        .map(|number| Change::Write {
+    let all: Vec<StoreChange> = (0..200)
+        .map(|number| StoreChange::Write {
             object: file,
             page: PageNo(number),
             bytes: page(number),

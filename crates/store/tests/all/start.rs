@@ -9,14 +9,14 @@ use sim_disk::{DiskHooks, HookedDisk, PowerSupply, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use store::{Change, Store, VolumeMode};
+use store::{Store, StoreChange, VolumeMode};
 
-/// 8 MiB: a stretch as long, and as much is read at once where there are no copies.
+/// 8 MiB: one log extent, and as much is read at once without an index.
 const BLOCKS: u64 = 2048;
 const SEGMENTS: u64 = 64;
 const FILE: ObjectId = VolumeId::MAIN.object(3, 1);
 
-/// Reads of a start beside those that `reads_since_checkpoint` says: superblock and roots, tables, the open stretch, the log's end and
+/// Reads of a start beside those that `reads_since_checkpoint` says: superblock and roots, tables, the open extent, the log's end and
 /// proof that it is, and the map nodes that the log changes, some for each level.
 const OTHERS: u64 = 12;
 
@@ -34,7 +34,7 @@ struct Counted {
 
 #[derive(Clone, Copy, Debug)]
 enum Spoil {
-    /// The second copy in each stretch: the first chunk was read in its place.
+    /// The second copy in each index: the first chunk was read in its place.
     Copies,
     /// The heads of all chunks but the first of each segment, and those of one segment.
     ChunkIndex { but: u64 },
@@ -113,7 +113,7 @@ fn write(store: &Store, sizes: &[u64], blocks: u64) -> Vec<u64> {
         page_lsn += 1;
         let first = random.below(1000);
         let pages = first..first + sizes.next().expect("a cycle");
-        let change = |number: u64| Change::Write {
+        let change = |number: u64| StoreChange::Write {
             object: FILE,
             page: PageNo(number),
             bytes: page(page_lsn << 16 | number),
@@ -144,13 +144,13 @@ fn assert_reads(store: &Store, stamps: &[u64], when: &str) {
 }
 
 #[test]
-fn a_start_makes_one_read_for_each_stretch_of_the_log_however_small_its_chunks() {
+fn a_start_reads_each_log_extent_with_one_read() {
     for sizes in [&[1][..], &[3, 1, 9], &[200], &[700], &[600, 1, 1, 40]] {
         let (_power, disk, store) = fresh_large(1);
         let when = format!("vectors of {sizes:?} pages");
         let stamps = write(&store, sizes, 8 * BLOCKS);
         let stated = store.reads_since_checkpoint();
-        assert!((7..=9).contains(&stated), "{when}: {stated} reads are stated for 8 stretches");
+        assert!((7..=9).contains(&stated), "{when}: {stated} reads are stated for 8 extents");
         drop(store);
         let counted = counted_disk(&disk);
         let store = opened(&counted);
@@ -164,7 +164,7 @@ fn a_start_makes_one_read_for_each_stretch_of_the_log_however_small_its_chunks()
 }
 
 #[test]
-fn a_start_from_a_root_within_a_stretch_needs_no_more() {
+fn a_start_within_an_extent_needs_no_more_reads() {
     let (_power, disk, store) = fresh_large(2);
     write(&store, &[5], 3 * BLOCKS + 100);
     store.checkpoint().expect("space");
@@ -280,7 +280,7 @@ fn a_start_reads_ten_thousand_volumes_at_once_and_nothing_of_what_is_in_them() {
         let (_power, disk, store) = fresh_of(1024, 64, 1);
         let write = |number| {
             let (page, bytes) = (PageNo(number), page(number + 1));
-            Change::Write { object: FILE, page, bytes, page_lsn: Lsn(number + 1) }
+            StoreChange::Write { object: FILE, page, bytes, page_lsn: Lsn(number + 1) }
         };
         store.apply(&(0..1000).map(write).collect::<Vec<_>>()).expect("space");
         for number in 1..=clones {

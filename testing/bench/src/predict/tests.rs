@@ -6,7 +6,7 @@ use device::{
 };
 use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Change, Cleaning, Layout, Store};
+use store::{Cleaning, Store, StoreChange, StoreLayout};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 /// Segments, and blocks of each.
@@ -52,7 +52,7 @@ fn vector(all: &mut impl Iterator<Item = u64>, together: u64) -> Option<Vec<u64>
 /// A new store on a new disk.
 fn new_store(blocks: u64, segment_blocks: u64) -> Store {
     let disk = SimDisk::new("disk", blocks, &PowerSupply::new(), 1);
-    let layout = Layout { id: StoreId([0x5a; 16]), segment_blocks: Some(segment_blocks as u32) };
+    let layout = StoreLayout { id: StoreId([0x5a; 16]), segment_blocks: Some(segment_blocks as u32) };
     Store::format(&*disk, &layout).expect("large enough");
     let store = Store::open(disk).expect("a new store opens");
     store.begin(Incarnation(store.incarnation().0 + 1)).expect("a new store begins");
@@ -90,12 +90,12 @@ fn observed(load: Load, (segments, segment_blocks): Sizes, pages: u64, times: u6
     let (mut page_lsn, mut content) = (0, vec![0; pages as usize]);
     let mut all = pages_of(load, u64::from(segments) * segment_blocks, pages, times);
     while let Some(vector) = vector(&mut all, store.pages_together()) {
-        let changes: Vec<Change> = vector
+        let changes: Vec<StoreChange> = vector
             .iter()
             .map(|&number| {
                 page_lsn += 1;
                 content[number as usize] = page_lsn;
-                Change::Write {
+                StoreChange::Write {
                     object: FILE,
                     page: PageNo(number),
                     bytes: page(page_lsn),
@@ -180,8 +180,8 @@ fn the_log_is_as_long_as_predicted_with_its_entries_and_copies_of_heads() {
         {
             let page_lsn = Lsn(1 + page_lsn as u64);
             let write =
-                |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(1), page_lsn };
-            store.apply(&(0..count).map(write).collect::<Vec<Change>>()).expect("space");
+                |number| StoreChange::Write { object: FILE, page: PageNo(number), bytes: page(1), page_lsn };
+            store.apply(&(0..count).map(write).collect::<Vec<StoreChange>>()).expect("space");
             predicted.write(&(0..count).collect::<Vec<u64>>());
             let Written { user, entries, .. } = predicted.written();
             assert_eq!(store.counters().blocks_written - before, user + entries, "after {count} pages");
