@@ -12,7 +12,7 @@
 //! outcome that begin with `fl=`, `fi=` and `fe=`.
 
 use buffer::Buffer;
-use cache::{Cache, Progress, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheSettings, StepProgress};
 use device::{StoreId, VolumeId};
 use fs::{Caller, Fs, Ino, Kind};
 use sim_disk::{PowerSupply, SimClock, SimDisk};
@@ -43,7 +43,7 @@ fn main() {
     Buffer::format(&*buffer, id).expect("a disk that is large enough");
     let clock = Arc::new(SimClock::new());
     let store = Arc::new(Store::open(store).expect("a store"));
-    let cache = Cache::open(store, buffer, clock.clone(), Settings::default()).expect("a cache");
+    let cache = Cache::open(store, buffer, clock.clone(), CacheSettings::default()).expect("a cache");
     let cache = Arc::new(cache);
     Fs::create(&cache, VolumeId::MAIN, &*clock, Caller { uid: 0, gid: 0, umask: 0 }, [3; 16])
         .expect("a new file system");
@@ -68,8 +68,8 @@ fn main() {
         clock.advance(Duration::from_micros(10));
         assert!(one_overwrite(&fs, ino, offset, &bytes), "write {number} would have to wait");
         if number % STEP_WRITES == 0 {
-            for task in [Task::Commit, Task::WriteBack] {
-                while cache.step(task) == Progress::Worked {}
+            for task in [BackgroundTask::Commit, BackgroundTask::WriteBack] {
+                while cache.step(task) == StepProgress::Worked {}
             }
         }
     }

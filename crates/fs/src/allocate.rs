@@ -11,7 +11,7 @@ use crate::format::{FILE_BYTES_MAX, Hot};
 use crate::fs::Core;
 use crate::fs::Fs;
 use crate::types::{Completion, Ino};
-use cache::{CacheError, Change, Wanted};
+use cache::{CacheError, ObjectChange, SeekTarget};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::ops::Range;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Transaction<'_> {
         let (slot, mut hot) = self.find_file(ino)?;
         let last = last(&hot, end);
         if what != Allocate::Space && hot.is_written() && offset < last {
-            self.also(Change::Zero { object: self.object(slot, &hot), offset, len: last - offset });
+            self.also(ObjectChange::Zero { object: self.object(slot, &hot), offset, len: last - offset });
             self.charge_without(slot, &mut hot, offset..last);
         }
         if size == Size::Grows && what != Allocate::Hole {
@@ -115,7 +115,7 @@ impl Count {
             Ok(None) => (self.done)(Ok(())),
             Ok(Some(hole)) => self.end_of_hole(hole),
         };
-        core.cache.seek(object, left, Wanted::Hole, Box::new(then));
+        core.cache.seek(object, left, SeekTarget::Hole, Box::new(then));
     }
 
     fn end_of_hole(mut self, hole: PageNo) {
@@ -134,7 +134,7 @@ impl Count {
                 }
             }
         };
-        core.cache.seek(object, left, Wanted::Data, Box::new(then));
+        core.cache.seek(object, left, SeekTarget::Data, Box::new(then));
     }
 }
 
@@ -170,7 +170,7 @@ impl Fs {
             Ok(()) => core.enter(cost, move |tx| tx.allocate(ino, what, range, size), done),
             Err(error) => done(Err(error)),
         };
-        let space = self.core().cache.settled_store().space().available();
+        let space = self.core().cache.store_without_spare().space().available();
         // Where there is space for the whole range nobody need know how much of it is there.
         if pages.end.0 - pages.start.0 <= space {
             return change(Ok(()));
@@ -205,8 +205,8 @@ impl Fs {
             return done(answer(Some(PageNo::of(offset)).filter(|_| what == Seek::Hole)));
         }
         let wanted = match what {
-            Seek::Data => Wanted::Data,
-            Seek::Hole => Wanted::Hole,
+            Seek::Data => SeekTarget::Data,
+            Seek::Hole => SeekTarget::Hole,
         };
         let then = move |page: Result<_, CacheError>| done(page.map_err(FsError::from).and_then(answer));
         self.core().cache.seek(object, pages(offset..size), wanted, Box::new(then));

@@ -10,7 +10,7 @@ use crate::format::{
 use crate::inode::Numbers;
 use crate::owners::OwnerIndex;
 use crate::plant::never_undoes;
-use cache::{Change, Cost};
+use cache::{ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -231,7 +231,7 @@ pub(crate) struct Transaction<'a> {
     /// What a range that the operation removes was counted to hold.
     counted: Option<Counted>,
     /// Changes of files' own bytes.
-    data: SmallVec<[Change<'a>; 1]>,
+    data: SmallVec<[ObjectChange<'a>; 1]>,
     kept: bool,
 }
 
@@ -302,7 +302,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Adds a change of a file's bytes.
-    pub(crate) fn also(&mut self, change: Change<'a>) {
+    pub(crate) fn also(&mut self, change: ObjectChange<'a>) {
         self.data.push(change);
     }
 
@@ -337,12 +337,12 @@ impl<'a> Transaction<'a> {
     }
 
     /// Everything to be applied, the files' bytes first.
-    pub(crate) fn changes(&self) -> SmallVec<[Change<'_>; 4]> {
+    pub(crate) fn changes(&self) -> SmallVec<[ObjectChange<'_>; 4]> {
         let mut changes = SmallVec::new();
         self.data.iter().for_each(|change| changes.push(*change));
         for &(from, to) in &self.ranges() {
             let bytes = self.state.arena.bytes(from, (to - from) as usize).expect("it was just written");
-            changes.push(Change::Write { object: arena_of(self.state.volume), offset: from, bytes });
+            changes.push(ObjectChange::Write { object: arena_of(self.state.volume), offset: from, bytes });
         }
         changes
     }
@@ -385,11 +385,11 @@ fn differing(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
 }
 
 /// Whether `changes` keep within what was stated.
-pub(crate) fn within(changes: &[Change<'_>], stated: Cost) -> bool {
-    let cost = Cost::of(changes);
+pub(crate) fn within(changes: &[ObjectChange<'_>], stated: TransactionCost) -> bool {
+    let cost = TransactionCost::of(changes);
     // `Cost::of` counts a record for each page and one more for each change: a bound for any change.
-    let records =
-        cost.records - changes.iter().filter(|change| matches!(change, Change::Write { .. })).count() as u64;
+    let records = cost.records
+        - changes.iter().filter(|change| matches!(change, ObjectChange::Write { .. })).count() as u64;
     cost.pages <= stated.pages && cost.bytes <= stated.bytes && records <= stated.records
 }
 

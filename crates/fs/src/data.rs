@@ -4,7 +4,7 @@ use crate::arena::{State, Transaction};
 use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, Hot, Slot};
 use crate::types::Ino;
-use cache::{Change, Cost};
+use cache::{ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId};
 
 /// A page as a number of bytes.
@@ -39,11 +39,17 @@ impl State {
 }
 
 /// What `len` bytes written into a file may need at most: its pages, one of them at each end in part, and its inode.
-pub(crate) fn write_cost(offset: u64, len: usize) -> Cost {
+pub(crate) fn write_cost(offset: u64, len: usize) -> TransactionCost {
     debug_assert!(offset <= FILE_BYTES_MAX);
     let len = len as u64;
     let pages = len / PAGE + 2;
-    Cost { pages: 3 + pages, bytes: 96 + len, records: 6 + pages, run: pages, ..Cost::NONE }
+    TransactionCost {
+        pages: 3 + pages,
+        bytes: 96 + len,
+        records: 6 + pages,
+        run: pages,
+        ..TransactionCost::NONE
+    }
 }
 
 impl Transaction<'_> {
@@ -72,11 +78,11 @@ impl Transaction<'_> {
             let (within, behind) = bytes.split_at(len.min((size - offset) as usize));
             for (offset, bytes, grows) in [(offset, within, false), (size, behind, true)] {
                 if !bytes.is_empty() {
-                    self.also(Change::BypassWrite { object, offset, bytes, grows });
+                    self.also(ObjectChange::BypassWrite { object, offset, bytes, grows });
                 }
             }
         } else {
-            self.also(Change::Write { object, offset, bytes });
+            self.also(ObjectChange::Write { object, offset, bytes });
         }
         Ok(())
     }
@@ -88,7 +94,7 @@ impl Transaction<'_> {
             return Err(FsError::TooLarge);
         }
         if size < hot.size() && hot.is_written() {
-            self.also(Change::Zero {
+            self.also(ObjectChange::Zero {
                 object: self.object(slot, &hot),
                 offset: size,
                 len: FILE_BYTES_MAX - size,

@@ -17,7 +17,7 @@ use crate::types::{
     Attributes, Caller, Completion, Entry, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage,
 };
 use crate::xattr::{CAPABILITY, Key, Outcome, XattrChange};
-use cache::{Cache, CacheError, Cost, Reservation, Task, VolumeInUse};
+use cache::{BackgroundTask, Cache, CacheError, SpaceReservation, TransactionCost, VolumeInUse};
 use device::{BLOCK_BYTES, Clock, Lsn, VolumeId};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -61,7 +61,7 @@ impl Fs {
         let reservation = Arc::new(Mutex::new(None));
         let slot = reservation.clone();
         let set = move |admitted| *slot.lock().expect("nobody panics holding a reservation") = Some(admitted);
-        cache.admit(Cost::of(&changes), Box::new(set));
+        cache.admit(TransactionCost::of(&changes), Box::new(set));
         let take = || reservation.lock().expect("nobody panics holding a reservation").take();
         let mut reservation = step_until(cache, take).ok_or(FsError::NoSpace)??;
         cache.apply(&mut reservation, &changes)?;
@@ -506,7 +506,7 @@ impl Fs {
     /// How full it is.
     pub fn usage(&self) -> Usage {
         self.gone.free(&self.core);
-        let space = self.core.cache.settled_store().space();
+        let space = self.core.cache.store_without_spare().space();
         let available = space.available();
         let inodes = u64::from(self.core.read().header().inodes.get());
         // An inode takes 64 bytes, so blocks are what runs out first on small stores.
@@ -551,7 +551,7 @@ pub(crate) struct Core {
 pub(crate) fn step_until<T>(cache: &Cache, answer: impl Fn() -> Option<T>) -> Option<T> {
     (0..STEPS_MAX).find_map(|_| {
         answer().or_else(|| {
-            for task in [Task::Commit, Task::WriteBack, Task::Checkpoint] {
+            for task in [BackgroundTask::Commit, BackgroundTask::WriteBack, BackgroundTask::Checkpoint] {
                 cache.step(task);
             }
             None
@@ -597,7 +597,7 @@ impl Core {
     /// An error of `work` or of the cache leaves everything as it was.
     pub(crate) fn enter<T: Send + 'static>(
         self: &Arc<Core>,
-        cost: Cost,
+        cost: TransactionCost,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError> + Send + 'static,
         done: Completion<T>,
     ) {
@@ -608,7 +608,7 @@ impl Core {
     fn enter_with<T: Send + 'static>(
         self: &Arc<Core>,
         bytes: Vec<u8>,
-        cost: Cost,
+        cost: TransactionCost,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError> + Send + 'static,
         done: Completion<T>,
     ) {
@@ -618,7 +618,7 @@ impl Core {
             Err(error) => return done(Err(error.into())),
         }
         let core = self.clone();
-        let enter = move |reservation: Result<Reservation, CacheError>| {
+        let enter = move |reservation: Result<SpaceReservation, CacheError>| {
             done(
                 reservation
                     .map_err(FsError::from)
@@ -631,9 +631,9 @@ impl Core {
     /// Makes the change of `work` visible. What the reservation did not use is given back on return.
     fn commit<T>(
         self: &Arc<Core>,
-        mut reservation: Reservation,
+        mut reservation: SpaceReservation,
         bytes: &[u8],
-        cost: Cost,
+        cost: TransactionCost,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         let now = self.clock.wall_nanos();
@@ -748,10 +748,10 @@ impl Core {
     }
 
     /// What a write may need, which may be one of a stream.
-    fn write_cost(&self, ino: Ino, offset: u64, len: usize) -> Cost {
+    fn write_cost(&self, ino: Ino, offset: u64, len: usize) -> TransactionCost {
         let is_bypassing = self.streams.write(ino, offset, len, self.cache.bypass_after());
         let bypass_pages = if is_bypassing { (len / BLOCK_BYTES) as u64 } else { 0 };
-        Cost { bypass_pages, ..data::write_cost(offset, len) }
+        TransactionCost { bypass_pages, ..data::write_cost(offset, len) }
     }
 
     /// A write of one piece where nothing has to be waited for: no copy of `bytes`, no completion. `None` where `write_from`

@@ -7,7 +7,7 @@ use crate::format::{Cold, Hot, INODES_MAX, LINK_BYTES_MAX, Region, Slot};
 use crate::heap::class_log2;
 use crate::owners::Rights;
 use crate::types::{Attributes, Ino, Kind};
-use cache::Change;
+use cache::ObjectChange;
 use device::BLOCK_BYTES;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
@@ -295,7 +295,9 @@ impl Transaction<'_> {
         let (hot, kind) = self.used(slot)?;
         self.counts_mut().forget(slot);
         match kind {
-            Kind::File if hot.is_written() => self.also(Change::Delete { object: self.object(slot, &hot) }),
+            Kind::File if hot.is_written() => {
+                self.also(ObjectChange::Delete { object: self.object(slot, &hot) })
+            }
             Kind::File => {}
             Kind::Symlink => self.give_block(hot.root(), class_log2(hot.size() as usize)),
             Kind::Directory => assert!(hot.root().is_none(), "only an empty directory goes"),

@@ -30,7 +30,7 @@ impl Core {
     /// Lets files of this volume end where their bytes do. What is lost is forgotten once that is durable; of files that cannot be
     /// changed now it stays known.
     pub(crate) fn end_lost(self: &Arc<Core>, volume: VolumeId) -> Result<(), FsError> {
-        let lost = self.cache.lost().into_iter().filter(|(object, _)| object.volume == volume);
+        let lost = self.cache.lost_tails().into_iter().filter(|(object, _)| object.volume == volume);
         let mut outcome = Ok(());
         for (object, page) in lost {
             if let Err(error) = self.end_before(object, page) {
@@ -49,7 +49,7 @@ impl Core {
                 let forgetful = cache.clone();
                 cache.sync_logged(Box::new(move |synced| {
                     if synced.is_ok() {
-                        forgetful.forget_lost(object);
+                        forgetful.forget_lost_tail(object);
                     }
                 }));
             }
@@ -67,7 +67,8 @@ impl Fs {
     /// [remembers](Cache::lost) what is lost there, and `open` fails for them.
     #[must_use = "files of these volumes still have bytes that a crash took"]
     pub fn end_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Vec<(VolumeId, FsError)> {
-        let volumes: BTreeSet<VolumeId> = cache.lost().into_iter().map(|(object, _)| object.volume).collect();
+        let volumes: BTreeSet<VolumeId> =
+            cache.lost_tails().into_iter().map(|(object, _)| object.volume).collect();
         let end = |volume| Core::open(None, cache.clone(), volume, clock.clone());
         volumes.into_iter().filter_map(|volume| Some((volume, end(volume).err()?))).collect()
     }

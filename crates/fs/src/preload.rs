@@ -56,7 +56,7 @@ pub(crate) fn load(
 ) -> Result<Arena, FsError> {
     let object = arena_of(volume);
     let mut read = |ranges: &[(u64, usize)]| Ok(cache.read_all_now(object, ranges)?);
-    let mut lay = |offset, bytes: &mut [u8]| cache.lay_over(object, offset, bytes);
+    let mut lay = |offset, bytes: &mut [u8]| cache.overlay_memory(object, offset, bytes);
     if let Some(PreloadedArena { arena, .. }) =
         preloaded.filter(|preloaded| preloaded.as_of.is_what_is_below(cache, volume))
         && let Some(arena) = arena.brought_up_to_date(&mut lay, &mut read)?

@@ -7,7 +7,7 @@ use crate::error::FsError;
 use crate::format::{Hot, ROOT, Region, Slot};
 use crate::fs::Fs;
 use crate::types::{Attributes, Caller, Completion, IfExists, Ino, Kind};
-use cache::Change;
+use cache::ObjectChange;
 use zerocopy::little_endian::U32;
 
 impl State {
@@ -80,7 +80,7 @@ impl Transaction<'_> {
     pub(crate) fn settle(&mut self, slot: Slot) -> Result<(), FsError> {
         let (hot, kind) = self.used(slot)?;
         if kind == Kind::File {
-            self.also(Change::Settle { object: self.object(slot, &hot) });
+            self.also(ObjectChange::LogBypassed { object: self.object(slot, &hot) });
         }
         Ok(())
     }

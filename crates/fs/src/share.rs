@@ -6,7 +6,7 @@ use crate::error::FsError;
 use crate::format::FILE_BYTES_MAX;
 use crate::fs::Fs;
 use crate::types::{Completion, Ino};
-use cache::{Change, TRANSFER_PAGES_MAX};
+use cache::{ObjectChange, TRANSFER_PAGES_MAX};
 use device::{BLOCK_BYTES, PageNo, PageTransfer};
 
 /// A page as a number of bytes.
@@ -62,7 +62,7 @@ impl Transaction<'_> {
         if source_hot.is_written() {
             let (first, end) = (PageNo(offset / PAGE), PageNo(offset / PAGE + pages));
             let (from, to) = (self.object(source, &source_hot), self.object(slot, &hot));
-            self.also(Change::Clone {
+            self.also(ObjectChange::Clone {
                 transfer: PageTransfer { from, first, end, to, at: PageNo(at / PAGE) },
             });
             hot.set_size(hot.size().max(at + len));
@@ -74,7 +74,11 @@ impl Transaction<'_> {
             }
         } else {
             if hot.is_written() {
-                self.also(Change::Zero { object: self.object(slot, &hot), offset: at, len: pages * PAGE });
+                self.also(ObjectChange::Zero {
+                    object: self.object(slot, &hot),
+                    offset: at,
+                    len: pages * PAGE,
+                });
                 // What is behind its end it was never charged for.
                 let end = (at + pages * PAGE).min(hot.size().next_multiple_of(PAGE));
                 if at < end {

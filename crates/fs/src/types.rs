@@ -163,5 +163,5 @@ pub struct Usage {
     pub inodes_free: u64,
 }
 
-/// As [`cache::Completion`], and with no lock of the file system held.
-pub type Completion<T> = cache::Completion<T, FsError>;
+/// As [`cache::CacheCompletion`], and with no lock of the file system held.
+pub type Completion<T> = cache::CacheCompletion<T, FsError>;

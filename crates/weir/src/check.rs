@@ -6,7 +6,7 @@
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
 use crate::media::{self, StoreMedia, store_of};
-use cache::{Cache, CacheError, Recovered, Settings};
+use cache::{Cache, CacheError, CacheSettings, RecoveredBuffer};
 use device::{Device, Incarnation, OverlayDevice};
 use fs::Fs;
 use host::{DiskAccess, SystemClock};
@@ -146,7 +146,7 @@ fn repair(media: &StoreMedia) -> Result<(), WeirError> {
     let (store_disk, buffer_disk) = media.open(DiskAccess::Write)?;
     let store = Store::open(Arc::new(store_disk)).map_err(failed)?;
     // Else a store that is older than its buffer would not look so afterwards.
-    let buffer = Recovered::read(Arc::new(buffer_disk), store.id(), &SystemClock::new());
+    let buffer = RecoveredBuffer::read(Arc::new(buffer_disk), store.id(), &SystemClock::new());
     let fits = buffer.and_then(|buffer| buffer.ensure_fits(&store).map(|()| buffer.store_batch()));
     let known = fits.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;
     store.begin_after(Incarnation(store.incarnation().0 + 1), known).map_err(failed)?;
@@ -159,7 +159,7 @@ fn repair(media: &StoreMedia) -> Result<(), WeirError> {
 }
 
 fn open_cache(store: &Arc<Store>, buffer: Arc<dyn Device>) -> Result<Cache, CacheError> {
-    Cache::open(store.clone(), buffer, Arc::new(SystemClock::new()), Settings::default())
+    Cache::open(store.clone(), buffer, Arc::new(SystemClock::new()), CacheSettings::default())
 }
 
 /// Checks the file system of every volume, with the buffer's records applied.

@@ -18,7 +18,7 @@ use crate::status::{FrontEnd, MountedStore};
 use crate::storage_stack::{StorageStack, WorkerStopper, WorkerThreads};
 use crate::tell;
 use crate::volume;
-use cache::{Cache, FetchMode, Settings};
+use cache::{Cache, CacheSettings, FetchMode};
 use fuse::{Latencies, Options, Traffic};
 use host::{DiskAccess, PmQosRequest, are_on_one_disk};
 use std::fs::File;
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     media.settings.data = args.tuning.data.map(DataMode::from);
     let on_one_disk = are_on_one_disk(&media.store, &media.buffer);
     let bypass_after = bypass_after(&args.tuning, &media, on_one_disk);
-    settings.sync_logs_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
+    settings.sync_log_bytes_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
     let point = MountPoint::check(args, &media)?;
     media.ensure_not_below_mount_point(&point.dir)?;
     let logs = if args.daemon { Some(log_files::directory()?) } else { None };
@@ -193,7 +193,7 @@ fn attend(
     Ok(server)
 }
 
-fn settings(tuning: &TuningArgs, threads: u8) -> Result<Settings, WeirError> {
+fn settings(tuning: &TuningArgs, threads: u8) -> Result<CacheSettings, WeirError> {
     let wrong = |option, size, why: String| Err(WeirError::Size { option, size, why });
     let memory = tuning.memory;
     let dirty = tuning.dirty.unwrap_or(ByteSize(memory.0 / 2));
@@ -213,7 +213,7 @@ fn settings(tuning: &TuningArgs, threads: u8) -> Result<Settings, WeirError> {
     if deltas < DELTAS_MIN {
         return wrong("--deltas", deltas, format!("less than {DELTAS_MIN}"));
     }
-    Ok(Settings {
+    Ok(CacheSettings {
         fetch: match tuning.fetch {
             FetchModeArg::Adaptive => FetchMode::Adaptive,
             FetchModeArg::Background => FetchMode::Background,
@@ -230,7 +230,7 @@ fn settings(tuning: &TuningArgs, threads: u8) -> Result<Settings, WeirError> {
             1 => Duration::from_micros(200),
             _ => Duration::from_millis(5),
         },
-        ..Settings::default()
+        ..CacheSettings::default()
     })
 }
 

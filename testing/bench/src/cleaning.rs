@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use cache::{Counters as Cached, Settings};
+use cache::{CacheCounters as Cached, CacheSettings};
 use clap::{Args, ValueEnum};
 use device::{BLOCK_BYTES, SeededRng};
 use fs::{Caller, FsError, Ino, Kind};
@@ -205,7 +205,7 @@ fn measure(args: &CleaningArgs, store: &Path, load: Load, percent: u64) -> Resul
     let (size, buffer) = (format!("--size={}MiB", args.size), format!("--buffer-size={BUFFER_BYTES}"));
     let segment = args.segment.map(|kib| format!("--segment-size={kib}KiB"));
     run(weir_on(store, "format").arg(store).args([size, buffer]).args(segment))?;
-    let settings = Settings { dirty_bytes_max: args.dirty << 20, ..Settings::default() };
+    let settings = CacheSettings { dirty_bytes_max: args.dirty << 20, ..CacheSettings::default() };
     with_stack(store, settings, |stack| overwrite(args, stack, load, percent))
 }
 
@@ -383,7 +383,7 @@ fn predict(
     let (mut random, mut dirty, mut all) = (SeededRng::new(7), Dirty::default(), 0..pages);
     let store = |simulated: &mut Predicted, vector: &[u64]| {
         simulated.write(vector);
-        if simulated.blocks_since_checkpoint() >= Settings::default().checkpoint_blocks {
+        if simulated.blocks_since_checkpoint() >= CacheSettings::default().checkpoint_blocks {
             simulated.checkpoint();
         }
         simulated.keep_up();

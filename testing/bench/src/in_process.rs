@@ -8,7 +8,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cache::{Cache, CacheError, Progress, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheError, CacheSettings, StepProgress};
 use device::{Device, VolumeId};
 use fs::{Caller, Completion, Fs, FsError, Ino, Kind};
 use host::{CountingDevice, DiskAccess, HostDisk, IoCounters, ReadBusyTime, SystemClock};
@@ -25,8 +25,15 @@ const STORE_BYTES: u64 = 4 << 30;
 const BUFFER_BYTES: u64 = 512 << 20;
 
 /// The threads of a mount.
-const WORKERS: [Task; 7] =
-    [Task::Commit, Task::Fetch, Task::Fetch, Task::Fetch, Task::Fetch, Task::WriteBack, Task::Checkpoint];
+const WORKERS: [BackgroundTask; 7] = [
+    BackgroundTask::Commit,
+    BackgroundTask::Fetch,
+    BackgroundTask::Fetch,
+    BackgroundTask::Fetch,
+    BackgroundTask::Fetch,
+    BackgroundTask::WriteBack,
+    BackgroundTask::Checkpoint,
+];
 
 /// How long one of them sleeps at most when nobody wakes it.
 const NAP: Duration = Duration::from_millis(500);
@@ -44,7 +51,7 @@ pub(super) struct Stack {
 
 impl Stack {
     /// Opens the store in `directory`, which `weir format` made.
-    pub(super) fn open(directory: &Path, settings: Settings) -> Result<Stack, BenchError> {
+    pub(super) fn open(directory: &Path, settings: CacheSettings) -> Result<Stack, BenchError> {
         let (store_disk, of_store) = open_disk(&directory.join("store"))?;
         let (buffer_disk, of_buffer) = open_disk(&directory.join("buffer"))?;
         let store = Arc::new(Store::open(store_disk).map_err(BenchError::opening(directory))?);
@@ -75,9 +82,9 @@ impl Stack {
     }
 }
 
-fn work(cache: &Cache, task: Task, stopping: &AtomicBool) {
+fn work(cache: &Cache, task: BackgroundTask, stopping: &AtomicBool) {
     while !stopping.load(Ordering::Acquire) {
-        if cache.step(task) == Progress::Idle {
+        if cache.step(task) == StepProgress::Idle {
             cache.wait(task, NAP);
         }
     }
@@ -91,7 +98,7 @@ fn open_disk(path: &Path) -> Result<(Arc<dyn Device>, Arc<IoCounters>), BenchErr
 /// Opens the store in `directory`, lets `work` use it, and closes it.
 pub(super) fn with_stack<T>(
     directory: &Path,
-    settings: Settings,
+    settings: CacheSettings,
     work: impl FnOnce(&Stack) -> Result<T, FsError>,
 ) -> Result<T, BenchError> {
     let stack = Stack::open(directory, settings)?;
@@ -102,7 +109,7 @@ pub(super) fn with_stack<T>(
 
 /// Lets `work` use a new file system.
 pub(super) fn with_fs<T>(
-    settings: Settings,
+    settings: CacheSettings,
     work: impl FnOnce(&Arc<Fs>) -> Result<T, FsError>,
 ) -> Result<T, BenchError> {
     undo::install()?;

@@ -12,7 +12,7 @@ use crate::error::FsError;
 use crate::format::{Region, arena_of};
 use crate::types::{Attributes, Caller, Ino, Kind};
 use crate::xattr::{Key, Outcome, XattrChange};
-use cache::{Change, Cost};
+use cache::{ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -45,13 +45,14 @@ impl Objects {
         bytes
     }
 
-    fn apply(&mut self, change: &Change<'_>) {
+    fn apply(&mut self, change: &ObjectChange<'_>) {
         match *change {
-            Change::Write { object, offset, bytes } | Change::BypassWrite { object, offset, bytes, .. } => {
+            ObjectChange::Write { object, offset, bytes }
+            | ObjectChange::BypassWrite { object, offset, bytes, .. } => {
                 self.write(object, offset, bytes);
             }
-            Change::Settle { .. } => {}
-            Change::Zero { object, offset, len } => {
+            ObjectChange::LogBypassed { .. } => {}
+            ObjectChange::Zero { object, offset, len } => {
                 for (&(_, page), bytes) in self.0.range_mut((object, 0)..=(object, u64::MAX)) {
                     let start = page * BLOCK_BYTES as u64;
                     let from = offset.saturating_sub(start).min(BLOCK_BYTES as u64) as usize;
@@ -59,9 +60,9 @@ impl Objects {
                     bytes[from.min(to)..to].fill(0);
                 }
             }
-            Change::Delete { object } => self.0.retain(|&(of, _), _| of != object),
-            Change::Clone { transfer } => self.copy(&transfer),
-            Change::Move { .. } => unreachable!("no operation moves pages"),
+            ObjectChange::Delete { object } => self.0.retain(|&(of, _), _| of != object),
+            ObjectChange::Clone { transfer } => self.copy(&transfer),
+            ObjectChange::Move { .. } => unreachable!("no operation moves pages"),
         }
     }
 
@@ -108,7 +109,7 @@ impl Bench {
     pub(crate) fn new() -> Bench {
         let state = State::blank(VolumeId::MAIN, SECRET).expect("a blank state");
         let mut bench = Bench { state, objects: Objects::default(), now: 0, arena_bytes: 0, gives_up: false };
-        let cost = Cost { pages: 10, bytes: 4096, records: 100, ..Cost::NONE };
+        let cost = TransactionCost { pages: 10, bytes: 4096, records: 100, ..TransactionCost::NONE };
         bench.run(cost, |tx| tx.create(OWNER, SECRET)).expect("a new file system");
         bench
     }
@@ -116,7 +117,7 @@ impl Bench {
     /// Does what `Core::commit` does, on plain memory.
     pub(crate) fn run<T>(
         &mut self,
-        cost: Cost,
+        cost: TransactionCost,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         self.run_with(&[], cost, work)
@@ -126,18 +127,22 @@ impl Bench {
     fn run_with<T>(
         &mut self,
         bytes: &[u8],
-        cost: Cost,
+        cost: TransactionCost,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         let mut tx = Transaction::begin(&mut self.state, self.now, bytes);
         let value = work(&mut tx)?;
         let changes = tx.changes();
-        assert!(within(&changes, cost), "{:?} of {changes:?} is more than {cost:?}", Cost::of(&changes));
+        assert!(
+            within(&changes, cost),
+            "{:?} of {changes:?} is more than {cost:?}",
+            TransactionCost::of(&changes)
+        );
         if self.gives_up {
             return Err(FsError::NoSpace);
         }
         let arena = changes.iter().filter_map(|change| match change {
-            Change::Write { object: ARENA, bytes, .. } => Some(bytes.len() as u64),
+            ObjectChange::Write { object: ARENA, bytes, .. } => Some(bytes.len() as u64),
             _ => None,
         });
         self.arena_bytes = arena.sum();
@@ -149,7 +154,7 @@ impl Bench {
 
     fn change_xattr(
         &mut self,
-        cost: Cost,
+        cost: TransactionCost,
         ino: Ino,
         name: &[u8],
         change: XattrChange,

@@ -6,11 +6,12 @@ use crate::directory::{KEYS_PER_HASH, Tree};
 use crate::error::FsError;
 use crate::format::Slot;
 use crate::types::{Ino, Kind};
-use cache::Cost;
+use cache::TransactionCost;
 use device::SeededRng;
 
 const ROOT: Ino = Ino::ROOT;
-const ANY: Cost = Cost { pages: 1000, bytes: 1 << 20, records: 1000, ..Cost::NONE };
+const ANY: TransactionCost =
+    TransactionCost { pages: 1000, bytes: 1 << 20, records: 1000, ..TransactionCost::NONE };
 
 fn unlink(bench: &mut Bench, parent: Ino, name: &str) {
     bench.apply(&Operation::Unlink { parent, name: name.as_bytes().to_vec() }).expect("unlinked");

@@ -4,7 +4,7 @@ use super::bench::{OWNER, SECRET};
 use crate::Fs;
 use crate::error::FsError;
 use crate::types::{Completion, Ino, Kind};
-use cache::{Cache, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheSettings};
 use device::{BLOCK_BYTES, Block, Clock, Device, Page, StoreId, VolumeId};
 use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
@@ -39,8 +39,11 @@ impl Media {
     }
 
     fn open(&self) -> Option<Arc<Cache>> {
-        let settings =
-            Settings { bypass_after: 0, commit_inline_below: Duration::ZERO, ..Settings::default() };
+        let settings = CacheSettings {
+            bypass_after: 0,
+            commit_inline_below: Duration::ZERO,
+            ..CacheSettings::default()
+        };
         let store = Arc::new(Store::open(self.store.clone()).ok()?);
         Cache::open(store, self.buffer.clone(), self.clock.clone(), settings).ok().map(Arc::new)
     }
@@ -81,7 +84,7 @@ fn wait<T: Send + 'static>(cache: &Cache, start: impl FnOnce(Completion<T>)) -> 
         if let Some(result) = answer.lock().expect("no panic").take() {
             return result;
         }
-        Task::ALL.iter().for_each(|&task| _ = cache.step(task));
+        BackgroundTask::ALL.iter().for_each(|&task| _ = cache.step(task));
     }
     panic!("an operation never completed");
 }
@@ -127,7 +130,7 @@ fn a_damaged_volume_keeps_no_other_from_being_used_and_is_refused_until_it_can_b
         let media = media.fork();
         media.rot(pair);
         let Some(cache) = media.open() else { continue };
-        let lost = cache.lost();
+        let lost = cache.lost_tails();
         let not_ended = Fs::end_lost(&cache, &media.clock());
         if lost.is_empty() || not_ended.is_empty() {
             continue;
@@ -135,19 +138,19 @@ fn a_damaged_volume_keeps_no_other_from_being_used_and_is_refused_until_it_can_b
         refused += 1;
         assert_eq!(not_ended.iter().map(|(volume, _)| *volume).collect::<Vec<_>>(), [work]);
         use_other(&cache, &media);
-        assert_eq!(cache.lost(), lost, "nothing was settled");
+        assert_eq!(cache.lost_tails(), lost, "nothing was settled");
         assert!(Fs::open(cache.clone(), work, media.clock()).is_err());
         drop(cache);
         media.crash();
         let cache = media.open().expect("only that volume is damaged");
-        assert_eq!(cache.lost(), lost, "the log has kept it");
+        assert_eq!(cache.lost_tails(), lost, "the log has kept it");
         drop(cache);
         media.rot(pair);
         let cache = media.open().expect("sound media");
         let fs = Fs::open(cache.clone(), work, media.clock()).expect("it is whole again");
         assert_eq!(fs.lookup(Ino::ROOT, b"file").expect("it was made before").size, 0);
         wait(&cache, |done| fs.sync(done)).expect("a buffer that works");
-        assert_eq!(cache.lost(), []);
+        assert_eq!(cache.lost_tails(), []);
     }
     assert!(refused > 0, "no block kept the volume from being opened");
 }
@@ -159,12 +162,19 @@ fn a_volume_that_holds_no_file_system_keeps_what_was_lost_in_it() {
     Fs::create(&cache, VolumeId::MAIN, &*media.clock, OWNER, SECRET).expect("a new file system");
     let new = NewVolume { name: "work", mode: VolumeMode::Writable, created: 0 };
     let work = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
-    let stream =
-        cache::Change::BypassWrite { object: work.object(2, 1), offset: 0, bytes: &[7; STREAM], grows: true };
-    let magic = cache::Change::Write { object: work.object(0, 0), offset: 0, bytes: b"another " };
+    let stream = cache::ObjectChange::BypassWrite {
+        object: work.object(2, 1),
+        offset: 0,
+        bytes: &[7; STREAM],
+        grows: true,
+    };
+    let magic = cache::ObjectChange::Write { object: work.object(0, 0), offset: 0, bytes: b"another " };
     let changes = [stream, magic];
     let reservation = wait(&cache, |done| {
-        cache.admit(cache::Cost::of(&changes), Box::new(|admitted| done(admitted.map_err(FsError::from))))
+        cache.admit(
+            cache::TransactionCost::of(&changes),
+            Box::new(|admitted| done(admitted.map_err(FsError::from))),
+        )
     });
     cache.apply(&mut reservation.expect("space"), &changes).expect("a buffer that works");
     wait(&cache, |done| cache.sync_logged(Box::new(|synced| done(synced.map_err(FsError::from)))))
@@ -172,9 +182,9 @@ fn a_volume_that_holds_no_file_system_keeps_what_was_lost_in_it() {
     drop(cache);
     media.crash();
     let cache = media.open().expect("sound media");
-    let lost = cache.lost();
+    let lost = cache.lost_tails();
     assert_eq!(lost.len(), 1);
     let not_ended = Fs::end_lost(&cache, &media.clock());
     assert!(matches!(not_ended[..], [(volume, FsError::Corrupt { .. })] if volume == work), "{not_ended:?}");
-    assert_eq!(cache.lost(), lost);
+    assert_eq!(cache.lost_tails(), lost);
 }

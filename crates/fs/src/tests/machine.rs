@@ -9,7 +9,7 @@ use crate::gone::TOGETHER;
 use crate::preload::{self, PreloadedArena};
 use crate::types::{Attributes, Completion, Ino, Kind};
 use crate::{Fs, IfExists};
-use cache::{Cache, FetchMode, Recovered, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheSettings, FetchMode, RecoveredBuffer};
 use device::{BLOCK_BYTES, Clock, StoreId};
 use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
@@ -80,16 +80,17 @@ impl Machine {
 
     /// A cache, and the metadata of its volume as the store has it.
     fn cache_and_more(&self) -> (Arc<Cache>, Option<PreloadedArena>) {
-        let settings = Settings {
+        let settings = CacheSettings {
             fetch: self.fetch,
             memory_bytes_max: self.memory,
             dirty_bytes_max: self.memory / 2,
             commit_inline_below: Duration::ZERO,
-            ..Settings::default()
+            ..CacheSettings::default()
         };
         let store = Arc::new(Store::open(self.store.clone()).expect("a store"));
         let preloaded = PreloadedArena::read(&store, VolumeId::MAIN).ok();
-        let recovered = Recovered::read(self.buffer.clone(), store.id(), &*self.clock).expect("a buffer");
+        let recovered =
+            RecoveredBuffer::read(self.buffer.clone(), store.id(), &*self.clock).expect("a buffer");
         let cache = Cache::begin(store, recovered, self.clock.clone(), settings).expect("a cache");
         (Arc::new(cache), preloaded)
     }
@@ -113,7 +114,7 @@ impl Machine {
     }
 
     pub(crate) fn store(&self) -> &Store {
-        self.open.as_ref().expect("it is open").0.settled_store()
+        self.open.as_ref().expect("it is open").0.store_without_spare()
     }
 
     /// Writes everything back.
@@ -123,7 +124,12 @@ impl Machine {
 
     pub(crate) fn step(&self) {
         let (cache, _) = self.open.as_ref().expect("it is open");
-        for task in [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint] {
+        for task in [
+            BackgroundTask::Commit,
+            BackgroundTask::Fetch,
+            BackgroundTask::WriteBack,
+            BackgroundTask::Checkpoint,
+        ] {
             cache.step(task);
         }
     }
@@ -493,7 +499,7 @@ fn a_volume_without_a_file_system_is_refused() {
     Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
     buffer::Buffer::format(&*buffer, id).expect("a format");
     let store = Arc::new(Store::open(store).expect("a store"));
-    let cache = Cache::open(store, buffer, machine.clock.clone(), Settings::default()).expect("a cache");
+    let cache = Cache::open(store, buffer, machine.clock.clone(), CacheSettings::default()).expect("a cache");
     let error = Fs::open(Arc::new(cache), VolumeId::MAIN, machine.clock.clone()).err().expect("refused");
     assert!(error.to_string().contains("no file system"), "{error}");
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::kernel::KernelCache;
 use crate::latency::{Latencies, Traffic};
-use cache::{Cache, Recovered, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheSettings, RecoveredBuffer};
 use device::{SeededRng, StoreId, VolumeId};
 use fs::{Caller, Fs};
 use sim_disk::{PowerSupply, SimClock, SimDisk};
@@ -100,8 +100,8 @@ impl Bench {
         Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
         buffer::Buffer::format(&*buffer, id).expect("a format");
         let store = Arc::new(Store::open(store).expect("a store"));
-        let recovered = Recovered::read(buffer, id, &*clock).expect("a buffer");
-        let cache = Cache::begin(store, recovered, clock.clone(), Settings::default()).expect("a cache");
+        let recovered = RecoveredBuffer::read(buffer, id, &*clock).expect("a buffer");
+        let cache = Cache::begin(store, recovered, clock.clone(), CacheSettings::default()).expect("a cache");
         let cache = Arc::new(cache);
         let owner = Caller { uid: 0, gid: 0, umask: 0 };
         Fs::create(&cache, VolumeId::MAIN, &*clock, owner, [7; 16]).expect("a new file system");
@@ -142,7 +142,12 @@ impl Bench {
             if !reply.is_empty() {
                 break;
             }
-            for task in [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint] {
+            for task in [
+                BackgroundTask::Commit,
+                BackgroundTask::Fetch,
+                BackgroundTask::WriteBack,
+                BackgroundTask::Checkpoint,
+            ] {
                 self.cache.step(task);
             }
         }
