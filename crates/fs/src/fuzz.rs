@@ -1,6 +1,6 @@
 //! Entrances for the targets in `fuzz/`, and compiled for them only.
 
-use crate::acl::Acl;
+use crate::acl::PosixAcl;
 use crate::xattr;
 
 /// Reads `bytes` as an inode's string of extended attributes.
@@ -10,7 +10,7 @@ pub fn xattr_records(bytes: &[u8]) {
 
 /// Reads `bytes` as an access control list; a list that is accepted says the same after it was written and read.
 pub fn acl(bytes: &[u8]) {
-    if let Ok(acl) = Acl::parse(bytes) {
+    if let Ok(acl) = PosixAcl::parse(bytes) {
         assert_eq!(acl.value(), bytes);
     }
 }

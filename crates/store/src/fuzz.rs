@@ -1,13 +1,13 @@
 //! Entrances for the targets in `fuzz/`, and compiled for them only. Each puts magic, version and checksum right first:
 //! otherwise hardly an input gets past them.
 
-use crate::entry::decode_chunk;
+use crate::checkpoint_root::CheckpointRoot;
 use crate::format::{
     Head, MAGIC_CHUNK, MAGIC_DELTAS, MAGIC_NODE, MAGIC_OWNERS, MAGIC_ROOT, MAGIC_TABLE, Magic, seal,
 };
+use crate::log_entry::decode_chunk;
 use crate::map::{NodeId, decode_node, decode_table_page, encode_node};
 use crate::owners::OwnerList;
-use crate::root::Root;
 use crate::settings::StoreSettings;
 use device::{BLOCK_BYTES, Page, StoreId};
 use zerocopy::IntoBytes;
@@ -29,8 +29,8 @@ fn block(magic: Magic, bytes: &[u8]) -> Box<Page> {
 pub fn block_structures(bytes: &[u8]) {
     let _ = decode_chunk(std::slice::from_ref(&*block(MAGIC_CHUNK, bytes)), STORE);
     let _ = decode_table_page(&block(MAGIC_TABLE, bytes), 0, STORE);
-    if let Some(root) = Root::decode(&block(MAGIC_ROOT, bytes), STORE) {
-        assert_eq!(Root::decode(&root.encode(STORE), STORE), Some(root));
+    if let Some(root) = CheckpointRoot::decode(&block(MAGIC_ROOT, bytes), STORE) {
+        assert_eq!(CheckpointRoot::decode(&root.encode(STORE), STORE), Some(root));
     }
     if let Some(list) = OwnerList::decode(&block(MAGIC_OWNERS, bytes), STORE) {
         assert_eq!(OwnerList::decode(&list.encode(STORE), STORE), Some(list));
@@ -42,7 +42,7 @@ pub fn block_structures(bytes: &[u8]) {
     let deltas = block(MAGIC_DELTAS, bytes);
     for index in 0..4 {
         let mut page = Page::zeroed();
-        let _ = crate::delta::lay_over(&deltas, index, STORE, &mut page);
+        let _ = crate::delta_block::overlay_delta(&deltas, index, STORE, &mut page);
     }
 }
 
