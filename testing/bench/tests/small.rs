@@ -132,13 +132,13 @@ fn cells(report: &Value, systems: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn experiments_of_cells_go_on_where_they_stopped_and_a_report_draws_them() {
+fn experiments_of_cells_go_on_where_they_stopped() {
     if !can_mount() {
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str| directory.path().join(name).to_str().expect("a plain path").to_owned();
-    let (file, page) = (path("cells"), path("page.html"));
+    let file = path("cells");
     let lines = || std::fs::read_to_string(&file).expect("cells").lines().count();
     let small = ["--size", "small", "--into", &file];
     let run = |arguments: &[&str]| bench(&[arguments, &small[..]].concat());
@@ -159,11 +159,6 @@ fn experiments_of_cells_go_on_where_they_stopped_and_a_report_draws_them() {
     assert_eq!(lines(), 5, "what is there is not measured again");
     run(&[&fetch[..], &["--pairs", "1"]].concat());
     assert_eq!(lines(), 5 + 1, "the cell of whole pages has another parameter");
-
-    succeeds(weir_bench().args(["report", &file, "--out", &page]));
-    let drawn = std::fs::read_to_string(&page).expect("a page");
-    assert_eq!(drawn.matches("<figure>").count(), 1 + 4 + 3, "{drawn}");
-    assert!(drawn.contains("Non-blocking Writes to Files") && !drawn.contains("<script"), "{drawn}");
 }
 
 #[test]
@@ -253,15 +248,16 @@ fn the_front_end_is_measured_under_load() {
 }
 
 #[test]
-fn overwrites_of_a_nearly_full_store_are_measured_beside_what_the_policy_predicts() {
+fn overwrites_of_a_nearly_full_store_cost_no_more_than_cleaning_oldest_first() {
     let report = bench(&["cleaning", "--size", "128", "--full", "30,100", "--times", "2"]);
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 2 * 2, "each load on each store: {report}");
     for row in rows {
-        for who in ["written", "predicted"] {
-            let figure = |name: &str| row[who][name].as_f64().expect("a figure");
-            assert!(figure("data") >= 1.0 && figure("all") > figure("data"), "{who}: {row}");
-        }
+        let written = |name: &str| row["written"][name].as_f64().expect("a figure");
+        assert!(written("data") >= 1.0 && written("all") > written("data"), "{row}");
+        let oldest_first = row["oldest_first"].as_f64().expect("a figure");
+        // Skewed overwrites cost less than uniform ones, for which the formula is.
+        assert!(written("data") < 1.25 * oldest_first, "the cleaner moves too much: {row}");
         let (full, asked) = (row["full_percent"].as_f64(), row["asked_percent"].as_u64());
         let full = full.expect("a figure");
         // What is kept back is kept back here, too.
@@ -364,20 +360,4 @@ fn replays_are_timed_beside_the_program_and_a_campaign_goes_on_where_it_stopped(
     }
     assert_eq!(report["results"]["summaries"].as_array().expect("summaries").len(), 5);
     assert_eq!(report["traces"].as_array().expect("traces").len(), 2);
-}
-
-#[test]
-fn trace_memory_prints_what_each_step_took_and_leaves_nothing_behind() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let on = dir.path().to_str().expect("a plain name");
-    let arguments = ["trace-memory", "--actions", "20000", "--actions", "30000", "--files", "10", "--on", on];
-    let traces = bench(&arguments);
-    for (trace, actions) in traces.as_array().expect("a list").iter().zip([20_000, 30_000]) {
-        assert_eq!(trace["actions"], actions);
-        for step in ["compile", "info", "replay"] {
-            assert!(trace[step]["peak_bytes"].as_u64() > Some(1 << 20), "{trace:#}");
-        }
-        assert!(trace["file_bytes"].as_u64() > Some(10_000), "{trace:#}");
-    }
-    assert_eq!(std::fs::read_dir(dir.path()).expect("a listing").count(), 0);
 }
