@@ -132,7 +132,6 @@ fn compile(text: &[u8]) -> Result<Benchmark, TraceError> {
     assert_in_order(&benchmark);
     for order in ["weir", "root"] {
         trace::verify(&benchmark, order, 2, 1)?;
-        trace::picture(&benchmark, order, 0, (benchmark.actions.len() as u32 - 1).min(99))?;
     }
     Ok(benchmark)
 }
