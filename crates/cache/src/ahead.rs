@@ -165,7 +165,7 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use device::Random;
+    use device::SeededRng;
     use device::VolumeId;
 
     const MAX: u64 = 64 << 20;
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn reads_at_random_backwards_and_with_gaps_are_no_streams() {
-        let (mut ahead, mut random, end) = (Ahead::default(), Random::new(3), 1 << 40);
+        let (mut ahead, mut random, end) = (Ahead::default(), SeededRng::new(3), 1 << 40);
         for number in 0..10_000 {
             assert_eq!(read(&mut ahead, FILE, random.below(end / PAGE) * PAGE, PAGE, end), []);
             assert_eq!(read(&mut ahead, OTHER, end - (number + 1) * READ, READ, end), []);
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_stream_lives_among_reads_at_random_that_are_fewer_than_streams_between_two_of_its_own() {
-        let (mut ahead, mut random, end) = (Ahead::default(), Random::new(3), 1 << 40);
+        let (mut ahead, mut random, end) = (Ahead::default(), SeededRng::new(3), 1 << 40);
         let mut queued = 0;
         for number in 0..1000 {
             queued += read(&mut ahead, FILE, number * READ, READ, end).len();
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn all_streams_together_are_no_more_than_their_share_of_the_memory_ahead() {
-        let (mut ahead, share, mut random) = (Ahead::default(), 5 << 20, Random::new(8));
+        let (mut ahead, share, mut random) = (Ahead::default(), 5 << 20, SeededRng::new(8));
         let mut next = [0; 8];
         for _ in 0..5000 {
             let slot = random.below(8);

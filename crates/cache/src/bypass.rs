@@ -9,7 +9,7 @@ use crate::change::Change;
 use crate::page::Body;
 use crate::pages::{Key, Pages};
 use crate::plant::{PlantedBug, is_planted};
-use buffer::{Buffer, BufferError, GroupNo, Record};
+use buffer::{Buffer, BufferError, GroupNo, LogRecord};
 use device::{BLOCK_BYTES, ObjectId, PageNo, VolumeId};
 use std::ops::{Bound, Range, RangeInclusive};
 
@@ -79,8 +79,8 @@ pub(crate) fn log(
         let (Body::Whole(bytes), Some(newest)) = (entry.body(), entry.newest()) else {
             unreachable!("a page that bypassed the buffer is whole and not stored");
         };
-        let record = Record::Write { object: key.object, page: key.page, start: 0, bytes: &bytes.0 };
-        logged.group = Some(buffer.append_merged(newest, &[record])?);
+        let record = LogRecord::Write { object: key.object, page: key.page, start: 0, bytes: &bytes.0 };
+        logged.group = Some(buffer.append_relogged(newest, &[record])?);
         logged.pages += 1;
         pages.page_was_logged(key);
     }

@@ -24,7 +24,7 @@ use crate::task::{Completion, Completions, Progress, Task};
 use crate::transfers::{Kind, Ordered, Pending, TRANSFER_PAGES_MAX, pages_reserved};
 use crate::volume::{VolumeInUse, Volumes};
 use crate::write_back::{Why, WriteBack};
-use buffer::{Buffer, BufferError, GroupNo, Record};
+use buffer::{Buffer, BufferError, GroupNo, LogRecord};
 use device::{BLOCK_BYTES, Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -120,9 +120,10 @@ impl Parts {
         let mut readers_may_go_on = false;
         let mut bypass_bytes = changes.iter().filter_map(Change::bypass_bytes);
         for (index, record) in records.iter().enumerate() {
-            let place = Place { lsn: appended.first.plus(index as u64), group: appended.group, now: &now };
+            let place =
+                Place { lsn: appended.first_lsn.plus(index as u64), group: appended.group, now: &now };
             let waiters = match *record {
-                Record::Bypassed { object, from, .. } => {
+                LogRecord::Bypassed { object, from, .. } => {
                     let bytes = bypass_bytes.next().expect("as many as there are records");
                     self.write_bypassing(&mut state, reservation, (object, from), bytes, &place)
                 }
@@ -148,7 +149,7 @@ impl Parts {
         state.evict(self.shared.settings());
         drop(state);
         wakes.iter().filter(|(_, work)| *work).for_each(|&(task, _)| self.shared.wake(task));
-        Ok(appended.last)
+        Ok(appended.last_lsn)
     }
 
     /// Returns reads that must look again.
@@ -156,18 +157,18 @@ impl Parts {
         &self,
         state: &mut State,
         reservation: &mut Reservation,
-        record: &Record<'_>,
+        record: &LogRecord<'_>,
         place: &Place<'_>,
     ) -> Vec<u64> {
         let &Place { lsn: newest, group, now } = place;
         let (key, start, len, bytes) = match *record {
-            Record::Write { object, page, start, bytes } => {
+            LogRecord::Write { object, page, start, bytes } => {
                 (Key { object, page }, usize::from(start), bytes.len(), Some(bytes))
             }
-            Record::Zero { object, page, start, len } => {
+            LogRecord::Zero { object, page, start, len } => {
                 (Key { object, page }, usize::from(start), usize::from(len), None)
             }
-            Record::Cut { object, from, to } => {
+            LogRecord::Punch { object, from, to } => {
                 let cut = PendingCut {
                     from,
                     to,
@@ -179,7 +180,7 @@ impl Parts {
                 };
                 return self.cut(state, object, cut);
             }
-            Record::Delete { object } => {
+            LogRecord::Delete { object } => {
                 let (from, to) = (PageNo(0), PageNo(u64::MAX));
                 let cut = PendingCut {
                     from,
@@ -192,12 +193,12 @@ impl Parts {
                 };
                 return self.cut(state, object, cut);
             }
-            Record::Clone(transfer) | Record::Move(transfer) => {
+            LogRecord::Clone(transfer) | LogRecord::Move(transfer) => {
                 let what = Ordered::of(record, newest).expect("it is one");
                 reservation.take_pages(pages_reserved(&transfer));
                 return self.transfer(state, Pending::new(what, group, now.get(), false));
             }
-            Record::Bypassed { .. } => unreachable!("its bytes are not in it"),
+            LogRecord::Bypassed { .. } => unreachable!("its bytes are not in it"),
         };
         let change = PageChange { key, range: start..start + len, bytes, newest, group, is_bypassing: false };
         self.change_page(state, reservation, change, now)
@@ -359,7 +360,7 @@ impl Cache {
         store.know(state.known_to_store());
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin_after(incarnation, buffer.store_batch())?;
-        buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;
+        buffer.begin_incarnation(incarnation, newest_of_buffer.max(newest_of_store))?;
         delete_unfinished(&store, newest_of_buffer);
         let parts = Parts::of(Shared::new(store, buffer, clock, settings, state));
         match parts.write_back.log_overtaken(&overtaken) {
@@ -645,11 +646,11 @@ impl Cache {
             // since; who writes meanwhile does not keep this from its end.
             let oldest = shared.state().pages.oldest_group();
             if oldest.is_none_or(|oldest| oldest >= end) {
-                (end, scan) = (buffer.groups().end, Scan::once(shared.state().retries.failures()));
+                (end, scan) = (buffer.unreleased_groups().end, Scan::once(shared.state().retries.failures()));
             }
             let progress = checkpointer.with_space(|| write_back.everything(Why::All, &mut scan))?;
             committer.release_groups(&mut shared.state());
-            buffer.witness(shared.store().durable_batch());
+            buffer.record_store_batch(shared.store().durable_batch());
             committer.commit_now()?;
             let stuck = shared.state().retries.first().cloned();
             match stuck.filter(|_| progress == Progress::Idle && buffer.is_growing()) {
@@ -685,8 +686,8 @@ impl Cache {
         let Parts { shared, committer, .. } = &*self.parts;
         let (mut state, buffer) = (shared.state(), shared.buffer());
         for &(object, from) in lost {
-            let mut one = Lost { from, lsn: buffer.appended(), group: GroupNo(0), is_cut: false };
-            one.group = buffer.append_merged(one.lsn, &[one.record(object)])?;
+            let mut one = Lost { from, lsn: buffer.appended_lsn(), group: GroupNo(0), is_cut: false };
+            one.group = buffer.append_relogged(one.lsn, &[one.record(object)])?;
             state.pages.take_over_lost(object, one);
         }
         drop(state);
@@ -728,8 +729,8 @@ impl Cache {
         let (stuck_count, stuck) = state.retries.stuck();
         Status {
             counters: Counters { store_io_for_syncs: shared.store_io_for_syncs(), ..state.counters },
-            applied: buffer.appended(),
-            durable: buffer.durable(),
+            applied: buffer.appended_lsn(),
+            durable: buffer.durable_lsn(),
             dirty_pages: pages.dirty_pages() as u64,
             dirty_bytes: pages.memory().dirty,
             deltas: pages.memory().delta_count,

@@ -2,8 +2,8 @@
 
 use crate::pages::pages_of;
 use crate::transfers::{pages_reserved, too_many};
-use buffer::{Record, TRANSFER_BYTES};
-use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer};
+use buffer::{LogRecord, TRANSFER_BYTES};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer};
 use smallvec::SmallVec;
 
 /// A change of one object's bytes, part of an atomic transaction.
@@ -57,12 +57,12 @@ pub enum Change<'a> {
     /// modulo 128. Reads of them wait until the store has it, which it gets next.
     Clone {
         /// Which pages: of two objects, or ranges of one that lie apart.
-        transfer: Transfer,
+        transfer: PageTransfer,
     },
     /// The same, and the source's pages become holes.
     Move {
         /// Which pages.
-        transfer: Transfer,
+        transfer: PageTransfer,
     },
 }
 
@@ -111,7 +111,7 @@ impl Change<'_> {
     /// Whether a clone or a move is one of pages to another place.
     pub(crate) fn is_sensible(&self) -> bool {
         match self {
-            Change::Clone { transfer } | Change::Move { transfer } => transfer.is_sensible(),
+            Change::Clone { transfer } | Change::Move { transfer } => transfer.is_valid(),
             _ => true,
         }
     }
@@ -175,7 +175,7 @@ impl Cost {
 }
 
 /// A transaction's records: most have a few, which then need no memory of their own.
-pub(crate) type Records<'a> = SmallVec<[Record<'a>; 4]>;
+pub(crate) type Records<'a> = SmallVec<[LogRecord<'a>; 4]>;
 
 /// A transaction's records, page by page; whether those of bypassing writes do without the bytes.
 pub(crate) fn records<'a>(changes: &[Change<'a>], bypassing: bool) -> Records<'a> {
@@ -185,18 +185,23 @@ pub(crate) fn records<'a>(changes: &[Change<'a>], bypassing: bool) -> Records<'a
             Change::BypassWrite { object, offset, bytes, grows } if bypassing => {
                 let (from, to) = (PageNo::of(offset), PageNo::of(offset + bytes.len() as u64));
                 assert!(from.offset() == offset && to.offset() == offset + bytes.len() as u64, "whole pages");
-                records.push(Record::Bypassed { object, from, to, grows });
+                records.push(LogRecord::Bypassed { object, from, to, extends_file: grows });
             }
             Change::Write { object, offset, bytes } | Change::BypassWrite { object, offset, bytes, .. } => {
                 for (page, start, range) in pages_of(offset, bytes.len()) {
-                    records.push(Record::Write { object, page, start: start as u16, bytes: &bytes[range] });
+                    records.push(LogRecord::Write {
+                        object,
+                        page,
+                        start: start as u16,
+                        bytes: &bytes[range],
+                    });
                 }
             }
             Change::Settle { .. } => {}
             Change::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),
-            Change::Delete { object } => records.push(Record::Delete { object }),
-            Change::Clone { transfer } => records.push(Record::Clone(transfer)),
-            Change::Move { transfer } => records.push(Record::Move(transfer)),
+            Change::Delete { object } => records.push(LogRecord::Delete { object }),
+            Change::Clone { transfer } => records.push(LogRecord::Clone(transfer)),
+            Change::Move { transfer } => records.push(LogRecord::Move(transfer)),
         }
     }
     records
@@ -209,7 +214,7 @@ fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Records<'
     let mut edge = |from: u64, to: u64| {
         if from < to {
             let start = (from % BLOCK_BYTES as u64) as u16;
-            records.push(Record::Zero { object, page: PageNo::of(from), start, len: (to - from) as u16 });
+            records.push(LogRecord::Zero { object, page: PageNo::of(from), start, len: (to - from) as u16 });
         }
     };
     if first > last {
@@ -218,6 +223,6 @@ fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Records<'
     edge(offset, first.offset());
     edge(last.offset(), end);
     if first < last {
-        records.push(Record::Cut { object, from: first, to: last });
+        records.push(LogRecord::Punch { object, from: first, to: last });
     }
 }

@@ -455,7 +455,7 @@ impl Checkpointer {
         // What the last one held comes first.
         let next = if self.freeing_due() { None } else { self.expendable().first().copied() };
         let Some(volume) = next else { return false };
-        let deleted = self.shared.store_io().delete_volume(volume, self.shared.buffer().durable());
+        let deleted = self.shared.store_io().delete_volume(volume, self.shared.buffer().durable_lsn());
         if deleted.is_ok() {
             self.shared.state().counters.volumes_given_up += 1;
         }

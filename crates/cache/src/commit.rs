@@ -54,9 +54,9 @@ pub(crate) struct Target {
 
 impl Target {
     fn is_durable(&self, buffer: &Buffer) -> bool {
-        buffer.durable() >= self.newest
+        buffer.durable_lsn() >= self.newest
             && (self.group == GroupNo(0) || buffer.durable_group() >= self.group)
-            && (self.store_batch == 0 || buffer.witnessed() >= self.store_batch)
+            && (self.store_batch == 0 || buffer.durable_store_batch() >= self.store_batch)
     }
 }
 
@@ -68,7 +68,7 @@ impl Syncs {
 
     /// Whether a commit has nothing to make durable: no change, no page that was logged again, no batch of the store to name.
     fn is_committed(&self, buffer: &Buffer) -> bool {
-        self.target(buffer.appended()).is_durable(buffer)
+        self.target(buffer.appended_lsn()).is_durable(buffer)
     }
 
     /// Bypassed pages are stored, in this batch. Until the buffer names it, nothing would tell if the store lost it.
@@ -180,7 +180,7 @@ impl Committer {
             drop(state);
             return then(Err(error.into()));
         }
-        let target = state.syncs.target(self.shared.buffer().appended());
+        let target = state.syncs.target(self.shared.buffer().appended_lsn());
         if target.is_durable(self.shared.buffer()) {
             drop(state);
             return then(Ok(()));
@@ -226,7 +226,7 @@ impl Committer {
     /// Pages have been stored as of these changes, or logged, or are there no more: syncs that waited for the last of them need a commit.
     pub(crate) fn settle_stored(&self, state: &mut State, stored: &[(Key, Lsn)]) {
         let State { syncs, pages, .. } = state;
-        let target = Target { was_for_store: true, ..syncs.target(self.shared.buffer().appended()) };
+        let target = Target { was_for_store: true, ..syncs.target(self.shared.buffer().appended_lsn()) };
         for (wanted, _) in &mut syncs.waiting_for_store {
             for (key, lsn) in stored {
                 if wanted.get(key).is_some_and(|wanted| wanted <= lsn) {
@@ -293,7 +293,7 @@ impl Committer {
         state.syncs.committing += 1;
         state.syncs.commit_wanted = false;
         drop(state);
-        let (before, was_durable) = (self.shared.now(), self.shared.buffer().durable());
+        let (before, was_durable) = (self.shared.now(), self.shared.buffer().durable_lsn());
         let for_sync = ForSync::begin();
         let outcome = self.shared.buffer().commit();
         if outcome.as_ref().is_ok_and(|&durable| durable > was_durable) {
@@ -399,7 +399,7 @@ impl Committer {
     /// Gives back the part of the buffer that nothing needs any more.
     pub(crate) fn release_groups(&self, state: &mut State) {
         let buffer = self.shared.buffer();
-        let needed = state.pages.oldest_group().unwrap_or(buffer.groups().end);
+        let needed = state.pages.oldest_group().unwrap_or(buffer.unreleased_groups().end);
         buffer.release(needed, self.shared.store().durable_batch());
         // The space is used again after the next commit only; a writer may be waiting for it.
         if state.admission.is_waiting() || self.shared.buffer_is_half_full() {

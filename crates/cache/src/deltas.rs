@@ -198,14 +198,14 @@ mod tests {
     use super::*;
     use crate::delta::Delta;
     use device::{Incarnation, StoreId, VolumeId};
-    use sim_disk::{Power, SimDisk};
+    use sim_disk::{PowerSupply, SimDisk};
     use store::Layout;
 
     const OBJECT: ObjectId = VolumeId::MAIN.object(5, 1);
 
     #[test]
     fn pages_that_share_a_block_of_deltas_have_no_page_lsn_below_their_own_newest_change() {
-        let disk = SimDisk::new("store", 4096, &Power::new(), 1);
+        let disk = SimDisk::new("store", 4096, &PowerSupply::new(), 1);
         let layout = Layout { id: StoreId([1; 16]), segment_blocks: Some(16) };
         Store::format(&*disk, &layout).expect("large enough");
         let store = Store::open(disk).expect("a new store");

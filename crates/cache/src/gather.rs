@@ -105,10 +105,10 @@ mod tests {
     use super::*;
     use crate::page::Dirt;
     use device::VolumeId;
-    use device::{BLOCK_BYTES, Random};
+    use device::{BLOCK_BYTES, SeededRng};
     use std::time::Duration;
 
-    fn write(random: &mut Random, at: Lsn, group: GroupNo) -> (Key, impl FnOnce(&mut Entry) + use<>) {
+    fn write(random: &mut SeededRng, at: Lsn, group: GroupNo) -> (Key, impl FnOnce(&mut Entry) + use<>) {
         let object = VolumeId::MAIN.object(random.below(3), 1);
         let base = [0, 1000, u64::MAX - 99][random.below(3) as usize];
         let key = Key { object, page: PageNo(base + random.below(100)) };
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn pages_that_were_gathered_stand_in_the_state_as_if_each_change_had_been_made_there() {
         for settles in [u64::MAX, 700, 90] {
-            let (mut random, mut gathered) = (Random::new(5), Gathered::default());
+            let (mut random, mut gathered) = (SeededRng::new(5), Gathered::default());
             let (mut plain, mut state) = (Pages::default(), Pages::default());
             for number in 1..3000 {
                 let (at, group) = (Lsn(number), GroupNo(number / 7));

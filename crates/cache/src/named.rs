@@ -6,7 +6,7 @@
 
 use crate::error::CacheError;
 use crate::pages::{Key, LOOK_PAGES};
-use buffer::{GroupNo, Record};
+use buffer::{GroupNo, LogRecord};
 use device::{Lsn, ObjectId, PageNo, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -48,8 +48,8 @@ pub(crate) struct Lost {
 
 impl Lost {
     /// The record that makes the next start find the same page gone.
-    pub(crate) fn record(&self, object: ObjectId) -> Record<'static> {
-        Record::Bypassed { object, from: self.from, to: PageNo(self.from.0 + 1), grows: true }
+    pub(crate) fn record(&self, object: ObjectId) -> LogRecord<'static> {
+        LogRecord::Bypassed { object, from: self.from, to: PageNo(self.from.0 + 1), extends_file: true }
     }
 }
 

@@ -9,8 +9,8 @@ use crate::pages::{Key, PageChange, Pages, PendingCut};
 use crate::plant::{PlantedBug, is_planted};
 use crate::shared::{Shared, State};
 use crate::transfers::{Belongs, Ordered, Pending, pages_reserved};
-use buffer::{Buffer, GroupNo, Record, Replayed};
-use device::{BLOCK_BYTES, BufferId, Clock, Device, Lsn, ObjectId, PageNo, StoreId, Transfer};
+use buffer::{Buffer, GroupNo, LogRecord, ReplayedTransaction};
+use device::{BLOCK_BYTES, BufferId, Clock, Device, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Recovered {
         clock: &dyn Clock,
     ) -> Result<Recovered, CacheError> {
         let mut recovery = Recovery::new(clock.monotonic());
-        let replay = &mut |transactions: &[Replayed<'_>]| recovery.replay(transactions);
+        let replay = &mut |transactions: &[ReplayedTransaction<'_>]| recovery.replay(transactions);
         let buffer = Buffer::open_through(reader, device, id, replay)?;
         Ok(recovery.finish(buffer))
     }
@@ -59,10 +59,10 @@ impl Recovered {
         device: Arc<dyn Device>,
         id: StoreId,
         clock: &dyn Clock,
-        bug: buffer::Bug,
+        bug: buffer::BufferBug,
     ) -> Result<Recovered, CacheError> {
         let mut recovery = Recovery::new(clock.monotonic());
-        let replay = &mut |transactions: &[Replayed<'_>]| recovery.replay(transactions);
+        let replay = &mut |transactions: &[ReplayedTransaction<'_>]| recovery.replay(transactions);
         let buffer = Buffer::open_with_bug(device, id, replay, bug)?;
         Ok(recovery.finish(buffer))
     }
@@ -77,7 +77,7 @@ impl Recovered {
     /// # Panics
     /// If the buffer is another store's.
     pub fn ensure_fits(&self, store: &Store) -> Result<(), CacheError> {
-        assert_eq!(self.buffer.store(), store.id(), "a buffer above a store that is not its own");
+        assert_eq!(self.buffer.store_id(), store.id(), "a buffer above a store that is not its own");
         // A page is written back when its changes are durable in the buffer, never before.
         let (of_store, of_buffer) = (store.newest_logged_lsn(), self.buffer.newest_lsn());
         if of_buffer < of_store {
@@ -159,15 +159,15 @@ impl Recovery {
     }
 
     /// Takes the transactions of one group.
-    fn replay(&mut self, transactions: &[Replayed<'_>]) {
+    fn replay(&mut self, transactions: &[ReplayedTransaction<'_>]) {
         transactions.iter().for_each(|transaction| self.transaction(transaction));
     }
 
-    fn transaction(&mut self, transaction: &Replayed<'_>) {
+    fn transaction(&mut self, transaction: &ReplayedTransaction<'_>) {
         self.replayed += 1;
-        let (first, group) = (transaction.first, transaction.group);
-        if let [Record::Clone(_) | Record::Move(_), pages @ ..] = transaction.records
-            && transaction.merged
+        let (first, group) = (transaction.first_lsn, transaction.group);
+        if let [LogRecord::Clone(_) | LogRecord::Move(_), pages @ ..] = transaction.records
+            && transaction.relogged
             && !pages.is_empty()
         {
             // Older pages of the source. Where the log begins behind what they belong to, the store has that, and them.
@@ -177,38 +177,40 @@ impl Recovery {
             return;
         }
         for (record, index) in transaction.records.iter().zip(0..) {
-            match transaction.merged {
+            match transaction.relogged {
                 true => self.merged_record(record, first, group),
                 false => self.record(record, first.plus(index), group),
             }
         }
     }
 
-    fn record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+    fn record(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
         match *record {
-            Record::Write { object, page, start, bytes } => {
+            LogRecord::Write { object, page, start, bytes } => {
                 let start = usize::from(start);
                 self.page(Key { object, page }, start..start + bytes.len(), at, group, Some(bytes))
             }
-            Record::Zero { object, page, start, len } => {
+            LogRecord::Zero { object, page, start, len } => {
                 let start = usize::from(start);
                 self.page(Key { object, page }, start..start + usize::from(len), at, group, None)
             }
-            Record::Cut { object, from, to } => self.cut(object, from, to, false, at, group),
-            Record::Delete { object } => self.cut(object, PageNo(0), PageNo(u64::MAX), true, at, group),
-            Record::Clone(_) | Record::Move(_) => self.transfer(record, at, group),
-            Record::Bypassed { object, from, to, grows } => self.bypassed(object, from..to, grows, at, group),
+            LogRecord::Punch { object, from, to } => self.cut(object, from, to, false, at, group),
+            LogRecord::Delete { object } => self.cut(object, PageNo(0), PageNo(u64::MAX), true, at, group),
+            LogRecord::Clone(_) | LogRecord::Move(_) => self.transfer(record, at, group),
+            LogRecord::Bypassed { object, from, to, extends_file: grows } => {
+                self.bypassed(object, from..to, grows, at, group)
+            }
         }
     }
 
     /// One that was written to the log again, as it could not be written back: newer ones may stand before it.
-    fn merged_record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+    fn merged_record(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
         let (object, from, to, whole_object) = match *record {
-            Record::Cut { object, from, to } => (object, from, to, false),
-            Record::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
+            LogRecord::Punch { object, from, to } => (object, from, to, false),
+            LogRecord::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
             // The first copy of it counts, and the groups that it needs.
-            Record::Clone(_) | Record::Move(_) if self.pages.transfers().get(at).is_some() => return,
-            Record::Clone(_) | Record::Move(_) => return self.merged_transfer(record, at, group),
+            LogRecord::Clone(_) | LogRecord::Move(_) if self.pages.transfers().get(at).is_some() => return,
+            LogRecord::Clone(_) | LogRecord::Move(_) => return self.merged_transfer(record, at, group),
             _ => return self.record(record, at, group),
         };
         let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now, logged_again: true };
@@ -270,10 +272,10 @@ impl Recovery {
     }
 
     /// Once the store can be asked, it is, whether it has it.
-    fn transfer(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+    fn transfer(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
         let Some(what) = Ordered::of(record, at) else { return };
         self.gathered.settle(&mut self.pages);
-        let Transfer { from, to, .. } = what.transfer;
+        let PageTransfer { from, to, .. } = what.transfer;
         for key in self.named.were_shared(from, what.transfer.source(), at) {
             self.reserved -= drop_page(&mut self.pages, key);
         }
@@ -284,7 +286,7 @@ impl Recovery {
     }
 
     /// One that was written to the log again: what it is newer than comes behind it, and what stands before it is newer.
-    fn merged_transfer(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+    fn merged_transfer(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
         let Some(what) = Ordered::of(record, at) else { return };
         if is_planted(PlantedBug::MergedByPlace) {
             return self.transfer(record, at, group);

@@ -11,7 +11,7 @@ use crate::plant::{PlantedBug, is_planted};
 use crate::retry::Victim;
 use crate::shared::{Shared, State};
 use crate::transfers::{Ordered, Pending};
-use buffer::{GroupNo, Record, TRANSFER_BYTES};
+use buffer::{GroupNo, LogRecord, TRANSFER_BYTES};
 use device::{Lsn, ObjectId};
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Relogger {
             return Ok(false);
         }
         let mut state = self.shared.state();
-        let groups = self.shared.buffer().groups();
+        let groups = self.shared.buffer().unreleased_groups();
         let mut relogged = Relogged::default();
         self.append_transfers(&state, &groups, &mut relogged)?;
         relogged.cuts.extend(self.append_cuts(&state, &groups)?);
@@ -159,7 +159,7 @@ impl Relogger {
     pub(crate) fn append_page(&self, state: &State, key: Key) -> Result<(), CacheError> {
         let page = state.pages.get(&key).and_then(|entry| Some((entry, entry.dirt()?)));
         let Some((entry, dirt)) = page else { return Ok(()) };
-        self.shared.buffer().append_merged(dirt.newest, &records(entry, key, &dirt.ranges))?;
+        self.shared.buffer().append_relogged(dirt.newest, &records(entry, key, &dirt.ranges))?;
         Ok(())
     }
 
@@ -208,11 +208,11 @@ impl Relogger {
         &self,
         state: &State,
         newest: Lsn,
-        records: &[Record<'_>],
+        records: &[LogRecord<'_>],
     ) -> Result<Option<GroupNo>, CacheError> {
         let bytes = records.iter().map(|record| match record {
-            Record::Write { bytes, .. } => bytes.len() as u64,
-            Record::Clone(_) | Record::Move(_) => TRANSFER_BYTES,
+            LogRecord::Write { bytes, .. } => bytes.len() as u64,
+            LogRecord::Clone(_) | LogRecord::Move(_) => TRANSFER_BYTES,
             _ => 0,
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());
@@ -222,32 +222,32 @@ impl Relogger {
         if self.shared.buffer().free_bytes() < footprint + kept {
             return Ok(None);
         }
-        Ok(Some(self.shared.buffer().append_merged(newest, records)?))
+        Ok(Some(self.shared.buffer().append_relogged(newest, records)?))
     }
 }
 
 /// A cut or a deletion, as the buffer has it.
-fn cut_record(object: ObjectId, cut: &PendingCut) -> Record<'static> {
+fn cut_record(object: ObjectId, cut: &PendingCut) -> LogRecord<'static> {
     match cut.whole_object {
-        true => Record::Delete { object },
-        false => Record::Cut { object, from: cut.from, to: cut.to },
+        true => LogRecord::Delete { object },
+        false => LogRecord::Punch { object, from: cut.from, to: cut.to },
     }
 }
 
 /// A page's surviving delta as records.
-fn records<'a>(entry: &'a Entry, key: Key, ranges: &Ranges) -> Vec<Record<'a>> {
+fn records<'a>(entry: &'a Entry, key: Key, ranges: &Ranges) -> Vec<LogRecord<'a>> {
     let Key { object, page } = key;
     match entry.body() {
         Body::Patch(delta) => delta
             .pieces()
             .map(|piece| match piece {
-                Piece::Bytes(start, bytes) => Record::Write { object, page, start, bytes },
-                Piece::Zeros(start, len) => Record::Zero { object, page, start, len },
+                Piece::Bytes(start, bytes) => LogRecord::Write { object, page, start, bytes },
+                Piece::Zeros(start, len) => LogRecord::Zero { object, page, start, len },
             })
             .collect(),
         Body::Whole(bytes) => ranges
             .iter()
-            .map(|range| Record::Write { object, page, start: range.start as u16, bytes: &bytes.0[range] })
+            .map(|range| LogRecord::Write { object, page, start: range.start as u16, bytes: &bytes.0[range] })
             .collect(),
     }
 }

@@ -126,7 +126,7 @@ impl Rescuer {
 
     /// Returns the names of the volumes. What an attempt that failed has written is written again, which does no harm.
     fn rescue(&self) -> Result<String, CacheError> {
-        let (store, durable) = (self.shared.store_io(), self.shared.buffer().durable());
+        let (store, durable) = (self.shared.store_io(), self.shared.buffer().durable_lsn());
         let number = store.incarnation().0;
         let volumes = self.shared.state().pages.dirty_volumes();
         let suffix = |of: &VolumeId| {
@@ -208,7 +208,7 @@ impl Rescuer {
         let mut cuts: Vec<_> = all.filter(|(_, cut)| lsns.contains(&cut.lsn)).collect();
         cuts.sort_by_key(|(_, cut)| cut.lsn);
         if is_planted(PlantedBug::RescueCutsLate) {
-            let late = self.shared.buffer().appended().plus(1);
+            let late = self.shared.buffer().appended_lsn().plus(1);
             cuts.iter_mut().for_each(|(_, cut)| cut.lsn = late);
         }
         let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);

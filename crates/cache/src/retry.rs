@@ -245,7 +245,7 @@ mod tests {
     use super::*;
     use crate::transfers::{Kind, Pending};
     use buffer::GroupNo;
-    use device::{PageNo, Transfer, VolumeId};
+    use device::{PageNo, PageTransfer, VolumeId};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn a_clone_that_needs_space_is_tried_each_second_and_who_waits_for_it_is_told_after_the_patience() {
         let (object, patience) = (VolumeId::MAIN.object(1, 1), 30 * SECOND);
-        let transfer = Transfer::whole(object, VolumeId::MAIN.object(2, 1));
+        let transfer = PageTransfer::whole_object(object, VolumeId::MAIN.object(2, 1));
         let what = Ordered { kind: Kind::Clone, transfer, lsn: Lsn(7) };
         let (mut transfers, mut retries) = (Transfers::default(), RetryList::default());
         transfers.insert(Pending::new(what, GroupNo(1), Duration::ZERO, false));

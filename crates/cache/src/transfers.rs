@@ -13,8 +13,8 @@
 //! | a fetch of a page of the source of a clone | where changes of that page are to be stored before it |
 
 use crate::page::Entry;
-use buffer::{GroupNo, Record};
-use device::{Lsn, ObjectId, PageNo, Transfer, VolumeId};
+use buffer::{GroupNo, LogRecord};
+use device::{Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ordered {
     pub(crate) kind: Kind,
-    pub(crate) transfer: Transfer,
+    pub(crate) transfer: PageTransfer,
     pub(crate) lsn: Lsn,
 }
 
@@ -75,16 +75,16 @@ pub(crate) struct Transfers {
 type Slot = (VolumeId, u64);
 
 /// How many pages a clone or a move has, if that is too many.
-pub(crate) fn too_many(transfer: &Transfer) -> Option<u64> {
+pub(crate) fn too_many(transfer: &PageTransfer) -> Option<u64> {
     Some(unaligned_pages(transfer)).filter(|&pages| pages > TRANSFER_PAGES_MAX)
 }
 
 /// Reservations of the store, in pages, that a clone or a move needs until it is stored.
-pub(crate) fn pages_reserved(transfer: &Transfer) -> u64 {
+pub(crate) fn pages_reserved(transfer: &PageTransfer) -> u64 {
     EDGE_PAGES + unaligned_pages(transfer).div_ceil(LEAF_PAGES)
 }
 
-fn unaligned_pages(transfer: &Transfer) -> u64 {
+fn unaligned_pages(transfer: &PageTransfer) -> u64 {
     match transfer.first.0.abs_diff(transfer.at.0).is_multiple_of(LEAF_PAGES) {
         true => 0,
         false => transfer.end.0 - transfer.first.0,
@@ -93,19 +93,19 @@ fn unaligned_pages(transfer: &Transfer) -> u64 {
 
 impl Ordered {
     /// The one that a record tells of.
-    pub(crate) fn of(record: &Record<'_>, lsn: Lsn) -> Option<Ordered> {
+    pub(crate) fn of(record: &LogRecord<'_>, lsn: Lsn) -> Option<Ordered> {
         match *record {
-            Record::Clone(transfer) => Some(Ordered { kind: Kind::Clone, transfer, lsn }),
-            Record::Move(transfer) => Some(Ordered { kind: Kind::Move, transfer, lsn }),
+            LogRecord::Clone(transfer) => Some(Ordered { kind: Kind::Clone, transfer, lsn }),
+            LogRecord::Move(transfer) => Some(Ordered { kind: Kind::Move, transfer, lsn }),
             _ => None,
         }
     }
 
     /// As the buffer has it.
-    pub(crate) fn record(&self) -> Record<'static> {
+    pub(crate) fn record(&self) -> LogRecord<'static> {
         match self.kind {
-            Kind::Clone => Record::Clone(self.transfer),
-            Kind::Move => Record::Move(self.transfer),
+            Kind::Clone => LogRecord::Clone(self.transfer),
+            Kind::Move => LogRecord::Move(self.transfer),
         }
     }
 
@@ -340,14 +340,15 @@ pub(crate) enum Belongs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use device::Random;
+    use device::SeededRng;
 
     fn object(slot: u64) -> ObjectId {
         VolumeId::MAIN.object(slot, 1)
     }
 
     fn clone(from: u64, to: u64, lsn: u64) -> Pending {
-        let transfer = Transfer { end: PageNo(8), ..Transfer::whole(object(from), object(to)) };
+        let transfer =
+            PageTransfer { end: PageNo(8), ..PageTransfer::whole_object(object(from), object(to)) };
         let what = Ordered { kind: Kind::Clone, transfer, lsn: Lsn(lsn) };
         Pending::new(what, GroupNo(1), Duration::ZERO, false)
     }
@@ -369,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_the_index_finds_is_what_comparing_all_pairs_finds() {
-        let mut random = Random::new(7);
+        let mut random = SeededRng::new(7);
         let mut transfers = Transfers::default();
         for lsn in 1..400 {
             let (from, to) = (random.below(9), random.below(9));

@@ -65,7 +65,7 @@ impl Volumes {
         let of_others = |what: &Ordered| what.volumes().contains(&volume) && what.volumes() != [volume; 2];
         self.checkpointer.with_space(|| self.write_back.store_transfers_in_turn(&of_others))?;
         // Not what was appended: the store may name no change that the buffer may still lose.
-        let durable = || self.shared.buffer().durable();
+        let durable = || self.shared.buffer().durable_lsn();
         let delete = || Ok(self.shared.store_io().delete_volume(volume, durable())?);
         self.checkpointer.with_space(delete)?;
         self.witness_store();
@@ -117,7 +117,11 @@ impl Volumes {
         let written = self.write_back.store_transfers_in_turn(&before);
         written.inspect_err(|_| self.write_back.abandon(&frozen)).and_then(|()| {
             self.write_back_frozen(frozen)?;
-            if self.shared.buffer().durable() < lsn { self.committer.commit_now().map(drop) } else { Ok(()) }
+            if self.shared.buffer().durable_lsn() < lsn {
+                self.committer.commit_now().map(drop)
+            } else {
+                Ok(())
+            }
         })?;
         let volume = self.shared.store_io().clone_named(from, new, lsn)?;
         if is_expendable {
@@ -130,7 +134,7 @@ impl Volumes {
     /// Has the buffer name the store's newest batch, which changed a volume: were its block unreadable at the next start, the log
     /// would seem to end before it. It is durable either way, and a buffer that fails here says so to everybody.
     fn witness_store(&self) {
-        self.shared.buffer().witness(self.shared.store().durable_batch());
+        self.shared.buffer().record_store_batch(self.shared.store().durable_batch());
         let _ = self.committer.commit_now();
     }
 
@@ -159,7 +163,7 @@ impl Volumes {
         let cuts = state.pages.cuts().filter(|(object, _)| object.volume == volume).collect();
         let mut frozen = Frozen { pages, cuts };
         frozen.sort();
-        (self.shared.buffer().appended(), frozen)
+        (self.shared.buffer().appended_lsn(), frozen)
     }
 
     /// Writes back what is frozen in pieces, cuts first.

@@ -445,7 +445,7 @@ impl WriteBack {
     /// Makes everything up to a change durable in the buffer.
     fn commit_up_to(&self, newest: Lsn) -> Result<(), CacheError> {
         let is_durable =
-            self.shared.buffer().durable() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
+            self.shared.buffer().durable_lsn() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
         if is_durable { Ok(()) } else { self.committer.commit_now().map(drop) }
     }
 
@@ -658,7 +658,7 @@ impl WriteBack {
         let mut pages: BTreeSet<Key> = behind.take(limit).collect();
         turn.bypassed = pages.last().copied();
         if pages.len() < limit {
-            turn.bypass_until = self.shared.buffer().groups().end;
+            turn.bypass_until = self.shared.buffer().unreleased_groups().end;
             for key in state.pages.unlogged_in(bypass::ALL) {
                 if pages.len() == limit {
                     break;
@@ -748,7 +748,7 @@ impl WriteBack {
         if stored.is_some() && frozen.pages.iter().any(|page| state.pages.is_unlogged(&page.key)) {
             // What is logged or told from here on may rely on the store having them.
             let batch = self.shared.store().durable_batch();
-            self.shared.buffer().witness(batch);
+            self.shared.buffer().record_store_batch(batch);
             state.syncs.stored_bypassing(batch);
         }
         for (index, page) in (frozen.cuts.len()..).zip(&frozen.pages) {
@@ -1023,13 +1023,13 @@ pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
 mod tests {
     use super::*;
     use device::{BLOCK_BYTES, Device, Incarnation, StoreId};
-    use sim_disk::{Power, SimDisk};
+    use sim_disk::{PowerSupply, SimDisk};
     use std::cell::{Cell, RefCell};
     use store::{Layout, VolumeId};
 
     #[test]
     fn what_was_applied_before_a_part_found_no_space_is_not_applied_again() {
-        let disk: Arc<dyn Device> = SimDisk::new("store", 4096, &Power::new(), 1);
+        let disk: Arc<dyn Device> = SimDisk::new("store", 4096, &PowerSupply::new(), 1);
         Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) })
             .expect("large enough");
         let store = Store::open(disk).expect("a new store");
@@ -1065,7 +1065,7 @@ mod tests {
 
     #[test]
     fn a_long_cut_is_applied_in_pieces_and_goes_on_where_one_found_no_space() {
-        let disk: Arc<dyn Device> = SimDisk::new("store", 1 << 16, &Power::new(), 1);
+        let disk: Arc<dyn Device> = SimDisk::new("store", 1 << 16, &PowerSupply::new(), 1);
         Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) })
             .expect("large enough");
         let store = Store::open(disk).expect("a new store");

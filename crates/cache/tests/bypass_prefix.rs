@@ -7,7 +7,7 @@ mod common;
 use cache::{Cache, Change, Cost, Settings, Task};
 use common::Disks;
 use common::meddled::{Meddled, Meddler};
-use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SeededRng, VolumeId};
 use sim_disk::SimClock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,7 +29,7 @@ struct State {
 }
 
 struct World {
-    random: Random,
+    random: SeededRng,
     first: u64,
     /// From change `first` on.
     history: Vec<Snapshot>,
@@ -102,7 +102,7 @@ fn transfer(
     (to, at): (u64, u64),
     count: u64,
     is_clone: bool,
-) -> Transfer {
+) -> PageTransfer {
     for index in 0..count {
         let now = after.entry((of, page + index)).or_default().now;
         after.insert((to, at + index), State { now, older: Vec::new() });
@@ -110,7 +110,7 @@ fn transfer(
         after.insert((of, page + index), State { now: left, older: Vec::new() });
     }
     let (first, end) = (PageNo(page), PageNo(page + count));
-    Transfer { from: object(of), first, end, to: object(to), at: PageNo(at) }
+    PageTransfer { from: object(of), first, end, to: object(to), at: PageNo(at) }
 }
 
 /// One request of somebody.
@@ -210,7 +210,7 @@ fn check(seed: u64, world: &mut World, cache: &Cache) {
     (world.first, world.history, world.synced) = (found, vec![expected], found);
 }
 
-fn draw_settings(random: &mut Random) -> Settings {
+fn draw_settings(random: &mut SeededRng) -> Settings {
     Settings {
         bypass_after: 0,
         commit_inline_below: Duration::ZERO,
@@ -225,9 +225,9 @@ fn draw_settings(random: &mut Random) -> Settings {
 fn run(seed: u64, crashes: u64) -> u64 {
     let disks = Disks::new(seed, 4096, 256, 16);
     let clock = Arc::new(SimClock::new());
-    let mut random = Random::new(seed);
+    let mut random = SeededRng::new(seed);
     let world = Arc::new(Mutex::new(World {
-        random: Random::new(seed ^ 77),
+        random: SeededRng::new(seed ^ 77),
         first: 0,
         history: vec![Snapshot::new()],
         synced: 0,
@@ -243,8 +243,8 @@ fn run(seed: u64, crashes: u64) -> u64 {
         };
         let cache = loop {
             match open() {
-                Ok(cache) if !disks.power.lost() => break cache,
-                Ok(_) | Err(_) if disks.power.lost() => disks.crash(),
+                Ok(cache) if !disks.power.is_lost() => break cache,
+                Ok(_) | Err(_) if disks.power.is_lost() => disks.crash(),
                 Ok(_) => unreachable!(),
                 Err(error) => panic!("seed {seed}: {error}"),
             }
@@ -257,7 +257,7 @@ fn run(seed: u64, crashes: u64) -> u64 {
         check(seed, &mut lock(&world), &cache);
         disks.power.cut_after(random.below(120));
         let (others, of_others) = (world.clone(), cache.clone());
-        let mut when = Random::new(random.below(u64::MAX));
+        let mut when = SeededRng::new(random.below(u64::MAX));
         *meddler.lock().expect("one thread") = Some(Box::new(move || {
             if when.once_in(3) {
                 act(&others, &of_others);
@@ -267,7 +267,7 @@ fn run(seed: u64, crashes: u64) -> u64 {
             }
         }));
         for _ in 0..3000 {
-            if disks.power.lost() {
+            if disks.power.is_lost() {
                 break;
             }
             match random.below(10) {

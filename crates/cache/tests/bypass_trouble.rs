@@ -6,14 +6,14 @@ use cache::{Cache, CacheError, Change, Claim, Cost, Settings, Task};
 use common::Disks;
 use common::plain::Machine;
 use common::slow_disk::SlowDisk;
-use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
-use sim_disk::{Faults, SimClock};
+use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, PageTransfer, VolumeId};
+use sim_disk::{DiskFaults, SimClock};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
 
-const ALWAYS: Faults =
-    Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
+const ALWAYS: DiskFaults =
+    DiskFaults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
 const OTHER: ObjectId = VolumeId::MAIN.object(1 << 40, 1);
 const THIRD: ObjectId = VolumeId::MAIN.object(9, 1);
@@ -68,7 +68,9 @@ fn stuck_sync(with_clone: bool) -> bool {
     machine.sync(&cache).expect("a buffer that works");
     machine.store.set_faults(ALWAYS);
     if with_clone {
-        machine.apply(&cache, &[Change::Clone { transfer: Transfer::whole(OTHER, COPY) }]).expect("space");
+        machine
+            .apply(&cache, &[Change::Clone { transfer: PageTransfer::whole_object(OTHER, COPY) }])
+            .expect("space");
     }
     machine.apply(&cache, &[bypassing(FILE, 0, &[2; 4 * BLOCK_BYTES])]).expect("space");
     let synced = ask(|then| cache.sync_object(FILE, then));
@@ -148,7 +150,9 @@ fn a_bypassing_write_that_finds_no_space_beside_others_is_told_where_a_clone_com
     machine.write(&cache, OTHER, 0, &[1; BLOCK_BYTES]).expect("space");
     machine.sync(&cache).expect("a buffer that works");
     machine.store.set_faults(ALWAYS);
-    machine.apply(&cache, &[Change::Clone { transfer: Transfer::whole(OTHER, COPY) }]).expect("space");
+    machine
+        .apply(&cache, &[Change::Clone { transfer: PageTransfer::whole_object(OTHER, COPY) }])
+        .expect("space");
     let bytes = vec![2; 40 * BLOCK_BYTES];
     machine.apply(&cache, &[bypassing(FILE, 0, &bytes)]).expect("space");
     let change = [bypassing(FILE, 40, &bytes)];
@@ -184,8 +188,8 @@ fn a_sync_of_what_a_stuck_clone_holds_back_is_answered_while_somebody_streams() 
         .apply(&cache, &[Change::Write { object: source, offset: 2 * PAGE, bytes: &[7; 10] }])
         .expect("space");
     cache.drain().expect("devices that work");
-    machine.store.damage(places_of(&machine, 0xab)[0], sim_disk::Damage::Unreadable);
-    let transfer = Transfer { from: source, first: PageNo(1), end: PageNo(4), to: COPY, at: PageNo(1) };
+    machine.store.damage(places_of(&machine, 0xab)[0], sim_disk::BlockDamage::Unreadable);
+    let transfer = PageTransfer { from: source, first: PageNo(1), end: PageNo(4), to: COPY, at: PageNo(1) };
     machine.apply(&cache, &[Change::Clone { transfer }]).expect("space");
     machine.apply(&cache, &[bypassing(COPY, 1, &[9; 2 * BLOCK_BYTES])]).expect("space");
     let synced = ask(|then| cache.sync_object(COPY, then));
@@ -211,9 +215,9 @@ fn a_sync_that_waits_for_the_store_is_told_when_the_buffer_fails_as_it_grows() {
     machine.wait(&cache, |then| cache.sync_logged(then)).expect("a buffer that works");
     let synced = ask(|then| cache.sync_object(FILE, then));
     assert!(!is_answered(&synced));
-    machine.buffer.set_faults(Faults { write_one_in: 0, ..ALWAYS });
+    machine.buffer.set_faults(DiskFaults { write_one_in: 0, ..ALWAYS });
     cache.grow_buffer(Some(2048)).expect_err("a flush that fails");
-    machine.buffer.set_faults(Faults::default());
+    machine.buffer.set_faults(DiskFaults::default());
     let change = [Change::Write { object: OTHER, offset: 0, bytes: &[1; 10] }];
     let told = cache.admit_at_once(Cost::of(&change)).map(|reservation| {
         let mut reservation = reservation.expect("space");
@@ -243,7 +247,7 @@ fn with_one_unreadable<'a>(
     let after = machine.store.written_blocks().into_iter();
     after.filter(|at| !before.contains(at)).map(|at| {
         let store = machine.store.fork(&machine.power, 3);
-        store.damage(at, sim_disk::Damage::Unreadable);
+        store.damage(at, sim_disk::BlockDamage::Unreadable);
         let buffer = machine.buffer.fork(&machine.power, 3);
         let disks = Disks { power: machine.power.clone(), store, buffer };
         (at, Machine { disks, clock: machine.clock.clone() })
@@ -332,7 +336,7 @@ fn a_start_asks_a_store_again_that_cannot_be_read_once() {
     let store = Arc::new(store::Store::open(machine.store.clone()).expect("sound"));
     let recovered =
         cache::Recovered::read(machine.buffer.clone(), store.id(), &*machine.clock).expect("sound");
-    machine.store.set_faults(Faults { once_after: Some(0), ..Faults::default() });
+    machine.store.set_faults(DiskFaults { once_after: Some(0), ..DiskFaults::default() });
     let begun = Cache::begin(store, recovered, machine.clock.clone(), Settings::default());
     assert!(begun.is_ok(), "{:?}", begun.err());
 }
@@ -342,9 +346,9 @@ fn a_sync_is_told_when_the_buffer_has_failed_as_it_grew_and_somebody_wrote_befor
     let machine = Machine::new(1);
     let cache = machine.open();
     machine.write(&cache, FILE, 0, &[1; 10]).expect("space");
-    machine.buffer.set_faults(Faults { write_one_in: 0, ..ALWAYS });
+    machine.buffer.set_faults(DiskFaults { write_one_in: 0, ..ALWAYS });
     cache.grow_buffer(Some(2048)).expect_err("a flush that fails");
-    machine.buffer.set_faults(Faults::default());
+    machine.buffer.set_faults(DiskFaults::default());
     let synced = ask(|then| cache.sync(then));
     let change = [Change::Write { object: OTHER, offset: 0, bytes: &[1; 10] }];
     let mut reservation = cache.admit_at_once(Cost::of(&change)).expect("sound").expect("space");

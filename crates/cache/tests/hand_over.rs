@@ -63,7 +63,7 @@ use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::sync::mpsc;
 use shuttle::{Config, Runner, thread};
-use sim_disk::{Faults, Power, SimDisk};
+use sim_disk::{DiskFaults, PowerSupply, SimDisk};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -94,7 +94,7 @@ fn failure(model: impl Fn() + Send + Sync + 'static) -> String {
 
 /// An empty store and its buffer, of which every order gets copies.
 static FORMATTED: LazyLock<[Arc<SimDisk>; 2]> = LazyLock::new(|| {
-    let disk = |name, blocks| SimDisk::new(name, blocks, &Power::new(), 7);
+    let disk = |name, blocks| SimDisk::new(name, blocks, &PowerSupply::new(), 7);
     let (store, buffer) = (disk("store", STORE_BLOCKS), disk("buffer", BUFFER_BLOCKS));
     let layout = Layout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
     Store::format(&*store, &layout).expect("a disk that is large enough");
@@ -117,11 +117,12 @@ impl Clock for Ticking {
 
 /// Whether a buffer would have this LSN if the power failed now.
 fn survives(buffer: &SimDisk, lsn: Lsn) -> bool {
-    let left = buffer.fork(&Power::new(), thread_rng().r#gen());
-    left.set_faults(Faults::default());
+    let left = buffer.fork(&PowerSupply::new(), thread_rng().r#gen());
+    left.set_faults(DiskFaults::default());
     left.crash();
     let mut found = false;
-    let recovered = Buffer::open(left, ID, &mut |group| found |= group.iter().any(|one| one.first == lsn));
+    let recovered =
+        Buffer::open(left, ID, &mut |group| found |= group.iter().any(|one| one.first_lsn == lsn));
     recovered.expect("what a crash leaves is a buffer");
     found
 }
@@ -132,7 +133,7 @@ type Ask = fn(&Cache, Completion<()>);
 /// The wrong way: who finds another at it leaves it to the other, whose commit may have begun before.
 fn left_to_the_other(cache: &Cache, then: Completion<()>) {
     let mut state = cache.parts.shared.state();
-    let target = state.syncs.target(cache.parts.shared.buffer().appended());
+    let target = state.syncs.target(cache.parts.shared.buffer().appended_lsn());
     let alone = state.syncs.park(target, then);
     drop(state);
     if alone {
@@ -192,7 +193,7 @@ fn committer(cache: &Cache, stopping: &AtomicBool) {
 /// Clients sync, by themselves and by the committer; the cache is stopped while they wait, or afterwards; and half of the time the
 /// buffer fails at some moment.
 fn clients_and_a_committer(sync: Ask) {
-    let [store, buffer] = FORMATTED.each_ref().map(|disk| disk.fork(&Power::new(), 7));
+    let [store, buffer] = FORMATTED.each_ref().map(|disk| disk.fork(&PowerSupply::new(), 7));
     let store = Arc::new(Store::open(store).expect("an empty store"));
     // A client commits for itself, or the committer for all.
     let commit_inline_below = Duration::from_secs(thread_rng().gen_range(0..2));
@@ -201,7 +202,7 @@ fn clients_and_a_committer(sync: Ask) {
     let cache = Cache::open(store, buffer.clone(), clock, settings).expect("an empty buffer");
     if thread_rng().gen_bool(0.5) {
         let once_after = Some(thread_rng().gen_range(0..12));
-        buffer.set_faults(Faults { once_after, ..Faults::default() });
+        buffer.set_faults(DiskFaults { once_after, ..DiskFaults::default() });
     }
     let stopping = Arc::new(AtomicBool::new(false));
     let committer = {

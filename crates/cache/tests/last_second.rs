@@ -6,14 +6,14 @@ use cache::{Cache, Change, Cost, Settings, Task};
 use common::Disks;
 use common::plain::Machine;
 use common::slow_disk::SlowDisk;
-use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
-use sim_disk::{Faults, SimClock};
+use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, PageTransfer, VolumeId};
+use sim_disk::{DiskFaults, SimClock};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{NewVolume, Store, VolumeMode};
 
-const FAILS: Faults =
-    Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
+const FAILS: DiskFaults =
+    DiskFaults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 const STREAMED: ObjectId = VolumeId::MAIN.object(5, 1);
 const OTHER: ObjectId = VolumeId::MAIN.object(6, 1);
 const PAGE: u64 = BLOCK_BYTES as u64;
@@ -134,7 +134,7 @@ fn an_end_over_a_store_that_fails_leaves_them_in_the_buffer() {
     cache.stop();
     cache.drain().expect_err("the store fails");
     drop(cache);
-    machine.store.set_faults(Faults::default());
+    machine.store.set_faults(DiskFaults::default());
     let cache = machine.open();
     assert_eq!(cache.lost(), []);
     assert_eq!(cache.read_now(STREAMED, 0, 10).expect("sound"), [2; 10]);
@@ -165,8 +165,9 @@ fn an_end_beside_one_stuck_clone_leaves_what_it_holds_back_in_the_buffer() {
         machine.store.read(*at, &mut page).is_ok() && page[0].0 == [0xab; BLOCK_BYTES]
     };
     let base = machine.store.written_blocks().into_iter().find(is_base).expect("stored");
-    machine.store.damage(base, sim_disk::Damage::Unreadable);
-    let transfer = Transfer { from: OTHER, first: PageNo(1), end: PageNo(4), to: STREAMED, at: PageNo(1) };
+    machine.store.damage(base, sim_disk::BlockDamage::Unreadable);
+    let transfer =
+        PageTransfer { from: OTHER, first: PageNo(1), end: PageNo(4), to: STREAMED, at: PageNo(1) };
     machine.apply(&cache, &[Change::Clone { transfer }]).expect("space");
     let bytes = &[9; 2 * BLOCK_BYTES];
     let overwrite = Change::BypassWrite { object: STREAMED, offset: PAGE, bytes, grows: false };
@@ -186,7 +187,7 @@ fn a_store_that_failed_for_a_moment_has_them_logged_and_committed() {
     machine.apply(&cache, &[grow(0, &[2; 4 * BLOCK_BYTES])]).expect("space");
     machine.store.set_faults(FAILS);
     work(&machine, &cache, 150);
-    machine.store.set_faults(Faults::default());
+    machine.store.set_faults(DiskFaults::default());
     assert_eq!(cache.status().counters.pages_logged_late, 4);
     drop(cache);
     machine.crash();
@@ -252,7 +253,7 @@ fn copies_beside_a_stream(sync_logs_max: u64, is_synced: bool, seconds: u64) -> 
         let mut made = made.lock().expect("one thread");
         while *made < due {
             let copy = VolumeId::MAIN.object(1000 + *made, 1);
-            let transfer = Transfer { end: PageNo(1), ..Transfer::whole(source(*made), copy) };
+            let transfer = PageTransfer { end: PageNo(1), ..PageTransfer::whole_object(source(*made), copy) };
             if !try_to_apply(&copier, &[Change::Clone { transfer }]) {
                 break;
             }
@@ -363,7 +364,7 @@ fn a_store_that_stands_still_keeps_them_from_the_buffer_for_a_second_at_most() {
     });
     cache.step(Task::WriteBack);
     slow.alone();
-    assert!(machine.power.lost(), "it was being stored");
+    assert!(machine.power.is_lost(), "it was being stored");
     drop(cache);
     machine.crash();
     let cache = machine.open();

@@ -6,15 +6,15 @@ mod common;
 use buffer::Buffer;
 use cache::{Cache, CacheError, Change, Task};
 use common::plain::Machine;
-use device::{BLOCK_BYTES, ObjectId, Overlay, VolumeId};
-use sim_disk::{Damage, Dropped, Faults, SimDisk};
+use device::{BLOCK_BYTES, ObjectId, OverlayDevice, VolumeId};
+use sim_disk::{BlockDamage, DiskFaults, DroppedWrites, SimDisk};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{NewVolume, Store, StoreError, VolumeMode};
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
-const ONE_FLUSH: Faults =
-    Faults { write_one_in: 0, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
+const ONE_FLUSH: DiskFaults =
+    DiskFaults { write_one_in: 0, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 
 fn first_byte(cache: &Cache, page: u64) -> u8 {
     cache.read_now(FILE, page * BLOCK_BYTES as u64, 1).expect("it can be read")[0]
@@ -122,14 +122,14 @@ fn what_a_failed_flush_of_the_buffer_dropped_is_written_again_before_anything_re
     let mut believed = 0;
     for seed in 0..60 {
         let machine = Machine::new(seed);
-        machine.buffer.set_dropped(Dropped::AtPowerLoss);
+        machine.buffer.set_dropped(DroppedWrites::AtPowerLoss);
         let cache = machine.open();
         machine.write(&cache, FILE, 1, &[1; 100]).expect("space");
         machine.sync(&cache).expect("disks that work");
         machine.write(&cache, FILE, 2, &[2; 9]).expect("space");
         machine.buffer.set_faults(ONE_FLUSH);
         machine.sync(&cache).expect_err("its flush fails");
-        machine.buffer.set_faults(Faults::default());
+        machine.buffer.set_faults(DiskFaults::default());
         std::mem::forget(cache);
         let cache = machine.open();
         believed += u32::from(first_byte(&cache, 2) == 2);
@@ -150,7 +150,7 @@ fn what_a_failed_flush_of_the_store_dropped_is_written_again_before_the_buffer_l
     let mut replayed = 0;
     for seed in 0..60 {
         let machine = Machine::new(seed);
-        machine.store.set_dropped(Dropped::AtPowerLoss);
+        machine.store.set_dropped(DroppedWrites::AtPowerLoss);
         let cache = machine.open();
         machine.write(&cache, FILE, 1, &[1; BLOCK_BYTES]).expect("space");
         machine.sync(&cache).expect("disks that work");
@@ -158,7 +158,7 @@ fn what_a_failed_flush_of_the_store_dropped_is_written_again_before_the_buffer_l
         machine.store.set_faults(ONE_FLUSH);
         machine.clock.advance(Duration::from_secs(1000));
         cache.step(Task::WriteBack);
-        machine.store.set_faults(Faults::default());
+        machine.store.set_faults(DiskFaults::default());
         assert_eq!(cache.status().counters.write_back_errors, 1, "seed {seed}");
         std::mem::forget(cache);
         let before = Store::open(machine.store.clone()).expect("a sound store");
@@ -188,7 +188,7 @@ fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_deleted_a_volu
     let after = machine.store.written_blocks();
     let written: Vec<_> = after.into_iter().filter(|at| !before.contains(at)).collect();
     assert_eq!(written.len(), 1, "a deletion is one block");
-    machine.store.damage(written[0], Damage::Unreadable);
+    machine.store.damage(written[0], BlockDamage::Unreadable);
     let refused = machine.try_open().err();
     assert!(matches!(refused, Some(CacheError::StaleStore { what: "batch", .. })), "{refused:?}");
     machine.store.heal();
@@ -208,7 +208,7 @@ fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_held_what_only
     let after = machine.store.written_blocks();
     let written: Vec<_> = after.into_iter().filter(|at| !before.contains(at)).collect();
     assert_eq!(written.len(), 1, "a clone is one block");
-    machine.store.damage(written[0], Damage::Unreadable);
+    machine.store.damage(written[0], BlockDamage::Unreadable);
     let refused = machine.try_open().err();
     assert!(matches!(refused, Some(CacheError::StaleStore { what: "batch", .. })), "{refused:?}");
     machine.store.heal();
@@ -252,7 +252,7 @@ fn a_store_with_a_change_below_a_damaged_node_is_looked_at_only_and_all_that_is_
         refused += 1;
         // As a mount does that only looks.
         let overlay = |disk: Arc<SimDisk>| {
-            Arc::new(Overlay::new(Arc::into_inner(disk.fork(&machine.power, 5)).expect("a copy")))
+            Arc::new(OverlayDevice::new(Arc::into_inner(disk.fork(&machine.power, 5)).expect("a copy")))
         };
         let cache = machine.open_on(overlay(damaged), overlay(copy(&machine.buffer, 6)));
         let cache = cache.expect("nothing that is written lasts");

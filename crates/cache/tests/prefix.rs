@@ -5,7 +5,7 @@ mod common;
 
 use cache::{Cache, Change, Cost, Progress, Reservation, Task};
 use common::{Machine, Run, Slot};
-use device::{BLOCK_BYTES, Random, VolumeId};
+use device::{BLOCK_BYTES, SeededRng, VolumeId};
 use std::time::Duration;
 
 fn run(seed: u64, crashes: u64) {
@@ -15,7 +15,7 @@ fn run(seed: u64, crashes: u64) {
         let cache = loop {
             match machine.open() {
                 Ok(cache) => break cache,
-                Err(error) if machine.power.lost() => {
+                Err(error) if machine.power.is_lost() => {
                     let _ = error;
                     machine.crash();
                 }
@@ -35,9 +35,9 @@ fn run(seed: u64, crashes: u64) {
                 }
                 _ => run.apply(&machine, &cache),
             };
-            if !went || machine.power.lost() {
+            if !went || machine.power.is_lost() {
                 assert!(
-                    machine.power.lost(),
+                    machine.power.is_lost(),
                     "seed {seed}: an operation failed with power on: {:?}",
                     cache.status()
                 );
@@ -82,7 +82,8 @@ fn a_buffer_full_of_what_is_stored_already_is_free_after_a_restart() {
         let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
         let slot: Slot<Reservation> = Slot::new();
         cache.admit(Cost::of(&changes), slot.then());
-        let reservation = slot.take().unwrap_or_else(|| slot.wait(&machine, cache, &mut Random::new(page)));
+        let reservation =
+            slot.take().unwrap_or_else(|| slot.wait(&machine, cache, &mut SeededRng::new(page)));
         let mut reservation = reservation.expect("space, sooner or later");
         cache.apply(&mut reservation, &changes).expect("power");
     };
@@ -115,7 +116,7 @@ fn a_read_larger_than_memory_ends() {
     let len = 4 * machine.dirty_pages_max as usize * BLOCK_BYTES;
     let slot = Slot::new();
     cache.read(object, 0, len, len as u64, slot.then());
-    assert_eq!(slot.wait(&machine, &cache, &mut Random::new(1)).expect("power"), vec![0; len]);
+    assert_eq!(slot.wait(&machine, &cache, &mut SeededRng::new(1)).expect("power"), vec![0; len]);
 }
 
 #[test]

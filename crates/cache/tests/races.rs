@@ -4,8 +4,8 @@ mod common;
 
 use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Reservation, Settings, Task};
 use common::Disks;
-use device::{BLOCK_BYTES, Clock, Device, ObjectId, PageNo, Transfer, VolumeId};
-use sim_disk::{Faults, SimClock};
+use device::{BLOCK_BYTES, Clock, Device, ObjectId, PageNo, PageTransfer, VolumeId};
+use sim_disk::{DiskFaults, SimClock};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -98,7 +98,7 @@ fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
 #[test]
 fn what_a_clone_replaced_stays_in_the_buffer_until_the_clone_is_durable() {
     stays_in_the_buffer_until_durable(|victim| {
-        let transfer = Transfer { end: PageNo(1), ..Transfer::whole(object(4), victim) };
+        let transfer = PageTransfer { end: PageNo(1), ..PageTransfer::whole_object(object(4), victim) };
         Change::Clone { transfer }
     });
 }
@@ -257,9 +257,9 @@ fn a_page_written_again_while_it_fails_to_be_written_back_keeps_one_reservation_
             inner.admit(Cost::of(&changes()), Box::new(enter));
         }));
         machine.clock.advance(Duration::from_secs(400));
-        machine.store.set_faults(Faults { write_one_in: 1, ..Faults::default() });
+        machine.store.set_faults(DiskFaults { write_one_in: 1, ..DiskFaults::default() });
         cache.step(Task::WriteBack);
-        machine.store.set_faults(Faults::default());
+        machine.store.set_faults(DiskFaults::default());
         assert_eq!(cache.status().counters.write_back_errors, round + 1);
     }
     cache.drain().expect("a device that works again");

@@ -5,13 +5,13 @@ mod common;
 use cache::{Cache, Change, Cost, Task};
 use common::{Disks, Machine, Model, OBJECT_BYTES, Run, change, plain, read_whole};
 use device::{BLOCK_BYTES, Block, ObjectId, PageNo, VolumeId};
-use sim_disk::Faults;
+use sim_disk::DiskFaults;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Found, NewVolume, Store, VolumeMode, Want};
 
-const ALWAYS: Faults =
-    Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
+const ALWAYS: DiskFaults =
+    DiskFaults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 
 /// A life until the buffer fails, and its last changes, of which nothing is durable.
 fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
@@ -67,11 +67,11 @@ fn everything_that_anybody_was_told_of_is_in_a_volume_and_the_cached_one_is_what
         for _ in 0..3 {
             // A store that fails meanwhile only costs time.
             let after = run.random.below(30);
-            machine.store.set_faults(Faults { once_after: Some(after), ..Faults::default() });
+            machine.store.set_faults(DiskFaults { once_after: Some(after), ..DiskFaults::default() });
             cache.step(Task::WriteBack);
             machine.clock.advance(Duration::from_secs(1));
         }
-        machine.store.set_faults(Faults::default());
+        machine.store.set_faults(DiskFaults::default());
         cache.step(Task::WriteBack);
         let status = cache.status();
         let Some(name) = status.rescued else {
@@ -86,7 +86,7 @@ fn everything_that_anybody_was_told_of_is_in_a_volume_and_the_cached_one_is_what
 
         // The device comes back: the cached volume is some prefix, and the other one is still whole.
         machine.crash();
-        machine.buffer.set_faults(Faults::default());
+        machine.buffer.set_faults(DiskFaults::default());
         let cache = machine.open().expect("both media work");
         run.adopt(&cache);
         assert_is(&cache, &name, &all, seed);
@@ -122,10 +122,10 @@ fn a_crash_in_a_rescue_leaves_what_the_buffer_says() {
         let after = run.random.below(40);
         machine.power.cut_after(after);
         cache.step(Task::WriteBack);
-        unfinished += u64::from(machine.power.lost());
+        unfinished += u64::from(machine.power.is_lost());
         drop(cache);
         machine.crash();
-        machine.buffer.set_faults(Faults::default());
+        machine.buffer.set_faults(DiskFaults::default());
         let cache = machine.open().expect("both media work");
         let unfinished = cache.store().describe_volumes().iter().any(|one| one.name.starts_with("rescuing-"));
         assert!(!unfinished, "seed {seed}: what is no file system was left for somebody to mount");
@@ -162,9 +162,9 @@ fn nothing_is_written_back_between_two_attempts_to_rescue_it() {
         write(PAGES);
         machine.clock.advance(Duration::from_secs(5));
         cache.step(Task::Commit);
-        machine.store.set_faults(Faults { once_after: Some(after), ..Faults::default() });
+        machine.store.set_faults(DiskFaults { once_after: Some(after), ..DiskFaults::default() });
         cache.step(Task::WriteBack);
-        machine.store.set_faults(Faults::default());
+        machine.store.set_faults(DiskFaults::default());
         let volumes = cache.store().describe_volumes();
         begun += u64::from(volumes.iter().any(|volume| volume.name.starts_with("rescuing-")));
 

@@ -5,7 +5,7 @@ mod common;
 
 use cache::{Cache, Change, Cost, CountEffort, Reservation, Settings, Task, Wanted};
 use common::Disks;
-use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SeededRng, VolumeId};
 use sim_disk::SimClock;
 use std::collections::BTreeSet;
 use std::ops::{Deref, Range};
@@ -48,7 +48,7 @@ impl Machine {
     fn wait<T: Send + 'static>(
         &self,
         cache: &Cache,
-        random: &mut Random,
+        random: &mut SeededRng,
         start: impl FnOnce(cache::Completion<T>),
     ) -> T {
         let slot = Arc::new(Mutex::new(None));
@@ -64,14 +64,14 @@ impl Machine {
         panic!("nobody answered: {:?}", cache.status());
     }
 
-    fn apply(&self, cache: &Cache, random: &mut Random, change: Change<'_>) {
+    fn apply(&self, cache: &Cache, random: &mut SeededRng, change: Change<'_>) {
         let changes = [change];
         let mut reservation: Reservation =
             self.wait(cache, random, |then| cache.admit(Cost::of(&changes), then));
         cache.apply(&mut reservation, &changes).expect("space");
     }
 
-    fn seek(&self, cache: &Cache, random: &mut Random, pages: Range<u64>, wanted: Wanted) -> Option<u64> {
+    fn seek(&self, cache: &Cache, random: &mut SeededRng, pages: Range<u64>, wanted: Wanted) -> Option<u64> {
         let pages = PageNo(pages.start)..PageNo(pages.end);
         self.wait(cache, random, |then| cache.seek(OBJECT, pages, wanted, then)).map(|page| page.0)
     }
@@ -79,7 +79,7 @@ impl Machine {
     fn count(
         &self,
         cache: &Cache,
-        random: &mut Random,
+        random: &mut SeededRng,
         pages: Range<u64>,
         effort: CountEffort,
     ) -> Option<u64> {
@@ -121,16 +121,16 @@ fn note(written: &mut BTreeSet<u64>, change: &Change<'_>) {
 }
 
 /// Pages that go to another place of the object, from one half of it to the other.
-fn transfer(random: &mut Random) -> Transfer {
+fn transfer(random: &mut SeededRng) -> PageTransfer {
     let (half, len) = (PAGES / 2, 1 + random.below(50));
     let places = [random.below(half - len), half + random.below(half - len)];
     let forth = random.once_in(2);
     let (first, at) = if forth { (places[0], places[1]) } else { (places[1], places[0]) };
     let (first, end, at) = (PageNo(first), PageNo(first + len), PageNo(at));
-    Transfer { from: OBJECT, first, end, to: OBJECT, at }
+    PageTransfer { from: OBJECT, first, end, to: OBJECT, at }
 }
 
-fn change<'a>(random: &mut Random, bytes: &'a [u8]) -> Change<'a> {
+fn change<'a>(random: &mut SeededRng, bytes: &'a [u8]) -> Change<'a> {
     let at = random.below(PAGES * PAGE - 1);
     let left = PAGES * PAGE - at;
     match random.below(11) {
@@ -155,7 +155,7 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
     let bytes = vec![7; 9 * PAGE as usize];
     let mut given_up = 0;
     for seed in 0..6 {
-        let (machine, mut random) = (Machine::new(seed), Random::new(seed));
+        let (machine, mut random) = (Machine::new(seed), SeededRng::new(seed));
         let (mut cache, mut written) = (machine.open(), BTreeSet::new());
         let mut page_lsns = 0;
         for step in 0..800 {
@@ -206,7 +206,7 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
 
 #[test]
 fn a_seek_passes_over_an_empty_space_of_any_width_at_once() {
-    let (machine, mut random) = (Machine::new(1), Random::new(1));
+    let (machine, mut random) = (Machine::new(1), SeededRng::new(1));
     let cache = machine.open();
     let far = (1 << 35) - 1;
     for page in [0, 1, 200, far] {
@@ -239,7 +239,7 @@ fn a_seek_that_nobody_can_answer_any_more_is_refused() {
 
 #[test]
 fn a_count_of_one_step_says_nothing_of_a_long_map() {
-    let (machine, mut random) = (Machine::new(1), Random::new(1));
+    let (machine, mut random) = (Machine::new(1), SeededRng::new(1));
     let cache = machine.open();
     let bytes = vec![7; PAGE as usize];
     // Each in a leaf of its own.

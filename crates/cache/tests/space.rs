@@ -4,7 +4,7 @@ mod common;
 
 use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Settings, Task};
 use common::Disks;
-use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, Random, Transfer, VolumeId};
+use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, PageTransfer, SeededRng, VolumeId};
 use sim_disk::SimClock;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -86,7 +86,7 @@ impl Machine {
 #[test]
 fn a_step_of_each_kind_of_background_work_moves_no_more_than_half_a_segment() {
     let machine = Machine::new();
-    let (mut random, mut before, mut most) = (Random::new(1), 0, 0);
+    let (mut random, mut before, mut most) = (SeededRng::new(1), 0, 0);
     // Half of the store, five times its size, written back every now and then.
     for number in 0..5 * SEGMENTS * SEGMENT_BLOCKS {
         let page = random.below(64 * SEGMENT_BLOCKS);
@@ -127,7 +127,7 @@ fn most_moved_during_a_wait(percent: u64, load: Load, background: Background) ->
     // Few reservations are out, so it is for the cleaner if anybody waits.
     let settings = Settings { dirty_bytes_max: 32 * BLOCK_BYTES as u64, ..Settings::default() };
     let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, settings);
-    let (mut random, mut most) = (Random::new(percent), 0);
+    let (mut random, mut most) = (SeededRng::new(percent), 0);
     let blocks = LARGE_SEGMENTS * LARGE_SEGMENT_BLOCKS;
     let pages = blocks * percent / 100;
     let moved = || machine.cache.store().counters().pages_cleaned;
@@ -177,9 +177,9 @@ fn a_full_store_that_nobody_writes_to_is_left_alone() {
         machine.work(&mut |done| idle = done == Progress::Idle);
     }
     assert!(idle, "it is still looking for space");
-    let seen = machine.disks.power.seen();
+    let seen = machine.disks.power.operations_seen();
     (0..1000).for_each(|_| machine.work(&mut |done| assert_eq!(done, Progress::Idle)));
-    assert_eq!(machine.disks.power.seen(), seen, "a device was written to");
+    assert_eq!(machine.disks.power.operations_seen(), seen, "a device was written to");
 }
 
 #[test]
@@ -202,9 +202,9 @@ fn what_was_stored_as_deltas_is_folded_when_nothing_was_written_for_a_while_and_
     assert_eq!(counters().pages_folded, 0, "after four seconds");
     (0..200).for_each(|_| machine.work(&mut |_| {}));
     assert_eq!(counters().pages_folded, 150);
-    let seen = machine.disks.power.seen();
+    let seen = machine.disks.power.operations_seen();
     (0..1000).for_each(|_| machine.work(&mut |_| {}));
-    assert_eq!(machine.disks.power.seen(), seen, "a device was written to");
+    assert_eq!(machine.disks.power.operations_seen(), seen, "a device was written to");
     let found = machine.cache.read_now(FILE, 149 * BLOCK_BYTES as u64, 2 * BLOCK_BYTES).expect("sound media");
     let expected = [[2; 10].as_slice(), &[1; 2 * BLOCK_BYTES - 10]].concat();
     assert!(found == expected);
@@ -333,7 +333,7 @@ fn a_volume_that_is_expendable_goes_before_a_writer_is_told_that_the_store_is_fu
 fn pages_for_which_the_store_has_no_space_have_it_cleaned_until_it_has_some() {
     for somebody_waits in [true, false] {
         let machine = Machine::crowded();
-        let mut random = Random::new(2);
+        let mut random = SeededRng::new(2);
         machine.use_up_free_segments(|| random.below(HALF));
         let begun = machine.clock.monotonic();
         if somebody_waits {
@@ -355,7 +355,7 @@ fn full_and_counting() -> Machine {
     };
     let mut vectors = (0..).map(|vector| (vector * 120..(vector + 1) * 120).map(write).collect::<Vec<_>>());
     let shared = VolumeId::MAIN.object(7, 1);
-    let transfer = Transfer { from: FILE, first: PageNo(0), end: PageNo(9), to: shared, at: PageNo(0) };
+    let transfer = PageTransfer { from: FILE, first: PageNo(0), end: PageNo(9), to: shared, at: PageNo(0) };
     store.apply(&vectors.next().expect("no end")).expect("space");
     store.apply(&[store::Change::Clone { transfer, lsn: lsn.plus(1) }]).expect("sound media");
     while vectors.find_map(|vector| store.apply(&vector).err()).is_some() {

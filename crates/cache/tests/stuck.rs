@@ -4,15 +4,15 @@ mod common;
 
 use cache::{CacheError, Change, Cost, Reservation, Settings, Task};
 use common::plain::{Machine, PATIENCE};
-use device::{BLOCK_BYTES, Block, Clock, Device, DeviceError, ObjectId, Operation, Page, Random};
-use sim_disk::{Faults, SimClock, SimDisk};
+use device::{BLOCK_BYTES, Block, Clock, Device, DeviceError, DeviceOperation, ObjectId, Page, SeededRng};
+use sim_disk::{DiskFaults, SimClock, SimDisk};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
 
-const ALWAYS: Faults =
-    Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
+const ALWAYS: DiskFaults =
+    DiskFaults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 
 impl Machine {
     /// Damages both copies of the map's nodes that hold pages of `object`, whatever they are, and leaves all others.
@@ -124,8 +124,8 @@ fn a_cut_that_was_logged_again_takes_out_what_is_older_and_leaves_what_is_newer(
     machine.apply(&cache, &cut).expect("space");
     let at = cache.status().applied;
     write(2, 2);
-    let record = buffer::Record::Cut { object: VICTIM, from: device::PageNo(0), to: device::PageNo(4) };
-    cache.buffer().append_merged(at, &[record]).expect("space");
+    let record = buffer::LogRecord::Punch { object: VICTIM, from: device::PageNo(0), to: device::PageNo(4) };
+    cache.buffer().append_relogged(at, &[record]).expect("space");
     machine.sync(&cache).expect("a buffer that works");
     drop(cache);
     machine.crash();
@@ -157,7 +157,7 @@ fn a_store_that_fails_all_writes_fails_writers_after_a_while_and_no_reader_and_r
     assert!(machine.clock.monotonic() < waited + Duration::from_secs(1));
     machine.sync(&cache).expect("the buffer works, and so does a sync");
     assert!(cache.read_now(OTHER, 0, 10).expect("reads go on") == [7; 10]);
-    machine.store.set_faults(Faults::default());
+    machine.store.set_faults(DiskFaults::default());
     // Within the time between two attempts.
     (0..200).for_each(|_| {
         cache.step(Task::WriteBack);
@@ -178,7 +178,7 @@ fn a_store_that_cannot_even_be_read_fails_writers_of_parts_of_pages_after_a_whil
     cache.drain().expect("devices that work");
     drop(cache);
     let cache = machine.open();
-    machine.store.set_faults(Faults { read_one_in: 1, ..ALWAYS });
+    machine.store.set_faults(DiskFaults { read_one_in: 1, ..ALWAYS });
     let parts = |bytes: u8| {
         let mut pages = (0..8).flat_map(|_| 0..1024);
         pages.try_for_each(|page| machine.write(&cache, VICTIM, page, &vec![bytes; 3000]))
@@ -186,7 +186,7 @@ fn a_store_that_cannot_even_be_read_fails_writers_of_parts_of_pages_after_a_whil
     let error = parts(3).expect_err("nothing is written back");
     assert!(matches!(error, CacheError::Store(StoreError::Device(_))), "{error}");
     assert!(cache.status().stalled.is_some());
-    machine.store.set_faults(Faults::default());
+    machine.store.set_faults(DiskFaults::default());
     machine.clock.advance(Duration::from_secs(61));
     (0..100).for_each(|_| {
         cache.step(Task::WriteBack);
@@ -207,11 +207,11 @@ fn a_store_that_cannot_be_asked_what_is_stored_fails_writers_after_a_while() {
     drop(cache);
     machine.crash();
     let cache = machine.open();
-    machine.store.set_faults(Faults { read_one_in: 1, ..ALWAYS });
+    machine.store.set_faults(DiskFaults { read_one_in: 1, ..ALWAYS });
     let error = machine.fill(&cache, OTHER).expect_err("nothing is written back");
     assert!(matches!(error, CacheError::Store(StoreError::Device(_))), "{error}");
     assert!(cache.status().stalled.is_some());
-    machine.store.set_faults(Faults::default());
+    machine.store.set_faults(DiskFaults::default());
     machine.clock.advance(Duration::from_secs(61));
     (0..100).for_each(|_| {
         cache.step(Task::WriteBack);
@@ -295,7 +295,7 @@ fn a_damaged_node_of_a_deleted_volume_keeps_nobody_from_the_space_that_cleaning_
     machine.damage_map_of(VICTIM.in_volume(copy));
     let cache = machine.open();
     cache.delete_volume(copy).expect("a log entry");
-    let mut random = Random::new(5);
+    let mut random = SeededRng::new(5);
     for _ in 0..24_000 {
         machine.write(&cache, OTHER, random.below(11_200), &[3; BLOCK_BYTES]).expect("space after cleaning");
     }
@@ -402,7 +402,8 @@ impl TimesOut {
         }
         self.timeouts.fetch_add(1, Ordering::Relaxed);
         self.clock.advance(Duration::from_secs(30));
-        let (device, operation, reason) = (self.name().to_owned(), Operation::Read, "timed out".to_owned());
+        let (device, operation, reason) =
+            (self.name().to_owned(), DeviceOperation::Read, "timed out".to_owned());
         Some(DeviceError { device, operation, at, count, errno: 5, reason })
     }
 }

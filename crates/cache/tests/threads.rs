@@ -5,7 +5,7 @@ mod common;
 
 use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Reservation, Settings, Task};
 use common::Disks;
-use device::{BLOCK_BYTES, Clock, ObjectId, Random, VolumeId};
+use device::{BLOCK_BYTES, Clock, ObjectId, SeededRng, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ fn wait<T: Send + 'static>(cache: &Cache, ask: impl FnOnce(Completion<T>)) -> Re
 
 /// One client's object: what it was at the last sync, and after every change since.
 struct Client {
-    random: Random,
+    random: SeededRng,
     object: ObjectId,
     since: Vec<(ObjectId, Vec<u8>)>,
 }
@@ -57,7 +57,7 @@ struct Client {
 impl Client {
     fn new(number: u64, seed: u64) -> Client {
         let object = VolumeId::MAIN.object(number, 1);
-        let random = Random::new(seed * CLIENTS + number);
+        let random = SeededRng::new(seed * CLIENTS + number);
         Client { random, object, since: vec![(object, vec![0; OBJECT_BYTES])] }
     }
 

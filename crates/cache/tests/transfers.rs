@@ -6,21 +6,21 @@ mod common;
 use cache::{Cache, CacheError, Change, Cost, TRANSFER_PAGES_MAX, Task};
 use common::meddled::{Meddled, Meddler};
 use common::plain::Machine;
-use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
-use sim_disk::Faults;
+use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, PageTransfer, VolumeId};
+use sim_disk::DiskFaults;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{NewVolume, Store, VolumeMode};
 
-const ALWAYS: Faults =
-    Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
+const ALWAYS: DiskFaults =
+    DiskFaults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 /// Far apart, so that they do not share a leaf of the map.
 const SOURCE: ObjectId = VolumeId::MAIN.object(1, 1);
 const OTHER: ObjectId = VolumeId::MAIN.object(1 << 40, 1);
 const TARGET: ObjectId = VolumeId::MAIN.object(1 << 20, 1);
 
 fn clone(from: ObjectId, to: ObjectId) -> Change<'static> {
-    Change::Clone { transfer: Transfer::whole(from, to) }
+    Change::Clone { transfer: PageTransfer::whole_object(from, to) }
 }
 
 fn page(cache: &Cache, object: ObjectId, page: u64) -> Result<u8, CacheError> {
@@ -79,14 +79,14 @@ fn with_delta(machine: &Machine) -> (Cache, Block) {
     (cache, base)
 }
 
-const EDGES: Transfer =
-    Transfer { from: SOURCE, first: PageNo(1), end: PageNo(4), to: TARGET, at: PageNo(1) };
+const EDGES: PageTransfer =
+    PageTransfer { from: SOURCE, first: PageNo(1), end: PageNo(4), to: TARGET, at: PageNo(1) };
 
 #[test]
 fn a_clone_of_a_page_that_has_a_delta_and_cannot_be_read_waits_for_it_and_holds_up_nothing_else() {
     let machine = Machine::new(3);
     let (cache, base) = with_delta(&machine);
-    machine.store.damage(base, sim_disk::Damage::Unreadable);
+    machine.store.damage(base, sim_disk::BlockDamage::Unreadable);
     machine.apply(&cache, &[Change::Clone { transfer: EDGES }]).expect("space");
     (0..8).for_each(|number| write(&machine, &cache, OTHER, number, 9));
     for _ in 0..50 {
@@ -176,9 +176,9 @@ fn a_page_that_cannot_be_read_beside_a_damaged_one_holds_up_its_clone_and_nothin
     machine.store.rot(base, 77);
     let ones = places_of(&machine, 1);
     assert!(!ones.is_empty());
-    ones.iter().for_each(|&at| machine.store.damage(at, sim_disk::Damage::Unreadable));
+    ones.iter().for_each(|&at| machine.store.damage(at, sim_disk::BlockDamage::Unreadable));
     machine
-        .apply(&cache, &[Change::Clone { transfer: Transfer { end: PageNo(30), ..EDGES } }])
+        .apply(&cache, &[Change::Clone { transfer: PageTransfer { end: PageNo(30), ..EDGES } }])
         .expect("space");
     write(&machine, &cache, OTHER, 1, 9);
     for _ in 0..50 {
@@ -335,7 +335,7 @@ fn the_source_s_slot_used_again_before_a_clone_is_stored_takes_nothing_from_it()
     for _ in 0..20 {
         cache.step(Task::WriteBack);
     }
-    machine.store.set_faults(Faults::default());
+    machine.store.set_faults(DiskFaults::default());
     machine.clock.advance(Duration::from_secs(100));
     cache.drain().expect("devices that work");
     assert_eq!([0, 3].map(|number| page(&cache, TARGET, number).expect("stored")), [1, 1]);
@@ -352,7 +352,7 @@ fn one_transaction_clones_and_writes_in_several_volumes_and_is_there_as_a_whole(
         let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 1 };
         let copy = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
         let target = TARGET.in_volume(copy);
-        let back = Transfer { from: target, first: PageNo(0), end: PageNo(2), to: OTHER, at: PageNo(9) };
+        let back = PageTransfer { from: target, first: PageNo(0), end: PageNo(2), to: OTHER, at: PageNo(9) };
         let changes = [
             Change::Write { object: SOURCE, offset: 0, bytes: &[2; BLOCK_BYTES] },
             clone(SOURCE, target),
@@ -384,7 +384,7 @@ fn a_clone_of_too_many_pages_whose_places_do_not_agree_is_refused_before_anythin
     let cache = machine.open();
     let transfer = |pages, at| {
         let (first, end, at) = (PageNo(0), PageNo(pages), PageNo(at));
-        [Change::Clone { transfer: Transfer { from: SOURCE, first, end, to: TARGET, at } }]
+        [Change::Clone { transfer: PageTransfer { from: SOURCE, first, end, to: TARGET, at } }]
     };
     machine.apply(&cache, &transfer(1 << 40, 128)).expect("subtrees are shared");
     machine.apply(&cache, &transfer(TRANSFER_PAGES_MAX, 1)).expect("as many as may be");

@@ -4,14 +4,14 @@ mod common;
 
 use cache::{Cache, CacheError, Change, Completion, Cost, Task, Wanted};
 use common::plain::Machine;
-use device::{BLOCK_BYTES, Block, ObjectId, PageNo, Transfer};
-use sim_disk::Faults;
+use device::{BLOCK_BYTES, Block, ObjectId, PageNo, PageTransfer};
+use sim_disk::DiskFaults;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{NewVolume, Store, VolumeId, VolumeMode};
 
-const ALWAYS: Faults =
-    Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
+const ALWAYS: DiskFaults =
+    DiskFaults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 
 const PAGE: usize = BLOCK_BYTES;
 const ONE: ObjectId = VolumeId::MAIN.object(1, 1);
@@ -40,8 +40,8 @@ fn at_once(cache: &Cache, changes: &[Change<'_>]) {
     cache.apply(&mut admitted.expect("space at once"), changes).expect("a buffer that works");
 }
 
-fn pages(from: ObjectId, first: u64, count: u64, to: ObjectId) -> Transfer {
-    Transfer { from, first: PageNo(first), end: PageNo(first + count), to, at: PageNo(first) }
+fn pages(from: ObjectId, first: u64, count: u64, to: ObjectId) -> PageTransfer {
+    PageTransfer { from, first: PageNo(first), end: PageNo(first + count), to, at: PageNo(first) }
 }
 
 fn step_for(machine: &Machine, cache: &Cache, seconds: u64) {
@@ -195,7 +195,7 @@ fn a_clone_that_is_stored_is_read_after_a_crash_though_its_source_is_damaged() {
 fn a_clone_of_nothing_or_onto_itself_does_not_make_the_log_unreadable() {
     for (transfer, what) in [
         (pages(ONE, 3, 0, TARGET), "nothing"),
-        (Transfer { at: PageNo(1), ..pages(ONE, 0, 4, ONE) }, "itself"),
+        (PageTransfer { at: PageNo(1), ..pages(ONE, 0, 4, ONE) }, "itself"),
     ] {
         let machine = three(18);
         let cache = machine.open();

@@ -7,8 +7,8 @@ mod common;
 use cache::{Cache, CacheError, Change, Cost, Task};
 use common::meddled::{Meddled, Meddler};
 use common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued};
-use device::{ObjectId, Random};
-use sim_disk::{Faults, SimDisk};
+use device::{ObjectId, SeededRng};
+use sim_disk::{DiskFaults, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl World {
             let (store, buffer) = (meddled(&self.machine.store), meddled(&self.machine.buffer));
             match self.machine.open_on(store, buffer) {
                 Ok(cache) => break cache,
-                Err(_) if self.machine.power.lost() => self.machine.crash(),
+                Err(_) if self.machine.power.is_lost() => self.machine.crash(),
                 Err(error) => panic!("seed {}: {error}", self.seed),
             }
         };
@@ -162,17 +162,17 @@ impl World {
             }
             _ => self.run.apply(&self.machine, cache) || self.needs_space(),
         };
-        go_on && !self.machine.power.lost()
+        go_on && !self.machine.power.is_lost()
     }
 
     /// An operation failed that only needs power.
     fn needs_power(&self) -> bool {
-        assert!(self.machine.power.lost(), "seed {}: an operation failed with power on", self.seed);
+        assert!(self.machine.power.is_lost(), "seed {}: an operation failed with power on", self.seed);
         false
     }
 
     fn needs_space(&mut self) -> bool {
-        self.tally.full += u64::from(!self.machine.power.lost());
+        self.tally.full += u64::from(!self.machine.power.is_lost());
         false
     }
 
@@ -196,7 +196,7 @@ impl World {
         self.run.number_anew();
         match cloned {
             // The power went while the buffer was to name it: what it holds is looked at after the next start.
-            Ok(_) if self.machine.power.lost() => {
+            Ok(_) if self.machine.power.is_lost() => {
                 self.pending = Pending::Clone(name, may_be);
                 false
             }
@@ -231,7 +231,7 @@ impl World {
             (0..self.run.random.below(8)).map(|_| self.run.transaction()).collect();
         waiting.reverse();
         let every = 1 + self.run.random.below(6);
-        let mut random = Random::new(self.run.random.next_u64());
+        let mut random = SeededRng::new(self.run.random.next_u64());
         let (cache, done, volume) = (cache.clone(), applied.clone(), self.mounted);
         *self.meddler.lock().expect("one thread") = Some(Box::new(move || {
             if !random.once_in(every) {
@@ -254,7 +254,7 @@ impl World {
     fn begin_faults(&mut self) -> bool {
         let within = 1 << self.run.random.below(7);
         let after = self.run.random.below(within);
-        let once = Faults { once_after: Some(after), ..Faults::default() };
+        let once = DiskFaults { once_after: Some(after), ..DiskFaults::default() };
         match self.run.random.below(6) {
             0 => self.machine.store.set_faults(once),
             1 => self.machine.buffer.set_faults(once),
@@ -270,12 +270,12 @@ impl World {
             self.tally.full += 1;
             return;
         }
-        assert!(faulty || self.machine.power.lost(), "seed {}: {error}", self.seed);
+        assert!(faulty || self.machine.power.is_lost(), "seed {}: {error}", self.seed);
     }
 
     fn end_faults(&self) {
-        self.machine.store.set_faults(Faults::default());
-        self.machine.buffer.set_faults(Faults::default());
+        self.machine.store.set_faults(DiskFaults::default());
+        self.machine.buffer.set_faults(DiskFaults::default());
     }
 
     fn some_other(&mut self) -> VolumeId {
@@ -324,7 +324,7 @@ impl World {
             self.meddler.lock().expect("one thread").take();
             drop(cache);
             // The next start may come without a crash.
-            if self.machine.power.lost() || self.run.random.once_in(2) {
+            if self.machine.power.is_lost() || self.run.random.once_in(2) {
                 self.machine.crash();
             }
             // Half of the recoveries are interrupted, too.

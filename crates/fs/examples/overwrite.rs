@@ -15,7 +15,7 @@ use buffer::Buffer;
 use cache::{Cache, Progress, Settings, Task};
 use device::{StoreId, VolumeId};
 use fs::{Caller, Fs, Ino, Kind};
-use sim_disk::{Power, SimClock, SimDisk};
+use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn one_overwrite(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) -> bool {
 fn main() {
     let writes: u64 =
         std::env::args().nth(1).map_or(200_000, |count| count.parse().expect("how many writes"));
-    let (id, power) = (StoreId([7; 16]), Power::new());
+    let (id, power) = (StoreId([7; 16]), PowerSupply::new());
     let (store, buffer) =
         (SimDisk::new("store", 1 << 16, &power, 1), SimDisk::new("buffer", 1 << 14, &power, 2));
     Store::format(&*store, &Layout { id, segment_blocks: None }).expect("a disk that is large enough");

@@ -3,7 +3,7 @@
 use crate::acl::ACL_BYTES_MAX;
 use crate::xattr::{XATTR_HEAD, XATTR_NAME_BYTES_MAX, blocks_for};
 use cache::{Change, Claim, Cost};
-use device::{BLOCK_BYTES, PageNo, Transfer, VolumeId};
+use device::{BLOCK_BYTES, PageNo, PageTransfer, VolumeId};
 
 /// A page as a number of bytes.
 const PAGE: u64 = BLOCK_BYTES as u64;
@@ -126,7 +126,8 @@ pub(crate) fn free(orphans: usize) -> Cost {
 pub(crate) fn copy_range(pages: u64, first: u64, at: u64) -> Cost {
     // Whose pages they are does not matter.
     let (from, to) = (VolumeId::MAIN.object(1, 0), VolumeId::MAIN.object(2, 0));
-    let transfer = Transfer { from, first: PageNo(first), end: PageNo(first + pages), to, at: PageNo(at) };
+    let transfer =
+        PageTransfer { from, first: PageNo(first), end: PageNo(first + pages), to, at: PageNo(at) };
     plus(Cost::of(&[Change::Clone { transfer }]), allocate(false))
 }
 

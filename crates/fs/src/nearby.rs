@@ -55,7 +55,7 @@ impl Nearby {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use device::Random;
+    use device::SeededRng;
 
     #[test]
     fn a_pass_over_files_is_seen_after_three_and_then_stretch_by_stretch() {
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn reads_at_random_are_no_pass() {
-        let (nearby, mut random) = (Nearby::default(), Random::new(5));
+        let (nearby, mut random) = (Nearby::default(), SeededRng::new(5));
         let passes = (0..10_000).filter(|_| nearby.missed(Slot(random.below(1 << 20) as u32)).is_some());
         assert_eq!(passes.count(), 0);
     }

@@ -7,7 +7,7 @@ use crate::format::FILE_BYTES_MAX;
 use crate::fs::Fs;
 use crate::types::{Completion, Ino};
 use cache::{Change, TRANSFER_PAGES_MAX};
-use device::{BLOCK_BYTES, PageNo, Transfer};
+use device::{BLOCK_BYTES, PageNo, PageTransfer};
 
 /// A page as a number of bytes.
 const PAGE: u64 = BLOCK_BYTES as u64;
@@ -62,7 +62,9 @@ impl Transaction<'_> {
         if source_hot.is_written() {
             let (first, end) = (PageNo(offset / PAGE), PageNo(offset / PAGE + pages));
             let (from, to) = (self.object(source, &source_hot), self.object(slot, &hot));
-            self.also(Change::Clone { transfer: Transfer { from, first, end, to, at: PageNo(at / PAGE) } });
+            self.also(Change::Clone {
+                transfer: PageTransfer { from, first, end, to, at: PageNo(at / PAGE) },
+            });
             hot.set_size(hot.size().max(at + len));
             hot.set_written();
             self.charge(slot, &before, &mut hot, at..at + len, 0);

@@ -55,7 +55,7 @@ mod tests {
         assert_eq!(errno(&below), Errno::NOSPC);
         let corrupt = FsError::Corrupt { offset: 64, what: "a link count of 0".into() };
         assert_eq!(errno(&corrupt), Errno::IO);
-        let why = buffer::BufferError::TooBig { bytes: 2, limit: 1 };
+        let why = buffer::BufferError::TransactionTooLarge { bytes: 2, limit: 1 };
         let over = FsError::Cache(CacheError::ReadOnly { why: why.clone() });
         assert_eq!(errno(&over), Errno::ROFS);
         assert_eq!(errno(&FsError::Cache(why.into())), Errno::IO);

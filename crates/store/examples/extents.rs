@@ -3,7 +3,9 @@
 //!
 //! `cargo run --release -p weir-store --example extents [EXTENTS]`
 
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Read, StoreId, VolumeId};
+use device::{
+    Block, BlockRead, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, VolumeId,
+};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -62,7 +64,7 @@ impl Device for Memory {
         Ok(())
     }
 
-    fn read_batch(&self, reads: &mut [Read]) {
+    fn read_batch(&self, reads: &mut [BlockRead]) {
         self.waits.fetch_add(u64::from(!reads.is_empty()), Ordering::Relaxed);
         reads.iter_mut().for_each(|read| self.get(read.at, &mut read.pages));
     }
@@ -140,7 +142,7 @@ fn main() {
     drop(store);
     let store = open(&memory, &format!("{extents} extents, after a checkpoint"));
     store.begin(Incarnation(2)).expect("a good store");
-    let mut random = device::Random::new(1);
+    let mut random = device::SeededRng::new(1);
     let mut page_lsn = extents;
     while store.blocks_since_checkpoint() + VECTOR_PAGES + 4 < CHECKPOINT_BLOCKS {
         let mut pages: Vec<u64> = (0..VECTOR_PAGES).map(|_| 2 * random.below(extents)).collect();

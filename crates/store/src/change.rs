@@ -2,7 +2,7 @@
 
 use crate::delta::DeltaBlock;
 use crate::entry::LogEntry;
-use device::{Block, Lsn, ObjectId, Page, PageNo, SharedPage, Transfer, VolumeId};
+use device::{Block, Lsn, ObjectId, Page, PageNo, PageTransfer, SharedPage, VolumeId};
 use std::ops::Range;
 
 /// One change of the map, part of an atomic vector.
@@ -57,14 +57,14 @@ pub enum Change {
     /// themselves, and before any page of source or target that is newer than they are.
     Clone {
         /// Which pages.
-        transfer: Transfer,
+        transfer: PageTransfer,
         /// The clone's place in the one order.
         lsn: Lsn,
     },
     /// The same, and the source's become holes.
     Move {
         /// Which pages.
-        transfer: Transfer,
+        transfer: PageTransfer,
         /// The move's place in the one order.
         lsn: Lsn,
     },

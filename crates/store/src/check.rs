@@ -14,7 +14,7 @@ use crate::shared::Shared;
 use crate::tables::read_settings;
 use crate::volume::VolumeId;
 use crate::writer::Writer;
-use device::{Block, ObjectId, PageNo, Read};
+use device::{Block, BlockRead, ObjectId, PageNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -292,7 +292,8 @@ fn check_data(shared: &Shared, writer: &Writer, batch: &mut Vec<Entry>, report: 
     let (twice, mut batch): (Vec<Entry>, Vec<Entry>) =
         batch.drain(..).partition(|(_, _, entry)| shared.map().paired(entry).is_some());
     check_pairs(shared, writer, &twice, report);
-    let mut reads: Vec<Read> = batch.iter().map(|(_, _, entry)| Read::new(entry.place, 1)).collect();
+    let mut reads: Vec<BlockRead> =
+        batch.iter().map(|(_, _, entry)| BlockRead::new(entry.place, 1)).collect();
     shared.medium.device().read_batch(&mut reads);
     for ((owner, page, entry), read) in batch.drain(..).zip(reads) {
         let found = crc32c::crc32c(&read.pages[0].0);

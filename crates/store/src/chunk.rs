@@ -6,7 +6,7 @@ use crate::format::blocks_for;
 use crate::root::Cursor;
 use crate::stretch::{self, Stretches};
 use crate::superblock::Geometry;
-use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, Page, PageNo, Read};
+use device::{BLOCK_BYTES, Block, BlockRead, Device, Lsn, ObjectId, Page, PageNo};
 use std::ops::Range;
 
 /// A chunk to write: which log entries go into it, and what it needs.
@@ -170,7 +170,7 @@ fn pairs_are_whole(device: &dyn Device, chunk: &Chunk) -> bool {
     }
     let pairs: Vec<Paired> = chunk.entries.iter().filter_map(LogEntry::paired).collect();
     let runs: Vec<&[Paired]> = pairs.chunk_by(|one, next| one.at.0 + 1 == next.at.0).collect();
-    let mut reads: Vec<Read> = runs.iter().map(|run| Read::new(run[0].at, run.len())).collect();
+    let mut reads: Vec<BlockRead> = runs.iter().map(|run| BlockRead::new(run[0].at, run.len())).collect();
     device.read_batch(&mut reads);
     reads.iter().zip(runs).all(|(read, run)| {
         // Where a run cannot be read, some of it may.

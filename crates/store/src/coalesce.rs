@@ -1,7 +1,7 @@
 //! Reading many blocks with few reads: those that lie near each other are read together, and what lies between them is
 //! thrown away.
 
-use device::{Block, Page, Read};
+use device::{Block, BlockRead, Page};
 use std::ops::Range;
 use zerocopy::FromZeros;
 
@@ -54,8 +54,8 @@ pub(crate) fn batch(spans: &[Span]) -> usize {
 
 impl Span {
     /// A read with memory that was used before, where there is some.
-    pub(crate) fn read(&self, spare: &mut Vec<Vec<Page>>) -> Read {
-        let mut read = Read::new(self.at, 0);
+    pub(crate) fn read(&self, spare: &mut Vec<Vec<Page>>) -> BlockRead {
+        let mut read = BlockRead::new(self.at, 0);
         read.pages = spare.pop().unwrap_or_default();
         read.pages.truncate(self.blocks);
         let more = self.blocks - read.pages.len();

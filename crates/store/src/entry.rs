@@ -3,7 +3,7 @@
 
 use crate::format::*;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, Transfer};
+use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, Page, PageNo, PageTransfer, StoreId};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -41,11 +41,11 @@ pub(crate) enum LogEntry {
         lsn: Lsn,
     },
     Clone {
-        transfer: Transfer,
+        transfer: PageTransfer,
         lsn: Lsn,
     },
     Move {
-        transfer: Transfer,
+        transfer: PageTransfer,
         lsn: Lsn,
     },
     CloneVolume {
@@ -379,8 +379,8 @@ fn encode(entry: &LogEntry) -> LogEntryBytes {
     }
 }
 
-fn encode_transfer(transfer: &Transfer, source: LogEntryBytes) -> LogEntryBytes {
-    let Transfer { first, end, to, at, .. } = transfer;
+fn encode_transfer(transfer: &PageTransfer, source: LogEntryBytes) -> LogEntryBytes {
+    let PageTransfer { first, end, to, at, .. } = transfer;
     LogEntryBytes {
         page: first.0.into(),
         other: end.0.into(),
@@ -438,9 +438,9 @@ fn decode(bytes: &[u8]) -> Option<LogEntry> {
         CLONE | MOVE => {
             let to = volume_to.object(bytes.slot_to.get(), bytes.generation_to.get());
             let (end, at) = (PageNo(other), PageNo(bytes.at.get()));
-            let transfer = Transfer { from: object, first: page, end, to, at };
+            let transfer = PageTransfer { from: object, first: page, end, to, at };
             match bytes.kind {
-                _ if !transfer.is_sensible() => return None,
+                _ if !transfer.is_valid() => return None,
                 CLONE => LogEntry::Clone { transfer, lsn },
                 _ => LogEntry::Move { transfer, lsn },
             }
@@ -488,9 +488,12 @@ mod tests {
             },
             LogEntry::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(11) },
             LogEntry::Delete { object, lsn: Lsn(12) },
-            LogEntry::Clone { transfer: Transfer::whole(object, VolumeId::MAIN.object(1, 2)), lsn: Lsn(13) },
+            LogEntry::Clone {
+                transfer: PageTransfer::whole_object(object, VolumeId::MAIN.object(1, 2)),
+                lsn: Lsn(13),
+            },
             LogEntry::Move {
-                transfer: Transfer {
+                transfer: PageTransfer {
                     from: object,
                     first: PageNo(4),
                     end: PageNo(6),

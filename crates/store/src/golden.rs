@@ -12,7 +12,7 @@ use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use crate::tables::encode_tables;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, StoreId, Transfer};
+use device::{Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, PageTransfer, StoreId};
 
 const ID: StoreId = StoreId(*b"0123456789abcdef");
 
@@ -49,9 +49,9 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
         },
         LogEntry::Cut { object, pages: PageNo(10)..PageNo(20), lsn: Lsn(502) },
         LogEntry::Delete { object, lsn: Lsn(503) },
-        LogEntry::Clone { transfer: Transfer::whole(object, to), lsn: Lsn(504) },
+        LogEntry::Clone { transfer: PageTransfer::whole_object(object, to), lsn: Lsn(504) },
         LogEntry::Move {
-            transfer: Transfer { from: object, first: PageNo(3), end: PageNo(5), to, at: PageNo(7) },
+            transfer: PageTransfer { from: object, first: PageNo(3), end: PageNo(5), to, at: PageNo(7) },
             lsn: Lsn(507),
         },
         LogEntry::CloneVolume {
@@ -240,7 +240,7 @@ fn the_examples_are_read_back() {
         page.0.copy_from_slice(&shown(name, 4096));
         page
     };
-    let disk = sim_disk::SimDisk::new("store", geometry().total_blocks, &sim_disk::Power::new(), 1);
+    let disk = sim_disk::SimDisk::new("store", geometry().total_blocks, &sim_disk::PowerSupply::new(), 1);
     disk.write(Block(0), std::slice::from_ref(&*page("superblock"))).expect("power is on");
     assert_eq!(Geometry::read(&*disk).expect("a superblock").0, geometry());
     assert_eq!(Root::decode(&page("root"), ID), Some(root()));

@@ -7,7 +7,7 @@ use crate::counters::{Counting, count};
 use crate::error::StoreError;
 use crate::flushes::{FailedFlushes, Flushes};
 use crate::superblock::Geometry;
-use device::{Block, Device, DeviceError, Operation, Page, Read};
+use device::{Block, BlockRead, Device, DeviceError, DeviceOperation, Page};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -100,7 +100,7 @@ impl Medium {
             None => {
                 let reason =
                     "another flush failed meanwhile, and may have taken these writes with it".to_owned();
-                let (device, operation) = (self.device.name().to_owned(), Operation::Flush);
+                let (device, operation) = (self.device.name().to_owned(), DeviceOperation::Flush);
                 Err(DeviceError { device, operation, at: Block(0), count: 0, errno: EIO, reason }.into())
             }
         }
@@ -145,14 +145,14 @@ impl Medium {
 
     /// Reads blocks, consecutive ones together, each with its own result. No place may come twice.
     pub(crate) fn read_blocks(&self, places: &[Block]) -> Vec<Result<Page, StoreError>> {
-        let mut runs: Vec<Read> = places
+        let mut runs: Vec<BlockRead> = places
             .chunk_by(|at, next| at.0 + 1 == next.0)
             .flat_map(|run| run.chunks(RUN_BLOCKS_MAX as usize))
-            .map(|run| Read::new(run[0], run.len()))
+            .map(|run| BlockRead::new(run[0], run.len()))
             .collect();
         count(&self.counting.device_reads, runs.len() as u64);
         self.device.read_batch(&mut runs);
-        let pages = |run: Read| {
+        let pages = |run: BlockRead| {
             let result = run.result;
             run.pages.into_iter().map(move |page| result.clone().map(|()| page).map_err(StoreError::from))
         };
@@ -172,11 +172,11 @@ impl Medium {
         let mut rest = &all[..];
         // Memory is kept from one batch to the next: new memory costs as much as the reading.
         let mut spare: Vec<Vec<Page>> = Vec::new();
-        let mut before: Vec<(&Span, Read)> = Vec::new();
+        let mut before: Vec<(&Span, BlockRead)> = Vec::new();
         while !rest.is_empty() {
             let (now, later) = rest.split_at(coalesce::batch(rest));
             rest = later;
-            let mut reads: Vec<Read> = now.iter().map(|span| span.read(&mut spare)).collect();
+            let mut reads: Vec<BlockRead> = now.iter().map(|span| span.read(&mut spare)).collect();
             count(&self.counting.device_reads, reads.len() as u64);
             self.device.read_batch_while(&mut reads, &mut || {
                 self.hand_out(places, before.drain(..), &mut spare, take);
@@ -190,7 +190,7 @@ impl Medium {
     fn hand_out<'a>(
         &self,
         places: &[Block],
-        reads: impl Iterator<Item = (&'a Span, Read)>,
+        reads: impl Iterator<Item = (&'a Span, BlockRead)>,
         spare: &mut Vec<Vec<Page>>,
         take: &mut dyn FnMut(usize, Result<&Page, DeviceError>),
     ) {

@@ -15,7 +15,7 @@ use crate::shared::Shared;
 use crate::stream;
 use crate::sync::Mutex;
 use crate::tables::table_page;
-use device::{Block, Page, Read};
+use device::{Block, BlockRead, Page};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks whose copies are compared at once: 8 MiB.
@@ -106,7 +106,7 @@ impl Shared {
         repairs: bool,
     ) -> Vec<(NodeRead, Result<Body, StoreError>)> {
         let copies = damaged.iter().map(|(node, _)| node.copy.unwrap_or(node.entry.place));
-        let mut reads: Vec<Read> = copies.map(|copy| Read::new(copy, 1)).collect();
+        let mut reads: Vec<BlockRead> = copies.map(|copy| BlockRead::new(copy, 1)).collect();
         self.medium.device().read_batch(&mut reads);
         let mut found = Vec::new();
         for ((node, error), read) in damaged.into_iter().zip(reads) {
@@ -133,7 +133,7 @@ impl Shared {
         for (group, damaged) in damaged.chunks(PAIRS_AT_ONCE).enumerate() {
             // What could not be read with others may be read by itself.
             let places = damaged.iter().flat_map(|(one, _)| [one.at, one.copy]);
-            let mut reads: Vec<Read> = places.map(|at| Read::new(at, 1)).collect();
+            let mut reads: Vec<BlockRead> = places.map(|at| BlockRead::new(at, 1)).collect();
             self.medium.device().read_batch(&mut reads);
             for (index, ((one, error), both)) in damaged.iter().zip(reads.chunks(2)).enumerate() {
                 let whole = both.iter().find(|read| read.result.is_ok() && one.is(&read.pages[0]));
@@ -170,16 +170,16 @@ impl Shared {
         let mut compared = Vec::new();
         for pairs in pairs.chunks(PAIRS_AT_ONCE) {
             let places = pairs.iter().flat_map(|&(at, copy)| [at, copy.unwrap_or(at)]);
-            let mut reads: Vec<Read> = places.map(|at| Read::new(at, 1)).collect();
+            let mut reads: Vec<BlockRead> = places.map(|at| BlockRead::new(at, 1)).collect();
             self.medium.device().read_batch(&mut reads);
             for both in reads.chunks(2) {
                 let number = compared.len();
-                let state = |read: &Read| {
+                let state = |read: &BlockRead| {
                     read.result.clone()?;
                     intact(number, read.at, &read.pages[0])
                 };
                 let (first, second) = (&both[0], &both[1]);
-                let damaged = |bad: &Read, good: &Read, error| {
+                let damaged = |bad: &BlockRead, good: &BlockRead, error| {
                     let repaired =
                         self.repairs.may_write(|_| {}) && self.write_over(bad.at, good.at, &good.pages[0]);
                     Compared::Damaged { place: bad.at, error, repaired }

@@ -15,7 +15,7 @@ use crate::repair::{NodeRead, Repairs};
 use crate::space::Space;
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::volume::Listed;
-use device::{Block, Incarnation, Lsn, ObjectId, Page, PageNo, Read};
+use device::{Block, BlockRead, Incarnation, Lsn, ObjectId, Page, PageNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -166,7 +166,7 @@ impl Shared {
             placed.iter().flat_map(Placed::blocks).map(|block| block.place).collect();
         places.sort();
         count(&self.medium.counting().page_reads, placed.len() as u64);
-        let mut runs: Vec<Read> = Vec::new();
+        let mut runs: Vec<BlockRead> = Vec::new();
         for &place in &places {
             match runs.last_mut() {
                 Some(run)
@@ -178,7 +178,7 @@ impl Shared {
                         run.pages.resize(blocks, Page::ZERO);
                     }
                 }
-                _ => runs.push(Read::new(place, 1)),
+                _ => runs.push(BlockRead::new(place, 1)),
             }
         }
         count(&self.medium.counting().device_reads, runs.len() as u64);
@@ -202,19 +202,19 @@ impl Shared {
     }
 
     /// Of reads of several blocks that failed, each of the blocks wanted is read by itself, so that each has its own result.
-    fn apart(&self, runs: Vec<Read>, places: &[Block]) -> Vec<Read> {
-        let is_failed = |run: &Read| run.result.is_err() && run.pages.len() > 1;
+    fn apart(&self, runs: Vec<BlockRead>, places: &[Block]) -> Vec<BlockRead> {
+        let is_failed = |run: &BlockRead| run.result.is_err() && run.pages.len() > 1;
         if !runs.iter().any(is_failed) {
             return runs;
         }
-        let (failed, mut runs): (Vec<Read>, Vec<Read>) = runs.into_iter().partition(is_failed);
-        let within = |run: &Read| run.at..run.at.plus(run.pages.len() as u64);
+        let (failed, mut runs): (Vec<BlockRead>, Vec<BlockRead>) = runs.into_iter().partition(is_failed);
+        let within = |run: &BlockRead| run.at..run.at.plus(run.pages.len() as u64);
         let wanted: BTreeSet<Block> = failed
             .iter()
             .flat_map(|run| places.iter().filter(|at| within(run).contains(at)))
             .copied()
             .collect();
-        let mut alone: Vec<Read> = wanted.into_iter().map(|at| Read::new(at, 1)).collect();
+        let mut alone: Vec<BlockRead> = wanted.into_iter().map(|at| BlockRead::new(at, 1)).collect();
         count(&self.medium.counting().device_reads, alone.len() as u64);
         self.medium.device().read_batch(&mut alone);
         runs.extend(alone);
@@ -228,7 +228,7 @@ impl Shared {
     }
 
     /// A page from what was read: its base, with its deltas laid over it, the oldest first.
-    fn answer(&self, want: &Want, one: &Placed, runs: &[Read]) -> Result<Found, StoreError> {
+    fn answer(&self, want: &Want, one: &Placed, runs: &[BlockRead]) -> Result<Found, StoreError> {
         let block = |entry: &BlockEntry, of: &str| {
             let run = &runs[runs.partition_point(|run| run.at <= entry.place) - 1];
             run.result.clone()?;
@@ -449,7 +449,8 @@ impl Shared {
             (ids, wanted)
         };
         count(&self.medium.counting().node_reads, wanted.len() as u64);
-        let mut reads: Vec<Read> = wanted.iter().map(|node| Read::new(node.entry.place, 1)).collect();
+        let mut reads: Vec<BlockRead> =
+            wanted.iter().map(|node| BlockRead::new(node.entry.place, 1)).collect();
         self.medium.device().read_batch(&mut reads);
         let (mut peeked, mut damaged): (BTreeMap<NodeId, Peeked>, _) = (BTreeMap::new(), Vec::new());
         for (node, read) in wanted.iter().zip(&reads) {

@@ -41,7 +41,7 @@ use crate::usage::{self, Usage};
 use crate::volume::{Listed, NewVolume, VolumeId, VolumeInfo, VolumeMode};
 use crate::volume_changes;
 use crate::writer::WriterLock;
-use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId, Transfer};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -369,7 +369,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`fold`](Store::fold), and a damaged page.
-    pub fn fold_for(&self, transfer: &Transfer) -> Result<(), StoreError> {
+    pub fn fold_for(&self, transfer: &PageTransfer) -> Result<(), StoreError> {
         let change = Change::Clone { transfer: *transfer, lsn: Lsn(0) };
         let mut writer = self.writer.lock();
         writer.make_ready(&self.shared)?;
@@ -449,7 +449,7 @@ impl Store {
     ///
     /// # Errors
     /// Where one of those cannot be read, and the other object does not say that it has.
-    pub fn has_had(&self, transfer: &Transfer, lsn: Lsn) -> Result<bool, StoreError> {
+    pub fn has_had(&self, transfer: &PageTransfer, lsn: Lsn) -> Result<bool, StoreError> {
         let target = self.shared.resolve(|map| map.has_had(transfer.to, lsn));
         match target {
             Ok(true) => target,

@@ -9,7 +9,7 @@ use crate::settings::StoreSettings;
 use crate::stream::{self, stream_blocks};
 use crate::superblock::Geometry;
 use crate::volume::VolumeId;
-use device::{Block, Device, Page, Read};
+use device::{Block, BlockRead, Device, Page};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -244,7 +244,7 @@ fn read_table(
     // Checkpoints keep most of the table's pages next to each other.
     for (group, pages) in pages.chunks_mut(TABLE_PAGES_AT_ONCE).enumerate() {
         let runs = pages.chunk_by(|page, next| page.place.0 + 1 == next.place.0);
-        let mut reads: Vec<Read> = runs.map(|run| Read::new(run[0].place, run.len())).collect();
+        let mut reads: Vec<BlockRead> = runs.map(|run| BlockRead::new(run[0].place, run.len())).collect();
         device.read_batch(&mut reads);
         let found = reads.iter().flat_map(|read| read.pages.iter().map(|page| (&read.result, page)));
         for (index, ((result, bytes), page)) in found.zip(pages).enumerate() {

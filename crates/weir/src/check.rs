@@ -7,9 +7,9 @@ use crate::cli::CheckArgs;
 use crate::error::WeirError;
 use crate::media::{self, StoreMedia, store_of};
 use cache::{Cache, CacheError, Recovered, Settings};
-use device::{Device, Incarnation, Overlay};
+use device::{Device, Incarnation, OverlayDevice};
 use fs::Fs;
-use host::{Access, SystemClock};
+use host::{DiskAccess, SystemClock};
 use serde_json::json;
 use std::borrow::Cow;
 use std::path::Path;
@@ -92,9 +92,9 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
             outcome => outcome?,
         }
     }
-    let (store_disk, buffer_disk) = media.open(Access::Read)?;
+    let (store_disk, buffer_disk) = media.open(DiskAccess::Read)?;
     let rest = ["the buffer's log", "the metadata of the file system"];
-    let store = match Store::open(Arc::new(Overlay::new(store_disk))) {
+    let store = match Store::open(Arc::new(OverlayDevice::new(store_disk))) {
         Ok(store) => Arc::new(store),
         Err(error) => {
             findings.add_error(error.to_string(), error.help());
@@ -107,7 +107,7 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
     findings
         .checked
         .push("the store: superblocks, roots, log, map, reference counts, every block of data".into());
-    match open_cache(&store, Arc::new(Overlay::new(buffer_disk))) {
+    match open_cache(&store, Arc::new(OverlayDevice::new(buffer_disk))) {
         Ok(cache) => {
             let waiting = cache.status().counters.replayed;
             let log = format!("the buffer's log: {waiting} transactions, all of this store");
@@ -130,7 +130,7 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
 
 /// Makes both superblocks right: without one of them nothing else can be looked at.
 fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
-    let disk = media::open(&store_of(path)?, Access::Write)?;
+    let disk = media::open(&store_of(path)?, DiskAccess::Write)?;
     let mended = Store::mend_superblocks(&disk);
     match mended.map_err(|source| WeirError::Store { path: path.into(), source })? {
         Mended::Neither => {}
@@ -143,7 +143,7 @@ fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
 /// Makes the store's counts right, and says what was wrong; what is wrong still is found afterwards.
 fn repair(media: &StoreMedia) -> Result<(), WeirError> {
     let failed = |source| WeirError::Store { path: media.name.clone(), source };
-    let (store_disk, buffer_disk) = media.open(Access::Write)?;
+    let (store_disk, buffer_disk) = media.open(DiskAccess::Write)?;
     let store = Store::open(Arc::new(store_disk)).map_err(failed)?;
     // Else a store that is older than its buffer would not look so afterwards.
     let buffer = Recovered::read(Arc::new(buffer_disk), store.id(), &SystemClock::new());

@@ -20,7 +20,7 @@ use crate::tell;
 use crate::volume;
 use cache::{Cache, FetchMode, Settings};
 use fuse::{Latencies, Options, Traffic};
-use host::{Access, WakeUps, are_on_one_disk};
+use host::{DiskAccess, PmQosRequest, are_on_one_disk};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
@@ -70,8 +70,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     let is_default = args.volume == volume::DEFAULT;
     let read_only = args.read_only
         || (!is_default && volume::find_volume(&args.path, &args.volume)?.mode == VolumeMode::ReadOnly);
-    let access = if read_only { Access::Read } else { Access::Write };
-    if access == Access::Write && !args.buffer_medium.volatile_buffer {
+    let access = if read_only { DiskAccess::Read } else { DiskAccess::Write };
+    if access == DiskAccess::Write && !args.buffer_medium.volatile_buffer {
         media.ensure_durable()?;
     }
     let stack = StorageStack::open(media, settings, access, &args.volume)?;
@@ -89,13 +89,13 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
 struct FrontEndConfig {
     threads: u8,
     /// Or why processors may sleep.
-    wake_ups: Result<WakeUps, String>,
+    wake_ups: Result<PmQosRequest, String>,
 }
 
 impl FrontEndConfig {
     fn of(tuning: &TuningArgs) -> FrontEndConfig {
         let wake_ups = match tuning.wake_up {
-            WakeUpArg::Auto => WakeUps::open().map_err(|why| why.to_string()),
+            WakeUpArg::Auto => PmQosRequest::open().map_err(|why| why.to_string()),
             WakeUpArg::Off => Err("--wake-up=off".into()),
         };
         // Where processors sleep, a second thread on the other one keeps both awake while a program asks for one thing after
@@ -115,7 +115,7 @@ impl FrontEndConfig {
 fn serve(
     args: &MountArgs,
     point: MountPoint,
-    (stack, access, bypass_after): (StorageStack, Access, u64),
+    (stack, access, bypass_after): (StorageStack, DiskAccess, u64),
     front: FrontEndConfig,
     logs: Option<PathBuf>,
 ) -> Result<(), WeirError> {
@@ -124,7 +124,7 @@ fn serve(
     let options = Options {
         source: stack.media.name.display().to_string(),
         allow_other: args.allow_other,
-        read_only: access == Access::Read,
+        read_only: access == DiskAccess::Read,
         threads: usize::from(front.threads),
     };
     let kernel_cache = args.tuning.kernel_cache.for_server();
@@ -142,7 +142,7 @@ fn serve(
         }
     };
     let front = FrontEnd { latencies, threads: front.threads, awake: front.keep_awake(traffic)? };
-    let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == Access::Write);
+    let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == DiskAccess::Write);
     let every = every.map(Duration::from_secs);
     let epochs = Arc::new(EpochKeeper::new(Cache::clone(&stack.cache), stack.volume.id, every));
     let mounted = Arc::new(MountedStore::new(dir.clone(), (stack, bypass_after), front, epochs.clone()));

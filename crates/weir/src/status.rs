@@ -13,7 +13,7 @@ use cache::{Cache, FetchMode};
 use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
 use fuse::{Latencies, Summary};
-use host::{Access, Call, Slowest, SystemClock};
+use host::{DeviceCall, DiskAccess, MaxLatency, SystemClock};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -244,8 +244,8 @@ impl MountedStore {
 
     fn refuse_read_only(&self) -> Result<(), RequestRefusal> {
         match self.stack.access {
-            Access::Write => Ok(()),
-            Access::Read => {
+            DiskAccess::Write => Ok(()),
+            DiskAccess::Read => {
                 let help = "mount a writable volume of the store first";
                 Err(RequestRefusal::new(&"the mount is read-only", Some(help.into())))
             }
@@ -296,8 +296,8 @@ impl MountedStore {
             "epoch": self.epochs.report(),
             "latency": self.latency(),
             "slowest_ms": {
-                "store": slowest(&self.stack.disks.store.slowest),
-                "buffer": slowest(&self.stack.disks.buffer.slowest),
+                "store": slowest(&self.stack.disks.store.max_latency),
+                "buffer": slowest(&self.stack.disks.buffer.max_latency),
             },
             "wake_up": self.front.awake.report(),
             "settings": self.settings(),
@@ -450,8 +450,9 @@ impl MountedStore {
 }
 
 /// The longest calls to a medium since it was opened.
-fn slowest(disk: &Slowest) -> Value {
-    let calls = Call::ALL.into_iter().map(|call| (call.name().into(), json!(micros(disk.of(call)) / 1000.0)));
+fn slowest(disk: &MaxLatency) -> Value {
+    let calls =
+        DeviceCall::ALL.into_iter().map(|call| (call.name().into(), json!(micros(disk.of(call)) / 1000.0)));
     Value::Object(calls.collect::<Map<String, Value>>())
 }
 

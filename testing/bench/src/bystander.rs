@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use cache::Settings;
 use clap::Args;
-use device::Random;
+use device::SeededRng;
 use fs::{Fs, FsError, Ino, SetAttributes};
 use serde::Serialize;
 
@@ -127,7 +127,7 @@ impl Times {
 
 /// Writes 512 B at a time, and notes how long each takes that was under way while somebody measured.
 fn stand_by(fs: &Arc<Fs>, file: Ino, measuring: &AtomicBool, over: &AtomicBool) -> Result<Times, FsError> {
-    let (mut random, mut seen) = (Random::new(1), Times::default());
+    let (mut random, mut seen) = (SeededRng::new(1), Times::default());
     while !over.load(Ordering::Acquire) {
         let (begun, counted) = (Instant::now(), measuring.load(Ordering::Acquire));
         write(fs, file, random.below(FILE_PAGES) * PAGE_BYTES, &[7; 512])?;

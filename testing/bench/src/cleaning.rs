@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use cache::{Counters as Cached, Settings};
 use clap::{Args, ValueEnum};
-use device::{BLOCK_BYTES, Random};
+use device::{BLOCK_BYTES, SeededRng};
 use fs::{Caller, FsError, Ino, Kind};
-use host::{Account, Call};
+use host::{DeviceCall, IoCounters};
 use serde::Serialize;
 use store::{Counters, Store};
 
@@ -70,7 +70,7 @@ enum Load {
 }
 
 impl Load {
-    fn page(self, random: &mut Random, pages: u64) -> u64 {
+    fn page(self, random: &mut SeededRng, pages: u64) -> u64 {
         match self {
             Load::Skewed if !random.once_in(10) => random.below(pages / 10 + 1),
             _ => random.below(pages),
@@ -148,7 +148,7 @@ impl Wait {
     fn until_now(stack: &Watched, before: &Counters, asked: Instant) -> Wait {
         let now = stack.store.counters();
         let moved = now.pages_cleaned - before.pages_cleaned;
-        let calls = stack.disks.iter().flat_map(|disk| Call::ALL.map(|call| disk.slowest.of(call)));
+        let calls = stack.disks.iter().flat_map(|disk| DeviceCall::ALL.map(|call| disk.max_latency.of(call)));
         Wait {
             ms: asked.elapsed().as_secs_f64() * 1000.0,
             segments_moved: moved as f64 / stack.store.segment_blocks() as f64,
@@ -251,16 +251,16 @@ struct Waits {
 #[derive(Clone)]
 struct Watched {
     store: Arc<Store>,
-    disks: [Arc<Account>; 2],
+    disks: [Arc<IoCounters>; 2],
 }
 
 fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> Result<Waits, FsError> {
-    let (mut random, page) = (Random::new(7), vec![0x5a; PAGE_BYTES as usize]);
+    let (mut random, page) = (SeededRng::new(7), vec![0x5a; PAGE_BYTES as usize]);
     let mut waits = Waits::default();
     let watched = Watched { store: stack.store.clone(), disks: stack.disks.clone() };
     for _ in 0..writes {
         let number = load.page(&mut random, pages);
-        watched.disks.iter().for_each(|disk| disk.slowest.restart());
+        watched.disks.iter().for_each(|disk| disk.max_latency.reset());
         let (before, asked) = (watched.store.counters(), Instant::now());
         let waited = loop {
             match write_and_look(stack, &watched, (before, asked), (file, number), &page) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cache::{Cache, CacheError, Progress, Settings, Task};
 use device::{Device, VolumeId};
 use fs::{Caller, Completion, Fs, FsError, Ino, Kind};
-use host::{Access, Account, Busy, Counted, Disk, SystemClock};
+use host::{CountingDevice, DiskAccess, HostDisk, IoCounters, ReadBusyTime, SystemClock};
 use store::Store;
 
 use super::error::BenchError;
@@ -37,7 +37,7 @@ pub(super) struct Stack {
     pub(super) cache: Cache,
     pub(super) fs: Arc<Fs>,
     /// What is known of the store's medium, and of the buffer's.
-    pub(super) disks: [Arc<Account>; 2],
+    pub(super) disks: [Arc<IoCounters>; 2],
     stopping: Arc<AtomicBool>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -83,9 +83,9 @@ fn work(cache: &Cache, task: Task, stopping: &AtomicBool) {
     }
 }
 
-fn open_disk(path: &Path) -> Result<(Arc<dyn Device>, Arc<Account>), BenchError> {
-    let disk = Disk::open(path, Access::Write).map_err(BenchError::opening(path))?;
-    Ok(Counted::over(Arc::new(disk), &Arc::new(Busy::default())))
+fn open_disk(path: &Path) -> Result<(Arc<dyn Device>, Arc<IoCounters>), BenchError> {
+    let disk = HostDisk::open(path, DiskAccess::Write).map_err(BenchError::opening(path))?;
+    Ok(CountingDevice::wrap(Arc::new(disk), &Arc::new(ReadBusyTime::default())))
 }
 
 /// Opens the store in `directory`, lets `work` use it, and closes it.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use device::{
-    BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random, StoreId,
+    BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng, StoreId,
     VolumeId,
 };
 use serde::Serialize;
@@ -290,7 +290,7 @@ fn measure(args: &LargeStoreArgs) -> Result<Results, StoreError> {
     let writing_s = begun.elapsed().as_secs_f64();
     // A fiftieth again in order, and as much at random.
     large.write_range(deleted, half / 50)?;
-    let mut random = Random::new(1);
+    let mut random = SeededRng::new(1);
     let any: Vec<u64> = (0..half / 50).map(|_| random.below(half)).collect();
     large.write(cut, &any)?;
     large.store.checkpoint_twice()?;

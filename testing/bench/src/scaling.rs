@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cache::Settings;
 use clap::Args;
-use device::Random;
+use device::SeededRng;
 use fs::{Fs, FsError, Ino};
 use serde::Serialize;
 
@@ -118,7 +118,7 @@ fn row(
 fn turn(fs: &Arc<Fs>, files: &[Ino], operation: Operation, slice: Duration) -> Result<f64, FsError> {
     let barrier = Barrier::new(files.len());
     let work = |file: Ino| {
-        let mut random = Random::new(file.0);
+        let mut random = SeededRng::new(file.0);
         let bytes = vec![0x5a; PAGE_BYTES as usize];
         barrier.wait();
         let (start, mut count) = (Instant::now(), 0);
@@ -139,7 +139,7 @@ fn operate(
     file: Ino,
     operation: Operation,
     bytes: &[u8],
-    random: &mut Random,
+    random: &mut SeededRng,
 ) -> Result<(), FsError> {
     let offset = random.below(FILE_PAGES) * PAGE_BYTES;
     match operation {

@@ -8,7 +8,7 @@ use crate::power::End;
 use crate::run::{ARMED_OPERATIONS_MAX, CUT_WITHIN, Phase, Run};
 use crate::stack::Pick;
 use cache::{CacheError, Task};
-use device::Operation;
+use device::DeviceOperation;
 use std::time::Duration;
 use store::StoreError;
 
@@ -35,7 +35,7 @@ enum Mount {
 impl Run {
     /// After each turn: crashes if the power is lost, and arms the end when it is due.
     pub(crate) fn live_or_die(&mut self) -> Result<(), String> {
-        if self.media.power.lost() {
+        if self.media.power.is_lost() {
             let end = self.draw_end();
             return self.die(end);
         }
@@ -108,7 +108,7 @@ impl Run {
 
     fn phase_name(&self) -> &'static str {
         match (self.phase, self.media.log.newest()) {
-            (_, Some((Role::Store, Operation::Trim))) => "cleaning",
+            (_, Some((Role::Store, DeviceOperation::Trim))) => "cleaning",
             (Phase::Work(Task::Commit), _) => "commit",
             (Phase::Work(Task::Fetch), _) => "fetch",
             (Phase::Work(Task::WriteBack), _) => "write-back",
@@ -154,7 +154,7 @@ impl Run {
             let faulty = self.media.log.errors_made_up() > errors;
             self.no_faults();
             match opened {
-                Ok(stack) if !self.media.power.lost() => {
+                Ok(stack) if !self.media.power.is_lost() => {
                     // An armed cut that recovery was too short for is put off, or else nobody could look around.
                     self.media.power.restore();
                     if faulty {
@@ -170,7 +170,7 @@ impl Run {
                     self.adopt_volumes()?;
                     return self.look_at_rescued();
                 }
-                _ if self.media.power.lost() => {
+                _ if self.media.power.is_lost() => {
                     *self.counts.crashes.entry(self.phase_name()).or_default() += 1;
                     drop(opened);
                     let end = self.draw_end();
@@ -223,7 +223,7 @@ impl Run {
             Err(CacheError::Store(StoreError::Full)) => self.no_space_to_write_back()?,
             Err(error) => return Err(format!("the drain fails: {error}")),
         }
-        if self.stack().cache.status().failed.is_none() && !self.media.power.lost() {
+        if self.stack().cache.status().failed.is_none() && !self.media.power.is_lost() {
             // What could not be stored is in the buffer.
             self.oracle.synced(moment, Synced::All);
         }

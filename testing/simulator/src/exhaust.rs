@@ -11,9 +11,9 @@ use crate::run::Run;
 use crate::stack::Pick;
 use crate::turns::Failure;
 use crate::workload::Request;
-use device::Random;
+use device::SeededRng;
 use fs::{Allocate, IfExists, Kind, SetXattr, Size};
-use sim_disk::Faults;
+use sim_disk::DiskFaults;
 use std::sync::Arc;
 use store::VolumeMode;
 
@@ -165,7 +165,7 @@ pub(crate) fn exhaust(options: &Options, length: usize, sample: u64) -> Result<T
         outcome.map_err(|what| fail(options, &format!("the program {program:?}"), what))
     };
     if length > 2 {
-        let mut random = Random::new(options.seed);
+        let mut random = SeededRng::new(options.seed);
         for _ in 0..sample {
             let step = |_| STEPS[random.below(STEPS.len() as u64) as usize];
             let program: Vec<Step> = (0..length).map(step).collect();
@@ -206,14 +206,14 @@ fn every_time(
 ) -> Result<u64, String> {
     for times in 0..TROUBLES_MAX {
         let mut run = before.fork(options.seed.wrapping_add(times))?;
-        let fault = Faults { once_after: Some(times), ..Faults::default() };
+        let fault = DiskFaults { once_after: Some(times), ..DiskFaults::default() };
         match trouble {
             Injected::PowerCut => run.media.power.cut_after(times),
             Injected::StoreError => run.media.store.set_faults(fault),
             Injected::BufferError => run.media.buffer.set_faults(fault),
         }
         let outcome = perform_all(&mut run, program, schedule);
-        let came = run.media.power.lost() || run.media.log.errors_made_up() > 0;
+        let came = run.media.power.is_lost() || run.media.log.errors_made_up() > 0;
         let outcome = outcome.and_then(|()| match trouble {
             _ if !came => Ok(()),
             Injected::PowerCut => run.die_now(),
@@ -238,7 +238,7 @@ fn perform_all(run: &mut Run, program: &[Step], schedule: Schedule) -> Result<()
         if schedule == Schedule::WriteBackEach {
             write_all_back(run)?;
         }
-        if run.media.power.lost() {
+        if run.media.power.is_lost() {
             return Ok(());
         }
     }
@@ -251,7 +251,7 @@ fn write_all_back(run: &mut Run) -> Result<(), String> {
     run.deliver()?;
     match drained {
         Ok(()) => run.oracle.synced(moment, Synced::All),
-        Err(_) if run.media.power.lost() || run.media.log.errors_made_up() > 0 => {}
+        Err(_) if run.media.power.is_lost() || run.media.log.errors_made_up() > 0 => {}
         Err(error) => return Err(format!("the drain fails: {error}")),
     }
     Ok(())

@@ -155,13 +155,13 @@ impl Plant {
         }
     }
 
-    pub(crate) fn in_buffer(self) -> Option<buffer::Bug> {
+    pub(crate) fn in_buffer(self) -> Option<buffer::BufferBug> {
         match self {
-            Plant::TornGroupApplied => Some(buffer::Bug::TornGroupApplied),
-            Plant::StaleIncarnation => Some(buffer::Bug::StaleIncarnation),
-            Plant::BufferWithoutFlush => Some(buffer::Bug::MissingFlush),
-            Plant::BeginWithoutFlush => Some(buffer::Bug::BeginWithoutFlush),
-            Plant::BufferRotTakenForTorn => Some(buffer::Bug::RotTakenForTorn),
+            Plant::TornGroupApplied => Some(buffer::BufferBug::TornGroupApplied),
+            Plant::StaleIncarnation => Some(buffer::BufferBug::StaleIncarnation),
+            Plant::BufferWithoutFlush => Some(buffer::BufferBug::MissingFlush),
+            Plant::BeginWithoutFlush => Some(buffer::BufferBug::BeginWithoutFlush),
+            Plant::BufferRotTakenForTorn => Some(buffer::BufferBug::RotTakenForTorn),
             _ => None,
         }
     }

@@ -8,9 +8,9 @@ use crate::plant::Plant;
 use crate::watched::Watched;
 use crate::workload::Temper;
 use cache::{Cache, FetchMode, Progress, Recovered, Settings, Task};
-use device::{Clock, Device, Random, StoreId};
+use device::{Clock, Device, SeededRng, StoreId};
 use fs::{Attributes, Fs, Ino, Kind, PreloadedArena};
-use sim_disk::{Dropped, Faults, Power, SimClock, SimDisk};
+use sim_disk::{DiskFaults, DroppedWrites, PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,7 @@ pub(crate) const TASKS: [Task; 4] = Task::ALL;
 
 /// What survives a crash: two disks on one power supply. And the clock and the log of the run.
 pub(crate) struct Media {
-    pub(crate) power: Arc<Power>,
+    pub(crate) power: Arc<PowerSupply>,
     pub(crate) store: Arc<SimDisk>,
     pub(crate) buffer: Arc<SimDisk>,
     pub(crate) clock: Arc<SimClock>,
@@ -61,7 +61,7 @@ pub(crate) struct Media {
     /// What the next open is given.
     pub(crate) settings: Settings,
     /// Decides whether whole pages bypass the buffer in a life, if they ever do in this run.
-    bypass: Option<Random>,
+    bypass: Option<SeededRng>,
     /// Whether the order changes while a life goes on.
     switches_order: bool,
     segment_blocks: u32,
@@ -79,7 +79,7 @@ pub(crate) struct Media {
 impl Media {
     /// Two blank disks.
     pub(crate) fn new(seed: u64, options: &Options) -> Media {
-        let (power, mut random) = (Power::new(), Random::new(seed));
+        let (power, mut random) = (PowerSupply::new(), SeededRng::new(seed));
         let is_kept_full = Temper::of(options) == Temper::Full;
         let (store_blocks, segment_blocks) = match is_kept_full {
             true => (random.pick(&STORE_BLOCKS[..2]), SEGMENT_BLOCKS),
@@ -96,12 +96,12 @@ impl Media {
         store.set_header(STORE_HEADER);
         let (is_cached, is_fragile) = (random.once_in(2), random.once_in(2));
         if is_cached {
-            store.set_dropped(Dropped::AtPowerLoss);
+            store.set_dropped(DroppedWrites::AtPowerLoss);
         }
         if is_fragile {
-            store.let_torn_be_unreadable(STORE_HEADER);
+            store.set_torn_unreadable(STORE_HEADER);
         }
-        if Random::new(options.seed ^ SPARSE).once_in(8) {
+        if SeededRng::new(options.seed ^ SPARSE).once_in(8) {
             store.set_space(store_blocks * 3 / 4);
         }
         let media = Media {
@@ -109,13 +109,13 @@ impl Media {
             buffer,
             is_cached,
             is_fragile,
-            growths_left: if Random::new(options.seed ^ GROWS).once_in(4) { GROWTHS } else { 0 },
+            growths_left: if SeededRng::new(options.seed ^ GROWS).once_in(4) { GROWTHS } else { 0 },
             clock: Arc::new(SimClock::new()),
             log: Log::new(options.verbose),
             meanwhile: Arc::default(),
             settings: Settings::default(),
-            bypass: Random::new(options.seed ^ DIRECT).once_in(2).then(|| Random::new(seed ^ DIRECT)),
-            switches_order: Random::new(options.seed ^ SWITCHES).once_in(2),
+            bypass: SeededRng::new(options.seed ^ DIRECT).once_in(2).then(|| SeededRng::new(seed ^ DIRECT)),
+            switches_order: SeededRng::new(options.seed ^ SWITCHES).once_in(2),
             segment_blocks,
             nodes_max,
             plant: options.plant,
@@ -131,15 +131,15 @@ impl Media {
     pub(crate) fn equip_buffer(&self, disk: &SimDisk) {
         disk.set_header(BUFFER_HEADER);
         if self.is_cached {
-            disk.set_dropped(Dropped::AtPowerLoss);
+            disk.set_dropped(DroppedWrites::AtPowerLoss);
         }
         if self.is_fragile {
-            disk.let_torn_be_unreadable(BUFFER_HEADER);
+            disk.set_torn_unreadable(BUFFER_HEADER);
         }
     }
 
     /// Draws the limits of the next life.
-    pub(crate) fn draw_settings(&mut self, random: &mut Random) {
+    pub(crate) fn draw_settings(&mut self, random: &mut SeededRng) {
         self.settings = draw_settings(random);
         if let Some(bypass) = &mut self.bypass {
             self.settings.bypass_after = bypass.pick(&[u64::MAX, 0, 0, 0, 8192]);
@@ -155,7 +155,7 @@ impl Media {
 
     /// Copies of the disks as they are, on their own power.
     pub(crate) fn fork(&self, seed: u64, options: &Options) -> Media {
-        let power = Power::new();
+        let power = PowerSupply::new();
         Media {
             store: self.store.fork(&power, seed ^ 0x5707e),
             buffer: self.buffer.fork(&power, seed ^ 0xb0ff),
@@ -229,14 +229,14 @@ impl Media {
 
     /// Whether the store has a volume, from what the disks hold now.
     pub(crate) fn has_volume(&self, volume: VolumeId) -> Result<bool, String> {
-        let store = Store::open(sound(&self.store, &Power::new()));
+        let store = Store::open(sound(&self.store, &PowerSupply::new()));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
         Ok(store.volumes().iter().any(|&(id, _)| id == volume))
     }
 
     /// A volume that is not mounted, from what the disks hold now. Nothing that this does reaches the media.
     pub(crate) fn open_to_look(&self, volume: VolumeId) -> Result<Stack, String> {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let store = Store::open(sound(&self.store, &power));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
         let buffer = sound(&self.buffer, &power);
@@ -268,9 +268,9 @@ pub(crate) fn end_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Result<(),
 }
 
 /// A copy of a disk, without what is damaged there.
-pub(crate) fn sound(disk: &SimDisk, power: &Arc<Power>) -> Arc<SimDisk> {
+pub(crate) fn sound(disk: &SimDisk, power: &Arc<PowerSupply>) -> Arc<SimDisk> {
     let disk = disk.fork(power, 0);
-    disk.set_faults(Faults::default());
+    disk.set_faults(DiskFaults::default());
     disk.heal();
     disk
 }
@@ -289,7 +289,7 @@ pub(crate) fn is_rescued(volume: &VolumeInfo) -> bool {
 }
 
 /// Limits for one life of the stack: often so small that something must give way all the time.
-fn draw_settings(random: &mut Random) -> Settings {
+fn draw_settings(random: &mut SeededRng) -> Settings {
     let memory_bytes_max = random.pick(&[256 << 10, 1 << 20, 4 << 20]);
     Settings {
         fetch: random.pick(&[
@@ -320,7 +320,7 @@ pub(crate) trait Pick {
     fn pick<T: Copy>(&mut self, from: &[T]) -> T;
 }
 
-impl Pick for Random {
+impl Pick for SeededRng {
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }

@@ -4,7 +4,7 @@ use crate::change::Change;
 use crate::model::{Body, Id, Model, Name};
 use crate::options::Options;
 use crate::rights::{ACCESS_ACL, Acl, CAPABILITY, DEFAULT_ACL};
-use device::{BLOCK_BYTES, Random};
+use device::{BLOCK_BYTES, SeededRng};
 use fs::{Allocate, IfExists, Kind, Seek, SetXattr, Size};
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl Temper {
 
 /// Draws requests.
 pub(crate) struct Workload {
-    random: Random,
+    random: SeededRng,
     temper: Temper,
     /// Requests for which clients rather give space back.
     freeing: u32,
@@ -91,7 +91,7 @@ pub(crate) struct Workload {
     /// Where the last read ended: the next may go on there, and has pages fetched ahead.
     read_until: Option<(Id, u64)>,
     /// Where whole pages bypass the buffer, they are written more often; drawn from this.
-    whole_pages: Option<Random>,
+    whole_pages: Option<SeededRng>,
 }
 
 /// What the clients do most for a while, so that rare combinations come up: weights of kinds of request.
@@ -134,7 +134,7 @@ pub(crate) const ALIKE: [[&[u8]; 2]; 6] = [
 
 impl Workload {
     pub(crate) fn new(seed: u64, temper: Temper) -> Workload {
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         let mood = Mood::draw(&mut random, temper);
         Workload { random, temper, freeing: 0, mood, read_until: None, whole_pages: None }
     }
@@ -515,7 +515,7 @@ impl Workload {
 }
 
 impl Mood {
-    fn draw(random: &mut Random, temper: Temper) -> Mood {
+    fn draw(random: &mut SeededRng, temper: Temper) -> Mood {
         let mut weight = |usual: u64| match random.below(4) {
             0 => usual / 4,
             1 => usual * 4,

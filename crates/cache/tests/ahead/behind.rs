@@ -4,7 +4,7 @@
 use crate::machine::*;
 use cache::{Cache, Change};
 use device::BLOCK_BYTES;
-use sim_disk::Faults;
+use sim_disk::DiskFaults;
 
 const PART: usize = 100;
 /// As many as one read earns.
@@ -53,10 +53,10 @@ fn pages_of_a_file_that_is_read_are_there_before_they_are_read() {
 #[test]
 fn an_error_behind_a_write_is_told_to_nobody_and_a_read_fetches_again() {
     let machine = read_once();
-    machine.disks.store.set_faults(Faults { read_one_in: 1, ..Faults::default() });
+    machine.disks.store.set_faults(DiskFaults { read_one_in: 1, ..DiskFaults::default() });
     write_parts(&machine.cache, 10..12);
     machine.fetch_all();
-    machine.disks.store.set_faults(Faults::default());
+    machine.disks.store.set_faults(DiskFaults::default());
     assert_eq!(fetched_behind(&machine), 0);
     for page in 10..12 {
         assert!(read(&machine.cache, FILE, page, 1) == expected(page), "page {page}");

@@ -2,7 +2,7 @@
 
 use crate::common::{Disks, Slot};
 use cache::{Cache, CacheError, Change, Cost, Progress, Settings, Task};
-use device::{BLOCK_BYTES, Block, Device, DeviceError, ObjectId, Page, Read, VolumeId};
+use device::{BLOCK_BYTES, Block, BlockRead, Device, DeviceError, ObjectId, Page, VolumeId};
 use sim_disk::{SimClock, SimDisk};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Device for Meddled {
         self.disk.read(at, into)
     }
 
-    fn read_batch(&self, reads: &mut [Read]) {
+    fn read_batch(&self, reads: &mut [BlockRead]) {
         self.disk.read_batch(reads);
         self.meddle();
     }

@@ -8,9 +8,9 @@ mod machine;
 
 use cache::{Cache, CacheError, Change, Progress, Task};
 use common::Slot;
-use device::{BLOCK_BYTES, Random};
+use device::{BLOCK_BYTES, SeededRng};
 use machine::*;
-use sim_disk::Damage;
+use sim_disk::BlockDamage;
 use std::sync::{Arc, Mutex};
 
 #[test]
@@ -63,7 +63,7 @@ fn who_reads_faster_than_pages_come_has_no_page_fetched_twice() {
 #[test]
 fn who_reads_at_random_backwards_or_with_gaps_causes_no_other_page_to_be_fetched() {
     let machine = Machine::new(512 << 20);
-    let mut random = Random::new(4);
+    let mut random = SeededRng::new(4);
     let mut pages: Vec<u64> = (0..PAGES / 2).map(|page| 2 * page).collect();
     (1..pages.len()).for_each(|at| pages.swap(at, random.below(at as u64 + 1) as usize));
     for &page in &pages {
@@ -210,7 +210,7 @@ fn objects_that_will_be_read_are_fetched_as_far_as_there_is_memory_to_spare() {
 fn an_unreadable_page_ahead_fails_no_read_of_pages_that_were_on_their_way_with_it() {
     let machine = Machine::new(512 << 20);
     let cache = machine.cache.clone();
-    machine.places(FILE, 100).for_each(|at| machine.disks.store.damage(at, Damage::Unreadable));
+    machine.places(FILE, 100).for_each(|at| machine.disks.store.damage(at, BlockDamage::Unreadable));
     for number in 0..2 {
         read(&cache, FILE, number * READ_PAGES, READ_PAGES);
     }
@@ -249,7 +249,7 @@ fn a_cache_that_is_stopped_fetches_nothing_ahead_any_more() {
 }
 
 /// Draws one change of a file and makes it, here and in what the file should be.
-fn draw(random: &mut Random, cache: &Cache, right: &mut [u8]) {
+fn draw(random: &mut SeededRng, cache: &Cache, right: &mut [u8]) {
     // Often of pages just ahead of the reader, whoever that is: the file is small.
     let at = random.below(right.len() as u64);
     match random.below(6) {
@@ -281,7 +281,7 @@ fn pages_that_change_while_they_are_fetched_ahead_are_right() {
         let times = Arc::new(Mutex::new(0));
         let meddling: Meddling = Box::new({
             let (cache, right, times) = (cache.clone(), right.clone(), times.clone());
-            let mut random = Random::new(100 + seed);
+            let mut random = SeededRng::new(100 + seed);
             move || {
                 let mut right = right.lock().expect("one thread");
                 (0..random.below(4)).for_each(|_| draw(&mut random, &cache, &mut right));
@@ -293,7 +293,7 @@ fn pages_that_change_while_they_are_fetched_ahead_are_right() {
             }
         });
         *machine.meddling.lock().expect("one thread") = Some(meddling);
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         for _ in 0..60 {
             let (mut page, pages) = (random.below(FEW_PAGES / 2), 1 + random.below(12));
             // What is fetched ahead of this reader is changed while it comes.

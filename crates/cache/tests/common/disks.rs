@@ -1,13 +1,13 @@
 use cache::{Cache, CacheError, Settings};
 use device::{BLOCK_BYTES, Block, Clock, Device, Page, StoreId};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Layout, Store};
 
 /// A store's media on a machine whose power may fail.
 pub struct Disks {
-    pub power: Arc<Power>,
+    pub power: Arc<PowerSupply>,
     pub store: Arc<SimDisk>,
     pub buffer: Arc<SimDisk>,
 }
@@ -15,7 +15,7 @@ pub struct Disks {
 impl Disks {
     /// Formatted, with so many blocks each.
     pub fn new(seed: u64, store_blocks: u64, buffer_blocks: u64, segment_blocks: u32) -> Disks {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let store = SimDisk::new("store", store_blocks, &power, seed);
         let buffer = SimDisk::new("buffer", buffer_blocks, &power, seed + 1);
         let id = StoreId([7; 16]);

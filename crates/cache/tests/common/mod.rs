@@ -7,7 +7,7 @@ pub mod plain;
 pub mod slow_disk;
 
 use cache::{Cache, CacheError, Change, Cost, FetchMode, Reservation, Settings, Task};
-use device::{BLOCK_BYTES, Device, ObjectId, PageNo, Random, Transfer};
+use device::{BLOCK_BYTES, Device, ObjectId, PageNo, PageTransfer, SeededRng};
 pub use disks::Disks;
 use sim_disk::SimClock;
 use std::collections::BTreeMap;
@@ -25,8 +25,8 @@ pub enum Step {
     Write(ObjectId, usize, Vec<u8>),
     Zero(ObjectId, usize, usize),
     Delete(ObjectId),
-    Clone(Transfer),
-    Move(Transfer),
+    Clone(PageTransfer),
+    Move(PageTransfer),
 }
 
 pub type Model = BTreeMap<ObjectId, Vec<u8>>;
@@ -55,7 +55,7 @@ pub fn apply_to(model: &mut Model, steps: &[Step]) {
 }
 
 /// What a clone does. Returns the source's bytes' positions.
-fn copy(model: &mut Model, transfer: &Transfer) -> Range<usize> {
+fn copy(model: &mut Model, transfer: &PageTransfer) -> Range<usize> {
     let bytes = |pages: Range<PageNo>| pages.start.offset() as usize..pages.end.offset() as usize;
     let (from, to) = (bytes(transfer.source()), bytes(transfer.target()));
     let content = model.get(&transfer.from).map(|content| content[from.clone()].to_vec());
@@ -131,12 +131,12 @@ impl<T: Send + 'static> Slot<T> {
     }
 
     /// Steps the cache until the completion came, or the power is lost.
-    pub fn wait(&self, machine: &Machine, cache: &Cache, random: &mut Random) -> Result<T, CacheError> {
+    pub fn wait(&self, machine: &Machine, cache: &Cache, random: &mut SeededRng) -> Result<T, CacheError> {
         for _ in 0..100_000 {
             if let Some(outcome) = self.take() {
                 return outcome;
             }
-            if machine.power.lost() {
+            if machine.power.is_lost() {
                 return Err(CacheError::Stopping);
             }
             cache.step(Task::ALL[random.below(4) as usize]);
@@ -147,7 +147,7 @@ impl<T: Send + 'static> Slot<T> {
 }
 
 pub struct Run {
-    pub random: Random,
+    pub random: SeededRng,
     /// The volume that is written to. Models name the objects of all volumes as those of the main one.
     pub volume: VolumeId,
     pub generations: BTreeMap<u64, u32>,
@@ -160,7 +160,7 @@ pub struct Run {
 impl Run {
     pub fn new(seed: u64) -> Run {
         Run {
-            random: Random::new(seed),
+            random: SeededRng::new(seed),
             volume: VolumeId::MAIN,
             generations: BTreeMap::new(),
             highest: BTreeMap::new(),
@@ -179,14 +179,15 @@ impl Run {
     }
 
     /// Some pages of an object for another place, mostly the same of another object.
-    fn transfer(&mut self) -> Option<Transfer> {
+    fn transfer(&mut self) -> Option<PageTransfer> {
         let (from, to) = (self.object(), self.object());
         let pages = (OBJECT_BYTES / BLOCK_BYTES) as u64;
         let first = if self.random.once_in(2) { 0 } else { self.random.below(pages) };
         let len = 1 + self.random.below(pages - first);
         let at = if self.random.once_in(3) { self.random.below(pages - len + 1) } else { first };
-        let transfer = Transfer { from, first: PageNo(first), end: PageNo(first + len), to, at: PageNo(at) };
-        transfer.is_sensible().then_some(transfer)
+        let transfer =
+            PageTransfer { from, first: PageNo(first), end: PageNo(first + len), to, at: PageNo(at) };
+        transfer.is_valid().then_some(transfer)
     }
 
     pub fn step(&mut self) -> Step {
@@ -337,8 +338,8 @@ pub fn change(step: &Step, volume: VolumeId) -> Change<'_> {
     }
 }
 
-fn in_volume(transfer: &Transfer, volume: VolumeId) -> Transfer {
-    Transfer { from: transfer.from.in_volume(volume), to: transfer.to.in_volume(volume), ..*transfer }
+fn in_volume(transfer: &PageTransfer, volume: VolumeId) -> PageTransfer {
+    PageTransfer { from: transfer.from.in_volume(volume), to: transfer.to.in_volume(volume), ..*transfer }
 }
 
 /// Deletes what was rescued from a buffer that failed and is well again.

@@ -13,7 +13,7 @@ use crate::format::{Region, arena_of};
 use crate::types::{Attributes, Caller, Ino, Kind};
 use crate::xattr::{Key, Outcome, XattrChange};
 use cache::{Change, Cost};
-use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -65,7 +65,7 @@ impl Objects {
         }
     }
 
-    fn copy(&mut self, transfer: &Transfer) {
+    fn copy(&mut self, transfer: &PageTransfer) {
         let (source, target) = (transfer.source(), transfer.target());
         let pages = self.0.range((transfer.from, source.start.0)..(transfer.from, source.end.0));
         let copies: Vec<_> = pages

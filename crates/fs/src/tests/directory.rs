@@ -7,7 +7,7 @@ use crate::error::FsError;
 use crate::format::Slot;
 use crate::types::{Ino, Kind};
 use cache::Cost;
-use device::Random;
+use device::SeededRng;
 
 const ROOT: Ino = Ino::ROOT;
 const ANY: Cost = Cost { pages: 1000, bytes: 1 << 20, records: 1000, ..Cost::NONE };
@@ -97,7 +97,7 @@ fn a_directory_of_200_000_names_costs_small_changes_and_shrinks_with_them() {
     assert!(listed.len() as u64 == NAMES && listed.windows(2).all(|pair| pair[0].0 < pair[1].0));
     // All but a thousand go, in no order.
     let mut left: Vec<u64> = (0..NAMES).collect();
-    let mut random = Random::new(7);
+    let mut random = SeededRng::new(7);
     while left.len() > 1000 {
         let at = left.swap_remove(random.below(left.len() as u64) as usize);
         unlink(&mut bench, directory, &format!("message-{at}.eml"));

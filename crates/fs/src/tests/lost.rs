@@ -6,7 +6,7 @@ use crate::error::FsError;
 use crate::types::{Completion, Ino, Kind};
 use cache::{Cache, Settings, Task};
 use device::{BLOCK_BYTES, Block, Clock, Device, Page, StoreId, VolumeId};
-use sim_disk::{Power, SimClock, SimDisk};
+use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use store::{Layout, NewVolume, Store, VolumeMode};
 const STREAM: usize = 4 * BLOCK_BYTES;
 
 struct Media {
-    power: Arc<Power>,
+    power: Arc<PowerSupply>,
     store: Arc<SimDisk>,
     buffer: Arc<SimDisk>,
     clock: Arc<SimClock>,
@@ -23,7 +23,7 @@ struct Media {
 
 impl Media {
     fn new() -> Media {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let (store, buffer) =
             (SimDisk::new("store", 1 << 14, &power, 1), SimDisk::new("buffer", 1 << 10, &power, 2));
         let id = StoreId([7; 16]);
@@ -33,7 +33,7 @@ impl Media {
     }
 
     fn fork(&self) -> Media {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let (store, buffer) = (self.store.fork(&power, 3), self.buffer.fork(&power, 4));
         Media { power, store, buffer, clock: self.clock.clone() }
     }

@@ -11,7 +11,7 @@ use crate::types::{Attributes, Completion, Ino, Kind};
 use crate::{Fs, IfExists};
 use cache::{Cache, FetchMode, Recovered, Settings, Task};
 use device::{BLOCK_BYTES, Clock, StoreId};
-use sim_disk::{Power, SimClock, SimDisk};
+use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Machine {
     }
 
     fn of(seed: u64, fetch: FetchMode, store_blocks: u64, buffer_blocks: u64, memory: u64) -> Machine {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let store = SimDisk::new("store", store_blocks, &power, seed);
         let buffer = SimDisk::new("buffer", buffer_blocks, &power, seed + 1);
         let id = StoreId([7; 16]);
@@ -487,7 +487,7 @@ fn a_full_store_refuses_writes_and_takes_them_again_after_deletions() {
 #[test]
 fn a_volume_without_a_file_system_is_refused() {
     let machine = Machine::new(5, FetchMode::Lazy, 4096);
-    let power = Power::new();
+    let power = PowerSupply::new();
     let (store, buffer) = (SimDisk::new("store", 4096, &power, 1), SimDisk::new("buffer", 256, &power, 2));
     let id = StoreId([8; 16]);
     Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");

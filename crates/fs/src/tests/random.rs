@@ -6,18 +6,18 @@ use super::model::{Model, Operation, Subject};
 use crate::allocate::{Allocate, Size};
 use crate::error::FsError;
 use crate::types::{Caller, IfExists, Ino, Kind, Privileges, SetAttributes, SetTime, SetXattr};
-use device::Random;
+use device::SeededRng;
 
 /// A seeded source of operations that make sense often and not always.
 pub(crate) struct Source {
-    random: Random,
+    random: SeededRng,
     /// Different names: many make directories big, few make names meet.
     names: u64,
 }
 
 impl Source {
     pub(crate) fn new(seed: u64, names: u64) -> Source {
-        Source { random: Random::new(seed), names }
+        Source { random: SeededRng::new(seed), names }
     }
 
     fn name(&mut self) -> Vec<u8> {

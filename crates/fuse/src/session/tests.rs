@@ -4,9 +4,9 @@ use super::*;
 use crate::kernel::KernelCache;
 use crate::latency::{Latencies, Traffic};
 use cache::{Cache, Recovered, Settings, Task};
-use device::{Random, StoreId, VolumeId};
+use device::{SeededRng, StoreId, VolumeId};
 use fs::{Caller, Fs};
-use sim_disk::{Power, SimClock, SimDisk};
+use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
@@ -94,7 +94,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let (power, clock) = (Power::new(), Arc::new(SimClock::new()));
+        let (power, clock) = (PowerSupply::new(), Arc::new(SimClock::new()));
         let disk = |name, blocks| SimDisk::new(name, blocks, &power, 1);
         let (store, buffer, id) = (disk("store", 16_384), disk("buffer", 2048), StoreId([7; 16]));
         Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");
@@ -176,7 +176,7 @@ impl Bench {
     }
 }
 
-fn words(random: &mut Random, bytes: usize, nodes: &[u64; 3]) -> Vec<u8> {
+fn words(random: &mut SeededRng, bytes: usize, nodes: &[u64; 3]) -> Vec<u8> {
     let mut word = || match random.below(8) {
         0 => random.next_u64(),
         1 => nodes[random.index(nodes.len())],
@@ -189,7 +189,7 @@ fn words(random: &mut Random, bytes: usize, nodes: &[u64; 3]) -> Vec<u8> {
 }
 
 /// A request's body: arguments of any numbers, and a name or two.
-fn draw(random: &mut Random, opcode: u32, nodes: &[u64; 3]) -> Vec<u8> {
+fn draw(random: &mut SeededRng, opcode: u32, nodes: &[u64; 3]) -> Vec<u8> {
     let names: [&[u8]; 14] = [
         b"f",
         b"d",
@@ -234,7 +234,7 @@ fn draw(random: &mut Random, opcode: u32, nodes: &[u64; 3]) -> Vec<u8> {
 #[test]
 fn requests_with_any_numbers_are_answered_and_break_nothing() {
     let mut bench = Bench::new();
-    let mut random = Random::new(40);
+    let mut random = SeededRng::new(40);
     for round in 0..400 {
         let nodes = bench.tree();
         for _ in 0..50 {

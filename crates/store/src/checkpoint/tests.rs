@@ -4,8 +4,8 @@ use super::*;
 use crate::change::Change;
 use crate::store::Store;
 use crate::superblock::Layout;
-use device::{Incarnation, Lsn, ObjectId, PageNo, Random, StoreId, VolumeId};
-use sim_disk::{Power, SimDisk};
+use device::{Incarnation, Lsn, ObjectId, PageNo, SeededRng, StoreId, VolumeId};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
@@ -18,7 +18,7 @@ fn fresh(segments: u64) -> Store {
 }
 
 fn on_disk(segments: u64) -> (Arc<SimDisk>, Store) {
-    let disk = SimDisk::new("disk", 4 + segments * u64::from(SEGMENT_BLOCKS), &Power::new(), 1);
+    let disk = SimDisk::new("disk", 4 + segments * u64::from(SEGMENT_BLOCKS), &PowerSupply::new(), 1);
     let layout = Layout { id: StoreId([1; 16]), segment_blocks: Some(SEGMENT_BLOCKS) };
     Store::format(&*disk, &layout).expect("large enough");
     let store = Store::open(disk.clone()).expect("a new store");
@@ -37,7 +37,7 @@ fn write(store: &Store, numbers: impl IntoIterator<Item = u64>) {
 
 /// A page of each of `leaves` leaves, written; then some of them again, with checkpoints between.
 fn scattered(store: &Store, leaves: u64, checkpoints: usize) {
-    let mut random = Random::new(1);
+    let mut random = SeededRng::new(1);
     write(store, (0..leaves).map(|leaf| leaf * LEAF_PAGES));
     for _ in 0..checkpoints {
         store.checkpoint().expect("space");

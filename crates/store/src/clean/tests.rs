@@ -6,12 +6,12 @@ use crate::map::{Body, PageEntry};
 use crate::store::Store;
 use crate::superblock::Layout;
 use device::{Incarnation, Lsn, PageNo, StoreId, VolumeId};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 
 /// A store of which every other page of a file is dead.
 pub(crate) fn half_dead() -> Store {
-    let disk = SimDisk::new("disk", 4 + 200 * 16, &Power::new(), 1);
+    let disk = SimDisk::new("disk", 4 + 200 * 16, &PowerSupply::new(), 1);
     Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) }).expect("large enough");
     let store = Store::open(disk).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");

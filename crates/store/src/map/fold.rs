@@ -9,7 +9,7 @@ use super::ranges::agrees;
 use super::tree::Leaf;
 use crate::entry::LogEntry;
 use crate::format::{LEAF_DELTAS, LEAF_OBJECTS, LEAF_PAGES};
-use device::{ObjectId, PageNo, Transfer, VolumeId};
+use device::{ObjectId, PageNo, PageTransfer, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Leaves looked at for deltas in one step: 256 KiB of nodes.
@@ -70,7 +70,7 @@ impl Map {
     }
 
     /// The pages with deltas that a clone or a move takes out of leaves which it does not take whole, or all that it takes.
-    pub(crate) fn deltas_taken(&self, transfer: &Transfer, all: bool) -> Result<Vec<PageNo>, Missing> {
+    pub(crate) fn deltas_taken(&self, transfer: &PageTransfer, all: bool) -> Result<Vec<PageNo>, Missing> {
         let Some(ObjectEntry { pages: Pages::Tree(tree), .. }) = self.object(transfer.from)? else {
             return Ok(Vec::new());
         };

@@ -8,7 +8,7 @@ use super::nodes::Nodes;
 use super::object::{ObjectEntry, Pages};
 use super::tree::{Source, own, pages_below, set_child};
 use crate::format::{INNER_CHILDREN, LEAF_PAGES};
-use device::{Lsn, ObjectId, PageNo, Transfer};
+use device::{Lsn, ObjectId, PageNo, PageTransfer};
 use std::ops::Range;
 
 /// A part of what a transfer takes.
@@ -72,7 +72,7 @@ fn below(at: At, children: &[NodeId; INNER_CHILDREN as usize]) -> Vec<(usize, At
 }
 
 /// Whether a transfer can take a node at this height as a whole.
-pub(super) fn agrees(transfer: &Transfer, height: u8) -> bool {
+pub(super) fn agrees(transfer: &PageTransfer, height: u8) -> bool {
     let (first, at, span) = (transfer.first.0, transfer.at.0, pages_below(height));
     first.abs_diff(at).is_multiple_of(span)
 }
@@ -120,7 +120,7 @@ impl Tree {
     }
 
     /// Takes what a transfer wants of its source.
-    fn take_range(&mut self, nodes: &mut Nodes, transfer: &Transfer, source: Source) -> Vec<Piece> {
+    fn take_range(&mut self, nodes: &mut Nodes, transfer: &PageTransfer, source: Source) -> Vec<Piece> {
         let mut pieces = Vec::new();
         self.root = take_range(nodes, self.top(), transfer, source, &mut pieces);
         if !self.root.is_some() {
@@ -158,7 +158,7 @@ fn remove_range(nodes: &mut Nodes, at: At, range: &Range<PageNo>, gone: &mut Vec
 fn take_range(
     nodes: &mut Nodes,
     at: At,
-    transfer: &Transfer,
+    transfer: &PageTransfer,
     source: Source,
     pieces: &mut Vec<Piece>,
 ) -> NodeId {
@@ -192,7 +192,7 @@ fn take_range(
 
 /// Takes entries of a leaf. Those of a clone say on both sides that they are shared; a leaf that others share says so for all of them, in
 /// its place.
-fn take_entries(nodes: &mut Nodes, at: At, transfer: &Transfer, source: Source, pieces: &mut Vec<Piece>) {
+fn take_entries(nodes: &mut Nodes, at: At, transfer: &PageTransfer, source: Source, pieces: &mut Vec<Piece>) {
     let within = at.entries(&transfer.source());
     let Body::Pages(leaf) = nodes.cached(at.id) else { return };
     let taken: Vec<usize> = within.filter(|&index| !leaf.pages()[index].is_hole()).collect();
@@ -227,7 +227,7 @@ fn unless_empty(nodes: &mut Nodes, id: NodeId) -> NodeId {
 
 impl Map {
     /// Whether the nodes are in memory that [`transfer`](Map::transfer) changes.
-    pub(super) fn prepare_transfer(&self, transfer: &Transfer) -> Result<(), Missing> {
+    pub(super) fn prepare_transfer(&self, transfer: &PageTransfer) -> Result<(), Missing> {
         match self.slot(transfer.from.volume, transfer.from.slot)? {
             Some(old) if old.generation < transfer.from.generation => self.prepare_drop(old)?,
             Some(ObjectEntry { generation, pages: Pages::Tree(tree), .. })
@@ -247,8 +247,8 @@ impl Map {
     }
 
     /// A clone or a move, unless one of its objects has had it: both remember it, in one batch of the log.
-    pub(super) fn transfer(&mut self, transfer: &Transfer, lsn: Lsn, source: Source) {
-        let Transfer { from, to, .. } = *transfer;
+    pub(super) fn transfer(&mut self, transfer: &PageTransfer, lsn: Lsn, source: Source) {
+        let PageTransfer { from, to, .. } = *transfer;
         self.unshare(from.volume, from.slot);
         self.unshare(to.volume, to.slot);
         if [from, to].iter().any(|&object| self.has_had(object, lsn).expect("prepared")) {
@@ -277,7 +277,7 @@ impl Map {
 
     /// Takes what the source has, or makes a hole of it where nobody gets what a move takes. It remembers the clone or move also where
     /// it had nothing: with the target gone nothing else would tell, and what it got later would go, too.
-    fn take_from(&mut self, transfer: &Transfer, lsn: Lsn, source: Source, is_lost: bool) -> Vec<Piece> {
+    fn take_from(&mut self, transfer: &PageTransfer, lsn: Lsn, source: Source, is_lost: bool) -> Vec<Piece> {
         let from = transfer.from;
         let old = self.here(from.volume, from.slot);
         let mut pages = match &old {
@@ -308,7 +308,7 @@ impl Map {
         Ok(self.object(object)?.is_some_and(had))
     }
 
-    fn take(&mut self, pages: &mut Pages, transfer: &Transfer, source: Source) -> Vec<Piece> {
+    fn take(&mut self, pages: &mut Pages, transfer: &PageTransfer, source: Source) -> Vec<Piece> {
         let inline = match pages {
             Pages::Tree(tree) => {
                 let pieces = tree.take_range(&mut self.nodes, transfer, source);
@@ -382,7 +382,7 @@ const INLINE_NODES: u64 = 32;
 impl Map {
     /// Nodes that a transfer may make dirty, at most: those that it looks into, on both sides, and those on the way to where it puts
     /// what it takes. They are in memory.
-    pub(crate) fn nodes_for_transfer(&self, transfer: &Transfer) -> u64 {
+    pub(crate) fn nodes_for_transfer(&self, transfer: &PageTransfer) -> u64 {
         let tree = |object: &ObjectId| match self.object(*object) {
             Ok(Some(ObjectEntry { pages: Pages::Tree(tree), .. })) => *tree,
             _ => Tree::default(),

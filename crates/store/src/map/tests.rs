@@ -9,7 +9,7 @@ use crate::root::Newest;
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use crate::volume::VolumeId;
-use device::{Block, Lsn, ObjectId, PageNo, StoreId, Transfer};
+use device::{Block, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Segments of 16 blocks from block 4 on, all of them data's.
@@ -427,7 +427,8 @@ fn a_leaf_that_got_pages_of_another_by_a_clone_is_visited_again() {
     write(&mut map, 21, 5, 41);
     map.begin_scan(Purpose::Clean, Wanted::Every);
     walk(&mut map, Purpose::Clean, 9);
-    let clone = LogEntry::Clone { transfer: Transfer::whole(object(0), object(20)), lsn: Lsn(100) };
+    let clone =
+        LogEntry::Clone { transfer: PageTransfer::whole_object(object(0), object(20)), lsn: Lsn(100) };
     map.change(&clone);
     let objects = map.volumes.get(VolumeId::MAIN).expect("it is there").objects;
     let leaf = objects.leaf(&map.nodes, 1).expect("in memory").expect("it is there").id;
@@ -450,7 +451,10 @@ fn a_walk_finds_a_tree_that_was_cloned_behind_it_and_deleted_before_it() {
     let leaf = objects.leaf(&map.nodes, 1).expect("in memory").expect("it is there").id;
     assert!(map.nodes.take_grey(Purpose::Clean, 9).contains(&leaf));
     map.nodes.visit(Purpose::Clean, leaf, None);
-    map.change(&LogEntry::Clone { transfer: Transfer::whole(object(0), object(20)), lsn: Lsn(100) });
+    map.change(&LogEntry::Clone {
+        transfer: PageTransfer::whole_object(object(0), object(20)),
+        lsn: Lsn(100),
+    });
     map.change(&LogEntry::Delete { object: object(0), lsn: Lsn(101) });
     let first = objects.leaf(&map.nodes, 0).expect("in memory").map(|leaf| leaf.id);
     first.into_iter().for_each(|id| map.nodes.visit(Purpose::Clean, id, None));

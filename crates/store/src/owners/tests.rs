@@ -3,7 +3,7 @@
 use super::*;
 use crate::chunk::to_pages;
 use crate::entry::{ChunkHead, encode_chunk};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 
 const GEOMETRY: Geometry =
@@ -25,7 +25,7 @@ fn list(number: u64, place: Block, owners: impl Iterator<Item = u64>) -> OwnerLi
 }
 
 fn disk() -> Arc<SimDisk> {
-    SimDisk::new("disk", GEOMETRY.total_blocks, &Power::new(), 1)
+    SimDisk::new("disk", GEOMETRY.total_blocks, &PowerSupply::new(), 1)
 }
 
 fn write(disk: &SimDisk, place: Block, page: &Page) {
@@ -206,7 +206,7 @@ fn a_head_that_cannot_be_read_is_told_and_costs_who_goes_on_its_own_blocks() {
     for number in 0..3 {
         write_list(&disk, &list(4, at(8 * number), 8 * number..8 * number + 7));
     }
-    disk.damage(at(8), sim_disk::Damage::Unreadable);
+    disk.damage(at(8), sim_disk::BlockDamage::Unreadable);
     let mut scan = OwnerScan::new(SEGMENT);
     assert_eq!(scan.read_some(&*disk, GEOMETRY, at(23)), Err(Unreadable));
     assert_eq!(scan.read_some(&*disk, GEOMETRY, at(23)), Ok(true));

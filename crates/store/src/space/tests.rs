@@ -8,7 +8,7 @@ use crate::segments::{SegmentEntry, Segments, Use};
 use crate::store::Store;
 use crate::superblock::Geometry;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{Block, Lsn, PageNo, Random, StoreId};
+use device::{Block, Lsn, PageNo, SeededRng, StoreId};
 
 /// Two pages in each of some leaves, of which the second stays: trees keep their height, with one node above the leaves. Those
 /// further up, and what a tree grows by, are counted in the margin of reservations only.
@@ -18,7 +18,7 @@ const SLOTS: [u64; 6] = [0, 1, 2, 130, 260, 399];
 /// A life of some volumes on a map without a medium.
 struct Life {
     map: Map,
-    random: Random,
+    random: SeededRng,
     lsn: u64,
 }
 
@@ -33,7 +33,7 @@ impl Life {
             Volumes::main_only(),
             crate::root::Newest::default(),
         );
-        let mut life = Life { map, random: Random::new(seed), lsn: 3 };
+        let mut life = Life { map, random: SeededRng::new(seed), lsn: 3 };
         for (slot, page) in SLOTS.into_iter().flat_map(|slot| PAGES.map(|page| (slot, page))) {
             let entry = life.write(VolumeId::MAIN, slot, page);
             life.map.change(&entry);

@@ -9,7 +9,7 @@ use crate::store::Store;
 use crate::superblock::Layout;
 use crate::volume::{VolumeId, VolumeMode};
 use device::{Block, Incarnation, Lsn, PageNo, StoreId};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn findings(store: &Store) -> Vec<Finding> {
 
 #[test]
 fn the_list_of_what_dies_stays_short_however_large_it_is() {
-    let disk = SimDisk::new("store", 1 << 17, &Power::new(), 1);
+    let disk = SimDisk::new("store", 1 << 17, &PowerSupply::new(), 1);
     Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(64) }).expect("large enough");
     let store = Store::open(disk).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
@@ -87,7 +87,7 @@ fn below(store: &Store, root: NodeId) -> (Vec<Block>, Vec<String>) {
 
 #[test]
 fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_released() {
-    let disk = SimDisk::new("disk", 4 + 1000 * 16, &Power::new(), 1);
+    let disk = SimDisk::new("disk", 4 + 1000 * 16, &PowerSupply::new(), 1);
     Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) }).expect("large enough");
     let mut store = Store::open(disk.clone()).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");

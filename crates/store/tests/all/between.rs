@@ -1,8 +1,8 @@
 //! Vectors and checkpoints between the cleaner's calls to the device: whatever they change, blocks on their way arrive.
 
 use crate::common::*;
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random, VolumeId};
-use sim_disk::{Hooked, Hooks, SimDisk};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng, VolumeId};
+use sim_disk::{DiskHooks, HookedDisk, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -26,7 +26,7 @@ impl Between {
     }
 }
 
-impl Hooks for Between {
+impl DiskHooks for Between {
     /// Others go before it and behind it, which is before the flush that follows: during that one they would wait for it.
     fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         self.after_you();
@@ -39,7 +39,7 @@ impl Hooks for Between {
 /// What others do, and what the pages should be.
 struct Others {
     store: Store,
-    state: Mutex<(Random, u64, BTreeMap<u64, u64>)>,
+    state: Mutex<(SeededRng, u64, BTreeMap<u64, u64>)>,
 }
 
 impl Others {
@@ -81,10 +81,11 @@ fn a_block_on_its_way_arrives_though_its_segment_is_empty_while_others_checkpoin
         let (_power, disk, store) = fresh(80, seed);
         drop(store);
         let polite = AtomicBool::new(false);
-        let between = Hooked::new(&disk, Between { polite, others: OnceLock::new() });
+        let between = HookedDisk::new(&disk, Between { polite, others: OnceLock::new() });
         let store = Store::open(between.clone() as Arc<dyn Device>).expect("a sound store");
         store.begin(Incarnation(7)).expect("a higher one");
-        let others = Arc::new(Others { store, state: Mutex::new((Random::new(seed), 0, BTreeMap::new())) });
+        let others =
+            Arc::new(Others { store, state: Mutex::new((SeededRng::new(seed), 0, BTreeMap::new())) });
         between.others.set(Arc::downgrade(&others)).expect("the first");
         for _ in 0..400 {
             others.write();

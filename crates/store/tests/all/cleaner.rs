@@ -1,8 +1,8 @@
 //! What a cleaner says of itself.
 
 use crate::common::*;
-use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId, Transfer};
-use sim_disk::{Power, SimDisk};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 use store::{Change, Cleaning, Layout, Store, VolumeId, VolumeMode};
 
@@ -182,7 +182,7 @@ fn a_round_that_is_given_up_leaves_its_victims_alone_until_more_of_them_has_died
 
 /// A store whose segments have 512 blocks.
 fn large_segments() -> Store {
-    let disk: Arc<SimDisk> = disk(4 + 64 * 512, &Power::new(), 1);
+    let disk: Arc<SimDisk> = disk(4 + 64 * 512, &PowerSupply::new(), 1);
     let layout = Layout { id: StoreId([1; 16]), segment_blocks: Some(512) };
     Store::format(&*disk, &layout).expect("large enough");
     let store = Store::open(disk as Arc<dyn Device>).expect("a new store");
@@ -239,7 +239,7 @@ fn steps_for(holders: u64) -> Vec<(u64, u64)> {
     store.apply(&(0..8).map(write_at).collect::<Vec<_>>()).expect("space");
     for slot in 100..100 + holders - 1 {
         let (to, lsn) = (file(slot), Lsn(slot));
-        store.apply(&[Change::Clone { transfer: Transfer::whole(FILE, to), lsn }]).expect("space");
+        store.apply(&[Change::Clone { transfer: PageTransfer::whole_object(FILE, to), lsn }]).expect("space");
     }
     for number in 1000..1600 {
         let (object, bytes) = (file(8), page(number));

@@ -1,7 +1,7 @@
 //! Readers beside a writer, checkpoints and the cleaner.
 
 use crate::common::*;
-use device::{Lsn, PageNo, Random, VolumeId};
+use device::{Lsn, PageNo, SeededRng, VolumeId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store::{Change, Found, Want};
 
@@ -17,7 +17,7 @@ fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
         for seed in 0..3 {
             let (store, acknowledged, done) = (&store, &acknowledged, &done);
             scope.spawn(move || {
-                let mut random = Random::new(seed);
+                let mut random = SeededRng::new(seed);
                 while !done.load(Ordering::Acquire) {
                     let number = random.below(pages);
                     let least = acknowledged[number as usize].load(Ordering::Acquire);
@@ -32,7 +32,7 @@ fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
                 }
             });
         }
-        let mut random = Random::new(9);
+        let mut random = SeededRng::new(9);
         for page_lsn in 1..1500 {
             let number = random.below(pages);
             let (bytes, lsn) = (page(page_lsn), Lsn(page_lsn));

@@ -1,7 +1,7 @@
 //! Pages that are stored as deltas over their bases.
 
 use crate::common::*;
-use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, Transfer, VolumeId};
+use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
 use sim_disk::SimDisk;
 use std::sync::Arc;
 use store::{
@@ -198,7 +198,7 @@ fn a_clone_of_pages_brings_their_deltas_whole_leaves_unread_and_those_at_its_edg
     for leaf in 0..5 {
         store.apply(&[delta(FILE, &[128 * leaf + 3, 128 * leaf + 100], 0, 9, 20)]).expect("space");
     }
-    let transfer = |first, end, at| Transfer {
+    let transfer = |first, end, at| PageTransfer {
         from: FILE,
         first: PageNo(first),
         end: PageNo(end),
@@ -260,7 +260,7 @@ fn what_a_clone_or_a_move_took_of_a_damaged_page_is_lost_and_check_and_scrub_nam
     };
     let at = disk.written_blocks().into_iter().find(is_it).expect("it is stored");
     disk.rot(at, 77);
-    let transfer = |to, at| Transfer { from: FILE, first: PageNo(4), end: PageNo(7), to, at: PageNo(at) };
+    let transfer = |to, at| PageTransfer { from: FILE, first: PageNo(4), end: PageNo(7), to, at: PageNo(at) };
     store.apply(&[Change::Clone { transfer: transfer(COPY, 4), lsn: Lsn(30) }]).expect("space");
     store.apply(&[Change::Clone { transfer: transfer(COPY, 1001), lsn: Lsn(31) }]).expect("space");
     let object = ObjectId { slot: 9, ..COPY };

@@ -1,8 +1,8 @@
 //! One bit flipped anywhere: an error, a repair or a refusal that names the place; never wrong bytes.
 
 use crate::common::*;
-use device::{BLOCK_BYTES, Block, Device, Lsn, PageNo, Random};
-use sim_disk::{Power, SimDisk};
+use device::{BLOCK_BYTES, Block, Device, Lsn, PageNo, SeededRng};
+use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Change, Found, Store, StoreError, VolumeId, VolumeMode, Want};
@@ -141,7 +141,7 @@ fn a_flip_anywhere_is_an_error_a_refusal_or_harmless_and_never_wrong_bytes() {
     }
     assert_eq!(by_class.len(), 6, "a class is missing: {:?}", by_class.keys());
     let classes: Vec<(Class, Vec<Block>)> = by_class.into_iter().collect();
-    let mut random = Random::new(1);
+    let mut random = SeededRng::new(1);
     let mut outcomes: BTreeMap<(Class, Outcome), u64> = BTreeMap::new();
     for case in 0..CASES {
         let (class, blocks) = &classes[(case % classes.len() as u64) as usize];
@@ -253,7 +253,7 @@ fn a_device_cut_off_anywhere_is_refused_or_its_end_is_not_needed() {
     let mut content = device::pages(disk.blocks() as usize);
     disk.read(Block(0), &mut content).expect("a read in range");
     for length in (0..disk.blocks()).step_by(37).chain([1, 2, 3, 4, 5, disk.blocks() - 1]) {
-        let short = SimDisk::new("short", length, &Power::new(), 1);
+        let short = SimDisk::new("short", length, &PowerSupply::new(), 1);
         short.write(Block(0), &content[..length as usize]).expect("power is on");
         short.flush().expect("power is on");
         let Err(error) = open(&short) else { panic!("{length} blocks are enough") };

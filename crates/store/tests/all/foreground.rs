@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Lsn, ObjectId, Page, PageNo};
-use sim_disk::{Hooked, Hooks, SimDisk};
+use sim_disk::{DiskHooks, HookedDisk, SimDisk};
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -43,7 +43,7 @@ impl Polite {
     }
 }
 
-impl Hooks for Polite {
+impl DiskHooks for Polite {
     fn read(&self, disk: &SimDisk, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         self.after_you(Turn::WriteAndRead);
         disk.read(at, into)
@@ -65,7 +65,7 @@ fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
 }
 
 /// Does background work while another thread writes and reads at each of its calls; how often that was.
-fn beside(store: &Store, disk: &Hooked<Polite>, work: impl FnOnce()) -> u64 {
+fn beside(store: &Store, disk: &HookedDisk<Polite>, work: impl FnOnce()) -> u64 {
     let (go, asked) = channel();
     let (answered, gone) = channel();
     *disk.others.lock().expect("nobody else") = Some((go, gone));
@@ -94,11 +94,11 @@ fn beside(store: &Store, disk: &Hooked<Polite>, work: impl FnOnce()) -> u64 {
 }
 
 /// A store with segments to clean, and a volume to free.
-fn used() -> (Arc<Hooked<Polite>>, Store) {
+fn used() -> (Arc<HookedDisk<Polite>>, Store) {
     // More nodes than memory holds.
     let (_power, disk, store) = fresh(1600, 1);
     drop(store);
-    let disk = Hooked::new(&disk, Polite { others: Mutex::new(None) });
+    let disk = HookedDisk::new(&disk, Polite { others: Mutex::new(None) });
     let store = Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store");
     store.begin(device::Incarnation(7)).expect("a higher one");
     store.keep_nodes(1);

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, Page, PageNo, VolumeId};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 use store::{Change, Cleaning, Known, Mended, Store, StoreError};
 
@@ -80,7 +80,7 @@ fn a_store_that_is_not_open_takes_a_device_that_has_become_larger() {
     let most: u64 = help.split(['`', ' ']).find_map(|word| word.parse().ok()).expect("it says how large");
     let most = most / BLOCK_BYTES as u64;
     cannot(most + u64::from(SEGMENT));
-    let fork = disk.fork(&Power::new(), 1);
+    let fork = disk.fork(&PowerSupply::new(), 1);
     assert_eq!(Store::grow_unopened(&*fork, Some(most)), Ok(most), "what it says will do");
     assert_eq!(mount(&fork).expect("it opens").total_blocks(), most);
     disk.grow(blocks_for(150) + 5).expect("power");
@@ -101,7 +101,7 @@ fn a_crash_at_any_moment_of_growing_leaves_the_store_whole_and_as_large_as_befor
     let (mut as_before, mut as_after) = (0, 0);
     for (cut, seed) in (0..40).flat_map(|cut| (0..6).map(move |seed| (cut, seed))) {
         let when = format!("seed {seed}, cut after {cut}");
-        let power = Power::new();
+        let power = PowerSupply::new();
         let disk = disk.fork(&power, seed);
         let store = mount(&disk).expect("it opens");
         power.cut_after(cut);
@@ -190,7 +190,7 @@ fn a_round_of_cleaning_goes_on_when_the_store_grows() {
 
 #[test]
 fn a_sparse_store_that_grows_asks_the_file_system_below_for_space_as_it_needs_it() {
-    let disk: Arc<SimDisk> = disk(blocks_for(64), &Power::new(), 1);
+    let disk: Arc<SimDisk> = disk(blocks_for(64), &PowerSupply::new(), 1);
     disk.set_space(u64::MAX);
     format(&disk);
     let store = mount(&disk).expect("a new store");
@@ -215,10 +215,10 @@ fn a_scrub_after_growing_failed_with_its_last_flush_finds_nothing_wrong() {
         (0..100).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
         store.checkpoint_twice().expect("ok");
         // The copy, a flush, the superblock; the last flush fails.
-        disk.set_faults(sim_disk::Faults { once_after: Some(3), ..Default::default() });
+        disk.set_faults(sim_disk::DiskFaults { once_after: Some(3), ..Default::default() });
         let grown = store.grow(Some(4 + 200 * 16));
         assert!(grown.is_err());
-        disk.set_faults(sim_disk::Faults::default());
+        disk.set_faults(sim_disk::DiskFaults::default());
         let mut found = Vec::new();
         while !store.scrub_step(&mut |finding| found.push(finding)).done {}
         assert_eq!(found, [], "seed {seed}: {grown:?}");

@@ -2,8 +2,8 @@
 //! the power cut at any write, flush or trim, and again in the recovery.
 
 use crate::common::*;
-use device::{Device, Incarnation, Lsn, ObjectId, PageNo, Random};
-use sim_disk::{Power, SimDisk};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, SeededRng};
+use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn file(slot: u64) -> ObjectId {
 }
 
 struct Life {
-    power: Arc<Power>,
+    power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
     store: Option<Store>,
     now: World,
@@ -37,7 +37,7 @@ struct Life {
     lsn: u64,
     /// Pages that the store has reserved space for, and that are not written yet.
     reserved: u64,
-    random: Random,
+    random: SeededRng,
     steps: u64,
     fulls: u64,
     crashes: u64,
@@ -50,7 +50,7 @@ type Wrong = String;
 
 impl Life {
     fn new(seed: u64) -> Life {
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         let segments = SEGMENTS[random.below(3) as usize];
         let (power, disk, store) = fresh(segments, seed);
         Life {
@@ -169,7 +169,7 @@ impl Life {
     /// Whether all pages are what they should be, from the medium.
     fn look(&self) -> Result<(), StoreError> {
         if let Some(wrong) = difference(&self.now, self.store()) {
-            assert!(self.power.lost(), "{wrong}");
+            assert!(self.power.is_lost(), "{wrong}");
         }
         Ok(())
     }
@@ -240,12 +240,12 @@ impl Life {
                 self.power.cut_after(self.random.below(12));
             }
             match store.begin(Incarnation(store.incarnation().0 + 1)) {
-                Ok(()) if !self.power.lost() => {
+                Ok(()) if !self.power.is_lost() => {
                     self.power.restore();
                     self.store = Some(store);
                     return Ok(());
                 }
-                Err(error) if !self.power.lost() => return Err(format!("at depth {depth}: {error}")),
+                Err(error) if !self.power.is_lost() => return Err(format!("at depth {depth}: {error}")),
                 _ => {}
             }
         }
@@ -288,7 +288,7 @@ impl Life {
             };
             match outcome {
                 Ok(()) => {}
-                Err(_) if self.power.lost() => self.crash()?,
+                Err(_) if self.power.is_lost() => self.crash()?,
                 Err(error) => return Err(format!("{error}: {:?}", self.store().space())),
             }
         }

@@ -1,7 +1,7 @@
 //! Cleaning without a walk over the map: who holds a block is looked up at those that its segment names.
 
 use crate::common::*;
-use device::{Lsn, ObjectId, PageNo, Transfer};
+use device::{Lsn, ObjectId, PageNo, PageTransfer};
 use sim_disk::SimDisk;
 use std::sync::Arc;
 use store::{Change, Cleaning, Store, VolumeId, VolumeMode};
@@ -124,7 +124,8 @@ fn a_block_that_is_shared_while_its_segment_is_cleaned_stays_until_a_walk_has_fo
             assert_eq!(store.clean_step(), Ok(Cleaning::Working));
         }
         // Another number of pages apart, so that pages are shared one by one.
-        let transfer = Transfer { from: FILE, first: PageNo(0), end: PageNo(PAGES), to: copy, at: PageNo(1) };
+        let transfer =
+            PageTransfer { from: FILE, first: PageNo(0), end: PageNo(PAGES), to: copy, at: PageNo(1) };
         store.apply(&[Change::Clone { transfer, lsn: Lsn(90_000) }]).expect("space");
         for _ in 0..3 {
             round(&store);
@@ -195,7 +196,7 @@ fn counts_that_are_too_high_are_found_out_after_a_walk_that_was_given_up_and_a_r
         assert_eq!(store.clean_step(), Ok(Cleaning::Working));
     }
     store.checkpoint().expect("a sound disk");
-    let fork = disk.fork(&sim_disk::Power::new(), 1);
+    let fork = disk.fork(&sim_disk::PowerSupply::new(), 1);
     store.end_round();
     assert_found_out(&store);
     assert_found_out(&mount(&fork).expect("it opens"));
@@ -249,7 +250,7 @@ fn a_head_that_cannot_be_read_for_a_moment_keeps_its_owners() {
         // One segment or two are worth it.
         at_once(140..200, 20_000);
         store.checkpoint_twice().expect("a sound disk");
-        (4..200 * 128 + 4).for_each(|at| disk.damage(device::Block(at), sim_disk::Damage::Unreadable));
+        (4..200 * 128 + 4).for_each(|at| disk.damage(device::Block(at), sim_disk::BlockDamage::Unreadable));
         for _ in 0..steps {
             let _ = store.clean_step();
         }

@@ -1,7 +1,7 @@
 //! Random changes, checkpoints, cleaning and reopening, against a plain model.
 
 use crate::common::*;
-use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo, Transfer, VolumeId};
+use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
 use proptest::prelude::*;
 use store::Change;
 
@@ -152,7 +152,7 @@ fn what_an_object_has_had_is_not_made_again() {
         bytes: page(page_lsn),
         page_lsn: Lsn(page_lsn),
     };
-    let transfer = |pages: u64, at| Transfer {
+    let transfer = |pages: u64, at| PageTransfer {
         from: source,
         first: PageNo(0),
         end: PageNo(pages),
@@ -209,7 +209,7 @@ fn pages_go_from_one_volume_to_another_in_one_batch() {
     };
     let all: Vec<Change> = (0..400).map(|number| write(source, number, 5 + number)).collect();
     store.apply(&all).expect("space");
-    let to_target = |first, end, at| Transfer {
+    let to_target = |first, end, at| PageTransfer {
         from: source,
         first: PageNo(first),
         end: PageNo(end),
@@ -245,7 +245,7 @@ fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
 
 #[test]
 fn a_small_object_of_few_extents_that_are_cut_apart_is_written_and_read() {
-    let part = |from, to, first, at| Transfer {
+    let part = |from, to, first, at| PageTransfer {
         from,
         first: PageNo(first),
         end: PageNo(first + 1),
@@ -295,10 +295,10 @@ fn the_last_pages_of_an_object_go_where_they_have_a_place_and_nowhere_else() {
     let far = u64::MAX - 5;
     let all: Vec<Change> = (0..20).map(|number| write(A, number * 2, 5)).chain([write(A, far, 5)]).collect();
     store.apply(&all).expect("space");
-    let transfer = Transfer { from: A, first: PageNo(3), end: PageNo(u64::MAX), to: B, at: PageNo(0) };
+    let transfer = PageTransfer { from: A, first: PageNo(3), end: PageNo(u64::MAX), to: B, at: PageNo(0) };
     store.apply(&[Change::Clone { transfer, lsn: Lsn(9) }]).expect("space");
     assert_eq!(store.page_lsn(B, PageNo(far - 3)), Ok(Some(Lsn(5))));
-    assert!(!Transfer { at: PageNo(1 << 63), first: PageNo(0), ..transfer }.is_sensible());
+    assert!(!PageTransfer { at: PageNo(1 << 63), first: PageNo(0), ..transfer }.is_valid());
 }
 
 /// A leaf is damaged, in both copies; a vector clones all of its object, and writes to the clone.
@@ -322,7 +322,7 @@ fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it(
     let mut tried = 0;
     for (index, &one) in nodes.iter().enumerate() {
         for &other in &nodes[index + 1..] {
-            let fork = disk.fork(&sim_disk::Power::new(), 1);
+            let fork = disk.fork(&sim_disk::PowerSupply::new(), 1);
             [one, other].into_iter().for_each(|at| fork.rot(at, 77));
             let Ok(store) = mount(&fork) else { continue };
             // Only the leaf of pages 128 to 255.
@@ -332,7 +332,7 @@ fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it(
             }
             tried += 1;
             let clone = VolumeId::MAIN.object(5, 1);
-            let transfer = Transfer::whole(A, clone);
+            let transfer = PageTransfer::whole_object(A, clone);
             let vector = [Change::Clone { transfer, lsn: Lsn(500) }, write(clone, 130, 501)];
             assert!(matches!(store.apply(&vector), Err(store::StoreError::Corrupt { .. })));
             store.apply(&[write(B, 1, 502)]).expect("others go on");

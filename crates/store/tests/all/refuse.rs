@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 use store::{Layout, Mended, Store, StoreError};
 
@@ -49,9 +49,9 @@ fn with_store() -> Arc<SimDisk> {
 
 #[test]
 fn a_device_without_a_store_is_not_one() {
-    let disk = disk(100, &Power::new(), 1);
+    let disk = disk(100, &PowerSupply::new(), 1);
     assert!(matches!(refused(&disk), StoreError::NotAStore { .. }));
-    let tiny = SimDisk::new("tiny", 2, &Power::new(), 1);
+    let tiny = SimDisk::new("tiny", 2, &PowerSupply::new(), 1);
     assert!(matches!(refused(&tiny), StoreError::NotAStore { .. }));
     write(&disk, 0, Page([b'x'; BLOCK_BYTES]));
     assert!(matches!(refused(&disk), StoreError::NotAStore { .. }));
@@ -94,7 +94,7 @@ fn sizes_that_make_no_sense_are_refused() {
 #[test]
 fn a_device_that_ends_before_the_store_does_is_truncated() {
     let disk = with_store();
-    let short = SimDisk::new("short", disk.blocks() - 1, &Power::new(), 1);
+    let short = SimDisk::new("short", disk.blocks() - 1, &PowerSupply::new(), 1);
     (0..short.blocks()).for_each(|at| write(&short, at, read(&disk, at)));
     let error = refused(&short);
     assert!(matches!(error, StoreError::Truncated { .. }), "{error}");
@@ -139,7 +139,7 @@ fn a_root_whose_log_is_in_a_segment_that_is_not_there_does_not_count() {
 
 #[test]
 fn a_device_too_small_is_not_formatted_and_the_least_size_is_named() {
-    let disk = disk(100, &Power::new(), 1);
+    let disk = disk(100, &PowerSupply::new(), 1);
     write(&disk, 0, Page([7; BLOCK_BYTES]));
     for segment_blocks in [Some(SEGMENT), None, Some(1), Some(1 << 20)] {
         let layout = Layout { id: StoreId([1; 16]), segment_blocks };
@@ -154,7 +154,7 @@ fn a_device_too_small_is_not_formatted_and_the_least_size_is_named() {
 
 #[test]
 fn segments_whose_table_would_fill_more_than_one_of_them_are_not_laid_out() {
-    let disk = SimDisk::new("many", 200_000, &Power::new(), 1);
+    let disk = SimDisk::new("many", 200_000, &PowerSupply::new(), 1);
     let layout = |segment_blocks| Layout { id: StoreId([1; 16]), segment_blocks: Some(segment_blocks) };
     let error = Store::format(&*disk, &layout(16)).expect_err("12,000 segments of 64 KiB");
     assert!(matches!(error, StoreError::BadSizes { .. }), "{error}");
@@ -175,7 +175,7 @@ fn a_damaged_superblock_is_restored_from_its_copy_also_where_the_device_has_grow
     for more in [0, 1, 500] {
         let disk = with_store();
         let (last, grown) =
-            (disk.blocks() - 1, SimDisk::new("grown", disk.blocks() + more, &Power::new(), 1));
+            (disk.blocks() - 1, SimDisk::new("grown", disk.blocks() + more, &PowerSupply::new(), 1));
         (0..disk.blocks()).for_each(|at| write(&grown, at, read(&disk, at)));
         assert_eq!(read(&grown, 0), read(&grown, last));
         for damage in [Page([0; BLOCK_BYTES]), Page([0xa5; BLOCK_BYTES])] {

@@ -2,9 +2,10 @@
 
 use crate::common::*;
 use device::{
-    Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random, VolumeId,
+    Block, Device, DeviceError, DeviceOperation, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng,
+    VolumeId,
 };
-use sim_disk::{Hooked, Hooks, Power, SimDisk};
+use sim_disk::{DiskHooks, HookedDisk, PowerSupply, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -39,11 +40,11 @@ enum Spoil {
     ChunkIndex { but: u64 },
 }
 
-fn counted_disk(disk: &Arc<SimDisk>) -> Arc<Hooked<Counted>> {
-    Hooked::new(disk, Counted::default())
+fn counted_disk(disk: &Arc<SimDisk>) -> Arc<HookedDisk<Counted>> {
+    HookedDisk::new(disk, Counted::default())
 }
 
-fn opened(counted: &Arc<Hooked<Counted>>) -> Store {
+fn opened(counted: &Arc<HookedDisk<Counted>>) -> Store {
     counted.reads.store(0, Ordering::Relaxed);
     let identified = Store::identify(counted.clone()).expect("a good store");
     assert_eq!(counted.reads(), 1, "to know which store it is");
@@ -63,11 +64,12 @@ impl Counted {
     }
 }
 
-impl Hooks for Counted {
+impl DiskHooks for Counted {
     fn read(&self, disk: &SimDisk, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         if into.len() > 1 && self.refuses_runs.load(Ordering::Relaxed) {
-            let (device, operation, count) = (disk.name().to_owned(), Operation::Read, into.len() as u64);
+            let (device, operation, count) =
+                (disk.name().to_owned(), DeviceOperation::Read, into.len() as u64);
             return Err(DeviceError { device, operation, at, count, errno: 5, reason: "a bad block".into() });
         }
         disk.read(at, into)?;
@@ -99,14 +101,14 @@ impl Hooks for Counted {
     }
 }
 
-fn fresh_large(seed: u64) -> (Arc<Power>, Arc<SimDisk>, Store) {
+fn fresh_large(seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store) {
     fresh_of(BLOCKS as u32, SEGMENTS, seed)
 }
 
 /// Writes vectors of `sizes` pages in turn until the log has so many blocks, and says what each page is.
 fn write(store: &Store, sizes: &[u64], blocks: u64) -> Vec<u64> {
     let mut stamps = vec![0; 2000];
-    let (mut random, mut page_lsn, mut sizes) = (Random::new(5), 0, sizes.iter().cycle());
+    let (mut random, mut page_lsn, mut sizes) = (SeededRng::new(5), 0, sizes.iter().cycle());
     while store.blocks_since_checkpoint() < blocks {
         page_lsn += 1;
         let first = random.below(1000);

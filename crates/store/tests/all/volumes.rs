@@ -1,8 +1,8 @@
 //! Volumes and their clones: instant, independent, deleted in any order, and their space comes back.
 
 use crate::common::*;
-use device::{Lsn, ObjectId, PageNo, Random};
-use sim_disk::{Power, SimDisk};
+use device::{Lsn, ObjectId, PageNo, SeededRng};
+use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Change, Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
@@ -79,7 +79,7 @@ fn what_cannot_be_cloned_changed_or_deleted_is_refused_with_nothing_changed() {
 
 /// Volumes that a random life changes, clones and deletes, with what each should hold.
 struct Life {
-    power: Arc<Power>,
+    power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
     store: Store,
     volumes: BTreeMap<u32, BTreeMap<u64, u64>>,
@@ -89,7 +89,7 @@ struct Life {
     /// Steps from crash to crash, on average.
     steps_per_crash: u64,
     lsn: u64,
-    random: Random,
+    random: SeededRng,
     #[cfg(feature = "planted-bugs")]
     bug: Option<store::PlantedBug>,
 }
@@ -115,7 +115,7 @@ impl Life {
             most: 12,
             steps_per_crash: 15,
             lsn: PAGES + 1,
-            random: Random::new(seed),
+            random: SeededRng::new(seed),
             #[cfg(feature = "planted-bugs")]
             bug: None,
         }
@@ -382,7 +382,7 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
     }
     settle(&store);
     let before = store.space();
-    let mut random = Random::new(3);
+    let mut random = SeededRng::new(3);
     let mut lsn = pages + 1;
     let mut clones: Vec<(VolumeId, u64)> = Vec::new();
     for number in 1..=1000 {

@@ -9,7 +9,7 @@ use crate::{check, failure};
 use device::{BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 
 pub(crate) const TESTS: [(&str, fn()); 2] = [
@@ -93,7 +93,7 @@ fn unpinned(store: &Store, want: &mut Want) {
 }
 
 fn readers_and_a_writer(read: fn(&Store, &mut Want)) {
-    let disk = SimDisk::new("disk", BLOCKS, &Power::new(), 7);
+    let disk = SimDisk::new("disk", BLOCKS, &PowerSupply::new(), 7);
     let layout = Layout { id: StoreId([7; 16]), segment_blocks: Some(SEGMENT_BLOCKS) };
     Store::format(&*disk, &layout).expect("a disk that is large enough");
     let store = Arc::new(Store::open(Arc::new(Slow(disk))).expect("a store that was just made"));

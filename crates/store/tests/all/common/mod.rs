@@ -4,10 +4,10 @@
 pub mod phases;
 
 use device::{
-    BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId, Transfer,
-    VolumeId,
+    BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, PageTransfer, SeededRng, SharedPage,
+    StoreId, VolumeId,
 };
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{Change, DeltaBlock, DeltaPacker, Finding, Found, Layout, Piece, Store, StoreError, Want};
@@ -138,8 +138,8 @@ impl Model {
         self.objects.get(&object.slot).is_some_and(|found| found.0 == object.generation)
     }
 
-    fn transfer(&mut self, transfer: &Transfer, lsn: u64, stays: bool) {
-        let Transfer { from, to, .. } = *transfer;
+    fn transfer(&mut self, transfer: &PageTransfer, lsn: u64, stays: bool) {
+        let PageTransfer { from, to, .. } = *transfer;
         let there = self.objects.get(&to.slot).map_or(0, |found| found.0);
         let newer = there > to.generation;
         if self.transfer_lsn(from) >= lsn || self.transfer_lsn(to) >= lsn {
@@ -209,7 +209,7 @@ pub fn domain() -> BTreeSet<u64> {
 
 /// Random vectors with growing LSNs.
 pub struct Work {
-    pub random: Random,
+    pub random: SeededRng,
     pub lsn: u64,
     /// The slots of its objects are below; the pages of what is in slot 0 are metadata.
     slots: u64,
@@ -218,7 +218,7 @@ pub struct Work {
 
 impl Work {
     pub fn new(seed: u64) -> Work {
-        Work { random: Random::new(seed), lsn: 1, slots: SLOTS, stamps: 0 }
+        Work { random: SeededRng::new(seed), lsn: 1, slots: SLOTS, stamps: 0 }
     }
 
     /// Of one object only, whose pages are metadata.
@@ -249,11 +249,11 @@ impl Work {
     }
 
     /// All of an object, or some of it: to the same place, to one that agrees modulo leaves, or to any.
-    fn transfer(&mut self, from: ObjectId, model: &Model) -> Transfer {
+    fn transfer(&mut self, from: ObjectId, model: &Model) -> PageTransfer {
         // Nothing is taken from an object to the next of its slot: only one of them is there.
         let to = Some(self.object(model)).filter(|to| to.slot != from.slot).unwrap_or(from);
         if from != to && self.random.once_in(3) {
-            return Transfer::whole(from, to);
+            return PageTransfer::whole_object(from, to);
         }
         let first = self.page();
         let len = match self.random.below(4) {
@@ -269,12 +269,12 @@ impl Work {
             _ => self.page(),
         };
         let transfer =
-            |len| Transfer { from, first: PageNo(first), end: PageNo(first + len), to, at: PageNo(at) };
-        match transfer(len).is_sensible() {
+            |len| PageTransfer { from, first: PageNo(first), end: PageNo(first + len), to, at: PageNo(at) };
+        match transfer(len).is_valid() {
             true => transfer(len),
             // Onto itself.
             false if first.abs_diff(at) > 0 => transfer(1),
-            false => Transfer { at: PageNo(first + 7), ..transfer(1) },
+            false => PageTransfer { at: PageNo(first + 7), ..transfer(1) },
         }
     }
 
@@ -396,7 +396,7 @@ fn leaf_of_deltas(change: &Change) -> Option<(ObjectId, PageNo)> {
     }
 }
 
-pub fn disk(blocks: u64, power: &Arc<Power>, seed: u64) -> Arc<SimDisk> {
+pub fn disk(blocks: u64, power: &Arc<PowerSupply>, seed: u64) -> Arc<SimDisk> {
     SimDisk::new("disk", blocks, power, seed)
 }
 
@@ -417,13 +417,13 @@ pub fn mount(disk: &Arc<SimDisk>) -> Result<Store, StoreError> {
 }
 
 /// A new store on a new disk with this many segments.
-pub fn fresh(segments: u64, seed: u64) -> (Arc<Power>, Arc<SimDisk>, Store) {
+pub fn fresh(segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store) {
     fresh_of(SEGMENT, segments, seed)
 }
 
 /// The same, with segments of so many blocks.
-pub fn fresh_of(blocks: u32, segments: u64, seed: u64) -> (Arc<Power>, Arc<SimDisk>, Store) {
-    let power = Power::new();
+pub fn fresh_of(blocks: u32, segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store) {
+    let power = PowerSupply::new();
     let disk = disk(4 + segments * u64::from(blocks), &power, seed);
     let layout = Layout { id: ID, segment_blocks: Some(blocks) };
     Store::format(&*disk, &layout).expect("the device is large enough");

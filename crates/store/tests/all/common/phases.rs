@@ -1,7 +1,7 @@
 //! Two threads around a flush that fails and takes with it what the other wrote.
 
 use device::{Device, DeviceError};
-use sim_disk::{Faults, SimDisk};
+use sim_disk::{DiskFaults, SimDisk};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
@@ -59,8 +59,8 @@ impl Phases {
 
 /// A flush that fails.
 pub fn failing_flush(disk: &SimDisk) -> Result<(), DeviceError> {
-    disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+    disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
     let failed = disk.flush();
-    disk.set_faults(Faults::default());
+    disk.set_faults(DiskFaults::default());
     failed
 }

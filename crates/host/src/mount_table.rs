@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
+pub struct MountEntry {
     /// What the kernel calls it: the field of the same name that `statx` gives for what lies on it.
     pub id: u64,
     /// Where: an absolute path.
@@ -21,12 +21,12 @@ pub struct Mount {
     /// What the file system itself was told, such as `size=5k`.
     pub options: Vec<String>,
     /// Of a FUSE mount, the user and group who made it and serve it: what only the kernel can say.
-    pub owner: Option<Owner>,
+    pub owner: Option<FuseMountOwner>,
 }
 
 /// Who serves a FUSE mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner {
+pub struct FuseMountOwner {
     /// The user.
     pub uid: u32,
     /// The group.
@@ -35,43 +35,43 @@ pub struct Owner {
 
 /// All mounts that this process sees, in the order in which they were made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mounts(Vec<Mount>);
+pub struct MountTable(Vec<MountEntry>);
 
-impl Mounts {
+impl MountTable {
     /// The mounts as they are now.
-    pub fn now() -> Result<Mounts, HostError> {
-        Mounts::read(Path::new("/proc/self/mountinfo"))
+    pub fn read() -> Result<MountTable, HostError> {
+        MountTable::read_from(Path::new("/proc/self/mountinfo"))
     }
 
     /// The mounts that another process sees, which may be in a mount namespace of its own.
-    pub fn of_process(pid: u32) -> Result<Mounts, HostError> {
-        Mounts::read(Path::new(&format!("/proc/{pid}/mountinfo")))
+    pub fn of_process(pid: u32) -> Result<MountTable, HostError> {
+        MountTable::read_from(Path::new(&format!("/proc/{pid}/mountinfo")))
     }
 
-    fn read(path: &Path) -> Result<Mounts, HostError> {
+    fn read_from(path: &Path) -> Result<MountTable, HostError> {
         let text = std::fs::read(path).map_err(|error| HostError::of(path, "reading it", error))?;
-        Ok(Mounts::parse(&text))
+        Ok(MountTable::parse(&text))
     }
 
     /// Parses mountinfo as proc(5) describes it. Lines of another shape are left out.
-    pub fn parse(text: &[u8]) -> Mounts {
-        Mounts(text.split(|&byte| byte == b'\n').filter_map(parse_line).collect())
+    pub fn parse(text: &[u8]) -> MountTable {
+        MountTable(text.split(|&byte| byte == b'\n').filter_map(parse_line).collect())
     }
 
     /// The mount that `path`, which is absolute and has no links, lies on: of the longest mount points that lead to
     /// it the newest, since that hides the others.
-    pub fn mount_of(&self, path: &Path) -> Option<&Mount> {
+    pub fn mount_of(&self, path: &Path) -> Option<&MountEntry> {
         let leads = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         leads.max_by_key(|mount| mount.point.components().count())
     }
 
     /// The mount that the kernel calls `id`.
-    pub(crate) fn with_id(&self, id: u64) -> Option<&Mount> {
+    pub(crate) fn with_id(&self, id: u64) -> Option<&MountEntry> {
         self.0.iter().find(|mount| mount.id == id)
     }
 
     /// The mount whose mount point is exactly `point`.
-    pub fn mounted_at(&self, point: &Path) -> Option<&Mount> {
+    pub fn mounted_at(&self, point: &Path) -> Option<&MountEntry> {
         self.0.iter().rev().find(|mount| mount.point == point)
     }
 
@@ -87,7 +87,7 @@ impl Mounts {
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Mount> {
+    pub fn iter(&self) -> impl Iterator<Item = &MountEntry> {
         self.0.iter()
     }
 }
@@ -100,7 +100,7 @@ fn parent(path: &Path) -> &Path {
 }
 
 /// `36 35 98:0 /root /mount/point rw,noatime shared:1 - ext4 /dev/root rw`: any number of fields before the dash.
-fn parse_line(line: &[u8]) -> Option<Mount> {
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let device = parse_device(fields.nth(1)?)?;
@@ -112,17 +112,17 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let owner = parse_owner(options);
     let options = options.split(|&byte| byte == b',');
     let options = options.map(|option| unescape(option).to_string_lossy().into_owned()).collect();
-    Some(Mount { id, point: point.into(), fs_type, source: source.into(), device, options, owner })
+    Some(MountEntry { id, point: point.into(), fs_type, source: source.into(), device, options, owner })
 }
 
 /// `rw,user_id=1000,group_id=1000,allow_other`. Options of the file system's own may follow, never come first.
-fn parse_owner(options: &[u8]) -> Option<Owner> {
+fn parse_owner(options: &[u8]) -> Option<FuseMountOwner> {
     let value = |name: &[u8]| {
         let mut options = options.split(|&byte| byte == b',');
         let value = options.find_map(|option| option.strip_prefix(name))?;
         std::str::from_utf8(value).ok()?.parse().ok()
     };
-    Some(Owner { uid: value(b"user_id=")?, gid: value(b"group_id=")? })
+    Some(FuseMountOwner { uid: value(b"user_id=")?, gid: value(b"group_id=")? })
 }
 
 fn parse_device(field: &[u8]) -> Option<(u32, u32)> {
@@ -165,7 +165,7 @@ nonsense
 
     #[test]
     fn the_longest_mount_point_wins_and_then_the_newest() {
-        let mounts = Mounts::parse(TEXT);
+        let mounts = MountTable::parse(TEXT);
         let type_of = |path: &str| mounts.mount_of(Path::new(path)).expect("a mount").fs_type.clone();
         assert_eq!(mounts.iter().count(), 5);
         assert_eq!(type_of("/mnt/a"), "ext4");
@@ -178,15 +178,15 @@ nonsense
 
     #[test]
     fn a_fuse_mount_has_an_owner_and_others_have_none() {
-        let mounts = Mounts::parse(TEXT);
+        let mounts = MountTable::parse(TEXT);
         let owner = |point: &str| mounts.mounted_at(Path::new(point)).expect("mounted").owner;
-        assert_eq!(owner("/mnt/a b/weir"), Some(Owner { uid: 1000, gid: 100 }));
+        assert_eq!(owner("/mnt/a b/weir"), Some(FuseMountOwner { uid: 1000, gid: 100 }));
         assert_eq!(owner("/"), None);
     }
 
     #[test]
     fn a_mount_has_the_number_and_the_options_of_its_line() {
-        let mounts = Mounts::parse(TEXT);
+        let mounts = MountTable::parse(TEXT);
         let tmpfs = mounts.with_id(30).expect("a mount");
         assert_eq!((tmpfs.id, tmpfs.fs_type.as_str()), (30, "tmpfs"));
         assert_eq!(tmpfs.options, ["rw", "size=5k"]);
@@ -195,7 +195,7 @@ nonsense
 
     #[test]
     fn only_an_exact_mount_point_is_mounted_at() {
-        let mounts = Mounts::parse(TEXT);
+        let mounts = MountTable::parse(TEXT);
         assert_eq!(mounts.mounted_at(Path::new("/over")).expect("mounted").fs_type, "fuse.weir");
         assert_eq!(mounts.mounted_at(Path::new("/over")).expect("mounted").device, (0, 42));
         assert_eq!(mounts.mounted_at(Path::new("/over/x")), None);
@@ -203,7 +203,7 @@ nonsense
 
     #[test]
     fn a_path_that_does_not_exist_lies_where_its_directory_does() {
-        let mounts = Mounts::now().expect("a kernel with /proc");
+        let mounts = MountTable::read().expect("a kernel with /proc");
         let proc_type = mounts.mount_of(Path::new("/proc")).expect("mounted").fs_type.clone();
         assert!(mounts.lies_on(Path::new("/proc/no such file"), &proc_type).expect("/proc exists"));
         assert!(!mounts.lies_on(Path::new("/proc"), "fuse.weir").expect("/proc exists"));

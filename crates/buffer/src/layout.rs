@@ -2,10 +2,10 @@
 
 use crate::error::BufferError;
 use crate::format::{
-    BYTES_MIN, Identity, MEDIUM_BLOCK, RING_START, SUPERBLOCK_MAGIC, Slot, Superblock, VERSION,
-    carried_checksum, checksum, front,
+    BYTES_MIN, BufferIdentity, BufferSuperblock, HeaderSlot, MEDIUM_BLOCK, RING_START, SUPERBLOCK_MAGIC,
+    VERSION, carried_checksum, checksum, front,
 };
-use crate::ring::{GroupNo, Mark, Position, Ring};
+use crate::ring::{GroupBoundary, GroupNo, LogRing, RingPosition};
 use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, StoreId, pages};
 use std::ops::Range;
 
@@ -13,22 +13,22 @@ use std::ops::Range;
 const FORMAT_BLOCKS: u64 = 256;
 
 /// Writes an empty buffer. The superblock comes last, so that a crash leaves no half-made buffer.
-pub(crate) fn format(device: &dyn Device, identity: Identity, newest: Lsn) -> Result<(), BufferError> {
+pub(crate) fn format(device: &dyn Device, identity: BufferIdentity, newest: Lsn) -> Result<(), BufferError> {
     let bytes = device.blocks().saturating_mul(BLOCK_BYTES as u64);
     if bytes < BYTES_MIN {
         return Err(BufferError::TooSmall { device: device.name().to_owned(), bytes, minimum: BYTES_MIN });
     }
     write_zeros(device, 0..device.blocks())?;
     device.flush()?;
-    let ring = Ring::on(device.blocks());
+    let ring = LogRing::on_device(device.blocks());
     let mut page = pages(1);
     for generation in [1, 2] {
-        let slot = Slot { newest, ..empty_slot(generation, ring) };
+        let slot = HeaderSlot { newest, ..empty_slot(generation, ring) };
         slot.write_to(identity.store, &mut page[0]);
         device.write(slot.block(), &page)?;
     }
     device.flush()?;
-    Superblock::new(identity).write_to(&mut page[0]);
+    BufferSuperblock::new(identity).write_to(&mut page[0]);
     device.write(Block(0), &page)?;
     device.flush()?;
     Ok(())
@@ -50,15 +50,15 @@ pub(crate) fn retire(device: &dyn Device) -> Result<(), BufferError> {
     Ok(device.flush()?)
 }
 
-fn empty_slot(generation: u64, ring: Ring) -> Slot {
-    let tail = Mark {
-        position: Position(0),
+fn empty_slot(generation: u64, ring: LogRing) -> HeaderSlot {
+    let tail = GroupBoundary {
+        position: RingPosition(0),
         number: GroupNo(1),
         lsn: Lsn(1),
         incarnation: Incarnation(0),
         predecessor: 0,
     };
-    Slot {
+    HeaderSlot {
         generation,
         incarnation: Incarnation(0),
         first_group: GroupNo(1),
@@ -71,31 +71,31 @@ fn empty_slot(generation: u64, ring: Ring) -> Slot {
 }
 
 /// Reads the superblock and believes nothing in it. Which buffer it is.
-pub(crate) fn read_superblock(device: &dyn Device) -> Result<Identity, BufferError> {
+pub(crate) fn read_superblock(device: &dyn Device) -> Result<BufferIdentity, BufferError> {
     if device.blocks() == 0 {
         return Err(BufferError::NotABuffer { device: device.name().to_owned() });
     }
     let mut page = pages(1);
     device.read(Block(0), &mut page)?;
-    Ok(believe(&page[0], device.name())?.identity())
+    Ok(check_superblock(&page[0], device.name())?.identity())
 }
 
 /// Which buffer of store `wanted` it is.
-pub(crate) fn read_identity(device: &dyn Device, wanted: StoreId) -> Result<Identity, BufferError> {
+pub(crate) fn read_identity(device: &dyn Device, wanted: StoreId) -> Result<BufferIdentity, BufferError> {
     let identity = read_superblock(device)?;
     match identity.store == wanted {
         true => Ok(identity),
         false => {
             let device = device.name().to_owned();
-            Err(BufferError::OtherStore { device, found: identity.store, wanted })
+            Err(BufferError::WrongStore { device, found: identity.store, wanted })
         }
     }
 }
 
 /// The superblock in the first block of the device `name`.
-fn believe(page: &Page, name: &str) -> Result<Superblock, BufferError> {
+fn check_superblock(page: &Page, name: &str) -> Result<BufferSuperblock, BufferError> {
     let name = || name.to_owned();
-    let superblock: Superblock = front(page);
+    let superblock: BufferSuperblock = front(page);
     if superblock.magic != SUPERBLOCK_MAGIC {
         return Err(BufferError::NotABuffer { device: name() });
     }
@@ -110,14 +110,14 @@ fn believe(page: &Page, name: &str) -> Result<Superblock, BufferError> {
         }
         found => return Err(BufferError::OldVersion { device: name(), found }),
     }
-    match nonsense(&superblock) {
-        Some((field, found)) => Err(BufferError::Nonsense { device: name(), field, found }),
+    match invalid_field(&superblock) {
+        Some((field, found)) => Err(BufferError::InvalidField { device: name(), field, found }),
         None => Ok(superblock),
     }
 }
 
 /// The first field that cannot be.
-fn nonsense(superblock: &Superblock) -> Option<(&'static str, u64)> {
+fn invalid_field(superblock: &BufferSuperblock) -> Option<(&'static str, u64)> {
     let ring_start = superblock.ring_start.get();
     [
         ("medium", superblock.medium.get().into(), superblock.medium.get() == MEDIUM_BLOCK),
@@ -135,8 +135,8 @@ fn nonsense(superblock: &Superblock) -> Option<(&'static str, u64)> {
 
 /// The newer of the header slots that can be read, and whether the other one, if it is one, surely names the same ring. The other one may
 /// be torn, or unreadable for that: it was being written.
-pub(crate) fn read_slot(device: &dyn Device, id: StoreId) -> Result<(Slot, bool), BufferError> {
-    let mut best: Option<Slot> = None;
+pub(crate) fn read_newest_slot(device: &dyn Device, id: StoreId) -> Result<(HeaderSlot, bool), BufferError> {
+    let mut best: Option<HeaderSlot> = None;
     let (mut unreadable, mut rings) = (None, Vec::new());
     let mut page: Vec<Page> = pages(1);
     for at in [Block(1), Block(2)] {
@@ -146,7 +146,7 @@ pub(crate) fn read_slot(device: &dyn Device, id: StoreId) -> Result<(Slot, bool)
             unreadable = Some(error);
             continue;
         }
-        if let Some(slot) = Slot::read_from(&page[0], at, id) {
+        if let Some(slot) = HeaderSlot::read_from(&page[0], at, id) {
             rings.push(slot.ring);
             best = best.filter(|best| best.generation > slot.generation).or(Some(slot));
         }

@@ -3,7 +3,7 @@
 /// A bug to plant with `Buffer::open_with_bug`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code, unreachable_pub))]
-pub enum Bug {
+pub enum BufferBug {
     /// Recovery applies what parses of a group whose checksum is wrong.
     TornGroupApplied,
     /// Recovery ignores predecessor, incarnation and number, and so takes what an earlier lap or mount left.
@@ -20,21 +20,21 @@ pub enum Bug {
 
 /// Which bug this buffer has: none, in what users run.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Planted(#[cfg(feature = "planted-bugs")] Option<Bug>);
+pub(crate) struct PlantedBufferBug(#[cfg(feature = "planted-bugs")] Option<BufferBug>);
 
-impl Planted {
+impl PlantedBufferBug {
     #[cfg(feature = "planted-bugs")]
-    pub(crate) fn one(bug: Bug) -> Planted {
-        Planted(Some(bug))
+    pub(crate) fn one(bug: BufferBug) -> PlantedBufferBug {
+        PlantedBufferBug(Some(bug))
     }
 
     #[cfg(feature = "planted-bugs")]
-    pub(crate) fn is(self, bug: Bug) -> bool {
+    pub(crate) fn is(self, bug: BufferBug) -> bool {
         self.0 == Some(bug)
     }
 
     #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn is(self, _bug: Bug) -> bool {
+    pub(crate) fn is(self, _bug: BufferBug) -> bool {
         false
     }
 }

@@ -1,7 +1,7 @@
 //! A device that counts what is read through it, which is what a start cost, and knows how long its slowest calls took.
 
-use crate::slowest::{Call, Slowest};
-use device::{Block, Device, DeviceError, Page, Read};
+use crate::max_latency::{DeviceCall, MaxLatency};
+use device::{Block, BlockRead, Device, DeviceError, Page};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// What was read.
 #[derive(Debug, Default)]
-pub struct Reads {
+pub struct ReadCounters {
     waits: AtomicU64,
     reads: AtomicU64,
     blocks: AtomicU64,
@@ -17,7 +17,7 @@ pub struct Reads {
 
 /// The same at one moment.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ReadsNow {
+pub struct ReadCounts {
     /// Times that somebody waited for the device: a batch of reads at once is one.
     pub waits: u64,
     /// Reads of consecutive blocks.
@@ -26,81 +26,81 @@ pub struct ReadsNow {
     pub blocks: u64,
 }
 
-impl Reads {
+impl ReadCounters {
     /// What was read until now.
-    pub fn now(&self) -> ReadsNow {
+    pub fn snapshot(&self) -> ReadCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        ReadsNow { waits: of(&self.waits), reads: of(&self.reads), blocks: of(&self.blocks) }
+        ReadCounts { waits: of(&self.waits), reads: of(&self.reads), blocks: of(&self.blocks) }
     }
 }
 
 /// For how long at least one of some devices was being read.
 #[derive(Debug, Default)]
-pub struct Busy(Mutex<Readers>);
+pub struct ReadBusyTime(Mutex<ActiveReaders>);
 
 #[derive(Debug, Default)]
-struct Readers {
-    now: u32,
+struct ActiveReaders {
+    active: u32,
     /// When the first of them came.
     since: Option<Instant>,
-    before: Duration,
+    total: Duration,
 }
 
-impl Busy {
-    fn readers(&self) -> MutexGuard<'_, Readers> {
+impl ReadBusyTime {
+    fn readers(&self) -> MutexGuard<'_, ActiveReaders> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn begin(&self) {
         let mut readers = self.readers();
-        readers.now += 1;
+        readers.active += 1;
         readers.since.get_or_insert_with(Instant::now);
     }
 
     fn end(&self) {
         let mut readers = self.readers();
-        readers.now -= 1;
-        if readers.now == 0 {
+        readers.active -= 1;
+        if readers.active == 0 {
             let since = readers.since.take();
-            readers.before += since.map_or(Duration::ZERO, |since| since.elapsed());
+            readers.total += since.map_or(Duration::ZERO, |since| since.elapsed());
         }
     }
 
     /// Until the last time that nobody read.
-    pub fn time(&self) -> Duration {
-        self.readers().before
+    pub fn total(&self) -> Duration {
+        self.readers().total
     }
 }
 
 /// What is known of a device.
 #[derive(Debug, Default)]
-pub struct Account {
+pub struct IoCounters {
     /// What was read.
-    pub reads: Reads,
+    pub reads: ReadCounters,
     /// The longest calls.
-    pub slowest: Slowest,
+    pub max_latency: MaxLatency,
 }
 
 /// A device, and what is known of it.
-pub struct Counted {
+pub struct CountingDevice {
     below: Arc<dyn Device>,
-    account: Arc<Account>,
-    busy: Arc<Busy>,
+    counters: Arc<IoCounters>,
+    busy: Arc<ReadBusyTime>,
 }
 
-impl Counted {
+impl CountingDevice {
     /// Keeps account of `below`, and in `busy` of when it is read.
-    pub fn over(below: Arc<dyn Device>, busy: &Arc<Busy>) -> (Arc<dyn Device>, Arc<Account>) {
-        let account = Arc::new(Account::default());
-        (Arc::new(Counted { below, account: account.clone(), busy: busy.clone() }), account)
+    pub fn wrap(below: Arc<dyn Device>, busy: &Arc<ReadBusyTime>) -> (Arc<dyn Device>, Arc<IoCounters>) {
+        let account = Arc::new(IoCounters::default());
+        (Arc::new(CountingDevice { below, counters: account.clone(), busy: busy.clone() }), account)
     }
 
     /// Counts what `read` reads.
     fn count<T>(&self, reads: u64, blocks: u64, read: impl FnOnce() -> T) -> T {
         self.busy.begin();
-        let value = self.account.slowest.time(Call::Read, read);
+        let value = self.counters.max_latency.time(DeviceCall::Read, read);
         self.busy.end();
-        let counts = &self.account.reads;
+        let counts = &self.counters.reads;
         counts.waits.fetch_add(1, Ordering::Relaxed);
         counts.reads.fetch_add(reads, Ordering::Relaxed);
         counts.blocks.fetch_add(blocks, Ordering::Relaxed);
@@ -108,11 +108,11 @@ impl Counted {
     }
 }
 
-fn blocks_of(reads: &[Read]) -> u64 {
+fn blocks_of(reads: &[BlockRead]) -> u64 {
     reads.iter().map(|read| read.pages.len() as u64).sum()
 }
 
-impl Device for Counted {
+impl Device for CountingDevice {
     fn blocks(&self) -> u64 {
         self.below.blocks()
     }
@@ -129,13 +129,13 @@ impl Device for Counted {
         self.count(1, into.len() as u64, || self.below.read(at, into))
     }
 
-    fn read_batch(&self, reads: &mut [Read]) {
+    fn read_batch(&self, reads: &mut [BlockRead]) {
         if !reads.is_empty() {
             self.count(reads.len() as u64, blocks_of(reads), || self.below.read_batch(reads));
         }
     }
 
-    fn read_batch_while(&self, reads: &mut [Read], meanwhile: &mut dyn FnMut()) {
+    fn read_batch_while(&self, reads: &mut [BlockRead], meanwhile: &mut dyn FnMut()) {
         if reads.is_empty() {
             return meanwhile();
         }
@@ -144,15 +144,15 @@ impl Device for Counted {
     }
 
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        self.account.slowest.time(Call::Write, || self.below.write(at, from))
+        self.counters.max_latency.time(DeviceCall::Write, || self.below.write(at, from))
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        self.account.slowest.time(Call::Flush, || self.below.flush())
+        self.counters.max_latency.time(DeviceCall::Flush, || self.below.flush())
     }
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.account.slowest.time(Call::Trim, || self.below.trim(at, count))
+        self.counters.max_latency.time(DeviceCall::Trim, || self.below.trim(at, count))
     }
 
     fn allocate(&self, at: Block, count: u64) -> Result<(), DeviceError> {

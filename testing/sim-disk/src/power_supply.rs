@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One supply of power for several disks: it fails for all of them at the same moment.
 #[derive(Debug, Default)]
-pub struct Power(Mutex<PowerState>);
+pub struct PowerSupply(Mutex<PowerState>);
 
 #[derive(Debug, Default)]
 struct PowerState {
@@ -16,10 +16,10 @@ struct PowerState {
     seen: u64,
 }
 
-impl Power {
+impl PowerSupply {
     /// Power that stays on.
-    pub fn new() -> Arc<Power> {
-        Arc::new(Power::default())
+    pub fn new() -> Arc<PowerSupply> {
+        Arc::new(PowerSupply::default())
     }
 
     /// Fails after `operations` more writes, trims and flushes; the one at which it fails is half done.
@@ -28,12 +28,12 @@ impl Power {
     }
 
     /// True once it has failed.
-    pub fn lost(&self) -> bool {
+    pub fn is_lost(&self) -> bool {
         self.state().lost
     }
 
     /// Writes, trims and flushes seen since the start, on all disks.
-    pub fn seen(&self) -> u64 {
+    pub fn operations_seen(&self) -> u64 {
         self.state().seen
     }
 
@@ -51,7 +51,7 @@ impl Power {
         }
     }
 
-    /// Turns the power on again, for good until the next [`cut_after`](Power::cut_after).
+    /// Turns the power on again, for good until the next [`cut_after`](PowerSupply::cut_after).
     pub fn restore(&self) {
         let mut state = self.state();
         (state.left, state.after_header) = (None, None);
@@ -64,7 +64,7 @@ impl Power {
     }
 
     /// Takes the power for one operation; `false` if it fails during this one.
-    pub(crate) fn take(&self) -> bool {
+    pub(crate) fn use_for_operation(&self) -> bool {
         let mut state = self.state();
         state.seen += 1;
         match &mut state.left {

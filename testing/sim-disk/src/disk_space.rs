@@ -7,27 +7,27 @@ use std::ops::Range;
 /// The space that a disk has, if it is a sparse file. Taken and given back at once, whatever a crash does to the bytes: a trim that a
 /// crash undid leaves bytes that count as having no space.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Space {
-    sparse: Option<Sparse>,
+pub(crate) struct DiskSpace {
+    sparse: Option<SparseLimit>,
 }
 
 #[derive(Debug, Clone)]
-struct Sparse {
+struct SparseLimit {
     limit: u64,
     taken: BTreeSet<u64>,
 }
 
-impl Space {
-    pub(crate) fn limit(&mut self, limit: u64, written: impl Iterator<Item = u64>) {
+impl DiskSpace {
+    pub(crate) fn set_limit(&mut self, limit: u64, written: impl Iterator<Item = u64>) {
         match &mut self.sparse {
             Some(sparse) => sparse.limit = limit,
-            None => self.sparse = Some(Sparse { limit, taken: written.collect() }),
+            None => self.sparse = Some(SparseLimit { limit, taken: written.collect() }),
         }
     }
 
     /// Takes what these blocks lack; nothing and `false` if that is too much.
     pub(crate) fn take(&mut self, blocks: Range<u64>) -> bool {
-        let Some(Sparse { limit, taken }) = &mut self.sparse else { return true };
+        let Some(SparseLimit { limit, taken }) = &mut self.sparse else { return true };
         let more = (blocks.end - blocks.start) - taken.range(blocks.clone()).count() as u64;
         let fits = more == 0 || taken.len() as u64 + more <= *limit;
         if fits {
@@ -37,7 +37,7 @@ impl Space {
     }
 
     pub(crate) fn give_back(&mut self, blocks: Range<u64>) {
-        let Some(Sparse { taken, .. }) = &mut self.sparse else { return };
+        let Some(SparseLimit { taken, .. }) = &mut self.sparse else { return };
         taken.retain(|at| !blocks.contains(at));
     }
 
@@ -46,7 +46,7 @@ impl Space {
     }
 
     pub(crate) fn spare(&self) -> Option<u64> {
-        let Sparse { limit, taken } = self.sparse.as_ref()?;
+        let SparseLimit { limit, taken } = self.sparse.as_ref()?;
         Some(limit.saturating_sub(taken.len() as u64))
     }
 
@@ -59,19 +59,19 @@ impl Space {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Power, SimDisk};
+    use crate::{PowerSupply, SimDisk};
     use device::{Block, Device, pages};
 
     #[test]
     fn a_sparse_disk_keeps_the_contract() {
-        let disk = SimDisk::new("disk", 64, &Power::new(), 1);
+        let disk = SimDisk::new("disk", 64, &PowerSupply::new(), 1);
         disk.set_space(64);
         device::check_contract(&*disk);
     }
 
     #[test]
     fn a_sparse_disk_is_full_when_its_space_is_taken_and_a_trim_gives_some_back() {
-        let disk = SimDisk::new("disk", 64, &Power::new(), 1);
+        let disk = SimDisk::new("disk", 64, &PowerSupply::new(), 1);
         disk.write(Block(0), &pages(4)).expect("it is no sparse file yet");
         disk.set_space(10);
         disk.allocate(Block(8), 4).expect("there is space");

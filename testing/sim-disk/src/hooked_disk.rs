@@ -6,7 +6,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 /// What a test does at a disk's calls, each in place of the call itself; it makes that, if at all, when it likes.
-pub trait Hooks: Send + Sync {
+pub trait DiskHooks: Send + Sync {
     /// In place of [`Device::read`].
     fn read(&self, disk: &SimDisk, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         disk.read(at, into)
@@ -28,21 +28,21 @@ pub trait Hooks: Send + Sync {
     }
 }
 
-/// A disk with [`Hooks`], to which it derefs.
-pub struct Hooked<H> {
+/// A disk with [`DiskHooks`], to which it derefs.
+pub struct HookedDisk<H> {
     /// The disk below.
     pub disk: Arc<SimDisk>,
     hooks: H,
 }
 
-impl<H: Hooks> Hooked<H> {
+impl<H: DiskHooks> HookedDisk<H> {
     /// `disk`, whose calls go through `hooks`.
-    pub fn new(disk: &Arc<SimDisk>, hooks: H) -> Arc<Hooked<H>> {
-        Arc::new(Hooked { disk: disk.clone(), hooks })
+    pub fn new(disk: &Arc<SimDisk>, hooks: H) -> Arc<HookedDisk<H>> {
+        Arc::new(HookedDisk { disk: disk.clone(), hooks })
     }
 }
 
-impl<H> Deref for Hooked<H> {
+impl<H> Deref for HookedDisk<H> {
     type Target = H;
 
     fn deref(&self) -> &H {
@@ -50,7 +50,7 @@ impl<H> Deref for Hooked<H> {
     }
 }
 
-impl<H: Hooks> Device for Hooked<H> {
+impl<H: DiskHooks> Device for HookedDisk<H> {
     fn blocks(&self) -> u64 {
         self.disk.blocks()
     }

@@ -28,7 +28,7 @@ const TICK_MS: u64 = 10;
 
 /// Why processors are not kept awake.
 #[derive(Debug, thiserror::Error)]
-pub enum Asleep {
+pub enum PmQosUnavailable {
     /// Only root may ask.
     #[error("{} cannot be opened: {why}", path.display())]
     Refused {
@@ -45,9 +45,9 @@ pub enum Asleep {
     TooMany(usize),
 }
 
-/// A request for short wake-ups: nothing is asked for until [`hold`](WakeUps::hold).
+/// A request for short wake-ups: nothing is asked for until [`acquire`](PmQosRequest::acquire).
 #[derive(Debug)]
-pub struct WakeUps {
+pub struct PmQosRequest {
     request: File,
     micros: i32,
     sys: PathBuf,
@@ -55,50 +55,50 @@ pub struct WakeUps {
     polled: Vec<PathBuf>,
 }
 
-impl WakeUps {
+impl PmQosRequest {
     /// Opens the kernel's interface, where this machine and its owner gain by it.
     ///
     /// # Errors
     /// Why not, if they do not.
-    pub fn open() -> Result<WakeUps, Asleep> {
-        WakeUps::open_at(Path::new(SYS), Path::new(DEVICE))
+    pub fn open() -> Result<PmQosRequest, PmQosUnavailable> {
+        PmQosRequest::open_at(Path::new(SYS), Path::new(DEVICE))
     }
 
     /// The same with the kernel's files below `sys`, and `device`.
-    pub fn open_at(sys: &Path, device: &Path) -> Result<WakeUps, Asleep> {
+    pub fn open_at(sys: &Path, device: &Path) -> Result<PmQosRequest, PmQosUnavailable> {
         let read = |name: &str| fs::read_to_string(sys.join("devices/system/cpu").join(name));
         let driver = read("cpuidle/current_driver").unwrap_or_default();
         let micros = match driver.trim() {
-            "" | "none" => return Err(Asleep::NoDriver),
+            "" | "none" => return Err(PmQosUnavailable::NoDriver),
             "haltpoll" => NO_SLEEP,
             _ => FIRST_SLEEP,
         };
         let processors = count(&read("online").unwrap_or_default());
         if processors > PROCESSORS_MAX {
-            return Err(Asleep::TooMany(processors));
+            return Err(PmQosUnavailable::TooMany(processors));
         }
-        let refused = |why| Asleep::Refused { path: device.into(), why };
+        let refused = |why| PmQosUnavailable::Refused { path: device.into(), why };
         let request = File::options().write(true).open(device).map_err(refused)?;
         let states =
             (0..PROCESSORS_MAX).map(|n| sys.join(format!("devices/system/cpu/cpu{n}/cpuidle/state0")));
         let polls =
             |state: &PathBuf| fs::read_to_string(state.join("name")).is_ok_and(|name| name.trim() == "POLL");
         let polled = states.filter(polls).map(|state| state.join("time")).collect();
-        Ok(WakeUps { request, micros, sys: sys.into(), polled })
+        Ok(PmQosRequest { request, micros, sys: sys.into(), polled })
     }
 
     /// For how long a processor may take to wake while this is held, in microseconds.
-    pub fn micros(&self) -> i32 {
+    pub fn latency_micros(&self) -> i32 {
         self.micros
     }
 
-    /// Keeps all processors of the machine awake until [`let_go`](WakeUps::let_go), or until this process ends. Wakes each.
-    pub fn hold(&self) -> io::Result<()> {
+    /// Keeps all processors of the machine awake until [`release`](PmQosRequest::release), or until this process ends. Wakes each.
+    pub fn acquire(&self) -> io::Result<()> {
         (&self.request).write_all(&self.micros.to_ne_bytes())
     }
 
     /// Lets them sleep again.
-    pub fn let_go(&self) -> io::Result<()> {
+    pub fn release(&self) -> io::Result<()> {
         (&self.request).write_all(&NO_WISH.to_ne_bytes())
     }
 
@@ -108,7 +108,7 @@ impl WakeUps {
     }
 
     /// How long all processors together have polled instead of sleeping since the machine was started.
-    pub fn polled(&self) -> Duration {
+    pub fn polled_time(&self) -> Duration {
         let micros = self.polled.iter().filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
         micros.map(Duration::from_micros).sum()
     }
@@ -196,8 +196,8 @@ mod tests {
         root
     }
 
-    fn open(root: &tempfile::TempDir) -> Result<WakeUps, Asleep> {
-        WakeUps::open_at(root.path(), &root.path().join("cpu_dma_latency"))
+    fn open(root: &tempfile::TempDir) -> Result<PmQosRequest, PmQosUnavailable> {
+        PmQosRequest::open_at(root.path(), &root.path().join("cpu_dma_latency"))
     }
 
     #[test]
@@ -205,12 +205,12 @@ mod tests {
         for (driver, micros) in [("haltpoll", 0), ("intel_idle", 2), ("acpi_idle", 2)] {
             let root = machine(driver, "0-1", Some("Full"));
             let wake_ups = open(&root).expect("it may ask");
-            assert_eq!(wake_ups.micros(), micros);
+            assert_eq!(wake_ups.latency_micros(), micros);
             fs::write(root.path().join("cpu_dma_latency"), "").expect("a file");
-            wake_ups.hold().and_then(|()| wake_ups.let_go()).expect("a file is written");
+            wake_ups.acquire().and_then(|()| wake_ups.release()).expect("a file is written");
             let asked = fs::read(root.path().join("cpu_dma_latency")).expect("a file");
             assert_eq!(asked, [micros.to_ne_bytes(), (-1_i32).to_ne_bytes()].concat());
-            assert_eq!(wake_ups.polled(), Duration::from_millis(1500), "only where it polls");
+            assert_eq!(wake_ups.polled_time(), Duration::from_millis(1500), "only where it polls");
         }
     }
 

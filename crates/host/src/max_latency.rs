@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// What a medium is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Call {
+pub enum DeviceCall {
     /// One or many at once, until all are done; with what the caller does meanwhile, if that takes longer.
     Read,
     /// One write.
@@ -16,30 +16,31 @@ pub enum Call {
     Trim,
 }
 
-impl Call {
+impl DeviceCall {
     /// All of them.
-    pub const ALL: [Call; 4] = [Call::Read, Call::Write, Call::Flush, Call::Trim];
+    pub const ALL: [DeviceCall; 4] =
+        [DeviceCall::Read, DeviceCall::Write, DeviceCall::Flush, DeviceCall::Trim];
 
     /// For reports.
     pub fn name(self) -> &'static str {
         match self {
-            Call::Read => "read",
-            Call::Write => "write",
-            Call::Flush => "flush",
-            Call::Trim => "trim",
+            DeviceCall::Read => "read",
+            DeviceCall::Write => "write",
+            DeviceCall::Flush => "flush",
+            DeviceCall::Trim => "trim",
         }
     }
 }
 
 /// The longest call of each kind that ended, failed ones included. Any thread may note one.
 #[derive(Debug, Default)]
-pub struct Slowest {
-    nanos: [AtomicU64; Call::ALL.len()],
+pub struct MaxLatency {
+    nanos: [AtomicU64; DeviceCall::ALL.len()],
 }
 
-impl Slowest {
+impl MaxLatency {
     /// Does `work`, which is such a call, and notes how long it took.
-    pub fn time<T>(&self, call: Call, work: impl FnOnce() -> T) -> T {
+    pub fn time<T>(&self, call: DeviceCall, work: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let value = work();
         let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -48,12 +49,12 @@ impl Slowest {
     }
 
     /// The longest call of that kind.
-    pub fn of(&self, call: Call) -> Duration {
+    pub fn of(&self, call: DeviceCall) -> Duration {
         Duration::from_nanos(self.nanos[call as usize].load(Ordering::Relaxed))
     }
 
     /// Forgets all that ended so far.
-    pub fn restart(&self) {
+    pub fn reset(&self) {
         self.nanos.iter().for_each(|nanos| nanos.store(0, Ordering::Relaxed));
     }
 }
@@ -64,13 +65,13 @@ mod tests {
 
     #[test]
     fn the_longest_of_each_kind_is_kept_until_it_begins_again() {
-        let slowest = Slowest::default();
+        let slowest = MaxLatency::default();
         for millis in [1, 20, 5] {
-            slowest.time(Call::Flush, || std::thread::sleep(Duration::from_millis(millis)));
+            slowest.time(DeviceCall::Flush, || std::thread::sleep(Duration::from_millis(millis)));
         }
-        assert!(slowest.of(Call::Flush) >= Duration::from_millis(20));
-        assert_eq!(slowest.of(Call::Write), Duration::ZERO);
-        slowest.restart();
-        assert_eq!(slowest.of(Call::Flush), Duration::ZERO);
+        assert!(slowest.of(DeviceCall::Flush) >= Duration::from_millis(20));
+        assert_eq!(slowest.of(DeviceCall::Write), Duration::ZERO);
+        slowest.reset();
+        assert_eq!(slowest.of(DeviceCall::Flush), Duration::ZERO);
     }
 }
