@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use cache::{Counters as Cached, Settings};
+use cache::{CacheCounters as Cached, CacheSettings};
 use clap::{Args, ValueEnum};
 use device::{BLOCK_BYTES, SeededRng};
-use fs::{Caller, FsError, Ino, Kind};
+use fs::{CallerCredentials, FileKind, FsError, Ino};
 use host::{DeviceCall, IoCounters};
 use serde::Serialize;
 use store::{Counters, Store};
@@ -202,7 +202,7 @@ fn measure(args: &CleaningArgs, store: &Path, load: Load, percent: u64) -> Resul
     let (size, buffer) = (format!("--size={}MiB", args.size), format!("--buffer-size={BUFFER_BYTES}"));
     let segment = args.segment.map(|kib| format!("--segment-size={kib}KiB"));
     run(weir_on(store, "format").arg(store).args([size, buffer]).args(segment))?;
-    let settings = Settings { dirty_bytes_max: args.dirty << 20, ..Settings::default() };
+    let settings = CacheSettings { dirty_bytes_max: args.dirty << 20, ..CacheSettings::default() };
     with_stack(store, settings, |stack| overwrite(args, stack, load, percent))
 }
 
@@ -293,7 +293,7 @@ fn write_and_look(
     page: &[u8],
 ) -> Result<Option<Wait>, FsError> {
     let offset = number * PAGE_BYTES;
-    if let Some(written) = stack.fs.write_at_once(file, offset, page) {
+    if let Some(written) = stack.fs.try_write(file, offset, page) {
         return written.map(|()| None);
     }
     let watched = watched.clone();
@@ -307,8 +307,8 @@ fn write_and_look(
 
 /// A file of so many pages, or as many as leave space for what may be dirty at once, and for a round of cleaning.
 fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
-    let (store, caller) = (&stack.store, Caller { uid: 0, gid: 0, umask: 0 });
-    let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", Kind::File, 0o600, done))?.ino;
+    let (store, caller) = (&stack.store, CallerCredentials { uid: 0, gid: 0, umask: 0 });
+    let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", FileKind::File, 0o600, done))?.ino;
     let segments = store.space().total / store.segment_blocks();
     let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
     // A round of cleaning, and what is written until its segments are free.
