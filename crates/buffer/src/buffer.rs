@@ -99,17 +99,7 @@ impl Buffer {
         id: StoreId,
         replay: &mut dyn FnMut(&[ReplayedTransaction<'_>]),
     ) -> Result<Buffer, BufferError> {
-        Buffer::open_planted(&*device.clone(), device, id, replay, PlantedBufferBug::default())
-    }
-
-    /// The same, where what the buffer holds is read from `reader`: the same medium, maybe read ahead. It is needed no more on return.
-    pub fn open_through(
-        reader: &dyn Device,
-        device: Arc<dyn Device>,
-        id: StoreId,
-        replay: &mut dyn FnMut(&[ReplayedTransaction<'_>]),
-    ) -> Result<Buffer, BufferError> {
-        Buffer::open_planted(reader, device, id, replay, PlantedBufferBug::default())
+        Buffer::open_planted(device, id, replay, PlantedBufferBug::default())
     }
 
     /// Like [`open`](Buffer::open), with a bug on purpose.
@@ -120,20 +110,19 @@ impl Buffer {
         replay: &mut dyn FnMut(&[ReplayedTransaction<'_>]),
         bug: BufferBug,
     ) -> Result<Buffer, BufferError> {
-        Buffer::open_planted(&*device.clone(), device, id, replay, PlantedBufferBug::one(bug))
+        Buffer::open_planted(device, id, replay, PlantedBufferBug::one(bug))
     }
 
     fn open_planted(
-        reader: &dyn Device,
         device: Arc<dyn Device>,
         id: StoreId,
         replay: &mut dyn FnMut(&[ReplayedTransaction<'_>]),
         planted: PlantedBufferBug,
     ) -> Result<Buffer, BufferError> {
-        let identity = layout::read_identity(reader, id)?;
-        let (slot, agree) = layout::read_newest_slot(reader, id)?;
+        let identity = layout::read_identity(&*device, id)?;
+        let (slot, agree) = layout::read_newest_slot(&*device, id)?;
         let ScannedGroups { boundaries: marks, unconfirmed: readable } =
-            RecoveryScan::new(reader, id, slot, planted).run(replay)?;
+            RecoveryScan::new(&*device, id, slot, planted).run(replay)?;
         let (batch, page, counters) = (Vec::new(), pages(1), BufferCounters::default());
         let (larger, slots_differ) = (None, !agree);
         let writer = CommitWriter {

@@ -626,13 +626,6 @@ impl Cache {
         synchronous::read_all_now(&self.parts.shared, object, ranges)
     }
 
-    /// Lays newer bytes in memory over `bytes`: an object's from `offset` on, [read](crate::read_stored) from
-    /// the store after the last write-back. `false` if some of the object was punched and the store does not
-    /// know it yet. Then `bytes` are worth nothing, and some may have been changed.
-    pub fn overlay_memory(&self, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
-        synchronous::overlay_memory(&self.parts.shared.state().pages, object, offset, bytes)
-    }
-
     /// Keeps `volume` from being deleted until the result is dropped.
     pub fn use_volume(&self, volume: VolumeId) -> VolumeInUse {
         self.parts.volumes.use_volume(volume)

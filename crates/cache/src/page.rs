@@ -222,11 +222,6 @@ impl PageEntry {
         PageEntry { body, dirty: None, in_flight: None, queued: Lsn(0), used: true }
     }
 
-    /// An entry without bytes that counts as queued since `change`.
-    pub(crate) fn queued_since(change: Lsn) -> PageEntry {
-        PageEntry { queued: change, ..PageEntry::new(PageBody::Patch(PageDelta::default())) }
-    }
-
     pub(crate) fn body(&self) -> &PageBody {
         &self.body
     }

@@ -118,17 +118,6 @@ impl PageMemory {
     }
 }
 
-/// The table's index entries for many pages at once.
-#[derive(Default)]
-pub(crate) struct TableIndex {
-    /// All pages in the order in which the log first names them, with the group of that record.
-    pub(crate) named: Vec<(GroupNo, PageKey)>,
-    /// Pages of which all bytes are in memory.
-    pub(crate) whole: Vec<PageKey>,
-    /// Their memory.
-    pub(crate) memory: PageMemory,
-}
-
 /// A change of one page's bytes, as the log has it.
 pub(crate) struct PageChange<'a> {
     pub(crate) key: PageKey,
@@ -208,11 +197,6 @@ impl PageTable {
         self.table.range(object, pages)
     }
 
-    #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PageKey, &PageEntry)> {
-        self.table.iter()
-    }
-
     /// Changes one page. `first` makes its dirty state if it is clean.
     pub(crate) fn write(
         &mut self,
@@ -251,35 +235,6 @@ impl PageTable {
         }
         self.account(key, before, after);
         result
-    }
-
-    /// Inserts dirty pages that the table lacks, sorted by key. They are queued in the order of their first
-    /// changes.
-    pub(crate) fn insert_replayed(
-        &mut self,
-        pages: impl Iterator<Item = (PageKey, Box<PageEntry>)>,
-        index: TableIndex,
-    ) {
-        let TableIndex { mut named, whole, memory } = index;
-        if self.table.is_empty() {
-            // An empty table and its indexes are built at once. `named` is sorted by group, and a group has
-            // few pages: sorting within groups is faster than sorting all.
-            self.write_queue.extend(named.iter().map(|&(_, key)| key));
-            named.chunk_by_mut(|one, next| one.0 == next.0).for_each(|group| group.sort_unstable());
-            self.by_group = named.into_iter().collect();
-            let reserved = &mut self.reserved_pages;
-            self.table =
-                ObjectTable::of(pages.inspect(|(key, entry)| reserved.replace(key, 0, entry.reservations())));
-            self.eviction_queue.extend(whole);
-            self.memory.replace(&PageMemory::default(), &memory);
-        } else {
-            for (key, entry) in pages {
-                let account = PageAccount::of(&entry);
-                self.table.insert(key, entry);
-                self.account(key, PageAccount::default(), account);
-            }
-            self.write_queue.extend(named.into_iter().map(|(_, key)| key));
-        }
     }
 
     /// Removes an entry. The caller tells its waiters.
@@ -511,14 +466,6 @@ impl PageTable {
             }
         }
         evicted
-    }
-
-    /// Whole pages that may be evicted once they are clean, sorted.
-    #[cfg(test)]
-    pub(crate) fn evictable(&self) -> Vec<PageKey> {
-        let mut keys: Vec<PageKey> = self.eviction_queue.iter().copied().collect();
-        keys.sort();
-        keys
     }
 
     /// A number for a new fetch.
@@ -939,26 +886,8 @@ struct ObjectTable {
 }
 
 impl ObjectTable {
-    /// A table of pages that come sorted by key, each once: much cheaper than inserting them.
-    fn of(pages: impl Iterator<Item = (PageKey, Box<PageEntry>)>) -> ObjectTable {
-        let mut len = 0;
-        let mut objects: Vec<(ObjectId, ObjectPages)> = Vec::new();
-        let mut pages = pages.peekable();
-        while let Some(&(PageKey { object, .. }, _)) = pages.peek() {
-            let mine = std::iter::from_fn(|| pages.next_if(|(key, _)| key.object == object));
-            let mine: ObjectPages = mine.map(|(key, entry)| (key.page, entry)).collect();
-            len += mine.len();
-            objects.push((object, mine));
-        }
-        ObjectTable { objects: objects.into_iter().collect(), len }
-    }
-
     fn len(&self) -> usize {
         self.len
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     fn get(&self, key: &PageKey) -> Option<&PageEntry> {

@@ -1,7 +1,6 @@
 //! Recovery: deltas in memory are made again of what the buffer has and the store lacks.
 //!
-//! [`RecoveredBuffer::read`] replays the log into a page table. It asks the store nothing, so both media can
-//! be read at the same time. [`Cache::begin`](crate::Cache::begin) then puts the table above the store.
+//! [`RecoveredBuffer::read`] replays the log into a page table, and asks the store nothing. [`Cache::begin`](crate::Cache::begin) then puts the table above the store.
 //! Nothing is written before step 5, and a crash in any step leaves a state from which recovery can run
 //! again.
 //!
@@ -39,7 +38,6 @@ use crate::page::{DirtyState, PageEntry};
 use crate::page_table::{PageChange, PageKey, PageTable, PendingPunch};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{OlderChangePlace, PendingRangeOp, RangeOp, reserved_pages};
-use crate::replay_table::ReplayTable;
 use crate::state::{CacheShared, CacheState};
 use buffer::{Buffer, GroupNo, LogRecord, ReplayedTransaction};
 use device::{BLOCK_BYTES, BufferId, Clock, Device, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
@@ -48,8 +46,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, VolumeId};
 
-/// What a buffer holds, in memory. The store was not asked anything yet, so both may be read at the same
-/// time.
+/// What a buffer holds, in memory. The store was not asked anything yet.
 pub struct RecoveredBuffer {
     buffer: Buffer,
     pages: PageTable,
@@ -72,23 +69,9 @@ impl RecoveredBuffer {
         id: StoreId,
         clock: &dyn Clock,
     ) -> Result<RecoveredBuffer, CacheError> {
-        RecoveredBuffer::read_through(&*device.clone(), device, id, clock)
-    }
-
-    /// [`read`](RecoveredBuffer::read), where the records are read from `reader`: the same medium, possibly
-    /// read ahead. It is not needed after this call.
-    ///
-    /// # Errors
-    /// Those of `read`.
-    pub fn read_through(
-        reader: &dyn Device,
-        device: Arc<dyn Device>,
-        id: StoreId,
-        clock: &dyn Clock,
-    ) -> Result<RecoveredBuffer, CacheError> {
         let mut recovery = BufferReplay::new(clock.monotonic());
         let replay = &mut |transactions: &[ReplayedTransaction<'_>]| recovery.replay(transactions);
-        let buffer = Buffer::open_through(reader, device, id, replay)?;
+        let buffer = Buffer::open(device, id, replay)?;
         Ok(recovery.finish(buffer))
     }
 
@@ -183,8 +166,6 @@ impl RecoveredBuffer {
 /// Replays the buffer's transactions, in the order of the log, into a page table that is not shared yet.
 struct BufferReplay {
     pages: PageTable,
-    /// Pages that are not in the table yet.
-    replay_table: ReplayTable,
     bypasses: BypassRecovery,
     replayed: u64,
     /// Pages to be written back. Space was reserved for each before the crash.
@@ -194,13 +175,17 @@ struct BufferReplay {
 
 impl BufferReplay {
     fn new(now: Duration) -> BufferReplay {
-        let (pages, gathered, named) = Default::default();
-        BufferReplay { pages, replay_table: gathered, bypasses: named, replayed: 0, reserved: 0, now }
+        BufferReplay {
+            pages: PageTable::default(),
+            bypasses: BypassRecovery::default(),
+            replayed: 0,
+            reserved: 0,
+            now,
+        }
     }
 
     /// Ends the replay of the log.
     fn finish(mut self, buffer: Buffer) -> RecoveredBuffer {
-        self.replay_table.settle(&mut self.pages);
         self.pages.begin_store_check();
         let BufferReplay { pages, bypasses: named, replayed, reserved, .. } = self;
         RecoveredBuffer { buffer, pages, bypasses: named, replayed, reserved }
@@ -264,7 +249,6 @@ impl BufferReplay {
             _ => return self.record(record, at, group),
         };
         let cut = PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: true };
-        self.replay_table.settle(&mut self.pages);
         self.bypasses.note_punch(object, from..to, at);
         self.reserved -= self.pages.insert_relogged_punch(object, cut);
     }
@@ -284,7 +268,6 @@ impl BufferReplay {
         let place = self.pages.older_change_place(key, at).filter(|_| !is_planted(CacheBug::MergedByPlace));
         let is_newest = place.is_none() && !self.bypasses.is_empty();
         if is_newest && self.bypasses.note_logged_write(key) && range.len() < BLOCK_BYTES {
-            self.replay_table.settle(&mut self.pages);
             self.reserved -= drop_page(&mut self.pages, key);
         }
         let reserved = &mut self.reserved;
@@ -303,11 +286,7 @@ impl BufferReplay {
             Some(OlderChangePlace::Overwritten) => return,
             None => {}
         }
-        if self.replay_table.contains(key) || self.pages.get(&key).is_none() {
-            self.replay_table.change(key, at, group, change);
-        } else {
-            self.pages.change(key, change);
-        }
+        self.pages.change(key, change);
     }
 
     /// Bypassed pages, whose bytes are not in the log.
@@ -317,7 +296,7 @@ impl BufferReplay {
         }
         for page in (pages.start.0..pages.end.0).map(PageNo) {
             let key = PageKey { object, page };
-            if self.replay_table.contains(key) || self.pages.get(&key).is_some() {
+            if self.pages.get(&key).is_some() {
                 self.bypasses.note_over_older_records(key, at);
             }
         }
@@ -326,7 +305,6 @@ impl BufferReplay {
     /// A clone or a move. The store is asked later whether it has it.
     fn range_op(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
         let Some(what) = RangeOp::of(record, at) else { return };
-        self.replay_table.settle(&mut self.pages);
         let PageTransfer { from, to, .. } = what.transfer;
         for key in self.bypasses.note_range_op_source(from, what.transfer.source(), at) {
             self.reserved -= drop_page(&mut self.pages, key);
@@ -344,7 +322,6 @@ impl BufferReplay {
         if is_planted(CacheBug::MergedByPlace) {
             return self.range_op(record, at, group);
         }
-        self.replay_table.settle(&mut self.pages);
         self.reserved += reserved_pages(&what.transfer);
         self.pages.insert_relogged_range_op(PendingRangeOp::new(what, group, self.now, true));
     }
@@ -360,7 +337,6 @@ impl BufferReplay {
     ) {
         let cut =
             PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: false };
-        self.replay_table.settle(&mut self.pages);
         self.bypasses.note_punch(object, from..to, at);
         let (reservations, _) = self.pages.punch(object, cut);
         self.reserved -= reservations;

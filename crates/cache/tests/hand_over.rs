@@ -30,7 +30,6 @@ mod shipped {
     pub(crate) mod read;
     pub(crate) mod recover;
     pub(crate) mod relog;
-    pub(crate) mod replay_table;
     pub(crate) mod rescue;
     pub(crate) mod reservation_estimate;
     pub(crate) mod retry;

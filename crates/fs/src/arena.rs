@@ -29,10 +29,6 @@ const GROW_BYTES: usize = 64 << 10;
 /// Reads ranges (offset, length) of object 0 from the cache or the store.
 pub(crate) type ReadArena<'a> = &'a mut dyn FnMut(&[(u64, usize)]) -> Result<Vec<Vec<u8>>, FsError>;
 
-/// Overlays newer bytes on bytes of object 0 that begin at an offset; `false` if they must be read again
-/// instead.
-pub(crate) type LayOver<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
-
 /// All metadata of a volume, addressed by offsets in object 0.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Arena {
@@ -67,35 +63,6 @@ impl Arena {
             arena.regions[*region as usize] = bytes;
         }
         Ok(arena)
-    }
-
-    /// Brings an arena that was read from the store up to date.
-    ///
-    /// `lay` overlays the buffer's newer bytes on a region, and `read` reads what was added to it since.
-    /// Returns `None` if `lay` cannot: then the arena must be loaded again.
-    pub(crate) fn brought_up_to_date(
-        mut self,
-        lay: LayOver<'_>,
-        read: ReadArena<'_>,
-    ) -> Result<Option<Arena>, FsError> {
-        if !lay(0, &mut self.regions[0]) {
-            return Ok(None);
-        }
-        check_header(self.header())?;
-        let mut added = Vec::new();
-        for region in &ArenaRegion::ALL[1..] {
-            let used = self.used_bytes(*region);
-            let bytes = &mut self.regions[*region as usize];
-            bytes.truncate(used);
-            if !lay(region.base(), bytes) {
-                return Ok(None);
-            }
-            added.push((region.base() + bytes.len() as u64, used - bytes.len()));
-        }
-        for (region, bytes) in ArenaRegion::ALL[1..].iter().zip(read(&added)?) {
-            self.regions[*region as usize].extend(bytes);
-        }
-        Ok(Some(self))
     }
 
     pub(crate) fn header(&self) -> &ArenaHeader {

@@ -3,17 +3,16 @@
 //!
 //! An operation states its cost, waits for admission, changes everything as one transaction, and completes.
 
-use crate::arena::{FsState, FsTransaction, is_within_cost};
+use crate::arena::{Arena, FsState, FsTransaction, is_within_cost};
 use crate::charge_tracker::touched_pages;
 use crate::cost;
 use crate::deferred_free::DeferredFrees;
 use crate::directory::NameTree;
 use crate::error::FsError;
-use crate::format::{FILE_BYTES_MAX, INODES_MAX, Inode, InodeSlot};
+use crate::format::{FILE_BYTES_MAX, INODES_MAX, Inode, InodeSlot, arena_object};
 use crate::ops::attributes::{GROUP_EXECUTE, SETUID};
 use crate::ops::create::{NewInode, SETGID};
 use crate::ops::file_data;
-use crate::preload::{self, PreloadedArena};
 use crate::sequential_writes::SequentialWrites;
 use crate::small_file_readahead::{SMALL_BYTES_MAX, SmallFileReadahead};
 use crate::types::{
@@ -86,20 +85,7 @@ impl Fs {
     /// [`FsError::Corrupt`] if the volume holds no file system, a newer one, or a damaged one. Nothing is
     /// changed then.
     pub fn open(cache: Arc<Cache>, volume: VolumeId, clock: Arc<dyn Clock>) -> Result<Fs, FsError> {
-        Fs::open_preloaded(None, cache, volume, clock)
-    }
-
-    /// Like [`open`](Fs::open), with metadata that were read before, since reading them takes longest.
-    ///
-    /// # Errors
-    /// Those of `open`.
-    pub fn open_preloaded(
-        preloaded: Option<PreloadedArena>,
-        cache: Arc<Cache>,
-        volume: VolumeId,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Fs, FsError> {
-        let core = FsCore::open(preloaded, cache, volume, clock)?;
+        let core = FsCore::open(cache, volume, clock)?;
         let orphans = core.read_state().orphans()?;
         for (slot, generation) in orphans {
             // An orphan that cannot be freed now stays in the list until the next opening.
@@ -623,13 +609,14 @@ impl From<CacheError> for FsError {
 impl FsCore {
     /// Reads a volume's metadata, and truncates files whose last pages a crash took.
     pub(crate) fn open(
-        preloaded: Option<PreloadedArena>,
         cache: Arc<Cache>,
         volume: VolumeId,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<FsCore>, FsError> {
         let in_use = cache.use_volume(volume);
-        let state = FsState::new(volume, preload::load(preloaded, &cache, volume)?)?;
+        let object = arena_object(volume);
+        let arena = Arena::load(&mut |ranges| Ok(cache.read_all_now(object, ranges)?))?;
+        let state = FsState::new(volume, arena)?;
         let (state, nearby) = (RwLock::new(state), SmallFileReadahead::default());
         let core = Arc::new(FsCore {
             _in_use: in_use,

@@ -17,7 +17,6 @@ mod inode;
 mod ops;
 mod owner_table;
 mod plant;
-mod preload;
 mod sequential_writes;
 mod small_file_readahead;
 #[cfg(test)]
@@ -33,7 +32,6 @@ pub use fs::Fs;
 pub use ops::allocate::{FallocateMode, SeekWhence, SizePolicy};
 #[cfg(feature = "planted-bugs")]
 pub use plant::plant_never_undoes;
-pub use preload::PreloadedArena;
 pub use types::{
     CallerCredentials, DirectoryEntry, FileAttributes, FileKind, FsCompletion, FsUsage, IfExists, Ino,
     PrivilegeChange, SetAttributes, SetTime, SetXattrMode,

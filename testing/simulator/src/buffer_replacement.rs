@@ -65,7 +65,7 @@ impl SimulationRun {
         let old = std::mem::replace(&mut self.media.buffer, new);
         self.media.log.forget(MediumRole::Buffer);
         buffer::Buffer::retire(&*old).map_err(|error| format!("retire: {error}"))?;
-        let (cache, _) = self.media.open_cache(self.volumes.mounted())?;
+        let cache = self.media.open_cache()?;
         cache.store().fence(cache.buffer().newest_lsn()).map_err(|error| format!("fence: {error}"))
     }
 
@@ -77,9 +77,9 @@ impl SimulationRun {
             Arc::new(OverlayDevice::new(self.media.watched(MediumRole::Buffer))),
         );
         let volume = self.volumes.mounted();
-        let cache = self.media.open_cache_on(volume, store, buffer);
+        let cache = self.media.open_cache_on(store, buffer);
         let cache = cache.map_err(|what| format!("read-only: {what}"))?;
-        let stack = self.media.open_fs(cache.0, volume, cache.1)?;
+        let stack = self.media.open_fs(cache, volume)?;
         let (found, outstanding) = (stack.look()?, self.describe_outstanding());
         let outcome = self.oracle.clone().recovered(&found, &outstanding);
         outcome.map_err(|what| format!("read-only: {what}"))?;
@@ -100,7 +100,7 @@ impl SimulatedMedia {
         buffer::Buffer::format_after(&*buffer, ID, Lsn(store.newest_lsn().0 + GAP))
             .map_err(|error| format!("format_after: {error}"))?;
         let cache = Cache::open(Arc::new(store), buffer, self.clock.clone(), self.settings.clone());
-        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume, None)
+        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume)
     }
 
     /// Writes back what the buffer holds, which stays as it is. Returns its newest change.

@@ -66,8 +66,8 @@ impl SimulationRun {
     /// Opens what is on `media`, and looks whether it may be there.
     fn is_right_or_refused(&self, media: &SimulatedMedia, reads: ReadExpectation) -> Result<(), String> {
         let volume = self.volumes.mounted();
-        let Ok((cache, preloaded)) = media.open_cache(volume) else { return Ok(()) };
-        let seen = media.open_fs(cache, volume, preloaded).and_then(|stack| stack.look());
+        let Ok(cache) = media.open_cache() else { return Ok(()) };
+        let seen = media.open_fs(cache, volume).and_then(|stack| stack.look());
         match (seen, reads) {
             (Ok(seen), _) => {
                 let outstanding = self.describe_outstanding();

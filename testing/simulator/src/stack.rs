@@ -9,7 +9,7 @@ use crate::planted_rules::PlantedRule;
 use crate::request_generator::WorkloadProfile;
 use cache::{BackgroundTask, Cache, CacheSettings, FetchMode, RecoveredBuffer, StepProgress};
 use device::{Clock, Device, SeededRng, StoreId};
-use fs::{FileAttributes, FileKind, Fs, Ino, PreloadedArena};
+use fs::{FileAttributes, FileKind, Fs, Ino};
 use sim_disk::{DiskFaults, DroppedWrites, PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -183,27 +183,23 @@ impl SimulatedMedia {
             .map_err(|error| format!("format: {error}"))?;
         buffer::Buffer::format(&*self.device(MediumRole::Buffer), ID)
             .map_err(|error| format!("format: {error}"))?;
-        let (cache, _) = self.open_cache(VolumeId::MAIN)?;
+        let cache = self.open_cache()?;
         Fs::create(&cache, VolumeId::MAIN, &*self.clock, CALLER, *b"not a secret at ")
             .map_err(|error| format!("create: {error}"))?;
         cache.drain().map_err(|error| format!("drain: {error}"))
     }
 
-    /// Opens, and with it recovers, what is below the file system; the second is what `volume` is, as the store has it.
-    pub(crate) fn open_cache(
-        &self,
-        volume: VolumeId,
-    ) -> Result<(Arc<Cache>, Option<PreloadedArena>), String> {
-        self.open_cache_on(volume, self.device(MediumRole::Store), self.device(MediumRole::Buffer))
+    /// Opens the cache and what is below, and recovers with it.
+    pub(crate) fn open_cache(&self) -> Result<Arc<Cache>, String> {
+        self.open_cache_on(self.device(MediumRole::Store), self.device(MediumRole::Buffer))
     }
 
     /// The same, on devices that may stand before the disks.
     pub(crate) fn open_cache_on(
         &self,
-        volume: VolumeId,
         store: Arc<dyn Device>,
         buffer: Arc<dyn Device>,
-    ) -> Result<(Arc<Cache>, Option<PreloadedArena>), String> {
+    ) -> Result<Arc<Cache>, String> {
         let store = match self.plant.and_then(PlantedRule::in_store) {
             Some(bug) => Store::open_with_bug(store, bug),
             None => Store::open(store),
@@ -215,17 +211,16 @@ impl SimulatedMedia {
             None => RecoveredBuffer::read(buffer, ID, &*self.clock),
         };
         let recovered = recovered.map_err(|error| format!("Recovered::read: {error}"))?;
-        let preloaded = PreloadedArena::read(&store, volume).ok();
         let cache = Cache::begin(store, recovered, self.clock.clone(), self.settings.clone());
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
-        Ok((Arc::new(cache), preloaded))
+        Ok(Arc::new(cache))
     }
 
     /// Opens a volume that is on the media.
     pub(crate) fn open(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
-        let (cache, preloaded) = self.open_cache(volume)?;
+        let cache = self.open_cache()?;
         delete_rescued(&cache);
-        self.open_fs(cache, volume, preloaded)
+        self.open_fs(cache, volume)
     }
 
     /// Whether the store has a volume, from what the disks hold now.
@@ -242,17 +237,12 @@ impl SimulatedMedia {
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
         let buffer = sound(&self.buffer, &power);
         let cache = Cache::open(Arc::new(store), buffer, self.clock.clone(), self.settings.clone());
-        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume, None)
+        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume)
     }
 
     /// The file system above a cache.
-    pub(crate) fn open_fs(
-        &self,
-        cache: Arc<Cache>,
-        volume: VolumeId,
-        preloaded: Option<PreloadedArena>,
-    ) -> Result<SimulatedStack, String> {
-        let fs = Fs::open_preloaded(preloaded, cache.clone(), volume, self.clock.clone());
+    pub(crate) fn open_fs(&self, cache: Arc<Cache>, volume: VolumeId) -> Result<SimulatedStack, String> {
+        let fs = Fs::open(cache.clone(), volume, self.clock.clone());
         let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
         let clock: Arc<dyn Clock> = self.clock.clone();
         end_lost(&cache, &clock)?;

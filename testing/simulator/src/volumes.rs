@@ -446,10 +446,10 @@ impl SimulationRun {
 
     /// The stack of one volume, on what is on the media; where it was never made, that of the one that was mounted.
     pub(crate) fn open_volume(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
-        let (cache, preloaded) = self.media.open_cache(volume)?;
+        let cache = self.media.open_cache()?;
         match cache.store().volumes().iter().any(|&(id, _)| id == volume) {
-            true => self.media.open_fs(cache, volume, preloaded),
-            false => self.media.open_fs(cache, self.volumes.mounted, None),
+            true => self.media.open_fs(cache, volume),
+            false => self.media.open_fs(cache, self.volumes.mounted),
         }
     }
 

@@ -1,29 +1,11 @@
-//! Reading much of an object at once, in the caller's thread. What is read does not come into memory: it is read once.
+//! Reads many ranges of an object at once, in the caller's thread. The pages do not stay in memory.
 
 use crate::error::CacheError;
-use crate::page_table::{PageKey, PageTable, pages_of};
+use crate::page_table::{PageKey, pages_of};
 use crate::state::{CacheShared, CacheState};
-use device::{BLOCK_BYTES, ObjectId, PageNo};
+use device::{ObjectId, PageNo};
 use std::ops::Range;
 use store::{FoundPage, Store, StoreError};
-
-/// Reads ranges (offset, length) of an object as the store has it, holes as zeros: for a reader while the buffer is being
-/// [read](crate::RecoveredBuffer::read), too, and has its changes [laid over](crate::Cache::overlay_memory) what he has read afterwards.
-///
-/// # Errors
-/// The first that the store had with one of the pages.
-pub fn read_stored(
-    store: &Store,
-    object: ObjectId,
-    ranges: &[(u64, usize)],
-) -> Result<Vec<Vec<u8>>, StoreError> {
-    read_ranges(store, object, ranges, &mut |_, start, found, into| {
-        if let Some((page, _)) = found? {
-            into.copy_from_slice(&page.0[start..start + into.len()]);
-        }
-        Ok(())
-    })
-}
 
 /// Puts a part of a page, from a position in it on, into zeros.
 type PageSink<'a> = &'a mut dyn FnMut(PageNo, usize, FoundPage<'_>, &mut [u8]) -> Result<(), StoreError>;
@@ -53,22 +35,6 @@ fn read_ranges(
     });
     outcome?;
     Ok(bytes)
-}
-
-/// What is in memory over bytes of an object from `offset` on that were read from the store; `false` where that is not enough.
-pub(crate) fn overlay_memory(pages: &PageTable, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
-    if !pages.punches_of(object).is_empty() || pages.range_ops().any_touching(object) {
-        return false;
-    }
-    let end = offset + bytes.len() as u64;
-    let range = PageNo::of(offset)..PageNo(end.div_ceil(BLOCK_BYTES as u64));
-    for (PageKey { page, .. }, entry) in pages.range(object, range) {
-        let begins = page.0 * BLOCK_BYTES as u64;
-        let from = begins.max(offset);
-        let to = (begins + BLOCK_BYTES as u64).min(end);
-        entry.read((from - begins) as usize, &mut bytes[(from - offset) as usize..(to - offset) as usize]);
-    }
-    true
 }
 
 /// Reads ranges (offset, length) of an object as it is now, in the order in which they lie in the store.

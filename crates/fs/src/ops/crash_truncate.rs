@@ -77,7 +77,7 @@ impl Fs {
     pub fn truncate_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Vec<(VolumeId, FsError)> {
         let volumes: BTreeSet<VolumeId> =
             cache.lost_tails().into_iter().map(|(object, _)| object.volume).collect();
-        let end = |volume| FsCore::open(None, cache.clone(), volume, clock.clone());
+        let end = |volume| FsCore::open(cache.clone(), volume, clock.clone());
         volumes.into_iter().filter_map(|volume| Some((volume, end(volume).err()?))).collect()
     }
 }

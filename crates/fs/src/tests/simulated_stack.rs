@@ -6,7 +6,6 @@ use super::random::run;
 use crate::check::FsFinding;
 use crate::deferred_free::FREED_TOGETHER;
 use crate::error::FsError;
-use crate::preload::{self, PreloadedArena};
 use crate::types::{FileAttributes, FileKind, FsCompletion, Ino};
 use crate::{Fs, IfExists};
 use cache::{BackgroundTask, Cache, CacheSettings, FetchMode, RecoveredBuffer};
@@ -15,7 +14,7 @@ use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Store, StoreLayout, VolumeId, VolumeMode};
+use store::{Store, StoreLayout, VolumeId};
 
 /// Steps of background work after which an operation that has not completed never will.
 const STEPS_MAX: u32 = 100_000;
@@ -30,10 +29,6 @@ pub(crate) struct SimulatedStack {
     open: Option<(Arc<Cache>, Fs)>,
     operations: u32,
     opened: u32,
-    /// Pages that the last opening read although most had been read before.
-    pages_read_late: u64,
-    /// Pages that it reads without.
-    pages_read_anew: u64,
 }
 
 impl SimulatedStack {
@@ -55,18 +50,8 @@ impl SimulatedStack {
         Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
         buffer::Buffer::format(&*buffer, id).expect("a format");
         let clock = Arc::new(SimClock::new());
-        let mut stack = SimulatedStack {
-            store,
-            buffer,
-            clock,
-            fetch,
-            memory,
-            open: None,
-            operations: 0,
-            opened: 0,
-            pages_read_late: 0,
-            pages_read_anew: 0,
-        };
+        let mut stack =
+            SimulatedStack { store, buffer, clock, fetch, memory, open: None, operations: 0, opened: 0 };
         let cache = stack.cache();
         Fs::create(&cache, VolumeId::MAIN, &*stack.clock, OWNER, SECRET).expect("a new file system");
         drop(cache);
@@ -75,11 +60,6 @@ impl SimulatedStack {
     }
 
     fn cache(&self) -> Arc<Cache> {
-        self.cache_and_more().0
-    }
-
-    /// A cache, and the metadata of its volume as the store has it.
-    fn cache_and_more(&self) -> (Arc<Cache>, Option<PreloadedArena>) {
         let settings = CacheSettings {
             fetch: self.fetch,
             memory_bytes_max: self.memory,
@@ -88,23 +68,14 @@ impl SimulatedStack {
             ..CacheSettings::default()
         };
         let store = Arc::new(Store::open(self.store.clone()).expect("a store"));
-        let preloaded = PreloadedArena::read(&store, VolumeId::MAIN).ok();
         let recovered =
             RecoveredBuffer::read(self.buffer.clone(), store.id(), &*self.clock).expect("a buffer");
         let cache = Cache::begin(store, recovered, self.clock.clone(), settings).expect("a cache");
-        (Arc::new(cache), preloaded)
+        Arc::new(cache)
     }
 
     fn start(&mut self) {
-        let (cache, preloaded) = self.cache_and_more();
-        assert!(preloaded.is_some(), "they were written back when they were made");
-        let reads = || cache.store().counters().page_reads;
-        let before = reads();
-        let early = preload::load(preloaded, &cache, VolumeId::MAIN).expect("metadata");
-        self.pages_read_late = reads() - before;
-        let anew = preload::load(None, &cache, VolumeId::MAIN).expect("metadata");
-        self.pages_read_anew = reads() - before - self.pages_read_late;
-        assert!(early == anew, "what was read before is as good");
+        let cache = self.cache();
         let fs = Fs::open(cache.clone(), VolumeId::MAIN, self.clock.clone()).expect("a file system");
         self.open = Some((cache, fs));
     }
@@ -357,63 +328,6 @@ fn small_files_that_nobody_holds_any_more_go_together_and_large_ones_at_once() {
     stack.reopen();
     assert!(stack.fs().attributes(orphan).is_err(), "the next opening frees it");
     assert!(stack.findings().is_empty());
-}
-
-#[test]
-fn metadata_that_were_read_before_the_cache_was_there_are_not_read_again() {
-    let mut stack = SimulatedStack::new(6, FetchMode::Lazy, 16384);
-    let make = |stack: &SimulatedStack, name: String| {
-        let make = |done| stack.fs().make(OWNER, Ino::ROOT, name.as_bytes(), FileKind::File, 0o600, done);
-        stack.wait(make).expect("a file");
-    };
-    (0..2000).for_each(|number| make(&stack, format!("file {number}")));
-    stack.reopen();
-    stack.reopen();
-    assert_eq!(stack.pages_read_late, 0, "all of it was in the store");
-    assert!(stack.pages_read_anew > 20, "{} pages", stack.pages_read_anew);
-    (0..20).for_each(|number| make(&stack, format!("newer {number}")));
-    stack.reopen();
-    assert!(stack.pages_read_late < 5, "{} pages: no more than were added", stack.pages_read_late);
-    assert!(stack.findings().is_empty());
-}
-
-#[test]
-fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_something_was_stored_since() {
-    let mut stack = SimulatedStack::new(7, FetchMode::Lazy, 4096);
-    let read = |stack: &SimulatedStack, volume| {
-        let (cache, _) = stack.open.as_ref().expect("it is open");
-        PreloadedArena::read(cache.store(), volume).expect("what was made")
-    };
-    // Whether as many pages are read as without what was read before; the metadata are right in any case.
-    let reads_again = |stack: &SimulatedStack, preloaded: PreloadedArena| {
-        let (cache, _) = stack.open.as_ref().expect("it is open");
-        let load = |preloaded| {
-            let before = cache.store().counters().page_reads;
-            let arena = preload::load(preloaded, cache, VolumeId::MAIN).expect("metadata");
-            (arena, cache.store().counters().page_reads - before)
-        };
-        let (plain, of_all) = load(None);
-        let (found, pages) = load(Some(preloaded));
-        assert!(found == plain);
-        pages == of_all
-    };
-    let of_another_instance = read(&stack, VolumeId::MAIN);
-    stack.drain();
-    stack.open = None;
-    stack.start();
-    assert!(reads_again(&stack, of_another_instance));
-    assert!(!reads_again(&stack, read(&stack, VolumeId::MAIN)));
-
-    let (store, copy) = (stack.store(), VolumeId(1));
-    let cloned = store.clone_volume(VolumeId::MAIN, copy, VolumeMode::Writable, store.newest_lsn());
-    cloned.expect("space for a copy");
-    assert!(reads_again(&stack, read(&stack, copy)));
-
-    let old = read(&stack, VolumeId::MAIN);
-    let make = |done| stack.fs().make(OWNER, Ino::ROOT, b"new", FileKind::File, 0o600, done);
-    stack.wait(make).expect("a file");
-    stack.drain();
-    assert!(reads_again(&stack, old));
 }
 
 #[test]
