@@ -10,6 +10,7 @@ use host::{Mount, Mounts, Owner, is_stopped};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -150,6 +151,12 @@ impl ControlClient {
     /// Asks and waits for the answer.
     pub(crate) fn request(&mut self, operation: &str) -> Result<Value, WeirError> {
         self.ask(&json!({ "operation": operation }))
+    }
+
+    /// Sends a request for a report, and waits for it.
+    pub(crate) fn report<R: DeserializeOwned>(&mut self, operation: &str) -> Result<R, WeirError> {
+        let reply = self.request(operation)?;
+        serde_json::from_value(reply).map_err(|error| self.lost(error.into()))
     }
 
     /// Asks with more than a word, and waits for the answer.

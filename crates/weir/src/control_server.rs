@@ -11,10 +11,11 @@
 
 use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
-use crate::status::{MountedStore, RequestRefusal, ScrubFrom};
+use crate::mounted_store::{MountedStore, RequestRefusal, ScrubFrom};
 use host::peer_of;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::geteuid;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
@@ -156,8 +157,8 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
     let request: Value = serde_json::from_str(line).unwrap_or_default();
     let name = request["name"].as_str().unwrap_or_default();
     match request["operation"].as_str() {
-        Some("status") => mounted.report(),
-        Some("space") => mounted.space(),
+        Some("status") => to_json(&mounted.status_report()),
+        Some("space") => to_json(&mounted.space_report()),
         Some("sync") => reply_or_error(mounted.sync().map(|()| json!({}))),
         _ if rights != ClientRights::All => refusal(),
         Some("drained") => match mounted.wait_drained() {
@@ -165,8 +166,8 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
             Err(why) => json!({ "not_drained": why }),
         },
         Some("scrub_begin") => mounted.scrub(ScrubFrom::Start),
-        Some("scrub") => mounted.scrub(ScrubFrom::WhereItIs),
-        Some("space_exact") => reply_or_error(mounted.space_exact()),
+        Some("scrub") => mounted.scrub(ScrubFrom::LastPosition),
+        Some("space_exact") => reply_or_error(mounted.exact_space_report().map(|space| to_json(&space))),
         Some("volume_list") => mounted.volumes(),
         Some("volume_clone") => reply_or_error(mounted.clone_volume(name, request["read_only"] == true)),
         Some("grow") => with_bytes(&request, |bytes| mounted.grow(bytes)),
@@ -187,6 +188,10 @@ fn with_bytes(request: &Value, work: impl FnOnce(Option<u64>) -> Result<Value, R
         (_, Some(bytes)) => reply_or_error(work(Some(bytes))),
         (_, None) => json!({ "error": "bytes: a number" }),
     }
+}
+
+fn to_json(report: &impl Serialize) -> Value {
+    serde_json::to_value(report).expect("a report has string keys")
 }
 
 fn reply_or_error(outcome: Result<Value, RequestRefusal>) -> Value {

@@ -12,9 +12,9 @@ use crate::log_files;
 use crate::media::StoreMedia;
 use crate::mount_point::{MountPoint, device_of};
 use crate::mount_problems;
+use crate::mounted_store::{FrontEnd, MountedStore};
 use crate::pm_qos::PmQos;
 use crate::signals::{self, HeldSignals, SignalHandler};
-use crate::status::{FrontEnd, MountedStore};
 use crate::storage_stack::{StorageStack, WorkerStopper, WorkerThreads};
 use crate::tell;
 use crate::volume;
@@ -141,11 +141,11 @@ fn serve(
             return Err(error);
         }
     };
-    let front = FrontEnd { latencies, threads: front.threads, awake: front.keep_awake(traffic)? };
+    let front = FrontEnd { latencies, threads: front.threads, pm_qos: front.keep_awake(traffic)? };
     let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == Access::Write);
     let every = every.map(Duration::from_secs);
     let epochs = Arc::new(EpochKeeper::new(Cache::clone(&stack.cache), stack.volume.id, every));
-    let mounted = Arc::new(MountedStore::new(dir.clone(), (stack, bypass_after), front, epochs.clone()));
+    let mounted = Arc::new(MountedStore::new(dir.clone(), stack, bypass_after, front, epochs.clone()));
     let serving = Arc::new(AtomicBool::new(true));
     epochs.start(serving.clone()).map_err(|source| WeirError::Spawn { source })?;
     mount_problems::start(mounted.cache(), dir.clone(), serving.clone())

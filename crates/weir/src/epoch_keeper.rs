@@ -8,12 +8,12 @@ use crate::volume;
 use cache::{Cache, CacheError};
 use device::{Clock, Lsn};
 use host::SystemClock;
-use serde_json::{Value, json};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::{NewVolume, Store, StoreError, VolumeId, VolumeInfo, VolumeMode};
+use weir_status::EpochReport;
 
 /// How their names begin. Users may not choose them.
 pub(crate) const PREFIX: &str = "epoch-";
@@ -74,17 +74,17 @@ impl EpochKeeper {
         }
     }
 
-    /// How things stand.
-    pub(crate) fn report(&self) -> Value {
+    /// The part `epoch` of `weir status`.
+    pub(crate) fn report(&self) -> EpochReport {
         let last = self.all().pop();
-        let age = |epoch: &VolumeInfo| now().saturating_sub(epoch.created) / 1_000_000;
-        json!({
-            "every_ms": self.every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
-            "last": last.as_ref().map(|epoch| &epoch.name),
-            "age_ms": last.as_ref().map(age),
-            "given_up": self.cache.status().counters.volumes_given_up,
-            "problem": *lock(&self.problem),
-        })
+        let age_ms = |epoch: &VolumeInfo| now().saturating_sub(epoch.created) / 1_000_000;
+        EpochReport {
+            every_ms: self.every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
+            age_ms: last.as_ref().map(age_ms),
+            last: last.map(|epoch| epoch.name),
+            given_up: self.cache.status().counters.volumes_given_up,
+            problem: lock(&self.problem).clone(),
+        }
     }
 
     fn take_if_due(&self) {

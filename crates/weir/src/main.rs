@@ -19,12 +19,14 @@ mod media;
 mod mount;
 mod mount_point;
 mod mount_problems;
+mod mounted_store;
 mod pm_qos;
 mod read_ahead;
 mod replace_buffer;
 mod scrub;
 mod signals;
-mod status;
+mod status_print;
+mod status_report;
 mod storage_stack;
 mod trace;
 mod unmount;
@@ -140,20 +142,22 @@ fn tune(args: &TuneArgs) -> Result<(), WeirError> {
 }
 
 fn status(args: &StatusArgs) -> Result<(), WeirError> {
-    let report = WeirMount::at(&args.dir)?.connect()?.request("status")?;
-    match args.json {
-        true => println!("{report:#}"),
-        false => status::print(&report),
+    let mut daemon = WeirMount::at(&args.dir)?.connect()?;
+    if args.json {
+        println!("{:#}", daemon.request("status")?);
+    } else {
+        status_print::print(&daemon.report("status")?);
     }
     Ok(())
 }
 
 fn space(args: &SpaceArgs) -> Result<(), WeirError> {
     let operation = if args.exact { "space_exact" } else { "space" };
-    let space = WeirMount::at(&args.dir)?.connect()?.request(operation)?;
-    match args.json {
-        true => println!("{space:#}"),
-        false => status::print_space(&space),
+    let mut daemon = WeirMount::at(&args.dir)?.connect()?;
+    if args.json {
+        println!("{:#}", daemon.request(operation)?);
+    } else {
+        status_print::print_space(&daemon.report(operation)?);
     }
     Ok(())
 }

@@ -7,10 +7,10 @@
 
 use fuse::Traffic;
 use host::{ProcessorTimes, WakeUps};
-use serde_json::{Value, json};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use weir_status::WakeUpReport;
 
 /// So many requests are a flow: within `FLOW_WINDOW` of the first, a thousand a second, to begin with, since below it somebody waits for a
 /// disk, or thinks; between two looks, two hundred a second, to go on.
@@ -66,24 +66,26 @@ impl PmQos {
         Ok(awake)
     }
 
-    /// As `weir status --json` shows it.
-    pub(crate) fn report(&self) -> Value {
+    /// The part `wake_up` of `weir status`.
+    pub(crate) fn report(&self) -> WakeUpReport {
         let stats = self.stats().clone();
-        let state = match (&stats.off, stats.is_held) {
-            (Some(_), _) => "off",
-            (None, true) => "awake",
-            (None, false) => "idle",
+        let state = if stats.off.is_some() {
+            "off"
+        } else if stats.is_held {
+            "awake"
+        } else {
+            "idle"
         };
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
-        json!({
-            "state": state,
-            "why_off": stats.off,
-            "latency_us": self.micros,
-            "held_ms": millis(stats.held),
-            "polled_ms": millis(stats.polled),
-            "requests": stats.requests,
-            "processor_seconds_per_million_requests": per_million(stats.polled, stats.requests),
-        })
+        WakeUpReport {
+            state: state.into(),
+            why_off: stats.off,
+            latency_us: self.micros,
+            held_ms: millis(stats.held),
+            polled_ms: millis(stats.polled),
+            requests: stats.requests,
+            processor_seconds_per_million_requests: per_million(stats.polled, stats.requests),
+        }
     }
 
     fn stats(&self) -> MutexGuard<'_, PmQosStats> {
@@ -95,13 +97,13 @@ fn per_million(polled: Duration, requests: u64) -> f64 {
     if requests == 0 { 0.0 } else { polled.as_secs_f64() * 1e6 / requests as f64 }
 }
 
-/// The line of `weir status`, of what [`PmQos::report`] says.
-pub(crate) fn line(report: &Value) -> String {
-    if let Some(why) = report["why_off"].as_str() {
+/// The line of `weir status` about it.
+pub(crate) fn status_line(report: &WakeUpReport) -> String {
+    if let Some(why) = &report.why_off {
         return format!("off: {why}");
     }
-    let seconds = report["held_ms"].as_f64().unwrap_or(0.0) / 1e3;
-    let cost = report["processor_seconds_per_million_requests"].as_f64().unwrap_or(0.0);
+    let seconds = report.held_ms / 1e3;
+    let cost = report.processor_seconds_per_million_requests;
     format!(
         "processors are kept awake while requests arrive: for {seconds:.1} s, {cost:.1} processor seconds per million requests"
     )
@@ -245,7 +247,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(asked(), [0_i32.to_ne_bytes(), (-1_i32).to_ne_bytes()].concat());
-        assert!(awake.report()["held_ms"].as_f64().is_some_and(|held| held >= 100.0), "{}", awake.report());
+        assert!(awake.report().held_ms >= 100.0, "{:?}", awake.report());
     }
 
     #[test]
@@ -266,7 +268,7 @@ mod tests {
     #[test]
     fn what_it_costs_is_told_by_the_million_requests_and_why_it_is_off() {
         let awake = PmQos { micros: Some(0), stats: Mutex::default() };
-        assert!(line(&awake.report()).contains("for 0.0 s, 0.0 processor seconds"));
+        assert!(status_line(&awake.report()).contains("for 0.0 s, 0.0 processor seconds"));
         *awake.stats() = PmQosStats {
             held: Duration::from_secs(3),
             polled: Duration::from_secs(4),
@@ -274,10 +276,10 @@ mod tests {
             is_held: true,
             off: None,
         };
-        assert_eq!(awake.report()["state"], "awake");
-        assert!(line(&awake.report()).contains("for 3.0 s, 8.0 processor seconds per million"));
+        assert_eq!(awake.report().state, "awake");
+        assert!(status_line(&awake.report()).contains("for 3.0 s, 8.0 processor seconds per million"));
         let off = PmQos::off("--wake-up=off".into());
-        assert_eq!(off.report()["state"], "off");
-        assert_eq!(line(&off.report()), "off: --wake-up=off");
+        assert_eq!(off.report().state, "off");
+        assert_eq!(status_line(&off.report()), "off: --wake-up=off");
     }
 }

@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use weir_status::StatusReport;
 
 /// How often the progress of a long unmount is told.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -189,7 +190,7 @@ fn tell_progress(daemon: &mut ControlClient) -> Option<u64> {
         tell(&format!("{error}; {}", error.help().unwrap_or_default()));
         return None;
     }
-    let left = daemon.request("status").ok().and_then(|status| status["dirty"]["bytes"].as_u64());
+    let left = daemon.report::<StatusReport>("status").ok().map(|status| status.dirty.bytes);
     match left {
         Some(bytes) => eprintln!("writing everything back: {} left", ByteSize(bytes)),
         None => eprintln!("writing everything back"),
