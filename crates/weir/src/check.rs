@@ -134,8 +134,8 @@ fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
     let mended = Store::mend_superblocks(&disk);
     match mended.map_err(|source| WeirError::Store { path: path.into(), source })? {
         Mended::Neither => {}
-        Mended::First(from) => eprintln!("repaired  the superblock, from its copy in block {from}"),
-        Mended::Copy(at) => eprintln!("repaired  the superblock's copy in block {at}"),
+        Mended::First(from) => tracing::info!("repaired  the superblock, from its copy in block {from}"),
+        Mended::Copy(at) => tracing::info!("repaired  the superblock's copy in block {at}"),
     }
     Ok(())
 }
@@ -150,10 +150,11 @@ fn repair(media: &StoreMedia) -> Result<(), WeirError> {
     let fits = buffer.and_then(|buffer| buffer.ensure_fits(&store).map(|()| buffer.store_batch()));
     let known = fits.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;
     store.begin_after(Incarnation(store.incarnation().0 + 1), known).map_err(failed)?;
-    let repaired = store.repair(&mut |finding| eprintln!("wrong     {finding}")).map_err(failed)?;
-    eprintln!(
+    let repaired = store.repair(&mut |finding| tracing::info!("wrong     {finding}")).map_err(failed)?;
+    tracing::info!(
         "repaired  {} node references, {} segments' live counts; both roots are written anew",
-        repaired.references, repaired.segments
+        repaired.references,
+        repaired.segments
     );
     Ok(())
 }

@@ -5,7 +5,6 @@
 use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
 use crate::media::FS_TYPE;
-use crate::tell;
 use host::{Mount, Mounts, Owner, is_stopped};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
@@ -177,7 +176,7 @@ impl ControlClient {
                 return Err(WeirError::DaemonSilent { dir, pid: self.pid, seconds });
             }
             if patience == WORK_WAIT && !self.told {
-                tell(&format!("{}: waiting for the daemon", self.dir.display()));
+                tracing::info!("{}: waiting for the daemon", self.dir.display());
                 self.told = true;
             }
         }

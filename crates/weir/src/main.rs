@@ -16,6 +16,7 @@ mod grow;
 mod log_files;
 mod man;
 mod media;
+mod messages;
 mod mount;
 mod mount_point;
 mod mount_problems;
@@ -37,7 +38,6 @@ use cli::{DirArgs, SpaceArgs, StatusArgs, TuneArgs, WeirCommand, WeirCommandLine
 use control_client::WeirMount;
 use error::WeirError;
 use serde_json::json;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Resident memory is what `--memory` says and little more only if a page takes a page: see `Cargo.toml`.
@@ -69,31 +69,30 @@ fn exit_code_of_failed_output(why: &str) -> u8 {
     }
     if let Some(why) = why.strip_prefix("stdout: ") {
         let help = "the command may have done its work, but its output is lost: redirect the output to another place";
-        tell(&format!("error: standard output: {why}\n  help: {help}"));
+        tracing::error!("standard output: {why}\n  help: {help}");
     }
     1
-}
-
-/// Writes a line to standard error. Where that fails there is nobody left to tell.
-fn tell(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn main() -> ExitCode {
     exit_when_output_fails();
     let command = match WeirCommandLine::try_parse() {
-        Ok(cli) => cli.command,
-        Err(refused) => return print_usage_error(&refused),
+        Ok(command_line) => command_line.command,
+        Err(refused) => {
+            messages::start_on_stderr();
+            return print_usage_error(&refused);
+        }
     };
+    match &command {
+        WeirCommand::Mount(args) if args.foreground || args.daemon => messages::start_of_daemon(),
+        _ => messages::start_on_stderr(),
+    }
     match run(command) {
         Ok(code) => code,
         Err(error) => {
             let help = error.help().unwrap_or(DEFAULT_HELP.into());
-            tell(&format!(
-                "error: {}\n  help: {}",
-                escape_control_chars(&error.to_string()),
-                escape_control_chars(&help)
-            ));
+            let what = escape_control_chars(&error.to_string());
+            tracing::error!("{what}\n  help: {}", escape_control_chars(&help));
             ExitCode::from(error.exit_code())
         }
     }
