@@ -12,7 +12,7 @@
 use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
 use crate::mounted_store::{MountedStore, RequestRefusal, ScrubFrom};
-use host::peer_of;
+use host::socket_peer;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::geteuid;
 use serde::Serialize;
@@ -134,7 +134,7 @@ fn send_reply(mut stream: &UnixStream, reply: &Value) {
 
 /// The rights of the connected process. The kernel tells its user, so no secret is needed.
 fn rights_of(stream: &UnixStream, mounted: &MountedStore) -> ClientRights {
-    match peer_of(stream.as_fd()) {
+    match socket_peer(stream.as_fd()) {
         Ok(peer) if peer.uid == 0 || peer.uid == geteuid().as_raw() => ClientRights::All,
         Ok(peer) if mounted.owner_of_files() == Some(peer.uid) => ClientRights::ReadAndSync,
         _ => ClientRights::None,

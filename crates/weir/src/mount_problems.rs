@@ -1,7 +1,7 @@
 //! Logs the problems of a mount that its administrator has to know: changes can no longer be made durable, nothing is
 //! written back, some changes cannot be written back. Each is logged when it begins and when it ends.
 
-use cache::{Cache, Status};
+use cache::{Cache, CacheStatus};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl ProblemNews {
 }
 
 impl MountProblems {
-    fn of(status: Status) -> MountProblems {
+    fn of(status: CacheStatus) -> MountProblems {
         MountProblems {
             failed: status.failed,
             rescued: status.rescued,

@@ -8,8 +8,8 @@ use crate::volume;
 use cache::Cache;
 use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
-use fuse::Latencies;
-use host::{Access, SystemClock};
+use fuse::OpLatencies;
+use host::{DiskAccess, SystemClock};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -42,7 +42,7 @@ const SCRUB_BLOCKS: u64 = 1024;
 
 /// The part of the daemon that answers the kernel.
 pub(crate) struct FrontEnd {
-    pub(crate) latencies: Arc<Latencies>,
+    pub(crate) latencies: Arc<OpLatencies>,
     pub(crate) pm_qos: Arc<PmQos>,
     pub(crate) threads: u8,
 }
@@ -242,7 +242,7 @@ impl MountedStore {
     }
 
     fn refuse_read_only(&self) -> Result<(), RequestRefusal> {
-        if self.stack.access == Access::Write {
+        if self.stack.access == DiskAccess::Write {
             return Ok(());
         }
         let help = "mount a writable volume of the store first";

@@ -5,8 +5,8 @@
 //! So processors are kept awake only while some hundreds of requests a second arrive, and for a tenth of a second
 //! after that: each change of the PM QoS request wakes every processor.
 
-use fuse::Traffic;
-use host::{ProcessorTimes, WakeUps};
+use fuse::RequestCounter;
+use host::{PmQosRequest, ProcessorTimes};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -57,8 +57,8 @@ impl PmQos {
     }
 
     /// Keeps processors awake while requests arrive, in a thread of its own. The process need not wait for the thread.
-    pub(crate) fn start(wake_ups: WakeUps, traffic: Arc<Traffic>) -> io::Result<Arc<PmQos>> {
-        let pm_qos = Arc::new(PmQos { latency_us: Some(wake_ups.micros()), stats: Mutex::default() });
+    pub(crate) fn start(wake_ups: PmQosRequest, traffic: Arc<RequestCounter>) -> io::Result<Arc<PmQos>> {
+        let pm_qos = Arc::new(PmQos { latency_us: Some(wake_ups.latency_micros()), stats: Mutex::default() });
         let holder = PmQosThread { wake_ups, traffic, pm_qos: pm_qos.clone() };
         std::thread::Builder::new().name("pm-qos".into()).spawn(move || holder.run())?;
         Ok(pm_qos)
@@ -145,8 +145,8 @@ struct TrafficSample {
 
 /// The state of the thread that makes the request.
 struct PmQosThread {
-    wake_ups: WakeUps,
-    traffic: Arc<Traffic>,
+    wake_ups: PmQosRequest,
+    traffic: Arc<RequestCounter>,
     pm_qos: Arc<PmQos>,
 }
 
@@ -193,7 +193,7 @@ impl PmQosThread {
             return Ok(HoldEnd::Battery);
         }
         let mut before = self.sample();
-        self.wake_ups.hold()?;
+        self.wake_ups.acquire()?;
         self.pm_qos.stats().is_held = true;
         let mut times_before = ProcessorTimes::now();
         let end = loop {
@@ -217,12 +217,16 @@ impl PmQosThread {
             }
         };
         self.pm_qos.stats().is_held = false;
-        self.wake_ups.let_go()?;
+        self.wake_ups.release()?;
         Ok(end)
     }
 
     fn sample(&self) -> TrafficSample {
-        TrafficSample { arrived: self.traffic.arrived(), polled: self.wake_ups.polled(), at: Instant::now() }
+        TrafficSample {
+            arrived: self.traffic.arrived(),
+            polled: self.wake_ups.polled_time(),
+            at: Instant::now(),
+        }
     }
 
     fn count(&self, requests: u64, polled: Duration, held: Duration) {
@@ -240,18 +244,18 @@ mod tests {
     use std::path::Path;
 
     /// The PM QoS files of a virtual machine, below `root`.
-    fn wake_ups(root: &Path) -> WakeUps {
+    fn wake_ups(root: &Path) -> PmQosRequest {
         let driver = root.join("devices/system/cpu/cpuidle");
         fs::create_dir_all(&driver).expect("a directory");
         fs::write(driver.join("current_driver"), "haltpoll\n").expect("a file");
         fs::write(root.join("latency"), "").expect("a file");
-        WakeUps::open_at(root, &root.join("latency")).expect("files to write to")
+        PmQosRequest::open_at(root, &root.join("latency")).expect("files to write to")
     }
 
     #[test]
     fn processors_are_held_for_a_flow_of_requests_only() {
         let root = tempfile::tempdir().expect("a directory");
-        let traffic = Arc::new(Traffic::default());
+        let traffic = Arc::new(RequestCounter::default());
         let pm_qos = PmQos::start(wake_ups(root.path()), traffic.clone()).expect("a thread");
         let asked = || fs::read(root.path().join("latency")).expect("a file");
         (1..FLOW_REQUESTS).for_each(|_| traffic.note());

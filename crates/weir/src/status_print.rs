@@ -99,7 +99,7 @@ fn print_epoch(epoch: &EpochReport) {
 
 fn print_problems(report: &StatusReport) {
     if let Some(stalled) = &report.stalled {
-        let patience = cache::Settings::default().store_patience.as_secs();
+        let patience = cache::CacheSettings::default().store_patience.as_secs();
         println!("  STALLED    {stalled}; after {patience} s of this, a write that finds no space fails");
     }
     if report.stuck.count == 0 {

@@ -4,8 +4,8 @@ use crate::media::path_as_utf8;
 use crate::mounted_store::{MountedStore, RequestRefusal};
 use cache::FetchMode;
 use device::BLOCK_BYTES;
-use fuse::Summary;
-use host::{Call, Slowest};
+use fuse::LatencySummary;
+use host::{DeviceCall, MaxLatency};
 use std::time::Duration;
 use store::DataMode;
 use weir_status::{
@@ -44,7 +44,7 @@ impl MountedStore {
                 deltas: cache.deltas,
                 delta_bytes: cache.delta_bytes,
                 age_ms: whole_millis(cache.dirty_age),
-                cuts: cache.pending_cuts,
+                cuts: cache.pending_punches,
                 clones: cache.pending_transfers,
             },
             in_flight: InFlightReport {
@@ -60,8 +60,8 @@ impl MountedStore {
             epoch: self.epochs.report(),
             latency: latencies.iter().map(|of| (of.class.name().into(), latency_report(of))).collect(),
             slowest_ms: SlowestReport {
-                store: slowest_calls(&self.stack.disks.store.slowest),
-                buffer: slowest_calls(&self.stack.disks.buffer.slowest),
+                store: slowest_calls(&self.stack.disks.store.max_latency),
+                buffer: slowest_calls(&self.stack.disks.buffer.max_latency),
             },
             wake_up: self.front.pm_qos.report(),
             settings: self.settings_report(),
@@ -108,7 +108,7 @@ impl MountedStore {
             pages_relogged: cache.pages_relogged,
             pages_bypassed: cache.pages_bypassed,
             pages_logged_late: cache.pages_logged_late,
-            cuts_stored: cache.cuts_stored,
+            cuts_stored: cache.punches_stored,
             clones_stored: cache.transfers_stored,
             pages_evicted: cache.evicted,
             admissions_parked: cache.admissions_parked,
@@ -162,7 +162,7 @@ impl MountedStore {
 
     /// The answer of `weir space`.
     pub(crate) fn space_report(&self) -> SpaceReport {
-        let store = self.stack.cache.settled_store();
+        let store = self.stack.cache.store_without_spare();
         let space = store.space();
         SpaceReport {
             total_bytes: bytes(space.total),
@@ -207,7 +207,7 @@ impl MountedStore {
     }
 }
 
-fn stuck_report(cache: &cache::Status) -> StuckReport {
+fn stuck_report(cache: &cache::CacheStatus) -> StuckReport {
     let some = cache.stuck.iter().map(|stuck| StuckChangeReport {
         object: stuck.object.to_string(),
         page: stuck.page.map(|page| page.0),
@@ -216,16 +216,16 @@ fn stuck_report(cache: &cache::Status) -> StuckReport {
     StuckReport { count: cache.stuck_count, some: some.collect() }
 }
 
-fn slowest_calls(disk: &Slowest) -> SlowestCallsReport {
+fn slowest_calls(disk: &MaxLatency) -> SlowestCallsReport {
     SlowestCallsReport {
-        read: millis(disk.of(Call::Read)),
-        write: millis(disk.of(Call::Write)),
-        flush: millis(disk.of(Call::Flush)),
-        trim: millis(disk.of(Call::Trim)),
+        read: millis(disk.of(DeviceCall::Read)),
+        write: millis(disk.of(DeviceCall::Write)),
+        flush: millis(disk.of(DeviceCall::Flush)),
+        trim: millis(disk.of(DeviceCall::Trim)),
     }
 }
 
-fn latency_report(of: &Summary) -> LatencyReport {
+fn latency_report(of: &LatencySummary) -> LatencyReport {
     LatencyReport {
         count: of.count,
         p50_us: micros(of.p50),
