@@ -1,11 +1,11 @@
-//! Whether a medium may be overwritten: what it holds, by the magic numbers that everybody knows.
+//! Whether a medium may be overwritten: recognises its content by well-known magic numbers.
 
 use crate::error::WeirError;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// How far known magic numbers reach into a device: btrfs's lies at 64 KiB.
+/// Bytes at the start of a device that are read: the magic number of btrfs lies at 64 KiB.
 const HEAD_BYTES: usize = 128 * 1024;
 
 /// Name, position and bytes of each magic number.
@@ -40,7 +40,7 @@ fn read_head(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// What `head` is the beginning of; `None` for zeros.
+/// Names the content that begins with `head`; `None` for zeros.
 fn describe_content(head: &[u8]) -> Option<&'static str> {
     if head.iter().all(|&byte| byte == 0) {
         return None;
@@ -56,7 +56,7 @@ fn describe_content(head: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// Whether a superblock of weir 0.1 is there. Those of stores and buffers have their version in different places.
+/// Whether `head` begins with a superblock of weir 0.1. Stores and buffers have the version in different places.
 fn is_version_1(head: &[u8]) -> bool {
     [(b"weir.sup", 8), (b"weirbuff", 12)]
         .iter()

@@ -8,7 +8,7 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ByteSize(pub(crate) u64);
 
-/// Units by their first letter, each 1024 times the one before.
+/// The letter of each unit, and its power of two.
 const UNITS: [(&str, u32); 6] = [("B", 0), ("K", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50)];
 
 const MEGABYTE: u128 = 1_000_000;
@@ -22,8 +22,8 @@ const HOW_TO_WRITE: &str =
 impl FromStr for ByteSize {
     type Err = String;
 
-    /// `4096`, `512K`, `256MiB`, `1.5g` count by 1024, as K, M, G mean everywhere in storage; `8GB` by 1000, as on the label of a
-    /// disk. A part of a byte is left out, and from a megabyte on a part of a block.
+    /// Parses a size: `512K`, `256MiB` and `1.5g` are multiples of 1024, as everywhere in storage; `8GB` is a multiple of 1000,
+    /// as on the label of a disk. A size in megabytes or more is rounded down to whole blocks, a smaller one to bytes.
     fn from_str(text: &str) -> Result<ByteSize, String> {
         let text = text.trim();
         if text.starts_with('-') {
@@ -45,18 +45,18 @@ impl FromStr for ByteSize {
             ));
         }
         let too_many = || "a number of bytes must fit into 64 bits".to_string();
-        let (whole, part): (u128, u128) =
-            (whole.parse().map_err(|_| too_many())?, fraction.parse().map_err(|_| too_many())?);
+        let whole: u128 = whole.parse().map_err(|_| too_many())?;
+        let part: u128 = fraction.parse().map_err(|_| too_many())?;
         let part = part * unit_bytes / 10u128.pow(fraction.len() as u32);
         let bytes = whole.checked_mul(unit_bytes).and_then(|whole| whole.checked_add(part));
-        // Of what is counted in megabytes nobody means a part of a block, and few powers of ten are whole ones.
+        // Few multiples of a power of ten are whole blocks, and a user who counts in megabytes does not mean a part of one.
         let rest = |bytes: u128| if unit_bytes >= MEGABYTE { bytes % BLOCK_BYTES as u128 } else { 0 };
         let bytes = bytes.map(|bytes| bytes - rest(bytes));
         bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(ByteSize).ok_or_else(too_many)
     }
 }
 
-/// What a unit is in bytes, in any spelling.
+/// The bytes of a unit, in any spelling.
 fn unit_bytes(unit: &str) -> Option<u128> {
     let unit = unit.to_ascii_uppercase();
     let power = |letter: &str| (1..UNITS.len()).find(|power| UNITS[*power].0 == letter);

@@ -134,8 +134,10 @@ fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
     let mended = Store::mend_superblocks(&disk);
     match mended.map_err(|source| WeirError::Store { path: path.into(), source })? {
         SuperblockRepair::Neither => {}
-        SuperblockRepair::First(from) => eprintln!("repaired  the superblock, from its copy in block {from}"),
-        SuperblockRepair::Copy(at) => eprintln!("repaired  the superblock's copy in block {at}"),
+        SuperblockRepair::First(from) => {
+            tracing::info!("repaired  the superblock, from its copy in block {from}")
+        }
+        SuperblockRepair::Copy(at) => tracing::info!("repaired  the superblock's copy in block {at}"),
     }
     Ok(())
 }
@@ -150,10 +152,11 @@ fn repair(media: &StoreMedia) -> Result<(), WeirError> {
     let fits = buffer.and_then(|buffer| buffer.ensure_fits(&store).map(|()| buffer.store_batch()));
     let known = fits.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;
     store.begin_after(Incarnation(store.incarnation().0 + 1), known).map_err(failed)?;
-    let repaired = store.repair(&mut |finding| eprintln!("wrong     {finding}")).map_err(failed)?;
-    eprintln!(
+    let repaired = store.repair(&mut |finding| tracing::info!("wrong     {finding}")).map_err(failed)?;
+    tracing::info!(
         "repaired  {} node references, {} segments' live counts; both roots are written anew",
-        repaired.references, repaired.segments
+        repaired.references,
+        repaired.segments
     );
     Ok(())
 }

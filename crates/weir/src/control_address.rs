@@ -1,12 +1,13 @@
-//! Where the daemon of a mount listens, and how it is found.
+//! Where the daemon of a mount listens, and how commands find it.
 //!
-//! An abstract Unix socket whose name has the mount's device number, which the mount table tells everybody. So the mount alone
-//! leads to its daemon: for root, from cron, and whatever the environment says. It needs no directory, and a daemon that was
-//! killed leaves nothing behind. Anybody may take such a name, so only a socket of the mount's owner is believed: of the user
-//! whom the mount table names, and who the kernel says listens there. The name ends with the time, or whoever takes it first would
-//! keep it. A command in another network namespace does not find the daemon, and says so.
+//! The daemon listens on an abstract Unix socket. Its name contains the mount's device number, which the mount table
+//! shows to everybody. So the mount alone leads to its daemon: for root, from cron, in any environment. The socket needs
+//! no directory, and a daemon that was killed leaves nothing behind. Any user may take such a name, so a command believes
+//! only a socket on which the kernel says that the mount's owner listens. The name ends with the time: otherwise a user
+//! who takes a name first would keep the daemon from it. A command in another network namespace does not find the daemon,
+//! and says so.
 //!
-//! Files would be no better: root has to guess a user's directory, and users cannot make them below /run.
+//! Files would be no better: root would have to guess a user's directory, and users cannot make files below /run.
 
 use host::{SocketPeer, socket_peer};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -21,17 +22,18 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 /// A device number, as the mount table writes it.
 pub(crate) type DeviceNumber = (u32, u32);
 
-/// In the flags of /proc/net/unix: somebody listens there. Connections have the same name.
+/// The flag of a listening socket in /proc/net/unix. Connections have the same name without it.
 const LISTENS: u32 = 0x10000;
 
-/// Listens for clients of the mount with this device number.
+/// Listens for clients of the mount with the number `device`.
 pub(crate) fn listen(device: DeviceNumber) -> io::Result<UnixListener> {
     let now = clock_gettime(ClockId::Boottime);
     let born = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-    UnixListener::bind_addr(&SocketAddr::from_abstract_name(format!("{}{born}", prefix(device)))?)
+    let name = SocketAddr::from_abstract_name(format!("{}{born}", prefix(device)))?;
+    UnixListener::bind_addr(&name)
 }
 
-/// A connection to the daemon of the mount with this device number, which `owner` made; `None` if nobody listens.
+/// Connects to the daemon of the mount with the number `device`, which `owner` mounted; `None` if no daemon listens.
 pub(crate) fn connect(device: DeviceNumber, owner: u32) -> io::Result<Option<(UnixStream, SocketPeer)>> {
     let table = fs::read("/proc/net/unix")?;
     let names = listening_names(&String::from_utf8_lossy(&table), device);
@@ -42,7 +44,7 @@ pub(crate) fn connect(device: DeviceNumber, owner: u32) -> io::Result<Option<(Un
     }))
 }
 
-/// Connects to what may be anybody's, and therefore does not wait for it.
+/// Connects to a socket that may be any user's, and therefore does not wait.
 fn connect_without_waiting(name: &str) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -52,8 +54,8 @@ fn connect_without_waiting(name: &str) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The names under which a device number is listened for, newest first: a number is used again as soon as its mount is gone,
-/// when the daemon that had it may not have noticed yet.
+/// The names of listening sockets for a device number, newest first. The kernel reuses the number as soon as a mount is
+/// gone, when the daemon that had it may not have noticed yet.
 fn listening_names(table: &str, device: DeviceNumber) -> Vec<String> {
     let prefix = prefix(device);
     let mut names: Vec<(u64, String)> = table

@@ -5,11 +5,11 @@
 use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
 use crate::media::FS_TYPE;
-use crate::tell;
 use host::{FuseMountOwner, MountEntry, MountTable, is_stopped};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -152,6 +152,12 @@ impl ControlClient {
         self.ask(&json!({ "operation": operation }))
     }
 
+    /// Sends a request for a report, and waits for it.
+    pub(crate) fn report<R: DeserializeOwned>(&mut self, operation: &str) -> Result<R, WeirError> {
+        let reply = self.request(operation)?;
+        serde_json::from_value(reply).map_err(|error| self.lost(error.into()))
+    }
+
     /// Asks with more than a word, and waits for the answer.
     pub(crate) fn ask(&mut self, request: &Value) -> Result<Value, WeirError> {
         let patience = match request["operation"].as_str() {
@@ -170,7 +176,7 @@ impl ControlClient {
                 return Err(WeirError::DaemonSilent { dir, pid: self.pid, seconds });
             }
             if patience == WORK_WAIT && !self.told {
-                tell(&format!("{}: waiting for the daemon", self.dir.display()));
+                tracing::info!("{}: waiting for the daemon", self.dir.display());
                 self.told = true;
             }
         }

@@ -1,20 +1,21 @@
 //! The daemon's side of the control socket.
 //!
-//! A line of JSON asks, a line of JSON answers: `{"operation":"status"}`, `{"operation":"sync"}`, and `{"operation":"drained"}`,
-//! which is answered when the mount is gone and everything is stored. What is scrubbed and done with volumes goes the same way.
+//! A request and its reply are a line of JSON each: `{"operation":"status"}`, `{"operation":"sync"}`, and so on.
+//! `{"operation":"drained"}` is answered when the mount is gone and everything is stored.
 //!
-//! | who asks | may |
+//! | client | may |
 //! | --- | --- |
 //! | root, and the user of the daemon | everything |
-//! | who owns the mount's root directory | look and sync: `status`, `space`, `sync` |
-//! | anybody else | nothing |
+//! | the owner of the mount's root directory | read and sync: `status`, `space`, `sync` |
+//! | any other user | nothing |
 
 use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
-use crate::status::{MountedStore, RequestRefusal, ScrubFrom};
+use crate::mounted_store::{MountedStore, RequestRefusal, ScrubFrom};
 use host::socket_peer;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::geteuid;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
@@ -25,16 +26,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use store::DataMode;
 
-/// Bytes of a request line; ours have some twenty.
+/// The longest request line. Those of `weir` have some twenty bytes.
 const REQUEST_BYTES_MAX: u64 = 4096;
 
-/// Clients served at once. More are a mistake of somebody's, and are turned away; half of them are for those who may do everything.
+/// Clients served at the same time. More are a mistake of some program, and are refused. Half of the places are reserved
+/// for clients with all rights.
 const CLIENTS_MAX: usize = 32;
 
-/// How long the end waits for clients to get their last answer.
+/// How long the end of the daemon waits for clients to receive their last reply.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
 
-/// What a client may ask for.
+/// The operations that a client may request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientRights {
     All,
@@ -50,7 +52,7 @@ pub(crate) struct ControlServer {
 }
 
 impl ControlServer {
-    /// Listens for clients of `mounted`, whose mount has this device number.
+    /// Listens for clients of `mounted`, whose mount has the number `device`.
     pub(crate) fn start(
         mounted: Arc<MountedStore>,
         device: DeviceNumber,
@@ -58,21 +60,24 @@ impl ControlServer {
         let failed = |source| WeirError::Spawn { source };
         let listener = Arc::new(control_address::listen(device).map_err(failed)?);
         let clients = Arc::new(AtomicUsize::new(0));
-        let (heard, counted) = (listener.clone(), clients.clone());
-        let listening = std::thread::Builder::new().name("control".into());
-        let listening = listening
-            .spawn(move || listen(&heard, |stream| serve_in_thread(stream, &mounted, &counted)))
-            .map_err(failed)?;
+        let listener_of_thread = listener.clone();
+        let clients_of_thread = clients.clone();
+        let accept = move || {
+            accept_clients(&listener_of_thread, |stream| {
+                serve_in_thread(stream, &mounted, &clients_of_thread)
+            });
+        };
+        let listening = std::thread::Builder::new().name("control".into()).spawn(accept).map_err(failed)?;
         Ok(ControlServer { listener, listening, clients })
     }
 
-    /// Takes no more clients: the mount is gone, and its device number may be somebody else's by now. Who has connected is
-    /// still accepted.
+    /// Accepts no new connections: the mount is gone, and another mount may have its device number by now. Clients that
+    /// have connected already are still served.
     pub(crate) fn stop_accepting(&self) {
         let _ = shutdown(&*self.listener, Shutdown::Read);
     }
 
-    /// Lets those who wait get their answer, and those who have just connected.
+    /// Ends once all clients have their replies, those that have just connected included.
     pub(crate) fn close(self) {
         self.stop_accepting();
         let _ = self.listening.join();
@@ -85,13 +90,13 @@ impl ControlServer {
     }
 }
 
-/// Serves whoever connects, until the listener is shut down.
-fn listen(listener: &UnixListener, mut serve: impl FnMut(UnixStream)) {
+/// Calls `serve` with each connection, until the listener is shut down.
+fn accept_clients(listener: &UnixListener, mut serve: impl FnMut(UnixStream)) {
     loop {
         match listener.accept() {
             Ok((stream, _)) => serve(stream),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
-            // Out of descriptors, say: some are closed soon.
+            // Out of descriptors, perhaps: some are closed soon.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
@@ -104,29 +109,30 @@ fn serve_in_thread(stream: UnixStream, mounted: &Arc<MountedStore>, clients: &Ar
         ClientRights::ReadAndSync => CLIENTS_MAX / 2,
         ClientRights::None => return send_reply(&stream, &refusal()),
     };
-    // Only this thread adds, so the limit holds.
+    // Only this thread adds clients, so the limit holds.
     if clients.load(Ordering::Acquire) >= clients_max {
         let why = format!("more than {clients_max} clients at once; try again");
         return send_reply(&stream, &json!({ "error": why }));
     }
     clients.fetch_add(1, Ordering::AcqRel);
-    let (mounted, counted) = (mounted.clone(), clients.clone());
+    let mounted = mounted.clone();
+    let clients_of_thread = clients.clone();
     let serve = move || {
-        // A client that goes away in the middle has nobody to tell.
+        // Fails if the client has gone: there is no reader left for an error.
         let _ = serve(stream, &mounted, rights);
-        counted.fetch_sub(1, Ordering::AcqRel);
+        clients_of_thread.fetch_sub(1, Ordering::AcqRel);
     };
     if std::thread::Builder::new().name("client".into()).spawn(serve).is_err() {
         clients.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// Says one thing to who is not served. A new connection has space for a line: this does not wait.
+/// Sends one line to a client that is not served. A new connection has space for a line, so this does not wait.
 fn send_reply(mut stream: &UnixStream, reply: &Value) {
     let _ = stream.write_all(format!("{reply}\n").as_bytes());
 }
 
-/// The kernel says who asks, so this needs no secret.
+/// The rights of the connected process. The kernel tells its user, so no secret is needed.
 fn rights_of(stream: &UnixStream, mounted: &MountedStore) -> ClientRights {
     match socket_peer(stream.as_fd()) {
         Ok(peer) if peer.uid == 0 || peer.uid == geteuid().as_raw() => ClientRights::All,
@@ -135,7 +141,7 @@ fn rights_of(stream: &UnixStream, mounted: &MountedStore) -> ClientRights {
     }
 }
 
-/// The answer to who may not ask: the client knows whose daemon it is.
+/// The reply to a client without rights. The client knows whose daemon it is, and says so.
 fn refusal() -> Value {
     json!({ "refused": true })
 }
@@ -156,8 +162,8 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
     let request: Value = serde_json::from_str(line).unwrap_or_default();
     let name = request["name"].as_str().unwrap_or_default();
     match request["operation"].as_str() {
-        Some("status") => mounted.report(),
-        Some("space") => mounted.space(),
+        Some("status") => to_json(&mounted.status_report()),
+        Some("space") => to_json(&mounted.space_report()),
         Some("sync") => reply_or_error(mounted.sync().map(|()| json!({}))),
         _ if rights != ClientRights::All => refusal(),
         Some("drained") => match mounted.wait_drained() {
@@ -165,8 +171,8 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
             Err(why) => json!({ "not_drained": why }),
         },
         Some("scrub_begin") => mounted.scrub(ScrubFrom::Start),
-        Some("scrub") => mounted.scrub(ScrubFrom::WhereItIs),
-        Some("space_exact") => reply_or_error(mounted.space_exact()),
+        Some("scrub") => mounted.scrub(ScrubFrom::LastPosition),
+        Some("space_exact") => reply_or_error(mounted.exact_space_report().map(|space| to_json(&space))),
         Some("volume_list") => mounted.volumes(),
         Some("volume_clone") => reply_or_error(mounted.clone_volume(name, request["read_only"] == true)),
         Some("grow") => with_bytes(&request, |bytes| mounted.grow(bytes)),
@@ -180,13 +186,17 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
     }
 }
 
-/// What `work` says, given the request's bytes, if it names any.
+/// The reply of `work`, which gets the field `bytes` of the request; `None` if the request has no such field.
 fn with_bytes(request: &Value, work: impl FnOnce(Option<u64>) -> Result<Value, RequestRefusal>) -> Value {
-    match (&request["bytes"], request["bytes"].as_u64()) {
-        (Value::Null, _) => reply_or_error(work(None)),
-        (_, Some(bytes)) => reply_or_error(work(Some(bytes))),
-        (_, None) => json!({ "error": "bytes: a number" }),
+    let bytes = &request["bytes"];
+    if !bytes.is_null() && !bytes.is_u64() {
+        return json!({ "error": "bytes: a number" });
     }
+    reply_or_error(work(bytes.as_u64()))
+}
+
+fn to_json(report: &impl Serialize) -> Value {
+    serde_json::to_value(report).expect("a report has string keys")
 }
 
 fn reply_or_error(outcome: Result<Value, RequestRefusal>) -> Value {
@@ -199,18 +209,18 @@ mod tests {
     use std::sync::mpsc::RecvTimeoutError;
 
     #[test]
-    fn who_has_connected_before_the_end_is_accepted_and_the_listener_ends() {
+    fn connections_before_the_end_are_accepted() {
         let directory = tempfile::tempdir().expect("a directory");
         let socket = directory.path().join("socket");
         let listener = Arc::new(UnixListener::bind(&socket).expect("a socket"));
-        let early: Vec<_> = (0..5).map(|_| UnixStream::connect(&socket).expect("somebody listens")).collect();
+        let early: Vec<_> = (0..5).map(|_| UnixStream::connect(&socket).expect("a listener")).collect();
         shutdown(&*listener, Shutdown::Read).expect("a listener");
-        assert!(UnixStream::connect(&socket).is_err(), "nobody may come any more");
+        assert!(UnixStream::connect(&socket).is_err(), "a connection after the end");
         let (sender, accepted) = std::sync::mpsc::channel();
-        // In a thread, so that one that does not end fails the test.
-        std::thread::spawn(move || listen(&listener, |stream| drop(sender.send(stream))));
+        // In a thread of its own, so that a listener that does not end fails the test.
+        std::thread::spawn(move || accept_clients(&listener, |stream| drop(sender.send(stream))));
         let wait = || accepted.recv_timeout(Duration::from_secs(20));
         assert!(early.iter().all(|_| wait().is_ok()));
-        assert_eq!(wait().err(), Some(RecvTimeoutError::Disconnected), "it does not end");
+        assert_eq!(wait().err(), Some(RecvTimeoutError::Disconnected), "the listener does not end");
     }
 }

@@ -10,13 +10,13 @@ use crate::epoch_keeper::EpochKeeper;
 use crate::error::WeirError;
 use crate::log_files;
 use crate::media::StoreMedia;
+use crate::messages;
 use crate::mount_point::{MountPoint, device_of};
 use crate::mount_problems;
+use crate::mounted_store::{FrontEnd, MountedStore};
 use crate::pm_qos::PmQos;
 use crate::signals::{self, HeldSignals, SignalHandler};
-use crate::status::{FrontEnd, MountedStore};
 use crate::storage_stack::{StorageStack, WorkerStopper, WorkerThreads};
-use crate::tell;
 use crate::volume;
 use cache::{Cache, CacheSettings, FetchMode};
 use fuse::{MountOptions, OpLatencies, RequestCounter};
@@ -61,8 +61,10 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     settings.sync_log_bytes_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
     let point = MountPoint::check(args, &media)?;
     media.ensure_not_below_mount_point(&point.dir)?;
-    let logs = if args.daemon { Some(log_files::directory()?) } else { None };
-    if args.daemon {
+    let is_in_background = args.daemon;
+    let log_directory =
+        if is_in_background && !messages::stderr_is_journal() { Some(log_files::directory()?) } else { None };
+    if is_in_background {
         // Fails only if we lead a session already, which is what we want.
         let _ = rustix::process::setsid();
     }
@@ -82,7 +84,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     stack.media.warn_of_page_cache();
     // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.
     let _ = host::mark_io_flusher();
-    serve(args, point, (stack, access, bypass_after), front, logs)
+    serve(args, point, (stack, access, bypass_after), front, log_directory)
 }
 
 /// How requests are to be taken, decided once at the start.
@@ -117,7 +119,7 @@ fn serve(
     point: MountPoint,
     (stack, access, bypass_after): (StorageStack, DiskAccess, u64),
     front: FrontEndConfig,
-    logs: Option<PathBuf>,
+    log_directory: Option<PathBuf>,
 ) -> Result<(), WeirError> {
     let dir = point.dir.clone();
     let (latencies, traffic) = (Arc::new(OpLatencies::default()), Arc::new(RequestCounter::default()));
@@ -141,17 +143,17 @@ fn serve(
             return Err(error);
         }
     };
-    let front = FrontEnd { latencies, threads: front.threads, awake: front.keep_awake(traffic)? };
+    let front = FrontEnd { latencies, threads: front.threads, pm_qos: front.keep_awake(traffic)? };
     let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == DiskAccess::Write);
     let every = every.map(Duration::from_secs);
     let epochs = Arc::new(EpochKeeper::new(Cache::clone(&stack.cache), stack.volume.id, every));
-    let mounted = Arc::new(MountedStore::new(dir.clone(), (stack, bypass_after), front, epochs.clone()));
+    let mounted = Arc::new(MountedStore::new(dir.clone(), stack, bypass_after, front, epochs.clone()));
     let serving = Arc::new(AtomicBool::new(true));
     epochs.start(serving.clone()).map_err(|source| WeirError::Spawn { source })?;
     mount_problems::start(mounted.cache(), dir.clone(), serving.clone())
         .map_err(|source| WeirError::Spawn { source })?;
     let signals = (signals, workers.stopper(), serving.clone());
-    let served = attend(&mounted, signals, logs.as_deref()).and_then(|server| {
+    let served = attend(&mounted, signals, args.daemon, log_directory.as_deref()).and_then(|server| {
         let result = session.run().map_err(|source| WeirError::MountFailed { dir: dir.clone(), source });
         serving.store(false, Ordering::Release);
         server.stop_accepting();
@@ -159,7 +161,7 @@ fn serve(
     });
     let drained = workers.stop_and_drain().map_err(|error| error.to_string());
     if drained.is_ok() {
-        epochs.end();
+        epochs.take_last();
     }
     mounted.set_drained(drained.clone());
     let server = served?;
@@ -173,7 +175,8 @@ fn serve(
 fn attend(
     mounted: &Arc<MountedStore>,
     (signals, stopper, serving): (HeldSignals, WorkerStopper, Arc<AtomicBool>),
-    logs: Option<&Path>,
+    is_in_background: bool,
+    log_directory: Option<&Path>,
 ) -> Result<ControlServer, WeirError> {
     let dir = mounted.dir().to_path_buf();
     let device = device_of(&dir)?;
@@ -182,14 +185,17 @@ fn attend(
     let before_exit = Box::new(move || ending.remove_empty_log());
     let watched = SignalHandler { dir: dir.clone(), device, stopper, serving, before_exit };
     signals.watch(watched).map_err(|source| WeirError::Spawn { source })?;
-    match logs {
-        Some(logs) => {
-            let (file, path) = log_files::create(logs, device)?;
-            mounted.set_log(path);
-            leave_caller(&file).map_err(|source| WeirError::Spawn { source })?;
-        }
-        None => tell(&format!("{}: mounted; unmount it, or press ^C, to end", dir.display())),
+    if !is_in_background {
+        tracing::info!("{}: mounted; unmount it, or press ^C, to end", dir.display());
+        return Ok(server);
     }
+    let mut log = None;
+    if let Some(directory) = log_directory {
+        let (file, path) = log_files::create(directory, device)?;
+        mounted.set_log(path);
+        log = Some(file);
+    }
+    leave_caller(log.as_ref()).map_err(|source| WeirError::Spawn { source })?;
     Ok(server)
 }
 
@@ -259,9 +265,11 @@ fn abort_on_panic() {
 
 /// Says that we are ready, and keeps nothing of who started us: messages go to `log` from now on. Standard input is /dev/null
 /// already, and `weir mount` has passed on nothing else.
-fn leave_caller(log: &File) -> io::Result<()> {
+fn leave_caller(log: Option<&File>) -> io::Result<()> {
     std::env::set_current_dir("/")?;
-    rustix::stdio::dup2_stderr(log)?;
+    if let Some(log) = log {
+        rustix::stdio::dup2_stderr(log)?;
+    }
     let mut ready = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     rustix::stdio::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
     writeln!(ready, "{READY}")

@@ -1,61 +1,61 @@
-//! Epochs: a read-only copy of the mounted volume, taken in the background and replaced by a newer one now and then. A store without its
-//! buffer is of no one moment; its epoch is, so that a lost buffer costs some minutes and not the volume.
+//! Epochs: read-only copies of the mounted volume, taken in the background.
 //!
-//! A new one is taken before the old one goes: after a crash between the two there are both. The cache gives them up before it tells an
-//! operation that the store is full.
+//! Without the buffer, the pages of a store come from different points in time. An epoch is a point in time, so a lost
+//! buffer costs some minutes of changes, and not the volume. A new epoch is taken before the old one is deleted: a crash
+//! between the two leaves both. The cache deletes epochs before it fails an operation because the store is full.
 
 use crate::volume;
 use cache::{Cache, CacheError};
 use device::{Clock, Lsn};
 use host::SystemClock;
-use serde_json::{Value, json};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::{NewVolume, Store, StoreError, VolumeId, VolumeInfo, VolumeMode};
+use weir_status::EpochReport;
 
-/// How their names begin. Users may not choose them.
+/// The start of an epoch's name. Users may not choose such names.
 pub(crate) const PREFIX: &str = "epoch-";
 
-/// How the names of copies begin that take the place of what a lost buffer has damaged.
+/// The start of the name of a writable copy, which replaces a volume that a lost buffer has damaged.
 const RESTORED: &str = "restored-";
 
-/// Between two looks at space and time.
+/// The time between two checks whether an epoch is due.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// None is taken where less than this part of what is usable is left: it would go again soon.
+/// No epoch is taken if less than one part in so many of the usable space is left: it would be deleted again soon.
 const SPARE_PART_MIN: u64 = 8;
 
-/// Keeps an epoch of a volume.
+/// Takes the epochs of a volume, and deletes old ones.
 pub(crate) struct EpochKeeper {
     cache: Cache,
     volume: VolumeId,
-    /// How far apart; `None`: none is taken.
+    /// The time between two epochs; `None` if none is taken.
     every: Option<Duration>,
-    /// Held while one is taken or given up.
-    turn: Mutex<EpochSchedule>,
-    /// Why there is none, or none that is newer. Held for moments.
+    /// Locked while an epoch is taken.
+    schedule: Mutex<EpochSchedule>,
+    /// Why there is no epoch, or no newer one. Locked for moments.
     problem: Mutex<Option<String>>,
 }
 
 struct EpochSchedule {
-    /// Since when the clock runs for the next one.
+    /// When the time to the next epoch began.
     since: Instant,
-    /// The one that this mount took last, and the newest change that it has.
+    /// The last epoch that this mount took, and the LSN of its newest change.
     taken: Option<(VolumeId, Lsn)>,
 }
 
 impl EpochKeeper {
-    /// Those of `volume`, which is mounted.
+    /// Keeps epochs of `volume`, which is mounted.
     pub(crate) fn new(cache: Cache, volume: VolumeId, every: Option<Duration>) -> EpochKeeper {
-        let turn = EpochSchedule { since: Instant::now(), taken: None };
-        let epochs = EpochKeeper { cache, volume, every, turn: Mutex::new(turn), problem: Mutex::default() };
-        epochs.name_expendable();
+        let schedule = Mutex::new(EpochSchedule { since: Instant::now(), taken: None });
+        let epochs = EpochKeeper { cache, volume, every, schedule, problem: Mutex::default() };
+        epochs.mark_expendable();
         epochs
     }
 
-    /// Takes and gives up epochs until `serving` ends; the process need not wait for it.
+    /// Takes epochs until `serving` is false, in a thread of its own. The process need not wait for the thread.
     pub(crate) fn start(self: &Arc<EpochKeeper>, serving: Arc<AtomicBool>) -> io::Result<()> {
         let epochs = self.clone();
         let keep = move || {
@@ -67,47 +67,49 @@ impl EpochKeeper {
         std::thread::Builder::new().name("epochs".into()).spawn(keep).map(drop)
     }
 
-    /// The mount has ended, and everything is stored: that is the last epoch, where there is one. It shares all that it has.
-    pub(crate) fn end(&self) {
+    /// Takes the last epoch of a mount that has ended and has written everything back, if the volume has an epoch already.
+    /// It shares all its blocks with the volume.
+    pub(crate) fn take_last(&self) {
         if self.every.is_some() && !self.all().is_empty() {
-            self.take(&mut lock(&self.turn));
+            self.take(&mut lock(&self.schedule));
         }
     }
 
-    /// How things stand.
-    pub(crate) fn report(&self) -> Value {
+    /// The part `epoch` of `weir status`.
+    pub(crate) fn report(&self) -> EpochReport {
         let last = self.all().pop();
-        let age = |epoch: &VolumeInfo| now().saturating_sub(epoch.created) / 1_000_000;
-        json!({
-            "every_ms": self.every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
-            "last": last.as_ref().map(|epoch| &epoch.name),
-            "age_ms": last.as_ref().map(age),
-            "given_up": self.cache.status().counters.volumes_given_up,
-            "problem": *lock(&self.problem),
-        })
+        let age_ms = |epoch: &VolumeInfo| now().saturating_sub(epoch.created) / 1_000_000;
+        EpochReport {
+            every_ms: self.every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
+            age_ms: last.as_ref().map(age_ms),
+            last: last.map(|epoch| epoch.name),
+            given_up: self.cache.status().counters.volumes_given_up,
+            problem: lock(&self.problem).clone(),
+        }
     }
 
     fn take_if_due(&self) {
         let Some(every) = self.every else { return };
-        let mut turn = lock(&self.turn);
-        if turn.since.elapsed() < every {
+        let mut schedule = lock(&self.schedule);
+        if schedule.since.elapsed() < every {
             return;
         }
-        turn.since = Instant::now();
+        schedule.since = Instant::now();
         let space = self.cache.store_without_spare().space();
-        // What is reserved may be needed: an epoch would be given up for it at once.
+        // Reserved space may be needed: an epoch would be deleted for it at once.
         let unreserved = space.usable().saturating_sub(space.live + space.reserved);
-        match unreserved < space.usable() / SPARE_PART_MIN {
-            true => *lock(&self.problem) = Some("the store is nearly full".into()),
-            false => self.take(&mut turn),
+        if unreserved < space.usable() / SPARE_PART_MIN {
+            *lock(&self.problem) = Some("the store is nearly full".into());
+        } else {
+            self.take(&mut schedule);
         }
     }
 
-    /// Takes one, if anything has changed since the last, which then goes.
-    fn take(&self, turn: &mut EpochSchedule) {
+    /// Takes an epoch if anything has changed since the last one, and then deletes the older ones.
+    fn take(&self, schedule: &mut EpochSchedule) {
         let newest = self.cache.status().applied;
         let mut old = self.all();
-        if turn.taken.is_some() && turn.taken == old.last().map(|last| (last.id, newest)) {
+        if schedule.taken.is_some() && schedule.taken == old.last().map(|last| (last.id, newest)) {
             return;
         }
         let created = now();
@@ -116,14 +118,14 @@ impl EpochKeeper {
         let taken = self.cache.clone_expendable(self.volume, &new);
         *lock(&self.problem) = taken.as_ref().err().map(ToString::to_string);
         if let Ok(taken) = taken {
-            turn.taken = Some((taken, newest));
+            schedule.taken = Some((taken, newest));
             old.drain(..).for_each(|epoch| self.delete(&epoch));
-            self.name_expendable();
+            self.mark_expendable();
         }
     }
 
-    /// Those of other volumes, too.
-    fn name_expendable(&self) {
+    /// Lets the cache delete epochs when the store is full, those of other volumes included.
+    fn mark_expendable(&self) {
         let all = self.cache.store().describe_volumes();
         let expendable = all.iter().filter(|volume| is_epoch(volume) && volume.id != self.volume);
         self.cache.set_expendable_volumes(expendable.map(|volume| volume.id).collect());
@@ -131,7 +133,7 @@ impl EpochKeeper {
 
     fn delete(&self, epoch: &VolumeInfo) {
         match self.cache.delete_volume(epoch.id) {
-            // A user was faster.
+            // A user has deleted it.
             Ok(()) | Err(CacheError::Store(StoreError::NoSuchVolume { .. })) => {}
             Err(error) => {
                 *lock(&self.problem) = Some(format!("{} could not be deleted: {error}", epoch.name))
@@ -148,13 +150,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In nanoseconds since 1970.
+/// Nanoseconds since 1970.
 fn now() -> u64 {
     u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0)
 }
 
-/// Makes a writable copy of the newest epoch of each volume, for users to go on with: the next epoch would take its place. Returns these;
-/// an earlier copy may have been written to since.
+/// Makes a writable copy of the newest epoch of each volume, and returns the copies.
+///
+/// Users continue with a copy, because the next epoch replaces the epoch itself. Copies of an earlier call stay: users may
+/// have written to them since.
 pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<VolumeInfo>, StoreError> {
     let mut restored = Vec::new();
     for (volume, _) in store.volumes() {
@@ -162,7 +166,7 @@ pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<VolumeInfo>, Sto
         let first = format!("{RESTORED}{}", &epoch.name[PREFIX.len()..]);
         let others = (2..).map(|number: u64| format!("{first}-{number}"));
         let is_free = |name: &String| store.volume_named(name).is_none();
-        let name = std::iter::once(first.clone()).chain(others).find(is_free).expect("one is free");
+        let name = std::iter::once(first.clone()).chain(others).find(is_free).expect("a free name");
         let new = NewVolume { name: &name, mode: VolumeMode::Writable, created: epoch.created };
         store.clone_named(epoch.id, &new, newest)?;
         restored.extend(store.volume_named(&name));
@@ -174,7 +178,7 @@ fn name_of(created: u64) -> String {
     format!("{PREFIX}{}", volume::rfc3339(created / 1_000_000_000))
 }
 
-/// Not what a user called so when that was allowed.
+/// Whether weir took the volume as an epoch. A user may have chosen such a name when that was allowed.
 fn is_epoch(volume: &VolumeInfo) -> bool {
     volume.mode == VolumeMode::ReadOnly && volume.name == name_of(volume.created)
 }

@@ -1,6 +1,7 @@
-//! Where a store's buffer is, if nobody says so: its last place, then beside the store, then the block devices of this machine.
+//! Finds a store's buffer that the user does not name: in its last place, beside the store, then on the block devices.
 //!
-//! The store knows the identity of its buffer, so another one is not taken for it, and none of two that say to be it.
+//! The store knows the identity of its buffer, so no other buffer is taken for it. If two media have that identity, one is
+//! a copy, and neither is taken.
 
 use crate::error::WeirError;
 use crate::media::{BUFFER_FILE, MediumKind, absolute, medium_kind};
@@ -17,29 +18,31 @@ use store::{Store, StoreSettings};
 /// The kernel's list of block devices.
 const DEVICES: &str = "/sys/class/block";
 
-/// Less than that is no buffer: 1 MiB, in the sectors that the kernel counts in.
+/// The smallest device that can be a buffer, 1 MiB, in the kernel's sectors of 512 bytes.
 const SECTORS_MIN: u64 = 2048;
 
-/// What a store says of itself, to who only looks.
+/// What a store says about itself to a reader that does not open it.
 pub(crate) struct StoreDescription {
     pub(crate) settings: StoreSettings,
-    /// What is wrong with them.
-    pub(crate) wrong: Vec<String>,
+    /// Problems with these settings.
+    pub(crate) warnings: Vec<String>,
     id: device::StoreId,
 }
 
-/// Reads what a store says of itself. Others may have it open.
+/// Reads a store's description. Another process may have the store open.
 pub(crate) fn describe_store(store: &Path) -> Result<StoreDescription, WeirError> {
     let disk =
         HostDisk::open_unlocked(store).map_err(|source| WeirError::Host { path: store.into(), source })?;
     let failed = |source| WeirError::Store { path: store.into(), source };
     let store = Store::identify(Arc::new(disk)).map_err(failed)?;
-    let (settings, wrong) = store.settings().map_err(failed)?;
-    Ok(StoreDescription { settings, wrong, id: store.id() })
+    let (settings, warnings) = store.settings().map_err(failed)?;
+    Ok(StoreDescription { settings, warnings, id: store.id() })
 }
 
-/// Finds the buffer of the store whose medium is `store`, and which the user calls `name`. Where there is none but something else has
-/// its place beside the store, it is that: who opens it says what is wrong with it.
+/// Finds the buffer of the store on the medium `store`, which the user calls `name`.
+///
+/// If there is no such buffer but something else lies in its place beside the store, returns that: opening it gives the
+/// better error.
 pub(crate) fn find_buffer(
     name: &Path,
     store: &Path,
@@ -76,7 +79,7 @@ pub(crate) fn find_buffer(
     Err(WeirError::BufferMissing { path: name.into(), looked })
 }
 
-/// The one medium that these paths lead to, if there is one; refused, if there are two.
+/// The medium to which these paths lead, if there is one. Two media are an error.
 fn only_one<'a>(name: &Path, paths: impl Iterator<Item = &'a PathBuf>) -> Result<Option<PathBuf>, WeirError> {
     let mut media = paths.map(|path| absolute(path)).collect::<Result<Vec<_>, _>>()?;
     media.sort();
@@ -90,7 +93,8 @@ fn only_one<'a>(name: &Path, paths: impl Iterator<Item = &'a PathBuf>) -> Result
     }
 }
 
-/// Whether the buffer that the store was used with last is at `path`: that of any of its mounts, if the store does not know.
+/// Whether the buffer at `path` is the one that the store was used with last; any buffer of the store, if the store does
+/// not know.
 fn is_wanted_buffer(path: &Path, known: &StoreDescription) -> bool {
     let Ok(BufferIdentity { store, id }) = identify(path) else { return false };
     store == known.id && known.settings.buffer.is_none_or(|wanted| wanted == id)
@@ -99,13 +103,13 @@ fn is_wanted_buffer(path: &Path, known: &StoreDescription) -> bool {
 fn identify(path: &Path) -> Result<BufferIdentity, String> {
     let disk = HostDisk::open_unlocked(path).map_err(|error| error.to_string())?;
     let found = Buffer::identify(&disk).map_err(|error| error.to_string())?;
-    // One that cannot be read to its end is none.
+    // A medium that cannot be read to its end is not a buffer.
     let mut last = device::pages(1);
     disk.read(Block(disk.blocks() - 1), &mut last).map_err(|error| error.to_string())?;
     Ok(found)
 }
 
-/// Why it is not what is at `path`, in brackets.
+/// Why the medium at `path` is not a buffer, in brackets.
 fn why_not_a_buffer(path: &Path) -> String {
     match (path.read_link(), medium_kind(path)) {
         (Ok(to), Ok(MediumKind::Absent)) => {
@@ -116,7 +120,8 @@ fn why_not_a_buffer(path: &Path) -> String {
     }
 }
 
-/// The block devices of this machine that are large enough and no part of another one: what lies on those is seen there.
+/// The block devices that are large enough and that no other device holds: the content of a held device is found on its
+/// holder.
 fn devices() -> Vec<PathBuf> {
     let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
     let of_its_own = |at: &Path| {
@@ -125,7 +130,7 @@ fn devices() -> Vec<PathBuf> {
         !held && sectors.is_some_and(|sectors: u64| sectors >= SECTORS_MIN)
     };
     let named = entries.filter(|entry| of_its_own(&entry.path())).map(|entry| {
-        // The kernel writes a slash so.
+        // The kernel writes `!` for a slash.
         Path::new("/dev").join(entry.file_name().to_string_lossy().replace('!', "/"))
     });
     let mut found: Vec<PathBuf> = named.filter(|path| path.exists()).collect();
@@ -133,7 +138,8 @@ fn devices() -> Vec<PathBuf> {
     found
 }
 
-/// How the place of `buffer` is kept: from the directory of the store on, if it lies there, so that both can be moved together.
+/// The path of `buffer` as the store keeps it: relative if it lies in the directory of the store, so that both can be moved
+/// together.
 pub(crate) fn place_of(buffer: &Path, store: &Path) -> Vec<u8> {
     let beside = store.parent().and_then(|directory| buffer.strip_prefix(directory).ok());
     let beside = beside.filter(|_| medium_kind(store).is_ok_and(|what| what == MediumKind::File));

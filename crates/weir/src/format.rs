@@ -70,8 +70,8 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
     let mut undo = FormatUndo::default();
     let result = make(args, &plans, &mut undo);
     if let (Ok(()), Some(warning)) = (&result, warning) {
-        eprintln!("warning: {warning}");
-        eprintln!("  help: choose a smaller --size, or give --preallocate to take the space now");
+        let help = "choose a smaller --size, or give --preallocate to take the space now";
+        tracing::warn!("{warning}\n  help: {help}");
     }
     if result.is_ok() {
         warn_of_volatile_store(plans.store.path());
@@ -222,7 +222,7 @@ pub(crate) fn ensure_durable(plan: &MediumPlan) -> Result<(), WeirError> {
 /// buffer is lost with it.
 fn warn_of_volatile_store(store: &Path) {
     if let Some(why) = probe_durability(store).filter(VolatileReason::loses_all) {
-        eprintln!("warning: {}: a power failure loses the whole store: it {why}", store.display());
+        tracing::warn!("{}: a power failure loses the whole store: it {why}", store.display());
     }
 }
 

@@ -38,8 +38,8 @@ fn grow_store(args: &GrowArgs) -> Result<(), WeirError> {
     println!("{}: the store has {} now", args.path.display(), ByteSize(bytes));
     if let Some(free) = too_little_space(&store, bytes) {
         let free = ByteSize(free);
-        eprintln!(
-            "warning: its file system has {free} free: writes will fail with ENOSPC before the store is full"
+        tracing::warn!(
+            "its file system has {free} free: writes will fail with ENOSPC before the store is full"
         );
     }
     Ok(())

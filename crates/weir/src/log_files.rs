@@ -1,4 +1,4 @@
-//! Where daemons in the background write their messages: a file for each, in a directory that only its user can write to.
+//! The log files of daemons in the background: one for each daemon, in a directory that only its user can write to.
 
 use crate::control_address::DeviceNumber;
 use crate::error::WeirError;
@@ -10,16 +10,16 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// How the names of the files end.
+/// The end of the files' names.
 const LOG: &str = "log";
 
-/// Files of daemons that are gone, which are kept.
+/// Log files that are kept of daemons that have ended.
 const LOGS_MAX: usize = 16;
 
-/// The directory of root's daemons.
+/// The directory for root's daemons.
 const ROOT_DIRECTORY: &str = "/run/weir";
 
-/// Files with the messages of daemons that `user` started.
+/// The pattern of the log files of daemons that `user` started.
 pub(crate) fn log_pattern_of_user(user: u32) -> PathBuf {
     let directory = match user {
         user if user == geteuid().as_raw() => own_directory(),
@@ -29,12 +29,12 @@ pub(crate) fn log_pattern_of_user(user: u32) -> PathBuf {
     directory.join("*").with_extension(LOG)
 }
 
-/// Whether it is the directory of root's daemons.
+/// Whether `directory` is that of root's daemons.
 pub(crate) fn is_directory_of_root(directory: &Path) -> bool {
     directory == Path::new(ROOT_DIRECTORY)
 }
 
-/// The directory for messages of this user's daemons, made if need be, without what is not worth keeping any more.
+/// Makes the directory for this user's daemons, if it does not exist, and removes old log files from it.
 pub(crate) fn directory() -> Result<PathBuf, WeirError> {
     let directory = own_directory();
     make_private_directory(&directory)
@@ -43,7 +43,7 @@ pub(crate) fn directory() -> Result<PathBuf, WeirError> {
     Ok(directory)
 }
 
-/// The file for this process, which serves the mount with this device number, and its path.
+/// Creates the log file of this process, which serves the mount with this device number. Returns the file and its path.
 pub(crate) fn create(directory: &Path, (major, minor): DeviceNumber) -> Result<(File, PathBuf), WeirError> {
     let path = directory.join(format!("{major}:{minor}.{}.{LOG}", std::process::id()));
     let mode = (Mode::RUSR | Mode::WUSR).as_raw_mode();
@@ -52,7 +52,7 @@ pub(crate) fn create(directory: &Path, (major, minor): DeviceNumber) -> Result<(
     Ok((file, path))
 }
 
-/// Removes a file of a daemon that ends, but not what it had to say: that may be all that tells why it ended.
+/// Removes a log file if it is empty. One with messages stays: it may say why the daemon ended.
 pub(crate) fn remove_if_empty(log: &Path) {
     if fs::metadata(log).is_ok_and(|log| log.len() == 0) {
         let _ = fs::remove_file(log);
@@ -64,14 +64,14 @@ fn own_directory() -> PathBuf {
     if user.is_root() {
         return ROOT_DIRECTORY.into();
     }
-    // A relative one is to be ignored, says its specification.
+    // The specification says to ignore a relative path.
     match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()) {
         Some(directory) => directory.join("weir"),
         None => format!("/tmp/weir-{}", user.as_raw()).into(),
     }
 }
 
-/// Makes `directory` for us alone, or makes sure that nobody else can make files in it.
+/// Makes `directory` for this user alone, or checks that no other user can make files in it.
 fn make_private_directory(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(Mode::RWXU.as_raw_mode()).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -95,7 +95,7 @@ fn why(error: &io::Error) -> String {
     }
 }
 
-/// Removes all but the newest [`LOGS_MAX`] files of daemons that are gone.
+/// Removes all but the newest [`LOGS_MAX`] log files of daemons that have ended.
 fn remove_old(directory: &Path) {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut gone: Vec<PathBuf> =
@@ -105,7 +105,7 @@ fn remove_old(directory: &Path) {
     gone.iter().skip(LOGS_MAX).for_each(|log| drop(fs::remove_file(log)));
 }
 
-/// Whose messages a file has.
+/// The process whose log a file is.
 fn pid_of(log: &Path) -> Option<Pid> {
     let name = log.file_name()?.to_str()?.strip_suffix(LOG)?.strip_suffix('.')?;
     Pid::from_raw(name.rsplit_once('.')?.1.parse().ok()?)
@@ -123,7 +123,7 @@ mod tests {
     const NOBODYS: usize = 1 << 23;
 
     #[test]
-    fn messages_outlive_their_daemon_and_empty_ones_do_not() {
+    fn messages_outlive_their_daemon_unless_empty() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name);
         for number in NOBODYS..NOBODYS + LOGS_MAX + 3 {

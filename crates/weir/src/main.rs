@@ -16,15 +16,18 @@ mod grow;
 mod log_files;
 mod man;
 mod media;
+mod messages;
 mod mount;
 mod mount_point;
 mod mount_problems;
+mod mounted_store;
 mod pm_qos;
 mod read_ahead;
 mod replace_buffer;
 mod scrub;
 mod signals;
-mod status;
+mod status_print;
+mod status_report;
 mod storage_stack;
 mod trace;
 mod unmount;
@@ -35,7 +38,6 @@ use cli::{DirArgs, SpaceArgs, StatusArgs, TuneArgs, WeirCommand, WeirCommandLine
 use control_client::WeirMount;
 use error::WeirError;
 use serde_json::json;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Resident memory is what `--memory` says and little more only if a page takes a page: see `Cargo.toml`.
@@ -67,31 +69,30 @@ fn exit_code_of_failed_output(why: &str) -> u8 {
     }
     if let Some(why) = why.strip_prefix("stdout: ") {
         let help = "the command may have done its work, but its output is lost: redirect the output to another place";
-        tell(&format!("error: standard output: {why}\n  help: {help}"));
+        tracing::error!("standard output: {why}\n  help: {help}");
     }
     1
-}
-
-/// Writes a line to standard error. Where that fails there is nobody left to tell.
-fn tell(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn main() -> ExitCode {
     exit_when_output_fails();
     let command = match WeirCommandLine::try_parse() {
-        Ok(cli) => cli.command,
-        Err(refused) => return print_usage_error(&refused),
+        Ok(command_line) => command_line.command,
+        Err(refused) => {
+            messages::start_on_stderr();
+            return print_usage_error(&refused);
+        }
     };
+    match &command {
+        WeirCommand::Mount(args) if args.foreground || args.daemon => messages::start_of_daemon(),
+        _ => messages::start_on_stderr(),
+    }
     match run(command) {
         Ok(code) => code,
         Err(error) => {
             let help = error.help().unwrap_or(DEFAULT_HELP.into());
-            tell(&format!(
-                "error: {}\n  help: {}",
-                escape_control_chars(&error.to_string()),
-                escape_control_chars(&help)
-            ));
+            let what = escape_control_chars(&error.to_string());
+            tracing::error!("{what}\n  help: {}", escape_control_chars(&help));
             ExitCode::from(error.exit_code())
         }
     }
@@ -140,20 +141,22 @@ fn tune(args: &TuneArgs) -> Result<(), WeirError> {
 }
 
 fn status(args: &StatusArgs) -> Result<(), WeirError> {
-    let report = WeirMount::at(&args.dir)?.connect()?.request("status")?;
-    match args.json {
-        true => println!("{report:#}"),
-        false => status::print(&report),
+    let mut daemon = WeirMount::at(&args.dir)?.connect()?;
+    if args.json {
+        println!("{:#}", daemon.request("status")?);
+    } else {
+        status_print::print(&daemon.report("status")?);
     }
     Ok(())
 }
 
 fn space(args: &SpaceArgs) -> Result<(), WeirError> {
     let operation = if args.exact { "space_exact" } else { "space" };
-    let space = WeirMount::at(&args.dir)?.connect()?.request(operation)?;
-    match args.json {
-        true => println!("{space:#}"),
-        false => status::print_space(&space),
+    let mut daemon = WeirMount::at(&args.dir)?.connect()?;
+    if args.json {
+        println!("{:#}", daemon.request(operation)?);
+    } else {
+        status_print::print_space(&daemon.report(operation)?);
     }
     Ok(())
 }

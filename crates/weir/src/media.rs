@@ -2,7 +2,6 @@
 
 use crate::error::WeirError;
 use crate::find_buffer;
-use crate::tell;
 use host::{DiskAccess, HostDisk, HostError, MountTable, VolatileReason, probe_durability, shell_quoted};
 use std::fs;
 use std::io::ErrorKind;
@@ -63,8 +62,8 @@ impl StoreMedia {
         let name = absolute(path)?;
         // What is wrong with it, who opens it says.
         let known = find_buffer::describe_store(&store);
-        let wrong = known.as_ref().map_or(&[][..], |known| &known.wrong);
-        wrong.iter().for_each(|what| tell(&format!("warning: {}: {what}", name.display())));
+        let wrong = known.as_ref().map_or(&[][..], |known| &known.warnings);
+        wrong.iter().for_each(|what| tracing::warn!("{}: {what}", name.display()));
         let mut settings = known.as_ref().map(|known| known.settings.clone()).unwrap_or_default();
         // Another daemon may change it until the store is open: it is read again then.
         settings.data = None;
@@ -100,11 +99,11 @@ impl StoreMedia {
     /// Warns where the kernel's page cache stands between us and a medium.
     pub(crate) fn warn_of_page_cache(&self) {
         for path in [&self.store, &self.buffer].into_iter().filter(|path| !host::has_direct_io(path)) {
-            tell(&format!(
-                "warning: {}: its file system has no direct I/O (O_DIRECT): after a disk error, restart the machine before you trust \
+            tracing::warn!(
+                "{}: its file system has no direct I/O (O_DIRECT): after a disk error, restart the machine before you trust \
                  data that is read from it",
                 path.display()
-            ));
+            );
         }
     }
 
@@ -167,11 +166,11 @@ pub(crate) fn warn_of_readers(path: &Path) {
     let Ok(Some(mode)) = host::mode_if_public(path) else { return };
     let bits =
         if medium_kind(path).is_ok_and(|what| what == MediumKind::BlockDevice) { "o-rwx" } else { "600" };
-    tell(&format!(
-        "warning: {}: other users can read it (mode {mode:04o}), and thus the files of all users: `chmod {bits} {}`",
+    tracing::warn!(
+        "{}: other users can read it (mode {mode:04o}), and thus the files of all users: `chmod {bits} {}`",
         path.display(),
         shell_quoted(path)
-    ));
+    );
 }
 
 /// Refuses a path on one of our mounts: the daemon would wait for itself, or for another that waits for it.

@@ -5,7 +5,6 @@ use crate::control_address::DeviceNumber;
 use crate::control_client::{WeirMount, spellings};
 use crate::error::WeirError;
 use crate::media::{StoreMedia, absolute};
-use crate::tell;
 use crate::unmount::{UnmountMode, unmount};
 use host::{MountEntry, MountTable};
 use std::fs;
@@ -47,7 +46,7 @@ impl MountPoint {
             let failed = |why| WeirError::Unmount { dir: self.dir.clone(), why };
             unmount(&self.dir, UnmountMode::Detach).map_err(failed)?;
             let dir = self.dir.display();
-            tell(&format!("{dir}: the last daemon was killed or crashed; removing its dead mount"));
+            tracing::info!("{dir}: the last daemon was killed or crashed; removing its dead mount");
         }
         match mount_at(&self.dir)? {
             // Somebody was faster.

@@ -1,89 +1,89 @@
-//! Keeps the machine's processors awake while requests flow, and counts what that costs.
+//! Keeps the machine's processors awake while requests arrive (a PM QoS request of the kernel), and counts the cost.
 //!
-//! Asleep, a processor takes longer to wake than a request takes in all; who asks for one thing after the other waits for
-//! that twice each time. Awake, processors that have nothing to do poll instead. So they are kept awake only while requests come faster
-//! than some hundreds a second, and for a tenth of a second after: taking the kernel's word back and giving it again wakes
-//! every processor.
+//! A sleeping processor takes longer to wake than a small request takes in all. A program that sends one request after
+//! the other pays for that twice per request. A processor that is kept awake polls when it has nothing to do.
+//! So processors are kept awake only while some hundreds of requests a second arrive, and for a tenth of a second
+//! after that: each change of the PM QoS request wakes every processor.
 
 use fuse::RequestCounter;
 use host::{PmQosRequest, ProcessorTimes};
-use serde_json::{Value, json};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use weir_status::WakeUpReport;
 
-/// So many requests are a flow: within `FLOW_WINDOW` of the first, a thousand a second, to begin with, since below it somebody waits for a
-/// disk, or thinks; between two looks, two hundred a second, to go on.
+/// Requests within [`FLOW_WINDOW`] that begin a hold: a thousand a second. With fewer, programs wait for a disk, or
+/// think. The same number within [`SAMPLE_INTERVAL`], two hundred a second, continues a hold.
 const FLOW_REQUESTS: u64 = 20;
 const FLOW_WINDOW: Duration = Duration::from_millis(20);
-/// How often it is looked meanwhile, so that what is fast begins at once.
+/// Samples within [`FLOW_WINDOW`], so that a fast flow begins a hold at once.
 const FLOW_SAMPLES: u32 = 10;
-/// Between two looks afterwards.
+/// The time between two samples during a hold.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Between two questions to the machine itself: so long they are kept awake, in one stretch or in several.
+/// Time that processors must have been held, in one hold or in several, before steal time and battery are judged.
 const JUDGE_AFTER: Duration = Duration::from_secs(5);
-/// The share of all processors' time above which it is others who pay.
+/// The share of all processors' time above which other guests pay for the polling.
 const STEAL_SHARE_MAX: f64 = 0.05;
-/// For how long nothing is kept awake after that.
+/// How long processors are left alone after that.
 const PAUSE_AFTER_STEAL: Duration = Duration::from_secs(10);
 
-/// What a mount does about sleeping processors. Shared by the thread that does it and by whoever shows it.
+/// The PM QoS request of a mount. Shared by the thread that makes it and the threads that report it.
 pub(crate) struct PmQos {
-    /// For how long a processor may take to wake, in microseconds.
-    micros: Option<i32>,
+    /// The longest time that a processor may take to wake, in microseconds; `None` if nothing is requested.
+    latency_us: Option<i32>,
     stats: Mutex<PmQosStats>,
 }
 
-/// What came of it so far. Gone with the process, as the request itself.
+/// What the request has cost since the mount. In memory only, as the request itself.
 #[derive(Debug, Clone, Default)]
 struct PmQosStats {
-    /// Why nothing is asked for, now or at all.
-    off: Option<String>,
+    /// Why processors may sleep, at present or for the whole mount.
+    why_off: Option<String>,
     is_held: bool,
-    /// For how long all processors were kept awake.
+    /// The time during which all processors were kept awake.
     held: Duration,
-    /// What they polled meanwhile, all together.
+    /// The time that all processors together polled meanwhile.
     polled: Duration,
-    /// Requests that came meanwhile.
+    /// Requests that arrived meanwhile.
     requests: u64,
 }
 
 impl PmQos {
-    /// A mount that asks for nothing, and why.
+    /// For a mount that lets processors sleep, because of `why`.
     pub(crate) fn off(why: String) -> Arc<PmQos> {
-        Arc::new(PmQos {
-            micros: None,
-            stats: Mutex::new(PmQosStats { off: Some(why), ..PmQosStats::default() }),
-        })
+        let stats = PmQosStats { why_off: Some(why), ..PmQosStats::default() };
+        Arc::new(PmQos { latency_us: None, stats: Mutex::new(stats) })
     }
 
-    /// Begins to keep processors awake while requests flow, in a thread of its own that nobody need wait for.
+    /// Keeps processors awake while requests arrive, in a thread of its own. The process need not wait for the thread.
     pub(crate) fn start(wake_ups: PmQosRequest, traffic: Arc<RequestCounter>) -> io::Result<Arc<PmQos>> {
-        let awake = Arc::new(PmQos { micros: Some(wake_ups.latency_micros()), stats: Mutex::default() });
-        let keeper = PmQosThread { wake_ups, traffic, awake: awake.clone() };
-        std::thread::Builder::new().name("awake".into()).spawn(move || keeper.run())?;
-        Ok(awake)
+        let pm_qos = Arc::new(PmQos { latency_us: Some(wake_ups.latency_micros()), stats: Mutex::default() });
+        let holder = PmQosThread { wake_ups, traffic, pm_qos: pm_qos.clone() };
+        std::thread::Builder::new().name("pm-qos".into()).spawn(move || holder.run())?;
+        Ok(pm_qos)
     }
 
-    /// As `weir status --json` shows it.
-    pub(crate) fn report(&self) -> Value {
+    /// The part `wake_up` of `weir status`.
+    pub(crate) fn report(&self) -> WakeUpReport {
         let stats = self.stats().clone();
-        let state = match (&stats.off, stats.is_held) {
-            (Some(_), _) => "off",
-            (None, true) => "awake",
-            (None, false) => "idle",
+        let state = if stats.why_off.is_some() {
+            "off"
+        } else if stats.is_held {
+            "awake"
+        } else {
+            "idle"
         };
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
-        json!({
-            "state": state,
-            "why_off": stats.off,
-            "latency_us": self.micros,
-            "held_ms": millis(stats.held),
-            "polled_ms": millis(stats.polled),
-            "requests": stats.requests,
-            "processor_seconds_per_million_requests": per_million(stats.polled, stats.requests),
-        })
+        WakeUpReport {
+            state: state.into(),
+            why_off: stats.why_off,
+            latency_us: self.latency_us,
+            held_ms: millis(stats.held),
+            polled_ms: millis(stats.polled),
+            requests: stats.requests,
+            processor_seconds_per_million_requests: seconds_per_million(stats.polled, stats.requests),
+        }
     }
 
     fn stats(&self) -> MutexGuard<'_, PmQosStats> {
@@ -91,23 +91,23 @@ impl PmQos {
     }
 }
 
-fn per_million(polled: Duration, requests: u64) -> f64 {
+fn seconds_per_million(polled: Duration, requests: u64) -> f64 {
     if requests == 0 { 0.0 } else { polled.as_secs_f64() * 1e6 / requests as f64 }
 }
 
-/// The line of `weir status`, of what [`PmQos::report`] says.
-pub(crate) fn line(report: &Value) -> String {
-    if let Some(why) = report["why_off"].as_str() {
+/// The line of `weir status` about it.
+pub(crate) fn status_line(report: &WakeUpReport) -> String {
+    if let Some(why) = &report.why_off {
         return format!("off: {why}");
     }
-    let seconds = report["held_ms"].as_f64().unwrap_or(0.0) / 1e3;
-    let cost = report["processor_seconds_per_million_requests"].as_f64().unwrap_or(0.0);
+    let seconds = report.held_ms / 1e3;
+    let cost = report.processor_seconds_per_million_requests;
     format!(
         "processors are kept awake while requests arrive: for {seconds:.1} s, {cost:.1} processor seconds per million requests"
     )
 }
 
-/// Why processors may sleep again.
+/// Why a hold ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HoldEnd {
     NoRequests,
@@ -115,7 +115,7 @@ enum HoldEnd {
     Battery,
 }
 
-/// What was stolen while processors were kept awake, since that was judged last. Who works in short bursts is judged, too.
+/// Steal time during holds since it was judged last. It adds up over holds, so that short bursts are judged, too.
 #[derive(Default)]
 struct StealTime {
     held: Duration,
@@ -123,8 +123,8 @@ struct StealTime {
 }
 
 impl StealTime {
-    /// Adds what passed from `before` to `now`, with processors awake for `held`; the share that was stolen once that is enough
-    /// to tell.
+    /// Adds the processor times between `before` and `now`, of which processors were held for `held`. Returns the stolen
+    /// share, and starts anew, once processors were held for [`JUDGE_AFTER`].
     fn add(&mut self, held: Duration, before: &ProcessorTimes, now: &ProcessorTimes) -> Option<f64> {
         self.held += held;
         self.times.all += now.all.saturating_sub(before.all);
@@ -134,78 +134,103 @@ impl StealTime {
     }
 }
 
-/// The thread's own.
+/// A sample during a hold.
+struct TrafficSample {
+    /// Requests since the mount.
+    arrived: u64,
+    /// Time that processors polled since the mount.
+    polled: Duration,
+    at: Instant,
+}
+
+/// The state of the thread that makes the request.
 struct PmQosThread {
     wake_ups: PmQosRequest,
     traffic: Arc<RequestCounter>,
-    awake: Arc<PmQos>,
+    pm_qos: Arc<PmQos>,
 }
 
 impl PmQosThread {
     fn run(&self) {
-        let mut stolen = StealTime::default();
+        let mut steal_time = StealTime::default();
         loop {
-            let seen = self.traffic.arrived();
-            self.traffic.wait_beyond(seen);
-            let flows = |_| {
-                std::thread::sleep(FLOW_WINDOW / FLOW_SAMPLES);
-                self.traffic.arrived() - seen >= FLOW_REQUESTS
-            };
-            if !(0..FLOW_SAMPLES).any(flows) {
+            let before = self.traffic.arrived();
+            self.traffic.wait_beyond(before);
+            if !self.flow_begins(before) {
                 continue;
             }
-            let paused = match self.hold(&mut stolen) {
+            let why_paused = match self.hold(&mut steal_time) {
                 Ok(HoldEnd::NoRequests) => continue,
                 Ok(HoldEnd::Stolen) => {
                     "the hypervisor gives the processors' time to other guests (steal time); weir tries again soon"
                 }
                 Ok(HoldEnd::Battery) => "the machine runs on battery; weir tries again soon",
                 Err(error) => {
-                    self.awake.stats().off = Some(format!("the kernel refused: {error}"));
+                    self.pm_qos.stats().why_off = Some(format!("the kernel refused: {error}"));
                     return;
                 }
             };
-            self.awake.stats().off = Some(paused.into());
+            self.pm_qos.stats().why_off = Some(why_paused.into());
             std::thread::sleep(PAUSE_AFTER_STEAL);
-            self.awake.stats().off = None;
+            self.pm_qos.stats().why_off = None;
         }
     }
 
-    /// Keeps them awake until requests no longer flow, or something else speaks against it.
-    fn hold(&self, stolen: &mut StealTime) -> io::Result<HoldEnd> {
+    /// Whether [`FLOW_REQUESTS`] arrive within [`FLOW_WINDOW`]; `before` had arrived when it began.
+    fn flow_begins(&self, before: u64) -> bool {
+        for _ in 0..FLOW_SAMPLES {
+            std::thread::sleep(FLOW_WINDOW / FLOW_SAMPLES);
+            if self.traffic.arrived() - before >= FLOW_REQUESTS {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Keeps processors awake until too few requests arrive, time is stolen, or the machine runs on battery.
+    fn hold(&self, steal_time: &mut StealTime) -> io::Result<HoldEnd> {
         if self.wake_ups.is_on_battery() {
             return Ok(HoldEnd::Battery);
         }
-        let mut before = (self.traffic.arrived(), self.wake_ups.polled_time(), Instant::now());
+        let mut before = self.sample();
         self.wake_ups.acquire()?;
-        self.awake.stats().is_held = true;
-        let mut times = ProcessorTimes::now();
+        self.pm_qos.stats().is_held = true;
+        let mut times_before = ProcessorTimes::now();
         let end = loop {
             std::thread::sleep(SAMPLE_INTERVAL);
-            let now = (self.traffic.arrived(), self.wake_ups.polled_time(), Instant::now());
-            let came = now.0 - before.0;
-            let held = now.2 - before.2;
-            self.account(came, now.1.saturating_sub(before.1), held);
+            let now = self.sample();
+            let arrived = now.arrived - before.arrived;
+            let held = now.at - before.at;
+            self.count(arrived, now.polled.saturating_sub(before.polled), held);
             before = now;
-            let since = std::mem::replace(&mut times, ProcessorTimes::now());
-            let share = stolen.add(held, &since, &times);
-            if share.is_some_and(|share| share > STEAL_SHARE_MAX) {
+            let times = ProcessorTimes::now();
+            let stolen = steal_time.add(held, &times_before, &times);
+            times_before = times;
+            if stolen.is_some_and(|share| share > STEAL_SHARE_MAX) {
                 break HoldEnd::Stolen;
             }
-            if came < FLOW_REQUESTS {
+            if arrived < FLOW_REQUESTS {
                 break HoldEnd::NoRequests;
             }
-            if share.is_some() && self.wake_ups.is_on_battery() {
+            if stolen.is_some() && self.wake_ups.is_on_battery() {
                 break HoldEnd::Battery;
             }
         };
-        self.awake.stats().is_held = false;
+        self.pm_qos.stats().is_held = false;
         self.wake_ups.release()?;
         Ok(end)
     }
 
-    fn account(&self, requests: u64, polled: Duration, held: Duration) {
-        let mut stats = self.awake.stats();
+    fn sample(&self) -> TrafficSample {
+        TrafficSample {
+            arrived: self.traffic.arrived(),
+            polled: self.wake_ups.polled_time(),
+            at: Instant::now(),
+        }
+    }
+
+    fn count(&self, requests: u64, polled: Duration, held: Duration) {
+        let mut stats = self.pm_qos.stats();
         stats.requests += requests;
         stats.polled += polled;
         stats.held += held;
@@ -218,20 +243,20 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// A virtual machine's files below `root`.
+    /// The PM QoS files of a virtual machine, below `root`.
     fn wake_ups(root: &Path) -> PmQosRequest {
         let driver = root.join("devices/system/cpu/cpuidle");
         fs::create_dir_all(&driver).expect("a directory");
         fs::write(driver.join("current_driver"), "haltpoll\n").expect("a file");
         fs::write(root.join("latency"), "").expect("a file");
-        PmQosRequest::open_at(root, &root.join("latency")).expect("it may ask")
+        PmQosRequest::open_at(root, &root.join("latency")).expect("files to write to")
     }
 
     #[test]
-    fn processors_are_kept_awake_while_requests_flow_and_not_for_a_few() {
+    fn processors_are_held_for_a_flow_of_requests_only() {
         let root = tempfile::tempdir().expect("a directory");
         let traffic = Arc::new(RequestCounter::default());
-        let awake = PmQos::start(wake_ups(root.path()), traffic.clone()).expect("a thread");
+        let pm_qos = PmQos::start(wake_ups(root.path()), traffic.clone()).expect("a thread");
         let asked = || fs::read(root.path().join("latency")).expect("a file");
         (1..FLOW_REQUESTS).for_each(|_| traffic.note());
         std::thread::sleep(2 * FLOW_WINDOW);
@@ -245,39 +270,39 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(asked(), [0_i32.to_ne_bytes(), (-1_i32).to_ne_bytes()].concat());
-        assert!(awake.report()["held_ms"].as_f64().is_some_and(|held| held >= 100.0), "{}", awake.report());
+        assert!(pm_qos.report().held_ms >= 100.0, "{:?}", pm_qos.report());
     }
 
     #[test]
-    fn what_is_stolen_in_bursts_is_counted_together() {
+    fn steal_time_adds_up_over_holds() {
         let times = |all: u64, stolen: u64| ProcessorTimes {
             all: Duration::from_millis(all),
             stolen: Duration::from_millis(stolen),
         };
         let mut stolen = StealTime::default();
-        // Whatever passes between two bursts is nobody's fault.
+        // Time between two holds does not count.
         assert_eq!(stolen.add(JUDGE_AFTER * 3 / 4, &times(0, 0), &times(6000, 600)), None);
         let share =
             stolen.add(JUDGE_AFTER / 4, &times(90_000, 80_000), &times(92_000, 80_200)).expect("long enough");
         assert!((share - 0.1).abs() < 1e-9);
-        assert_eq!(stolen.add(JUDGE_AFTER / 2, &times(0, 0), &times(4000, 0)), None, "it begins anew");
+        assert_eq!(stolen.add(JUDGE_AFTER / 2, &times(0, 0), &times(4000, 0)), None, "it starts anew");
     }
 
     #[test]
-    fn what_it_costs_is_told_by_the_million_requests_and_why_it_is_off() {
-        let awake = PmQos { micros: Some(0), stats: Mutex::default() };
-        assert!(line(&awake.report()).contains("for 0.0 s, 0.0 processor seconds"));
-        *awake.stats() = PmQosStats {
+    fn report_has_the_cost_and_why_it_is_off() {
+        let pm_qos = PmQos { latency_us: Some(0), stats: Mutex::default() };
+        assert!(status_line(&pm_qos.report()).contains("for 0.0 s, 0.0 processor seconds"));
+        *pm_qos.stats() = PmQosStats {
             held: Duration::from_secs(3),
             polled: Duration::from_secs(4),
             requests: 500_000,
             is_held: true,
-            off: None,
+            why_off: None,
         };
-        assert_eq!(awake.report()["state"], "awake");
-        assert!(line(&awake.report()).contains("for 3.0 s, 8.0 processor seconds per million"));
+        assert_eq!(pm_qos.report().state, "awake");
+        assert!(status_line(&pm_qos.report()).contains("for 3.0 s, 8.0 processor seconds per million"));
         let off = PmQos::off("--wake-up=off".into());
-        assert_eq!(off.report()["state"], "off");
-        assert_eq!(line(&off.report()), "off: --wake-up=off");
+        assert_eq!(off.report().state, "off");
+        assert_eq!(status_line(&off.report()), "off: --wake-up=off");
     }
 }

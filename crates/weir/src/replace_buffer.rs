@@ -1,9 +1,16 @@
-//! `weir replace-buffer`: another buffer for a store, because of a better device, or because the old one is lost.
+//! `weir replace-buffer`: gives a store another buffer, because of a better device, or because the old buffer is lost.
 //!
-//! In this order, so that a crash or an error at any point leaves one buffer that is whole, and a name that leads to it:
-//! what the old one holds is written back, the new one is laid out, the store knows it and refuses all others, the store's entry
-//! `buffer` leads to it, and the old one is a buffer no more. Until then the old one is as it was: at most the end of its log is
-//! written again, so that it is durable; it need not be writable. One that cannot be read stays as it is, under another name if need be.
+//! The steps, in an order that leaves one complete buffer and a name that leads to it after a crash or an error at any
+//! point:
+//!
+//! 1. Write the changes in the old buffer back to the store.
+//! 2. Format the new buffer.
+//! 3. Let the store name the new buffer. From now on it refuses every other buffer.
+//! 4. Let the store's entry `buffer` lead to the new buffer.
+//! 5. Retire the old buffer, so that it is a buffer no more.
+//!
+//! Until step 5 the old buffer keeps its content. At most the end of its log is written again, to make it durable, but the
+//! buffer need not be writable. A buffer that cannot be read is never written, and gets another name if it is in the way.
 
 use crate::byte_size::ByteSize;
 use crate::cli::ReplaceBufferArgs;
@@ -26,27 +33,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{Store, VolumeInfo};
 
-/// LSNs that are left out. More than a lost buffer can have given out since the last page was written back; so the store, which
-/// is told of the new one's beginning, refuses the lost one, should it come back.
-const GAP: u64 = 1 << 40;
+/// LSNs that the new buffer leaves out: more than a lost buffer can have used since the last page was written back. The
+/// store knows where the new buffer begins, and so refuses the lost one if it comes back.
+const LSN_GAP: u64 = 1 << 40;
 
-/// How the name of a new buffer ends until it has taken its place.
+/// The end of a new buffer's name until the buffer is in its place.
 const NEW: &str = "new";
 
-/// How the name of an old buffer that could not be read ends.
+/// The end of the name of an old buffer that could not be read.
 const OLD: &str = "old";
 
-/// What is known of the old buffer.
+/// The old buffer, as far as it is known.
 struct OldBuffer {
-    /// Where it is or was; `None`: nobody knows.
+    /// Its path; `None` if that is not known.
     path: Option<PathBuf>,
-    /// Why what it held is lost; `None`: it is stored.
+    /// Why its changes are lost; `None` if they are in the store.
     lost: Option<WeirError>,
     bytes: ByteSize,
     store: StoreId,
-    /// What is in the store by now.
+    /// The state of the store after the write-back.
     written: WrittenBack,
-    /// The store's volumes. All but the one whose records the buffer held are whole.
+    /// The store's volumes. All are undamaged but the one whose records the buffer held.
     volumes: Vec<String>,
 }
 
@@ -64,16 +71,17 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
     let mut undo = FormatUndo::default();
     let identity = BufferIdentity { store: old.store, id: BufferId(random_bytes()) };
     let like = args.buffer_size.is_none().then_some(old.bytes);
-    let made = ensure_kept(directory.as_deref(), &old)
-        .and_then(|()| make(&plan, like, identity, &old, &mut undo))
-        .and_then(|bytes| StoreMedia::find(&args.path, Some(plan.path())).map(|media| (bytes, media)))
-        .and_then(|(bytes, media)| {
-            Ok((bytes, begin_with_new_buffer(&media, old.lost.is_none().then_some(&old.written))?))
-        });
-    let (bytes, restored) = match made {
+    let make_and_begin = |undo: &mut FormatUndo| {
+        ensure_old_name_is_free(directory.as_deref(), &old)?;
+        let bytes = make(&plan, like, identity, &old, undo)?;
+        let media = StoreMedia::find(&args.path, Some(plan.path()))?;
+        let restored = begin_with_new_buffer(&media, old.lost.is_none().then_some(&old.written))?;
+        Ok((bytes, restored))
+    };
+    let (bytes, restored) = match make_and_begin(&mut undo) {
         Ok(made) => made,
         Err(error) => {
-            // Once the store knows the new one, it must not be taken away.
+            // Once the store names the new buffer, it must stay.
             let known = store_of(&args.path).and_then(|store| describe_store(&store));
             if known.is_ok_and(|known| known.settings.buffer != Some(identity.id)) {
                 undo.run();
@@ -87,19 +95,19 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
     }
     let new = directory.as_deref().unwrap_or(plan.path());
     let retired = retire(&old, new);
-    tell(args, &old, (bytes, &restored), retired.err());
+    print_result(args, &old, bytes, &restored, retired.err());
     media::warn_of_readers(new);
     Ok(())
 }
 
-/// The entry `buffer` of a store that is a directory.
+/// The path of the entry `buffer`, if the store is a directory.
 fn entry_of(path: &Path) -> Result<Option<PathBuf>, WeirError> {
     let is_directory = medium_kind(path)? == MediumKind::Directory;
     store_of(path)?;
     Ok(if is_directory { Some(absolute(path)?.join(BUFFER_FILE)) } else { None })
 }
 
-/// Where the new one goes: beside the entry until it takes that place, if nothing else is said.
+/// Plans the new buffer: at `--buffer`, or else beside the entry `buffer` until it takes that place.
 fn plan(args: &ReplaceBufferArgs, entry: Option<&Path>) -> Result<MediumPlan, WeirError> {
     let path = match (&args.buffer, entry) {
         (Some(buffer), _) => buffer.clone(),
@@ -109,7 +117,7 @@ fn plan(args: &ReplaceBufferArgs, entry: Option<&Path>) -> Result<MediumPlan, We
     plan_buffer(path, args.buffer_size)
 }
 
-/// Writes back what the old buffer holds, where it can be read.
+/// Writes the changes in the old buffer back, if it can be read.
 fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
     let disk = media::open(&store_of(&args.path)?, DiskAccess::Read)?;
     let store = Store::open(Arc::new(OverlayDevice::new(disk)))
@@ -127,11 +135,11 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
             .filter(|name| !name.starts_with(UNFINISHED_RESCUE))
             .collect(),
     };
-    // It is locked while it is open.
+    // The write-back opens the store again, which is locked while it is open.
     drop(store);
     let media = match StoreMedia::find(&args.path, args.old.as_deref()) {
         Ok(media) => media,
-        // Another path than the buffer's is a mistake, and not the loss of what the buffer holds.
+        // A wrong path in `--old` is a mistake, and does not mean that the buffer is lost.
         Err(error @ WeirError::BufferMissing { .. }) if args.old.is_some() => {
             return Err(error.not_its_buffer());
         }
@@ -143,7 +151,7 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
     };
     old.path = Some(media.buffer.clone());
     let written = write_back(&media);
-    // Also of one that is refused; what is less than a buffer has been cut off.
+    // The size of a buffer that is refused counts, too. A file smaller than any buffer was truncated.
     let bytes = media::open(&media.buffer, DiskAccess::Read).map(|disk| bytes_of(&disk));
     old.bytes = bytes.ok().filter(|bytes| *bytes >= BUFFER_MIN).unwrap_or(old.bytes);
     match written {
@@ -157,7 +165,7 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
     Ok(old)
 }
 
-/// Lays out the new one.
+/// Makes and formats the new buffer, and returns its size.
 fn make(
     plan: &MediumPlan,
     like: Option<ByteSize>,
@@ -171,16 +179,16 @@ fn make(
         }
         _ => make_buffer_disk(plan, undo)?,
     };
-    let newest = Lsn(old.written.newest.0 + GAP);
+    let newest = Lsn(old.written.newest.0 + LSN_GAP);
     Buffer::format_after(&disk, identity, newest)
         .map_err(|source| WeirError::Cache { path: plan.path().into(), source: source.into() })?;
-    // The old one may go only after that.
+    // The old buffer may be retired only after that.
     sync_names_beside(&absolute(plan.path())?)?;
     Ok(bytes_of(&disk))
 }
 
-/// Refuses to go on where an old buffer that could not be read would have to go.
-fn ensure_kept(entry: Option<&Path>, old: &OldBuffer) -> Result<(), WeirError> {
+/// Refuses to continue if the old buffer could not be read and the name that would keep it is taken.
+fn ensure_old_name_is_free(entry: Option<&Path>, old: &OldBuffer) -> Result<(), WeirError> {
     let Some(entry) = entry.filter(|entry| old.lost.is_some() && entry.symlink_metadata().is_ok()) else {
         return Ok(());
     };
@@ -191,7 +199,7 @@ fn ensure_kept(entry: Option<&Path>, old: &OldBuffer) -> Result<(), WeirError> {
     }
 }
 
-/// Lets the store's entry lead to the new buffer, at once. After an error it leads to the old one.
+/// Lets the store's entry lead to the new buffer, atomically. After an error the entry leads to the old buffer.
 fn switch(entry: &Path, new: &Path, old: &OldBuffer) -> Result<(), WeirError> {
     let new = absolute(new)?;
     if absolute(entry).is_ok_and(|entry| entry == new) {
@@ -199,12 +207,12 @@ fn switch(entry: &Path, new: &Path, old: &OldBuffer) -> Result<(), WeirError> {
     }
     if old.lost.is_some() && entry.symlink_metadata().is_ok() {
         let kept = entry.with_extension(OLD);
-        // A second name: the first one leads to a buffer at every moment.
+        // A second name, so that the first one leads to a buffer at every moment.
         fs::hard_link(entry, &kept).map_err(WeirError::io("keeping the old buffer as buffer.old", entry))?;
     }
     let beside = entry.with_extension(NEW);
     if new != beside {
-        // One that a crash has left here leads to nothing that is in use.
+        // A link that a crash has left here leads to no buffer in use.
         if beside.is_symlink() {
             fs::remove_file(&beside).map_err(WeirError::io("removing an old link", &beside))?;
         }
@@ -213,7 +221,7 @@ fn switch(entry: &Path, new: &Path, old: &OldBuffer) -> Result<(), WeirError> {
     fs::rename(&beside, entry).map_err(WeirError::io("putting the new buffer in its place", entry))
 }
 
-/// What is stored needs no buffer: whoever finds the old one later sees that it is none any more.
+/// Marks the old buffer as unused, if all its changes are in the store.
 fn retire(old: &OldBuffer, new: &Path) -> Result<(), WeirError> {
     match &old.path {
         Some(path) if old.lost.is_none() && is_other(path, new) => {
@@ -225,15 +233,16 @@ fn retire(old: &OldBuffer, new: &Path) -> Result<(), WeirError> {
     }
 }
 
-/// Whether the old buffer is still there, and not where the new one is.
+/// Whether the old buffer still exists, and is not the new one.
 fn is_other(old: &Path, new: &Path) -> bool {
     old.exists() && old.canonicalize().ok() != new.canonicalize().ok()
 }
 
-fn tell(
+fn print_result(
     args: &ReplaceBufferArgs,
     old: &OldBuffer,
-    (bytes, restored): (ByteSize, &[VolumeInfo]),
+    bytes: ByteSize,
+    restored: &[VolumeInfo],
     not_retired: Option<WeirError>,
 ) {
     let new = args.buffer.clone().unwrap_or_else(|| args.path.join(BUFFER_FILE));
@@ -254,7 +263,8 @@ fn tell(
         shell_quoted(&args.path)
     );
     for volume in restored {
-        let (path, as_of) = (shell_quoted(&args.path), rfc3339(volume.created / 1_000_000_000));
+        let path = shell_quoted(&args.path);
+        let as_of = rfc3339(volume.created / 1_000_000_000);
         println!("undamaged, as of {as_of}: `weir mount --volume {} {path} DIR`", volume.name);
         println!("  newer files in the damaged volume: `weir mount {path} DIR && find DIR -newermt {as_of}`");
     }

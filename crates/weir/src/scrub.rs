@@ -33,7 +33,12 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<ExitCode, WeirError> {
         if told.elapsed() >= TELL_EVERY {
             told = Instant::now();
             let percent = 100 * number(&reply, "blocks") / number(&reply, "of_blocks").max(1);
-            eprintln!("{} MiB read, about {} %, {} damaged", bytes >> 20, percent.min(99), reply["damaged"]);
+            tracing::info!(
+                "{} MiB read, about {} %, {} damaged",
+                bytes >> 20,
+                percent.min(99),
+                reply["damaged"]
+            );
         }
         let due = Duration::from_secs_f64(bytes as f64 / args.rate.0 as f64);
         std::thread::sleep(due.saturating_sub(begun.elapsed()));

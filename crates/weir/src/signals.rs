@@ -11,7 +11,6 @@
 use crate::control_address::DeviceNumber;
 use crate::mount_point::device_of;
 use crate::storage_stack::WorkerStopper;
-use crate::tell;
 use crate::unmount::{UnmountMode, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -56,15 +55,15 @@ impl SignalHandler {
     fn leave(&self) {
         let dir = self.dir.display();
         if !self.serving.load(Ordering::Acquire) {
-            tell(&format!("{dir}: already writing everything back"));
+            tracing::info!("{dir}: already writing everything back");
         } else if !self.is_mounted() {
             self.end();
         } else if unmount(&self.dir, UnmountMode::WhenIdle).is_err() {
-            tell(&format!(
+            tracing::info!(
                 "{dir}: busy; it is unmounted when no program uses it any more, or with the next signal"
-            ));
+            );
             if let Err(why) = unmount(&self.dir, UnmountMode::Detach) {
-                tell(&format!("{dir}: unmounting: {why}"));
+                tracing::info!("{dir}: unmounting: {why}");
             }
         }
     }
@@ -76,10 +75,10 @@ impl SignalHandler {
 
     /// Ends the process under its users.
     fn end(&self) -> ! {
-        tell(&format!("{}: ending; programs lose the files that they have open there", self.dir.display()));
+        tracing::info!("{}: ending; programs lose the files that they have open there", self.dir.display());
         let drained = self.stopper.stop_and_drain();
         if let Err(error) = &drained {
-            tell(&format!("{}: not everything was written back: {error}", self.dir.display()));
+            tracing::info!("{}: not everything was written back: {error}", self.dir.display());
         }
         (self.before_exit)();
         std::process::exit(i32::from(drained.is_err()))

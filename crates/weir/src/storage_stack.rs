@@ -1,11 +1,10 @@
-//! The way down, assembled: disks, store, cache, file system, and the workers that keep them going.
+//! Puts the crates together: disks, store, cache, file system, and the threads that do background work.
 
 use crate::epoch_keeper;
 use crate::error::WeirError;
 use crate::find_buffer;
 use crate::media::{self, StoreMedia};
 use crate::read_ahead::ReadAheadDevice;
-use crate::tell;
 use crate::volume;
 use buffer::{Buffer, BufferError};
 use cache::{BackgroundTask, Cache, CacheSettings, RecoveredBuffer, StepProgress};
@@ -19,56 +18,56 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use store::{IdentifiedStore, Store, VolumeId, VolumeInfo};
 
-/// Threads that fetch pages: a step keeps many reads in flight, so a few keep any device busy while one of them
+/// Threads that fetch pages. A step keeps many reads in flight, so a few threads keep any device busy while one of them
 /// waits for its slowest read.
 const FETCHERS: usize = 4;
 
-/// How long a worker sleeps at most when nobody wakes it: ages are looked at this often.
+/// The longest time that a worker sleeps without being woken. The ages of changes are checked this often.
 const WORKER_WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// An open store with everything above it, and no threads yet.
+/// An open store and everything above it, without threads.
 pub(crate) struct StorageStack {
     pub(crate) media: StoreMedia,
     pub(crate) store: Arc<Store>,
     pub(crate) cache: Cache,
     pub(crate) fs: Arc<Fs>,
-    /// What is mounted of it.
+    /// The volume to mount.
     pub(crate) volume: VolumeInfo,
     pub(crate) access: DiskAccess,
     pub(crate) start: StartTimes,
     pub(crate) disks: DiskAccounts,
 }
 
-/// What is known of both media.
+/// The I/O counters of both media.
 pub(crate) struct DiskAccounts {
     pub(crate) store: Arc<IoCounters>,
     pub(crate) buffer: Arc<IoCounters>,
 }
 
-/// What opening took.
+/// How long the parts of a start took.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StartTimes {
     /// Reading the store's newest checkpoint and the log after it.
     pub(crate) store: Duration,
-    /// After that, reading the metadata of all files as the store has it.
+    /// After that, reading the metadata of all files, as the store has it.
     pub(crate) preload: Duration,
-    /// Reading the buffer, while both are done.
+    /// Reading the buffer, while the store is read.
     pub(crate) buffer: Duration,
-    /// Then: making a new incarnation durable on both media.
+    /// After both, making a new incarnation durable on both media.
     pub(crate) beginning: Duration,
     /// Bringing the metadata up to date.
     pub(crate) metadata: Duration,
-    /// For how long one of the media was being read, or both, until both had been.
+    /// The time during which at least one of the media was being read, until both were.
     pub(crate) media: Duration,
-    /// What was read from them, in blocks.
+    /// Blocks read from both media in that time.
     pub(crate) media_blocks: u64,
-    /// What was read from the store, until all was ready.
+    /// Reads of the store until the mount was ready.
     pub(crate) reads: ReadCounts,
 }
 
 impl StorageStack {
-    /// Opens the volume `name` of the store on `media`. With `DiskAccess::Write` the media are written to from here on; with
-    /// `DiskAccess::Read` never.
+    /// Opens the volume `name` of the store on `media`. With `Access::Write` this writes to the media, with `Access::Read`
+    /// nothing ever does.
     pub(crate) fn open(
         media: StoreMedia,
         settings: CacheSettings,
@@ -87,11 +86,12 @@ impl StorageStack {
                     source: Box::new(source),
                 })?;
         truncate_lost_ends(&media, &store, &Arc::new(cache.clone()));
-        (start.metadata, start.reads) = (begun.elapsed(), disks.store.reads.snapshot());
+        start.metadata = begun.elapsed();
+        start.reads = disks.store.reads.snapshot();
         Ok(StorageStack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
     }
 
-    /// Makes an empty file system, owned by `owner`, on media that were just formatted, and writes it back.
+    /// Creates an empty file system, owned by `owner`, on media that were just formatted, and writes it back.
     pub(crate) fn create(media: &StoreMedia, owner: CallerCredentials) -> Result<(), WeirError> {
         let OpenedCache { cache, .. } =
             open_cache(media, CacheSettings::default(), DiskAccess::Write, None, ExpectedBuffer::New)?;
@@ -101,20 +101,23 @@ impl StorageStack {
     }
 }
 
-/// What is left of a buffer whose content was written back.
+/// The state after the content of a buffer was written back.
 #[derive(Debug)]
 pub(crate) struct WrittenBack {
-    /// Where its records end.
+    /// The LSN of the buffer's newest record.
     pub(crate) newest: Lsn,
-    /// What a crash took of files in volumes that are damaged: the next buffer has to keep it.
+    /// Pages that a crash took from files in volumes that are damaged. The next buffer has to keep the list.
     pub(crate) lost: Vec<(ObjectId, PageNo)>,
 }
 
-/// Writes back everything that the buffer of `media` holds, which stays as it is: a device that cannot be written any more, as at
-/// the end of its life, loses nothing. After a crash it holds what it did, and may be written back again.
+/// Writes back all changes in the buffer of `media`, without changing the buffer.
+///
+/// So a device that can be read but no longer written, as at the end of its life, loses nothing. After a crash the buffer
+/// has the same content, and may be written back again.
 pub(crate) fn write_back(media: &StoreMedia) -> Result<WrittenBack, WeirError> {
-    // What is written back must not be newer than what the buffer has after a crash. Where this fails there is nothing better to do
-    // than to go on: should the power fail meanwhile, the store is ahead of the buffer, and the next start says so.
+    // The store must not get changes that the buffer does not have after a crash. If the buffer cannot be made durable, there
+    // is nothing better to do than to continue. If the power then fails, the store is ahead of the buffer, and the next start
+    // says so.
     let _ = make_durable(&media.buffer);
     let buffer = media::open(&media.buffer, DiskAccess::Read)?;
     let OpenedCache { store, cache, .. } = open_on(
@@ -132,8 +135,8 @@ pub(crate) fn write_back(media: &StoreMedia) -> Result<WrittenBack, WeirError> {
     Ok(WrittenBack { newest: cache.status().applied, lost: lost.collect() })
 }
 
-/// Lets files end where their bytes do after a crash, in all volumes that are not open. Warns of those that keep files from that, and
-/// returns them.
+/// Truncates files whose last bytes a crash took, in all volumes that are not open. Warns of volumes in which that fails,
+/// and returns them.
 fn truncate_lost_ends(media: &StoreMedia, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let not_truncated = Fs::truncate_lost(cache, &clock);
@@ -142,16 +145,16 @@ fn truncate_lost_ends(media: &StoreMedia, store: &Store, cache: &Arc<Cache>) -> 
         let name = volumes.iter().find(|volume| volume.id == *id).map_or("", |volume| &volume.name);
         let deletion =
             if *id == VolumeId::MAIN { "" } else { ", and `weir volume delete` removes this volume" };
-        tell(&format!(
-            "warning: {}: volume {name} cannot be mounted before it is repaired: a crash lost the ends of some of its files, and weir \
+        tracing::warn!(
+            "{}: volume {name} cannot be mounted before it is repaired: a crash lost the ends of some of its files, and weir \
              cannot truncate these files ({why}); other volumes work{deletion}",
             media.name.display()
-        ));
+        );
     }
     not_truncated.into_iter().map(|(id, _)| id).collect()
 }
 
-/// Makes durable what the buffer at `path` gives to readers.
+/// Makes everything durable that can be read from the buffer at `path`.
 fn make_durable(path: &Path) -> Result<(), WeirError> {
     let failed = |source: BufferError| WeirError::Cache { path: path.into(), source: source.into() };
     let disk: Arc<dyn Device> = Arc::new(media::open(path, DiskAccess::Write)?);
@@ -160,8 +163,10 @@ fn make_durable(path: &Path) -> Result<(), WeirError> {
     buffer.make_durable().map_err(failed)
 }
 
-/// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on. `old` is what the old one
-/// left. Where that could not be read, writable copies of the newest epochs are made, which are returned.
+/// Opens the store with the new buffer of `media`, which is empty. From then on the store refuses every other buffer.
+///
+/// `old` is the state after the old buffer was written back; `None` if that buffer could not be read. Writable copies of
+/// the newest epochs are then made, and returned.
 pub(crate) fn begin_with_new_buffer(
     media: &StoreMedia,
     old: Option<&WrittenBack>,
@@ -178,34 +183,34 @@ pub(crate) fn begin_with_new_buffer(
             Vec::new()
         }
     };
-    // Only now does the store name the new buffer: who can mount it after a crash finds what was put there, too.
+    // The store names the new buffer last. So a mount with that buffer after a crash also finds what was stored above.
     record_settings(media, &store, cache.buffer().buffer_id(), ExpectedBuffer::New)?;
     store.fence(newest).map_err(failed)?;
     Ok(restored)
 }
 
-/// A store and the cache above it.
+/// An open store and the cache above it.
 struct OpenedCache {
     store: Arc<Store>,
     cache: Cache,
-    /// Of the volume that is to be mounted, as far as it could be read beside the buffer.
+    /// The metadata of the volume to mount, if it could be read while the buffer was.
     metadata: Option<PreloadedArena>,
     start: StartTimes,
     disks: DiskAccounts,
 }
 
-/// Which buffer it must be.
+/// Which buffer a store is opened with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ExpectedBuffer {
-    /// The one that the store was used with last, if it knows.
+    /// The buffer that the store was used with last, if the store knows; else an error.
     LastUsed,
-    /// One that it is to be used with from now on.
+    /// Another buffer, which the store names from now on.
     New,
-    /// The same, but the caller lets the store know.
+    /// Another buffer, which the caller lets the store name later.
     NewUnrecorded,
 }
 
-/// Opens both media. The volume called `to_mount` is to be mounted afterwards.
+/// Opens both media, for a mount of the volume `to_mount` if there is one.
 fn open_cache(
     media: &StoreMedia,
     settings: CacheSettings,
@@ -216,14 +221,17 @@ fn open_cache(
     let store = open_disk(&media.store, access)?;
     let buffer = open_disk(&media.buffer, access);
     let opened = buffer.and_then(|buffer| open_on(media, store, buffer, settings, to_mount, which));
-    opened.map_err(|error| match error.is_not_writable(&media.buffer) {
-        true => WeirError::BufferNotWritable { path: media.buffer.clone(), why: error.to_string() },
-        false => error,
+    opened.map_err(|error| {
+        if error.is_not_writable(&media.buffer) {
+            WeirError::BufferNotWritable { path: media.buffer.clone(), why: error.to_string() }
+        } else {
+            error
+        }
     })
 }
 
-/// A store and what is above it on devices that are open. What they hold is read at the same time: the store's by a thread of its
-/// own, the buffer's by this one.
+/// Opens a store and the cache above it on open devices. A thread of its own reads the store, while this one reads the
+/// buffer.
 fn open_on(
     media: &StoreMedia,
     store: Arc<dyn Device>,
@@ -256,15 +264,16 @@ fn open_on(
     if which != ExpectedBuffer::NewUnrecorded {
         record_settings(media, &store, recovered.buffer_id(), which)?;
     }
-    let blocks = |disk: &IoCounters| disk.reads.snapshot().blocks;
-    (start.media, start.media_blocks) = (busy.total(), blocks(&disks.store) + blocks(&disks.buffer));
+    start.media = busy.total();
+    start.media_blocks = disks.store.reads.snapshot().blocks + disks.buffer.reads.snapshot().blocks;
     let (cache, beginning) =
         timed(|| Cache::begin(store.clone(), recovered, clock, settings).map_err(cache_failed));
-    (start.buffer, start.beginning) = (replaying, beginning);
+    start.buffer = replaying;
+    start.beginning = beginning;
     Ok(OpenedCache { store, cache: cache?, metadata, start, disks })
 }
 
-/// Lets the store keep what is to be known at the next mount: durable with its next checkpoint, as when the cache begins.
+/// Records in the store what the next mount has to know. Durable with the next checkpoint, which `Cache::begin` makes.
 fn record_settings(
     media: &StoreMedia,
     store: &Store,
@@ -283,15 +292,15 @@ fn record_settings(
     Ok(())
 }
 
-/// What the store alone gives.
+/// A store that was opened, and the metadata of the volume to mount.
 struct StoreContents {
     store: Arc<Store>,
     metadata: Option<PreloadedArena>,
     start: StartTimes,
 }
 
-/// Opens the store, and reads the metadata of the volume that is to be mounted. Where these cannot be read it is of no account:
-/// whoever mounts reads them again, and is told why not.
+/// Opens the store, and reads the metadata of the volume to mount. A failure to read the metadata does not matter here: the
+/// mount reads them again, and reports the error.
 fn read_store(
     media: &StoreMedia,
     store: IdentifiedStore,
@@ -306,7 +315,7 @@ fn read_store(
     Ok(StoreContents { store, metadata, start })
 }
 
-/// Does two things, the first of them in a thread of its own.
+/// Runs two functions, the first of them in a thread of its own.
 fn run_in_parallel<A: Send, B>(
     first: impl FnOnce() -> A + Send,
     second: impl FnOnce() -> B,
@@ -320,14 +329,14 @@ fn run_in_parallel<A: Send, B>(
     })
 }
 
-/// What `work` gives, and how long it took.
+/// The result of `work`, and how long it took.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let begun = Instant::now();
     let value = work();
     (value, begun.elapsed())
 }
 
-/// A medium; to look only, what is written to it stays in memory.
+/// Opens a medium. With `Access::Read`, writes to it stay in memory.
 fn open_disk(path: &Path, access: DiskAccess) -> Result<Arc<dyn Device>, WeirError> {
     let disk = media::open(path, access)?;
     Ok(match access {
@@ -336,13 +345,13 @@ fn open_disk(path: &Path, access: DiskAccess) -> Result<Arc<dyn Device>, WeirErr
     })
 }
 
-/// The threads that do background work, until they are stopped.
+/// The threads that do background work until they are stopped.
 pub(crate) struct WorkerThreads {
     stopper: WorkerStopper,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What ends the background work of a mount.
+/// Ends the background work of a mount.
 #[derive(Clone)]
 pub(crate) struct WorkerStopper {
     cache: Cache,
@@ -351,8 +360,8 @@ pub(crate) struct WorkerStopper {
 }
 
 impl WorkerStopper {
-    /// Refuses new operations and writes everything back, in the caller's thread. On an error, what could not be written back is
-    /// durable in the buffer. Of a mount that only looks nothing is written back.
+    /// Refuses new operations and writes everything back, in the caller's thread. After an error, changes that could not be
+    /// written back are durable in the buffer. A read-only mount writes nothing back.
     pub(crate) fn stop_and_drain(&self) -> Result<(), cache::CacheError> {
         self.stop();
         match self.access {
@@ -368,7 +377,7 @@ impl WorkerStopper {
 }
 
 impl WorkerThreads {
-    /// Starts them: on a mount that only looks, those that only read, and the one that answers syncs.
+    /// Starts the threads: on a read-only mount, only those that fetch, and the one that answers syncs.
     pub(crate) fn start(cache: &Cache, access: DiskAccess) -> Result<WorkerThreads, WeirError> {
         let stopper =
             WorkerStopper { cache: cache.clone(), stopping: Arc::new(AtomicBool::new(false)), access };
@@ -380,20 +389,24 @@ impl WorkerThreads {
             (BackgroundTask::Checkpoint, "checkpoint", 1),
         ] {
             let changes_store = matches!(task, BackgroundTask::WriteBack | BackgroundTask::Checkpoint);
-            for _ in 0..if changes_store && access == DiskAccess::Read { 0 } else { count } {
+            if changes_store && access == DiskAccess::Read {
+                continue;
+            }
+            for _ in 0..count {
                 workers.spawn(task, name)?;
             }
         }
         Ok(workers)
     }
 
-    /// What ends them, for whoever may have to.
+    /// A handle that ends them, for the thread that handles signals.
     pub(crate) fn stopper(&self) -> WorkerStopper {
         self.stopper.clone()
     }
 
     fn spawn(&mut self, task: BackgroundTask, name: &str) -> Result<(), WeirError> {
-        let (cache, stopping) = (self.stopper.cache.clone(), self.stopper.stopping.clone());
+        let cache = self.stopper.cache.clone();
+        let stopping = self.stopper.stopping.clone();
         let thread =
             std::thread::Builder::new().name(name.into()).spawn(move || work(&cache, task, &stopping));
         self.threads.push(thread.map_err(|source| WeirError::Spawn { source })?);

@@ -7,7 +7,6 @@ use crate::byte_size::ByteSize;
 use crate::cli::DirArgs;
 use crate::control_client::{ControlClient, WeirMount};
 use crate::error::WeirError;
-use crate::tell;
 use host::{MountEntry, MountTable};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
@@ -16,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use weir_status::StatusReport;
 
 /// How often the progress of a long unmount is told.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
     match daemon {
         Ok(daemon) => daemon.wait(&found),
         Err(error) => {
-            eprintln!("warning: {error}; synced data is safe, and the next `weir mount` recovers it");
+            tracing::warn!("{error}; synced data is safe, and the next `weir mount` recovers it");
             Ok(())
         }
     }
@@ -159,7 +159,7 @@ impl EndingDaemon {
             }
             let left = tell_progress(&mut status);
             if left.is_some() && left == before && !told {
-                tell(MOUNTED_ELSEWHERE);
+                tracing::info!("{MOUNTED_ELSEWHERE}");
                 told = true;
             }
             before = left;
@@ -167,7 +167,7 @@ impl EndingDaemon {
         // The daemon waits for its clients to leave, and we for the daemon: its media are free when it is gone.
         drop((drained, status));
         while !is_gone_within(&process, TELL_EVERY) {
-            eprintln!("waiting for the daemon to end");
+            tracing::info!("waiting for the daemon to end");
         }
         match reply["not_drained"].as_str() {
             None => Ok(()),
@@ -186,13 +186,13 @@ fn is_gone_within(process: &OwnedFd, timeout: Duration) -> bool {
 fn tell_progress(daemon: &mut ControlClient) -> Option<u64> {
     // Unmounted it is already, so this is no reason to give up: it goes on when it is told to.
     if let Err(error) = daemon.ensure_runs() {
-        tell(&format!("{error}; {}", error.help().unwrap_or_default()));
+        tracing::info!("{error}; {}", error.help().unwrap_or_default());
         return None;
     }
-    let left = daemon.request("status").ok().and_then(|status| status["dirty"]["bytes"].as_u64());
+    let left = daemon.report::<StatusReport>("status").ok().map(|status| status.dirty.bytes);
     match left {
-        Some(bytes) => eprintln!("writing everything back: {} left", ByteSize(bytes)),
-        None => eprintln!("writing everything back"),
+        Some(bytes) => tracing::info!("writing everything back: {} left", ByteSize(bytes)),
+        None => tracing::info!("writing everything back"),
     }
     left
 }

@@ -1,4 +1,4 @@
-//! `weir volume`: copies of a mounted volume, what there is, and what goes.
+//! `weir volume`: clones the mounted volume, lists volumes, deletes a volume.
 
 use crate::cli::{VolumeCloneArgs, VolumeCommand, VolumeDeleteArgs, VolumeListArgs};
 use crate::control_client::WeirMount;
@@ -36,33 +36,34 @@ fn list(args: &VolumeListArgs) -> Result<(), WeirError> {
         Ok(found) => found.connect()?.request("volume_list")?["volumes"].take(),
         Err(_) => volumes_to_json(&open_unmounted(&args.path)?.describe_volumes(), None),
     };
-    match args.json {
-        true => println!("{volumes:#}"),
-        false => print(&volumes),
+    if args.json {
+        println!("{volumes:#}");
+    } else {
+        print(&volumes);
     }
     Ok(())
 }
 
 fn open_unmounted(path: &Path) -> Result<Store, WeirError> {
-    open_to_look(path).map_err(|error| match error {
+    open_read_only(path).map_err(|error| match error {
         WeirError::Missing { path } => WeirError::NeitherMountNorStore { path },
         other => other,
     })
 }
 
-/// The store at `path`, of which nothing is written.
-fn open_to_look(path: &Path) -> Result<Store, WeirError> {
+/// Opens the store at `path` without writing to it.
+fn open_read_only(path: &Path) -> Result<Store, WeirError> {
     let disk = media::open(&store_of(path)?, DiskAccess::Read)?;
     Store::open(Arc::new(OverlayDevice::new(disk)))
         .map_err(|source| WeirError::Store { path: path.into(), source })
 }
 
-/// What the volume `name` of the store at `path` is.
+/// The volume `name` of the store at `path`.
 pub(crate) fn find_volume(path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
-    volume_named(&open_to_look(path)?, path, name)
+    volume_named(&open_read_only(path)?, path, name)
 }
 
-/// The volume `name`, or an error that says which there are.
+/// The volume `name`, or an error that lists the volumes.
 pub(crate) fn volume_named(store: &Store, path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
     store.volume_named(name).ok_or_else(|| {
         let names = store.describe_volumes().into_iter().map(|volume| volume.name);
@@ -70,7 +71,7 @@ pub(crate) fn volume_named(store: &Store, path: &Path, name: &str) -> Result<Vol
     })
 }
 
-/// All volumes, for scripts.
+/// The volumes as `weir volume list --json` prints them.
 pub(crate) fn volumes_to_json(volumes: &[VolumeInfo], mounted: Option<VolumeId>) -> Value {
     let name_of = |id: VolumeId| match volumes.iter().find(|volume| volume.id == id) {
         Some(volume) => volume.name.clone(),
@@ -96,7 +97,9 @@ fn print(volumes: &Value) {
     for volume in volumes {
         let mode = if volume["read_only"] == true { "read-only" } else { "writable" };
         let mounted = if volume["mounted"] == true { "  (mounted)" } else { "" };
-        let (name, created, from) = (text(&volume["name"]), text(&volume["created"]), text(&volume["from"]));
+        let name = text(&volume["name"]);
+        let created = text(&volume["created"]);
+        let from = text(&volume["from"]);
         println!("{name:width$}  {mode:10}  {created:20}  {from}{mounted}");
     }
 }
@@ -105,22 +108,26 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("-")
 }
 
-/// A time in seconds since 1970 as people and scripts read it (RFC 3339, UTC).
+/// A time in seconds since 1970, as RFC 3339 writes it, in UTC.
 pub(crate) fn rfc3339(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years from March on, in eras of 400 of them: the day that some years lack comes last.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
+    let rest = seconds % 86_400;
+    // Years begin in March, so that the leap day is their last day. An era has 400 of them.
+    let days = seconds / 86_400 + 719_468;
+    let era = days / 146_097;
+    let day = days % 146_097;
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;
-    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
     let year = era * 400 + year + u64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    let hour = rest / 3600;
+    let minute = rest / 60 % 60;
+    let second = rest % 60;
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// The volume that is mounted where nobody names one.
+/// The volume that `weir mount` mounts by default.
 pub(crate) const DEFAULT: &str = MAIN_NAME;
 
 #[cfg(test)]

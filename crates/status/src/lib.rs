@@ -1,0 +1,453 @@
+#![doc = include_str!("../README.md")]
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The answer of `weir status --json`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StatusReport {
+    /// The version of the daemon.
+    pub version: String,
+    /// The process id of the daemon.
+    pub pid: u32,
+    /// The file with the daemon's messages; null if they go to the terminal or to the journal.
+    pub log: Option<String>,
+    /// The directory on which the volume is mounted.
+    pub mounted_on: String,
+    /// The name of the mounted volume.
+    pub volume: String,
+    /// The path of the store's file or device.
+    pub store: String,
+    /// The path of the buffer's file or device.
+    pub buffer: String,
+    /// Why a power failure loses what was flushed to the buffer; null if it does not.
+    pub volatile: Option<String>,
+    /// The number of this mount among all mounts of the store.
+    pub incarnation: u64,
+    /// Milliseconds since the mount.
+    pub uptime_ms: u64,
+    /// What the start took.
+    pub start: StartReport,
+    /// Why the mount is read-only from now on: changes cannot be made durable. Null while all is well.
+    pub failed: Option<String>,
+    /// After `failed`: the volume in the store that has everything that was written, once it is complete.
+    pub rescued: Option<String>,
+    /// Pages of the rescued volume without their last changes, because the store's version of them is damaged.
+    /// Reading such a page is an error.
+    pub left_out: u64,
+    /// After `failed`: why the changes in memory could not be saved to the store yet. weir tries again.
+    pub not_rescued: Option<String>,
+    /// Why nothing can be written back at present. Writes that find no space fail after 30 s of this.
+    pub stalled: Option<String>,
+    /// Changes that cannot be written back, of damaged pages for instance.
+    pub stuck: StuckReport,
+    /// How far the log is.
+    pub lsns: LsnReport,
+    /// Data that is newer than the store.
+    pub dirty: DirtyReport,
+    /// Requests and fetches that wait at this moment.
+    pub in_flight: InFlightReport,
+    /// What is in memory.
+    pub memory: CacheMemoryReport,
+    /// The log in the buffer.
+    pub buffer_log: BufferLogReport,
+    /// Events since the mount.
+    pub counters: CountersReport,
+    /// How full the store is.
+    pub space: SpaceReport,
+    /// The read-only copy of the volume that is kept in case the buffer is lost.
+    pub epoch: EpochReport,
+    /// Latencies since the mount, for each kind of request.
+    pub latency: BTreeMap<String, LatencyReport>,
+    /// The longest calls to each medium since the mount, in milliseconds.
+    pub slowest_ms: SlowestReport,
+    /// Whether processors are kept awake while requests arrive, and what that costs.
+    pub wake_up: WakeUpReport,
+    /// The settings in effect.
+    pub settings: SettingsReport,
+}
+
+/// What the start of a mount took.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StartReport {
+    /// Milliseconds to read the store's newest checkpoint and the log after it.
+    pub store_ms: f64,
+    /// Milliseconds after that to read the metadata of all files, as the store has it.
+    pub preload_ms: f64,
+    /// Milliseconds to read the buffer, while the store is read.
+    pub buffer_ms: f64,
+    /// Milliseconds during which at least one of the media was being read.
+    pub media_read_ms: f64,
+    /// Bytes read from both media in that time.
+    pub media_read_bytes: u64,
+    /// Milliseconds to make the new incarnation durable on both media.
+    pub begin_ms: f64,
+    /// Milliseconds to bring the metadata up to date.
+    pub metadata_ms: f64,
+    /// Transactions found in the buffer.
+    pub transactions: u64,
+    /// Times that the start waited for a read of the store.
+    pub store_waits: u64,
+    /// Reads of the store until the mount was ready.
+    pub store_reads: u64,
+    /// Bytes of these reads.
+    pub store_bytes: u64,
+}
+
+/// Changes that cannot be written back. They stay in the buffer, durable.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StuckReport {
+    /// How many there were when write-back last tried.
+    pub count: u64,
+    /// Some of them.
+    pub some: Vec<StuckChangeReport>,
+}
+
+/// A change that cannot be written back.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StuckChangeReport {
+    /// The object, as error messages name it.
+    pub object: String,
+    /// The number of the page in the object; null for a truncation, deletion, clone or move.
+    pub page: Option<u64>,
+    /// Why it cannot be written back.
+    pub why: String,
+}
+
+/// Positions in the log.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LsnReport {
+    /// The LSN of the newest change.
+    pub applied: u64,
+    /// The LSN of the newest change that survives a crash.
+    pub durable: u64,
+}
+
+/// Data that is newer than the store.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DirtyReport {
+    /// Dirty pages.
+    pub pages: u64,
+    /// Memory that they take, approximately.
+    pub bytes: u64,
+    /// Dirty pages of which only the written parts are in memory.
+    pub deltas: u64,
+    /// Memory that these take, approximately.
+    pub delta_bytes: u64,
+    /// The age of the oldest change that is not in the store, in milliseconds.
+    pub age_ms: u64,
+    /// Truncations, hole punches and deletions that are not in the store.
+    pub cuts: u64,
+    /// Clones and moves of page ranges that are not in the store.
+    pub clones: u64,
+}
+
+/// Requests and fetches that wait.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InFlightReport {
+    /// Reads that wait for a page.
+    pub reads: u64,
+    /// Syncs that wait for a commit.
+    pub syncs: u64,
+    /// Operations that wait for space.
+    pub admissions: u64,
+    /// Pages that are queued for a fetch or being fetched.
+    pub fetches: u64,
+}
+
+/// What the cache has in memory.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CacheMemoryReport {
+    /// Pages in memory.
+    pub pages: u64,
+    /// Memory that they take, approximately.
+    pub bytes: u64,
+}
+
+/// The log in the buffer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BufferLogReport {
+    /// The size of the log.
+    pub bytes: u64,
+    /// How much of it is free.
+    pub free_bytes: u64,
+}
+
+/// Events since the mount.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CountersReport {
+    /// Transactions applied.
+    pub transactions: u64,
+    /// Page changes to pages that were not in memory.
+    pub writes_to_absent_pages: u64,
+    /// Pages read from the store, by reason.
+    pub store_reads: StoreReadsReport,
+    /// Reads, writes and flushes of the store that a sync had to wait for.
+    pub store_io_for_syncs: u64,
+    /// Reads of holes, for which no device was read.
+    pub holes_read: u64,
+    /// Reads answered without waiting.
+    pub reads_at_once: u64,
+    /// Reads that waited for a page.
+    pub reads_parked: u64,
+    /// Syncs requested.
+    pub syncs: u64,
+    /// Pages written back.
+    pub pages_stored: u64,
+    /// Pages whose deltas were logged again, because they are written too often to be written back.
+    pub pages_relogged: u64,
+    /// Pages that bypassed the buffer.
+    pub pages_bypassed: u64,
+    /// Bypassed pages that had to be logged after all, because a later change depends on them or the store failed.
+    pub pages_logged_late: u64,
+    /// Truncations, hole punches and deletions written back.
+    pub cuts_stored: u64,
+    /// Clones and moves of page ranges written back.
+    pub clones_stored: u64,
+    /// Pages dropped from memory.
+    pub pages_evicted: u64,
+    /// Operations that had to wait for space.
+    pub admissions_parked: u64,
+    /// The most pages that the cleaner moved while one operation waited for space.
+    pub cleaned_while_parked: u64,
+    /// Transactions found in the buffer at the start.
+    pub replayed: u64,
+    /// Events in the store.
+    pub store: StoreCountersReport,
+    /// Commits written to the buffer.
+    pub commits: u64,
+    /// Bytes written to the buffer.
+    pub buffer_bytes_written: u64,
+    /// Flushes of the buffer.
+    pub buffer_flushes: u64,
+    /// Background work that failed and is tried again.
+    pub errors: ErrorCountsReport,
+}
+
+/// Pages read from the store, by reason.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StoreReadsReport {
+    /// For a reader that waited.
+    pub for_reads: u64,
+    /// For a writer that waited, with `--fetch blocking`.
+    pub for_writes: u64,
+    /// To write back a page that was written in part.
+    pub for_write_back: u64,
+    /// Ahead of a reader that reads a file in order.
+    pub ahead: u64,
+    /// After a write that left a page partial.
+    pub in_background: u64,
+}
+
+/// Events in the store.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StoreCountersReport {
+    /// Pages read that were not holes.
+    pub page_reads: u64,
+    /// Nodes of the map read from the device.
+    pub node_reads: u64,
+    /// Damaged or unreadable blocks of metadata that were rewritten from their copy.
+    pub metadata_repaired: u64,
+    /// Batches of changes applied.
+    pub batches: u64,
+    /// Pages written, without those that the cleaner moved.
+    pub pages_written: u64,
+    /// Of these, blocks of deltas.
+    pub delta_blocks_written: u64,
+    /// Blocks written to the device, whatever they hold.
+    pub blocks_written: u64,
+    /// Pages written whole in place of their base and deltas. They count as written, too.
+    pub pages_folded: u64,
+    /// Flushes of the device.
+    pub flushes: u64,
+    /// Checkpoints made durable.
+    pub checkpoints: u64,
+    /// Pages that the cleaner moved.
+    pub pages_cleaned: u64,
+    /// Segments that the cleaner emptied.
+    pub segments_cleaned: u64,
+    /// Segments trimmed and free again.
+    pub segments_freed: u64,
+    /// Trims that failed. After the first one, weir trims no more.
+    pub trims_failed: u64,
+    /// Segments for which the host file system allocated space.
+    pub segments_allocated: u64,
+}
+
+/// Background work that failed and is tried again.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ErrorCountsReport {
+    /// Fetches.
+    pub fetch: u64,
+    /// Write-backs.
+    pub write_back: u64,
+    /// Checkpoints.
+    pub checkpoint: u64,
+}
+
+/// How full the store is: also the answer of `weir space --json`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SpaceReport {
+    /// All space in segments, without those for which the host file system has no space.
+    pub total_bytes: u64,
+    /// What volumes can use. The rest is for deletions, checkpoints and cleaning.
+    pub usable_bytes: u64,
+    /// Of the usable space, what is live, and what dirty data will probably take.
+    pub used_bytes: u64,
+    /// Live data and metadata: an upper bound.
+    pub live_bytes_bound: u64,
+    /// Of these, the nodes of the map and their copies: exact.
+    pub map_bytes: u64,
+    /// Volumes in the store.
+    pub volumes: u64,
+    /// Whether space of deleted data is still being freed.
+    pub freeing: bool,
+    /// Segments that can be written without cleaning.
+    pub free_bytes: u64,
+    /// Usable space that is not used. Some of it may need cleaning first.
+    pub available_bytes: u64,
+    /// Bytes left in the host file system, if that has no space for a segment that the store could use; else null.
+    pub full_below_bytes: Option<u64>,
+    /// Space reserved for dirty data: the most that it can take.
+    pub reserved_bytes: u64,
+    /// Log written since the last checkpoint: a start has to read it.
+    pub log_bytes_since_checkpoint: u64,
+    /// Data that some volume refers to, each block counted once. Only with `weir space --exact`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_bytes: Option<u64>,
+    /// Data of deleted files and volumes that no volume refers to and that is still to be freed. Only with `weir space --exact`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dying_bytes: Option<u64>,
+    /// The space of each volume. Only with `weir space --exact`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_volume: Option<Vec<VolumeSpaceReport>>,
+}
+
+/// The space of a volume.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VolumeSpaceReport {
+    /// Its name; null if it was deleted meanwhile.
+    pub name: Option<String>,
+    /// Bytes that only this volume uses: its deletion would free them.
+    pub exclusive_bytes: u64,
+    /// Bytes that it shares with other volumes.
+    pub shared_bytes: u64,
+}
+
+/// The read-only copy of the volume that is kept in case the buffer is lost.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EpochReport {
+    /// Milliseconds between two epochs; null if none is taken.
+    pub every_ms: Option<u64>,
+    /// The volume that is the newest epoch; null if there is none.
+    pub last: Option<String>,
+    /// The age of that epoch in milliseconds.
+    pub age_ms: Option<u64>,
+    /// Epochs deleted because the store was full.
+    pub given_up: u64,
+    /// Why there is no epoch, or no newer one.
+    pub problem: Option<String>,
+}
+
+/// The latencies of one kind of request.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LatencyReport {
+    /// Requests answered.
+    pub count: u64,
+    /// Half of the requests took at most so many microseconds.
+    pub p50_us: f64,
+    /// 99 of 100 requests took at most so many microseconds.
+    pub p99_us: f64,
+    /// 999 of 1000 requests took at most so many microseconds.
+    pub p999_us: f64,
+    /// The longest request, in microseconds.
+    pub max_us: f64,
+    /// Pairs of a latency in microseconds, and the requests that took at most this long and longer than the pair before.
+    /// Pairs without requests are left out. Two such lists can be subtracted, quantiles cannot.
+    pub buckets_us: Vec<(f64, u64)>,
+}
+
+/// The longest calls to each medium, in milliseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlowestReport {
+    /// Calls to the store's file or device.
+    pub store: SlowestCallsReport,
+    /// Calls to the buffer's file or device.
+    pub buffer: SlowestCallsReport,
+}
+
+/// The longest calls to a medium, in milliseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlowestCallsReport {
+    /// The longest read.
+    pub read: f64,
+    /// The longest write.
+    pub write: f64,
+    /// The longest flush.
+    pub flush: f64,
+    /// The longest trim.
+    pub trim: f64,
+}
+
+/// Whether processors are kept awake while requests arrive, and what that costs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WakeUpReport {
+    /// `awake`: processors are kept awake now; `idle`: too few requests arrive; `off`: see `why_off`.
+    pub state: String,
+    /// Why processors may sleep, at present or for the whole mount; null if they are kept awake when requests arrive.
+    pub why_off: Option<String>,
+    /// How long a processor may take to wake, in microseconds; null if weir does not keep them awake.
+    pub latency_us: Option<i32>,
+    /// Milliseconds during which processors were kept awake.
+    pub held_ms: f64,
+    /// Processor time spent polling meanwhile, in milliseconds, of all processors together.
+    pub polled_ms: f64,
+    /// Requests that arrived meanwhile.
+    pub requests: u64,
+    /// The price: seconds of processor time for a million requests.
+    pub processor_seconds_per_million_requests: f64,
+}
+
+/// The settings in effect.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SettingsReport {
+    /// `--fetch`.
+    pub fetch: String,
+    /// `--memory`.
+    pub memory_bytes_max: u64,
+    /// `--dirty`.
+    pub dirty_bytes_max: u64,
+    /// `--deltas`.
+    pub delta_bytes_max: u64,
+    /// `--commit-interval`.
+    pub commit_interval_ms: u64,
+    /// `--dirty-age`, in milliseconds.
+    pub dirty_age_max_ms: u64,
+    /// `--data`, or what `weir tune --data` set since.
+    pub data: String,
+    /// `--bypass-after`; null with `--data journal`.
+    pub bypass_after_bytes: Option<u64>,
+    /// `--threads`.
+    pub threads: u8,
+}

@@ -1,0 +1,255 @@
+//! A mounted store: what its clients can ask for, except its [status](crate::status_report).
+
+use crate::epoch_keeper::{self, EpochKeeper};
+use crate::log_files;
+use crate::pm_qos::PmQos;
+use crate::storage_stack::StorageStack;
+use crate::volume;
+use cache::Cache;
+use device::{BLOCK_BYTES, Clock};
+use fs::Ino;
+use fuse::OpLatencies;
+use host::{DiskAccess, SystemClock};
+use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use store::{DataMode, NewVolume, VolumeMode};
+
+/// Where a scrub continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ScrubFrom {
+    Start,
+    LastPosition,
+}
+
+/// Why the daemon refuses a request, and what the user can do next.
+pub(crate) struct RequestRefusal {
+    pub(crate) why: String,
+    pub(crate) help: Option<String>,
+}
+
+impl RequestRefusal {
+    pub(crate) fn new(why: &dyn Display, help: Option<Cow<'static, str>>) -> RequestRefusal {
+        RequestRefusal { why: why.to_string(), help: help.map(Cow::into_owned) }
+    }
+}
+
+/// Blocks that one request scrubs: 4 MiB, so that the client can limit the rate.
+const SCRUB_BLOCKS: u64 = 1024;
+
+/// The part of the daemon that answers the kernel.
+pub(crate) struct FrontEnd {
+    pub(crate) latencies: Arc<OpLatencies>,
+    pub(crate) pm_qos: Arc<PmQos>,
+    pub(crate) threads: u8,
+}
+
+/// A mounted store, as its control socket sees it.
+pub(crate) struct MountedStore {
+    pub(crate) dir: PathBuf,
+    pub(crate) stack: StorageStack,
+    /// Bytes of sequential writes after which a file bypasses the buffer in data mode `ordered`.
+    bypass_after: u64,
+    /// Held while the data mode changes.
+    data_mode_change: Mutex<()>,
+    pub(crate) front: FrontEnd,
+    pub(crate) epochs: Arc<EpochKeeper>,
+    pub(crate) since: Instant,
+    /// The file for messages of a daemon in the background.
+    pub(crate) log: OnceLock<PathBuf>,
+    /// `None` until everything is stored, or could not be written back. Set once, by the main thread.
+    drained: Mutex<Option<Result<(), String>>>,
+    drained_set: Condvar,
+}
+
+impl MountedStore {
+    pub(crate) fn new(
+        dir: PathBuf,
+        stack: StorageStack,
+        bypass_after: u64,
+        front: FrontEnd,
+        epochs: Arc<EpochKeeper>,
+    ) -> MountedStore {
+        MountedStore {
+            dir,
+            stack,
+            bypass_after,
+            data_mode_change: Mutex::default(),
+            front,
+            epochs,
+            since: Instant::now(),
+            log: OnceLock::new(),
+            drained: Mutex::new(None),
+            drained_set: Condvar::new(),
+        }
+    }
+
+    /// Notes the file to which messages go from now on.
+    pub(crate) fn set_log(&self, log: PathBuf) {
+        let _ = self.log.set(log);
+    }
+
+    /// Removes the file for messages if it is empty. To be called at the end.
+    pub(crate) fn remove_empty_log(&self) {
+        if let Some(log) = self.log.get() {
+            log_files::remove_if_empty(log);
+        }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The cache, for threads that watch it.
+    pub(crate) fn cache(&self) -> Cache {
+        Cache::clone(&self.stack.cache)
+    }
+
+    /// The owner of the root directory, who decides what is in the mount.
+    pub(crate) fn owner_of_files(&self) -> Option<u32> {
+        self.stack.fs.attributes(Ino::ROOT).ok().map(|root| root.uid)
+    }
+
+    /// Makes everything written so far durable, and waits for it.
+    pub(crate) fn sync(&self) -> Result<(), RequestRefusal> {
+        let (done, result) = std::sync::mpsc::channel();
+        self.stack.fs.sync(Box::new(move |synced| {
+            // The receiver is gone if the daemon is ending.
+            let _ = done.send(synced.map_err(|error| RequestRefusal::new(&error, error.help())));
+        }));
+        result.recv().unwrap_or_else(|_| Err(RequestRefusal::new(&"the daemon is ending", None)))
+    }
+
+    /// Notes whether everything was written back, and wakes the clients that wait for it.
+    pub(crate) fn set_drained(&self, result: Result<(), String>) {
+        *self.drained.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.drained_set.notify_all();
+    }
+
+    /// Waits for [`set_drained`](MountedStore::set_drained).
+    pub(crate) fn wait_drained(&self) -> Result<(), String> {
+        let drained = self.drained.lock().unwrap_or_else(PoisonError::into_inner);
+        let drained = self.drained_set.wait_while(drained, |drained| drained.is_none());
+        drained.unwrap_or_else(PoisonError::into_inner).clone().expect("waited for it")
+    }
+
+    /// Scrubs [`SCRUB_BLOCKS`] blocks, and returns the progress and the findings.
+    pub(crate) fn scrub(&self, from: ScrubFrom) -> Value {
+        let store = &self.stack.store;
+        if from == ScrubFrom::Start {
+            store.end_scrub();
+        }
+        let mut findings = Vec::new();
+        let mut report = |finding: store::Finding| findings.push(finding.to_string());
+        let first = store.scrub_step(&mut report);
+        let mut so_far = first;
+        while !so_far.done && so_far.blocks < first.blocks + SCRUB_BLOCKS {
+            so_far = store.scrub_step(&mut report);
+        }
+        json!({
+            "blocks": so_far.blocks,
+            "of_blocks": so_far.of_blocks,
+            "damaged": so_far.damaged,
+            "healed": so_far.repaired + so_far.healed,
+            "done": so_far.done,
+            "findings": findings,
+        })
+    }
+
+    /// The volumes of the store.
+    pub(crate) fn volumes(&self) -> Value {
+        let volumes = self.stack.store.describe_volumes();
+        json!({ "volumes": volume::volumes_to_json(&volumes, Some(self.stack.volume.id)) })
+    }
+
+    /// Clones the mounted volume. Returns the name of its source and the milliseconds that it took.
+    pub(crate) fn clone_volume(&self, name: &str, read_only: bool) -> Result<Value, RequestRefusal> {
+        self.refuse_read_only()?;
+        if name.starts_with(epoch_keeper::PREFIX) {
+            let why = format!(
+                "names that begin with {} are for copies that weir takes itself",
+                epoch_keeper::PREFIX
+            );
+            return Err(RequestRefusal::new(&why, Some("choose another name".into())));
+        }
+        let mode = if read_only { VolumeMode::ReadOnly } else { VolumeMode::Writable };
+        let begun = Instant::now();
+        let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
+        let cloned = self.stack.cache.clone_volume(self.stack.volume.id, &NewVolume { name, mode, created });
+        cloned.map_err(|error| RequestRefusal::new(&error, error.help()))?;
+        Ok(json!({ "from": self.stack.volume.name, "ms": millis(begun.elapsed()) }))
+    }
+
+    /// Enlarges the store to `bytes`, or to the size of its device, and returns the new size.
+    pub(crate) fn grow(&self, bytes: Option<u64>) -> Result<Value, RequestRefusal> {
+        self.refuse_read_only()?;
+        let grown = self.stack.cache.grow_store(bytes.map(|bytes| bytes / BLOCK_BYTES as u64));
+        let blocks = grown.map_err(|error| RequestRefusal::new(&error, error.help()))?;
+        Ok(json!({ "store_bytes": blocks * BLOCK_BYTES as u64 }))
+    }
+
+    /// Enlarges the buffer to `bytes`, or to the size of its device, and returns the new size.
+    pub(crate) fn grow_buffer(&self, bytes: Option<u64>) -> Result<Value, RequestRefusal> {
+        self.refuse_read_only()?;
+        let grown = self.stack.cache.grow_buffer(bytes.map(|bytes| bytes / BLOCK_BYTES as u64));
+        let blocks = grown.map_err(|error| RequestRefusal::new(&error, error.help()))?;
+        Ok(json!({ "buffer_bytes": blocks * BLOCK_BYTES as u64 }))
+    }
+
+    /// Changes the data mode of this mount and of later ones.
+    ///
+    /// When this returns, everything written before is durable, and a crash leaves what `mode` promises. After an error
+    /// the mode is unchanged, in this mount and in later ones.
+    pub(crate) fn set_data_mode(&self, mode: DataMode) -> Result<(), RequestRefusal> {
+        self.refuse_read_only()?;
+        // One change at a time, so that the mode in the store is the mode in effect.
+        let _changing = self.data_mode_change.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = &self.stack.cache;
+        let store = &self.stack.store;
+        let before = cache.bypass_after();
+        // First of all: a sync covers all bypassed pages only if no write bypasses the buffer any more.
+        if mode == DataMode::Journal {
+            cache.set_bypass_after(u64::MAX);
+        }
+        let mut settings = store.settings();
+        settings.data = Some(mode);
+        let changed = self.sync().and_then(|()| {
+            store.change_settings(settings).map_err(|error| RequestRefusal::new(&error, error.help()))
+        });
+        match changed {
+            Ok(()) if mode == DataMode::Ordered => cache.set_bypass_after(self.bypass_after),
+            Ok(()) => {}
+            Err(_) => cache.set_bypass_after(before),
+        }
+        changed
+    }
+
+    /// Deletes a volume that is not mounted.
+    pub(crate) fn delete_volume(&self, name: &str) -> Result<(), RequestRefusal> {
+        self.refuse_read_only()?;
+        if name == self.stack.volume.name {
+            let help = "mount another volume to delete this one";
+            return Err(RequestRefusal::new(&format!("volume {name} is mounted here"), Some(help.into())));
+        }
+        let store = &self.stack.store;
+        let volume = volume::volume_named(store, &self.stack.media.name, name)
+            .map_err(|error| RequestRefusal::new(&error, error.help()))?;
+        let deleted = self.stack.cache.delete_volume(volume.id);
+        deleted.map_err(|error| RequestRefusal::new(&error, error.help()))
+    }
+
+    fn refuse_read_only(&self) -> Result<(), RequestRefusal> {
+        if self.stack.access == DiskAccess::Write {
+            return Ok(());
+        }
+        let help = "mount a writable volume of the store first";
+        Err(RequestRefusal::new(&"the mount is read-only", Some(help.into())))
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

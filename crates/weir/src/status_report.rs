@@ -1,0 +1,253 @@
+//! Fills the report of `weir status`, whose fields `weir_status` declares and documents.
+
+use crate::media::path_as_utf8;
+use crate::mounted_store::{MountedStore, RequestRefusal};
+use cache::FetchMode;
+use device::BLOCK_BYTES;
+use fuse::LatencySummary;
+use host::{DeviceCall, MaxLatency};
+use std::time::Duration;
+use store::DataMode;
+use weir_status::{
+    BufferLogReport, CacheMemoryReport, CountersReport, DirtyReport, ErrorCountsReport, InFlightReport,
+    LatencyReport, LsnReport, SettingsReport, SlowestCallsReport, SlowestReport, SpaceReport, StartReport,
+    StatusReport, StoreCountersReport, StoreReadsReport, StuckChangeReport, StuckReport, VolumeSpaceReport,
+};
+
+impl MountedStore {
+    /// The answer of `weir status`.
+    pub(crate) fn status_report(&self) -> StatusReport {
+        let cache = self.stack.cache.status();
+        let latencies = self.front.latencies.summaries();
+        StatusReport {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            log: self.log.get().map(path_as_utf8),
+            mounted_on: path_as_utf8(&self.dir),
+            volume: self.stack.volume.name.clone(),
+            store: path_as_utf8(&self.stack.media.store),
+            buffer: path_as_utf8(&self.stack.media.buffer),
+            volatile: self.stack.media.buffer_volatile.as_ref().map(ToString::to_string),
+            incarnation: self.stack.store.incarnation().0,
+            uptime_ms: whole_millis(self.since.elapsed()),
+            start: self.start_report(),
+            stuck: stuck_report(&cache),
+            failed: cache.failed,
+            rescued: cache.rescued,
+            left_out: cache.left_out,
+            not_rescued: cache.not_rescued,
+            stalled: cache.stalled,
+            lsns: LsnReport { applied: cache.applied.0, durable: cache.durable.0 },
+            dirty: DirtyReport {
+                pages: cache.dirty_pages,
+                bytes: cache.dirty_bytes,
+                deltas: cache.deltas,
+                delta_bytes: cache.delta_bytes,
+                age_ms: whole_millis(cache.dirty_age),
+                cuts: cache.pending_punches,
+                clones: cache.pending_transfers,
+            },
+            in_flight: InFlightReport {
+                reads: cache.parked_reads,
+                syncs: cache.parked_syncs,
+                admissions: cache.parked_admissions,
+                fetches: cache.fetching,
+            },
+            memory: CacheMemoryReport { pages: cache.pages, bytes: cache.memory_bytes },
+            buffer_log: BufferLogReport { bytes: cache.buffer_bytes, free_bytes: cache.buffer_free_bytes },
+            counters: self.counters_report(),
+            space: self.space_report(),
+            epoch: self.epochs.report(),
+            latency: latencies.iter().map(|of| (of.class.name().into(), latency_report(of))).collect(),
+            slowest_ms: SlowestReport {
+                store: slowest_calls(&self.stack.disks.store.max_latency),
+                buffer: slowest_calls(&self.stack.disks.buffer.max_latency),
+            },
+            wake_up: self.front.pm_qos.report(),
+            settings: self.settings_report(),
+        }
+    }
+
+    fn start_report(&self) -> StartReport {
+        let start = self.stack.start;
+        StartReport {
+            store_ms: millis(start.store),
+            preload_ms: millis(start.preload),
+            buffer_ms: millis(start.buffer),
+            media_read_ms: millis(start.media),
+            media_read_bytes: bytes(start.media_blocks),
+            begin_ms: millis(start.beginning),
+            metadata_ms: millis(start.metadata),
+            transactions: self.stack.cache.status().counters.replayed,
+            store_waits: start.reads.waits,
+            store_reads: start.reads.reads,
+            store_bytes: bytes(start.reads.blocks),
+        }
+    }
+
+    fn counters_report(&self) -> CountersReport {
+        let cache = self.stack.cache.status().counters;
+        let buffer = self.stack.cache.buffer().counters();
+        let store = self.stack.store.counters();
+        CountersReport {
+            transactions: cache.transactions,
+            writes_to_absent_pages: cache.writes_to_absent_pages,
+            store_reads: StoreReadsReport {
+                for_reads: cache.fetched_for_reads,
+                for_writes: cache.fetched_for_writes,
+                for_write_back: cache.fetched_for_write_back,
+                ahead: cache.fetched_ahead,
+                in_background: cache.fetched_in_background,
+            },
+            store_io_for_syncs: cache.store_io_for_syncs,
+            holes_read: cache.holes,
+            reads_at_once: cache.reads_at_once,
+            reads_parked: cache.reads_parked,
+            syncs: cache.syncs,
+            pages_stored: cache.pages_stored,
+            pages_relogged: cache.pages_relogged,
+            pages_bypassed: cache.pages_bypassed,
+            pages_logged_late: cache.pages_logged_late,
+            cuts_stored: cache.punches_stored,
+            clones_stored: cache.transfers_stored,
+            pages_evicted: cache.evicted,
+            admissions_parked: cache.admissions_parked,
+            cleaned_while_parked: cache.cleaned_while_parked,
+            replayed: cache.replayed,
+            store: StoreCountersReport {
+                page_reads: store.page_reads,
+                node_reads: store.node_reads,
+                metadata_repaired: store.metadata_repaired,
+                batches: store.batches,
+                pages_written: store.pages_written,
+                delta_blocks_written: store.delta_blocks_written,
+                blocks_written: store.blocks_written,
+                pages_folded: store.pages_folded,
+                flushes: store.flushes,
+                checkpoints: store.checkpoints,
+                pages_cleaned: store.pages_cleaned,
+                segments_cleaned: store.segments_cleaned,
+                segments_freed: store.segments_freed,
+                trims_failed: store.trims_failed,
+                segments_allocated: store.segments_allocated,
+            },
+            commits: buffer.commits,
+            buffer_bytes_written: buffer.bytes_written,
+            buffer_flushes: buffer.flushes,
+            errors: ErrorCountsReport {
+                fetch: cache.fetch_errors,
+                write_back: cache.write_back_errors,
+                checkpoint: cache.checkpoint_errors,
+            },
+        }
+    }
+
+    /// The answer of `weir space --exact`: the space of each volume is counted.
+    pub(crate) fn exact_space_report(&self) -> Result<SpaceReport, RequestRefusal> {
+        let usage = self.stack.store.usage().map_err(|error| RequestRefusal::new(&error, error.help()))?;
+        let volumes = self.stack.store.describe_volumes();
+        let name = |id| volumes.iter().find(|volume| volume.id == id).map(|volume| volume.name.clone());
+        let by_volume = usage.volumes.iter().map(|volume| VolumeSpaceReport {
+            name: name(volume.id),
+            exclusive_bytes: bytes(volume.exclusive),
+            shared_bytes: bytes(volume.shared),
+        });
+        Ok(SpaceReport {
+            data_bytes: Some(bytes(usage.data)),
+            dying_bytes: Some(bytes(usage.dying)),
+            by_volume: Some(by_volume.collect()),
+            ..self.space_report()
+        })
+    }
+
+    /// The answer of `weir space`.
+    pub(crate) fn space_report(&self) -> SpaceReport {
+        let store = self.stack.cache.store_without_spare();
+        let space = store.space();
+        SpaceReport {
+            total_bytes: bytes(space.total),
+            usable_bytes: bytes(space.usable()),
+            used_bytes: bytes(space.used()),
+            live_bytes_bound: bytes(space.live),
+            map_bytes: bytes(space.nodes),
+            volumes: store.volumes().len() as u64,
+            freeing: store.is_freeing(),
+            free_bytes: bytes(space.free + space.bare),
+            available_bytes: bytes(space.available()),
+            full_below_bytes: store.full_below(),
+            reserved_bytes: bytes(space.reserved),
+            log_bytes_since_checkpoint: bytes(self.stack.store.blocks_since_checkpoint()),
+            data_bytes: None,
+            dying_bytes: None,
+            by_volume: None,
+        }
+    }
+
+    fn settings_report(&self) -> SettingsReport {
+        let settings = self.stack.cache.settings();
+        let bypass_after = self.stack.cache.bypass_after();
+        let mode = if bypass_after == u64::MAX { DataMode::Journal } else { DataMode::Ordered };
+        let fetch = match settings.fetch {
+            FetchMode::Adaptive => "adaptive",
+            FetchMode::Background => "background",
+            FetchMode::Lazy => "lazy",
+            FetchMode::Blocking => "blocking",
+        };
+        SettingsReport {
+            fetch: fetch.into(),
+            memory_bytes_max: settings.memory_bytes_max,
+            dirty_bytes_max: settings.dirty_bytes_max,
+            delta_bytes_max: settings.delta_bytes_max,
+            commit_interval_ms: whole_millis(settings.commit_interval),
+            dirty_age_max_ms: whole_millis(settings.dirty_age_max),
+            data: mode.name().into(),
+            bypass_after_bytes: (mode == DataMode::Ordered).then_some(bypass_after),
+            threads: self.front.threads,
+        }
+    }
+}
+
+fn stuck_report(cache: &cache::CacheStatus) -> StuckReport {
+    let some = cache.stuck.iter().map(|stuck| StuckChangeReport {
+        object: stuck.object.to_string(),
+        page: stuck.page.map(|page| page.0),
+        why: stuck.why.clone(),
+    });
+    StuckReport { count: cache.stuck_count, some: some.collect() }
+}
+
+fn slowest_calls(disk: &MaxLatency) -> SlowestCallsReport {
+    SlowestCallsReport {
+        read: millis(disk.of(DeviceCall::Read)),
+        write: millis(disk.of(DeviceCall::Write)),
+        flush: millis(disk.of(DeviceCall::Flush)),
+        trim: millis(disk.of(DeviceCall::Trim)),
+    }
+}
+
+fn latency_report(of: &LatencySummary) -> LatencyReport {
+    LatencyReport {
+        count: of.count,
+        p50_us: micros(of.p50),
+        p99_us: micros(of.p99),
+        p999_us: micros(of.p999),
+        max_us: micros(of.max),
+        buckets_us: of.buckets.iter().map(|&(end, count)| (micros(end), count)).collect(),
+    }
+}
+
+fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK_BYTES as u64
+}
+
+fn whole_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn millis(time: Duration) -> f64 {
+    micros(time) / 1000.0
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1000.0
+}
