@@ -74,9 +74,7 @@ pub struct StatusReport {
 pub struct StartReport {
     /// Milliseconds to read the store's newest checkpoint and the log after it.
     pub store_ms: f64,
-    /// Milliseconds after that to read the metadata of all files, as the store has it.
-    pub preload_ms: f64,
-    /// Milliseconds to read the buffer, while the store is read.
+    /// Milliseconds to read the buffer and to replay its log.
     pub buffer_ms: f64,
     /// Milliseconds during which at least one of the media was being read.
     pub media_read_ms: f64,
@@ -84,7 +82,7 @@ pub struct StartReport {
     pub media_read_bytes: u64,
     /// Milliseconds to make the new incarnation durable on both media.
     pub begin_ms: f64,
-    /// Milliseconds to bring the metadata up to date.
+    /// Milliseconds to read the metadata of all files.
     pub metadata_ms: f64,
     /// Transactions found in the buffer.
     pub transactions: u64,

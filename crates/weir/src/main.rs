@@ -22,7 +22,6 @@ mod mount_point;
 mod mount_problems;
 mod mounted_store;
 mod pm_qos;
-mod read_ahead;
 mod replace_buffer;
 mod scrub;
 mod signals;

@@ -72,7 +72,6 @@ impl MountedStore {
         let start = self.stack.start;
         StartReport {
             store_ms: millis(start.store),
-            preload_ms: millis(start.preload),
             buffer_ms: millis(start.buffer),
             media_read_ms: millis(start.media),
             media_read_bytes: bytes(start.media_blocks),

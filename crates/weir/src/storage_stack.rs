@@ -4,12 +4,11 @@ use crate::epoch_keeper;
 use crate::error::WeirError;
 use crate::find_buffer;
 use crate::media::{self, StoreMedia};
-use crate::read_ahead::ReadAheadDevice;
 use crate::volume;
 use buffer::{Buffer, BufferError};
 use cache::{BackgroundTask, Cache, CacheSettings, RecoveredBuffer, StepProgress};
 use device::{BufferId, Clock, Device, Lsn, ObjectId, OverlayDevice, PageNo};
-use fs::{CallerCredentials, Fs, PreloadedArena};
+use fs::{CallerCredentials, Fs};
 use host::{CountingDevice, DiskAccess, IoCounters, ReadBusyTime, ReadCounts, SystemClock, random_bytes};
 use std::path::Path;
 use std::sync::Arc;
@@ -49,13 +48,11 @@ pub(crate) struct DiskAccounts {
 pub(crate) struct StartTimes {
     /// Reading the store's newest checkpoint and the log after it.
     pub(crate) store: Duration,
-    /// After that, reading the metadata of all files, as the store has it.
-    pub(crate) preload: Duration,
-    /// Reading the buffer, while the store is read.
+    /// Reading the buffer and replaying its log.
     pub(crate) buffer: Duration,
-    /// After both, making a new incarnation durable on both media.
+    /// Making a new incarnation durable on both media.
     pub(crate) beginning: Duration,
-    /// Bringing the metadata up to date.
+    /// Reading the metadata of all files.
     pub(crate) metadata: Duration,
     /// The time during which at least one of the media was being read, until both were.
     pub(crate) media: Duration,
@@ -74,17 +71,18 @@ impl StorageStack {
         access: DiskAccess,
         name: &str,
     ) -> Result<StorageStack, WeirError> {
-        let OpenedCache { store, cache, metadata, mut start, disks } =
-            open_cache(&media, settings, access, Some(name), ExpectedBuffer::LastUsed)?;
+        let OpenedCache { store, cache, mut start, disks } =
+            open_cache(&media, settings, access, ExpectedBuffer::LastUsed)?;
         let volume = volume::volume_named(&store, &media.name, name)?;
         let begun = Instant::now();
         let fs =
-            Fs::open_preloaded(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
-                .map_err(|source| WeirError::Volume {
+            Fs::open(Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new())).map_err(|source| {
+                WeirError::Volume {
                     path: media.name.clone(),
                     volume: volume.name.clone(),
                     source: Box::new(source),
-                })?;
+                }
+            })?;
         truncate_lost_ends(&media, &store, &Arc::new(cache.clone()));
         start.metadata = begun.elapsed();
         start.reads = disks.store.reads.snapshot();
@@ -94,7 +92,7 @@ impl StorageStack {
     /// Creates an empty file system, owned by `owner`, on media that were just formatted, and writes it back.
     pub(crate) fn create(media: &StoreMedia, owner: CallerCredentials) -> Result<(), WeirError> {
         let OpenedCache { cache, .. } =
-            open_cache(media, CacheSettings::default(), DiskAccess::Write, None, ExpectedBuffer::New)?;
+            open_cache(media, CacheSettings::default(), DiskAccess::Write, ExpectedBuffer::New)?;
         Fs::create(&Arc::new(cache.clone()), VolumeId::MAIN, &SystemClock::new(), owner, random_bytes())
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
@@ -173,7 +171,7 @@ pub(crate) fn begin_with_new_buffer(
 ) -> Result<Vec<VolumeInfo>, WeirError> {
     let failed = |source| WeirError::Store { path: media.name.clone(), source };
     let OpenedCache { store, cache, .. } =
-        open_cache(media, CacheSettings::default(), DiskAccess::Write, None, ExpectedBuffer::NewUnrecorded)?;
+        open_cache(media, CacheSettings::default(), DiskAccess::Write, ExpectedBuffer::NewUnrecorded)?;
     let newest = cache.buffer().newest_lsn();
     let restored = match old {
         None => epoch_keeper::restore(&store, newest).map_err(failed)?,
@@ -193,8 +191,6 @@ pub(crate) fn begin_with_new_buffer(
 struct OpenedCache {
     store: Arc<Store>,
     cache: Cache,
-    /// The metadata of the volume to mount, if it could be read while the buffer was.
-    metadata: Option<PreloadedArena>,
     start: StartTimes,
     disks: DiskAccounts,
 }
@@ -210,17 +206,16 @@ enum ExpectedBuffer {
     NewUnrecorded,
 }
 
-/// Opens both media, for a mount of the volume `to_mount` if there is one.
+/// Opens both media, and recovers.
 fn open_cache(
     media: &StoreMedia,
     settings: CacheSettings,
     access: DiskAccess,
-    to_mount: Option<&str>,
     which: ExpectedBuffer,
 ) -> Result<OpenedCache, WeirError> {
     let store = open_disk(&media.store, access)?;
     let buffer = open_disk(&media.buffer, access);
-    let opened = buffer.and_then(|buffer| open_on(media, store, buffer, settings, to_mount, which));
+    let opened = buffer.and_then(|buffer| open_on(media, store, buffer, settings, which));
     opened.map_err(|error| {
         if error.is_not_writable(&media.buffer) {
             WeirError::BufferNotWritable { path: media.buffer.clone(), why: error.to_string() }
@@ -230,47 +225,36 @@ fn open_cache(
     })
 }
 
-/// Opens a store and the cache above it on open devices. A thread of its own reads the store, while this one reads the
-/// buffer.
+/// Opens a store and the cache above it on open devices.
 fn open_on(
     media: &StoreMedia,
     store: Arc<dyn Device>,
     buffer: Arc<dyn Device>,
     settings: CacheSettings,
-    to_mount: Option<&str>,
     which: ExpectedBuffer,
 ) -> Result<OpenedCache, WeirError> {
     let busy = Arc::new(ReadBusyTime::default());
     let (store_disk, of_store) = CountingDevice::wrap(store, &busy);
     let (buffer, of_buffer) = CountingDevice::wrap(buffer, &busy);
     let disks = DiskAccounts { store: of_store, buffer: of_buffer };
-    let reader = ReadAheadDevice::of(buffer.clone());
     let clock = Arc::new(SystemClock::new());
     let cache_failed = |source| WeirError::Cache { path: media.name.clone(), source };
-    let store = Store::identify(store_disk)
-        .map_err(|source| WeirError::Store { path: media.name.clone(), source })?;
-    let id = store.id();
-    let (from_store, (recovered, replaying)) = run_in_parallel(
-        || read_store(media, store, to_mount),
-        || {
-            let recovered =
-                timed(|| RecoveredBuffer::read_through(&reader, buffer, id, &*clock).map_err(cache_failed));
-            reader.stop();
-            recovered
-        },
-    )?;
-    let StoreContents { store, metadata, mut start } = from_store?;
-    let recovered = recovered?;
+    let store_failed = |source| WeirError::Store { path: media.name.clone(), source };
+    let mut start = StartTimes::default();
+    let (store, opening) = timed(|| Store::identify(store_disk).and_then(|store| store.open()));
+    let store = Arc::new(store.map_err(store_failed)?);
+    start.store = opening;
+    let (recovered, replaying) = timed(|| RecoveredBuffer::read(buffer, store.id(), &*clock));
+    let recovered = recovered.map_err(cache_failed)?;
+    start.buffer = replaying;
     if which != ExpectedBuffer::NewUnrecorded {
         record_settings(media, &store, recovered.buffer_id(), which)?;
     }
     start.media = busy.total();
     start.media_blocks = disks.store.reads.snapshot().blocks + disks.buffer.reads.snapshot().blocks;
-    let (cache, beginning) =
-        timed(|| Cache::begin(store.clone(), recovered, clock, settings).map_err(cache_failed));
-    start.buffer = replaying;
+    let (cache, beginning) = timed(|| Cache::begin(store.clone(), recovered, clock, settings));
     start.beginning = beginning;
-    Ok(OpenedCache { store, cache: cache?, metadata, start, disks })
+    Ok(OpenedCache { store, cache: cache.map_err(cache_failed)?, start, disks })
 }
 
 /// Records in the store what the next mount has to know. Durable with the next checkpoint, which `Cache::begin` makes.
@@ -290,43 +274,6 @@ fn record_settings(
     kept.data = media.settings.data.or(kept.data);
     store.set_settings(kept);
     Ok(())
-}
-
-/// A store that was opened, and the metadata of the volume to mount.
-struct StoreContents {
-    store: Arc<Store>,
-    metadata: Option<PreloadedArena>,
-    start: StartTimes,
-}
-
-/// Opens the store, and reads the metadata of the volume to mount. A failure to read the metadata does not matter here: the
-/// mount reads them again, and reports the error.
-fn read_store(
-    media: &StoreMedia,
-    store: IdentifiedStore,
-    to_mount: Option<&str>,
-) -> Result<StoreContents, WeirError> {
-    let (store, opening) = timed(|| store.open());
-    let store = Arc::new(store.map_err(|source| WeirError::Store { path: media.name.clone(), source })?);
-    let volume = to_mount.and_then(|name| volume::volume_named(&store, &media.name, name).ok());
-    let (metadata, reading) =
-        timed(|| volume.and_then(|volume| PreloadedArena::read(&store, volume.id).ok()));
-    let start = StartTimes { store: opening, preload: reading, ..StartTimes::default() };
-    Ok(StoreContents { store, metadata, start })
-}
-
-/// Runs two functions, the first of them in a thread of its own.
-fn run_in_parallel<A: Send, B>(
-    first: impl FnOnce() -> A + Send,
-    second: impl FnOnce() -> B,
-) -> Result<(A, B), WeirError> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("open".into());
-        let thread = thread.spawn_scoped(scope, first).map_err(|source| WeirError::Spawn { source })?;
-        let second = second();
-        let first = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok((first, second))
-    })
 }
 
 /// The result of `work`, and how long it took.

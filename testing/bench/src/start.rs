@@ -298,11 +298,10 @@ fn print_run(run: &Started) {
     let line = |what: &str, value: f64, unit: &str| println!("  {what:<56}{value:>9.1} {unit}");
     line(&format!("ready, from the command to its return (target {READY_MS})"), run.ready_ms, "ms");
     line("of it: the buffer's log", part("buffer_ms"), "ms");
-    line("          meanwhile the store's tables and log", part("store_ms"), "ms");
-    line("          and after them the metadata of all files", part("preload_ms"), "ms");
+    line("       the store's tables and log", part("store_ms"), "ms");
     line("          one of the media was being read for", part("media_read_ms"), "ms");
     line("       then new roots", part("begin_ms"), "ms");
-    line("       and what was newer of the metadata", part("metadata_ms"), "ms");
+    line("       and the metadata of all files", part("metadata_ms"), "ms");
     let count = |what: &str, value: f64| println!("  {what:<56}{value:>9}");
     count("transactions replayed", part("transactions"));
     count(&format!("reads of the store (target {STORE_READS})"), part("store_reads"));
