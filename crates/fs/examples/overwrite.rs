@@ -36,7 +36,8 @@ fn one_overwrite(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) -> bool {
 fn main() {
     let writes: u64 =
         std::env::args().nth(1).map_or(200_000, |count| count.parse().expect("how many writes"));
-    let (id, power) = (StoreId([7; 16]), PowerSupply::new());
+    let id = StoreId([7; 16]);
+    let power = PowerSupply::new();
     let (store, buffer) =
         (SimDisk::new("store", 1 << 16, &power, 1), SimDisk::new("buffer", 1 << 14, &power, 2));
     Store::format(&*store, &StoreLayout { id, segment_blocks: None }).expect("a disk that is large enough");

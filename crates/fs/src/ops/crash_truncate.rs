@@ -44,7 +44,8 @@ impl FsCore {
 
     fn truncate_before(self: &Arc<FsCore>, object: ObjectId, page: PageNo) -> Result<(), FsError> {
         let outcome = Arc::new(Mutex::new(None));
-        let (told, cache) = (outcome.clone(), Arc::clone(&self.cache));
+        let outcome_of_work = outcome.clone();
+        let cache = Arc::clone(&self.cache);
         // Done even if the wait below gives up: the log keeps the loss until it is forgotten.
         let set = move |done: Result<(), FsError>| {
             if done.is_ok() {
@@ -55,7 +56,7 @@ impl FsCore {
                     }
                 }));
             }
-            *told.lock().expect("nobody panics holding an outcome") = Some(done);
+            *outcome_of_work.lock().expect("nobody panics holding an outcome") = Some(done);
         };
         self.run_transaction(
             cost::attributes(true),

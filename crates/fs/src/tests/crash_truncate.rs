@@ -34,7 +34,8 @@ impl Media {
 
     fn fork(&self) -> Media {
         let power = PowerSupply::new();
-        let (store, buffer) = (self.store.fork(&power, 3), self.buffer.fork(&power, 4));
+        let store = self.store.fork(&power, 3);
+        let buffer = self.buffer.fork(&power, 4);
         Media { power, store, buffer, clock: self.clock.clone() }
     }
 

@@ -67,7 +67,8 @@ impl ObjectPages {
     }
 
     fn copy(&mut self, transfer: &PageTransfer) {
-        let (source, target) = (transfer.source(), transfer.target());
+        let source = transfer.source();
+        let target = transfer.target();
         let pages = self.0.range((transfer.from, source.start.0)..(transfer.from, source.end.0));
         let copies: Vec<_> = pages
             .map(|(&(_, page), bytes)| ((transfer.to, transfer.target_of(PageNo(page)).0), *bytes))
@@ -89,7 +90,8 @@ fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<
     let page = BLOCK_BYTES as u64;
     let end = offset + len as u64;
     (offset / page..end.div_ceil(page)).map(move |number| {
-        let (from, to) = (offset.max(number * page), end.min((number + 1) * page));
+        let from = offset.max(number * page);
+        let to = end.min((number + 1) * page);
         (number, (from % page) as usize, (from - offset) as usize..(to - offset) as usize)
     })
 }
@@ -203,7 +205,9 @@ impl InMemoryFs {
         name: &str,
         kind: FileKind,
     ) -> Result<FileAttributes, FsError> {
-        let (name, mode, caller) = (name.as_bytes().to_vec(), 0o644, OWNER);
+        let name = name.as_bytes().to_vec();
+        let mode = 0o644;
+        let caller = OWNER;
         let made = self.apply(&ModelOperation::Make { caller, parent, name, kind, mode, device: 0 });
         made.map(|made| made.expect("making tells attributes"))
     }
@@ -351,7 +355,8 @@ impl ModelSubject for InMemoryFs {
 
     fn list(&self, ino: Ino) -> Result<Vec<ModelListing>, FsError> {
         let (_, inode) = self.state.find_directory(ino)?;
-        let (mut after, mut all) = (Some(0), Vec::new());
+        let mut after = Some(0);
+        let mut all = Vec::new();
         while let Some(cookie) = after {
             after = NameTree::of(&inode).list(self.state.arena(), cookie, &mut |one| {
                 all.push((one.key, one.name.to_vec(), self.state.numbering.ino(one.slot), one.kind));

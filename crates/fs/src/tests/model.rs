@@ -278,9 +278,10 @@ impl ModelFs {
             node.rights.2 |= if node.kind == FileKind::Directory { 0o2000 } else { 0 };
         }
         if node.kind != FileKind::Symlink {
-            match directory.xattrs.contains_key(xattr::DEFAULT) {
-                true => directory.inherit(&mut node),
-                false => node.rights.2 &= !umask,
+            if directory.xattrs.contains_key(xattr::DEFAULT) {
+                directory.inherit(&mut node);
+            } else {
+                node.rights.2 &= !umask;
             }
         }
         let made = made.expect("the subject made it too");

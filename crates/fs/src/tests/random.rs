@@ -65,7 +65,8 @@ impl Source {
             0..30 => {
                 let (kind, device) = self.kind();
                 let mode = [0o644, 0o755, 0o2755, 0o600, 0o4711][self.random.below(5) as usize];
-                let (parent, name) = (self.ino(model, directory), self.name());
+                let parent = self.ino(model, directory);
+                let name = self.name();
                 ModelOperation::Make { caller, parent, name, kind, mode, device }
             }
             30..35 => {
@@ -171,7 +172,8 @@ impl Source {
         let all = u32::MAX;
         let (owner, group, others) =
             ((1, permissions(), all), (4, permissions(), all), (32, permissions(), all));
-        let (user, mask) = ((2, permissions(), 5), (16, permissions(), all));
+        let user = (2, permissions(), 5);
+        let mask = (16, permissions(), all);
         match self.random.below(3) {
             0 => acl(&[owner, group, others]),
             1 => acl(&[owner, group, mask, others]),

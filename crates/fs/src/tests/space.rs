@@ -47,7 +47,8 @@ fn size(stack: &SimulatedStack, ino: Ino) -> u64 {
 
 /// Every change of data and hole, as found by seeking.
 fn layout(stack: &SimulatedStack, ino: Ino) -> Vec<(u64, u64)> {
-    let (mut at, mut found) = (0, Vec::new());
+    let mut at = 0;
+    let mut found = Vec::new();
     while let Some(data) = seek(stack, ino, at, SeekWhence::Data) {
         at = seek(stack, ino, data, SeekWhence::Hole).expect("a hole ends every file");
         found.push((data, at));
@@ -208,7 +209,8 @@ fn a_copy_is_charged_for_the_pages_that_it_shares() {
 #[test]
 fn a_copy_of_nothing_over_a_file_s_end_takes_off_what_was_there() {
     let stack = SimulatedStack::new(16, FetchMode::Lazy, 16384);
-    let (empty, ino) = (file(&stack, b"empty"), file(&stack, b"file"));
+    let empty = file(&stack, b"empty");
+    let ino = file(&stack, b"file");
     resize(&stack, empty, 100 * PAGE);
     write(&stack, ino, 0, &[1; 10 * PAGE as usize]);
     for (from, to) in [(8, 18), (20, 30)] {
@@ -356,7 +358,8 @@ fn removed_files_and_punched_ranges_are_free_space_in_seconds() {
     let mut stack = SimulatedStack::new(9, FetchMode::Lazy, 16384);
     let used = |stack: &SimulatedStack| stack.fs().usage().blocks - stack.fs().usage().available;
     let empty = used(&stack);
-    let (removed, punched) = (file(&stack, b"removed"), file(&stack, b"punched"));
+    let removed = file(&stack, b"removed");
+    let punched = file(&stack, b"punched");
     for ino in [removed, punched] {
         for piece in 0..16 {
             write(&stack, ino, piece * 64 * PAGE, &[7; 64 * PAGE as usize]);

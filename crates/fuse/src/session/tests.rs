@@ -94,9 +94,12 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let (power, clock) = (PowerSupply::new(), Arc::new(SimClock::new()));
+        let power = PowerSupply::new();
+        let clock = Arc::new(SimClock::new());
         let disk = |name, blocks| SimDisk::new(name, blocks, &power, 1);
-        let (store, buffer, id) = (disk("store", 16_384), disk("buffer", 2048), StoreId([7; 16]));
+        let store = disk("store", 16_384);
+        let buffer = disk("buffer", 2048);
+        let id = StoreId([7; 16]);
         Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
         buffer::Buffer::format(&*buffer, id).expect("a format");
         let store = Arc::new(Store::open(store).expect("a store"));
@@ -106,7 +109,8 @@ impl Bench {
         let owner = CallerCredentials { uid: 0, gid: 0, umask: 0 };
         Fs::create(&cache, VolumeId::MAIN, &*clock, owner, [7; 16]).expect("a new file system");
         let fs = Arc::new(Fs::open(cache.clone(), VolumeId::MAIN, clock.clone()).expect("a file system"));
-        let (latencies, requests) = (Arc::new(OpLatencies::default()), Arc::new(RequestCounter::default()));
+        let latencies = Arc::new(OpLatencies::default());
+        let requests = Arc::new(RequestCounter::default());
         let replies = tempfile::NamedTempFile::new().expect("a file");
         let appended = File::options().append(true).open(replies.path()).expect("the file");
         let server = FuseServer::new(fs.clone(), latencies, requests, KernelCachePolicy::Full);
@@ -353,7 +357,8 @@ fn a_reply_that_nobody_sends_is_an_error() {
 #[test]
 fn a_mount_of_one_user_serves_others_only_what_the_kernel_asks_in_nobodys_name() {
     let header = |uid| RequestHeader { uid, ..RequestHeader::new_zeroed() };
-    let (lookup, read) = (FuseOp::Lookup { name: b"x" }, FuseOp::Read { offset: 0, size: 1, flags: 0 });
+    let lookup = FuseOp::Lookup { name: b"x" };
+    let read = FuseOp::Read { offset: 0, size: 1, flags: 0 };
     assert!(AllowedUsers::Only(7).admit(&header(7), &lookup));
     assert!(!AllowedUsers::Only(7).admit(&header(0), &lookup));
     assert!(AllowedUsers::Only(7).admit(&header(0), &read));
