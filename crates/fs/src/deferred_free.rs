@@ -11,7 +11,7 @@ use crate::format::{Inode, InodeSlot};
 use crate::fs::FsCore;
 use std::sync::{Arc, Mutex};
 
-/// Files freed in one transaction. More would save little, and delay more.
+/// Files freed in one transaction. More would save little, and hold back more space.
 pub(crate) const FREED_TOGETHER: usize = 16;
 
 /// Larger files do not wait, so all waiting files together hold back at most 1 MiB of space.

@@ -88,8 +88,8 @@ impl InvalidationQueue {
 }
 
 impl PageInvalidator {
-    /// Starts the threads. `invalidate_pages` makes the kernel invalidate a range of a file, and returns when it
-    /// has.
+    /// Starts the threads. `invalidate_pages` makes the kernel invalidate a range of a file, and returns
+    /// afterwards.
     pub(crate) fn start(
         &self,
         invalidate_pages: impl Fn(Ino, Range<u64>) + Clone + Send + 'static,

@@ -72,8 +72,8 @@ impl Fs {
     /// Truncates files before the pages that a crash took, in all volumes with such files.
     ///
     /// For volumes that are not opened; [`open`](Fs::open) does it for its own volume, and must come first.
-    /// Returns the volumes in which it failed, with the reason, as damage: the cache [remembers](Cache::lost_tails)
-    /// the losses there, and `open` fails for these volumes.
+    /// Returns the volumes in which it failed, with the reason, as damage. The cache
+    /// [remembers](Cache::lost_tails) the losses there, and `open` fails for these volumes.
     #[must_use = "files of these volumes still have bytes that a crash took"]
     pub fn truncate_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Vec<(VolumeId, FsError)> {
         let volumes: BTreeSet<VolumeId> =

@@ -23,7 +23,7 @@ pub(super) const ARENA: ObjectId = arena_object(VolumeId::MAIN);
 pub(crate) const SECRET: [u8; 16] = *b"a secret of 16 b";
 pub(crate) const OWNER: CallerCredentials = CallerCredentials { uid: 1000, gid: 100, umask: 0 };
 
-/// What lies below: every object's pages.
+/// The pages of all objects, in place of a cache.
 #[derive(Default, Clone)]
 pub(crate) struct ObjectPages(BTreeMap<(ObjectId, u64), [u8; BLOCK_BYTES]>);
 
@@ -96,14 +96,14 @@ fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<
     })
 }
 
-/// The state and what lies below it.
+/// A file system in memory, with its objects' pages.
 pub(crate) struct InMemoryFs {
     pub(crate) state: FsState,
     pub(crate) objects: ObjectPages,
     pub(crate) now: i64,
     /// Bytes of the last transaction's changes to the arena.
     pub(crate) arena_bytes: u64,
-    /// Transactions are given up once their work is done, as when the cache refuses them.
+    /// Transactions are undone after their work, as if the cache refused them.
     gives_up: bool,
 }
 
@@ -117,7 +117,7 @@ impl InMemoryFs {
         fs
     }
 
-    /// Does what `Core::commit` does, on plain memory.
+    /// Does what `FsCore::apply_transaction` does, on plain memory.
     pub(crate) fn run<T>(
         &mut self,
         cost: TransactionCost,
@@ -220,7 +220,7 @@ impl InMemoryFs {
         self.make(parent, name, FileKind::Directory).expect("a new directory").ino
     }
 
-    /// Checks that memory and what lies below agree, byte for byte, and that all rules hold.
+    /// Checks that the arena in memory and its pages agree, byte for byte, and that all rules hold.
     pub(crate) fn verify(&self) {
         let below = self.load();
         for region in ArenaRegion::ALL {
@@ -231,13 +231,13 @@ impl InMemoryFs {
     }
 }
 
-/// A region up to its end. What was never touched is zeros, whether memory for it is there or not.
+/// A region up to its end. Bytes that were never written are zeros, whether memory for them exists or not.
 fn region_bytes(arena: &Arena, region: ArenaRegion) -> Vec<u8> {
     let len = arena.used_bytes(region);
     arena.bytes(region.base(), len).map_or_else(|_| vec![0; len], <[u8]>::to_vec)
 }
 
-/// Everything in memory that a transaction may change, to compare.
+/// Everything in memory that a transaction may change, for comparison.
 pub(crate) fn snapshot(state: &FsState) -> Vec<Vec<u8>> {
     ArenaRegion::ALL.into_iter().map(|region| region_bytes(state.arena(), region)).collect()
 }

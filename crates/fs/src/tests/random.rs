@@ -10,10 +10,10 @@ use crate::types::{
 };
 use device::SeededRng;
 
-/// A seeded source of operations that make sense often and not always.
+/// A seeded source of operations, most of which make sense.
 pub(crate) struct Source {
     random: SeededRng,
-    /// Different names: many make directories big, few make names meet.
+    /// Different names: many make directories big, few make names collide.
     names: u64,
 }
 
@@ -30,7 +30,7 @@ impl Source {
     }
 
     fn ino(&mut self, model: &ModelFs, wanted: impl Fn(FileKind) -> bool) -> Ino {
-        // Seldom one that does not fit, or that was never there.
+        // Seldom a number of another kind, or one that never existed.
         if self.random.once_in(60) {
             return Ino(self.random.below(1 << 52) + 2);
         }
@@ -216,7 +216,7 @@ pub(crate) fn run(subject: &mut dyn ModelSubject, seed: u64, names: u64, steps: 
         let found = subject.apply(&operation);
         let made = found.as_ref().ok().and_then(|made| made.map(|made| made.ino));
         let expected = match (&found, &operation) {
-            // The model needs the number of what was made; without one it must not make anything.
+            // The model needs the number of a new inode. Without one it must make none.
             (Err(error), ModelOperation::Make { .. } | ModelOperation::Symlink { .. }) => {
                 model.clone().apply(&operation, Some(Ino(u64::MAX))).expect_err(&format!("refused: {error}"))
             }
@@ -251,8 +251,8 @@ fn random_operations_do_what_a_plain_model_does() {
 
 #[test]
 fn a_crash_after_any_operation_leaves_what_a_plain_model_has() {
-    // The cache makes each transaction durable as a whole and in order, so what lies below after each of them is all
-    // that a crash can leave. Open counts are lost with it.
+    // The cache makes each transaction durable as a whole and in order, so a crash can leave only a state
+    // after one of them. Open counts are lost.
     for seed in 200..206 {
         run(&mut InMemoryFs::new(), seed, 12, 400, 1);
     }

@@ -37,12 +37,12 @@ pub(crate) struct SimulatedStack {
 }
 
 impl SimulatedStack {
-    /// One with a small buffer and little memory, so that both come round.
+    /// A stack with a small buffer and little memory, so that both are reused.
     pub(crate) fn new(seed: u64, fetch: FetchMode, store_blocks: u64) -> SimulatedStack {
         SimulatedStack::of(seed, fetch, store_blocks, 1024, 200 * BLOCK_BYTES as u64)
     }
 
-    /// One whose buffer and memory have space for everything.
+    /// A stack whose buffer and memory hold everything.
     pub(crate) fn roomy(seed: u64, store_blocks: u64) -> SimulatedStack {
         SimulatedStack::of(seed, FetchMode::Lazy, store_blocks, 16384, 256 << 20)
     }
@@ -389,7 +389,7 @@ fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_somethin
         let (cache, _) = stack.open.as_ref().expect("it is open");
         PreloadedArena::read(cache.store(), volume).expect("what was made")
     };
-    // Whether as many pages are read as without what was read before; the metadata are right in any case.
+    // Whether as many pages are read as without preloaded metadata. The metadata are right in any case.
     let reads_again = |stack: &SimulatedStack, preloaded: PreloadedArena| {
         let (cache, _) = stack.open.as_ref().expect("it is open");
         let load = |preloaded| {

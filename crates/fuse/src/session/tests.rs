@@ -15,13 +15,13 @@ use std::time::Duration;
 use store::{Store, StoreLayout};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Steps of background work after which a reply that has not come never will.
+/// Steps of background work within which every reply must come.
 const STEPS_MAX: u32 = 100_000;
 
-/// Of these, so many are made without a pause.
+/// Steps between two pauses.
 const STEPS_AT_ONCE: u32 = 1000;
 
-/// Bytes of the fixed arguments of each operation that has some, names and bytes left out.
+/// The bytes of each operation's fixed arguments, without names and data, by opcode.
 const ARGUMENT_BYTES: [(u32, usize); 22] = [
     (2, 8),
     (3, 16),
@@ -47,14 +47,14 @@ const ARGUMENT_BYTES: [(u32, usize); 22] = [
     (47, 56),
 ];
 
-/// The same as number 47, with more bits in its reply.
+/// Like opcode 47, with more bits in its reply.
 const COPY_FILE_RANGE_64: u32 = 53;
 const BATCH_FORGET: u32 = 42;
 const READ: u32 = 15;
 const WRITE: u32 = 16;
 const SETXATTR: u32 = 21;
 
-/// Ends of types, of pages, and of the largest file.
+/// Limits of types, of pages, and of the largest file.
 const ENDS: [u64; 22] = [
     0,
     1,
@@ -87,7 +87,7 @@ struct Bench {
     cache: Arc<Cache>,
     fs: Arc<Fs>,
     clock: Arc<SimClock>,
-    /// What the kernel was told to drop.
+    /// Ranges that the kernel was told to invalidate.
     dropped: Arc<Mutex<Vec<(u64, u64)>>>,
     asked: u64,
 }
@@ -138,7 +138,7 @@ impl Bench {
         }
         let mut reply = Vec::new();
         for step in 0..STEPS_MAX {
-            // Another thread may be about to answer.
+            // Another thread may be about to reply.
             if step > STEPS_AT_ONCE {
                 thread::sleep(Duration::from_micros(100));
             }
@@ -163,7 +163,7 @@ impl Bench {
         Some((number(4), reply.split_off(16)))
     }
 
-    /// The inode that `name` in the root leads to; 0: none.
+    /// The inode of `name` in the root directory, or 0.
     fn look_up(&mut self, name: &[u8]) -> u64 {
         let found = self.ask(1, 1, &[name, b"\0"].concat()).expect("a reply");
         found.1.first_chunk().map_or(0, |node| u64::from_ne_bytes(*node))
@@ -220,7 +220,8 @@ fn draw(random: &mut SeededRng, opcode: u32, nodes: &[u64; 3]) -> Vec<u8> {
     let mut body = words(random, bytes, nodes);
     let data = words(random, 8 * random.clone().index(600), nodes);
     match opcode {
-        // What the kernel sees to: bytes as many as it says, and no more asked for than it allows.
+        // The kernel guarantees that the data are as long as the request says, and that no more bytes are
+        // requested than it allows.
         WRITE => body[16..20].copy_from_slice(&(data.len() as u32).to_ne_bytes()),
         SETXATTR => body[0..4].copy_from_slice(&(data.len() as u32).to_ne_bytes()),
         READ => body[18..20].copy_from_slice(&random.below(16).to_ne_bytes()[..2]),
@@ -278,7 +279,7 @@ fn requests_cut_short_and_of_equal_bytes_are_answered_and_break_nothing() {
                 let body = vec![byte; len];
                 for node in [1, file, u64::MAX] {
                     bench.ask(opcode, node, &body);
-                    // The same with an end for names.
+                    // The same, with a zero byte that ends names.
                     bench.ask(opcode, node, &[&body[..], b"\0x\0"].concat());
                 }
             }
@@ -287,7 +288,7 @@ fn requests_cut_short_and_of_equal_bytes_are_answered_and_break_nothing() {
     }
 }
 
-/// The flag of reads and writes around the kernel's pages.
+/// The flag of O_DIRECT reads and writes.
 const AROUND: u32 = 2;
 
 /// The arguments of a read or write of one page.
@@ -301,7 +302,7 @@ impl Bench {
         assert_eq!(self.ask(READ, node, &of_page(page, flags)).expect("a reply").0, 0);
     }
 
-    /// Writes a page, and returns what the kernel was told to drop before it was answered.
+    /// Writes a page, and returns the ranges that the kernel was told to invalidate before the reply.
     fn write_page(&mut self, node: u64, page: u64, flags: u32) -> Vec<(u64, u64)> {
         let body = [&of_page(page, flags)[..], &[7; 4096]].concat();
         assert_eq!(self.ask(WRITE, node, &body).expect("a reply").0, 0);
@@ -320,13 +321,13 @@ fn the_kernel_drops_pages_that_a_write_around_them_made_old_before_that_is_answe
     assert_eq!(bench.write_page(file, 3, AROUND), [(12_288, 16_384)]);
     assert_eq!(bench.write_page(file, 3, 0), [], "it has what it writes");
     assert_eq!(bench.write_page(file, 2, AROUND), [(8192, 12_288)]);
-    // Where it has asked for none for a minute, it drops all.
+    // A minute after the last cached read or write, all pages are invalidated.
     bench.clock.advance(Duration::from_secs(61));
     assert_eq!(bench.write_page(file, 2, AROUND), [(0, u64::MAX)]);
     assert_eq!(bench.write_page(file, 2, AROUND), []);
     bench.write_page(file, 5, 0);
     assert_eq!(bench.write_page(file, 2, AROUND), [(8192, 12_288)]);
-    // It forgets pages with the file.
+    // The kernel forgets a file's pages with the file.
     bench.ask(2, file, &u64::MAX.to_ne_bytes());
     let [file, ..] = bench.tree();
     assert_eq!(bench.write_page(file, 2, AROUND), []);
