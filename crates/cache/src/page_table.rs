@@ -353,10 +353,10 @@ impl PageTable {
     /// The oldest group that anything needs.
     pub(crate) fn oldest_group(&self) -> Option<GroupNo> {
         let pages = self.by_group.first().map(|&(group, _)| group);
-        let cuts = self.punches.values().flatten().map(|cut| cut.group).min();
+        let punches = self.punches.values().flatten().map(|punch| punch.group).min();
         let transfers = self.range_ops.iter().map(|one| one.oldest_group).min();
         let lost = self.lost_tails.values().map(|lost| lost.group).min();
-        pages.into_iter().chain(cuts).chain(transfers).chain(lost).min()
+        pages.into_iter().chain(punches).chain(transfers).chain(lost).min()
     }
 
     /// Pages that need the buffer, by their oldest groups.
@@ -483,9 +483,9 @@ impl PageTable {
     pub(crate) fn oldest_since(&self) -> Option<Duration> {
         let page = self.by_group.first().and_then(|(_, key)| self.table.get(key));
         let page = page.and_then(PageEntry::since);
-        let cut = self.punches.values().flatten().map(|cut| cut.since).min();
+        let punch = self.punches.values().flatten().map(|punch| punch.since).min();
         let transfer = self.range_ops.iter().map(|one| one.since).min();
-        page.into_iter().chain(cut).chain(transfer).min()
+        page.into_iter().chain(punch).chain(transfer).min()
     }
 
     /// Drops clean pages that were not used lately while memory is over `bytes_max`: a bounded piece of work.
@@ -534,7 +534,7 @@ impl PageTable {
 
     /// All pending punches.
     pub(crate) fn punches(&self) -> impl Iterator<Item = (ObjectId, PendingPunch)> + '_ {
-        self.punches.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)))
+        self.punches.iter().flat_map(|(&object, punches)| punches.iter().map(move |&punch| (object, punch)))
     }
 
     /// Number of pending punches.
@@ -543,15 +543,15 @@ impl PageTable {
     }
 
     /// Whether a punch is not stored.
-    pub(crate) fn is_punch_pending(&self, object: ObjectId, cut: Lsn) -> bool {
-        self.punches_of(object).iter().any(|one| one.lsn == cut)
+    pub(crate) fn is_punch_pending(&self, object: ObjectId, punch: Lsn) -> bool {
+        self.punches_of(object).iter().any(|one| one.lsn == punch)
     }
 
     /// Drops a punch that the store has.
-    pub(crate) fn forget_punch(&mut self, object: ObjectId, cut: Lsn) {
+    pub(crate) fn forget_punch(&mut self, object: ObjectId, punch: Lsn) {
         let Some(pending) = self.punches.get_mut(&object) else { return };
         let before = pending.len();
-        pending.retain(|one| one.lsn != cut);
+        pending.retain(|one| one.lsn != punch);
         self.punches_pending -= before - pending.len();
         if pending.is_empty() {
             self.punches.remove(&object);
@@ -566,9 +566,9 @@ impl PageTable {
     }
 
     /// Notes that a punch is durable in a newer group, too.
-    pub(crate) fn mark_punch_relogged(&mut self, object: ObjectId, cut: Lsn, group: GroupNo) {
+    pub(crate) fn mark_punch_relogged(&mut self, object: ObjectId, punch: Lsn, group: GroupNo) {
         let pending = self.punches.get_mut(&object).into_iter().flatten();
-        pending.filter(|one| one.lsn == cut).for_each(|one| one.group = group);
+        pending.filter(|one| one.lsn == punch).for_each(|one| one.group = group);
     }
 
     /// Whether punched pages still take memory.
@@ -578,24 +578,25 @@ impl PageTable {
 
     /// Removes a range of pages and keeps the punch until the store has it. Returns how many of the store's
     /// reservations the pages had, and the reads that waited for them, which must be retried.
-    pub(crate) fn punch(&mut self, object: ObjectId, mut cut: PendingPunch) -> (u64, Vec<u64>) {
-        let TakenPages { oldest, reservations, waiters } = self.take_range(object, cut.from, cut.to);
+    pub(crate) fn punch(&mut self, object: ObjectId, mut punch: PendingPunch) -> (u64, Vec<u64>) {
+        let TakenPages { oldest, reservations, waiters } = self.take_range(object, punch.from, punch.to);
         let taken = oldest.filter(|_| !is_planted(CacheBug::CutWithoutGroups));
-        cut.group = taken.map_or(cut.group, |group| group.min(cut.group));
+        punch.group = taken.map_or(punch.group, |group| group.min(punch.group));
         let pending = self.punches.entry(object).or_default();
         let before = pending.len();
         let transfers = &self.range_ops;
         pending.retain(|old| {
             // A range operation between the two needs the older punch.
-            let parted = transfers.any_between(object, old.lsn..cut.lsn);
-            let stays = old.from < cut.from || old.to > cut.to || parted;
-            cut.group = if stays { cut.group } else { cut.group.min(old.group) };
+            let parted = transfers.any_between(object, old.lsn..punch.lsn);
+            let stays = old.from < punch.from || old.to > punch.to || parted;
+            punch.group = if stays { punch.group } else { punch.group.min(old.group) };
             stays
         });
-        pending.push(cut);
+        pending.push(punch);
         self.punches_pending = self.punches_pending + pending.len() - before;
         // Relogged behind this punch, the loss would come back with it.
-        let lost = self.lost_tails.get_mut(&object).filter(|lost| (cut.from..cut.to).contains(&lost.from));
+        let lost =
+            self.lost_tails.get_mut(&object).filter(|lost| (punch.from..punch.to).contains(&lost.from));
         if let Some(lost) = lost {
             lost.is_punched = true;
         }
@@ -630,8 +631,8 @@ impl PageTable {
     /// Volumes with changes that are not stored.
     pub(crate) fn dirty_volumes(&self) -> BTreeSet<VolumeId> {
         let pages = self.by_group.iter().map(|(_, key)| key.object.volume);
-        let cuts = self.punches.keys().map(|object| object.volume);
-        pages.chain(cuts).chain(self.range_ops.iter().flat_map(|one| one.op.volumes())).collect()
+        let punches = self.punches.keys().map(|object| object.volume);
+        pages.chain(punches).chain(self.range_ops.iter().flat_map(|one| one.op.volumes())).collect()
     }
 
     /// Removes everything of a volume that the store has deleted. Returns what [`punch`](PageTable::punch)
@@ -647,9 +648,9 @@ impl PageTable {
             reservations += taken.reservations;
             waiters.extend(taken.waiters);
         }
-        let cut: Vec<ObjectId> = self.punches.range(all).map(|(&object, _)| object).collect();
-        for object in cut {
-            self.punches_pending -= self.punches.remove(&object).map_or(0, |cuts| cuts.len());
+        let punch: Vec<ObjectId> = self.punches.range(all).map(|(&object, _)| object).collect();
+        for object in punch {
+            self.punches_pending -= self.punches.remove(&object).map_or(0, |punches| punches.len());
         }
         self.lost_tails.retain(|object, _| object.volume != volume);
         let about = self.range_ops.iter().filter(|one| one.op.volumes().contains(&volume));
@@ -781,8 +782,8 @@ impl PageTable {
     pub(crate) fn drop_range_op(&mut self, lsn: Lsn) -> u64 {
         let Some(pending) = self.range_ops.get(lsn) else { return 0 };
         let reserved = reserved_pages(&pending.op.transfer);
-        let beside: Vec<PageNo> = pending.dependencies().map(|(page, _)| page).collect();
-        let pages = beside.into_iter().filter(|&page| self.drop_stored_dependency(lsn, page)).count();
+        let dependencies: Vec<PageNo> = pending.dependencies().map(|(page, _)| page).collect();
+        let pages = dependencies.into_iter().filter(|&page| self.drop_stored_dependency(lsn, page)).count();
         self.range_ops.remove(lsn);
         reserved + pages as u64
     }
@@ -798,36 +799,40 @@ impl PageTable {
     }
 
     /// Punches of the operation's objects that are older than the operation.
-    pub(crate) fn punches_before(&self, what: &RangeOp) -> Vec<(ObjectId, PendingPunch)> {
-        let older = |(object, cut): &(ObjectId, PendingPunch)| cut.lsn < what.lsn && what.touches(*object);
+    pub(crate) fn punches_before(&self, op: &RangeOp) -> Vec<(ObjectId, PendingPunch)> {
+        let older = |(object, punch): &(ObjectId, PendingPunch)| punch.lsn < op.lsn && op.touches(*object);
         self.punches().filter(older).collect()
     }
 
     /// Adds a relogged punch. Changes that are newer than the punch stay. Returns how many of the store's
     /// reservations the removed pages had.
-    pub(crate) fn insert_relogged_punch(&mut self, object: ObjectId, cut: PendingPunch) -> u64 {
+    pub(crate) fn insert_relogged_punch(&mut self, object: ObjectId, punch: PendingPunch) -> u64 {
         let is_older = |entry: &PageEntry| {
-            let older = entry.dirty_state().is_none_or(|dirt| dirt.newest < cut.lsn);
+            let older = entry.dirty_state().is_none_or(|dirt| dirt.newest < punch.lsn);
             older || is_planted(CacheBug::MergedCutKills)
         };
-        let older = self.table.range(object, cut.from..cut.to).filter(|(_, entry)| is_older(entry));
+        let older = self.table.range(object, punch.from..punch.to).filter(|(_, entry)| is_older(entry));
         let older: Vec<PageKey> = older.map(|(key, _)| key).collect();
         let dropped = older.into_iter().filter_map(|key| self.remove(key));
         let reservations =
             dropped.filter(|entry| entry.dirty_state().is_some_and(|dirt| dirt.reserved)).count();
         let pending = self.punches.entry(object).or_default();
         let before = pending.len();
-        pending.retain(|old| old.lsn != cut.lsn);
-        let at = pending.partition_point(|old| old.lsn < cut.lsn);
-        pending.insert(at, cut);
+        pending.retain(|old| old.lsn != punch.lsn);
+        let at = pending.partition_point(|old| old.lsn < punch.lsn);
+        pending.insert(at, punch);
         self.punches_pending = self.punches_pending + pending.len() - before;
         reservations as u64
     }
 
     /// The newest pending cut that covers a page.
     pub(crate) fn newest_punch_of(&self, key: PageKey) -> Option<Lsn> {
-        let cuts = self.punches.get(&key.object)?;
-        cuts.iter().filter(|cut| cut.from <= key.page && key.page < cut.to).map(|cut| cut.lsn).max()
+        let punches = self.punches.get(&key.object)?;
+        punches
+            .iter()
+            .filter(|punch| punch.from <= key.page && key.page < punch.to)
+            .map(|punch| punch.lsn)
+            .max()
     }
 
     /// Takes at most this many punched pages out of the sums. The caller frees them, best without the lock.

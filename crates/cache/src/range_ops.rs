@@ -167,8 +167,8 @@ fn slot_of(object: ObjectId) -> ObjectSlot {
 }
 
 impl PendingRangeOp {
-    pub(crate) fn new(what: RangeOp, group: GroupNo, since: Duration, recovered: bool) -> PendingRangeOp {
-        PendingRangeOp { op: what, oldest_group: group, since, recovered, dependencies: BTreeMap::new() }
+    pub(crate) fn new(op: RangeOp, group: GroupNo, since: Duration, recovered: bool) -> PendingRangeOp {
+        PendingRangeOp { op, oldest_group: group, since, recovered, dependencies: BTreeMap::new() }
     }
 
     /// Makes a page of the source a dependency. The buffer keeps the groups that the page needs.
@@ -227,11 +227,11 @@ impl PendingRangeOps {
     }
 
     pub(crate) fn insert(&mut self, pending: PendingRangeOp) {
-        let what = pending.op;
-        let before = self.by_lsn.insert(what.lsn, pending);
+        let op = pending.op;
+        let before = self.by_lsn.insert(op.lsn, pending);
         assert!(before.is_none(), "one LSN is one change's");
-        for slot in what.slots() {
-            self.by_slot.entry(slot).or_default().insert(what.lsn);
+        for slot in op.slots() {
+            self.by_slot.entry(slot).or_default().insert(op.lsn);
         }
     }
 
@@ -321,10 +321,10 @@ impl PendingRangeOps {
         lsn: Lsn,
     ) -> Option<OlderChangePlace> {
         let later = self.lsns(slot_of(object), (Bound::Excluded(lsn), Bound::Unbounded));
-        later.map(|after| (after, &self.by_lsn[&after].op)).find_map(|(after, what)| {
-            if what.has_source(object, page) {
+        later.map(|after| (after, &self.by_lsn[&after].op)).find_map(|(after, op)| {
+            if op.has_source(object, page) {
                 Some(OlderChangePlace::DependencyOf(after))
-            } else if what.has_target(object, page) {
+            } else if op.has_target(object, page) {
                 Some(OlderChangePlace::Overwritten)
             } else {
                 None
@@ -368,8 +368,8 @@ mod tests {
     fn clone(from: u64, to: u64, lsn: u64) -> PendingRangeOp {
         let transfer =
             PageTransfer { end: PageNo(8), ..PageTransfer::whole_object(object(from), object(to)) };
-        let what = RangeOp { kind: RangeOpKind::Clone, transfer, lsn: Lsn(lsn) };
-        PendingRangeOp::new(what, GroupNo(1), Duration::ZERO, false)
+        let op = RangeOp { kind: RangeOpKind::Clone, transfer, lsn: Lsn(lsn) };
+        PendingRangeOp::new(op, GroupNo(1), Duration::ZERO, false)
     }
 
     fn lsns<'a>(found: impl Iterator<Item = &'a PendingRangeOp>) -> Vec<u64> {

@@ -263,10 +263,11 @@ impl BufferReplay {
             LogRecord::Clone(_) | LogRecord::Move(_) => return self.relogged_range_op(record, at, group),
             _ => return self.record(record, at, group),
         };
-        let cut = PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: true };
+        let punch =
+            PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: true };
         self.replay_table.settle(&mut self.pages);
         self.bypasses.note_punch(object, from..to, at);
-        self.reserved -= self.pages.insert_relogged_punch(object, cut);
+        self.reserved -= self.pages.insert_relogged_punch(object, punch);
     }
 
     /// A change of one page. The store may have it already, but is not asked now: that would be one read for
@@ -325,28 +326,28 @@ impl BufferReplay {
 
     /// A clone or a move. The store is asked later whether it has it.
     fn range_op(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
-        let Some(what) = RangeOp::of(record, at) else { return };
+        let Some(op) = RangeOp::of(record, at) else { return };
         self.replay_table.settle(&mut self.pages);
-        let PageTransfer { from, to, .. } = what.transfer;
-        for key in self.bypasses.note_range_op_source(from, what.transfer.source(), at) {
+        let PageTransfer { from, to, .. } = op.transfer;
+        for key in self.bypasses.note_range_op_source(from, op.transfer.source(), at) {
             self.reserved -= drop_page(&mut self.pages, key);
         }
-        self.bypasses.note_punch(to, what.transfer.target(), at);
-        self.reserved += reserved_pages(&what.transfer);
-        let (reservations, _) = self.pages.begin_range_op(PendingRangeOp::new(what, group, self.now, true));
+        self.bypasses.note_punch(to, op.transfer.target(), at);
+        self.reserved += reserved_pages(&op.transfer);
+        let (reservations, _) = self.pages.begin_range_op(PendingRangeOp::new(op, group, self.now, true));
         self.reserved -= reservations;
     }
 
     /// A relogged clone or move. The order of the log is not that of the LSNs here: its older changes follow
     /// it, and newer ones may precede it.
     fn relogged_range_op(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
-        let Some(what) = RangeOp::of(record, at) else { return };
+        let Some(op) = RangeOp::of(record, at) else { return };
         if is_planted(CacheBug::MergedByPlace) {
             return self.range_op(record, at, group);
         }
         self.replay_table.settle(&mut self.pages);
-        self.reserved += reserved_pages(&what.transfer);
-        self.pages.insert_relogged_range_op(PendingRangeOp::new(what, group, self.now, true));
+        self.reserved += reserved_pages(&op.transfer);
+        self.pages.insert_relogged_range_op(PendingRangeOp::new(op, group, self.now, true));
     }
 
     fn punch(
@@ -358,11 +359,11 @@ impl BufferReplay {
         at: Lsn,
         group: GroupNo,
     ) {
-        let cut =
+        let punch =
             PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: false };
         self.replay_table.settle(&mut self.pages);
         self.bypasses.note_punch(object, from..to, at);
-        let (reservations, _) = self.pages.punch(object, cut);
+        let (reservations, _) = self.pages.punch(object, punch);
         self.reserved -= reservations;
     }
 }

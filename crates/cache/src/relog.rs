@@ -100,8 +100,8 @@ impl Relogger {
         let is_stuck =
             |lsn| transfers.get(lsn).is_some_and(|one| state.retries.is_stuck(WriteBackItem::of(&one.op)));
         let stays = |one: &&PendingRangeOp| {
-            let cuts = state.pages.punches_before(&one.op);
-            let oldest = cuts.iter().map(|(_, cut)| cut.group).fold(one.oldest_group, GroupNo::min);
+            let punches = state.pages.punches_before(&one.op);
+            let oldest = punches.iter().map(|(_, punch)| punch.group).fold(one.oldest_group, GroupNo::min);
             oldest.0 < groups.start.0 + span / 2 && transfers.stuck_dependency(one.op.lsn, is_stuck).is_some()
         };
         for one in transfers.iter().filter(stays).take(RELOG_STEP) {
@@ -117,11 +117,12 @@ impl Relogger {
                     return Ok(());
                 }
             }
-            for (object, cut) in state.pages.punches().filter(|(object, _)| one.op.touches(*object)) {
-                let Some(group) = self.append_again(state, cut.lsn, &[punch_record(object, &cut)])? else {
+            for (object, punch) in state.pages.punches().filter(|(object, _)| one.op.touches(*object)) {
+                let Some(group) = self.append_again(state, punch.lsn, &[punch_record(object, &punch)])?
+                else {
                     return Ok(());
                 };
-                relogged.punches.push((object, cut.lsn, group));
+                relogged.punches.push((object, punch.lsn, group));
             }
             relogged.range_ops.push((lsn, group));
         }
@@ -175,19 +176,20 @@ impl Relogger {
         groups: &Range<GroupNo>,
     ) -> Result<Vec<(ObjectId, Lsn, GroupNo)>, CacheError> {
         let span = groups.end.0 - groups.start.0;
-        let stays = |object: ObjectId, cut: &PendingPunch| {
-            let waits = state.pages.range_ops().blocks_change(object, cut.lsn);
-            let is_stuck = waits || state.retries.is_stuck(WriteBackItem::Punch(object, cut.lsn));
-            cut.group.0 < groups.start.0 + span / 2 && is_stuck
+        let stays = |object: ObjectId, punch: &PendingPunch| {
+            let waits = state.pages.range_ops().blocks_change(object, punch.lsn);
+            let is_stuck = waits || state.retries.is_stuck(WriteBackItem::Punch(object, punch.lsn));
+            punch.group.0 < groups.start.0 + span / 2 && is_stuck
         };
         let mut appended = Vec::new();
-        let parted = |object: ObjectId, cut: &PendingPunch| {
-            state.pages.range_ops().any_between(object, cut.lsn..Lsn(u64::MAX))
+        let parted = |object: ObjectId, punch: &PendingPunch| {
+            state.pages.range_ops().any_between(object, punch.lsn..Lsn(u64::MAX))
         };
-        let alone = |(object, cut): &(ObjectId, PendingPunch)| stays(*object, cut) && !parted(*object, cut);
-        for (object, cut) in state.pages.punches().filter(alone).take(RELOG_STEP) {
-            if let Some(group) = self.append_again(state, cut.lsn, &[punch_record(object, &cut)])? {
-                appended.push((object, cut.lsn, group));
+        let alone =
+            |(object, punch): &(ObjectId, PendingPunch)| stays(*object, punch) && !parted(*object, punch);
+        for (object, punch) in state.pages.punches().filter(alone).take(RELOG_STEP) {
+            if let Some(group) = self.append_again(state, punch.lsn, &[punch_record(object, &punch)])? {
+                appended.push((object, punch.lsn, group));
             }
         }
         Ok(appended)

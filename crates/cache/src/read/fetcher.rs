@@ -88,11 +88,11 @@ impl Fetcher {
         self.read_or_wait(object, offset, len, ReadPurpose::Writer(then));
     }
 
-    fn read_or_wait(&self, object: ObjectId, offset: u64, len: usize, asker: ReadPurpose) {
+    fn read_or_wait(&self, object: ObjectId, offset: u64, len: usize, purpose: ReadPurpose) {
         let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
         let CacheState { pages, reads, counters, .. } = &mut *state;
-        let is_parked = reads.read_or_wait((object, offset, len), asker, pages, counters, &mut completions);
+        let is_parked = reads.read_or_wait((object, offset, len), purpose, pages, counters, &mut completions);
         drop(state);
         completions.deliver();
         if is_parked {

@@ -136,7 +136,7 @@ impl MemoryView {
 
     /// Whether a page that the store holds with this page LSN is a hole.
     fn is_punched(&self, page: PageNo, page_lsn: Lsn) -> bool {
-        self.punches.iter().any(|cut| cut.from <= page && page < cut.to && page_lsn < cut.lsn)
+        self.punches.iter().any(|punch| punch.from <= page && page < punch.to && page_lsn < punch.lsn)
     }
 
     /// The data pages below the position up to which memory and the store were looked at, and that position.
