@@ -353,8 +353,8 @@ impl AdmissionControl {
         outcome: Result<SpaceReservation, CacheError>,
         completions: &mut DeferredCompletions,
     ) {
-        let WaitingOperation { then, cleaned_before: cleaned, .. } = operation;
-        let cleaned = self.shared.store().counters().pages_cleaned - cleaned;
+        let WaitingOperation { then, cleaned_before, .. } = operation;
+        let cleaned = self.shared.store().counters().pages_cleaned - cleaned_before;
         state.counters.cleaned_while_parked = state.counters.cleaned_while_parked.max(cleaned);
         completions.push(move || then(outcome));
     }

@@ -41,7 +41,7 @@ pub(crate) struct SyncQueue {
     committing: u32,
 }
 
-/// What must be durable for a sync.
+/// Changes and pages that must be durable for a sync.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SyncTarget {
     newest: Lsn,
@@ -120,7 +120,7 @@ impl SyncQueue {
     }
 }
 
-/// What a sync covers.
+/// The changes that a sync covers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SyncScope {
     /// Everything that is logged.
@@ -339,7 +339,7 @@ impl Committer {
         };
         drop(state);
         if result.is_err() {
-            // What is in memory alone must be rescued.
+            // Changes that are in memory alone must be rescued.
             self.shared.wake(BackgroundTask::WriteBack);
         }
         completions.deliver();

@@ -39,7 +39,7 @@ struct SpaceAttempt {
     /// Reserved blocks when the host file system was last asked for more space. Until an operation gets a
     /// reservation, more would be of no use.
     allocated_at: Option<u64>,
-    /// What was tried to be written back.
+    /// The write-back of this attempt: each item is tried once.
     scan: DirtyScan,
     rounds: usize,
     /// Pages moved when this round last asked for two checkpoints.
@@ -87,7 +87,7 @@ struct MaintenancePauses {
     free_not_before: Duration,
     /// Blocks were freed: two checkpoints make free segments of them.
     has_freed: bool,
-    /// Those two checkpoints, if no operation waits for space.
+    /// These two checkpoints, if no operation waits for space.
     trim_not_before: Duration,
     /// Asking the host file system for space.
     allocate_not_before: Duration,
@@ -275,7 +275,7 @@ impl StoreMaintainer {
     fn trim_freed(&self) -> Result<(), CacheError> {
         self.pauses().trim_not_before = self.shared.now() + QUIET_PERIOD;
         self.checkpoint_twice()?;
-        // What is freed meanwhile is for the next time.
+        // Blocks that are freed meanwhile are trimmed next time.
         let is_freeing = self.shared.store().is_freeing();
         self.pauses().has_freed = is_freeing;
         Ok(())

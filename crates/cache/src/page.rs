@@ -14,22 +14,26 @@
 //! | writing back | either                     | maybe   | yes       | maybe   |
 //!
 //! ```text
-//!          write of a part           write of the rest, or fetched              fetched
-//!  absent ─────────────────► partial ─────────────────────────────► dirty   clean ◄──── fetching ◄── absent
-//!                               │                                   │   ▲     │  ▲
-//!                               └──────────► writing back ◄─────────┘   └─────┘  │
-//!                                                 │                      write   │
-//!                                                 ├─ stored: clean if whole, else removed
-//!                                                 └─ failed: partial or dirty again
+//! absent ──── write of a part ────► partial ──── write of the rest, or fetched ────► dirty
+//! absent ──── fetch ────► fetching ──── fetched ────► clean ──── write ────► dirty
+//! partial, dirty ──── write-back begins ────► writing back
+//!                                                ├── stored, whole ────► clean
+//!                                                ├── stored, partial ────► absent
+//!                                                └── failed, or written meanwhile ────► partial, dirty
+//! clean ──── evicted ────► absent
+//! any ──── punched, deleted, or the target of a range operation ────► absent
 //! ```
 //!
-//! | transition | made by | method |
+//! | transition | made by | method of [`CachedPage`] |
 //! | --- | --- | --- |
-//! | to partial or dirty | a client's write, or recovery | [`write`](PageEntry::write), [`mark_dirty`](PageEntry::mark_dirty) |
-//! | to fetching | a read that waits, read-ahead, prefetch | [`begin_fetch`](PageEntry::begin_fetch) |
-//! | fetched | a fetch worker; a write of the whole page ends the fetch | [`become_whole`](PageEntry::become_whole) |
-//! | to writing back, and from there | the thread with the write-back lock | [`begin_write_back`](PageEntry::begin_write_back), [`end_write_back`](PageEntry::end_write_back), [`abandon_write_back`](PageEntry::abandon_write_back) |
-//! | to absent | eviction, of clean pages; a punch, of all | `PageTable::evict`, [`discard`](PageEntry::discard) |
+//! | write | a client; recovery | `write` or `zero`, then `mark_dirty` |
+//! | fetch | a read that waits, read-ahead, prefetch | `begin_fetch` |
+//! | fetched | a fetch worker. A write of the whole page ends the fetch | `become_whole`; `end_fetch` |
+//! | write-back begins | the thread with the write-back lock | `begin_write_back` |
+//! | stored | the same thread | `end_write_back` |
+//! | failed | the same thread | `abandon_write_back` |
+//! | evicted | any thread that adds to memory | `PageTable::evict` |
+//! | punched | a client; recovery | `discard` |
 //!
 //! A delta stays in memory while it is written back, with what is written meanwhile; and afterwards if a read
 //! waits for the page.
@@ -54,7 +58,7 @@ pub(crate) struct FetchNumber(pub(crate) u64);
 /// A page in memory. Owned by `PageTable`, changed under the state's lock only. After a crash: the changes
 /// that were durable in the buffer are rebuilt from there.
 #[derive(Debug)]
-pub(crate) struct PageEntry {
+pub(crate) struct CachedPage {
     body: PageBody,
     /// Changes that no write-back has taken.
     dirty: Option<DirtyState>,
@@ -66,7 +70,7 @@ pub(crate) struct PageEntry {
     used: bool,
 }
 
-const _: () = assert!(size_of::<PageEntry>() <= 128);
+const _: () = assert!(size_of::<CachedPage>() <= 128);
 
 /// Write-back, fetch and waiters of a page.
 #[derive(Debug, Default)]
@@ -209,7 +213,7 @@ impl DirtyRanges {
     }
 }
 
-/// What a page had that becomes a hole.
+/// The reservation and the waiters of a page that becomes a hole.
 pub(crate) struct DiscardedPage {
     /// A reservation in the store to be released. A write-back in progress keeps its own until it ends.
     pub(crate) was_reserved: bool,
@@ -217,14 +221,14 @@ pub(crate) struct DiscardedPage {
     pub(crate) waiters: Vec<u64>,
 }
 
-impl PageEntry {
-    pub(crate) fn new(body: PageBody) -> PageEntry {
-        PageEntry { body, dirty: None, in_flight: None, queued: Lsn(0), used: true }
+impl CachedPage {
+    pub(crate) fn new(body: PageBody) -> CachedPage {
+        CachedPage { body, dirty: None, in_flight: None, queued: Lsn(0), used: true }
     }
 
     /// An entry without bytes that counts as queued since `change`.
-    pub(crate) fn queued_since(change: Lsn) -> PageEntry {
-        PageEntry { queued: change, ..PageEntry::new(PageBody::Patch(PageDelta::default())) }
+    pub(crate) fn queued_since(change: Lsn) -> CachedPage {
+        CachedPage { queued: change, ..CachedPage::new(PageBody::Patch(PageDelta::default())) }
     }
 
     pub(crate) fn body(&self) -> &PageBody {
@@ -499,7 +503,7 @@ impl PageEntry {
         }
     }
 
-    /// Copies bytes from `start` on, which [`covers`](PageEntry::covers) found in memory.
+    /// Copies bytes from `start` on, which [`covers`](CachedPage::covers) found in memory.
     pub(crate) fn read(&self, start: usize, into: &mut [u8]) {
         match &self.body {
             PageBody::Whole(page) => into.copy_from_slice(&page.0[start..start + into.len()]),
@@ -523,7 +527,7 @@ impl PageEntry {
         self.writing()
     }
 
-    /// Whether memory has only a part of what the store has, and nothing else.
+    /// Whether it has only a part of the store's bytes, and neither a fetch nor a waiter.
     pub(crate) fn is_redundant(&self) -> bool {
         !self.is_whole() && !self.is_busy() && self.fetch().is_none()
     }
@@ -559,8 +563,8 @@ mod tests {
 
     #[test]
     fn a_page_that_was_written_again_while_its_write_back_failed_needs_the_groups_of_both() {
-        let mut entry = PageEntry::new(PageBody::Whole(Arc::new(Page::zeroed())));
-        let write = |entry: &mut PageEntry, group: u64, range: Range<usize>| {
+        let mut entry = CachedPage::new(PageBody::Whole(Arc::new(Page::zeroed())));
+        let write = |entry: &mut CachedPage, group: u64, range: Range<usize>| {
             let newest = Lsn(10 * group);
             let group = GroupNo(group);
             entry.mark_dirty(range, newest, group, || {

@@ -35,7 +35,7 @@
 use crate::bypass_recovery::BypassRecovery;
 use crate::commit::Committer;
 use crate::error::CacheError;
-use crate::page::{DirtyState, PageEntry};
+use crate::page::{CachedPage, DirtyState};
 use crate::page_table::{PageChange, PageKey, PageTable, PendingPunch};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{OlderChangePlace, PendingRangeOp, RangeOp, reserved_pages};
@@ -48,7 +48,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, VolumeId};
 
-/// What a buffer holds, in memory. The store was not asked anything yet, so both may be read at the same
+/// The contents of a buffer, in memory. The store was not asked anything yet, so both may be read at the same
 /// time.
 pub struct RecoveredBuffer {
     buffer: Buffer,
@@ -160,7 +160,7 @@ impl RecoveredBuffer {
         let named = std::mem::take(&mut self.bypasses);
         Ok(named
             .over_older_records()
-            .filter(|key| self.pages.get(key).is_some_and(PageEntry::is_dirty))
+            .filter(|key| self.pages.get(key).is_some_and(CachedPage::is_dirty))
             .collect())
     }
 
@@ -290,7 +290,7 @@ impl BufferReplay {
         }
         let reserved = &mut self.reserved;
         let now = self.now;
-        let change = |entry: &mut PageEntry| {
+        let change = |entry: &mut CachedPage| {
             PageChange { key, range, bytes, newest: at, group, is_bypassing: false }.make(entry, || {
                 *reserved += 1;
                 DirtyState::new(at, group, now, true)

@@ -6,7 +6,7 @@
 use crate::bypass;
 use crate::commit::Committer;
 use crate::error::CacheError;
-use crate::page::{DirtyRanges, PageBody, PageEntry};
+use crate::page::{CachedPage, DirtyRanges, PageBody};
 use crate::page_table::{PageKey, PendingPunch};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{PendingRangeOp, RangeOp};
@@ -22,9 +22,9 @@ use store::DeltaPiece;
 /// Pages and punches of one step, which is done under the lock.
 const RELOG_STEP: usize = 256;
 
-/// What was appended again, with its new groups.
+/// Relogged items, with their new groups.
 #[derive(Default)]
-struct Relogged {
+struct RelogBatch {
     range_ops: Vec<(Lsn, GroupNo)>,
     punches: Vec<(ObjectId, Lsn, GroupNo)>,
     pages: Vec<(PageKey, GroupNo)>,
@@ -49,7 +49,7 @@ impl Relogger {
         }
         let mut state = self.shared.state();
         let groups = self.shared.buffer().unreleased_groups();
-        let mut relogged = Relogged::default();
+        let mut relogged = RelogBatch::default();
         self.append_range_ops(&state, &groups, &mut relogged)?;
         relogged.punches.extend(self.append_punches(&state, &groups)?);
         relogged.pages = self.append_pages(&state, &groups, now)?;
@@ -93,7 +93,7 @@ impl Relogger {
         &self,
         state: &CacheState,
         groups: &Range<GroupNo>,
-        relogged: &mut Relogged,
+        relogged: &mut RelogBatch,
     ) -> Result<(), CacheError> {
         let span = groups.end.0 - groups.start.0;
         let transfers = state.pages.range_ops();
@@ -136,7 +136,7 @@ impl Relogger {
         now: Duration,
     ) -> Result<Vec<(PageKey, GroupNo)>, CacheError> {
         let span = groups.end.0 - groups.start.0;
-        let stays = |key: &PageKey, entry: &PageEntry| {
+        let stays = |key: &PageKey, entry: &CachedPage| {
             let dirt = entry.dirty_state().filter(|_| entry.writing().is_none());
             // Written in the last eighth of the log, and first written in its older half.
             dirt.is_some_and(|dirt| {
@@ -244,7 +244,7 @@ fn punch_record(object: ObjectId, punch: &PendingPunch) -> LogRecord<'static> {
 }
 
 /// Records of a page's changes that are not stored.
-fn page_records<'a>(entry: &'a PageEntry, key: PageKey, ranges: &DirtyRanges) -> Vec<LogRecord<'a>> {
+fn page_records<'a>(entry: &'a CachedPage, key: PageKey, ranges: &DirtyRanges) -> Vec<LogRecord<'a>> {
     let PageKey { object, page } = key;
     match entry.body() {
         PageBody::Patch(delta) => delta

@@ -13,7 +13,7 @@
 
 use crate::error::CacheError;
 use crate::maintenance::StoreMaintainer;
-use crate::page::PageEntry;
+use crate::page::CachedPage;
 use crate::page_table::PageKey;
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{PendingRangeOp, RangeOp};
@@ -201,7 +201,7 @@ impl Rescuer {
                 left_out += self.rescue_pages(object.in_volume(copies[&object.volume]), &dirty)?;
                 let mut state = self.shared.state();
                 let mut was_reserved = |page: &&PageNo| {
-                    state.pages.change(PageKey { object, page: **page }, PageEntry::take_reservation)
+                    state.pages.change(PageKey { object, page: **page }, CachedPage::take_reservation)
                 };
                 let reserved = some.iter().filter(|page| was_reserved(page)).count();
                 self.shared.store().release(reserved as u64);

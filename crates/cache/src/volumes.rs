@@ -109,7 +109,9 @@ impl VolumeManager {
         if let Some(prefix) =
             [UNFINISHED_RESCUE, FINISHED_RESCUE].into_iter().find(|&prefix| new.name.starts_with(prefix))
         {
-            let why = format!("names that begin with {prefix} are for what is saved when a buffer fails");
+            let why = format!(
+                "names that begin with {prefix} are reserved for data that weir saves when a buffer fails"
+            );
             return Err(StoreError::BadName { name: new.name.into(), why }.into());
         }
         self.write_back_most()?;

@@ -30,7 +30,7 @@ use crate::commit::Committer;
 use crate::delta::PageDelta;
 use crate::dirty_scan::{DirtyScan, LOOKS_MAX};
 use crate::error::CacheError;
-use crate::page::{PageBody, PageEntry};
+use crate::page::{CachedPage, PageBody};
 use crate::page_table::{PageKey, PageTable, PendingPunch};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{PendingRangeOp, RangeOp};
@@ -55,7 +55,7 @@ const DELTA_LOOKS: usize = 1024;
 const DELTA_RUNS: usize = 4;
 /// Pages of a step: a MiB, so that a step is short on any device and many pages share its log entries.
 pub(crate) const STEP_PAGES: usize = 256;
-/// The same for bypassed pages: most are consecutive, and their writers wait for the flushes.
+/// Bypassed pages of a step: most are consecutive, and their writers wait for the flushes.
 const BYPASS_STEP_PAGES: usize = 1024;
 /// A page takes along its dirty neighbours at most this many pages away: on both sides half a MiB, read and
 /// written at the speed of a long transfer.
@@ -84,7 +84,7 @@ pub(crate) struct WriteBack {
     cursor: Mutex<WriteBackCursor>,
 }
 
-/// What write-back remembers between steps. The write-back lock protects it.
+/// The position of write-back between steps. The write-back lock protects it.
 #[derive(Default)]
 pub(crate) struct WriteBackCursor {
     /// Steps for reason `Due` do nothing before this time.
@@ -178,7 +178,7 @@ impl FrozenPage {
 impl FrozenPage {
     /// Whether the page was written since it was frozen.
     pub(crate) fn is_newer(&self, pages: &PageTable) -> bool {
-        pages.get(&self.key).is_some_and(PageEntry::is_dirty)
+        pages.get(&self.key).is_some_and(CachedPage::is_dirty)
     }
 
     /// Replaces the frozen content by the current one.
@@ -189,7 +189,7 @@ impl FrozenPage {
     }
 }
 
-/// What became of a [`FrozenBatch`], by index in its vector.
+/// The store's answers for a [`FrozenBatch`], by index in its vector.
 #[derive(Default)]
 struct StoreOutcome {
     /// Changes that the store refused.
@@ -717,7 +717,7 @@ impl WriteBack {
         let limit = self.shared.store().pages_together().min(BYPASS_STEP_PAGES as u64) as usize;
         // In rounds, so that a file that is overwritten again and again, or grows and grows, delays no other.
         let last = cursor.last_bypassed.map_or(Bound::Unbounded, Bound::Excluded);
-        let group = |key: &PageKey| state.pages.get(key).and_then(PageEntry::oldest_group);
+        let group = |key: &PageKey| state.pages.get(key).and_then(CachedPage::oldest_group);
         let is_of_round = |key: &PageKey| group(key).is_some_and(|group| group <= cursor.bypass_round_end);
         let behind = state.pages.unlogged_in((last, Bound::Unbounded)).filter(is_of_round);
         let mut pages: BTreeSet<PageKey> = behind.take(limit).collect();
@@ -844,7 +844,7 @@ impl WriteBack {
             let Some(more) = ended else { continue };
             spare += more;
             if is_planted(CacheBug::NewerBytesLostAtMerge) {
-                let dirt = state.pages.change(page.key, PageEntry::take_dirty_state);
+                let dirt = state.pages.change(page.key, CachedPage::take_dirty_state);
                 spare += u64::from(dirt.is_some_and(|dirt| dirt.reserved));
             }
         }
@@ -1060,7 +1060,7 @@ pub(crate) enum PageContent {
 }
 
 impl PageContent {
-    pub(crate) fn of(entry: &PageEntry) -> PageContent {
+    pub(crate) fn of(entry: &CachedPage) -> PageContent {
         match entry.body() {
             PageBody::Whole(page) => PageContent::Whole(page.clone()),
             PageBody::Patch(delta) => PageContent::Patch(delta.clone()),
@@ -1069,7 +1069,7 @@ impl PageContent {
 }
 
 impl DirtyPage {
-    pub(crate) fn of((page, entry): (PageNo, &PageEntry)) -> Option<DirtyPage> {
+    pub(crate) fn of((page, entry): (PageNo, &CachedPage)) -> Option<DirtyPage> {
         let newest = entry.dirty_state().or(entry.writing())?.newest;
         Some(DirtyPage { page, content: PageContent::of(entry), newest })
     }

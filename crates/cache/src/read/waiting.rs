@@ -2,7 +2,7 @@
 //! no other. Nothing here does I/O: the fetcher takes fetches, and hands in the results.
 
 use crate::error::CacheError;
-use crate::page::{FetchNumber, PageEntry};
+use crate::page::{CachedPage, FetchNumber};
 use crate::page_table::{PageKey, PageTable, pages_of};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::read::prefetch::PrefetchQueue;
@@ -203,7 +203,7 @@ impl WaitingReads {
             if asked {
                 self.queue.insert(key, cause);
             }
-            if asked && cause == FetchCause::Read && pages.get(&key).is_some_and(PageEntry::is_dirty) {
+            if asked && cause == FetchCause::Read && pages.get(&key).is_some_and(CachedPage::is_dirty) {
                 self.prefetch.add_credit(key.object);
             }
         }
@@ -243,7 +243,7 @@ impl WaitingReads {
         while fetches.len() < FETCH_PAGES {
             let Some((key, cause)) = self.queue.pop_first() else { break };
             // Overwritten in full, punched or deleted meanwhile: not needed any more.
-            let Some(number) = pages.get(&key).and_then(PageEntry::fetch) else { continue };
+            let Some(number) = pages.get(&key).and_then(CachedPage::fetch) else { continue };
             if pages.range_ops().read_blocked_by(key.object, key.page).is_some() {
                 self.blocked.insert(key, cause);
                 continue;
@@ -288,7 +288,7 @@ impl WaitingReads {
     fn begin_prefetches(&mut self, pages: &mut PageTable, fetches: &mut Vec<PageFetch>) {
         while fetches.len() < FETCH_PAGES {
             let Some(key) = self.prefetch.pop() else { break };
-            let is_wanted = |entry: &PageEntry| entry.fetch().is_none() && !entry.covers(0..BLOCK_BYTES);
+            let is_wanted = |entry: &CachedPage| entry.fetch().is_none() && !entry.covers(0..BLOCK_BYTES);
             if !pages.get(&key).is_some_and(is_wanted)
                 || pages.range_ops().read_blocked_by(key.object, key.page).is_some()
             {
@@ -359,8 +359,8 @@ impl WaitingReads {
 
 /// Copies what is in memory to a read.
 fn collect_bytes(pages: &mut PageTable, read: &mut WaitingRead) {
-    let WaitingRead { object, missing: lacks, purpose, .. } = read;
-    lacks.retain(|(page, start, range)| {
+    let WaitingRead { object, missing, purpose, .. } = read;
+    missing.retain(|(page, start, range)| {
         let key = PageKey { object: *object, page: *page };
         match purpose {
             ReadPurpose::Reader(bytes, _) => {
