@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_is_cut_into_reads_of_at_most_16_mib_and_these_into_batches() {
+    fn long_runs_are_cut_into_reads_and_batches() {
         let places: Vec<u64> = (0..3 * READ_BLOCKS_MAX + 1).collect();
         let blocks: Vec<usize> = of(&places).iter().map(|(_, blocks, _)| *blocks).collect();
         assert_eq!(blocks, [4096, 4096, 4096, 1]);

@@ -214,9 +214,10 @@ pub(crate) fn overlay_delta(block: &Page, index: usize, store: StoreId, page: &m
         let taken = if piece.zeros == 0 { len } else { 0 };
         if usize::from(piece.page) == index {
             let into = page.0.get_mut(start..start + len)?;
-            match piece.zeros {
-                0 => into.copy_from_slice(rest.get(at..at + len)?),
-                _ => into.fill(0),
+            if piece.zeros == 0 {
+                into.copy_from_slice(rest.get(at..at + len)?);
+            } else {
+                into.fill(0);
             }
             found = true;
         }
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn deltas_of_pages_of_one_leaf_share_blocks_and_are_laid_over_their_own_page_only() {
+    fn deltas_of_one_leaf_share_blocks() {
         let mut packer = DeltaPacker::new(ID);
         for page in 130..150 {
             let bytes = [page as u8; 512];
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delta_that_fits_into_no_block_is_refused_and_the_largest_that_does_is_taken() {
+    fn largest_delta_fills_one_block() {
         let most = BLOCK_BYTES - HEAD_BYTES - PIECE_BYTES;
         let bytes = [1; BLOCK_BYTES];
         let mut packer = DeltaPacker::new(ID);

@@ -52,12 +52,12 @@ impl IdleMergeRound {
             }
             Some(cursor) => cursor,
         };
-        let look = shared.resolve(|map| map.next_leaf_to_merge(from));
-        self.cursor = look.as_ref().map_or(None, |look| look.next);
+        let search = shared.resolve(|map| map.next_leaf_to_merge(from));
+        self.cursor = search.as_ref().map_or(None, |search| search.next);
         if self.cursor.is_none() {
             self.delta_blocks_at_last_round = Some(self.delta_blocks_at_start);
         }
-        let MergeSearch { found, next } = look?;
+        let MergeSearch { found, next } = search?;
         if let Some((object, page)) = found {
             match writer.merge_leaves(shared, &[(object, page)]) {
                 // The next step tries this leaf again.
@@ -138,11 +138,12 @@ impl DeltaMergeScheduler {
         for leaf in &leaves {
             self.leaves.remove(leaf);
         }
-        self.debt = match leaves.len() as u64 {
+        if (leaves.len() as u64) < LEAVES_TOGETHER {
             // Too few leaves are worth a merge: the debt is forgiven.
-            count if count < LEAVES_TOGETHER => 0,
-            count => self.debt - count * FULL_UNITS,
-        };
+            self.debt = 0;
+        } else {
+            self.debt -= LEAVES_TOGETHER * FULL_UNITS;
+        }
         leaves
     }
 }
@@ -192,13 +193,13 @@ impl Writer {
     /// delta block belongs to one leaf.
     ///
     /// In a vector of several changes, one may bring deltas to another's source. Then all pages that the
-    /// clones and moves take are merged. A damaged page is not merged if `damaged` is `Skip`; its target is
+    /// clones and moves take are merged. A damaged page is not merged if `on_damage` is `Skip`; its target is
     /// then marked as lost.
     pub(crate) fn merge_for_transfers(
         &mut self,
         shared: &Shared,
         vector: &[StoreChange],
-        damaged: DamagedPagePolicy,
+        on_damage: DamagedPagePolicy,
     ) -> Result<(), StoreError> {
         for change in vector {
             let (StoreChange::Clone { transfer, .. } | StoreChange::Move { transfer, .. }) = change else {
@@ -206,7 +207,7 @@ impl Writer {
             };
             let pages = shared.resolve(|map| map.delta_pages_taken(transfer, vector.len() > 1))?;
             let pages: Vec<_> = pages.into_iter().map(|page| (transfer.from, page)).collect();
-            self.merge_pages(shared, &pages, Class::Cleaner, damaged)?;
+            self.merge_pages(shared, &pages, Class::Cleaner, on_damage)?;
         }
         Ok(())
     }
@@ -216,17 +217,17 @@ impl Writer {
         shared: &Shared,
         pages: &[(ObjectId, PageNo)],
         class: Class,
-        damaged: DamagedPagePolicy,
+        on_damage: DamagedPagePolicy,
     ) -> Result<u64, StoreError> {
-        let mut folded = 0;
-        for some in pages.chunks(PAGES_READ_TOGETHER) {
-            let mut wants: Vec<Want> = some.iter().map(|&(object, page)| Want::new(object, page)).collect();
+        let mut merged = 0;
+        for group in pages.chunks(PAGES_READ_TOGETHER) {
+            let mut wants: Vec<Want> = group.iter().map(|&(object, page)| Want::new(object, page)).collect();
             shared.read_with_gaps(&mut wants, GAP_BLOCKS);
             let mut entries: Vec<LogEntry> = Vec::new();
             let mut bytes: Vec<SharedPage> = Vec::new();
             for Want { object, page, found } in wants {
                 let found = match found {
-                    Err(error) if damaged == DamagedPagePolicy::Skip && error.is_damage() => continue,
+                    Err(error) if on_damage == DamagedPagePolicy::Skip && error.is_damage() => continue,
                     found => found?,
                 };
                 if let Found::Page { bytes: mut whole, page_lsn } = found {
@@ -246,11 +247,11 @@ impl Writer {
                 let data: Vec<Option<&Page>> = bytes.iter().map(|page| Some(page as &Page)).collect();
                 // A merge is no new change for the buffer, so the newest logged LSN stays as it is.
                 self.append(shared, entries.to_vec(), &data, class, BatchOrigin::Bypassed)?;
-                folded += entries.len() as u64;
+                merged += entries.len() as u64;
             }
         }
-        count(&shared.medium.counting().pages_folded, folded);
-        Ok(folded)
+        count(&shared.medium.counting().pages_folded, merged);
+        Ok(merged)
     }
 }
 
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_that_fill_up_together_are_folded_one_after_the_other_in_long_runs() {
+    fn leaves_that_fill_together_merge_in_runs() {
         const LEAVES: u64 = 200;
         let object = VolumeId::MAIN.object(5, 1);
         let (mut scheduler, mut held, mut folded) =
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_leaves_are_folded_when_they_are_full_enough_and_what_was_owed_for_others_is_forgotten() {
+    fn few_leaves_merge_when_full_enough() {
         let object = VolumeId::MAIN.object(5, 1);
         let mut scheduler = DeltaMergeScheduler::default();
         let mut stored = 0;

@@ -480,7 +480,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_reads_back_as_it_was_written() {
+    fn chunk_reads_back() {
         let store = StoreId([7; 16]);
         let object = VolumeId::MAIN.object(5, 6);
         let entries = vec![
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_without_a_copy_is_refused_and_so_is_other_data_with_one() {
+    fn only_metadata_has_a_copy() {
         let store = StoreId([7; 16]);
         for (slot, copy, sound) in
             [(0, None, false), (0, Some(9), true), (1, Some(9), false), (1, None, true)]

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_read_back_as_they_were_written_and_garbage_is_none() {
+    fn index_reads_back_and_garbage_is_none() {
         let mut head = device::pages(2);
         head[0].0[..8].fill(7);
         head[1].0[..8].fill(8);

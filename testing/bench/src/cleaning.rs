@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cache::{CacheCounters as Cached, CacheSettings};
 use clap::{Args, ValueEnum};
 use device::{BLOCK_BYTES, SeededRng};
-use fs::{Caller, FsError, Ino, Kind};
+use fs::{CallerCredentials, FileKind, FsError, Ino};
 use host::{DeviceCall, IoCounters};
 use serde::Serialize;
 use store::decide::BLOCKS_PER_PAGE;
@@ -298,7 +298,7 @@ fn write_and_look(
     page: &[u8],
 ) -> Result<Option<Wait>, FsError> {
     let offset = number * PAGE_BYTES;
-    if let Some(written) = stack.fs.write_at_once(file, offset, page) {
+    if let Some(written) = stack.fs.try_write(file, offset, page) {
         return written.map(|()| None);
     }
     let watched = watched.clone();
@@ -312,8 +312,8 @@ fn write_and_look(
 
 /// A file of so many pages, or as many as leave space for what may be dirty at once, and for a round of cleaning.
 fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
-    let (store, caller) = (&stack.store, Caller { uid: 0, gid: 0, umask: 0 });
-    let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", Kind::File, 0o600, done))?.ino;
+    let (store, caller) = (&stack.store, CallerCredentials { uid: 0, gid: 0, umask: 0 });
+    let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", FileKind::File, 0o600, done))?.ino;
     let segments = store.space().total / store.segment_blocks();
     let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
     let kept = BLOCKS_PER_PAGE * dirty + policy::low_mark(segments) * store.segment_blocks();

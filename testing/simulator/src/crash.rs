@@ -191,7 +191,7 @@ impl Run {
         let outstanding = self.take_outstanding();
         let found = self.oracle.recovered(&seen, &outstanding)?;
         self.counts.changes_lost += (found.completed - found.kept) as u64;
-        let words = [found.kept as u64, found.completed as u64, self.stack().fs.newest().0];
+        let words = [found.kept as u64, found.completed as u64, self.stack().fs.newest_lsn().0];
         self.media.log.event(|| format!("=== recovered: {found:?}"), &words);
         self.clients = super::client::Clients::new(self.clients.len());
         let volumes = self.random.below(2) as usize;

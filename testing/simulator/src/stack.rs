@@ -9,7 +9,7 @@ use crate::watched::Watched;
 use crate::workload::Temper;
 use cache::{BackgroundTask, Cache, CacheSettings, FetchMode, RecoveredBuffer, StepProgress};
 use device::{Clock, Device, SeededRng, StoreId};
-use fs::{Attributes, Fs, Ino, Kind, PreloadedArena};
+use fs::{FileAttributes, FileKind, Fs, Ino, PreloadedArena};
 use sim_disk::{DiskFaults, DroppedWrites, PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -251,7 +251,7 @@ impl Media {
         volume: VolumeId,
         preloaded: Option<PreloadedArena>,
     ) -> Result<Stack, String> {
-        let fs = Fs::open_over(preloaded, cache.clone(), volume, self.clock.clone());
+        let fs = Fs::open_preloaded(preloaded, cache.clone(), volume, self.clock.clone());
         let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
         let clock: Arc<dyn Clock> = self.clock.clone();
         end_lost(&cache, &clock)?;
@@ -261,7 +261,7 @@ impl Media {
 
 /// Lets files of all volumes end where their bytes do: none of them is damaged.
 pub(crate) fn end_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Result<(), String> {
-    match Fs::end_lost(cache, clock).first() {
+    match Fs::truncate_lost(cache, clock).first() {
         None => Ok(()),
         Some((volume, error)) => Err(format!("Fs::end_lost: volume {volume}: {error}")),
     }
@@ -339,7 +339,7 @@ pub(crate) struct Stack {
 pub(crate) struct Seen(pub(crate) BTreeMap<Ino, SeenInode>);
 
 pub(crate) struct SeenInode {
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: FileAttributes,
     pub(crate) body: SeenBody,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -371,12 +371,12 @@ impl Stack {
         while let Some(ino) = wanted.pop() {
             let attributes = self.fs.attributes(ino).map_err(|error| format!("stat of {ino:?}: {error}"))?;
             let body = match attributes.kind {
-                Kind::File => SeenBody::File(self.content(&attributes)?),
-                Kind::Symlink => {
+                FileKind::File => SeenBody::File(self.content(&attributes)?),
+                FileKind::Symlink => {
                     let target = self.fs.read_link(ino);
                     SeenBody::Symlink(target.map_err(|error| format!("readlink of {ino:?}: {error}"))?)
                 }
-                Kind::Directory => {
+                FileKind::Directory => {
                     let names = self.names(ino)?;
                     wanted.extend(names.values().copied().filter(|child| !seen.contains_key(child)));
                     SeenBody::Directory(names)
@@ -403,7 +403,7 @@ impl Stack {
     pub(crate) fn names(&self, directory: Ino) -> Result<BTreeMap<Vec<u8>, Ino>, String> {
         let mut names = BTreeMap::new();
         let mut twice = None;
-        let mut entry = |entry: fs::Entry<'_>| {
+        let mut entry = |entry: fs::DirectoryEntry<'_>| {
             if names.insert(entry.name.to_vec(), (entry.ino, entry.kind)).is_some() {
                 twice = Some(entry.name.to_vec());
             }
@@ -424,7 +424,9 @@ impl Stack {
                     name.escape_ascii()
                 ));
             }
-            if kind == Kind::Directory && !matches!(self.fs.parent(ino), Ok(parent) if parent == directory) {
+            if kind == FileKind::Directory
+                && !matches!(self.fs.parent(ino), Ok(parent) if parent == directory)
+            {
                 let parent = self.fs.parent(ino);
                 return Err(format!("{} in {directory:?}: its parent is {parent:?}", name.escape_ascii()));
             }
@@ -432,7 +434,7 @@ impl Stack {
         Ok(names.into_iter().map(|(name, (ino, _))| (name, ino)).collect())
     }
 
-    fn content(&self, attributes: &Attributes) -> Result<Vec<u8>, String> {
+    fn content(&self, attributes: &FileAttributes) -> Result<Vec<u8>, String> {
         let mut content = Vec::new();
         while (content.len() as u64) < attributes.size {
             let offset = content.len() as u64;

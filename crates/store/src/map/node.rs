@@ -182,7 +182,7 @@ mod tests {
     use device::{Block, Lsn};
 
     #[test]
-    fn nodes_read_back_as_they_were_written_and_only_under_their_own_name() {
+    fn nodes_read_back_under_their_own_id() {
         let store = StoreId([1; 16]);
         let mut inner = NodeBody::inner();
         let mut pages = NodeBody::pages();

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_its_references_until_the_last_is_dropped_and_the_lowest_id_is_used_again() {
+    fn removed_ids_are_reused_lowest_first() {
         let mut table = table(3);
         assert_eq!((table.used_count(), table.references(NodeId(2)), table.references(NodeId(9))), (3, 1, 0));
         table.add_reference(NodeId(2));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_of_one_page_and_pages_read_back_as_they_were_written() {
+    fn table_pages_read_back() {
         let mut before = table(TABLE_NODES * 2 + 5);
         assert_eq!(before.pages.len(), 3);
         written(&mut before, &[50, 51, 52]);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn references_that_were_counted_replace_those_that_are_wrong() {
+    fn counted_references_replace_wrong_ones() {
         let mut table = table(4);
         let counted = BTreeMap::from([(NodeId(1), 1), (NodeId(2), 3), (NodeId(4), 1)]);
         assert_eq!(table.set_references(&counted), [(NodeId(2), 3), (NodeId(3), 0)]);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_gathered_where_they_lie_in_more_runs_than_may_be() {
+    fn scattered_pages_are_rewritten() {
         let runs = |places: &[u64], dirty: &[usize]| {
             let mut table = table(TABLE_NODES * places.len() as u64 - 1);
             written(&mut table, places);
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_without_a_node_at_the_end_are_dropped_with_their_ids() {
+    fn unused_pages_at_the_end_are_dropped() {
         let mut table = table(TABLE_NODES * 3 + 2);
         written(&mut table, &[50, 51, 0, 53]);
         assert_eq!(table.shrink(), [], "the last page has nodes");

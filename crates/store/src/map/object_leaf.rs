@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_leaf_reads_back_as_it_was_written() {
+    fn object_leaf_reads_back() {
         let store = StoreId([1; 16]);
         let mut leaf = node::NodeBody::objects();
         let node::NodeBody::Objects(entries) = &mut leaf else { unreachable!() };
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_with_a_flag_that_nobody_sets_is_not_understood() {
+    fn unknown_flags_are_refused() {
         assert_eq!(
             [0, 1, 2, 3, 1 << 31].map(decode_shared_flag),
             [Some(false), Some(true), None, None, None]
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_one_extent_while_page_place_lsn_and_sharing_go_on() {
+    fn extents_have_consecutive_places_and_one_lsn() {
         let first = (PageNo(1), entry(50, 3));
         let next =
             |page, place, page_lsn, shared| (PageNo(page), PageEntry { shared, ..entry(place, page_lsn) });

@@ -477,29 +477,30 @@ impl PageMap {
         if lsn < old.transfer_lsn && !self.repeats_ranges() {
             return;
         }
-        let goes = |page: PageNo, entry: &PageEntry| {
+        let is_punched = |page: PageNo, entry: &PageEntry| {
             range.contains(&page) && (entry.page_lsn < lsn || self.is_planted(PlantedBug::CutIgnoresPageLsn))
         };
         let mut pages = old.pages.clone();
         match &mut pages {
             ObjectPages::Inline(inline) => {
-                let (gone, rest) = inline.drain(..).partition(|(page, entry)| goes(*page, entry));
+                let (punched, rest): (Vec<_>, Vec<_>) =
+                    inline.drain(..).partition(|(page, entry)| is_punched(*page, entry));
                 *inline = rest;
-                let gone: Vec<(PageNo, PageEntry)> = gone;
-                let gone = gone.iter().filter_map(|(_, entry)| entry.base());
-                gone.for_each(|base| self.nodes.drop_block_reference(&base));
+                for base in punched.iter().filter_map(|(_, entry)| entry.base()) {
+                    self.nodes.drop_block_reference(&base);
+                }
             }
             ObjectPages::Tree(tree) => {
                 let leaves = tree.leaves(&self.nodes, leaf_range(range)).expect("prepared");
                 let all: Vec<(LeafRef, Vec<PageNo>, usize)> = leaves
                     .into_iter()
                     .map(|leaf| {
-                        let gone = self.pages_in(leaf).filter(|(page, entry)| goes(*page, entry));
-                        (leaf, gone.map(|(page, _)| page).collect(), self.pages_in(leaf).count())
+                        let punched = self.pages_in(leaf).filter(|(page, entry)| is_punched(*page, entry));
+                        (leaf, punched.map(|(page, _)| page).collect(), self.pages_in(leaf).count())
                     })
                     .collect();
-                for (leaf, gone, held) in all {
-                    self.punch_leaf(tree, leaf, &gone, held);
+                for (leaf, punched, held) in all {
+                    self.punch_leaf(tree, leaf, &punched, held);
                 }
                 if !tree.root.is_some() {
                     pages = ObjectPages::Inline(Vec::new());
@@ -510,15 +511,15 @@ impl PageMap {
         self.put_object(object.volume, object.slot, Some(old), Some(new));
     }
 
-    /// Makes holes of the pages `gone` in a leaf with `held` pages.
-    fn punch_leaf(&mut self, tree: &mut NodeTree, leaf: LeafRef, gone: &[PageNo], held: usize) {
-        if gone.len() == held {
+    /// Makes holes of the pages `punched` in a leaf with `held` pages.
+    fn punch_leaf(&mut self, tree: &mut NodeTree, leaf: LeafRef, punched: &[PageNo], held: usize) {
+        if punched.len() == held {
             tree.remove_leaf(&mut self.nodes, leaf.index);
             return;
         }
-        for page in gone {
-            let gone = self.set_in_tree(tree, *page, PageEntry::default());
-            self.nodes.drop_block_references(&gone);
+        for page in punched {
+            let dropped = self.set_in_tree(tree, *page, PageEntry::default());
+            self.nodes.drop_block_references(&dropped);
         }
     }
 

@@ -61,7 +61,7 @@ fn indexes(leaves: Vec<LeafRef>) -> Vec<u64> {
 }
 
 #[test]
-fn a_tree_is_as_high_as_its_last_leaf_needs_and_finds_each() {
+fn tree_height_fits_its_last_leaf() {
     let mut map = map();
     let mut tree = NodeTree::default();
     let mut leaves = Vec::new();
@@ -83,7 +83,7 @@ fn a_tree_is_as_high_as_its_last_leaf_needs_and_finds_each() {
 }
 
 #[test]
-fn leaves_in_a_range_are_those_and_no_others() {
+fn leaves_of_a_range() {
     let mut map = map();
     let tree = tree_of(&mut map, &INDEXES);
     let ends: Vec<u64> = INDEXES.iter().flat_map(|&at| [at, at + 1]).collect();
@@ -102,7 +102,7 @@ fn leaves_in_a_range_are_those_and_no_others() {
 }
 
 #[test]
-fn all_nodes_that_can_be_read_at_once_are_asked_for_together() {
+fn missing_nodes_are_reported_together() {
     let mut map = map();
     let tree = tree_of(&mut map, &INDEXES);
     let NodeBody::Inner(children) = map.nodes.cached(tree.root).clone() else { panic!("a high tree") };
@@ -115,7 +115,7 @@ fn all_nodes_that_can_be_read_at_once_are_asked_for_together() {
 }
 
 #[test]
-fn a_tree_from_which_every_leaf_was_taken_has_no_node_left() {
+fn empty_tree_has_no_nodes() {
     let mut map = map();
     let mut tree = tree_of(&mut map, &INDEXES);
     let mut left = INDEXES.to_vec();
@@ -129,7 +129,7 @@ fn a_tree_from_which_every_leaf_was_taken_has_no_node_left() {
 }
 
 #[test]
-fn whoever_changes_a_shared_tree_copies_the_way_and_shares_the_rest() {
+fn shared_tree_is_copied_on_write() {
     let mut map = map();
     let mut copy = tree_of(&mut map, &INDEXES[..4]);
     let tree = copy;
@@ -169,7 +169,7 @@ fn whoever_changes_a_shared_tree_copies_the_way_and_shares_the_rest() {
 }
 
 #[test]
-fn clean_nodes_make_way_unless_somebody_relies_on_them_and_dirty_ones_stay() {
+fn eviction_keeps_dirty_and_pinned_nodes() {
     let mut map = map();
     map.nodes.set_clean_max_exactly(2);
     let ids: Vec<NodeId> = (0..6).map(|_| map.nodes.table.add()).collect();
@@ -209,7 +209,7 @@ fn held(map: &mut PageMap) -> Vec<u64> {
 }
 
 #[test]
-fn a_walk_visits_each_node_once_however_many_refer_to_it_and_finds_every_block() {
+fn scan_visits_each_node_once() {
     for max in [1, 2, 100] {
         let mut map = map();
         let tree = tree_of(&mut map, &INDEXES);
@@ -232,7 +232,7 @@ fn a_walk_visits_each_node_once_however_many_refer_to_it_and_finds_every_block()
 }
 
 #[test]
-fn a_walk_for_some_segments_holds_their_blocks_only_until_they_are_resolved_or_unwanted() {
+fn scan_of_segments_forgets_dropped_blocks() {
     let mut map = map();
     let mut tree = tree_of(&mut map, &INDEXES);
     // Two blocks in segment 2, of which one has two entries.
@@ -257,7 +257,7 @@ fn a_walk_for_some_segments_holds_their_blocks_only_until_they_are_resolved_or_u
 }
 
 #[test]
-fn what_changes_behind_a_walk_is_visited_again_and_what_goes_is_not() {
+fn scan_visits_changed_nodes_again() {
     let mut map = map();
     let mut tree = tree_of(&mut map, &[0, 1]);
     [tree.root].into_iter().for_each(|id| map.volumes.push_dying(id));
@@ -289,7 +289,7 @@ fn what_changes_behind_a_walk_is_visited_again_and_what_goes_is_not() {
 }
 
 #[test]
-fn what_was_read_for_a_walk_counts_only_where_the_node_lies_there_still() {
+fn scan_ignores_nodes_that_moved_since_the_read() {
     let mut map = map();
     let tree = tree_of(&mut map, &[0, 1]);
     [tree.root].into_iter().for_each(|id| map.volumes.push_dying(id));
@@ -315,7 +315,7 @@ fn what_was_read_for_a_walk_counts_only_where_the_node_lies_there_still() {
 }
 
 #[test]
-fn only_a_cleaner_s_walk_says_what_is_live() {
+fn only_the_cleaner_s_scan_marks_live_blocks() {
     let mut map = map();
     let tree = tree_of(&mut map, &INDEXES);
     // Two more than there are entries for.
@@ -339,7 +339,7 @@ fn moved(from: u64, to: u64, sole: bool) -> MovedBlock {
 }
 
 #[test]
-fn an_entry_is_repointed_if_it_refers_to_these_very_bytes_still() {
+fn repointing_compares_block_and_bytes() {
     let mut map = map();
     let tree = tree_of(&mut map, &[0]);
     let node = tree.root;
@@ -356,7 +356,7 @@ fn an_entry_is_repointed_if_it_refers_to_these_very_bytes_still() {
 }
 
 #[test]
-fn a_shared_entry_stays_so_unless_it_is_known_to_be_the_only_one() {
+fn shared_flag_stays_unless_the_holder_is_alone() {
     for sole in [false, true] {
         let mut map = map();
         let tree = tree_of(&mut map, &[0]);
@@ -372,7 +372,7 @@ fn a_shared_entry_stays_so_unless_it_is_known_to_be_the_only_one() {
 }
 
 #[test]
-fn pages_that_moved_apart_leave_their_object_s_entry_for_a_tree() {
+fn inline_pages_that_moved_apart_become_a_tree() {
     let mut map = map();
     let inline: Vec<(PageNo, PageEntry)> = (0..8)
         .map(|at| (PageNo(LEAF_PAGES - 4 + at), PageEntry { page_lsn: Lsn(9), ..entry(4 + at) }))
@@ -429,7 +429,7 @@ fn write(map: &mut PageMap, slot: u64, page: u64, place: u64) {
 }
 
 #[test]
-fn a_leaf_that_got_pages_of_another_by_a_clone_is_visited_again() {
+fn clone_target_is_visited_again() {
     let mut map = with_volume();
     write(&mut map, 0, 5, 40);
     write(&mut map, 21, 5, 41);
@@ -447,7 +447,7 @@ fn a_leaf_that_got_pages_of_another_by_a_clone_is_visited_again() {
 }
 
 #[test]
-fn a_walk_finds_a_tree_that_was_cloned_behind_it_and_deleted_before_it() {
+fn scan_finds_a_tree_cloned_behind_it() {
     let mut map = with_volume();
     (0..20).for_each(|page| write(&mut map, 0, page, 40 + page));
     write(&mut map, 21, 5, 61);
@@ -471,7 +471,7 @@ fn a_walk_finds_a_tree_that_was_cloned_behind_it_and_deleted_before_it() {
 }
 
 #[test]
-fn a_walk_finds_what_the_dying_list_got_from_a_node_that_went_before_its_visit() {
+fn scan_finds_children_on_the_dying_list() {
     let mut map = map();
     let tree = tree_of(&mut map, &[0, 1]);
     [tree.root].into_iter().for_each(|id| map.volumes.push_dying(id));
@@ -484,7 +484,7 @@ fn a_walk_finds_what_the_dying_list_got_from_a_node_that_went_before_its_visit()
 }
 
 #[test]
-fn a_node_that_nothing_refers_to_goes_from_memory_too_when_references_are_counted() {
+fn recount_removes_unreferenced_nodes() {
     let mut map = map();
     let (kept, lost, clean) =
         (map.nodes.add_node(NodeBody::pages()), map.nodes.add_node(NodeBody::pages()), map.nodes.table.add());

@@ -277,12 +277,13 @@ impl PageMap {
         if [from, to].iter().any(|&object| self.has_applied_transfer(object, lsn).expect("prepared")) {
             return;
         }
-        let newer =
-            self.object_in_memory(to.volume, to.slot).is_some_and(|there| there.generation > to.generation);
-        let pieces = self.take_from(transfer, lsn, kind, newer);
-        if newer {
+        let target = self.object_in_memory(to.volume, to.slot);
+        let is_target_replaced = target.is_some_and(|target| target.generation > to.generation);
+        let pieces = self.take_from(transfer, lsn, kind, is_target_replaced);
+        if is_target_replaced {
             return;
         }
+        // Read again: source and target may be one object.
         let old = self.object_in_memory(to.volume, to.slot);
         let mut pages = match &old {
             Some(same) if same.generation == to.generation => same.pages.clone(),
@@ -299,17 +300,17 @@ impl PageMap {
         self.revisit_object(to);
     }
 
-    /// Takes the pages of the source. If the target is gone (`is_lost`), a move makes a hole of them, and a
-    /// clone does nothing.
+    /// Takes the pages of the source. If a newer object has replaced the target, a move makes a hole of them,
+    /// and a clone takes nothing.
     ///
-    /// The source records the LSN even if it had no pages: with the target gone no other object records it,
-    /// and a replay would move pages that the source got later.
+    /// The source records the LSN even if it had no pages: without the target no other object records it, and
+    /// a replay would move pages that the source got later.
     fn take_from(
         &mut self,
         transfer: &PageTransfer,
         lsn: Lsn,
         kind: TransferKind,
-        is_lost: bool,
+        is_target_replaced: bool,
     ) -> Vec<TransferPiece> {
         let from = transfer.from;
         let old = self.object_in_memory(from.volume, from.slot);
@@ -322,14 +323,12 @@ impl PageMap {
             }
             None => ObjectPages::Inline(Vec::new()),
         };
-        let pieces = match (is_lost, kind) {
-            (false, _) => self.take_pieces(&mut pages, transfer, kind),
-            (true, TransferKind::Move) => {
-                self.punch_pages(&mut pages, &transfer.source());
-                Vec::new()
-            }
-            (true, TransferKind::Clone) => Vec::new(),
-        };
+        let mut pieces = Vec::new();
+        if !is_target_replaced {
+            pieces = self.take_pieces(&mut pages, transfer, kind);
+        } else if kind == TransferKind::Move {
+            self.punch_pages(&mut pages, &transfer.source());
+        }
         let new = ObjectEntry { generation: from.generation, transfer_lsn: lsn, pages };
         self.put_object(from.volume, from.slot, old, Some(new));
         pieces
@@ -358,13 +357,13 @@ impl PageMap {
             ObjectPages::Inline(inline) => inline,
         };
         let range = transfer.source();
-        let piece =
-            |&(page, entry): &(PageNo, PageEntry)| TransferPiece::Page(transfer.target_of(page), entry);
-        let within = inline.iter_mut().filter(|(page, _)| range.contains(page));
-        if kind == TransferKind::Clone {
-            within.for_each(|(_, entry)| entry.shared = entry.base().is_some());
+        let mut pieces = Vec::new();
+        for (page, entry) in inline.iter_mut().filter(|(page, _)| range.contains(page)) {
+            if kind == TransferKind::Clone {
+                entry.shared = entry.base().is_some();
+            }
+            pieces.push(TransferPiece::Page(transfer.target_of(*page), *entry));
         }
-        let pieces = inline.iter().filter(|(page, _)| range.contains(page)).map(piece).collect();
         if kind == TransferKind::Move {
             inline.retain(|(page, _)| !range.contains(page));
         }

@@ -46,13 +46,13 @@ fn found(store: &Store, object: ObjectId, number: u64) -> Result<Option<(Vec<u8>
     found
 }
 
-/// The byte at some positions of a page, and its page LSN.
+/// The bytes at some positions of a page, and its page LSN.
 fn bytes(store: &Store, object: ObjectId, number: u64, at: [usize; 3]) -> Option<([u8; 3], u64)> {
     let found = found(store, object, number).expect("it can be read");
     found.map(|(bytes, lsn)| (at.map(|at| bytes[at]), lsn))
 }
 
-/// Opened again, and with everything moved by the cleaner.
+/// The store opened again, after the cleaner moved everything.
 fn again(disk: &Arc<SimDisk>, store: Store) -> Store {
     drop(store);
     let store = mount(disk).expect("it opens again");
@@ -302,14 +302,16 @@ fn what_a_clone_or_a_move_took_of_a_damaged_page_is_lost_and_check_and_scrub_nam
 #[test]
 fn who_folds_what_is_owed_for_deltas_meets_no_leaf_that_is_full() {
     let (_power, disk, store) = fresh(2000, 1);
-    let (mut folded, mut most) = (0, 0);
+    let mut folded = 0;
+    let mut most = 0;
     for round in 0..120 {
         let blocks =
             |leaf: u64| (0..8).map(move |page| 128 * leaf + 8 * (round % 16) + page).collect::<Vec<_>>();
         let vector = (0..40).map(|leaf| delta(FILE, &blocks(leaf), 0, round as u8 + 1, 10 + round));
         store.apply(&vector.collect::<Vec<_>>()).expect("each leaf has space for a block");
         let now = store.fold_owed().expect("space");
-        (folded, most) = (folded + now, most.max(now));
+        folded += now;
+        most = most.max(now);
     }
     assert!(folded > 0 && most <= 16 * 128, "{folded} pages in all, {most} at once");
     assert_eq!(store.counters().pages_folded, folded);

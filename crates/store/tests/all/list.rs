@@ -1,4 +1,4 @@
-//! Listing the pages that are held, a piece at a time.
+//! Listing the pages of an object, some leaves at a time.
 
 use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, VolumeId};
@@ -7,13 +7,16 @@ use store::{Listed, Store, StoreChange};
 const OBJECT: ObjectId = VolumeId::MAIN.object(3, 1);
 
 fn write(number: u64) -> StoreChange {
-    let (page_no, page_lsn) = (PageNo(number), Lsn(number % 1000 + 1));
+    let page_no = PageNo(number);
+    let page_lsn = Lsn(number % 1000 + 1);
     StoreChange::Write { object: OBJECT, page: page_no, bytes: page(number), page_lsn }
 }
 
-/// All pages in a range, by as many calls as it takes; the most pages of one call.
+/// Lists all pages in a range. Returns them, and the most pages of one call.
 fn list(store: &Store, from: u64, to: u64, leaves: usize) -> (Vec<u64>, usize) {
-    let (mut all, mut most, mut at) = (Vec::new(), 0, PageNo(from));
+    let mut all = Vec::new();
+    let mut most = 0;
+    let mut at = PageNo(from);
     while at < PageNo(to) {
         let Listed { pages, until } = store.list(OBJECT, at..PageNo(to), leaves).expect("a listing");
         assert!(until > at, "it does not get on");

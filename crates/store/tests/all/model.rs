@@ -14,7 +14,8 @@ fn run(seed: u64, steps: u64, segments: u64) {
 fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
     let (_power, disk, mut store) = fresh(segments, seed);
     store.keep_nodes(1);
-    let (mut model, mut cleaned) = (Model::default(), 0);
+    let mut model = Model::default();
+    let mut cleaned = 0;
     for step in 0..steps {
         match work.random.below(20) {
             0 => {
@@ -93,7 +94,7 @@ fn an_old_cut_leaves_newer_pages_alone_and_a_deletion_none() {
     assert_eq!(store.page_lsn(object, PageNo(2)), Ok(None));
     assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Lsn(30))));
     assert_eq!(store.newest_lsn(), Lsn(30));
-    // Large or small, and as young as the cut.
+    // Large or small, and as new as the punch.
     let many: Vec<StoreChange> = (200..300).map(|number| write(number, 30)).collect();
     store.apply(&many).expect("space");
     store.apply(&[cut(30)]).expect("space");
@@ -141,7 +142,8 @@ fn what_is_left_behind_is_durable_and_changes_nothing_else() {
     assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Lsn(10))));
 }
 
-/// Clones, moves and cuts of ranges, replayed after everything is stored: what a crash makes of a buffer that has them still.
+/// Clones, moves and punches of ranges, replayed after everything is stored, as a buffer replays them that
+/// still has them after a crash.
 #[test]
 fn what_an_object_has_had_is_not_made_again() {
     let (_power, _disk, store) = fresh(64, 1);
@@ -161,7 +163,7 @@ fn what_an_object_has_had_is_not_made_again() {
     };
     let found = |object, page| store.page_lsn(object, PageNo(page)).expect("no faults").map(|lsn| lsn.0);
 
-    // A clone, its target cut and its source written to.
+    // A clone, then its target punched and its source written.
     let clone = StoreChange::Clone { transfer: transfer(300, 0), lsn: Lsn(10) };
     let cut = StoreChange::Punch { object: target, pages: PageNo(0)..PageNo(200), lsn: Lsn(11) };
     store.apply(&[write(source, 1, 5), write(source, 250, 6)]).expect("space");
@@ -171,14 +173,14 @@ fn what_an_object_has_had_is_not_made_again() {
         assert_eq!((found(target, 1), found(target, 250), found(source, 250)), (None, Some(6), Some(12)));
     }
 
-    // A cut, and a clone of older pages into what it has made free.
+    // A punch, and a clone of older pages into the hole.
     let cut = StoreChange::Punch { object: target, pages: PageNo(0)..PageNo(1000), lsn: Lsn(17) };
     let clone = StoreChange::Clone { transfer: transfer(300, 0), lsn: Lsn(20) };
     store.apply(&[cut.clone(), clone]).expect("space");
     store.apply(&[cut]).expect("space");
     assert_eq!((found(target, 1), found(target, 250)), (Some(5), Some(12)), "the clone is killed");
 
-    // A move, and newer pages where it came from and where it went to.
+    // A move, and newer pages in its source and in its target.
     let moved = StoreChange::Move { transfer: transfer(300, 1000), lsn: Lsn(30) };
     store.apply(std::slice::from_ref(&moved)).expect("space");
     assert_eq!((found(source, 1), found(target, 1001)), (None, Some(5)));
@@ -186,7 +188,7 @@ fn what_an_object_has_had_is_not_made_again() {
     store.apply(&[moved]).expect("space");
     assert_eq!((found(source, 1), found(target, 1001)), (Some(31), Some(32)));
 
-    // A clone whose target is deleted: of the two the source remembers.
+    // A clone whose target is deleted: only the source still has its LSN.
     let clone = StoreChange::Clone { transfer: transfer(300, 5000), lsn: Lsn(40) };
     let delete = StoreChange::Delete { object: target, lsn: Lsn(41) };
     store.apply(&[clone.clone(), delete, write(source, 2, 42)]).expect("space");
@@ -200,7 +202,8 @@ fn pages_go_from_one_volume_to_another_in_one_batch() {
     let (_power, disk, store) = fresh(96, 1);
     let other = VolumeId(1);
     store.clone_volume(VolumeId::MAIN, other, store::VolumeMode::Writable, Lsn(1)).expect("space");
-    let (source, target) = (VolumeId::MAIN.object(3, 1), other.object(9, 2));
+    let source = VolumeId::MAIN.object(3, 1);
+    let target = other.object(9, 2);
     let write = |object, number, page_lsn| StoreChange::Write {
         object,
         page: PageNo(number),
@@ -302,7 +305,7 @@ fn the_last_pages_of_an_object_go_where_they_have_a_place_and_nowhere_else() {
     assert!(!PageTransfer { at: PageNo(1 << 63), first: PageNo(0), ..transfer }.is_valid());
 }
 
-/// A leaf is damaged, in both copies; a vector clones all of its object, and writes to the clone.
+/// Damages both copies of a leaf. A vector clones the whole object, and writes to the clone.
 #[test]
 fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it() {
     let (_power, disk, store) = fresh(100, 1);

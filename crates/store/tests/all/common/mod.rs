@@ -18,14 +18,14 @@ pub const ID: StoreId = StoreId([0x5a; 16]);
 /// 64 KiB, so that segments fill, die and are cleaned within a few vectors.
 pub const SEGMENT: u32 = 16;
 
-/// What a page holds: a stamp repeated, so that a torn page is seen.
+/// The content of a page: a stamp repeated, so that a torn page is noticed.
 pub fn page(stamp: u64) -> SharedPage {
     let mut page = Page([0; BLOCK_BYTES]);
     page.0.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&stamp.to_le_bytes()));
     Arc::new(Box::new(page))
 }
 
-/// The stamp of a page; of one with deltas, what its four quarters come to.
+/// The stamp of a page. For a page with deltas, a number computed from its four quarters.
 pub fn stamp(page: &Page) -> u64 {
     stamp_of(quarters(page))
 }
@@ -53,7 +53,7 @@ fn stamp_of(quarters: [u64; 4]) -> u64 {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Model {
-    /// Slot to generation and pages; a page is its stamp and its page LSN.
+    /// For each slot its generation and pages; a page is its stamp and its page LSN.
     pub objects: BTreeMap<u64, (u32, Held)>,
     /// The last clone or move of each object, by slot and generation.
     pub transfers: BTreeMap<(u64, u32), u64>,
@@ -125,13 +125,13 @@ impl Model {
         }
     }
 
-    /// Whether the object has had a later clone or move than this cut or deletion.
+    /// Whether the object has had a later clone or move than this punch or deletion.
     fn is_old(&self, object: ObjectId, change: &StoreChange) -> bool {
         let (StoreChange::Punch { lsn, .. } | StoreChange::Delete { lsn, .. }) = change else { return false };
         lsn.0 < self.transfer_lsn(object)
     }
 
-    /// Which clone or move an object had last.
+    /// The last clone or move of an object.
     fn transfer_lsn(&self, object: ObjectId) -> u64 {
         let found = self.transfers.get(&(object.slot, object.generation));
         found.copied().filter(|_| self.has(object)).unwrap_or(0)
@@ -172,7 +172,7 @@ impl Model {
         self.transfers.insert((to.slot, to.generation), lsn);
     }
 
-    /// Says how the store differs; `None` if it does not.
+    /// How the store differs from the model; `None` if it does not.
     pub fn difference(&self, store: &Store) -> Option<String> {
         let mut wants = Vec::new();
         for slot in 0..SLOTS {
@@ -195,7 +195,8 @@ impl Model {
                 Err(error) => return Some(error.to_string()),
             };
             if found != expected {
-                let (object, page) = (want.object, want.page);
+                let object = want.object;
+                let page = want.page;
                 return Some(format!("object {object} page {page}: {found:?}, expected {expected:?}"));
             }
         }
@@ -214,7 +215,7 @@ pub fn domain() -> BTreeSet<u64> {
 pub struct Work {
     pub random: SeededRng,
     pub lsn: u64,
-    /// The slots of its objects are below; the pages of what is in slot 0 are metadata.
+    /// The slots of its objects are below this. Pages of the object in slot 0 are metadata.
     slots: u64,
     stamps: u64,
 }
@@ -224,12 +225,12 @@ impl Work {
         Work { random: SeededRng::new(seed), lsn: 1, slots: SLOTS, stamps: 0 }
     }
 
-    /// Of one object only, whose pages are metadata.
+    /// Work on one object only, whose pages are metadata.
     pub fn of_metadata(seed: u64) -> Work {
         Work::below(1, seed)
     }
 
-    /// Of objects in so many slots.
+    /// Work on objects in this many slots.
     pub fn below(slots: u64, seed: u64) -> Work {
         Work { slots, ..Work::new(seed) }
     }
@@ -251,9 +252,9 @@ impl Work {
         domain[self.random.below(domain.len() as u64) as usize]
     }
 
-    /// All of an object, or some of it: to the same place, to one that agrees modulo leaves, or to any.
+    /// All of an object, or a part: to the same place, to an aligned one, or to any.
     fn transfer(&mut self, from: ObjectId, model: &Model) -> PageTransfer {
-        // Nothing is taken from an object to the next of its slot: only one of them is there.
+        // Never from an object to the next generation of its slot, as only one of them exists.
         let to = Some(self.object(model)).filter(|to| to.slot != from.slot).unwrap_or(from);
         if from != to && self.random.once_in(3) {
             return PageTransfer::whole_object(from, to);
@@ -285,7 +286,7 @@ impl Work {
         self.lsn += 1;
         let object = self.object(model);
         let lsn = Lsn(self.lsn);
-        // A replayed old cut must not touch newer pages.
+        // A replayed old punch must not touch newer pages.
         let old = Lsn(self.lsn - self.random.below(self.lsn.min(50)));
         match self.random.below(20) {
             0 => StoreChange::Delete { object, lsn },
@@ -307,7 +308,8 @@ impl Work {
     /// Deltas of a few pages that lie near each other, each of a quarter of its page, or of two.
     fn deltas(&mut self, object: ObjectId) -> Vec<StoreChange> {
         self.lsn += 1;
-        let (first, mut packer) = (self.page(), DeltaPacker::new(ID));
+        let first = self.page();
+        let mut packer = DeltaPacker::new(ID);
         for number in first..first + 1 + self.random.below(9) {
             self.stamps += 1;
             let bytes = page(self.stamps << 8 | 1);
@@ -327,7 +329,7 @@ impl Work {
         packer.finish().into_iter().map(deltas).collect()
     }
 
-    /// A vector for a store that is as its model says, with deltas, for which it makes space by folding.
+    /// A vector with deltas for a store that matches its model. Merges deltas to make space for it.
     pub fn vector_for(&mut self, model: &Model, store: &Store) -> Result<Vec<StoreChange>, StoreError> {
         let mut vector = self.vector(model);
         let has_range =
@@ -425,7 +427,7 @@ pub fn fresh(segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store
     fresh_of(SEGMENT, segments, seed)
 }
 
-/// The same, with segments of so many blocks.
+/// The same, with segments of `blocks` blocks.
 pub fn fresh_of(blocks: u32, segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store) {
     let power = PowerSupply::new();
     let disk = disk(4 + segments * u64::from(blocks), &power, seed);
@@ -435,7 +437,8 @@ pub fn fresh_of(blocks: u32, segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc
     (power, disk, store)
 }
 
-/// Applies a vector for which nothing was reserved: where there is no space for all that it may change, cleaning makes some.
+/// Applies a vector without a reservation. If there is no space for the nodes that it may change, cleans
+/// until there is.
 pub fn apply_with_cleaning(store: &Store, vector: &[StoreChange]) -> Result<(), StoreError> {
     for _ in 0..20 {
         match store.apply(vector) {
@@ -460,7 +463,8 @@ pub fn assert_sound(store: &Store, model: &Model, when: &str) {
     assert_eq!(findings(store), [], "{when}");
 }
 
-/// Applies a vector for which space was reserved: where segments are short, cleaning must win some, or the reservation is not kept.
+/// Applies a vector with a reservation. If segments are short, cleaning must free some, or the reservation is
+/// broken.
 pub fn apply_reserved(store: &Store, vector: &[StoreChange]) -> Result<(), StoreError> {
     loop {
         match store.apply(vector) {

@@ -1,9 +1,9 @@
 //! Streams that a crash cut short in a volume that is damaged: they keep no other volume from being used.
 
-use super::bench::{OWNER, SECRET};
+use super::in_memory::{OWNER, SECRET};
 use crate::Fs;
 use crate::error::FsError;
-use crate::types::{Completion, Ino, Kind};
+use crate::types::{FileKind, FsCompletion, Ino};
 use cache::{BackgroundTask, Cache, CacheSettings};
 use device::{BLOCK_BYTES, Block, Clock, Device, Page, StoreId, VolumeId};
 use sim_disk::{PowerSupply, SimClock, SimDisk};
@@ -76,7 +76,7 @@ impl Media {
     }
 }
 
-fn wait<T: Send + 'static>(cache: &Cache, start: impl FnOnce(Completion<T>)) -> Result<T, FsError> {
+fn wait<T: Send + 'static>(cache: &Cache, start: impl FnOnce(FsCompletion<T>)) -> Result<T, FsError> {
     let answer = Arc::new(Mutex::new(None));
     let into = answer.clone();
     start(Box::new(move |result| *into.lock().expect("no panic") = Some(result)));
@@ -99,7 +99,7 @@ fn cut_short() -> (Media, VolumeId, Vec<[Block; 2]>) {
     cache.drain().expect("sound media");
     let before = media.pairs();
     let fs = Fs::open(cache.clone(), work, media.clock()).expect("a file system");
-    let made = wait(&cache, |done| fs.make(OWNER, Ino::ROOT, b"file", Kind::File, 0o600, done));
+    let made = wait(&cache, |done| fs.make(OWNER, Ino::ROOT, b"file", FileKind::File, 0o600, done));
     cache.drain().expect("sound media");
     let of_work = media.pairs().into_iter().filter(|pair| !before.contains(pair)).collect();
     let file = made.expect("a file").ino;
@@ -113,7 +113,7 @@ fn cut_short() -> (Media, VolumeId, Vec<[Block; 2]>) {
 /// Writes ten times what the log holds.
 fn use_other(cache: &Arc<Cache>, media: &Media) {
     let fs = Fs::open(cache.clone(), VolumeId::MAIN, media.clock()).expect("it is whole");
-    let file = wait(cache, |done| fs.make(OWNER, Ino::ROOT, b"other", Kind::File, 0o600, done));
+    let file = wait(cache, |done| fs.make(OWNER, Ino::ROOT, b"other", FileKind::File, 0o600, done));
     let file = file.or_else(|_| fs.lookup(Ino::ROOT, b"other")).expect("a file").ino;
     for round in 0..1000_u64 {
         let at = round % 40 * 10 * BLOCK_BYTES as u64 + 1;
@@ -131,7 +131,7 @@ fn a_damaged_volume_keeps_no_other_from_being_used_and_is_refused_until_it_can_b
         media.rot(pair);
         let Some(cache) = media.open() else { continue };
         let lost = cache.lost_tails();
-        let not_ended = Fs::end_lost(&cache, &media.clock());
+        let not_ended = Fs::truncate_lost(&cache, &media.clock());
         if lost.is_empty() || not_ended.is_empty() {
             continue;
         }
@@ -184,7 +184,7 @@ fn a_volume_that_holds_no_file_system_keeps_what_was_lost_in_it() {
     let cache = media.open().expect("sound media");
     let lost = cache.lost_tails();
     assert_eq!(lost.len(), 1);
-    let not_ended = Fs::end_lost(&cache, &media.clock());
+    let not_ended = Fs::truncate_lost(&cache, &media.clock());
     assert!(matches!(not_ended[..], [(volume, FsError::Corrupt { .. })] if volume == work), "{not_ended:?}");
     assert_eq!(cache.lost_tails(), lost);
 }

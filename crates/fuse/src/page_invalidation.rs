@@ -1,7 +1,8 @@
-//! The pages of files that the kernel keeps: dropped where what they hold, or lack, counts.
+//! Invalidates pages of files in the kernel's page cache, where stale or unknown pages would do harm.
 //!
-//! To drop a page the kernel waits for whoever reads or writes it, and writes it back where it is dirty. It returns when we have
-//! answered these requests. So no thread that takes requests may tell it to: others here do.
+//! To invalidate a page, the kernel waits for processes that read or write it, and writes it back if it is
+//! dirty. The call returns when weir has answered these requests. So a thread that reads requests must not
+//! make it: the threads here do.
 
 use fs::Ino;
 use std::collections::{HashMap, VecDeque};
@@ -10,50 +11,52 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
-/// Threads that wait for the kernel. One works for one file at a time, so that a file whose pages are in use does not hold up others.
+/// Threads that wait for the kernel. A thread works for one file at a time, so a file whose pages are in use
+/// does not delay others.
 const THREADS: usize = 4;
 
-/// Has the kernel drop its pages. Without [`start`](KernelPages::start) it keeps none that matter: the mount is read-only.
+/// Invalidates pages of files in the kernel's page cache. Before [`start`](PageInvalidator::start) it does
+/// nothing: in a read-only mount no page can be stale.
 #[derive(Clone, Default)]
-pub(crate) struct KernelPages {
-    queue: Arc<Queue>,
+pub(crate) struct PageInvalidator {
+    queue: Arc<InvalidationQueue>,
 }
 
-/// Pages to be dropped.
-struct DropJob {
+/// A range to invalidate, and a callback for afterwards.
+struct Invalidation {
     range: Range<u64>,
     then: Box<dyn FnOnce() + Send>,
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: Mutex<Waiting>,
+struct InvalidationQueue {
+    waiting: Mutex<QueuedInvalidations>,
     has_more: Condvar,
 }
 
-/// Under its lock, which nobody holds while the kernel is told anything.
+/// The queue under its lock. The lock is never held during a call to the kernel.
 #[derive(Default)]
-struct Waiting {
+struct QueuedInvalidations {
     is_started: bool,
-    /// What is to be dropped of each file. A file for which a thread works is there, too, maybe with nothing more.
-    files: HashMap<Ino, VecDeque<DropJob>>,
-    /// Files for which no thread works.
+    /// Ranges to invalidate, by file. A file for which a thread works has an entry, too, which may be empty.
+    files: HashMap<Ino, VecDeque<Invalidation>>,
+    /// Files with ranges to invalidate for which no thread works.
     ready: VecDeque<Ino>,
-    /// Drops that were asked for and are not done.
-    drops: usize,
+    /// Requested invalidations that are not finished.
+    unfinished: usize,
 }
 
-impl Waiting {
-    /// The first drop of a file for which no thread works, if there is one.
-    fn take(&mut self) -> Option<(Ino, DropJob)> {
+impl QueuedInvalidations {
+    /// Takes the first range of a file for which no thread works, if there is one.
+    fn take(&mut self) -> Option<(Ino, Invalidation)> {
         let ino = self.ready.pop_front()?;
         let first = self.files.get_mut(&ino).and_then(VecDeque::pop_front);
         Some((ino, first.expect("a file that is ready has drops")))
     }
 
-    /// The thread that worked for a file is done.
+    /// Notes that the thread for this file has finished an invalidation.
     fn done(&mut self, ino: Ino) {
-        self.drops -= 1;
+        self.unfinished -= 1;
         if self.files.get(&ino).is_some_and(VecDeque::is_empty) {
             self.files.remove(&ino);
         } else {
@@ -62,16 +65,16 @@ impl Waiting {
     }
 }
 
-impl Queue {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+impl InvalidationQueue {
+    fn waiting(&self) -> MutexGuard<'_, QueuedInvalidations> {
         self.waiting.lock().expect("no panic while holding what waits")
     }
 
-    /// Does what waits, for ever.
+    /// Invalidates queued ranges, for ever.
     fn work(&self, drop_pages: impl Fn(Ino, Range<u64>)) {
         let mut waiting = self.waiting();
         loop {
-            let Some((ino, DropJob { range, then })) = waiting.take() else {
+            let Some((ino, Invalidation { range, then })) = waiting.take() else {
                 waiting = self.has_more.wait(waiting).expect("no panic while holding what waits");
                 continue;
             };
@@ -84,8 +87,9 @@ impl Queue {
     }
 }
 
-impl KernelPages {
-    /// Starts the threads. `drop_pages` has the kernel drop its pages of a range of a file, and returns when that is done.
+impl PageInvalidator {
+    /// Starts the threads. `drop_pages` makes the kernel invalidate a range of a file, and returns when it
+    /// has.
     pub(crate) fn start(
         &self,
         drop_pages: impl Fn(Ino, Range<u64>) + Clone + Send + 'static,
@@ -98,26 +102,26 @@ impl KernelPages {
         Ok(())
     }
 
-    /// Whether there are pages to drop at all.
-    pub(crate) fn may_be_dropped(&self) -> bool {
+    /// Whether the threads run, which they do in every mount that takes writes.
+    pub(crate) fn is_started(&self) -> bool {
         self.queue.waiting().is_started
     }
 
-    /// How many drops are not done yet.
-    pub(crate) fn drops(&self) -> usize {
-        self.queue.waiting().drops
+    /// How many invalidations are not finished.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.queue.waiting().unfinished
     }
 
-    /// Calls `then` when the kernel has dropped its pages of the range; up to `u64::MAX`, all from its start on.
-    pub(crate) fn drop_range(&self, ino: Ino, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
+    /// Invalidates a range, then calls `then`. An end of `u64::MAX` means to the end of the file.
+    pub(crate) fn invalidate(&self, ino: Ino, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
         let mut waiting = self.queue.waiting();
         if !waiting.is_started {
             drop(waiting);
             return then();
         }
-        waiting.drops += 1;
+        waiting.unfinished += 1;
         let is_new = !waiting.files.contains_key(&ino);
-        waiting.files.entry(ino).or_default().push_back(DropJob { range, then: Box::new(then) });
+        waiting.files.entry(ino).or_default().push_back(Invalidation { range, then: Box::new(then) });
         if is_new {
             waiting.ready.push_back(ino);
             self.queue.has_more.notify_one();
@@ -132,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_file_whose_pages_are_in_use_does_not_hold_up_others() {
-        let pages = KernelPages::default();
+        let pages = PageInvalidator::default();
         let (in_use, used) = channel::<()>();
         let used = Arc::new(Mutex::new(used));
         let drop_pages = move |ino, _| {
@@ -144,10 +148,10 @@ mod tests {
         let (tell, told) = channel();
         for number in 0..2 * THREADS as u64 {
             let tell = tell.clone();
-            pages.drop_range(Ino(1), number..number + 1, move || tell.send(number).expect("it listens"));
+            pages.invalidate(Ino(1), number..number + 1, move || tell.send(number).expect("it listens"));
         }
         let other = tell.clone();
-        pages.drop_range(Ino(2), 0..1, move || other.send(100).expect("it listens"));
+        pages.invalidate(Ino(2), 0..1, move || other.send(100).expect("it listens"));
         assert_eq!(told.recv(), Ok(100));
         drop(in_use);
         let all: Vec<u64> = told.iter().take(2 * THREADS).collect();

@@ -1,33 +1,33 @@
 //! The file system without a cache: changes go to a plain map of pages.
 
-use super::model::{Listing, Operation, Subject};
-use crate::allocate::Allocate;
-use crate::arena::{Arena, State, Transaction, within};
-use crate::check::{Finding, check};
+use super::model::{ModelListing, ModelOperation, ModelSubject};
+use crate::arena::{Arena, FsState, FsTransaction, is_within_cost};
+use crate::check::{FsFinding, check};
 use crate::cost;
-use crate::create::New;
-use crate::data::write_cost;
-use crate::directory::Tree;
+use crate::directory::NameTree;
 use crate::error::FsError;
-use crate::format::{Region, arena_of};
-use crate::types::{Attributes, Caller, Ino, Kind};
-use crate::xattr::{Key, Outcome, XattrChange};
+use crate::format::{ArenaRegion, arena_object};
+use crate::ops::allocate::FallocateMode;
+use crate::ops::create::NewInode;
+use crate::ops::file_data::write_cost;
+use crate::types::{CallerCredentials, FileAttributes, FileKind, Ino};
+use crate::xattr::{XattrChange, XattrKey, XattrOutcome};
 use cache::{ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The metadata of the volume.
-pub(super) const ARENA: ObjectId = arena_of(VolumeId::MAIN);
+pub(super) const ARENA: ObjectId = arena_object(VolumeId::MAIN);
 
 pub(crate) const SECRET: [u8; 16] = *b"a secret of 16 b";
-pub(crate) const OWNER: Caller = Caller { uid: 1000, gid: 100, umask: 0 };
+pub(crate) const OWNER: CallerCredentials = CallerCredentials { uid: 1000, gid: 100, umask: 0 };
 
 /// What lies below: every object's pages.
 #[derive(Default, Clone)]
-pub(crate) struct Objects(BTreeMap<(ObjectId, u64), [u8; BLOCK_BYTES]>);
+pub(crate) struct ObjectPages(BTreeMap<(ObjectId, u64), [u8; BLOCK_BYTES]>);
 
-impl Objects {
+impl ObjectPages {
     pub(crate) fn write(&mut self, object: ObjectId, offset: u64, bytes: &[u8]) {
         for (page, start, range) in pages_of(offset, bytes.len()) {
             let page = self.0.entry((object, page)).or_insert([0; BLOCK_BYTES]);
@@ -95,9 +95,9 @@ fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<
 }
 
 /// The state and what lies below it.
-pub(crate) struct Bench {
-    pub(crate) state: State,
-    pub(crate) objects: Objects,
+pub(crate) struct InMemoryFs {
+    pub(crate) state: FsState,
+    pub(crate) objects: ObjectPages,
     pub(crate) now: i64,
     /// Bytes of the last transaction's changes to the arena.
     pub(crate) arena_bytes: u64,
@@ -105,20 +105,21 @@ pub(crate) struct Bench {
     gives_up: bool,
 }
 
-impl Bench {
-    pub(crate) fn new() -> Bench {
-        let state = State::blank(VolumeId::MAIN, SECRET).expect("a blank state");
-        let mut bench = Bench { state, objects: Objects::default(), now: 0, arena_bytes: 0, gives_up: false };
+impl InMemoryFs {
+    pub(crate) fn new() -> InMemoryFs {
+        let state = FsState::blank(VolumeId::MAIN, SECRET).expect("a blank state");
+        let mut fs =
+            InMemoryFs { state, objects: ObjectPages::default(), now: 0, arena_bytes: 0, gives_up: false };
         let cost = TransactionCost { pages: 10, bytes: 4096, records: 100, ..TransactionCost::NONE };
-        bench.run(cost, |tx| tx.create(OWNER, SECRET)).expect("a new file system");
-        bench
+        fs.run(cost, |tx| tx.format_volume(OWNER, SECRET)).expect("a new file system");
+        fs
     }
 
     /// Does what `Core::commit` does, on plain memory.
     pub(crate) fn run<T>(
         &mut self,
         cost: TransactionCost,
-        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError>,
+        work: impl FnOnce(&mut FsTransaction<'_>) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         self.run_with(&[], cost, work)
     }
@@ -128,13 +129,13 @@ impl Bench {
         &mut self,
         bytes: &[u8],
         cost: TransactionCost,
-        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError>,
+        work: impl FnOnce(&mut FsTransaction<'_>) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
-        let mut tx = Transaction::begin(&mut self.state, self.now, bytes);
+        let mut tx = FsTransaction::begin(&mut self.state, self.now, bytes);
         let value = work(&mut tx)?;
         let changes = tx.changes();
         assert!(
-            within(&changes, cost),
+            is_within_cost(&changes, cost),
             "{:?} of {changes:?} is more than {cost:?}",
             TransactionCost::of(&changes)
         );
@@ -159,36 +160,36 @@ impl Bench {
         name: &[u8],
         change: XattrChange,
         stated: usize,
-    ) -> Result<Option<Attributes>, FsError> {
-        let key = Key::parse(name)?;
+    ) -> Result<Option<FileAttributes>, FsError> {
+        let key = XattrKey::parse(name)?;
         let outcome = self.run(cost, |tx| tx.change_xattr(ino, key, &change, stated))?;
-        assert_eq!(outcome, Outcome::Done, "nobody else changed it");
+        assert_eq!(outcome, XattrOutcome::Done, "nobody else changed it");
         Ok(None)
     }
 
-    fn hold(&mut self, ino: Ino) -> Result<Option<Attributes>, FsError> {
-        let (slot, ..) = self.state.find(ino)?;
-        self.state.opens.get_mut().expect("no panic").entry(slot.0).or_default().count += 1;
+    fn hold(&mut self, ino: Ino) -> Result<Option<FileAttributes>, FsError> {
+        let (slot, ..) = self.state.find_inode(ino)?;
+        self.state.open_files.get_mut().expect("no panic").entry(slot.0).or_default().count += 1;
         Ok(None)
     }
 
-    fn unhold(&mut self, ino: Ino) -> Result<Option<Attributes>, FsError> {
-        let (slot, hot, _) = self.state.find(ino)?;
-        let opens = self.state.opens.get_mut().expect("no panic");
+    fn unhold(&mut self, ino: Ino) -> Result<Option<FileAttributes>, FsError> {
+        let (slot, inode, _) = self.state.find_inode(ino)?;
+        let opens = self.state.open_files.get_mut().expect("no panic");
         let count = &mut opens.get_mut(&slot.0).expect("it was held").count;
         *count -= 1;
         if *count == 0 {
             opens.remove(&slot.0);
-            if hot.links == 0 {
-                self.run(cost::free(1), |tx| tx.free_unheld(slot, hot.generation.get()))?;
+            if inode.links == 0 {
+                self.run(cost::free_orphans(1), |tx| tx.free_unheld(slot, inode.generation.get()))?;
             }
         }
         Ok(None)
     }
 
     pub(crate) fn levels(&self, ino: Ino) -> u8 {
-        let hot = self.state.find_directory(ino).map(|(_, hot)| hot);
-        hot.and_then(|hot| Tree::of(&hot).levels(self.state.arena())).unwrap_or(0)
+        let inode = self.state.find_directory(ino).map(|(_, inode)| inode);
+        inode.and_then(|inode| NameTree::of(&inode).levels(self.state.arena())).unwrap_or(0)
     }
 
     pub(crate) fn load(&self) -> Arena {
@@ -196,24 +197,29 @@ impl Bench {
         Arena::load(&mut |ranges| Ok(ranges.iter().map(read).collect())).expect("an arena")
     }
 
-    pub(crate) fn make(&mut self, parent: Ino, name: &str, kind: Kind) -> Result<Attributes, FsError> {
+    pub(crate) fn make(
+        &mut self,
+        parent: Ino,
+        name: &str,
+        kind: FileKind,
+    ) -> Result<FileAttributes, FsError> {
         let (name, mode, caller) = (name.as_bytes().to_vec(), 0o644, OWNER);
-        let made = self.apply(&Operation::Make { caller, parent, name, kind, mode, device: 0 });
+        let made = self.apply(&ModelOperation::Make { caller, parent, name, kind, mode, device: 0 });
         made.map(|made| made.expect("making tells attributes"))
     }
 
     pub(crate) fn file(&mut self, parent: Ino, name: &str) -> Ino {
-        self.make(parent, name, Kind::File).expect("a new file").ino
+        self.make(parent, name, FileKind::File).expect("a new file").ino
     }
 
     pub(crate) fn directory(&mut self, parent: Ino, name: &str) -> Ino {
-        self.make(parent, name, Kind::Directory).expect("a new directory").ino
+        self.make(parent, name, FileKind::Directory).expect("a new directory").ino
     }
 
     /// Checks that memory and what lies below agree, byte for byte, and that all rules hold.
     pub(crate) fn verify(&self) {
         let below = self.load();
-        for region in Region::ALL {
+        for region in ArenaRegion::ALL {
             let same = region_bytes(&self.state, region) == region_bytes(&below, region);
             assert!(same, "{region:?} differs between memory and below");
         }
@@ -222,17 +228,17 @@ impl Bench {
 }
 
 /// A region up to its end. What was never touched is zeros, whether memory for it is there or not.
-fn region_bytes(arena: &Arena, region: Region) -> Vec<u8> {
+fn region_bytes(arena: &Arena, region: ArenaRegion) -> Vec<u8> {
     let len = arena.used_bytes(region);
     arena.bytes(region.base(), len).map_or_else(|_| vec![0; len], <[u8]>::to_vec)
 }
 
 /// Everything in memory that a transaction may change, to compare.
-pub(crate) fn snapshot(state: &State) -> Vec<Vec<u8>> {
-    Region::ALL.into_iter().map(|region| region_bytes(state.arena(), region)).collect()
+pub(crate) fn snapshot(state: &FsState) -> Vec<Vec<u8>> {
+    ArenaRegion::ALL.into_iter().map(|region| region_bytes(state.arena(), region)).collect()
 }
 
-impl Subject for Bench {
+impl ModelSubject for InMemoryFs {
     fn now(&self) -> i64 {
         self.now
     }
@@ -241,31 +247,31 @@ impl Subject for Bench {
         self.now = now;
     }
 
-    fn apply(&mut self, operation: &Operation) -> Result<Option<Attributes>, FsError> {
+    fn apply(&mut self, operation: &ModelOperation) -> Result<Option<FileAttributes>, FsError> {
         match operation.clone() {
-            Operation::Make { caller, parent, name, kind, mode, device } => {
+            ModelOperation::Make { caller, parent, name, kind, mode, device } => {
                 let new = match kind {
-                    Kind::Directory => New::Directory { mode },
-                    _ => New::Node { kind, mode, device },
+                    FileKind::Directory => NewInode::Directory { mode },
+                    _ => NewInode::Node { kind, mode, device },
                 };
                 let cost = cost::make(self.levels(parent), 0);
                 self.run(cost, |tx| tx.make(caller, parent, &name, new)).map(Some)
             }
-            Operation::Symlink { caller, parent, name, target } => {
+            ModelOperation::Symlink { caller, parent, name, target } => {
                 let cost = cost::make(self.levels(parent), target.len());
-                self.run(cost, |tx| tx.make(caller, parent, &name, New::Symlink { target: &target }))
+                self.run(cost, |tx| tx.make(caller, parent, &name, NewInode::Symlink { target: &target }))
                     .map(Some)
             }
-            Operation::Link { ino, parent, name } => {
+            ModelOperation::Link { ino, parent, name } => {
                 self.run(cost::add(self.levels(parent), 0), |tx| tx.link(ino, parent, &name)).map(Some)
             }
-            Operation::Unlink { parent, name } => {
+            ModelOperation::Unlink { parent, name } => {
                 self.run(cost::remove(self.levels(parent)), |tx| tx.unlink(parent, &name)).map(|()| None)
             }
-            Operation::RemoveDirectory { parent, name } => self
+            ModelOperation::RemoveDirectory { parent, name } => self
                 .run(cost::remove(self.levels(parent)), |tx| tx.remove_directory(parent, &name))
                 .map(|()| None),
-            Operation::Rename { from, to, if_exists, whiteout } => {
+            ModelOperation::Rename { from, to, if_exists, whiteout } => {
                 let levels = (self.levels(from.0), self.levels(to.0));
                 let cost = match whiteout {
                     Some(_) => cost::rename_leaving_whiteout(levels.0, levels.1),
@@ -273,38 +279,39 @@ impl Subject for Bench {
                 };
                 self.run(cost, |tx| tx.rename((from.0, &from.1), (to.0, &to.1), if_exists, whiteout))
             }
-            Operation::Exchange { one, other } => self
+            ModelOperation::Exchange { one, other } => self
                 .run(cost::exchange(), |tx| tx.exchange((one.0, &one.1), (other.0, &other.1)))
                 .map(|()| None),
-            Operation::SetXattr { ino, name, value, how } => {
-                let present = self.state.find(ino).and_then(|(_, hot, _)| self.state.xattrs(&hot));
+            ModelOperation::SetXattr { ino, name, value, how } => {
+                let present = self.state.find_inode(ino).and_then(|(_, inode, _)| self.state.xattrs(&inode));
                 let present = present.map_or(0, |string| string.len());
                 let cost = cost::set_xattr(present, value.len());
                 self.change_xattr(cost, ino, &name, XattrChange::Set { value, how }, present)
             }
-            Operation::RemoveXattr { ino, name } => {
+            ModelOperation::RemoveXattr { ino, name } => {
                 self.change_xattr(cost::remove_xattr(), ino, &name, XattrChange::Remove, usize::MAX)
             }
-            Operation::Write { ino, offset, bytes } => {
+            ModelOperation::Write { ino, offset, bytes } => {
                 let cost = write_cost(offset, bytes.len());
                 self.run_with(&bytes, cost, |tx| tx.write_data(ino, offset, false, 0)).map(|()| None)
             }
-            Operation::Set { ino, set } => {
+            ModelOperation::Set { ino, set } => {
                 self.run(cost::attributes(true), |tx| tx.set_attributes(ino, &set)).map(Some)
             }
-            Operation::Allocate { ino, what, range, size } => {
-                let whole_pages_go = what != Allocate::Space && (range.0 | range.1).is_multiple_of(4096);
+            ModelOperation::Allocate { ino, what, range, size } => {
+                let whole_pages_go =
+                    what != FallocateMode::Allocate && (range.0 | range.1).is_multiple_of(4096);
                 self.run(cost::allocate(whole_pages_go), |tx| tx.allocate(ino, what, range, size))
                     .map(|()| None)
             }
-            Operation::Hold { ino } => self.hold(ino),
-            Operation::Unhold { ino } => self.unhold(ino),
+            ModelOperation::Hold { ino } => self.hold(ino),
+            ModelOperation::Unhold { ino } => self.unhold(ino),
         }
     }
 
-    fn rehearse(&mut self, operation: &Operation) {
+    fn rehearse(&mut self, operation: &ModelOperation) {
         // These change open counts, outside of any transaction.
-        if matches!(operation, Operation::Hold { .. } | Operation::Unhold { .. }) {
+        if matches!(operation, ModelOperation::Hold { .. } | ModelOperation::Unhold { .. }) {
             return;
         }
         let before = snapshot(&self.state);
@@ -314,8 +321,8 @@ impl Subject for Bench {
         assert!(given_up.is_err() && snapshot(&self.state) == before, "{operation:?} left a trace");
     }
 
-    fn attributes(&self, ino: Ino) -> Result<Attributes, FsError> {
-        let (slot, ..) = self.state.find(ino)?;
+    fn attributes(&self, ino: Ino) -> Result<FileAttributes, FsError> {
+        let (slot, ..) = self.state.find_inode(ino)?;
         self.state.attributes(slot)
     }
 
@@ -325,29 +332,29 @@ impl Subject for Bench {
     }
 
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
-        let (_, hot, _) = self.state.find(ino)?;
-        self.state.link_target(&hot).map(<[u8]>::to_vec)
+        let (_, inode, _) = self.state.find_inode(ino)?;
+        self.state.link_target(&inode).map(<[u8]>::to_vec)
     }
 
     fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, FsError> {
-        let (_, hot, _) = self.state.find(ino)?;
-        let names = self.state.xattr_names(&hot)?;
-        let value = |name: &[u8]| self.state.xattr(&hot, Key::parse(name)?)?.ok_or(FsError::NoXattr);
+        let (_, inode, _) = self.state.find_inode(ino)?;
+        let names = self.state.xattr_names(&inode)?;
+        let value = |name: &[u8]| self.state.xattr(&inode, XattrKey::parse(name)?)?.ok_or(FsError::NoXattr);
         names.into_iter().map(|name| value(&name).map(|value| (name, value))).collect()
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Ino, FsError> {
-        let (_, hot) = self.state.find_directory(parent)?;
-        let found = self.state.name(&hot, name)?.ok_or(FsError::NotFound)?;
-        Ok(self.state.numbers.ino(found.slot))
+        let (_, inode) = self.state.find_directory(parent)?;
+        let found = self.state.lookup_name(&inode, name)?.ok_or(FsError::NotFound)?;
+        Ok(self.state.numbering.ino(found.slot))
     }
 
-    fn list(&self, ino: Ino) -> Result<Vec<Listing>, FsError> {
-        let (_, hot) = self.state.find_directory(ino)?;
+    fn list(&self, ino: Ino) -> Result<Vec<ModelListing>, FsError> {
+        let (_, inode) = self.state.find_directory(ino)?;
         let (mut after, mut all) = (Some(0), Vec::new());
         while let Some(cookie) = after {
-            after = Tree::of(&hot).list(self.state.arena(), cookie, &mut |one| {
-                all.push((one.key, one.name.to_vec(), self.state.numbers.ino(one.slot), one.kind));
+            after = NameTree::of(&inode).list(self.state.arena(), cookie, &mut |one| {
+                all.push((one.key, one.name.to_vec(), self.state.numbering.ino(one.slot), one.kind));
                 true
             })?;
         }
@@ -356,13 +363,13 @@ impl Subject for Bench {
 
     fn reopen(&mut self) {
         self.verify();
-        self.state = State::new(VolumeId::MAIN, self.load()).expect("a state");
+        self.state = FsState::new(VolumeId::MAIN, self.load()).expect("a state");
         for (slot, generation) in self.state.orphans().expect("orphans") {
-            self.run(cost::free(1), |tx| tx.free_unheld(slot, generation)).expect("an orphan goes");
+            self.run(cost::free_orphans(1), |tx| tx.free_unheld(slot, generation)).expect("an orphan goes");
         }
     }
 
-    fn findings(&self) -> Vec<Finding> {
+    fn findings(&self) -> Vec<FsFinding> {
         let mut findings = Vec::new();
         check(&self.state, &mut |finding| findings.push(finding));
         findings

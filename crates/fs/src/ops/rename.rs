@@ -1,20 +1,20 @@
-//! Moving a name: one transaction, so that after a crash exactly one of the two names leads to the file.
+//! Renames: one transaction each, so that after a crash exactly one of the two names leads to the file.
 
-use crate::arena::{State, Transaction, corrupt};
+use crate::arena::{FsState, FsTransaction, corrupt};
 use crate::cost;
-use crate::directory::Found;
+use crate::directory::FoundName;
 use crate::error::FsError;
-use crate::format::{Hot, ROOT, Region, Slot};
+use crate::format::{ArenaRegion, Inode, InodeSlot, ROOT};
 use crate::fs::Fs;
-use crate::types::{Attributes, Caller, Completion, IfExists, Ino, Kind};
+use crate::types::{CallerCredentials, FileAttributes, FileKind, FsCompletion, IfExists, Ino};
 use cache::ObjectChange;
 use zerocopy::little_endian::U32;
 
-impl State {
+impl FsState {
     /// Whether `slot` is `ancestor` or lies below it.
-    fn is_below(&self, slot: Slot, ancestor: Slot) -> Result<bool, FsError> {
+    fn is_below(&self, slot: InodeSlot, ancestor: InodeSlot) -> Result<bool, FsError> {
         let mut at = slot;
-        // As many steps as there are inodes: more mean a loop.
+        // More steps than inodes mean a loop.
         for _ in 0..=self.header().slots_used.get() {
             if at == ancestor {
                 return Ok(true);
@@ -22,53 +22,55 @@ impl State {
             if at == ROOT {
                 return Ok(false);
             }
-            at = Slot(self.used(at)?.0.next.get());
+            at = InodeSlot(self.used_inode(at)?.0.next.get());
         }
-        Err(corrupt(Region::Hot.at::<Hot>(slot.0), "a directory lies below itself"))
+        Err(corrupt(ArenaRegion::Inodes.at::<Inode>(slot.0), "a directory lies below itself"))
     }
 
-    /// Whether the name that `found` is may be replaced by one that leads to `kind`.
-    fn check_replaced(&self, kind: Kind, found: Found, if_exists: IfExists) -> Result<(), FsError> {
+    /// Checks that the name `found` may be replaced by the name of a file of this kind.
+    fn check_replaced(&self, kind: FileKind, found: FoundName, if_exists: IfExists) -> Result<(), FsError> {
         match (kind, found.kind) {
             _ if if_exists == IfExists::Refuse => Err(FsError::Exists),
-            (Kind::Directory, Kind::Directory) if !self.used(found.slot)?.0.root().is_none() => {
+            (FileKind::Directory, FileKind::Directory)
+                if !self.used_inode(found.slot)?.0.root().is_none() =>
+            {
                 Err(FsError::NotEmpty)
             }
-            (Kind::Directory, Kind::Directory) => Ok(()),
-            (Kind::Directory, _) => Err(FsError::NotDirectory),
-            (_, Kind::Directory) => Err(FsError::IsDirectory),
+            (FileKind::Directory, FileKind::Directory) => Ok(()),
+            (FileKind::Directory, _) => Err(FsError::NotDirectory),
+            (_, FileKind::Directory) => Err(FsError::IsDirectory),
             _ => Ok(()),
         }
     }
 }
 
-impl Transaction<'_> {
-    /// Lets each of two names lead to where the other led.
+impl FsTransaction<'_> {
+    /// Exchanges the inodes of two names.
     pub(crate) fn exchange(&mut self, one: (Ino, &[u8]), other: (Ino, &[u8])) -> Result<(), FsError> {
         let (one_slot, one_hot) = self.find_directory(one.0)?;
         let (other_slot, other_hot) = self.find_directory(other.0)?;
-        let one_found = self.name(&one_hot, one.1)?.ok_or(FsError::NotFound)?;
-        let other_found = self.name(&other_hot, other.1)?.ok_or(FsError::NotFound)?;
+        let one_found = self.lookup_name(&one_hot, one.1)?.ok_or(FsError::NotFound)?;
+        let other_found = self.lookup_name(&other_hot, other.1)?.ok_or(FsError::NotFound)?;
         for (found, to) in [(one_found, other_slot), (other_found, one_slot)] {
-            if found.kind == Kind::Directory && self.is_below(to, found.slot)? {
+            if found.kind == FileKind::Directory && self.is_below(to, found.slot)? {
                 return Err(FsError::Invalid);
             }
         }
         if one_found.slot == other_found.slot {
             return Ok(());
         }
-        self.settle(one_found.slot)?;
-        self.settle(other_found.slot)?;
+        self.log_bypassed_pages(one_found.slot)?;
+        self.log_bypassed_pages(other_found.slot)?;
         self.replace_name(one_slot, one_found, other_found.slot, other_found.kind)?;
         self.replace_name(other_slot, other_found, one_found.slot, one_found.kind)?;
-        let is_directory = |found: Found| i64::from(found.kind == Kind::Directory);
+        let is_directory = |found: FoundName| i64::from(found.kind == FileKind::Directory);
         let more = is_directory(other_found) - is_directory(one_found);
         if one_slot != other_slot && more != 0 {
             self.add_links(one_slot, more)?;
             self.add_links(other_slot, -more)?;
         }
         for (found, parent) in [(one_found, other_slot), (other_found, one_slot)] {
-            if found.kind == Kind::Directory {
+            if found.kind == FileKind::Directory {
                 self.set_parent(found.slot, parent)?;
             }
             self.touch_changed(found.slot)?;
@@ -76,35 +78,37 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// A file that gets a name has what was written to it before that.
-    pub(crate) fn settle(&mut self, slot: Slot) -> Result<(), FsError> {
-        let (hot, kind) = self.used(slot)?;
-        if kind == Kind::File {
-            self.also(ObjectChange::LogBypassed { object: self.object(slot, &hot) });
+    /// Logs a file's bypassed pages, so that the file does not become durable under a new name before its
+    /// bytes.
+    pub(crate) fn log_bypassed_pages(&mut self, slot: InodeSlot) -> Result<(), FsError> {
+        let (inode, kind) = self.used_inode(slot)?;
+        if kind == FileKind::File {
+            self.add_data_change(ObjectChange::LogBypassed { object: self.data_object(slot, &inode) });
         }
         Ok(())
     }
 
-    fn set_parent(&mut self, slot: Slot, parent: Slot) -> Result<(), FsError> {
-        let mut hot = self.hot(slot)?;
-        hot.next = U32::new(parent.0);
-        self.set_hot(slot, &hot);
+    fn set_parent(&mut self, slot: InodeSlot, parent: InodeSlot) -> Result<(), FsError> {
+        let mut inode = self.inode(slot)?;
+        inode.next = U32::new(parent.0);
+        self.set_inode(slot, &inode);
         Ok(())
     }
 
-    /// Moves a name. With a caller, whose it is, a whiteout takes the old one's place: its attributes, unless nothing moved.
+    /// Moves a name. With `whiteout`, a whiteout of that owner takes the old name's place; returns its
+    /// attributes, unless nothing moved.
     pub(crate) fn rename(
         &mut self,
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         if_exists: IfExists,
-        whiteout: Option<Caller>,
-    ) -> Result<Option<Attributes>, FsError> {
+        whiteout: Option<CallerCredentials>,
+    ) -> Result<Option<FileAttributes>, FsError> {
         let (from_slot, from_hot) = self.find_directory(from.0)?;
         let (to_slot, to_hot) = self.find_directory(to.0)?;
-        let moved = self.name(&from_hot, from.1)?.ok_or(FsError::NotFound)?;
-        let present = self.name(&to_hot, to.1)?;
-        let is_directory = moved.kind == Kind::Directory;
+        let moved = self.lookup_name(&from_hot, from.1)?.ok_or(FsError::NotFound)?;
+        let present = self.lookup_name(&to_hot, to.1)?;
+        let is_directory = moved.kind == FileKind::Directory;
         if is_directory && self.is_below(to_slot, moved.slot)? {
             return Err(FsError::Invalid);
         }
@@ -114,7 +118,7 @@ impl Transaction<'_> {
             }
             self.check_replaced(moved.kind, present, if_exists)?;
         }
-        self.settle(moved.slot)?;
+        self.log_bypassed_pages(moved.slot)?;
         match present {
             Some(present) => self.replace_name(to_slot, present, moved.slot, moved.kind)?,
             None => self.add_name(to_slot, to.1, moved.slot, moved.kind)?,
@@ -130,7 +134,7 @@ impl Transaction<'_> {
         }
         self.touch_changed(moved.slot)?;
         match present {
-            Some(gone) if gone.kind == Kind::Directory => self.drop_directory(to_slot, gone.slot)?,
+            Some(gone) if gone.kind == FileKind::Directory => self.drop_directory(to_slot, gone.slot)?,
             Some(gone) => self.drop_link(gone.slot)?,
             None => {}
         }
@@ -139,41 +143,42 @@ impl Transaction<'_> {
 }
 
 impl Fs {
-    /// Moves a name. After a crash exactly one of the two leads to the file.
-    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), if_exists: IfExists, done: Completion<()>) {
+    /// Moves a name. After a crash exactly one of the two names leads to the file.
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), if_exists: IfExists, done: FsCompletion<()>) {
         let cost = cost::rename(self.levels(from.0), self.levels(to.0));
         let (from, from_name) = (from.0, from.1.to_vec());
         let (to, to_name) = (to.0, to.1.to_vec());
-        let work = move |tx: &mut Transaction<'_>| {
+        let work = move |tx: &mut FsTransaction<'_>| {
             tx.rename((from, &from_name), (to, &to_name), if_exists, None).map(drop)
         };
-        self.core().enter(cost, work, done);
+        self.core().run_transaction(cost, work, done);
     }
 
-    /// Moves a name and leaves a whiteout of `caller`'s at the old one, a character device 0/0, as one change: overlayfs
-    /// asks for that. Completes with the whiteout's attributes; `None` where both names lead to one file, and stay.
+    /// Moves a name and leaves a whiteout of `caller`, a character device 0/0, at the old name, as one
+    /// change, for overlayfs. Completes with the whiteout's attributes, or with `None` if both names were of
+    /// one file: then both stay.
     pub fn rename_leaving_whiteout(
         &self,
-        caller: Caller,
+        caller: CallerCredentials,
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         if_exists: IfExists,
-        done: Completion<Option<Attributes>>,
+        done: FsCompletion<Option<FileAttributes>>,
     ) {
         let cost = cost::rename_leaving_whiteout(self.levels(from.0), self.levels(to.0));
         let (from, from_name) = (from.0, from.1.to_vec());
         let (to, to_name) = (to.0, to.1.to_vec());
-        let work = move |tx: &mut Transaction<'_>| {
+        let work = move |tx: &mut FsTransaction<'_>| {
             tx.rename((from, &from_name), (to, &to_name), if_exists, Some(caller))
         };
-        self.core().enter(cost, work, done);
+        self.core().run_transaction(cost, work, done);
     }
 
-    /// Lets each of two names lead to where the other leads. After a crash both do, or none.
-    pub fn exchange(&self, one: (Ino, &[u8]), other: (Ino, &[u8]), done: Completion<()>) {
+    /// Exchanges the files of two names. After a crash both are exchanged, or none.
+    pub fn exchange(&self, one: (Ino, &[u8]), other: (Ino, &[u8]), done: FsCompletion<()>) {
         let (one, one_name) = (one.0, one.1.to_vec());
         let (other, other_name) = (other.0, other.1.to_vec());
-        let work = move |tx: &mut Transaction<'_>| tx.exchange((one, &one_name), (other, &other_name));
-        self.core().enter(cost::exchange(), work, done);
+        let work = move |tx: &mut FsTransaction<'_>| tx.exchange((one, &one_name), (other, &other_name));
+        self.core().run_transaction(cost::exchange(), work, done);
     }
 }

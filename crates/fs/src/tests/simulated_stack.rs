@@ -1,13 +1,13 @@
 //! The file system on the real cache, buffer and store, on simulated disks.
 
-use super::bench::{OWNER, SECRET};
-use super::model::{Listing, Operation, Subject};
+use super::in_memory::{OWNER, SECRET};
+use super::model::{ModelListing, ModelOperation, ModelSubject};
 use super::random::run;
-use crate::check::Finding;
+use crate::check::FsFinding;
+use crate::deferred_free::FREED_TOGETHER;
 use crate::error::FsError;
-use crate::gone::TOGETHER;
 use crate::preload::{self, PreloadedArena};
-use crate::types::{Attributes, Completion, Ino, Kind};
+use crate::types::{FileAttributes, FileKind, FsCompletion, Ino};
 use crate::{Fs, IfExists};
 use cache::{BackgroundTask, Cache, CacheSettings, FetchMode, RecoveredBuffer};
 use device::{BLOCK_BYTES, Clock, StoreId};
@@ -20,7 +20,7 @@ use store::{Store, StoreLayout, VolumeId, VolumeMode};
 /// Steps of background work after which an operation that has not completed never will.
 const STEPS_MAX: u32 = 100_000;
 
-pub(crate) struct Machine {
+pub(crate) struct SimulatedStack {
     store: Arc<SimDisk>,
     buffer: Arc<SimDisk>,
     clock: Arc<SimClock>,
@@ -36,18 +36,18 @@ pub(crate) struct Machine {
     pages_read_anew: u64,
 }
 
-impl Machine {
+impl SimulatedStack {
     /// One with a small buffer and little memory, so that both come round.
-    pub(crate) fn new(seed: u64, fetch: FetchMode, store_blocks: u64) -> Machine {
-        Machine::of(seed, fetch, store_blocks, 1024, 200 * BLOCK_BYTES as u64)
+    pub(crate) fn new(seed: u64, fetch: FetchMode, store_blocks: u64) -> SimulatedStack {
+        SimulatedStack::of(seed, fetch, store_blocks, 1024, 200 * BLOCK_BYTES as u64)
     }
 
     /// One whose buffer and memory have space for everything.
-    pub(crate) fn roomy(seed: u64, store_blocks: u64) -> Machine {
-        Machine::of(seed, FetchMode::Lazy, store_blocks, 16384, 256 << 20)
+    pub(crate) fn roomy(seed: u64, store_blocks: u64) -> SimulatedStack {
+        SimulatedStack::of(seed, FetchMode::Lazy, store_blocks, 16384, 256 << 20)
     }
 
-    fn of(seed: u64, fetch: FetchMode, store_blocks: u64, buffer_blocks: u64, memory: u64) -> Machine {
+    fn of(seed: u64, fetch: FetchMode, store_blocks: u64, buffer_blocks: u64, memory: u64) -> SimulatedStack {
         let power = PowerSupply::new();
         let store = SimDisk::new("store", store_blocks, &power, seed);
         let buffer = SimDisk::new("buffer", buffer_blocks, &power, seed + 1);
@@ -55,7 +55,7 @@ impl Machine {
         Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
         buffer::Buffer::format(&*buffer, id).expect("a format");
         let clock = Arc::new(SimClock::new());
-        let mut machine = Machine {
+        let mut stack = SimulatedStack {
             store,
             buffer,
             clock,
@@ -67,11 +67,11 @@ impl Machine {
             pages_read_late: 0,
             pages_read_anew: 0,
         };
-        let cache = machine.cache();
-        Fs::create(&cache, VolumeId::MAIN, &*machine.clock, OWNER, SECRET).expect("a new file system");
+        let cache = stack.cache();
+        Fs::create(&cache, VolumeId::MAIN, &*stack.clock, OWNER, SECRET).expect("a new file system");
         drop(cache);
-        machine.start();
-        machine
+        stack.start();
+        stack
     }
 
     fn cache(&self) -> Arc<Cache> {
@@ -144,7 +144,7 @@ impl Machine {
     }
 
     /// Waits for an operation, doing the workers' work.
-    pub(crate) fn wait<T: Send + 'static>(&self, start: impl FnOnce(Completion<T>)) -> Result<T, FsError> {
+    pub(crate) fn wait<T: Send + 'static>(&self, start: impl FnOnce(FsCompletion<T>)) -> Result<T, FsError> {
         let answer = Arc::new(Mutex::new(None));
         let into = answer.clone();
         start(Box::new(move |result| *into.lock().expect("no panic") = Some(result)));
@@ -158,7 +158,7 @@ impl Machine {
     }
 }
 
-impl Subject for Machine {
+impl ModelSubject for SimulatedStack {
     fn now(&self) -> i64 {
         self.clock.wall_nanos()
     }
@@ -168,39 +168,39 @@ impl Subject for Machine {
         self.clock.advance(Duration::from_nanos(ahead as u64));
     }
 
-    fn apply(&mut self, operation: &Operation) -> Result<Option<Attributes>, FsError> {
+    fn apply(&mut self, operation: &ModelOperation) -> Result<Option<FileAttributes>, FsError> {
         self.operations += 1;
         if self.operations.is_multiple_of(7) {
             self.step();
         }
         let fs = self.fs();
         match operation.clone() {
-            Operation::Make {
+            ModelOperation::Make {
                 caller,
                 parent,
                 name,
-                kind: kind @ (Kind::CharDevice | Kind::BlockDevice),
+                kind: kind @ (FileKind::CharDevice | FileKind::BlockDevice),
                 mode,
                 device,
             } => {
                 self.wait(|done| fs.make_device(caller, parent, &name, (kind, device), mode, done)).map(Some)
             }
-            Operation::Make { caller, parent, name, kind, mode, .. } => {
+            ModelOperation::Make { caller, parent, name, kind, mode, .. } => {
                 self.wait(|done| fs.make(caller, parent, &name, kind, mode, done)).map(Some)
             }
-            Operation::Symlink { caller, parent, name, target } => {
+            ModelOperation::Symlink { caller, parent, name, target } => {
                 self.wait(|done| fs.symlink(caller, parent, &name, &target, done)).map(Some)
             }
-            Operation::Link { ino, parent, name } => {
+            ModelOperation::Link { ino, parent, name } => {
                 self.wait(|done| fs.link(ino, parent, &name, done)).map(Some)
             }
-            Operation::Unlink { parent, name } => {
+            ModelOperation::Unlink { parent, name } => {
                 self.wait(|done| fs.unlink(parent, &name, done)).map(|()| None)
             }
-            Operation::RemoveDirectory { parent, name } => {
+            ModelOperation::RemoveDirectory { parent, name } => {
                 self.wait(|done| fs.remove_directory(parent, &name, done)).map(|()| None)
             }
-            Operation::Rename { from, to, if_exists, whiteout } => {
+            ModelOperation::Rename { from, to, if_exists, whiteout } => {
                 let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
                 match whiteout {
                     Some(caller) => {
@@ -209,32 +209,32 @@ impl Subject for Machine {
                     None => self.wait(|done| fs.rename(from, to, if_exists, done)).map(|()| None),
                 }
             }
-            Operation::Exchange { one, other } => {
+            ModelOperation::Exchange { one, other } => {
                 let (one, other) = ((one.0, &one.1[..]), (other.0, &other.1[..]));
                 self.wait(|done| fs.exchange(one, other, done)).map(|()| None)
             }
-            Operation::SetXattr { ino, name, value, how } => {
+            ModelOperation::SetXattr { ino, name, value, how } => {
                 self.wait(|done| fs.set_xattr(ino, &name, &value, how, done)).map(|()| None)
             }
-            Operation::RemoveXattr { ino, name } => {
+            ModelOperation::RemoveXattr { ino, name } => {
                 self.wait(|done| fs.remove_xattr(ino, &name, done)).map(|()| None)
             }
-            Operation::Write { ino, offset, bytes } => {
+            ModelOperation::Write { ino, offset, bytes } => {
                 self.wait(|done| fs.write(ino, offset, bytes, done)).map(|()| None)
             }
-            Operation::Set { ino, set } => self.wait(|done| fs.set_attributes(ino, set, done)).map(Some),
-            Operation::Allocate { ino, what, range, size } => {
+            ModelOperation::Set { ino, set } => self.wait(|done| fs.set_attributes(ino, set, done)).map(Some),
+            ModelOperation::Allocate { ino, what, range, size } => {
                 self.wait(|done| fs.allocate(ino, what, range, size, done)).map(|()| None)
             }
-            Operation::Hold { ino } => fs.hold(ino).map(|()| None),
-            Operation::Unhold { ino } => {
+            ModelOperation::Hold { ino } => fs.hold(ino).map(|()| None),
+            ModelOperation::Unhold { ino } => {
                 fs.unhold(ino, 1);
                 Ok(None)
             }
         }
     }
 
-    fn attributes(&self, ino: Ino) -> Result<Attributes, FsError> {
+    fn attributes(&self, ino: Ino) -> Result<FileAttributes, FsError> {
         self.fs().attributes(ino)
     }
 
@@ -255,8 +255,8 @@ impl Subject for Machine {
         self.fs().lookup(parent, name).map(|found| found.ino)
     }
 
-    fn list(&self, ino: Ino) -> Result<Vec<Listing>, FsError> {
-        let mut all: Vec<Listing> = Vec::new();
+    fn list(&self, ino: Ino) -> Result<Vec<ModelListing>, FsError> {
+        let mut all: Vec<ModelListing> = Vec::new();
         loop {
             // A few at a time, going on from the cookie, as the kernel does.
             let (cookie, before) = (all.last().map_or(0, |&(cookie, _, _, _)| cookie), all.len());
@@ -283,7 +283,7 @@ impl Subject for Machine {
         (0..10).for_each(|_| self.step());
     }
 
-    fn findings(&self) -> Vec<Finding> {
+    fn findings(&self) -> Vec<FsFinding> {
         let mut findings = Vec::new();
         self.fs().check(&mut |finding| findings.push(finding));
         findings
@@ -292,20 +292,20 @@ impl Subject for Machine {
 
 #[test]
 fn random_operations_through_the_whole_stack_do_what_a_plain_model_does() {
-    run(&mut Machine::new(1, FetchMode::Lazy, 16384), 1, 30, 2000, 500);
-    run(&mut Machine::new(2, FetchMode::Blocking, 16384), 2, 500, 2000, 500);
+    run(&mut SimulatedStack::new(1, FetchMode::Lazy, 16384), 1, 30, 2000, 500);
+    run(&mut SimulatedStack::new(2, FetchMode::Blocking, 16384), 2, 500, 2000, 500);
 }
 
 #[test]
 fn a_listing_that_is_taken_holds_what_was_taken_and_nothing_else() {
-    let machine = Machine::new(4, FetchMode::Lazy, 16384);
-    let fs = machine.fs();
+    let stack = SimulatedStack::new(4, FetchMode::Lazy, 16384);
+    let fs = stack.fs();
     for name in 0..300 {
         let name = format!("file-{name}").into_bytes();
-        machine.wait(|done| fs.make(OWNER, Ino::ROOT, &name, Kind::File, 0o600, done)).expect("a file");
+        stack.wait(|done| fs.make(OWNER, Ino::ROOT, &name, FileKind::File, 0o600, done)).expect("a file");
     }
     let (mut taken, mut left) = (Vec::new(), None);
-    fs.take_directory(Ino::ROOT, 0, &mut |entry, found| {
+    fs.read_directory_and_hold(Ino::ROOT, 0, &mut |entry, found| {
         assert_eq!((entry.ino, entry.kind), (found.ino, found.kind));
         if taken.len() == 200 {
             left = Some((entry.name.to_vec(), entry.ino));
@@ -316,10 +316,10 @@ fn a_listing_that_is_taken_holds_what_was_taken_and_nothing_else() {
     })
     .expect("a listing");
     let (name, ino) = left.expect("there are more than 200");
-    machine.wait(|done| fs.unlink(Ino::ROOT, &name, done)).expect("removed");
+    stack.wait(|done| fs.unlink(Ino::ROOT, &name, done)).expect("removed");
     assert!(matches!(fs.attributes(ino), Err(FsError::Stale)), "nobody holds it");
     for (name, ino) in taken {
-        machine.wait(|done| fs.unlink(Ino::ROOT, &name, done)).expect("removed");
+        stack.wait(|done| fs.unlink(Ino::ROOT, &name, done)).expect("removed");
         assert_eq!(fs.attributes(ino).expect("it is held").links, 0);
         fs.unhold(ino, 1);
         assert!(matches!(fs.attributes(ino), Err(FsError::Stale)), "it was held once");
@@ -328,19 +328,19 @@ fn a_listing_that_is_taken_holds_what_was_taken_and_nothing_else() {
 
 #[test]
 fn small_files_that_nobody_holds_any_more_go_together_and_large_ones_at_once() {
-    let mut machine = Machine::new(5, FetchMode::Lazy, 16384);
-    let fs = machine.fs().clone();
+    let mut stack = SimulatedStack::new(5, FetchMode::Lazy, 16384);
+    let fs = stack.fs().clone();
     let gone = |name: &str, bytes: usize| {
-        let make = |done| fs.make(OWNER, Ino::ROOT, name.as_bytes(), Kind::File, 0o600, done);
-        let ino = machine.wait(make).expect("a file").ino;
-        machine.wait(|done| fs.write(ino, 0, vec![7; bytes], done)).expect("a write");
+        let make = |done| fs.make(OWNER, Ino::ROOT, name.as_bytes(), FileKind::File, 0o600, done);
+        let ino = stack.wait(make).expect("a file").ino;
+        stack.wait(|done| fs.write(ino, 0, vec![7; bytes], done)).expect("a write");
         fs.hold(ino).expect("held");
-        machine.wait(|done| fs.unlink(Ino::ROOT, name.as_bytes(), done)).expect("removed");
+        stack.wait(|done| fs.unlink(Ino::ROOT, name.as_bytes(), done)).expect("removed");
         fs.forget(ino, 1);
         ino
     };
     let is_there = |ino: &Ino| fs.attributes(*ino).is_ok();
-    let mut small: Vec<Ino> = (0..TOGETHER - 1).map(|at| gone(&at.to_string(), 100)).collect();
+    let mut small: Vec<Ino> = (0..FREED_TOGETHER - 1).map(|at| gone(&at.to_string(), 100)).collect();
     assert!(small.iter().all(is_there), "they wait");
     small.push(gone("the sixteenth", 100));
     assert!(!small.iter().any(is_there), "they went together");
@@ -354,39 +354,39 @@ fn small_files_that_nobody_holds_any_more_go_together_and_large_ones_at_once() {
     assert_eq!(before, after);
     let orphan = gone("an orphan at the stop", 100);
     drop(fs);
-    machine.reopen();
-    assert!(machine.fs().attributes(orphan).is_err(), "the next opening frees it");
-    assert!(machine.findings().is_empty());
+    stack.reopen();
+    assert!(stack.fs().attributes(orphan).is_err(), "the next opening frees it");
+    assert!(stack.findings().is_empty());
 }
 
 #[test]
 fn metadata_that_were_read_before_the_cache_was_there_are_not_read_again() {
-    let mut machine = Machine::new(6, FetchMode::Lazy, 16384);
-    let make = |machine: &Machine, name: String| {
-        let make = |done| machine.fs().make(OWNER, Ino::ROOT, name.as_bytes(), Kind::File, 0o600, done);
-        machine.wait(make).expect("a file");
+    let mut stack = SimulatedStack::new(6, FetchMode::Lazy, 16384);
+    let make = |stack: &SimulatedStack, name: String| {
+        let make = |done| stack.fs().make(OWNER, Ino::ROOT, name.as_bytes(), FileKind::File, 0o600, done);
+        stack.wait(make).expect("a file");
     };
-    (0..2000).for_each(|number| make(&machine, format!("file {number}")));
-    machine.reopen();
-    machine.reopen();
-    assert_eq!(machine.pages_read_late, 0, "all of it was in the store");
-    assert!(machine.pages_read_anew > 20, "{} pages", machine.pages_read_anew);
-    (0..20).for_each(|number| make(&machine, format!("newer {number}")));
-    machine.reopen();
-    assert!(machine.pages_read_late < 5, "{} pages: no more than were added", machine.pages_read_late);
-    assert!(machine.findings().is_empty());
+    (0..2000).for_each(|number| make(&stack, format!("file {number}")));
+    stack.reopen();
+    stack.reopen();
+    assert_eq!(stack.pages_read_late, 0, "all of it was in the store");
+    assert!(stack.pages_read_anew > 20, "{} pages", stack.pages_read_anew);
+    (0..20).for_each(|number| make(&stack, format!("newer {number}")));
+    stack.reopen();
+    assert!(stack.pages_read_late < 5, "{} pages: no more than were added", stack.pages_read_late);
+    assert!(stack.findings().is_empty());
 }
 
 #[test]
 fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_something_was_stored_since() {
-    let mut machine = Machine::new(7, FetchMode::Lazy, 4096);
-    let read = |machine: &Machine, volume| {
-        let (cache, _) = machine.open.as_ref().expect("it is open");
+    let mut stack = SimulatedStack::new(7, FetchMode::Lazy, 4096);
+    let read = |stack: &SimulatedStack, volume| {
+        let (cache, _) = stack.open.as_ref().expect("it is open");
         PreloadedArena::read(cache.store(), volume).expect("what was made")
     };
     // Whether as many pages are read as without what was read before; the metadata are right in any case.
-    let reads_again = |machine: &Machine, preloaded: PreloadedArena| {
-        let (cache, _) = machine.open.as_ref().expect("it is open");
+    let reads_again = |stack: &SimulatedStack, preloaded: PreloadedArena| {
+        let (cache, _) = stack.open.as_ref().expect("it is open");
         let load = |preloaded| {
             let before = cache.store().counters().page_reads;
             let arena = preload::load(preloaded, cache, VolumeId::MAIN).expect("metadata");
@@ -397,54 +397,54 @@ fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_somethin
         assert!(found == plain);
         pages == of_all
     };
-    let of_another_instance = read(&machine, VolumeId::MAIN);
-    machine.drain();
-    machine.open = None;
-    machine.start();
-    assert!(reads_again(&machine, of_another_instance));
-    assert!(!reads_again(&machine, read(&machine, VolumeId::MAIN)));
+    let of_another_instance = read(&stack, VolumeId::MAIN);
+    stack.drain();
+    stack.open = None;
+    stack.start();
+    assert!(reads_again(&stack, of_another_instance));
+    assert!(!reads_again(&stack, read(&stack, VolumeId::MAIN)));
 
-    let (store, copy) = (machine.store(), VolumeId(1));
+    let (store, copy) = (stack.store(), VolumeId(1));
     let cloned = store.clone_volume(VolumeId::MAIN, copy, VolumeMode::Writable, store.newest_lsn());
     cloned.expect("space for a copy");
-    assert!(reads_again(&machine, read(&machine, copy)));
+    assert!(reads_again(&stack, read(&stack, copy)));
 
-    let old = read(&machine, VolumeId::MAIN);
-    let make = |done| machine.fs().make(OWNER, Ino::ROOT, b"new", Kind::File, 0o600, done);
-    machine.wait(make).expect("a file");
-    machine.drain();
-    assert!(reads_again(&machine, old));
+    let old = read(&stack, VolumeId::MAIN);
+    let make = |done| stack.fs().make(OWNER, Ino::ROOT, b"new", FileKind::File, 0o600, done);
+    stack.wait(make).expect("a file");
+    stack.drain();
+    assert!(reads_again(&stack, old));
 }
 
 #[test]
 fn metadata_that_became_less_since_they_were_stored_are_less() {
-    let mut machine = Machine::new(8, FetchMode::Lazy, 4096);
-    let fs = machine.fs().clone();
-    let make = |done| fs.make(OWNER, Ino::ROOT, b"held", Kind::File, 0o600, done);
-    let ino = machine.wait(make).expect("a file").ino;
+    let mut stack = SimulatedStack::new(8, FetchMode::Lazy, 4096);
+    let fs = stack.fs().clone();
+    let make = |done| fs.make(OWNER, Ino::ROOT, b"held", FileKind::File, 0o600, done);
+    let ino = stack.wait(make).expect("a file").ino;
     fs.hold(ino).expect("held");
-    machine.wait(|done| fs.unlink(Ino::ROOT, b"held", done)).expect("removed");
-    machine.drain();
+    stack.wait(|done| fs.unlink(Ino::ROOT, b"held", done)).expect("removed");
+    stack.drain();
     fs.forget(ino, 1);
     fs.usage();
     assert!(matches!(fs.attributes(ino), Err(FsError::Stale)), "it is in no list any more");
     drop(fs);
-    machine.reopen();
-    assert!(machine.findings().is_empty());
+    stack.reopen();
+    assert!(stack.findings().is_empty());
 }
 
 #[test]
 fn a_long_write_is_read_back_whole() {
-    let mut machine = Machine::new(3, FetchMode::Lazy, 16384);
-    let file = machine.wait(|done| machine.fs().make(OWNER, Ino::ROOT, b"long", Kind::File, 0o600, done));
+    let mut stack = SimulatedStack::new(3, FetchMode::Lazy, 16384);
+    let file = stack.wait(|done| stack.fs().make(OWNER, Ino::ROOT, b"long", FileKind::File, 0o600, done));
     let ino = file.expect("a file").ino;
     let bytes: Vec<u8> = (0..5_000_123u32).map(|at| (at / 7) as u8).collect();
-    machine.wait(|done| machine.fs().write(ino, 777, bytes.clone(), done)).expect("a write");
-    machine.wait(|done| machine.fs().sync(done)).expect("a sync");
-    machine.reopen();
+    stack.wait(|done| stack.fs().write(ino, 777, bytes.clone(), done)).expect("a write");
+    stack.wait(|done| stack.fs().sync(done)).expect("a sync");
+    stack.reopen();
     let mut read = Vec::new();
     loop {
-        let piece = machine.wait(|done| machine.fs().read(ino, read.len() as u64, 100_000, done));
+        let piece = stack.wait(|done| stack.fs().read(ino, read.len() as u64, 100_000, done));
         match piece.expect("a read") {
             piece if piece.is_empty() => break,
             piece => read.extend(piece),
@@ -452,19 +452,19 @@ fn a_long_write_is_read_back_whole() {
     }
     assert!(read[..777].iter().all(|&byte| byte == 0));
     assert!(read[777..] == bytes, "other bytes");
-    assert_eq!(machine.wait(|done| machine.fs().read(ino, 5_000_900, 10, done)).expect("a read").len(), 0);
+    assert_eq!(stack.wait(|done| stack.fs().read(ino, 5_000_900, 10, done)).expect("a read").len(), 0);
 }
 
 #[test]
 fn a_full_store_refuses_writes_and_takes_them_again_after_deletions() {
-    let mut machine = Machine::new(4, FetchMode::Lazy, 8192);
+    let mut stack = SimulatedStack::new(4, FetchMode::Lazy, 8192);
     let mut written = 0;
     let error = loop {
         let name = format!("file{written}").into_bytes();
         let step = || {
             let made =
-                machine.wait(|done| machine.fs().make(OWNER, Ino::ROOT, &name, Kind::File, 0o600, done))?;
-            machine.wait(|done| machine.fs().write(made.ino, 0, vec![7; 100_000], done))
+                stack.wait(|done| stack.fs().make(OWNER, Ino::ROOT, &name, FileKind::File, 0o600, done))?;
+            stack.wait(|done| stack.fs().write(made.ino, 0, vec![7; 100_000], done))
         };
         match step() {
             Ok(()) => written += 1,
@@ -474,32 +474,30 @@ fn a_full_store_refuses_writes_and_takes_them_again_after_deletions() {
     };
     assert!(matches!(error, FsError::NoSpace), "{error:?}");
     assert!(written > 120, "only {written} files of 100 KB fit into 32 MiB");
-    assert_eq!(machine.findings(), []);
+    assert_eq!(stack.findings(), []);
     for at in 0..written {
         let name = format!("file{at}").into_bytes();
-        machine.wait(|done| machine.fs().unlink(Ino::ROOT, &name, done)).expect("deletions proceed");
+        stack.wait(|done| stack.fs().unlink(Ino::ROOT, &name, done)).expect("deletions proceed");
     }
-    machine.reopen();
-    let made = machine.wait(|done| machine.fs().make(OWNER, Ino::ROOT, b"after", Kind::File, 0o600, done));
+    stack.reopen();
+    let made = stack.wait(|done| stack.fs().make(OWNER, Ino::ROOT, b"after", FileKind::File, 0o600, done));
     let ino = made.expect("space again").ino;
-    machine.wait(|done| machine.fs().write(ino, 0, vec![9; 100_000], done)).expect("space again");
+    stack.wait(|done| stack.fs().write(ino, 0, vec![9; 100_000], done)).expect("space again");
     let to = (Ino::ROOT, &b"moved"[..]);
-    machine
-        .wait(|done| machine.fs().rename((Ino::ROOT, b"after"), to, IfExists::Refuse, done))
-        .expect("a move");
-    assert_eq!(machine.read(ino).expect("a read"), vec![9; 100_000]);
+    stack.wait(|done| stack.fs().rename((Ino::ROOT, b"after"), to, IfExists::Refuse, done)).expect("a move");
+    assert_eq!(stack.read(ino).expect("a read"), vec![9; 100_000]);
 }
 
 #[test]
 fn a_volume_without_a_file_system_is_refused() {
-    let machine = Machine::new(5, FetchMode::Lazy, 4096);
+    let stack = SimulatedStack::new(5, FetchMode::Lazy, 4096);
     let power = PowerSupply::new();
     let (store, buffer) = (SimDisk::new("store", 4096, &power, 1), SimDisk::new("buffer", 256, &power, 2));
     let id = StoreId([8; 16]);
     Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
     buffer::Buffer::format(&*buffer, id).expect("a format");
     let store = Arc::new(Store::open(store).expect("a store"));
-    let cache = Cache::open(store, buffer, machine.clock.clone(), CacheSettings::default()).expect("a cache");
-    let error = Fs::open(Arc::new(cache), VolumeId::MAIN, machine.clock.clone()).err().expect("refused");
+    let cache = Cache::open(store, buffer, stack.clock.clone(), CacheSettings::default()).expect("a cache");
+    let error = Fs::open(Arc::new(cache), VolumeId::MAIN, stack.clock.clone()).err().expect("refused");
     assert!(error.to_string().contains("no file system"), "{error}");
 }
