@@ -1,17 +1,17 @@
 //! Checking a whole store: every checksum, every count.
 
 use crate::audit::{Met, Owner, node_blocks, walk};
-use crate::blocks::Blocks;
-use crate::entry::Paired;
+use crate::block_set::BlockSet;
+use crate::checkpoint_root::CheckpointRoot;
+use crate::checkpoint_tables::read_settings;
 use crate::error::StoreError;
 use crate::format::ROOTS;
+use crate::log_entry::MirroredBlock;
 use crate::map::{BlockEntry, NodeId};
 use crate::owners::{BlockOwner, owners};
 use crate::repair::{Compared, NodeRead};
-use crate::root::Root;
 use crate::segments::Use;
 use crate::shared::Shared;
-use crate::tables::read_settings;
 use crate::volume::VolumeId;
 use crate::writer::Writer;
 use device::{Block, BlockRead, ObjectId, PageNo};
@@ -61,7 +61,7 @@ pub struct Repaired {
 /// What a walk of everything found.
 struct Audit {
     /// Blocks of data to which something refers.
-    data: Blocks,
+    data: BlockSet,
     /// Of each segment, the [sum](owner_sum) of what the map says of its live data.
     owners: Vec<u64>,
     /// How many references each node has.
@@ -133,7 +133,7 @@ pub(crate) fn check(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Fin
 
 /// The leaves of volumes say what memory does.
 fn check_volumes(shared: &Shared, report: &mut dyn FnMut(Finding)) {
-    let stored = shared.holding_nodes(|| shared.resolve(|map| map.volumes.stored(&map.nodes)));
+    let stored = shared.holding_nodes(|| shared.resolve(|map| map.volumes.read_tree(&map.nodes)));
     let Ok(Some(mut stored)) = stored else {
         return report(Finding::about("the tree of volumes cannot be one".to_owned()));
     };
@@ -167,8 +167,8 @@ pub(crate) fn repair(
         repaired.references = map.nodes.set_references(&audit.references);
         let nodes = node_blocks(&map, writer);
         for (number, segment) in map.nodes.segments.iter_mut() {
-            let live = audit.data.in_segment(shared.medium.geometry(), number)
-                + nodes.in_segment(shared.medium.geometry(), number);
+            let live = audit.data.count_in_segment(shared.medium.geometry(), number)
+                + nodes.count_in_segment(shared.medium.geometry(), number);
             repaired.segments += u64::from(live > segment.live);
             segment.live = live;
         }
@@ -183,7 +183,7 @@ pub(crate) fn repair(
 fn check_roots(shared: &Shared, report: &mut dyn FnMut(Finding)) {
     let (device, geometry) = (shared.medium.device(), shared.medium.geometry());
     for (at, page) in ROOTS.into_iter().zip(shared.medium.read_blocks(&ROOTS)) {
-        let tables = match page.map(|page| Root::decode(&page, geometry.id)) {
+        let tables = match page.map(|page| CheckpointRoot::decode(&page, geometry.id)) {
             Err(error) => Err(error),
             Ok(None) => continue,
             Ok(Some(root)) => read_settings(device, geometry, &root).map(drop),
@@ -198,7 +198,7 @@ fn check_roots(shared: &Shared, report: &mut dyn FnMut(Finding)) {
 /// Walks everything and compares every checksum.
 fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> Audit {
     check_copies(shared, writer, report);
-    let mut data = Blocks::none(shared.medium.geometry());
+    let mut data = BlockSet::empty(shared.medium.geometry());
     let mut batch: Vec<Entry> = Vec::new();
     let mut owners = vec![0; shared.medium.geometry().segments as usize];
     let mut lost = None;
@@ -211,8 +211,8 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
         Met::Block(owner, page, entry) => {
             let misplaced = misplaced(shared, entry.place, Use::is_data);
             let in_pair = |at| shared.map().nodes.segments.get(at).usage == Use::Arena;
-            let is_paired = shared.medium.geometry().segment(entry.place).is_some_and(in_pair);
-            let without_copy = || misplaced_copy(shared, entry.place).filter(|_| is_paired);
+            let is_mirrored = shared.medium.geometry().segment_of(entry.place).is_some_and(in_pair);
+            let without_copy = || misplaced_copy(shared, entry.place).filter(|_| is_mirrored);
             if let Some(what) = misplaced.or_else(without_copy) {
                 let (page, place) = (Some(page), Some(entry.place));
                 report(Finding { page, place, ..Finding::of(Some(owner), what) });
@@ -220,7 +220,8 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
                 match shared.map().nodes.segments.copy_of(entry.place) {
                     Some(copy) => drop(data.add(copy)),
                     None => {
-                        let segment = shared.medium.geometry().segment(entry.place).expect("it lies in one");
+                        let segment =
+                            shared.medium.geometry().segment_of(entry.place).expect("it lies in one");
                         let sum = &mut owners[segment as usize];
                         *sum = owner_sum(*sum, entry.place, entry.crc);
                     }
@@ -239,7 +240,7 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
 
 /// Why a block cannot lie where it does, if it cannot.
 fn misplaced(shared: &Shared, place: Block, right: impl Fn(Use) -> bool) -> Option<String> {
-    let Some(segment) = shared.medium.geometry().segment(place) else {
+    let Some(segment) = shared.medium.geometry().segment_of(place) else {
         return Some(format!("block {place} is outside all segments"));
     };
     let usage = shared.map().nodes.segments.get(segment).usage;
@@ -269,7 +270,7 @@ fn check_places(shared: &Shared, report: &mut dyn FnMut(Finding)) {
         let pages = pages.map(|(number, page)| (format!("page {number} of the node table"), page.place));
         nodes.chain(pages).filter(|(_, place)| *place != Block(0)).collect()
     };
-    let mut taken = Blocks::none(shared.medium.geometry());
+    let mut taken = BlockSet::empty(shared.medium.geometry());
     for (name, place) in nodes {
         let twice = (!taken.add(place)).then(|| format!("block {place} is another's, too"));
         let copy = misplaced_copy(shared, place);
@@ -319,7 +320,7 @@ fn owner_sum(sum: u64, at: Block, crc: u32) -> u64 {
 /// it is now, and its page LSN is that of the block, without later deltas.
 fn check_owners(shared: &Shared, audit: &Audit, report: &mut dyn FnMut(Finding)) {
     let (device, geometry) = (shared.medium.device(), shared.medium.geometry());
-    let found = |segment: u32| match audit.data.last_in(geometry, segment) {
+    let found = |segment: u32| match audit.data.last_in_segment(geometry, segment) {
         Some(last) => owners(device, geometry, segment, last),
         None => BTreeMap::new(),
     };
@@ -337,7 +338,7 @@ fn check_owners(shared: &Shared, audit: &Audit, report: &mut dyn FnMut(Finding))
     name_owners(shared, &named.iter().map(|&segment| (segment, found(segment))).collect(), report);
     for segment in others {
         let what = format!("segment {segment}: it does not say whose all of its live blocks are");
-        report(Finding { place: Some(geometry.start(*segment)), ..Finding::about(what) });
+        report(Finding { place: Some(geometry.segment_start(*segment)), ..Finding::about(what) });
     }
 }
 
@@ -350,10 +351,10 @@ fn name_owners(
     if segments.is_empty() {
         return;
     }
-    let mut told = Blocks::none(shared.medium.geometry());
+    let mut told = BlockSet::empty(shared.medium.geometry());
     walk(shared, &mut |met| {
         let Met::Block(_, _, BlockEntry { place, crc, .. }) = met else { return };
-        let Some(segment) = shared.medium.geometry().segment(place) else { return };
+        let Some(segment) = shared.medium.geometry().segment_of(place) else { return };
         let Some(found) = segments.get(&segment).filter(|_| told.add(place)) else { return };
         let what = match found.get(&place) {
             Some(owner) if owner.crc == crc => return,
@@ -367,10 +368,11 @@ fn name_owners(
 
 /// Compares both copies of pages of metadata. One of the last batch may never have been written: that is no damage.
 fn check_pairs(shared: &Shared, writer: &Writer, entries: &[Entry], report: &mut dyn FnMut(Finding)) {
-    let pairs: Vec<Paired> = entries.iter().filter_map(|(_, _, entry)| shared.map().paired(entry)).collect();
+    let pairs: Vec<MirroredBlock> =
+        entries.iter().filter_map(|(_, _, entry)| shared.map().paired(entry)).collect();
     for ((owner, page, _), compared) in entries.iter().zip(shared.compare_pages(&pairs)) {
         let is_unwritten =
-            matches!(compared, Compared::Damaged { place, .. } if writer.log().will_write_again(place));
+            matches!(compared, Compared::Damaged { place, .. } if writer.log().will_rewrite(place));
         if let Some(finding) = Finding::compared(&compared).filter(|_| !is_unwritten) {
             let Finding { volume, object, .. } = Finding::of(Some(*owner), String::new());
             report(Finding { volume, object, page: Some(*page), ..finding });
@@ -389,12 +391,12 @@ fn check_references(shared: &Shared, counted: &BTreeMap<NodeId, u32>, report: &m
     }
 }
 
-fn check_live(shared: &Shared, writer: &Writer, data: &Blocks, report: &mut dyn FnMut(Finding)) {
+fn check_live(shared: &Shared, writer: &Writer, data: &BlockSet, report: &mut dyn FnMut(Finding)) {
     let map = shared.map();
     let nodes = node_blocks(&map, writer);
     for (number, segment) in map.nodes.segments.iter() {
-        let found = data.in_segment(shared.medium.geometry(), number)
-            + nodes.in_segment(shared.medium.geometry(), number);
+        let found = data.count_in_segment(shared.medium.geometry(), number)
+            + nodes.count_in_segment(shared.medium.geometry(), number);
         // Shared blocks that were overwritten still count until the next recount.
         let of_pair = |twin| map.nodes.segments.get(twin).usage == Use::Arena;
         let too_high_is_right = segment.usage.is_data() || segment.twin.is_some_and(of_pair);

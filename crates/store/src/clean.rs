@@ -22,11 +22,11 @@
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::counters::count;
-use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::format::LIST_OWNERS;
+use crate::log_entry::MirroredBlock;
 use crate::lookup::{self, Looked, Lookup};
-use crate::map::{Holder, Map, Move, NodeId, Purpose, Wanted};
+use crate::map::{BlockHolder, MovedBlock, NodeId, PageMap, ScanPurpose, ScanTarget};
 use crate::owners::{BlockOwner, OwnerList, OwnerScan};
 use crate::pairs::{OpenPair, write_twice};
 use crate::policy::{
@@ -130,7 +130,7 @@ enum Stage {
 struct Moving {
     from: Block,
     crc: u32,
-    holders: Vec<Holder>,
+    holders: Vec<BlockHolder>,
     /// Other entries may refer to it, too.
     is_shared: bool,
 }
@@ -151,7 +151,7 @@ impl Cleaner {
             return current.work_on(victim, shared, writer, to);
         }
         let mut map = shared.map_mut();
-        map.nodes.end_scan(Purpose::Clean);
+        map.nodes.end_scan(ScanPurpose::Clean);
         let emptied = current.emptied;
         *round = None;
         to.copies.leave_list();
@@ -163,11 +163,11 @@ impl Cleaner {
         let Some(round) = self.round.take() else { return };
         self.to.copies.leave_list();
         let mut map = shared.map_mut();
-        map.nodes.end_scan(Purpose::Clean);
+        map.nodes.end_scan(ScanPurpose::Clean);
         // Others have made many nodes dirty since the last checkpoint: it is not for the victims.
         let is_crowded = map.has_many_dirty();
         for victim in round.victims.into_iter().chain(round.unknown) {
-            map.nodes.segments.unpin(shared.medium.geometry().start(victim));
+            map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim));
             if !is_crowded {
                 map.nodes.segments.stuck(victim);
             }
@@ -199,9 +199,9 @@ impl Round {
         if victims.is_empty() && !map.nodes.segments.counts_may_be_high() {
             return None;
         }
-        victims.iter().for_each(|&victim| map.nodes.segments.pin(geometry.start(victim)));
+        victims.iter().for_each(|&victim| map.nodes.segments.pin(geometry.segment_start(victim)));
         let looks_up = !map.nodes.segments.counts_may_be_high()
-            && lookup::is_worth_it(map.nodes.table.used(), victims.len());
+            && lookup::is_worth_it(map.nodes.table.used_count(), victims.len());
         let (stage, unknown, owners, stuck) = (Stage::LookingUp(None), Vec::new(), None, BTreeSet::new());
         let mut round = Round { empties_at_once, victims, stage, unknown, owners, stuck, emptied: 0 };
         match looks_up {
@@ -225,10 +225,10 @@ impl Round {
         if self.empties_at_once { Class::EmptiesAtOnce } else { Class::Frees }
     }
 
-    fn begin_walk(&mut self, map: &mut Map) {
+    fn begin_walk(&mut self, map: &mut PageMap) {
         self.stage = Stage::Walking;
         map.nodes.segments.begin_recount();
-        map.begin_scan(Purpose::Clean, Wanted::In(self.victims.iter().copied().collect()));
+        map.begin_scan(ScanPurpose::Clean, ScanTarget::Segments(self.victims.iter().copied().collect()));
         map.begin_pace(&self.victims);
     }
 
@@ -245,7 +245,7 @@ impl Round {
             },
             Stage::Counted if is_planted(PlantedBug::SettledEarly) => false,
             Stage::Walking | Stage::Counted => {
-                if !shared.visit_some(Purpose::Clean, NODES_PER_STEP).is_empty() {
+                if !shared.visit_some(ScanPurpose::Clean, NODES_PER_STEP).is_empty() {
                     self.bound_holders(shared);
                     return true;
                 }
@@ -267,7 +267,7 @@ impl Round {
             return false;
         }
         let mut map = shared.map_mut();
-        map.nodes.end_scan(Purpose::Clean);
+        map.nodes.end_scan(ScanPurpose::Clean);
         self.begin_walk(&mut map);
         true
     }
@@ -284,12 +284,12 @@ impl Round {
         let left = lookup.left(looked, owners, shared);
         let mut map = shared.map_mut();
         let price = lookup::price(map.nodes.segments.geometry().segment_blocks);
-        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return };
+        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return };
         scan.to_look_up = self.victims[1..].len() as u64 * price + left;
         match looked {
             Looked::Working => {}
             Looked::Found => {
-                scan.looked_up(std::mem::take(&mut lookup.found));
+                scan.add_looked_up(std::mem::take(&mut lookup.found));
                 self.stage = Stage::LookedUp;
             }
             Looked::Unknown => {
@@ -304,14 +304,15 @@ impl Round {
     /// Lets the last victims go while there are more holders than fit.
     fn bound_holders(&mut self, shared: &Shared) {
         let mut map = shared.map_mut();
-        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return };
+        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return };
         let mut gone = Vec::new();
-        while scan.holders > HOLDERS_MAX && self.victims.len() > 1 {
+        while scan.holder_count > HOLDERS_MAX && self.victims.len() > 1 {
             let victim = self.victims.pop().expect("more than one");
-            scan.unwant(victim, shared.medium.geometry().blocks(victim));
+            scan.drop_segment(victim, shared.medium.geometry().blocks_of(victim));
             gone.push(victim);
         }
-        gone.into_iter().for_each(|victim| map.nodes.segments.unpin(shared.medium.geometry().start(victim)));
+        gone.into_iter()
+            .for_each(|victim| map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim)));
     }
 
     /// Moves some of a victim's blocks, or settles it if there are none left.
@@ -331,7 +332,7 @@ impl Round {
         }
         shared.holding_nodes(|| {
             let failed = shared.load(existing(shared, some.values().flatten()));
-            let reachable = |(_, holders): &(&Block, &Vec<Holder>)| {
+            let reachable = |(_, holders): &(&Block, &Vec<BlockHolder>)| {
                 !holders.iter().any(|holder| failed.contains_key(&holder.node))
             };
             self.stuck.extend(some.iter().filter(|one| !reachable(one)).map(|(&from, _)| from));
@@ -347,12 +348,12 @@ impl Round {
     }
 
     /// Some blocks of a victim with their holders.
-    fn some_held(&self, victim: u32, shared: &Shared) -> BTreeMap<Block, Vec<Holder>> {
+    fn some_held(&self, victim: u32, shared: &Shared) -> BTreeMap<Block, Vec<BlockHolder>> {
         let mut map = shared.map_mut();
-        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return BTreeMap::new() };
+        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return BTreeMap::new() };
         let (mut some, mut holders) = (BTreeMap::new(), 0);
         let blocks = blocks_per_step(shared.medium.geometry().segment_blocks);
-        for (&from, held) in scan.held.range(shared.medium.geometry().blocks(victim)) {
+        for (&from, held) in scan.holders.range(shared.medium.geometry().blocks_of(victim)) {
             if self.stuck.contains(&from) {
                 continue;
             }
@@ -378,8 +379,8 @@ impl Round {
         let geometry = shared.medium.geometry();
         let held: Vec<Block> = {
             let mut map = shared.map_mut();
-            let scan = map.nodes.scan(Purpose::Clean).as_ref();
-            let held = scan.map(|scan| scan.held.range(geometry.blocks(victim)));
+            let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
+            let held = scan.map(|scan| scan.holders.range(geometry.blocks_of(victim)));
             held.into_iter().flatten().map(|(&at, _)| at).collect()
         };
         if self.owners.as_ref().is_none_or(|scan| scan.segment() != victim) {
@@ -398,9 +399,9 @@ impl Round {
         let mut coming: BTreeMap<Block, u32> = now.iter().map(|(one, _)| (one.from, one.crc)).collect();
         if let Some((&last, _)) = coming.last_key_value() {
             let mut map = shared.map_mut();
-            let scan = map.nodes.scan(Purpose::Clean).as_ref();
-            let held =
-                scan.map(|scan| scan.held.range(last.plus(1)..shared.medium.geometry().blocks(victim).end));
+            let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
+            let held = scan
+                .map(|scan| scan.holders.range(last.plus(1)..shared.medium.geometry().blocks_of(victim).end));
             let held = held.into_iter().flatten().filter(|(at, _)| !self.stuck.contains(at));
             coming.extend(held.take(LIST_OWNERS as usize).map(|(&at, holders)| (at, holders[0].crc)));
         }
@@ -472,7 +473,7 @@ impl Round {
             };
             match shared.map().nodes.segments.copy_of(one.from) {
                 Some(copy) => {
-                    damaged.push((Paired { at: one.from, copy, crc: one.crc }, error));
+                    damaged.push((MirroredBlock { at: one.from, copy, crc: one.crc }, error));
                     twice.push(Some(one));
                 }
                 None => drop(self.stuck.insert(one.from)),
@@ -487,7 +488,7 @@ impl Round {
 
     /// Whether something of a victim stays where it is: moving the rest would take space, and give none.
     fn cannot_empty(&self, victim: u32, shared: &Shared) -> bool {
-        self.stuck.range(shared.medium.geometry().blocks(victim)).next().is_some()
+        self.stuck.range(shared.medium.geometry().blocks_of(victim)).next().is_some()
     }
 
     /// Whether nodes that could not be read, of which a walk has met some, may hold a part of a victim: that would stay.
@@ -495,46 +496,46 @@ impl Round {
         let held = self.held(victim, shared) as u64;
         let mut map = shared.map_mut();
         let live = u64::from(map.nodes.segments.get(victim).live);
-        let scan = map.nodes.scan(Purpose::Clean).as_ref();
-        let has_lost = scan.is_some_and(|scan| scan.walks() && !scan.lost.is_empty());
+        let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
+        let has_lost = scan.is_some_and(|scan| scan.is_scan() && !scan.lost.is_empty());
         has_lost && (live > held || moving.iter().any(|one| one.is_shared))
     }
 
     /// Blocks of a victim that are held, as far as that is known.
     fn held(&self, victim: u32, shared: &Shared) -> usize {
         let mut map = shared.map_mut();
-        let scan = map.nodes.scan(Purpose::Clean).as_ref();
-        scan.map_or(0, |scan| scan.held.range(shared.medium.geometry().blocks(victim)).count())
+        let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
+        scan.map_or(0, |scan| scan.holders.range(shared.medium.geometry().blocks_of(victim)).count())
     }
 
     /// Leaves the first victim alone until more of it has died.
     fn let_go(&mut self, victim: u32, shared: &Shared) -> Cleaning {
-        let blocks = shared.medium.geometry().blocks(victim);
+        let blocks = shared.medium.geometry().blocks_of(victim);
         let mut map = shared.map_mut();
-        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return Cleaning::Working };
-        if !scan.walks() {
+        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return Cleaning::Working };
+        if !scan.is_scan() {
             self.stage = Stage::LookingUp(None);
         }
-        scan.unwant(victim, blocks);
+        scan.drop_segment(victim, blocks);
         self.victims.remove(0);
-        map.nodes.segments.unpin(shared.medium.geometry().start(victim));
+        map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim));
         map.nodes.segments.stuck(victim);
         Cleaning::Working
     }
 
     /// Nothing is left to move in a victim: it is dead, but for what is stuck.
     fn settle(&mut self, victim: u32, shared: &Shared) -> Cleaning {
-        let blocks = shared.medium.geometry().blocks(victim);
+        let blocks = shared.medium.geometry().blocks_of(victim);
         let stuck = self.stuck.range(blocks.clone()).count() as u32;
         let mut map = shared.map_mut();
-        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return Cleaning::Working };
-        let held = scan.held.range(blocks.clone()).any(|(at, _)| !self.stuck.contains(at));
-        let walked = scan.walks();
+        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return Cleaning::Working };
+        let held = scan.holders.range(blocks.clone()).any(|(at, _)| !self.stuck.contains(at));
+        let walked = scan.is_scan();
         if held || !(scan.is_complete() || is_planted(PlantedBug::SettledEarly)) {
             return Cleaning::Working;
         }
         let all_known = walked && scan.lost.is_empty();
-        scan.unwant(victim, blocks);
+        scan.drop_segment(victim, blocks);
         self.victims.remove(0);
         if !walked {
             self.stage = Stage::LookingUp(None);
@@ -548,7 +549,7 @@ impl Round {
             self.unknown.push(victim);
             return Cleaning::Working;
         }
-        map.nodes.segments.unpin(shared.medium.geometry().start(victim));
+        map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim));
         if live == 0 {
             let segments = map.nodes.segments.emptied(victim);
             self.emptied += segments;
@@ -595,7 +596,7 @@ impl Targets {
         let segments = &mut map.nodes.segments;
         let (places, filled) = self.pair.places(pages.len(), segments, floor);
         let targets: BTreeSet<u32> =
-            places.iter().filter_map(|&at| shared.medium.geometry().segment(at)).collect();
+            places.iter().filter_map(|&at| shared.medium.geometry().segment_of(at)).collect();
         targets.into_iter().for_each(|target| segments.inherit_age(victim, target));
         (!places.is_empty()).then_some(Placed { places, filled, ..Placed::default() })
     }
@@ -651,7 +652,7 @@ impl Copies {
             {
                 self.at = Some((segment, offset + 1));
                 if next == *from {
-                    placed.places.push(geometry.start(segment).plus(offset));
+                    placed.places.push(geometry.segment_start(segment).plus(offset));
                     map.nodes.segments.inherit_age(victim, segment);
                     break;
                 }
@@ -664,7 +665,7 @@ impl Copies {
     fn begin_list<'a>(
         &mut self,
         coming: impl Iterator<Item = (&'a Block, &'a Option<BlockOwner>)>,
-        map: &mut Map,
+        map: &mut PageMap,
         class: Class,
         shared: &Shared,
         placed: &mut Placed,
@@ -684,7 +685,7 @@ impl Copies {
         };
         let coming = coming.take(fits(offset) as usize).map(|(&at, &owner)| (at, owner));
         let (blocks, owners) = coming.unzip();
-        let place = geometry.start(segment).plus(offset);
+        let place = geometry.segment_start(segment).plus(offset);
         let list = OwnerList { incarnation: shared.incarnation(), number: self.segments, place, owners };
         if !is_planted(PlantedBug::OwnerListForgotten) {
             placed.lists.push((place, list.encode(geometry.id)));
@@ -697,7 +698,7 @@ impl Copies {
 /// If the walk has met everything: how many segments hold less than was thought.
 fn believe_walk(shared: &Shared) -> Option<u64> {
     let mut map = shared.map_mut();
-    let scan = map.nodes.scan(Purpose::Clean).as_ref()?;
+    let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref()?;
     // Somebody may have made a node grey since the last visit.
     if !scan.is_complete() {
         return None;
@@ -711,24 +712,27 @@ fn believe_walk(shared: &Shared) -> Option<u64> {
 }
 
 /// The holders' nodes, without those that went since they were met.
-fn existing<'a>(shared: &Shared, holders: impl Iterator<Item = &'a Holder>) -> Vec<NodeId> {
+fn existing<'a>(shared: &Shared, holders: impl Iterator<Item = &'a BlockHolder>) -> Vec<NodeId> {
     let map = shared.map();
     holders.map(|holder| holder.node).filter(|&id| map.nodes.table.get(id).is_some()).collect()
 }
 
 /// Those of the blocks to which an entry refers still; the others are done with.
-fn still_held<'a>(shared: &Shared, some: impl Iterator<Item = (&'a Block, &'a Vec<Holder>)>) -> Vec<Moving> {
+fn still_held<'a>(
+    shared: &Shared,
+    some: impl Iterator<Item = (&'a Block, &'a Vec<BlockHolder>)>,
+) -> Vec<Moving> {
     let mut map = shared.map_mut();
     let mut moving = Vec::new();
     for (&from, holders) in some {
-        match holders.iter().find_map(|&holder| map.nodes.held_entry(holder, from)) {
+        match holders.iter().find_map(|&holder| map.nodes.entry_of_holder(holder, from)) {
             Some(entry) => {
                 let (crc, is_shared) = (entry.crc, entry.shared);
                 moving.push(Moving { from, crc, holders: holders.clone(), is_shared });
             }
             None => {
-                if let Some(scan) = map.nodes.scan(Purpose::Clean) {
-                    scan.resolved(from);
+                if let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) {
+                    scan.drop_block(from);
                 }
             }
         }
@@ -765,10 +769,11 @@ fn repoint(shared: &Shared, writer: &WriterLock, moving: &[Moving], places: &[Bl
     if map.moves_that_fit(moving.iter().map(|one| &one.holders[..]), 0, class) < places.len() {
         return false;
     }
-    let scan = map.nodes.scan(Purpose::Clean).as_ref();
-    let all_known = scan.is_some_and(|scan| scan.walks() && scan.is_complete() && scan.lost.is_empty());
+    let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
+    let all_known = scan.is_some_and(|scan| scan.is_scan() && scan.is_complete() && scan.lost.is_empty());
     for (one, &to) in moving.iter().zip(places) {
-        let moved = Move { from: one.from, to, crc: one.crc, sole: all_known && one.holders.len() == 1 };
+        let moved =
+            MovedBlock { from: one.from, to, crc: one.crc, sole: all_known && one.holders.len() == 1 };
         let mut repointed = 0;
         let missed = usize::from(is_planted(PlantedBug::HolderMissed) && one.holders.len() > 1);
         for &holder in &one.holders[missed..] {
@@ -777,8 +782,8 @@ fn repoint(shared: &Shared, writer: &WriterLock, moving: &[Moving], places: &[Bl
         if repointed > 0 {
             map.nodes.segments.inc_live(to);
         }
-        if let Some(scan) = map.nodes.scan(Purpose::Clean) {
-            scan.resolved(one.from);
+        if let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) {
+            scan.drop_block(one.from);
         }
         count(&shared.medium.counting().entries_repointed, repointed);
     }

@@ -4,7 +4,7 @@
 //! What is found is never taken for all there is: a segment is dead when its live count says so, and an entry that others may share is
 //! left to a walk. So somebody who takes a block over meanwhile, as a clone does, costs a walk and no more.
 
-use crate::map::{Holder, Map, Missing, NodeId};
+use crate::map::{BlockHolder, MissingNodes, NodeId, PageMap};
 use crate::owners::{OwnerScan, Unreadable};
 use crate::shared::Shared;
 use device::{Block, ObjectId, PageNo, VolumeId};
@@ -52,7 +52,7 @@ pub(crate) struct Lookup {
     /// The most leaves that it may look into.
     leaves_max: usize,
     ahead: Ahead,
-    pub(crate) found: Vec<(Block, Holder)>,
+    pub(crate) found: Vec<(Block, BlockHolder)>,
 }
 
 /// What a look-up has still to do.
@@ -69,8 +69,8 @@ enum Ahead {
 
 impl Lookup {
     /// Of one of `segments` segments that would be walked for together.
-    pub(crate) fn new(segment: u32, segments: usize, map: &Map) -> Lookup {
-        let leaves_max = (map.nodes.table.used() / segments.max(1) as u64).max(LEAVES_LEAST) as usize;
+    pub(crate) fn new(segment: u32, segments: usize, map: &PageMap) -> Lookup {
+        let leaves_max = (map.nodes.table.used_count() / segments.max(1) as u64).max(LEAVES_LEAST) as usize;
         let ahead = match map.nodes.segments.get(segment).twin {
             Some(_) => Ahead::Metadata(VolumeId::MAIN, 0, 0),
             None => Ahead::Owners,
@@ -121,7 +121,7 @@ impl Lookup {
                 };
             }
         };
-        match shared.holding_nodes(|| look_into(&some, self.segment, shared)) {
+        match shared.holding_nodes(|| visit_body(&some, self.segment, shared)) {
             Some(found) => self.found.extend(found),
             None => return Looked::Unknown,
         }
@@ -140,13 +140,13 @@ impl Lookup {
     /// Reads some of what the segment says of its owners; whether that was all.
     fn read_owners(&self, owners: &mut OwnerScan, shared: &Shared) -> Result<bool, Unreadable> {
         let geometry = shared.medium.geometry();
-        let last = geometry.start(self.segment).plus(geometry.segment_blocks - 1);
+        let last = geometry.segment_start(self.segment).plus(geometry.segment_blocks - 1);
         owners.read_some(shared.medium.device(), geometry, last)
     }
 }
 
 /// The holders in some leaves of a segment's blocks; `None` if one shares its block, or a node cannot be read.
-fn look_into(some: &[LeafOf], segment: u32, shared: &Shared) -> Option<Vec<(Block, Holder)>> {
+fn visit_body(some: &[LeafOf], segment: u32, shared: &Shared) -> Option<Vec<(Block, BlockHolder)>> {
     loop {
         let (mut found, mut missing): (Vec<_>, Vec<NodeId>) = (Vec::new(), Vec::new());
         {
@@ -155,7 +155,7 @@ fn look_into(some: &[LeafOf], segment: u32, shared: &Shared) -> Option<Vec<(Bloc
                 match map.holders_in(object, leaf, segment) {
                     Ok(Some(holders)) => found.extend(holders),
                     Ok(None) => return None,
-                    Err(Missing(ids)) => missing.extend(ids),
+                    Err(MissingNodes(ids)) => missing.extend(ids),
                 }
             }
         }
@@ -168,7 +168,7 @@ fn look_into(some: &[LeafOf], segment: u32, shared: &Shared) -> Option<Vec<(Bloc
     }
 }
 
-impl Map {
+impl PageMap {
     /// The blocks of a segment to which an object's leaf refers, or what it has of that inline, and that no others share; `None` if one
     /// of them may be shared.
     fn holders_in(
@@ -176,11 +176,11 @@ impl Map {
         object: ObjectId,
         leaf: u64,
         segment: u32,
-    ) -> Result<Option<Vec<(Block, Holder)>>, Missing> {
+    ) -> Result<Option<Vec<(Block, BlockHolder)>>, MissingNodes> {
         let mut found = Some(Vec::new());
         self.blocks_in(object, leaf, &mut |block, node, index| {
-            if self.nodes.segments.geometry().segment(block.place) == Some(segment) {
-                let holder = Holder { node, crc: block.crc, index: index as u16 };
+            if self.nodes.segments.geometry().segment_of(block.place) == Some(segment) {
+                let holder = BlockHolder { node, crc: block.crc, index: index as u16 };
                 match &mut found {
                     Some(found) if !block.shared => found.push((block.place, holder)),
                     _ => found = None,
@@ -191,7 +191,7 @@ impl Map {
     }
 
     /// Some leaves of the volumes' metadata, from one of a volume on, and where to go on; `None` if there are too many volumes.
-    fn leaves_of_metadata(&self, from: (VolumeId, u64)) -> Result<Option<SomeLeaves>, Missing> {
+    fn leaves_of_metadata(&self, from: (VolumeId, u64)) -> Result<Option<SomeLeaves>, MissingNodes> {
         if self.volumes.iter().nth(VOLUMES_MAX).is_some() {
             return Ok(None);
         }

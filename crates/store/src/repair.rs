@@ -6,15 +6,15 @@
 //! is lost once more is repaired once more. Until an incarnation has begun nothing is written, and what was found is repaired then.
 
 use crate::bug::{PlantedBug, is_planted};
+use crate::checkpoint_root::TablesStream;
+use crate::checkpoint_tables::verify_table_page;
 use crate::counters::count;
-use crate::entry::Paired;
 use crate::error::StoreError;
-use crate::map::{BlockEntry, Body, Map, NodeEntry, NodeId, TablePage};
-use crate::root::Stream;
+use crate::log_entry::MirroredBlock;
+use crate::map::{BlockEntry, NodeBody, NodeEntry, NodeId, PageMap, TablePage};
 use crate::shared::Shared;
 use crate::stream;
 use crate::sync::Mutex;
-use crate::tables::table_page;
 use device::{Block, BlockRead, Page};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ struct Waiting {
     /// Nodes of which one copy is damaged.
     nodes: BTreeSet<NodeId>,
     /// Pages of which one copy is, by their places.
-    pages: BTreeMap<Block, Paired>,
+    pages: BTreeMap<Block, MirroredBlock>,
     /// Damaged blocks that the checkpoint writes elsewhere with which the incarnation begins.
     others: u64,
 }
@@ -81,7 +81,7 @@ impl Repairs {
 }
 
 impl NodeRead {
-    pub(crate) fn of(map: &Map, id: NodeId, entry: NodeEntry) -> NodeRead {
+    pub(crate) fn of(map: &PageMap, id: NodeId, entry: NodeEntry) -> NodeRead {
         NodeRead { id, entry, copy: map.nodes.segments.copy_of(entry.place) }
     }
 
@@ -90,11 +90,11 @@ impl NodeRead {
     }
 }
 
-impl Map {
+impl PageMap {
     /// A page that is there twice.
-    pub(crate) fn paired(&self, entry: &BlockEntry) -> Option<Paired> {
+    pub(crate) fn paired(&self, entry: &BlockEntry) -> Option<MirroredBlock> {
         let copy = self.nodes.segments.copy_of(entry.place)?;
-        Some(Paired { at: entry.place, copy, crc: entry.crc })
+        Some(MirroredBlock { at: entry.place, copy, crc: entry.crc })
     }
 }
 
@@ -104,7 +104,7 @@ impl Shared {
         &self,
         damaged: Vec<(NodeRead, StoreError)>,
         repairs: bool,
-    ) -> Vec<(NodeRead, Result<Body, StoreError>)> {
+    ) -> Vec<(NodeRead, Result<NodeBody, StoreError>)> {
         let copies = damaged.iter().map(|(node, _)| node.copy.unwrap_or(node.entry.place));
         let mut reads: Vec<BlockRead> = copies.map(|copy| BlockRead::new(copy, 1)).collect();
         self.medium.device().read_batch(&mut reads);
@@ -127,7 +127,7 @@ impl Shared {
     /// where the copy is damaged, too. Their segments are pinned.
     pub(crate) fn read_page_copies(
         &self,
-        damaged: &[(Paired, StoreError)],
+        damaged: &[(MirroredBlock, StoreError)],
         take: &mut dyn FnMut(usize, Result<&Page, StoreError>),
     ) {
         for (group, damaged) in damaged.chunks(PAIRS_AT_ONCE).enumerate() {
@@ -150,7 +150,7 @@ impl Shared {
     }
 
     /// As [`compare`](Shared::compare), of pages that are there twice.
-    pub(crate) fn compare_pages(&self, pages: &[Paired]) -> Vec<Compared> {
+    pub(crate) fn compare_pages(&self, pages: &[MirroredBlock]) -> Vec<Compared> {
         let pairs: Vec<Pair> = pages.iter().map(|one| (one.at, Some(one.copy))).collect();
         self.compare(&pairs, &|number, place, page| {
             let expected = pages[number].crc;
@@ -205,7 +205,7 @@ impl Shared {
     }
 
     /// As [`compare`](Shared::compare), of the newest tables' `stream` and the pages of the node table. The caller holds the writer's lock.
-    pub(crate) fn compare_tables(&self, stream: &Stream) -> Vec<Compared> {
+    pub(crate) fn compare_tables(&self, stream: &TablesStream) -> Vec<Compared> {
         let pairs: Vec<Pair> = stream::places(&stream.extents).map(|(at, copy)| (at, Some(copy))).collect();
         let device = self.medium.device();
         let mut compared = self.compare(&pairs, &|number, place, page| {
@@ -221,7 +221,8 @@ impl Shared {
         let pairs: Vec<Pair> = pages.iter().map(|(.., pair)| *pair).collect();
         compared.extend(self.compare(&pairs, &|index, place, page| {
             let (number, entry, _) = pages[index];
-            table_page(device, self.medium.geometry(), number, TablePage { place, ..entry }, page).map(drop)
+            verify_table_page(device, self.medium.geometry(), number, TablePage { place, ..entry }, page)
+                .map(drop)
         }));
         compared
     }

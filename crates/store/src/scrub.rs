@@ -7,14 +7,14 @@
 
 use crate::audit::{Met, walk};
 use crate::check::Finding;
-use crate::entry::Paired;
+use crate::checkpoint_root::CheckpointRoot;
 use crate::error::StoreError;
 use crate::format::{ROOTS, SUPERBLOCK};
-use crate::map::{BlockEntry, Holder, NodeId, Purpose, Wanted};
+use crate::log_entry::MirroredBlock;
+use crate::map::{BlockEntry, BlockHolder, NodeId, ScanPurpose, ScanTarget};
 use crate::repair::{Compared, NodeRead};
-use crate::root::Root;
 use crate::shared::Shared;
-use crate::superblock::Geometry;
+use crate::superblock::StoreGeometry;
 use crate::writer::WriterLock;
 use device::Block;
 use std::collections::BTreeMap;
@@ -59,20 +59,21 @@ impl Scrub {
         let Some(current) = scrub else {
             let mut begun = Scrub::default();
             begun.so_far.of_blocks = shared.space().live;
-            shared.map_mut().begin_scan(Purpose::Scrub, Wanted::Every);
+            shared.map_mut().begin_scan(ScanPurpose::Scrub, ScanTarget::All);
             begun.scrub_fixed(shared, writer, report);
             let so_far = begun.so_far;
             *scrub = Some(begun);
             return so_far;
         };
-        let visited = shared.visit_some(Purpose::Scrub, NODES_PER_STEP);
+        let visited = shared.visit_some(ScanPurpose::Scrub, NODES_PER_STEP);
         if !visited.is_empty() {
             current.scrub_nodes(&visited, shared, writer, report);
             current.scrub_data(shared, report);
             return current.so_far;
         }
-        let gone = shared.map_mut().nodes.scan(Purpose::Scrub).as_ref().map_or(0, |scan| scan.pages_gone);
-        shared.map_mut().nodes.end_scan(Purpose::Scrub);
+        let gone =
+            shared.map_mut().nodes.scan_mut(ScanPurpose::Scrub).as_ref().map_or(0, |scan| scan.pages_gone);
+        shared.map_mut().nodes.end_scan(ScanPurpose::Scrub);
         if gone > 0 || !current.damaged.is_empty() {
             current.name_damaged(shared, writer, report);
         }
@@ -90,7 +91,7 @@ impl Scrub {
         // Meanwhile no root is written, and the store is not made larger.
         let writer = writer.lock();
         let geometry = shared.medium.geometry();
-        let first = Geometry::read(shared.medium.device());
+        let first = StoreGeometry::read(shared.medium.device());
         match &first {
             Ok((found, _)) if *found == geometry => {}
             // Growing failed with its last flush.
@@ -107,7 +108,7 @@ impl Scrub {
             && shared.repair_superblock_copy();
         for (at, page) in ROOTS.into_iter().zip(shared.medium.read_blocks(&ROOTS)) {
             match page {
-                Ok(page) if Root::decode(&page, shared.medium.geometry().id).is_some() => {}
+                Ok(page) if CheckpointRoot::decode(&page, shared.medium.geometry().id).is_some() => {}
                 Ok(_) => bad(at, format!("block {at}: a checkpoint root is not what was written")),
                 Err(error) => bad(at, error.to_string()),
             }
@@ -168,17 +169,17 @@ impl Scrub {
     fn scrub_data(&mut self, shared: &Shared, report: &mut dyn FnMut(Finding)) {
         let (held, pairs) = {
             let mut map = shared.map_mut();
-            let held = map.nodes.scan(Purpose::Scrub).as_mut().map(|scan| {
-                scan.holders = 0;
-                std::mem::take(&mut scan.held)
+            let held = map.nodes.scan_mut(ScanPurpose::Scrub).as_mut().map(|scan| {
+                scan.holder_count = 0;
+                std::mem::take(&mut scan.holders)
             });
             let held: Vec<_> = held.unwrap_or_default().into_iter().collect();
             held.iter().for_each(|(at, _)| map.nodes.segments.pin(*at));
-            let is_paired = |(at, _): &(Block, Vec<Holder>)| map.nodes.segments.copy_of(*at).is_some();
-            let (paired, held): (Vec<_>, Vec<_>) = held.into_iter().partition(is_paired);
-            let pair = |(at, holders): (Block, Vec<Holder>)| {
+            let is_mirrored = |(at, _): &(Block, Vec<BlockHolder>)| map.nodes.segments.copy_of(*at).is_some();
+            let (paired, held): (Vec<_>, Vec<_>) = held.into_iter().partition(is_mirrored);
+            let pair = |(at, holders): (Block, Vec<BlockHolder>)| {
                 let (copy, crc) = (map.nodes.segments.copy_of(at)?, holders[0].crc);
-                Some(Paired { at, copy, crc })
+                Some(MirroredBlock { at, copy, crc })
             };
             (held, paired.into_iter().filter_map(pair).collect::<Vec<_>>())
         };

@@ -4,12 +4,15 @@
 use crate::bug::{PlantedBug, is_planted};
 use crate::coalesce::GAP_BLOCKS_MAX;
 use crate::counters::count;
-use crate::delta::lay_over;
-use crate::entry::{LogEntry, Paired};
+use crate::delta_block::overlay_delta;
 use crate::error::StoreError;
-use crate::format::{LEAF_PAGES, sum};
-use crate::map::{BlockEntry, Body, Located, Map, Missing, NodeEntry, NodeId, Peeked, Purpose, decode_node};
-use crate::medium::{Medium, RUN_BLOCKS_MAX};
+use crate::format::{LEAF_PAGES, checksum};
+use crate::log_entry::{LogEntry, MirroredBlock};
+use crate::map::{
+    BlockEntry, MissingNodes, NodeBody, NodeEntry, NodeId, PageLocation, PageMap, PeekedNode, ScanPurpose,
+    decode_node,
+};
+use crate::medium::{RUN_BLOCKS_MAX, StoreMedium};
 use crate::progress::LogProgress;
 use crate::repair::{NodeRead, Repairs};
 use crate::space::Space;
@@ -57,9 +60,9 @@ pub type FoundPage<'a> = Result<Option<(&'a Page, Lsn)>, StoreError>;
 /// A want whose page is known, and its segment pinned.
 pub(crate) struct Placed {
     pub(crate) want: usize,
-    pub(crate) located: Located,
+    pub(crate) located: PageLocation,
     /// Where it lies twice, if it does.
-    pub(crate) pair: Option<Paired>,
+    pub(crate) pair: Option<MirroredBlock>,
 }
 
 impl Placed {
@@ -76,8 +79,8 @@ impl Placed {
 
 /// The medium and the map. Owned by the store; the map is changed under its write lock only by who holds the writer's, too.
 pub(crate) struct Shared {
-    pub(crate) medium: Medium,
-    map: RwLock<Map>,
+    pub(crate) medium: StoreMedium,
+    map: RwLock<PageMap>,
     pub(crate) progress: LogProgress,
     pub(crate) repairs: Repairs,
     incarnation: AtomicU64,
@@ -86,8 +89,8 @@ pub(crate) struct Shared {
 impl Shared {
     /// With the map as a root has it, whose log begins after batch `durable`.
     pub(crate) fn new(
-        medium: Medium,
-        map: Map,
+        medium: StoreMedium,
+        map: PageMap,
         incarnation: Incarnation,
         durable: u64,
         repairs: Repairs,
@@ -96,11 +99,11 @@ impl Shared {
         Shared { medium, map: RwLock::new(map), progress: LogProgress::new(durable), repairs, incarnation }
     }
 
-    pub(crate) fn map(&self) -> RwLockReadGuard<'_, Map> {
+    pub(crate) fn map(&self) -> RwLockReadGuard<'_, PageMap> {
         self.map.read().expect("no panic while holding the map")
     }
 
-    pub(crate) fn map_mut(&self) -> RwLockWriteGuard<'_, Map> {
+    pub(crate) fn map_mut(&self) -> RwLockWriteGuard<'_, PageMap> {
         self.map.write().expect("no panic while holding the map")
     }
 
@@ -114,12 +117,15 @@ impl Shared {
     }
 
     /// Asks the map, and reads nodes until it knows.
-    pub(crate) fn resolve<T>(&self, ask: impl Fn(&Map) -> Result<T, Missing>) -> Result<T, StoreError> {
+    pub(crate) fn resolve<T>(
+        &self,
+        ask: impl Fn(&PageMap) -> Result<T, MissingNodes>,
+    ) -> Result<T, StoreError> {
         loop {
             let answer = ask(&self.map());
             match answer {
                 Ok(answer) => return Ok(answer),
-                Err(Missing(ids)) => {
+                Err(MissingNodes(ids)) => {
                     if let Some((_, error)) = self.load(ids).pop_first() {
                         return Err(error);
                     }
@@ -130,9 +136,9 @@ impl Shared {
 
     /// Does something during which no node leaves memory: what was loaded for a change must be there for it.
     pub(crate) fn holding_nodes<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.map_mut().nodes.hold();
+        self.map_mut().nodes.pin_nodes();
         let done = work();
-        self.map_mut().nodes.let_go();
+        self.map_mut().nodes.unpin_nodes();
         done
     }
 
@@ -149,8 +155,8 @@ impl Shared {
     pub(crate) fn load_for(&self, entries: &[&LogEntry]) -> Result<(), StoreError> {
         self.resolve(|map| {
             let missing = entries.iter().filter_map(|entry| map.prepare(entry).err());
-            let missing: Vec<_> = missing.flat_map(|Missing(ids)| ids).collect();
-            if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
+            let missing: Vec<_> = missing.flat_map(|MissingNodes(ids)| ids).collect();
+            if missing.is_empty() { Ok(()) } else { Err(MissingNodes(missing)) }
         })
     }
 
@@ -248,7 +254,7 @@ impl Shared {
         }
         for delta in &deltas {
             let found = block(delta, "a delta of ")?;
-            lay_over(found, index, store, &mut bytes).ok_or_else(|| {
+            overlay_delta(found, index, store, &mut bytes).ok_or_else(|| {
                 let what = format!("no delta of page {} of object {}", want.page, want.object);
                 self.medium.corrupt(delta.place, what, delta.crc, delta.crc)
             })?;
@@ -259,7 +265,7 @@ impl Shared {
     fn ensure_not_lost(
         &self,
         (object, page): (ObjectId, PageNo),
-        located: &Located,
+        located: &PageLocation,
     ) -> Result<(), StoreError> {
         let device = || self.medium.device().name().to_owned();
         if located.page.is_lost() { Err(StoreError::Lost { device: device(), object, page }) } else { Ok(()) }
@@ -289,14 +295,14 @@ impl Shared {
     pub(crate) fn apply(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
         let mut map = self.map_mut();
         for entry in entries {
-            while let Err(Missing(ids)) = map.prepare(entry) {
+            while let Err(MissingNodes(ids)) = map.prepare(entry) {
                 drop(map);
                 if let Some((_, error)) = self.load(ids).pop_first() {
                     return Err(error);
                 }
                 map = self.map_mut();
             }
-            map.change(entry);
+            map.apply_entry(entry);
         }
         Ok(())
     }
@@ -307,15 +313,15 @@ impl Shared {
         let mut map = self.map_mut();
         for entry in entries {
             loop {
-                let Err(Missing(ids)) = map.prepare(entry) else {
-                    map.change(entry);
+                let Err(MissingNodes(ids)) = map.prepare(entry) else {
+                    map.apply_entry(entry);
                     break;
                 };
                 drop(map);
                 let failed = self.load(ids);
                 map = self.map_mut();
                 if !failed.is_empty() {
-                    map.leave_out(entry, failed);
+                    map.skip_entry(entry, failed);
                     break;
                 }
             }
@@ -339,7 +345,7 @@ impl Shared {
                         one.blocks().for_each(|block| map.nodes.segments.pin(block.place));
                         placed.push(one);
                     }
-                    Err(Missing(ids)) => match ids.iter().find_map(|id| failed.get(id)) {
+                    Err(MissingNodes(ids)) => match ids.iter().find_map(|id| failed.get(id)) {
                         Some(error) => want.found = Err(StoreError::clone(error)),
                         None => {
                             missing.extend(ids);
@@ -425,20 +431,20 @@ impl Shared {
     }
 
     /// A node was read, or could not be.
-    fn loaded(&self, node: &NodeRead, body: Option<Body>) {
+    fn loaded(&self, node: &NodeRead, body: Option<NodeBody>) {
         let mut map = self.map_mut();
         map.nodes.segments.unpin(node.entry.place);
         // While it was read, it may have been written elsewhere, or its id used again.
         if let Some(body) = body
             && map.nodes.table.get(node.id).is_some_and(|now| now.place == node.entry.place)
         {
-            map.nodes.loaded(node.id, body);
+            map.nodes.add_loaded(node.id, body);
         }
     }
 
     /// Visits some nodes of a walk; returns which, none if there were none to visit. Nodes that are not in memory
     /// are read, and do not come there: a walk of all must not drive out what is used.
-    pub(crate) fn visit_some(&self, purpose: Purpose, max: usize) -> Vec<NodeId> {
+    pub(crate) fn visit_some(&self, purpose: ScanPurpose, max: usize) -> Vec<NodeId> {
         let (ids, wanted) = {
             let mut map = self.map_mut();
             let ids = map.nodes.take_grey(purpose, max);
@@ -452,7 +458,7 @@ impl Shared {
         let mut reads: Vec<BlockRead> =
             wanted.iter().map(|node| BlockRead::new(node.entry.place, 1)).collect();
         self.medium.device().read_batch(&mut reads);
-        let (mut peeked, mut damaged): (BTreeMap<NodeId, Peeked>, _) = (BTreeMap::new(), Vec::new());
+        let (mut peeked, mut damaged): (BTreeMap<NodeId, PeekedNode>, _) = (BTreeMap::new(), Vec::new());
         for (node, read) in wanted.iter().zip(&reads) {
             let page = read.result.clone().map(|()| &read.pages[0]).map_err(StoreError::from);
             match page.and_then(|page| self.node_in(page, node.id, &node.entry)) {
@@ -461,7 +467,7 @@ impl Shared {
             }
         }
         // A scrub compares and repairs them next, and tells.
-        for (node, found) in self.read_copies(damaged, purpose == Purpose::Clean) {
+        for (node, found) in self.read_copies(damaged, purpose == ScanPurpose::Clean) {
             peeked.insert(node.id, (node.entry.place, found.ok()));
         }
         let mut map = self.map_mut();
@@ -474,8 +480,8 @@ impl Shared {
     }
 
     /// The node that a page is, if it is that one.
-    pub(crate) fn node_in(&self, page: &Page, id: NodeId, entry: &NodeEntry) -> Result<Body, StoreError> {
-        let found = sum(&page.0);
+    pub(crate) fn node_in(&self, page: &Page, id: NodeId, entry: &NodeEntry) -> Result<NodeBody, StoreError> {
+        let found = checksum(&page.0);
         let intact = (found == entry.crc).then(|| decode_node(page, id, self.medium.geometry().id));
         let what = || format!("node {} of the map", id.0);
         intact.flatten().ok_or_else(|| self.medium.corrupt(entry.place, what(), entry.crc, found))

@@ -12,7 +12,7 @@ use crate::storage_stack::StorageStack;
 use buffer::{Buffer, BufferIdentity};
 use cache::CacheError;
 use device::{BLOCK_BYTES, BufferId, Device, StoreId};
-use fs::{Caller, FsError};
+use fs::{CallerCredentials, FsError};
 use host::{
     DiskAccess, ExistingFile, HostDisk, MountTable, VolatileReason, probe_durability, random_bytes,
     spare_bytes,
@@ -22,7 +22,7 @@ use std::fs as files;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use store::{Layout, Store, StoreError};
+use store::{Store, StoreError, StoreLayout};
 
 const STORE_DEFAULT: ByteSize = ByteSize(8 << 30);
 pub(crate) const BUFFER_DEFAULT: ByteSize = ByteSize(256 << 20);
@@ -268,7 +268,8 @@ fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<
     }
     let id = StoreId(random_bytes());
     let segment_blocks = args.segment_size.map(|size| (size.0 / BLOCK_BYTES as u64) as u32);
-    Store::format(&store_disk, &Layout { id, segment_blocks }).map_err(|source| no_space(args, source))?;
+    Store::format(&store_disk, &StoreLayout { id, segment_blocks })
+        .map_err(|source| no_space(args, source))?;
     Buffer::format(&buffer_disk, BufferIdentity { store: id, id: BufferId(random_bytes()) })
         .map_err(|source| WeirError::Cache { path: args.path.clone(), source: source.into() })?;
     let (store_bytes, buffer_bytes) = (bytes_of(&store_disk), bytes_of(&buffer_disk));
@@ -276,7 +277,7 @@ fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<
     drop((store_disk, buffer_disk));
 
     let media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
-    let owner = Caller {
+    let owner = CallerCredentials {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         umask: 0,

@@ -17,7 +17,7 @@ use crate::media::{self, BUFFER_FILE, MediumKind, StoreMedia, absolute, medium_k
 use crate::storage_stack::{WrittenBack, begin_with_new_buffer, write_back};
 use crate::volume::rfc3339;
 use buffer::{Buffer, BufferIdentity};
-use cache::UNFINISHED;
+use cache::UNFINISHED_RESCUE;
 use device::{BufferId, Lsn, OverlayDevice, StoreId};
 use host::{DiskAccess, random_bytes, shell_quoted};
 use std::fs;
@@ -124,7 +124,7 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
         volumes: volumes
             .into_iter()
             .map(|volume| volume.name)
-            .filter(|name| !name.starts_with(UNFINISHED))
+            .filter(|name| !name.starts_with(UNFINISHED_RESCUE))
             .collect(),
     };
     // It is locked while it is open.

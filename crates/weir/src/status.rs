@@ -12,7 +12,7 @@ use crate::{media::path_as_utf8, volume};
 use cache::{Cache, FetchMode};
 use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
-use fuse::{Latencies, Summary};
+use fuse::{LatencySummary, OpLatencies};
 use host::{DeviceCall, DiskAccess, MaxLatency, SystemClock};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -46,7 +46,7 @@ const SCRUB_BLOCKS: u64 = 1024;
 
 /// What takes the kernel's requests.
 pub(crate) struct FrontEnd {
-    pub(crate) latencies: Arc<Latencies>,
+    pub(crate) latencies: Arc<OpLatencies>,
     pub(crate) awake: Arc<PmQos>,
     pub(crate) threads: u8,
 }
@@ -280,7 +280,7 @@ impl MountedStore {
                 "deltas": cache.deltas,
                 "delta_bytes": cache.delta_bytes,
                 "age_ms": millis(cache.dirty_age),
-                "cuts": cache.pending_cuts,
+                "cuts": cache.pending_punches,
                 "clones": cache.pending_transfers,
             },
             "in_flight": {
@@ -345,7 +345,7 @@ impl MountedStore {
             "pages_relogged": cache.pages_relogged,
             "pages_bypassed": cache.pages_bypassed,
             "pages_logged_late": cache.pages_logged_late,
-            "cuts_stored": cache.cuts_stored,
+            "cuts_stored": cache.punches_stored,
             "clones_stored": cache.transfers_stored,
             "pages_evicted": cache.evicted,
             "admissions_parked": cache.admissions_parked,
@@ -401,7 +401,7 @@ impl MountedStore {
 
     /// How full the store is.
     pub(crate) fn space(&self) -> Value {
-        let store = self.stack.cache.settled_store();
+        let store = self.stack.cache.store_without_spare();
         let space = store.space();
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
         json!({
@@ -457,7 +457,7 @@ fn slowest(disk: &MaxLatency) -> Value {
 }
 
 /// What cannot be written back.
-fn stuck(cache: &cache::Status) -> Value {
+fn stuck(cache: &cache::CacheStatus) -> Value {
     let some = cache.stuck.iter().map(|one| {
         let page = one.page.map(|page| page.0);
         json!({ "object": one.object.to_string(), "page": page, "why": one.why })
@@ -465,7 +465,7 @@ fn stuck(cache: &cache::Status) -> Value {
     json!({ "count": cache.stuck_count, "some": some.collect::<Vec<_>>() })
 }
 
-fn summary(of: &Summary) -> Value {
+fn summary(of: &LatencySummary) -> Value {
     json!({
         "count": of.count,
         "p50_us": micros(of.p50),

@@ -8,16 +8,16 @@ use crate::read_ahead::ReadAheadDevice;
 use crate::tell;
 use crate::volume;
 use buffer::{Buffer, BufferError};
-use cache::{Cache, Progress, Recovered, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheSettings, RecoveredBuffer, StepProgress};
 use device::{BufferId, Clock, Device, Lsn, ObjectId, OverlayDevice, PageNo};
-use fs::{Caller, Fs, PreloadedArena};
+use fs::{CallerCredentials, Fs, PreloadedArena};
 use host::{CountingDevice, DiskAccess, IoCounters, ReadBusyTime, ReadCounts, SystemClock, random_bytes};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use store::{Identified, Store, VolumeId, VolumeInfo};
+use store::{IdentifiedStore, Store, VolumeId, VolumeInfo};
 
 /// Threads that fetch pages: a step keeps many reads in flight, so a few keep any device busy while one of them
 /// waits for its slowest read.
@@ -71,7 +71,7 @@ impl StorageStack {
     /// `DiskAccess::Read` never.
     pub(crate) fn open(
         media: StoreMedia,
-        settings: Settings,
+        settings: CacheSettings,
         access: DiskAccess,
         name: &str,
     ) -> Result<StorageStack, WeirError> {
@@ -79,21 +79,22 @@ impl StorageStack {
             open_cache(&media, settings, access, Some(name), ExpectedBuffer::LastUsed)?;
         let volume = volume::volume_named(&store, &media.name, name)?;
         let begun = Instant::now();
-        let fs = Fs::open_over(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
-            .map_err(|source| WeirError::Volume {
-                path: media.name.clone(),
-                volume: volume.name.clone(),
-                source: Box::new(source),
-            })?;
+        let fs =
+            Fs::open_preloaded(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
+                .map_err(|source| WeirError::Volume {
+                    path: media.name.clone(),
+                    volume: volume.name.clone(),
+                    source: Box::new(source),
+                })?;
         truncate_lost_ends(&media, &store, &Arc::new(cache.clone()));
         (start.metadata, start.reads) = (begun.elapsed(), disks.store.reads.snapshot());
         Ok(StorageStack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
     }
 
     /// Makes an empty file system, owned by `owner`, on media that were just formatted, and writes it back.
-    pub(crate) fn create(media: &StoreMedia, owner: Caller) -> Result<(), WeirError> {
+    pub(crate) fn create(media: &StoreMedia, owner: CallerCredentials) -> Result<(), WeirError> {
         let OpenedCache { cache, .. } =
-            open_cache(media, Settings::default(), DiskAccess::Write, None, ExpectedBuffer::New)?;
+            open_cache(media, CacheSettings::default(), DiskAccess::Write, None, ExpectedBuffer::New)?;
         Fs::create(&Arc::new(cache.clone()), VolumeId::MAIN, &SystemClock::new(), owner, random_bytes())
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
@@ -120,14 +121,14 @@ pub(crate) fn write_back(media: &StoreMedia) -> Result<WrittenBack, WeirError> {
         media,
         open_disk(&media.store, DiskAccess::Write)?,
         Arc::new(OverlayDevice::new(buffer)),
-        Settings { buffer_is_given_up: true, ..Settings::default() },
+        CacheSettings { buffer_is_given_up: true, ..CacheSettings::default() },
         None,
         ExpectedBuffer::LastUsed,
     )?;
     let cache = Arc::new(cache);
     let not_truncated: Vec<VolumeId> = truncate_lost_ends(media, &store, &cache);
     cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
-    let lost = cache.lost().into_iter().filter(|(object, _)| not_truncated.contains(&object.volume));
+    let lost = cache.lost_tails().into_iter().filter(|(object, _)| not_truncated.contains(&object.volume));
     Ok(WrittenBack { newest: cache.status().applied, lost: lost.collect() })
 }
 
@@ -135,7 +136,7 @@ pub(crate) fn write_back(media: &StoreMedia) -> Result<WrittenBack, WeirError> {
 /// returns them.
 fn truncate_lost_ends(media: &StoreMedia, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let not_truncated = Fs::end_lost(cache, &clock);
+    let not_truncated = Fs::truncate_lost(cache, &clock);
     let volumes = store.describe_volumes();
     for (id, why) in &not_truncated {
         let name = volumes.iter().find(|volume| volume.id == *id).map_or("", |volume| &volume.name);
@@ -167,12 +168,12 @@ pub(crate) fn begin_with_new_buffer(
 ) -> Result<Vec<VolumeInfo>, WeirError> {
     let failed = |source| WeirError::Store { path: media.name.clone(), source };
     let OpenedCache { store, cache, .. } =
-        open_cache(media, Settings::default(), DiskAccess::Write, None, ExpectedBuffer::NewUnrecorded)?;
+        open_cache(media, CacheSettings::default(), DiskAccess::Write, None, ExpectedBuffer::NewUnrecorded)?;
     let newest = cache.buffer().newest_lsn();
     let restored = match old {
         None => epoch_keeper::restore(&store, newest).map_err(failed)?,
         Some(old) => {
-            let taken = cache.take_over_lost(&old.lost);
+            let taken = cache.take_over_lost_tails(&old.lost);
             taken.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;
             Vec::new()
         }
@@ -207,7 +208,7 @@ enum ExpectedBuffer {
 /// Opens both media. The volume called `to_mount` is to be mounted afterwards.
 fn open_cache(
     media: &StoreMedia,
-    settings: Settings,
+    settings: CacheSettings,
     access: DiskAccess,
     to_mount: Option<&str>,
     which: ExpectedBuffer,
@@ -227,7 +228,7 @@ fn open_on(
     media: &StoreMedia,
     store: Arc<dyn Device>,
     buffer: Arc<dyn Device>,
-    settings: Settings,
+    settings: CacheSettings,
     to_mount: Option<&str>,
     which: ExpectedBuffer,
 ) -> Result<OpenedCache, WeirError> {
@@ -245,7 +246,7 @@ fn open_on(
         || read_store(media, store, to_mount),
         || {
             let recovered =
-                timed(|| Recovered::read_through(&reader, buffer, id, &*clock).map_err(cache_failed));
+                timed(|| RecoveredBuffer::read_through(&reader, buffer, id, &*clock).map_err(cache_failed));
             reader.stop();
             recovered
         },
@@ -293,7 +294,7 @@ struct StoreContents {
 /// whoever mounts reads them again, and is told why not.
 fn read_store(
     media: &StoreMedia,
-    store: Identified,
+    store: IdentifiedStore,
     to_mount: Option<&str>,
 ) -> Result<StoreContents, WeirError> {
     let (store, opening) = timed(|| store.open());
@@ -373,12 +374,12 @@ impl WorkerThreads {
             WorkerStopper { cache: cache.clone(), stopping: Arc::new(AtomicBool::new(false)), access };
         let mut workers = WorkerThreads { stopper, threads: Vec::new() };
         for (task, name, count) in [
-            (Task::Commit, "commit", 1),
-            (Task::Fetch, "fetch", FETCHERS),
-            (Task::WriteBack, "write-back", 1),
-            (Task::Checkpoint, "checkpoint", 1),
+            (BackgroundTask::Commit, "commit", 1),
+            (BackgroundTask::Fetch, "fetch", FETCHERS),
+            (BackgroundTask::WriteBack, "write-back", 1),
+            (BackgroundTask::Checkpoint, "checkpoint", 1),
         ] {
-            let changes_store = matches!(task, Task::WriteBack | Task::Checkpoint);
+            let changes_store = matches!(task, BackgroundTask::WriteBack | BackgroundTask::Checkpoint);
             for _ in 0..if changes_store && access == DiskAccess::Read { 0 } else { count } {
                 workers.spawn(task, name)?;
             }
@@ -391,7 +392,7 @@ impl WorkerThreads {
         self.stopper.clone()
     }
 
-    fn spawn(&mut self, task: Task, name: &str) -> Result<(), WeirError> {
+    fn spawn(&mut self, task: BackgroundTask, name: &str) -> Result<(), WeirError> {
         let (cache, stopping) = (self.stopper.cache.clone(), self.stopper.stopping.clone());
         let thread =
             std::thread::Builder::new().name(name.into()).spawn(move || work(&cache, task, &stopping));
@@ -409,9 +410,9 @@ impl WorkerThreads {
     }
 }
 
-fn work(cache: &Cache, task: Task, stopping: &AtomicBool) {
+fn work(cache: &Cache, task: BackgroundTask, stopping: &AtomicBool) {
     while !stopping.load(Ordering::Acquire) {
-        if cache.step(task) == Progress::Idle {
+        if cache.step(task) == StepProgress::Idle {
             cache.wait(task, WORKER_WAIT_MAX);
         }
     }

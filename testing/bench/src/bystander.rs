@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use cache::Settings;
+use cache::CacheSettings;
 use clap::Args;
 use device::SeededRng;
 use fs::{Fs, FsError, Ino, SetAttributes};
@@ -72,7 +72,7 @@ struct Report {
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &BystanderArgs) -> Result<(), BenchError> {
-    let settings = Settings { memory_bytes_max: (args.file + 512) << 20, ..Settings::default() };
+    let settings = CacheSettings { memory_bytes_max: (args.file + 512) << 20, ..CacheSettings::default() };
     let rows = with_fs(settings, |fs| {
         let files = [lay_out(fs, "small", FILE_PAGES)?, lay_out(fs, "large", FILE_PAGES)?];
         COMPANY.iter().map(|&(name, company)| row(args, fs, files, name, company)).collect()

@@ -13,7 +13,7 @@ use device::{
     VolumeId,
 };
 use serde::Serialize;
-use store::{Change, Cleaning, Layout, Store, StoreError};
+use store::{Cleaning, Store, StoreChange, StoreError, StoreLayout};
 
 use super::error::BenchError;
 use super::quantile::quantile;
@@ -175,7 +175,7 @@ struct Large {
 impl Large {
     fn new(blocks: u64) -> Result<Large, StoreError> {
         let disk = Arc::new(MetadataOnly::new(blocks));
-        Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: None })?;
+        Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: None })?;
         let store = Store::open(disk.clone())?;
         store.begin(Incarnation(1))?;
         Ok(Large { disk, store, lsn: 0, checkpointed: 0 })
@@ -186,9 +186,14 @@ impl Large {
         for some in pages.chunks(VECTOR_PAGES) {
             let write = |&page: &u64| {
                 self.lsn += 1;
-                Change::Write { object, page: PageNo(page), bytes: bytes.clone(), page_lsn: Lsn(self.lsn) }
+                StoreChange::Write {
+                    object,
+                    page: PageNo(page),
+                    bytes: bytes.clone(),
+                    page_lsn: Lsn(self.lsn),
+                }
             };
-            let vector: Vec<Change> = some.iter().map(write).collect();
+            let vector: Vec<StoreChange> = some.iter().map(write).collect();
             let mut rest = &vector[..];
             while !rest.is_empty() {
                 let (now, later) = rest.split_at(self.store.fit_at_once(rest).max(1));
@@ -298,14 +303,14 @@ fn measure(args: &LargeStoreArgs) -> Result<Results, StoreError> {
     large.store.checkpoint_twice()?;
     large.lsn += 1;
     let begun = Instant::now();
-    large.store.apply(&[Change::Delete { object: deleted, lsn: Lsn(large.lsn) }])?;
+    large.store.apply(&[StoreChange::Delete { object: deleted, lsn: Lsn(large.lsn) }])?;
     let delete_ms = millis(begun.elapsed());
     let freeing = large.steps(|large| large.store.free_step())?;
     large.lsn += 1;
     let (lsn, mut from) = (Lsn(large.lsn), PageNo(0));
     let cutting = large.steps(|large| {
         let until = large.store.list(cut, from..PageNo(u64::MAX), CUT_LEAVES)?.until;
-        large.store.apply(&[Change::Cut { object: cut, pages: from..until, lsn }])?;
+        large.store.apply(&[StoreChange::Punch { object: cut, pages: from..until, lsn }])?;
         from = until;
         Ok(until < PageNo(u64::MAX))
     })?;

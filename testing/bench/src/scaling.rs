@@ -4,7 +4,7 @@
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use cache::Settings;
+use cache::CacheSettings;
 use clap::Args;
 use device::SeededRng;
 use fs::{Fs, FsError, Ino};
@@ -72,7 +72,7 @@ struct Report {
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &ScalingArgs) -> Result<(), BenchError> {
-    let rows = with_fs(Settings::default(), |fs| measure(args, fs))?;
+    let rows = with_fs(CacheSettings::default(), |fs| measure(args, fs))?;
     let report = Report {
         benchmark: "scaling",
         version: env!("CARGO_PKG_VERSION"),

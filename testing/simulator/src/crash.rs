@@ -7,7 +7,7 @@ use crate::oracle::Synced;
 use crate::power::End;
 use crate::run::{ARMED_OPERATIONS_MAX, CUT_WITHIN, Phase, Run};
 use crate::stack::Pick;
-use cache::{CacheError, Task};
+use cache::{BackgroundTask, CacheError};
 use device::DeviceOperation;
 use std::time::Duration;
 use store::StoreError;
@@ -109,10 +109,10 @@ impl Run {
     fn phase_name(&self) -> &'static str {
         match (self.phase, self.media.log.newest()) {
             (_, Some((Role::Store, DeviceOperation::Trim))) => "cleaning",
-            (Phase::Work(Task::Commit), _) => "commit",
-            (Phase::Work(Task::Fetch), _) => "fetch",
-            (Phase::Work(Task::WriteBack), _) => "write-back",
-            (Phase::Work(Task::Checkpoint), _) => "checkpoint",
+            (Phase::Work(BackgroundTask::Commit), _) => "commit",
+            (Phase::Work(BackgroundTask::Fetch), _) => "fetch",
+            (Phase::Work(BackgroundTask::WriteBack), _) => "write-back",
+            (Phase::Work(BackgroundTask::Checkpoint), _) => "checkpoint",
             (Phase::Request, _) => "request",
             (Phase::Drain, _) => "drain",
             (Phase::Copy, _) => "copy of a volume",
@@ -162,7 +162,7 @@ impl Run {
                         self.media.clock.advance(TRIED_AGAIN_AFTER);
                         // The first ones may ask the store only.
                         for _ in 0..STEPS_TO_TRY_AGAIN {
-                            stack.cache.step(Task::WriteBack);
+                            stack.cache.step(BackgroundTask::WriteBack);
                         }
                     }
                     self.stack = Some(stack);
@@ -191,7 +191,7 @@ impl Run {
         let outstanding = self.take_outstanding();
         let found = self.oracle.recovered(&seen, &outstanding)?;
         self.counts.changes_lost += (found.completed - found.kept) as u64;
-        let words = [found.kept as u64, found.completed as u64, self.stack().fs.newest().0];
+        let words = [found.kept as u64, found.completed as u64, self.stack().fs.newest_lsn().0];
         self.media.log.event(|| format!("=== recovered: {found:?}"), &words);
         self.clients = super::client::Clients::new(self.clients.len());
         let volumes = self.random.below(2) as usize;
@@ -213,7 +213,7 @@ impl Run {
         match drained {
             Ok(()) => {
                 let cache = &self.stack().cache;
-                let reserved = cache.settled_store().space().reserved;
+                let reserved = cache.store_without_spare().space().reserved;
                 if reserved > 0 && cache.status().dirty_pages == 0 {
                     return Err(format!("everything is written back, and {reserved} blocks stay reserved"));
                 }

@@ -4,7 +4,7 @@
 use crate::log::Role;
 use crate::run::{Phase, Run};
 use crate::stack::{ID, Media, Stack, end_lost, sound};
-use cache::{Cache, Recovered, Settings};
+use cache::{Cache, CacheSettings, RecoveredBuffer};
 use device::{Clock, Device, Lsn, OverlayDevice};
 use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
@@ -112,9 +112,9 @@ impl Media {
         let store = Store::open(Arc::new(self.watched(Role::Store)))
             .map_err(|error| format!("Store::open: {error}"))?;
         let recovered =
-            Recovered::read(Arc::new(OverlayDevice::new(self.watched(Role::Buffer))), ID, &*self.clock)
+            RecoveredBuffer::read(Arc::new(OverlayDevice::new(self.watched(Role::Buffer))), ID, &*self.clock)
                 .map_err(|error| format!("Recovered::read: {error}"))?;
-        let settings = Settings { buffer_is_given_up: true, ..self.settings.clone() };
+        let settings = CacheSettings { buffer_is_given_up: true, ..self.settings.clone() };
         let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), settings);
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
         let (cache, clock): (_, Arc<dyn Clock>) = (Arc::new(cache), self.clock.clone());

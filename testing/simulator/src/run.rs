@@ -8,7 +8,7 @@ use crate::stack::{Media, Pick, Stack, TASKS};
 use crate::volumes::{Tally, Volumes};
 use crate::weather::Weather;
 use crate::workload::{Temper, Workload};
-use cache::{Progress, Task};
+use cache::{BackgroundTask, StepProgress};
 use device::{Clock, SeededRng};
 use sim_disk::SimDisk;
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ impl Counts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Request,
-    Work(Task),
+    Work(BackgroundTask),
     Drain,
     /// A copy of the mounted volume.
     Copy,
@@ -259,17 +259,17 @@ impl Run {
         }
     }
 
-    pub(crate) fn step(&mut self, task: Task) {
+    pub(crate) fn step(&mut self, task: BackgroundTask) {
         self.phase = Phase::Work(task);
         let begun = self.media.clock.monotonic();
         let progress = self.stack().cache.step(task);
         match (task, progress) {
-            (Task::Commit, Progress::Idle) => {
+            (BackgroundTask::Commit, StepProgress::Idle) => {
                 self.commits_at_once = 0;
                 self.nothing_is_left_to_commit(begun);
             }
             // One that always finds something to do would keep a processor busy, and the rule above from being looked at.
-            (Task::Commit, Progress::Worked) => {
+            (BackgroundTask::Commit, StepProgress::Worked) => {
                 self.commits_at_once += 1;
                 assert!(self.commits_at_once < COMMITS_MAX, "the committer never comes to an end");
             }

@@ -8,7 +8,7 @@ use crate::client::{Clients, When};
 use crate::oracle::{Oracle, Synced};
 use crate::run::{Phase, Run};
 use crate::stack::{Pick, Stack, is_rescued};
-use cache::{Cache, CacheError, Task};
+use cache::{BackgroundTask, Cache, CacheError};
 use device::SeededRng;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -270,7 +270,7 @@ impl Run {
             .stack()
             .cache
             .clone_volume(self.volumes.mounted, &NewVolume { name: &name, mode, created: 1 });
-        let reservable = Reservable::of(self.stack().cache.settled_store());
+        let reservable = Reservable::of(self.stack().cache.store_without_spare());
         self.deliver()?;
         let (oracle, meanwhile) = self.oracle.end_copy();
         self.counts.volumes.meanwhile += meanwhile;
@@ -284,7 +284,7 @@ impl Run {
             Ok(volume) => {
                 self.oracle.synced(moment, Synced::All);
                 self.volumes.others.insert(volume, copy);
-                self.stack().cache.may_give_up(self.volumes.epochs());
+                self.stack().cache.set_expendable_volumes(self.volumes.epochs());
                 self.counts.volumes.copies += 1;
                 if self.random.once_in(2) { self.look_at(volume) } else { Ok(()) }
             }
@@ -306,7 +306,7 @@ impl Run {
         if self.volumes.others.is_empty() {
             return Err(format!("the drain finds no space: {:?}", cache.store().space()));
         }
-        let (reservable, dirty) = (Reservable::of(cache.settled_store()), cache.status().dirty_pages);
+        let (reservable, dirty) = (Reservable::of(cache.store_without_spare()), cache.status().dirty_pages);
         self.ensure_full_for(dirty, &reservable)
     }
 
@@ -329,7 +329,7 @@ impl Run {
         let shares = !self.volumes.others.is_empty();
         let cache = &self.stack().cache;
         while cache.store().is_freeing() {
-            cache.step(Task::Checkpoint);
+            cache.step(BackgroundTask::Checkpoint);
             self.media.clock.advance(Duration::from_secs(1));
         }
         match cache.drain() {
@@ -360,7 +360,7 @@ impl Run {
             Ok(()) if self.media.power.is_lost() => self.nobody_heard(Pending::Deletion(volume)),
             Ok(()) => {
                 self.volumes.others.remove(&volume).expect("it was there");
-                self.stack().cache.may_give_up(self.volumes.epochs());
+                self.stack().cache.set_expendable_volumes(self.volumes.epochs());
                 self.counts.volumes.deletions += 1;
                 Ok(())
             }
@@ -450,7 +450,7 @@ impl Run {
     pub(crate) fn adopt_volumes(&mut self) -> Result<(), String> {
         let cache = self.stack().cache.clone();
         self.volumes.settle(&cache, &mut self.counts.volumes)?;
-        cache.may_give_up(self.volumes.epochs());
+        cache.set_expendable_volumes(self.volumes.epochs());
         let now = self.stack().volume;
         if now == self.volumes.mounted {
             return Ok(());

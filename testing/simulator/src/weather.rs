@@ -1,7 +1,7 @@
 //! What a life is like: how much there is of each thing that can happen.
 
 use crate::stack::{Pick, TASKS};
-use cache::Task;
+use cache::BackgroundTask;
 use device::SeededRng;
 
 /// One thing that happens.
@@ -10,7 +10,7 @@ pub(crate) enum Happening {
     Request,
     /// Something is done to volumes.
     Volumes,
-    Step(Task),
+    Step(BackgroundTask),
     /// Time passes.
     Time,
 }

@@ -1,4 +1,4 @@
-//! Vectors and checkpoints between the cleaner's calls to the device: whatever they change, blocks on their way arrive.
+//! Vectors and checkpoints between the cleaner's device calls: whatever they change, moved blocks arrive.
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng, VolumeId};
@@ -6,12 +6,12 @@ use sim_disk::{DiskHooks, HookedDisk, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use store::{Change, Store, StoreError};
+use store::{Store, StoreChange, StoreError};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const PAGES: u64 = 150;
 
-/// A disk at whose calls others go first, while it is asked to let them.
+/// A disk that runs other work at each of its calls, while it is asked to.
 struct Between {
     polite: AtomicBool,
     others: OnceLock<Weak<Others>>,
@@ -27,7 +27,8 @@ impl Between {
 }
 
 impl DiskHooks for Between {
-    /// Others go before it and behind it, which is before the flush that follows: during that one they would wait for it.
+    /// Other work runs before and after the write, and so before the flush that follows. During the flush it
+    /// would wait.
     fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         self.after_you();
         disk.write(at, from)?;
@@ -36,7 +37,7 @@ impl DiskHooks for Between {
     }
 }
 
-/// What others do, and what the pages should be.
+/// The other work, and the pages that it must leave.
 struct Others {
     store: Store,
     state: Mutex<(SeededRng, u64, BTreeMap<u64, u64>)>,
@@ -46,20 +47,21 @@ impl Others {
     fn write(&self) {
         let mut state = self.state.lock().expect("no panic while writing");
         let (random, page_lsn, pages) = &mut *state;
-        let (from, count) = (random.below(PAGES), 1 + random.below(12));
+        let from = random.below(PAGES);
+        let count = 1 + random.below(12);
         let numbers = (from..from + count).map(|number| number % PAGES);
         let mut after = pages.clone();
         let write = |number| {
             *page_lsn += 1;
             after.insert(number, *page_lsn);
-            Change::Write {
+            StoreChange::Write {
                 object: FILE,
                 page: PageNo(number),
                 bytes: page(*page_lsn),
                 page_lsn: Lsn(*page_lsn),
             }
         };
-        let vector: Vec<Change> = numbers.map(write).collect();
+        let vector: Vec<StoreChange> = numbers.map(write).collect();
         match self.store.apply(&vector) {
             Ok(()) => *pages = after,
             Err(StoreError::Full) => {}

@@ -3,7 +3,7 @@
 use crate::common::*;
 use device::{Lsn, PageNo, SeededRng, VolumeId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use store::{Change, Found, Want};
+use store::{Found, StoreChange, Want};
 
 #[test]
 fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
@@ -36,7 +36,7 @@ fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
         for page_lsn in 1..1500 {
             let number = random.below(pages);
             let (bytes, lsn) = (page(page_lsn), Lsn(page_lsn));
-            let change = Change::Write { object, page: PageNo(number), bytes, page_lsn: lsn };
+            let change = StoreChange::Write { object, page: PageNo(number), bytes, page_lsn: lsn };
             store.apply(&[change]).expect("space");
             acknowledged[number as usize].store(page_lsn, Ordering::Release);
             if page_lsn % 20 == 0 {

@@ -1,4 +1,4 @@
-//! Power fails at every write, trim and flush of a run, and again while it is recovered from.
+//! Power fails at every write, trim and flush of a run, and again during recovery.
 
 use crate::common::*;
 use device::{Incarnation, SeededRng};
@@ -6,7 +6,7 @@ use sim_disk::{DiskFaults, PowerSupply, SimDisk};
 use std::sync::Arc;
 use store::{Store, StoreError};
 
-/// What was acknowledged when the power failed, and the vector that was under way.
+/// The model of everything acknowledged when the power failed, and the vector under way.
 struct Left {
     acknowledged: Model,
     maybe: Model,
@@ -39,7 +39,7 @@ fn work(store: &Store, model: Model, work: &mut Work, steps: u64) -> Left {
     left
 }
 
-/// Opens after a crash, and says which of the two models it is.
+/// Opens after a crash. Returns which of the two models the store matches.
 fn recovered(disk: &Arc<SimDisk>, left: &Left, when: &str) -> (Store, Model) {
     let store = open(disk).unwrap_or_else(|error| panic!("{when}: {error}"));
     let found = match left.acknowledged.difference(&store) {
@@ -130,7 +130,7 @@ fn crashes_on_a_small_device_where_pairs_of_pages_of_metadata_are_reused() {
     for seed in 400..520 {
         let (power, disk, store) = fresh(90, seed);
         live_on(Work::of_metadata(seed), seed, SeededRng::new(seed).below(600), (&power, &disk, store), 120);
-        // Where a crash left one of two copies, the start made both whole.
+        // If a crash left one of two copies, the start has written both.
         let store = mount(&disk).expect("it opens");
         while !store.scrub_step(&mut |finding| panic!("seed {seed}: {finding}")).done {}
         repaired += store.counters().metadata_repaired;
@@ -148,7 +148,7 @@ fn a_start_that_once_could_not_read_the_newest_checkpoint_loses_nothing_wherever
         for cut in 0..12 {
             let power = PowerSupply::new();
             let fork = disk.fork(&power, seed);
-            // The superblock and the roots are one read; the next is of what the newest root names.
+            // The superblock and the roots are one read. The next read is of the newest root's tables.
             fork.set_faults(DiskFaults { once_after: Some(1), ..DiskFaults::default() });
             let store = open(&fork).expect("the other root's checkpoint");
             fork.set_faults(DiskFaults::default());

@@ -5,12 +5,12 @@ use device::{Block, Device, Incarnation, Lsn, ObjectId, OverlayDevice, PageNo, S
 use sim_disk::{DiskFaults, PowerSupply, ScratchedBlocks, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{Change, Cleaning, Found, Store, StoreError, VolumeId, Want};
+use store::{Cleaning, Found, Store, StoreChange, StoreError, VolumeId, Want};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 
-fn write(number: u64, page_lsn: u64) -> Change {
-    Change::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+fn write(number: u64, page_lsn: u64) -> StoreChange {
+    StoreChange::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
 /// Works for a while; the log's end is covered by a checkpoint.
@@ -77,7 +77,7 @@ fn assert_same_in_bulk(store: &Store, wants: &[Want], when: &str) {
 #[test]
 fn many_pages_come_with_few_reads_and_where_one_fails_each_page_is_read_by_itself() {
     let (_power, disk, store) = fresh(64, 1);
-    let vector: Vec<Change> = (0..200).map(|number| write(number, number + 1)).collect();
+    let vector: Vec<StoreChange> = (0..200).map(|number| write(number, number + 1)).collect();
     vector.chunks(20).for_each(|some| store.apply(some).expect("space"));
     let pages: Vec<(ObjectId, PageNo)> = (0..201).rev().map(|number| (FILE, PageNo(number))).collect();
     for fails in [false, true] {
@@ -279,10 +279,10 @@ fn a_full_store_says_so_and_deleting_and_checkpoints_still_work() {
     for round in 0..30 {
         store.checkpoint().unwrap_or_else(|error| panic!("round {round}: {error}"));
         let pages = PageNo(round)..PageNo(round + 1);
-        let cut = Change::Cut { object: FILE, pages, lsn: Lsn(u64::MAX) };
+        let cut = StoreChange::Punch { object: FILE, pages, lsn: Lsn(u64::MAX) };
         store.apply(&[cut]).unwrap_or_else(|error| panic!("round {round}: {error}: {:?}", store.space()));
     }
-    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(u64::MAX) }]).expect("deleting works");
+    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(u64::MAX) }]).expect("deleting works");
     while store.free_step().expect("freeing") {}
     store.checkpoint().expect("a checkpoint");
     store.checkpoint().expect("a checkpoint");
@@ -304,7 +304,7 @@ fn a_full_store_can_be_mounted_any_number_of_times() {
     for times in 0..40 {
         let store = mount(&disk).unwrap_or_else(|error| panic!("mount {times}: {error}"));
         let pages = PageNo(times)..PageNo(times + 1);
-        let cut = Change::Cut { object: FILE, pages, lsn: Lsn(u64::MAX) };
+        let cut = StoreChange::Punch { object: FILE, pages, lsn: Lsn(u64::MAX) };
         store.apply(&[cut]).unwrap_or_else(|error| panic!("mount {times}: {error}: {:?}", store.space()));
         drop(store);
         power.cut();
@@ -398,14 +398,14 @@ fn with_changes_in_the_log() -> (Arc<SimDisk>, Model) {
         lsn
     };
     let of = |slot: u64, generation: u32| VolumeId::MAIN.object(slot, generation);
-    let to = |object, number, stamp| Change::Write {
+    let to = |object, number, stamp| StoreChange::Write {
         object,
         page: PageNo(number),
         bytes: page(stamp),
         page_lsn: Lsn(stamp),
     };
     let files = [1, 2, 3, 4, 5, 20, 35];
-    let mut vector: Vec<Change> = Vec::new();
+    let mut vector: Vec<StoreChange> = Vec::new();
     for slot in files {
         for number in [0, 1, 120, 130, 139, 32_767, 32_769] {
             vector.push(to(of(slot, 1), number, next()));
@@ -418,8 +418,8 @@ fn with_changes_in_the_log() -> (Arc<SimDisk>, Model) {
     store.apply(&vector).expect("space");
     model.apply(&vector);
     store.checkpoint_twice().expect("no faults");
-    let cut = Change::Cut { object: of(2, 1), pages: PageNo(100)..PageNo(200), lsn: Lsn(next()) };
-    let delete = Change::Delete { object: of(3, 1), lsn: Lsn(next()) };
+    let cut = StoreChange::Punch { object: of(2, 1), pages: PageNo(100)..PageNo(200), lsn: Lsn(next()) };
+    let delete = StoreChange::Delete { object: of(3, 1), lsn: Lsn(next()) };
     let transfer = device::PageTransfer {
         from: of(4, 1),
         first: PageNo(0),
@@ -432,9 +432,9 @@ fn with_changes_in_the_log() -> (Arc<SimDisk>, Model) {
         to(of(20, 1), 2, next()),
         cut,
         delete,
-        Change::Move { transfer, lsn: Lsn(next()) },
+        StoreChange::Move { transfer, lsn: Lsn(next()) },
         to(of(6, 2), 3, next()),
-        Change::Delete { object: of(7, 1), lsn: Lsn(next()) },
+        StoreChange::Delete { object: of(7, 1), lsn: Lsn(next()) },
     ] {
         store.apply(std::slice::from_ref(&change)).expect("space");
         model.apply(&[change]);

@@ -8,13 +8,13 @@ use device::{
 use sim_disk::{DiskFaults, DiskHooks, HookedDisk, PowerSupply, ScratchedBlocks, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use store::{Change, Known, Store, StoreError, Want};
+use store::{Known, Store, StoreChange, StoreError, Want};
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 
 fn write(store: &Store, number: u64, stamp: u64) -> Result<(), StoreError> {
     let (page_no, page_lsn) = (PageNo(number), Lsn(stamp));
-    store.apply(&[Change::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }])
+    store.apply(&[StoreChange::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }])
 }
 
 #[test]
@@ -185,11 +185,11 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
     let mut stamp = 0;
     let mut overwrite = |pages: u64, rounds: u64| {
         for _ in 0..rounds * pages / 4 {
-            let vector: Vec<Change> = (0..4)
+            let vector: Vec<StoreChange> = (0..4)
                 .map(|_| {
                     stamp += 1;
                     let (page_no, page_lsn) = (PageNo(stamp % pages), Lsn(stamp));
-                    Change::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }
+                    StoreChange::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }
                 })
                 .collect();
             store.reserve(4, Known::default()).expect("space was asked for ahead");
@@ -210,7 +210,7 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
     let again = store.counters().segments_allocated - asked;
     assert!(again < 4 * 8192 / u64::from(SEGMENT) / 10, "{again} segments more for what was there");
     let lsn = Lsn(1 << 40);
-    store.apply(&[Change::Delete { object: FILE, lsn }]).expect("deleting takes no space");
+    store.apply(&[StoreChange::Delete { object: FILE, lsn }]).expect("deleting takes no space");
     while store.free_step().expect("freeing") {}
     store.checkpoint_twice().expect("a sound disk");
     let left = disk.space_taken();
@@ -225,10 +225,10 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
     format(&disk);
     let store = mount(&disk).expect("a new store");
     let mut lsn = 0;
-    let mut vector = |object, from: u64| -> Vec<Change> {
+    let mut vector = |object, from: u64| -> Vec<StoreChange> {
         let write = |number| {
             lsn += 1;
-            Change::Write { object, page: PageNo(number), bytes: page(lsn), page_lsn: Lsn(lsn) }
+            StoreChange::Write { object, page: PageNo(number), bytes: page(lsn), page_lsn: Lsn(lsn) }
         };
         (from..from + 8).map(write).collect()
     };
@@ -242,7 +242,8 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
         }
     }
     for from in (0..12_000).step_by(2) {
-        let cut = Change::Cut { object: FILE, pages: PageNo(from)..PageNo(from + 1), lsn: Lsn(1 << 39) };
+        let cut =
+            StoreChange::Punch { object: FILE, pages: PageNo(from)..PageNo(from + 1), lsn: Lsn(1 << 39) };
         store.apply(&[cut]).expect("cutting takes no space");
         if from % 64 == 0 {
             store.checkpoint_twice().expect("a sound disk");
@@ -257,7 +258,7 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
         }
     }
     let taken = disk.space_taken();
-    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("deleting takes no space");
+    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("deleting takes no space");
     while store.free_step().expect("freeing") {}
     store.checkpoint_twice().expect("a sound disk");
     assert!(disk.space_taken() < taken, "nothing was given back");

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Change, Cleaning, Found, Store, VolumeId, VolumeMode, Want};
+use store::{Cleaning, Found, Store, StoreChange, VolumeId, VolumeMode, Want};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 /// Far longer than any call takes, on any machine.
@@ -60,8 +60,8 @@ impl DiskHooks for Polite {
     }
 }
 
-fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
-    Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+fn write(object: ObjectId, number: u64, page_lsn: u64) -> StoreChange {
+    StoreChange::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
 /// Does background work while another thread writes and reads at each of its calls; how often that was.
@@ -102,11 +102,11 @@ fn used() -> (Arc<HookedDisk<Polite>>, Store) {
     let store = Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store");
     store.begin(device::Incarnation(7)).expect("a higher one");
     store.keep_nodes(1);
-    let all: Vec<Change> = (0..12_000).map(|number| write(FILE, number, number + 1)).collect();
+    let all: Vec<StoreChange> = (0..12_000).map(|number| write(FILE, number, number + 1)).collect();
     all.chunks(100).for_each(|some| store.apply(some).expect("space"));
     store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(15_000)).expect("space");
     let some = (0..12_000).step_by(3).map(|number| write(FILE, number, 20_000 + number));
-    let some: Vec<Change> = some.collect();
+    let some: Vec<StoreChange> = some.collect();
     some.chunks(100).for_each(|some| store.apply(some).expect("space"));
     store.delete_volume(VolumeId(1), Lsn(40_000)).expect("space");
     store.checkpoint().expect("a checkpoint");

@@ -5,7 +5,7 @@ use device::{Lsn, ObjectId, PageNo, SeededRng, VolumeId};
 use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Change, Store, StoreError};
+use store::{Store, StoreChange, StoreError};
 
 const FILES: u64 = 24;
 const PAGES: u64 = 64;
@@ -64,7 +64,12 @@ impl Life {
             self.page_lsn += 1;
             let number = self.random.below(PAGES);
             let (object, page_lsn) = (file(slot), Lsn(self.page_lsn));
-            vector.push(Change::Write { object, page: PageNo(number), bytes: page(self.page_lsn), page_lsn });
+            vector.push(StoreChange::Write {
+                object,
+                page: PageNo(number),
+                bytes: page(self.page_lsn),
+                page_lsn,
+            });
             after.insert((slot, number), self.page_lsn);
         }
         let applied = self.apply(&vector, after);
@@ -76,10 +81,10 @@ impl Life {
         self.page_lsn += 1;
         let mut after = self.pages.clone();
         after.retain(|&(there, _), _| there != slot);
-        self.apply(&[Change::Delete { object: file(slot), lsn: Lsn(self.page_lsn) }], after)
+        self.apply(&[StoreChange::Delete { object: file(slot), lsn: Lsn(self.page_lsn) }], after)
     }
 
-    fn apply(&mut self, vector: &[Change], after: BTreeMap<(u64, u64), u64>) -> Result<(), StoreError> {
+    fn apply(&mut self, vector: &[StoreChange], after: BTreeMap<(u64, u64), u64>) -> Result<(), StoreError> {
         let outcome = self.store().apply(vector);
         match outcome {
             Ok(()) => self.pages = after,
@@ -232,7 +237,7 @@ fn a_forgotten_reservation_is_noticed() {
     let kept = |store: &Store, reserved: u64| {
         (1..=reserved).try_for_each(|page_lsn| {
             let (object, bytes) = (file(1), page(page_lsn));
-            store.apply(&[Change::Write {
+            store.apply(&[StoreChange::Write {
                 object,
                 page: PageNo(page_lsn * 1000),
                 bytes,

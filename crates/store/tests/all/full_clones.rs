@@ -5,7 +5,7 @@ use crate::common::*;
 use device::{Incarnation, Lsn, PageNo, SeededRng};
 use sim_disk::{BlockDamage, PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Change, Known, Store, StoreError, VolumeId, VolumeMode};
+use store::{Known, Store, StoreChange, StoreError, VolumeId, VolumeMode};
 
 /// Pages of each small file, in two leaves of the map.
 const AT: [u64; 2] = [0, 200];
@@ -89,7 +89,7 @@ impl FullStore {
             }
         }
         let (object, page_lsn) = (VolumeId::MAIN.object(slot, 1), self.next());
-        let change = Change::Write { object, page: PageNo(number), bytes: page(page_lsn.0), page_lsn };
+        let change = StoreChange::Write { object, page: PageNo(number), bytes: page(page_lsn.0), page_lsn };
         let written = apply_reserved(&self.store, &[change]);
         self.store.release(1);
         written
@@ -140,7 +140,7 @@ impl FullStore {
         let (volume, file) = (self.random.below(u64::from(self.clones) + 1), self.random.below(self.files));
         let object = VolumeId(volume as u32).object(16 * file + 1, 1);
         let (at, lsn) = (PageNo(AT[self.random.below(2) as usize]), self.next());
-        self.store.apply(&[Change::Cut { object, pages: at..PageNo(at.0 + 1), lsn }])
+        self.store.apply(&[StoreChange::Punch { object, pages: at..PageNo(at.0 + 1), lsn }])
     }
 
     /// Leaves one in so many pages of the large file; then cuts single pages beside the clones, until that is refused. Nothing is cleaned
@@ -157,7 +157,7 @@ impl FullStore {
         let object = VolumeId::MAIN.object(LARGE, 1);
         for from in (1..self.large_pages).step_by(one_in as usize) {
             let (pages, lsn) = (PageNo(from)..PageNo(from + one_in - 1), self.next());
-            self.store.apply(&[Change::Cut { object, pages, lsn }]).expect("no clone has them");
+            self.store.apply(&[StoreChange::Punch { object, pages, lsn }]).expect("no clone has them");
         }
     }
 
@@ -223,7 +223,7 @@ impl FullStore {
         self.power.restore();
         self.tidy().unwrap_or_else(|error| panic!("{when}: {error}"));
         let (object, lsn) = (VolumeId::MAIN.object(LARGE, 1), self.next());
-        let deleted = self.store.apply(&[Change::Delete { object, lsn }]);
+        let deleted = self.store.apply(&[StoreChange::Delete { object, lsn }]);
         assert_eq!(deleted, Ok(()), "{when}: {:?}", self.store.space());
         self.tidy().unwrap_or_else(|error| panic!("{when}: {error}"));
         for number in 0..200 {

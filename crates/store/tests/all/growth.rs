@@ -4,7 +4,7 @@ use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, Page, PageNo, VolumeId};
 use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Change, Cleaning, Known, Mended, Store, StoreError};
+use store::{Cleaning, Known, Store, StoreChange, StoreError, SuperblockRepair};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 
@@ -13,8 +13,8 @@ fn blocks_for(segments: u64) -> u64 {
     4 + segments * u64::from(SEGMENT)
 }
 
-fn write(number: u64, page_lsn: u64) -> Change {
-    Change::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+fn write(number: u64, page_lsn: u64) -> StoreChange {
+    StoreChange::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
 /// Writes pages from `from` on until no more can be reserved.
@@ -22,7 +22,7 @@ fn fill(store: &Store, from: u64) -> u64 {
     let known = |pages: u64| Known { data: pages, in_same_leaf: pages - pages.div_ceil(128) };
     let mut next = from;
     while store.reserve(8, known(8)).is_ok() {
-        let some: Vec<Change> = (next..next + 8).map(|number| write(number, number + 1)).collect();
+        let some: Vec<StoreChange> = (next..next + 8).map(|number| write(number, number + 1)).collect();
         apply_reserved(store, &some).expect("a sound disk");
         store.release(8);
         next += 8;
@@ -58,7 +58,7 @@ fn a_full_store_that_grows_in_use_takes_more_and_is_that_large_from_then_on() {
     assert_eq!(store.total_blocks(), blocks_for(200));
     assert_written(&store, more, "opened again");
     drop(store);
-    assert_eq!(Store::mend_superblocks(&*disk), Ok(Mended::Neither));
+    assert_eq!(Store::mend_superblocks(&*disk), Ok(SuperblockRepair::Neither));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_crash_at_any_moment_of_growing_leaves_the_store_whole_and_as_large_as_befor
         let more = fill(&store, full);
         assert!(more > full + 40 * u64::from(SEGMENT), "{when}: {full} pages, then {more}");
         drop(store);
-        assert_eq!(Store::mend_superblocks(&*disk), Ok(Mended::Neither), "{when}");
+        assert_eq!(Store::mend_superblocks(&*disk), Ok(SuperblockRepair::Neither), "{when}");
         let store = open(&disk).unwrap_or_else(|error| panic!("{when}: {error}"));
         assert_written(&store, more, &when);
     }
@@ -143,7 +143,7 @@ fn a_superblock_that_is_damaged_after_growing_is_restored_from_the_new_copy() {
     assert!(superblock_of(&disk, last) == superblock_of(&disk, 0));
     disk.rot(Block(0), 77);
     assert!(matches!(open(&disk).err(), Some(StoreError::SuperblockDamaged { .. })));
-    assert_eq!(Store::mend_superblocks(&*disk), Ok(Mended::First(Block(last))));
+    assert_eq!(Store::mend_superblocks(&*disk), Ok(SuperblockRepair::First(Block(last))));
     assert_written(&mount(&disk).expect("it opens"), more, "restored");
     drop(power);
 }
@@ -155,7 +155,7 @@ fn a_superblock_that_is_damaged_before_the_first_root_after_growing_is_restored_
     drop(store);
     assert_eq!(Store::grow_unopened(&*disk, Some(blocks_for(100))), Ok(blocks_for(100)));
     disk.rot(Block(0), 77);
-    assert_eq!(Store::mend_superblocks(&*disk), Ok(Mended::First(Block(blocks_for(64) - 1))));
+    assert_eq!(Store::mend_superblocks(&*disk), Ok(SuperblockRepair::First(Block(blocks_for(64) - 1))));
     let store = mount(&disk).expect("it opens");
     assert_eq!(store.total_blocks(), blocks_for(64));
     assert_written(&store, full, "restored");
@@ -166,7 +166,8 @@ fn a_round_of_cleaning_goes_on_when_the_store_grows() {
     let (_power, disk, store) = fresh(100, 1);
     let full = fill(&store, 0);
     for number in (0..full).step_by(3) {
-        let cut = Change::Cut { object: FILE, pages: PageNo(number)..PageNo(number + 1), lsn: Lsn(1 << 40) };
+        let cut =
+            StoreChange::Punch { object: FILE, pages: PageNo(number)..PageNo(number + 1), lsn: Lsn(1 << 40) };
         store.apply(&[cut]).expect("cutting takes no space");
     }
     store.checkpoint_twice().expect("a sound disk");
@@ -202,7 +203,7 @@ fn a_sparse_store_that_grows_asks_the_file_system_below_for_space_as_it_needs_it
         while store.allocation_is_due() {
             assert_eq!(store.allocate_ahead(), Ok(true));
         }
-        let some: Vec<Change> = (from..from + 8).map(|number| write(number, number + 1)).collect();
+        let some: Vec<StoreChange> = (from..from + 8).map(|number| write(number, number + 1)).collect();
         store.apply(&some).expect("space was asked for ahead");
     }
     assert_written(&store, 8000, "grown");

@@ -5,7 +5,7 @@ use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, VolumeId};
 use sim_disk::{DiskHooks, HookedDisk, PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Change, Store, StoreError};
+use store::{Store, StoreChange, StoreError};
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 
@@ -72,7 +72,7 @@ fn run(fails: Fails, seed: u64) -> Ran {
     store.begin(Incarnation(store.incarnation().0 + 1)).expect("the disk works");
     for number in (0..200).chain((0..200).step_by(2)) {
         store
-            .apply(&[Change::Write {
+            .apply(&[StoreChange::Write {
                 object: FILE,
                 page: PageNo(number),
                 bytes: page(number + 1),

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 #[cfg(feature = "planted-bugs")]
 use store::PlantedBug;
-use store::{Change, Store, StoreError, VolumeId, VolumeMode};
+use store::{Store, StoreChange, StoreError, VolumeId, VolumeMode};
 
 /// Segments of 64 KiB: a few times the reserves.
 const SEGMENTS: [u64; 3] = [72, 96, 140];
@@ -104,7 +104,7 @@ impl Life {
         for _ in 0..count {
             self.lsn += 1;
             let (number, page_lsn) = (self.random.below(PAGES), Lsn(self.lsn));
-            vector.push(Change::Write {
+            vector.push(StoreChange::Write {
                 object: file(slot).in_volume(VolumeId(volume)),
                 page: PageNo(number),
                 bytes: page(page_lsn.0),
@@ -139,7 +139,7 @@ impl Life {
         let to = if self.random.once_in(2) { PAGES } else { from + self.random.below(60) };
         let mut after = self.now.clone();
         after.entry(volume).or_default().retain(|&(of, at), _| of != slot || !(from..to).contains(&at));
-        let cut = Change::Cut {
+        let cut = StoreChange::Punch {
             object: file(slot).in_volume(VolumeId(volume)),
             pages: PageNo(from)..PageNo(to),
             lsn,

@@ -4,7 +4,7 @@ use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, PageTransfer};
 use sim_disk::SimDisk;
 use std::sync::Arc;
-use store::{Change, Cleaning, Store, VolumeId, VolumeMode};
+use store::{Cleaning, Store, StoreChange, VolumeId, VolumeMode};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const ARENA: ObjectId = VolumeId::MAIN.object(0, 1);
@@ -15,7 +15,12 @@ fn write(store: &Store, object: ObjectId, numbers: impl Iterator<Item = u64>, pa
     for some in numbers.chunks(8) {
         let change = |&number: &u64| {
             let page_lsn = page_lsn + number;
-            Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+            StoreChange::Write {
+                object,
+                page: PageNo(number),
+                bytes: page(page_lsn),
+                page_lsn: Lsn(page_lsn),
+            }
         };
         store.apply(&some.iter().map(change).collect::<Vec<_>>()).expect("space");
     }
@@ -126,7 +131,7 @@ fn a_block_that_is_shared_while_its_segment_is_cleaned_stays_until_a_walk_has_fo
         // Another number of pages apart, so that pages are shared one by one.
         let transfer =
             PageTransfer { from: FILE, first: PageNo(0), end: PageNo(PAGES), to: copy, at: PageNo(1) };
-        store.apply(&[Change::Clone { transfer, lsn: Lsn(90_000) }]).expect("space");
+        store.apply(&[StoreChange::Clone { transfer, lsn: Lsn(90_000) }]).expect("space");
         for _ in 0..3 {
             round(&store);
             store.checkpoint_twice().expect("a sound disk");
@@ -236,7 +241,7 @@ fn a_head_that_cannot_be_read_for_a_moment_keeps_its_owners() {
             for some in numbers.chunks(500) {
                 let change = |&number: &u64| {
                     let page_lsn = page_lsn + number;
-                    Change::Write {
+                    StoreChange::Write {
                         object: FILE,
                         page: PageNo(number),
                         bytes: page(page_lsn),

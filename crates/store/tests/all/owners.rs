@@ -147,7 +147,7 @@ fn what_lost_its_owner_is_moved_without_one_and_none_is_guessed() {
 fn a_head_that_cannot_be_read_for_a_while_costs_no_owner() {
     const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
     let (_power, disk, store) = fresh(120, 1);
-    let write = |number: u64, page_lsn: u64| store::Change::Write {
+    let write = |number: u64, page_lsn: u64| store::StoreChange::Write {
         object: FILE,
         page: PageNo(number),
         bytes: page(page_lsn),

@@ -8,7 +8,7 @@ use device::{
 use sim_disk::{DiskFaults, DiskHooks, HookedDisk, PowerSupply, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{Change, Known, Store, StoreError, VolumeId, VolumeMode};
+use store::{Known, Store, StoreChange, StoreError, VolumeId, VolumeMode};
 
 /// Files of which the store holds pages; each page of each may be overwritten.
 const FILES: u64 = 8;
@@ -21,9 +21,14 @@ fn file(slot: u64) -> ObjectId {
 }
 
 /// To one of so many files: the pages of the first one are metadata.
-fn write_below(files: u64, random: &mut SeededRng, page_lsn: u64) -> Change {
+fn write_below(files: u64, random: &mut SeededRng, page_lsn: u64) -> StoreChange {
     let (slot, number) = (random.below(files), random.below(PAGES * FILES / files));
-    Change::Write { object: file(slot), page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+    StoreChange::Write {
+        object: file(slot),
+        page: PageNo(number),
+        bytes: page(page_lsn),
+        page_lsn: Lsn(page_lsn),
+    }
 }
 
 /// A store whose files were written to until nothing more could be reserved, and what comes next.
@@ -49,7 +54,7 @@ impl Full {
         full
     }
 
-    fn next(&mut self) -> Change {
+    fn next(&mut self) -> StoreChange {
         self.page_lsn += 1;
         write_below(self.files, &mut self.random, self.page_lsn)
     }
@@ -94,7 +99,7 @@ impl Full {
         assert!(cleaned > 0, "{when}: nothing could be cleaned: {:?}", self.store.space());
         for slot in 0..FILES {
             self.page_lsn += 1;
-            let delete = Change::Delete { object: file(slot), lsn: Lsn(self.page_lsn) };
+            let delete = StoreChange::Delete { object: file(slot), lsn: Lsn(self.page_lsn) };
             self.store.apply(&[delete]).unwrap_or_else(|error| panic!("{when}: deleting: {error}"));
         }
         while self.store.free_step().unwrap_or_else(|error| panic!("{when}: freeing: {error}")) {}
@@ -270,7 +275,7 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
             page_lsn += 1;
             page_lsn
         };
-        let write = |slot, number, page_lsn| Change::Write {
+        let write = |slot, number, page_lsn| StoreChange::Write {
             object: file(slot),
             page: PageNo(number),
             bytes: page(page_lsn),
@@ -285,17 +290,17 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
         for clone in 1..=CLONES {
             let volume = VolumeId(clone);
             store.clone_volume(VolumeId::MAIN, volume, VolumeMode::Writable, Lsn(next())).expect("space");
-            let vector: Vec<Change> = (0..LEAVES)
+            let vector: Vec<StoreChange> = (0..LEAVES)
                 .map(|leaf| write(0, leaf * 128 + 20 + u64::from(clone), next()).in_volume(volume))
                 .collect();
             store.apply(&vector).expect("space");
             store.checkpoint().expect("space");
         }
-        store.apply(&[Change::Delete { object: file(1), lsn: Lsn(next()) }]).expect("space");
+        store.apply(&[StoreChange::Delete { object: file(1), lsn: Lsn(next()) }]).expect("space");
         let mut number = 0;
         for cycle in 0..60 {
             while store.reserve(12, Known::default()).is_ok() {
-                let vector: Vec<Change> = (0..12).map(|one| write(2, number + one, next())).collect();
+                let vector: Vec<StoreChange> = (0..12).map(|one| write(2, number + one, next())).collect();
                 number += 12;
                 let written = store.apply(&vector);
                 store.release(12);
@@ -307,7 +312,8 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
             store.checkpoint_twice().expect("from every state there are enough segments");
             // Some of what was written last goes, so that there is something to gain.
             let at = random.below(number / 64) * 64;
-            let cut = Change::Cut { object: file(2), pages: PageNo(at)..PageNo(at + 24), lsn: Lsn(next()) };
+            let cut =
+                StoreChange::Punch { object: file(2), pages: PageNo(at)..PageNo(at + 24), lsn: Lsn(next()) };
             assert_eq!(store.apply(&[cut]), Ok(()), "seed {seed}, cycle {cycle}: {:?}", store.space());
         }
         for clone in 1..=CLONES {
@@ -333,7 +339,7 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
                 page_lsn += 1;
                 Lsn(page_lsn)
             };
-            let write = |slot: u64, number, page_lsn: Lsn| Change::Write {
+            let write = |slot: u64, number, page_lsn: Lsn| StoreChange::Write {
                 object: file(slot),
                 page: PageNo(number),
                 bytes: page(page_lsn.0),
@@ -363,7 +369,8 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
             }
             let mut deleted = 0;
             for slot in 0..files {
-                let delete = Change::Delete { object: file(slot * 256).in_volume(VolumeId(1)), lsn: next() };
+                let delete =
+                    StoreChange::Delete { object: file(slot * 256).in_volume(VolumeId(1)), lsn: next() };
                 if store.apply(&[delete]).is_err() {
                     break;
                 }
@@ -386,13 +393,14 @@ fn what_was_reserved_can_be_written_when_a_clone_has_come_to_share_all_of_it() {
         let mut write = |file: ObjectId, page_number| {
             page_lsn += 1;
             let (bytes, page_lsn) = (page(page_lsn), Lsn(page_lsn));
-            Change::Write { object: file, page: PageNo(page_number), bytes, page_lsn }
+            StoreChange::Write { object: file, page: PageNo(page_number), bytes, page_lsn }
         };
         // Half full, in leaves of which each has few pages.
         let pages: Vec<(u64, u64)> = (0..2000).map(|number| (1 + number % 5, number / 5 * 19)).collect();
         for some in pages.chunks(20) {
             store.reserve(20, Known::default()).expect("space");
-            let vector: Vec<Change> = some.iter().map(|&(slot, number)| write(file(slot), number)).collect();
+            let vector: Vec<StoreChange> =
+                some.iter().map(|&(slot, number)| write(file(slot), number)).collect();
             apply_reserved(&store, &vector).expect("no faults");
             store.release(20);
         }

@@ -4,7 +4,7 @@ use crate::common::*;
 use device::{Block, Device, Lsn, PageNo};
 use sim_disk::{DiskFaults, PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Change, DataMode, Store, StoreError, VolumeId};
+use store::{DataMode, Store, StoreChange, StoreError, VolumeId};
 
 const BOTH: [DataMode; 2] = [DataMode::Journal, DataMode::Ordered];
 
@@ -88,7 +88,7 @@ fn where_the_device_goes_on_failing_both_roots_agree_before_anything_else_is_ack
         let expected = Some(if outcome.is_ok() { other(before) } else { before });
         assert_eq!(store.settings().data, expected, "seed {seed}: {outcome:?}");
         let (object, bytes) = (VolumeId::MAIN.object(1, 1), page(1));
-        let write = Change::Write { object, page: PageNo(0), bytes, page_lsn: Lsn(1) };
+        let write = StoreChange::Write { object, page: PageNo(0), bytes, page_lsn: Lsn(1) };
         store.apply(&[write]).expect("the device works again");
         let (disk, found) = after_a_crash((power, disk, store));
         assert_eq!([found, from_the_older_root(&disk)], [expected; 2], "seed {seed}: {outcome:?}");

@@ -5,7 +5,7 @@ use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageN
 use sim_disk::{BlockDamage, DiskFaults, DroppedWrites, PowerSupply, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{Change, Found, Store, StoreError, VolumeId, VolumeMode, Want};
+use store::{Found, Store, StoreChange, StoreError, VolumeId, VolumeMode, Want};
 
 /// A store with trees of several nodes, a clone, nodes that were compacted and a log to replay.
 struct Busy {
@@ -328,9 +328,9 @@ struct Arena {
 }
 
 /// What a vector writes to slot 0.
-fn metadata_of(vector: &[Change]) -> impl Iterator<Item = u64> {
+fn metadata_of(vector: &[StoreChange]) -> impl Iterator<Item = u64> {
     vector.iter().filter_map(|change| match change {
-        Change::Write { object, bytes, .. } if object.is_metadata() => Some(stamp(bytes)),
+        StoreChange::Write { object, bytes, .. } if object.is_metadata() => Some(stamp(bytes)),
         _ => None,
     })
 }
@@ -359,7 +359,8 @@ impl Arena {
         }
         // What may be torn.
         let object = VolumeId::MAIN.object(2, 100);
-        let change = Change::Write { object, page: PageNo(0), bytes: page(7), page_lsn: Lsn(work.lsn + 1) };
+        let change =
+            StoreChange::Write { object, page: PageNo(0), bytes: page(7), page_lsn: Lsn(work.lsn + 1) };
         store.apply(std::slice::from_ref(&change)).expect("space");
         model.apply(&[change]);
         drop(store);
@@ -554,20 +555,20 @@ fn the_cleaner_moves_a_page_of_the_arena_of_which_one_copy_is_damaged_to_a_pair(
 /// how often all of it was there and how often nothing.
 fn torn_vectors(seed: u64) -> Result<(u64, u64), String> {
     let (_power, disk, store) = fresh(100, seed);
-    let write = |slot, number, page_lsn: u64| Change::Write {
+    let write = |slot, number, page_lsn: u64| StoreChange::Write {
         object: VolumeId::MAIN.object(slot, 1),
         page: PageNo(number),
         bytes: page(page_lsn),
         page_lsn: Lsn(page_lsn),
     };
-    let old: Vec<Change> = (0..10).map(|number| write(0, number, 10 + number)).collect();
+    let old: Vec<StoreChange> = (0..10).map(|number| write(0, number, 10 + number)).collect();
     store.apply(&old).expect("space");
     drop(store);
     let mut model = Model::default();
     model.apply(&old);
     // More than a pair holds, in two chunks or more, some with data.
     let data = if seed.is_multiple_of(2) { 12 } else { 0 };
-    let new: Vec<Change> = (0..20)
+    let new: Vec<StoreChange> = (0..20)
         .map(|number| write(0, number, 100 + number))
         .chain((0..data).map(|number| write(1, number, 200 + number)))
         .collect();
