@@ -12,7 +12,7 @@ fn ranges_read_at_once_are_as_last_written() {
         for number in 0..400 {
             assert!(run.apply(&machine, &cache), "no faults");
             if number % 50 == 49 {
-                // Opened anew, all of what is newer is what was found in the buffer.
+                // After a restart everything newer comes from the buffer.
                 assert!(run.sync(&machine, &cache), "no faults");
                 drop(cache);
                 cache = machine.open().expect("sound media");
