@@ -266,7 +266,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded_and_no_flipped_bit_goes_unseen(
+        fn encoded_transactions_decode_and_flipped_bits_are_detected(
             seeds in prop::collection::vec(seed(), 1..6), first: u64, relogged: bool, flip: usize,
         ) {
             let page: Vec<u8> = (0..4096).map(|at| at as u8).collect();

@@ -171,12 +171,12 @@ fn committers(commit: Commit) {
 }
 
 #[test]
-fn whoever_has_committed_finds_it_durable_whoever_wrote_it() {
+fn commits_are_durable_when_another_thread_wrote_them() {
     check(|| committers(Buffer::commit));
 }
 
 #[test]
-fn a_commit_that_does_not_wait_for_anothers_loses_something_in_some_order() {
+fn hasty_commit_loses_data_in_some_order() {
     let found = failure(|| committers(hasty));
     assert!(found.contains("it counts as durable and is lost"), "{found}");
 }
@@ -207,7 +207,7 @@ fn gauges(ask: fn(&Buffer) -> (Lsn, Lsn)) {
 }
 
 #[test]
-fn what_is_durable_never_looks_newer_than_what_is_appended_when_it_is_asked_first() {
+fn durable_lsn_asked_first_never_exceeds_appended() {
     check(|| {
         gauges(|buffer| {
             let durable = buffer.durable_lsn();

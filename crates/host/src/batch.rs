@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_or_empty_or_ends_early_is_left_to_the_caller() {
+    fn failed_and_empty_reads_are_left_to_the_caller() {
         let file = numbered(10);
         let mut reads = [
             BlockRead::new(Block(0), 1),

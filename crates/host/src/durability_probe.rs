@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_on_a_file_system_in_memory_is_lost() {
+    fn files_in_memory_file_systems_are_volatile() {
         let why = |path| text(of_file_system(&mount_of(path)));
         assert_eq!(why("/dev/shm/buffer").as_deref(), Some("lies on tmpfs, which is memory"));
         assert_eq!(why("/ram/buffer").as_deref(), Some("lies on ramfs, which is memory"));
@@ -205,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_on_a_volatile_overlay_is_lost_and_on_another_one_not() {
+    fn only_a_volatile_overlay_is_volatile() {
         let why = |path| of_file_system(&mount_of(path));
         assert_eq!(why("/build/buffer"), Some(VolatileReason::Overlay { point: "/build".into() }));
         assert_eq!(why("/run/buffer"), None, "it has directories of that name");
     }
 
     #[test]
-    fn without_barriers_only_a_disk_that_has_no_cache_keeps_what_was_flushed() {
+    fn without_barriers_only_cacheless_disks_are_durable() {
         for (path, option) in [("/ext4/b", "nobarrier"), ("/old/b", "barrier=0"), ("/btrfs/b", "nobarrier")] {
             let mount = mount_of(path);
             let lost = Some(VolatileReason::NoBarriers { point: mount.point.clone(), option: option.into() });
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_loop_device_loses_is_what_its_file_does() {
+    fn loop_device_loses_what_its_file_loses() {
         let over =
             |why| VolatileReason::Loop { name: "loop5".into(), file: "/a/b".into(), why: Box::new(why) };
         let memory = over(VolatileReason::MemoryFs { fs_type: "tmpfs".into() });
@@ -292,13 +292,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_lost() {
+    fn unknown_media_count_as_durable() {
         assert_eq!(probe_durability(Path::new("/proc/self/mountinfo")), None);
         assert_eq!(of_path(Path::new("/dev/shm/no such image"), LOOPS_MAX), None, "a file of somewhere else");
     }
 
     #[test]
-    fn what_is_not_there_yet_will_lie_where_its_directory_does() {
+    fn missing_file_is_judged_by_its_directory() {
         let mounts = MountTable::read().expect("a table");
         if mounts.mounted_at(Path::new("/dev/shm")).is_some_and(|mount| mount.fs_type == "tmpfs") {
             let lost = Some(VolatileReason::MemoryFs { fs_type: "tmpfs".into() });

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_one_directory_are_on_one_disk_and_what_lies_in_no_disk_is_on_no_other() {
+    fn only_files_of_one_disk_share_a_disk() {
         assert!(are_on_one_disk(Path::new("/etc/passwd"), Path::new("/etc")));
         assert!(!are_on_one_disk(Path::new("/etc"), Path::new("/proc")));
         assert!(!are_on_one_disk(Path::new("/not/there"), Path::new("/not/there")), "nobody knows");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_write_cache_is_what_the_kernel_says_and_unknown_for_files() {
+    fn write_cache_is_parsed_and_unknown_for_files() {
         assert_eq!(parse_write_cache("write back\n"), WriteCache::Volatile);
         assert_eq!(parse_write_cache("write through\n"), WriteCache::None);
         assert_eq!(write_cache(Path::new("/proc/self/mountinfo")), WriteCache::Unknown);

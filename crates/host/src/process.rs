@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_stopped_is_known() {
+    fn stopped_process_is_recognised() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it starts");
         let pid = rustix::process::Pid::from_child(&child);
         assert!(!is_stopped(child.id()));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_a_lock_is_known_and_who_waits_for_it_does_not_count() {
+    fn lock_holder_is_found_and_waiters_are_ignored() {
         let table = "\
 1: POSIX  ADVISORY  WRITE 11 fe:10:77 0 EOF
 1: -> FLOCK  ADVISORY  WRITE 12 fe:10:77 0 EOF

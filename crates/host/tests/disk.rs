@@ -126,7 +126,7 @@ fn sizes_that_make_no_sense_are_refused_and_leave_nothing() {
 }
 
 #[test]
-fn what_is_no_disk_is_refused_by_name() {
+fn non_disks_are_refused_by_name() {
     let directory = directory();
     let missing = HostDisk::open(&directory.path().join("nothing"), DiskAccess::Read).expect_err("missing");
     assert!(matches!(missing, HostError::Missing { .. }), "{missing}");
@@ -188,7 +188,7 @@ fn many_threads_read_in_batches_at_once() {
 }
 
 #[test]
-fn a_panic_in_what_is_done_meanwhile_goes_on_when_the_reads_are_done() {
+fn panic_of_the_work_continues_after_the_reads() {
     let directory = directory();
     let disk =
         HostDisk::create(&directory.path().join("disk"), BYTES, ExistingFile::Refuse).expect("a new file");
@@ -209,7 +209,7 @@ fn a_panic_in_what_is_done_meanwhile_goes_on_when_the_reads_are_done() {
 }
 
 #[test]
-fn a_sparse_file_knows_what_has_space_and_gets_more_without_being_written() {
+fn sparse_file_allocates_without_writing() {
     let directory = directory();
     let path = directory.path().join("disk");
     let disk = HostDisk::create(&path, BYTES, ExistingFile::Refuse).expect("a new file");

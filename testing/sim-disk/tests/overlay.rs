@@ -5,7 +5,7 @@ use sim_disk::{PowerSupply, ScratchedBlocks, SimDisk};
 use std::sync::Arc;
 
 #[test]
-fn what_was_written_to_an_overlay_is_read_though_the_block_below_is_unreadable() {
+fn overlay_reads_written_blocks_over_unreadable_ones() {
     let disk = SimDisk::new("disk", 64, &PowerSupply::new(), 1);
     let below = ScratchedBlocks::new(&disk, &[5, 9]);
     let overlay = OverlayDevice::new(Arc::into_inner(below).expect("nobody else has it"));

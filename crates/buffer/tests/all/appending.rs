@@ -23,7 +23,7 @@ fn begun(blocks: u64) -> (Arc<SimDisk>, Buffer) {
 }
 
 #[test]
-fn lsns_go_on_after_what_begin_was_told_or_what_the_buffer_holds() {
+fn lsns_go_on_after_the_higher_newest() {
     let (disk, buffer) = begun(300);
     let appended = buffer.append(&[write(b"a"), write(b"b")]).expect("space");
     assert_eq!((appended.first_lsn, appended.last_lsn), (Lsn(101), Lsn(102)));
@@ -47,7 +47,7 @@ fn a_beginning_is_remembered_even_if_nothing_follows_it() {
 }
 
 #[test]
-fn what_is_released_before_the_beginning_moves_no_header_slot() {
+fn release_before_the_beginning_writes_no_slot() {
     let (disk, buffer) = begun(300);
     for _ in 0..100 {
         buffer.append(&[write(&[0; 4096])]).expect("space");
@@ -103,7 +103,7 @@ fn a_group_may_fill_its_blocks_to_the_last_byte() {
 }
 
 #[test]
-fn padding_is_zeros_and_not_what_an_older_group_held() {
+fn padding_is_zeros() {
     let (disk, buffer) = begun(300);
     for bytes in [&[9; 3000][..], b"short", b"short"] {
         buffer.append(&[write(bytes)]).expect("space");
@@ -243,7 +243,7 @@ fn kept_after_a_failed_flush(keep: impl Fn(&Buffer, &SimDisk)) -> usize {
 }
 
 #[test]
-fn what_a_failed_flush_left_to_readers_alone_can_be_made_durable_without_a_beginning() {
+fn make_durable_saves_groups_of_a_failed_flush() {
     let flushed = kept_after_a_failed_flush(|_, disk| disk.flush().expect("no faults any more"));
     assert!((1..64).contains(&flushed), "a flush alone kept it {flushed} times of 64");
     let made_durable = |buffer: &Buffer, _: &SimDisk| buffer.make_durable().expect("no faults any more");

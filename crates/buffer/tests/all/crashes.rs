@@ -40,7 +40,7 @@ fn the_ring_wraps_many_times_between_two_crashes() {
 }
 
 #[test]
-fn what_was_acknowledged_to_any_of_several_committers_survives() {
+fn acknowledged_commits_of_several_threads_survive() {
     for seed in 0..40 {
         let power = PowerSupply::new();
         let disk = SimDisk::new("buffer", 600, &power, seed);

@@ -44,7 +44,7 @@ fn fill(buffer: &Buffer, free: u64) -> u64 {
 }
 
 #[test]
-fn what_is_new_is_used_at_once_by_a_log_in_one_piece_and_all_of_it_is_found_again() {
+fn new_blocks_are_used_at_once_by_a_log_in_one_piece() {
     let (disk, buffer) = begun();
     let groups = fill(&buffer, 8192);
     assert!(buffer.free_bytes() < 3 * 4096, "{}", buffer.free_bytes());
@@ -61,7 +61,7 @@ fn what_is_new_is_used_at_once_by_a_log_in_one_piece_and_all_of_it_is_found_agai
 }
 
 #[test]
-fn a_log_that_has_come_around_is_as_small_as_before_until_it_lies_in_one_piece() {
+fn wrapped_log_grows_when_it_lies_in_one_piece() {
     let (disk, buffer) = begun();
     fill(&buffer, 40 * 4096);
     buffer.release(GroupNo(buffer.unreleased_groups().end.0 - 10), 0);
@@ -84,7 +84,7 @@ fn a_log_that_has_come_around_is_as_small_as_before_until_it_lies_in_one_piece()
 }
 
 #[test]
-fn it_grows_to_what_its_device_has_by_now_and_never_gets_smaller() {
+fn buffer_grows_to_its_device_and_never_shrinks() {
     let (disk, buffer) = begun();
     assert_eq!(buffer.grow(None), Ok(256), "nothing to do");
     disk.grow(300).expect("space");
@@ -109,7 +109,7 @@ fn in_a_later_lap() -> (Arc<SimDisk>, Buffer) {
 }
 
 #[test]
-fn what_is_sealed_when_a_later_lap_moves_goes_where_the_larger_ring_has_it() {
+fn sealed_groups_move_with_a_later_lap() {
     let (disk, buffer) = in_a_later_lap();
     for page in 0..150 {
         put(&buffer, page);
@@ -138,7 +138,7 @@ fn free_space_is_right_at_once_when_a_later_lap_moves() {
 }
 
 #[test]
-fn what_is_new_is_zeros_before_it_is_used_whatever_was_there() {
+fn new_blocks_are_zeroed_before_use() {
     let (disk, buffer) = begun();
     disk.grow(700).expect("space");
     let old = vec![Page([9; BLOCK_BYTES]); 700 - 256];

@@ -254,7 +254,7 @@ fn random_bytes_in_the_ring_are_never_replayed() {
 }
 
 #[test]
-fn bytes_that_somebody_made_up_with_right_checksums_never_make_it_panic() {
+fn forged_bytes_with_right_checksums_never_panic() {
     let mut run = Run::new(11, 256, open);
     let plan = Plan { seed: 11, rounds: 1, operations: 30, faults: DiskFaults::default() };
     run.go(&plan).unwrap_or_else(|broken| panic!("{broken}"));

@@ -84,7 +84,7 @@ fn a_group_of_the_next_lap_knows_of_those_before_the_rings_end() {
 }
 
 #[test]
-fn wherever_a_group_lies_in_the_ring_the_one_behind_it_knows_of_it() {
+fn rot_is_found_wherever_a_group_lies() {
     let lengths = [(1, GROUP_BLOCKS_MAX), (GROUP_BLOCKS_MAX, 1), (GROUP_BLOCKS_MAX, GROUP_BLOCKS_MAX)];
     for (third, (length, next)) in (1..=GROUP_BLOCKS_MAX).flat_map(|third| lengths.map(|pair| (third, pair)))
     {
