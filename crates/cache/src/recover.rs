@@ -24,8 +24,8 @@
 //! 8. `log_reverted` logs pages again that lost their bypassed bytes in the crash. After 6, since it appends;
 //!    before 9 and before any client, since the log must say what such a page is before the page changes
 //!    again. If the buffer is full, everything is written back instead.
-//! 9. `store_recovered_range_ops` stores clones and moves. Last of all writes, since it needs what precedes;
-//!    before any client, since reads of their targets wait for them.
+//! 9. `store_recovered_range_ops` stores clones and moves. After 5 and 6, since it writes to both media; before
+//!    any client, since reads of their targets wait for them.
 //! 10. `release_groups` frees the groups of all that was found stored. No write-back will do it for them.
 //!
 //! Then the mount is ready. Step by step, write-back asks the store about the other recovered pages

@@ -49,9 +49,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Found, Store, StoreChange, StoreError, Want};
 
-/// For some pages of a step, this many pages behind them are searched for further deltas; and for how many
-/// pages that is done.
+/// Pages behind a chosen page that are searched for further deltas.
 const DELTA_LOOKS: usize = 1024;
+/// Chosen pages of a step behind which that is done.
 const DELTA_RUNS: usize = 4;
 /// Pages of a step: a MiB, so that a step is short on any device and many pages share its log entries.
 pub(crate) const STEP_PAGES: usize = 256;
