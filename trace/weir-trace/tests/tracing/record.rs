@@ -147,15 +147,15 @@ fn processes_that_share_two_databases_of_sqlite() {
 
 #[test]
 fn redis_that_syncs_always_and_rewrites_its_log() {
-    if !have(&["strace", "redis-server", "redis-cli", "redis-compiled"]) {
+    if !have(&["strace", "redis-server", "redis-cli", "redis-benchmark"]) {
         return;
     }
     let script = "
         redis-server --port 0 --unixsocket $PWD/s --dir $PWD --appendonly yes --appendfsync always --save '' >/dev/null &
         until [ -S s ]; do sleep 0.05; done
-        redis-compiled -s s -n 200 -c 4 -q -t set,lpush >/dev/null
+        redis-benchmark -s s -n 200 -c 4 -q -t set,lpush >/dev/null
         redis-cli -s s bgrewriteaof >/dev/null
-        redis-compiled -s s -n 200 -c 4 -q -t set >/dev/null
+        redis-benchmark -s s -n 200 -c 4 -q -t set >/dev/null
         redis-cli -s s shutdown nosave
         wait";
     let (info, _) = replays_faithfully(script, &["stand-in", "race"]);
@@ -200,7 +200,7 @@ fn rocksdb_that_fills_with_syncs_and_reads_at_random() {
         return;
     }
     let script = "
-        db_bench --db=$PWD/db --traces=fillrandom,readrandom --num=1000 --reads=500 --threads=3 --sync=1 \
+        db_bench --db=$PWD/db --benchmarks=fillrandom,readrandom --num=1000 --reads=500 --threads=3 --sync=1 \
             --value_size=400 --write_buffer_size=65536 --target_file_size_base=65536 --compression_type=none >/dev/null";
     let (info, _) = replays_faithfully(script, &["stand-in", "race"]);
     assert_eq!(skipped(&info), [&Value::Null; 0], "{info:#}");
