@@ -1,11 +1,11 @@
 //! Simulated extended attributes.
 
 use super::sim::{Done, mix};
-use super::tree::Node;
+use super::tree::SimulatedNode;
 use trace_file::{ActionId, Handle, Op};
 
-pub(super) fn run(node: &mut Node, id: ActionId, op: &Op<Handle>) -> Done {
-    let place = |node: &Node, name| node.attributes.iter().position(|(known, ..)| *known == name);
+pub(super) fn run(node: &mut SimulatedNode, id: ActionId, op: &Op<Handle>) -> Done {
+    let place = |node: &SimulatedNode, name| node.attributes.iter().position(|(known, ..)| *known == name);
     match *op {
         Op::GetAttribute { name, bytes, .. } => {
             let (_, size, setter) = node.attributes[place(node, name).ok_or(libc::ENODATA)?];

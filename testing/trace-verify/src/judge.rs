@@ -9,12 +9,12 @@ use device::SeededRng;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use trace_file::{ActionId, Benchmark, Fate, Order, Outcome};
+use trace_file::{ActionId, CompiledTrace, Fate, Order, Outcome};
 use trace_replay::same;
 
 /// What orders are compared with.
 pub(super) struct Judge<'a> {
-    benchmark: &'a Benchmark,
+    compiled: &'a CompiledTrace,
     schedule: Schedule,
     /// Of each action, what it gave and saw in the order of the trace, if it can be judged.
     expected: Vec<Option<Result>>,
@@ -45,13 +45,13 @@ pub(super) struct Change {
 
 impl<'a> Judge<'a> {
     /// Runs the order of the trace, to see what can be judged; says what cannot.
-    pub(super) fn new(benchmark: &'a Benchmark, order: &Order) -> (Judge<'a>, Verification) {
-        let mut start = Simulation::new(benchmark);
-        let races: BTreeSet<u64> = benchmark.about.races.iter().copied().collect();
-        let mut expected: Vec<Option<Result>> = Vec::with_capacity(benchmark.actions.len());
+    pub(super) fn new(compiled: &'a CompiledTrace, order: &Order) -> (Judge<'a>, Verification) {
+        let mut start = Simulation::new(compiled);
+        let races: BTreeSet<u64> = compiled.about.races.iter().copied().collect();
+        let mut expected: Vec<Option<Result>> = Vec::with_capacity(compiled.actions.len());
         let mut result = Verification::new(order);
         let mut simulation = start.clone();
-        for (id, action) in benchmark.actions.iter().enumerate() {
+        for (id, action) in compiled.actions.iter().enumerate() {
             if action.fate != Fate::Executed {
                 expected.push(None);
                 continue;
@@ -61,18 +61,18 @@ impl<'a> Judge<'a> {
             expected.push(judged.then_some(simulated));
             match judged {
                 true => result.judged += 1,
-                false => result.leave_out(benchmark, id, simulated.outcome),
+                false => result.leave_out(compiled, id, simulated.outcome),
             }
         }
         start.make_space(&simulation);
-        let schedule = Schedule::new(benchmark, order);
+        let schedule = Schedule::new(compiled, order);
         // The first action that is not done yet can always go on. If only one thread can, it is that one: these steps come in
         // the order of the trace, and give what is expected.
         let mut progress = schedule.start();
         schedule.run_forced(&mut progress, |id| {
-            start.execute(id, &benchmark.actions[id as usize].op);
+            start.execute(id, &compiled.actions[id as usize].op);
         });
-        (Judge { benchmark, schedule, expected, simulation: start, progress }, result)
+        (Judge { compiled, schedule, expected, simulation: start, progress }, result)
     }
 
     /// Runs so many orders, on so many processors.
@@ -108,7 +108,7 @@ impl<'a> Judge<'a> {
     }
 
     fn execute(&self, simulation: &mut Simulation, id: ActionId, number: u64, seen: &mut Seen) {
-        let action = &self.benchmark.actions[id as usize];
+        let action = &self.compiled.actions[id as usize];
         let simulated = simulation.execute(id, &action.op);
         let Some(expected) = self.expected[id as usize] else { return };
         if simulated == expected {

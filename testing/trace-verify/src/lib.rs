@@ -12,10 +12,10 @@ mod tree;
 use judge::{Change, Judge, Seen};
 use std::collections::BTreeMap;
 use std::fmt;
-use trace_file::{ActionId, Benchmark, Order, Outcome, TraceError};
+use trace_file::{ActionId, CompiledTrace, Order, Outcome, TraceError};
 use trace_replay::show;
 
-/// Examples that are kept of each list; hostile benchmarks must not fill memory with them.
+/// Examples that are kept of each list; hostile compiled traces must not fill memory with them.
 const EXAMPLES_MAX: usize = 100;
 
 /// What came of a verification.
@@ -67,18 +67,18 @@ pub struct Deviation {
 
 /// Runs `orders` random orders that `order` allows, on all processors; the first has this seed, each next one the next number.
 pub fn verify(
-    benchmark: &Benchmark,
+    compiled: &CompiledTrace,
     order: &str,
     orders: u64,
     seed: u64,
 ) -> Result<Verification, TraceError> {
-    let order = benchmark.order(order)?;
-    let (judge, mut result) = Judge::new(benchmark, order);
+    let order = compiled.order(order)?;
+    let (judge, mut result) = Judge::new(compiled, order);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let Seen { changed, digests } = judge.run_all(orders, seed, processors as u64);
     (result.orders, result.distinct) = (orders, digests.len() as u64);
     for ((kept, id), Change { orders, first, outcome }) in changed {
-        let what = Unjudged::new(benchmark, id, outcome);
+        let what = Unjudged::new(compiled, id, outcome);
         let list = if kept { &mut result.views } else { &mut result.results };
         list.push(Deviation { what, orders, seed: seed.wrapping_add(first) });
     }
@@ -99,8 +99,8 @@ impl Verification {
         }
     }
 
-    fn leave_out(&mut self, benchmark: &Benchmark, id: usize, outcome: Outcome) {
-        let what = Unjudged::new(benchmark, id, outcome);
+    fn leave_out(&mut self, compiled: &CompiledTrace, id: usize, outcome: Outcome) {
+        let what = Unjudged::new(compiled, id, outcome);
         *self.unjudged_calls.entry(what.call.clone()).or_default() += 1;
         if self.unjudged.len() < EXAMPLES_MAX {
             self.unjudged.push(what);
@@ -114,12 +114,12 @@ impl Verification {
 }
 
 impl Unjudged {
-    fn new(benchmark: &Benchmark, id: usize, outcome: Outcome) -> Unjudged {
-        let action = &benchmark.actions[id];
+    fn new(compiled: &CompiledTrace, id: usize, outcome: Outcome) -> Unjudged {
+        let action = &compiled.actions[id];
         Unjudged {
             action: id as ActionId,
             line: action.line,
-            call: benchmark.names.show(action.name),
+            call: compiled.names.show(action.name),
             recorded: show(action.recorded),
             simulated: show(outcome),
         }

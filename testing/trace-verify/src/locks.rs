@@ -5,7 +5,7 @@ use trace_file::{Handle, LockKind};
 
 /// Bytes that one description has locked.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct SimulatedLock {
     owner: Handle,
     exclusive: bool,
     from: u64,
@@ -14,12 +14,12 @@ struct Held {
 
 /// All locks, by file.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Locks {
+pub(super) struct SimulatedLocks {
     whole: Map<u32, Vec<(Handle, LockKind)>>,
-    ranges: Map<u32, Vec<Held>>,
+    ranges: Map<u32, Vec<SimulatedLock>>,
 }
 
-impl Locks {
+impl SimulatedLocks {
     pub(super) fn flock(&mut self, node: u32, on: Handle, kind: LockKind) -> Result<(), Errno> {
         let locks = self.whole.entry(node).or_default();
         if locks.contains(&(on, kind)) {
@@ -63,14 +63,14 @@ impl Locks {
                 continue;
             }
             if held.from < from {
-                kept.push(Held { to: from, ..held });
+                kept.push(SimulatedLock { to: from, ..held });
             }
             if to < held.to {
-                kept.push(Held { from: to, ..held });
+                kept.push(SimulatedLock { from: to, ..held });
             }
         }
         if kind != LockKind::Unlock {
-            kept.push(Held { owner: on, exclusive, from, to });
+            kept.push(SimulatedLock { owner: on, exclusive, from, to });
         }
         *locks = kept;
         Ok(())

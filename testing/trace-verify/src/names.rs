@@ -1,7 +1,7 @@
 //! Simulated calls that work on names and attributes.
 
 use super::sim::{Done, Simulation, mix};
-use super::tree::{Found, Kind, Node};
+use super::tree::{PathResult, SimulatedKind, SimulatedNode};
 use trace_file::{ActionId, Device, Handle, Op, Place};
 
 impl Simulation {
@@ -10,24 +10,28 @@ impl Simulation {
             Op::Open { at, flags, made, .. } => self.open_at(id, at, *flags, *made),
             Op::ChangeDir { at, made } => {
                 let node = self.find(at, true)?.there()?;
-                if self.tree.node(node).kind != Kind::Directory {
+                if self.tree.node(node).kind != SimulatedKind::Directory {
                     return Err(libc::ENOTDIR);
                 }
                 self.describe(*made, node, (libc::O_PATH | libc::O_DIRECTORY) as u32);
                 Ok((0, self.tree.node(node).identity))
             }
-            Op::MakeDir { at, .. } => self.make(id, at, Kind::Directory),
+            Op::MakeDir { at, .. } => self.make(id, at, SimulatedKind::Directory),
             Op::MakeNode { at, mode } => {
                 let socket = mode & libc::S_IFMT == libc::S_IFSOCK;
-                self.make(id, at, if socket { Kind::Special(Device::Socket) } else { Kind::File })
+                self.make(
+                    id,
+                    at,
+                    if socket { SimulatedKind::Special(Device::Socket) } else { SimulatedKind::File },
+                )
             }
             Op::Exchange { one, other } => self.rename(one, other, libc::RENAME_EXCHANGE),
-            Op::Symlink { target, at } => self.make(id, at, Kind::Link(*target)),
+            Op::Symlink { target, at } => self.make(id, at, SimulatedKind::Link(*target)),
             Op::RemoveDir { at } => self.remove_directory(at),
             Op::Unlink { at } => {
                 let found = self.find(at, false)?;
                 let node = found.there()?;
-                if self.tree.node(node).kind == Kind::Directory {
+                if self.tree.node(node).kind == SimulatedKind::Directory {
                     return Err(libc::EISDIR);
                 }
                 self.leave(found.at.ok_or(libc::EISDIR)?);
@@ -38,7 +42,7 @@ impl Simulation {
                 let node = self.find(from, *follow)?.there()?;
                 let to = self.find(to, false)?;
                 let at = self.free(to)?;
-                if self.tree.node(node).kind == Kind::Directory {
+                if self.tree.node(node).kind == SimulatedKind::Directory {
                     return Err(libc::EPERM);
                 }
                 self.enter(at, node);
@@ -49,7 +53,7 @@ impl Simulation {
     }
 
     /// A name that nothing has, in a directory that is still there.
-    fn free(&self, found: Found) -> Result<(u32, trace_file::Name), i32> {
+    fn free(&self, found: PathResult) -> Result<(u32, trace_file::Name), i32> {
         match (found.node, found.at) {
             (None, Some((dir, name))) => {
                 let gone = dir != super::tree::ROOT && self.tree.node(dir).links == 0;
@@ -59,13 +63,13 @@ impl Simulation {
         }
     }
 
-    fn make(&mut self, id: ActionId, at: &Place<Handle>, kind: Kind) -> Done {
+    fn make(&mut self, id: ActionId, at: &Place<Handle>, kind: SimulatedKind) -> Done {
         let found = self.find(at, false)?;
         let at = self.free(found)?;
-        if found.directory && kind != Kind::Directory {
+        if found.directory && kind != SimulatedKind::Directory {
             return Err(libc::ENOENT);
         }
-        let node = self.tree.add(Node::new(kind, made_by(id)));
+        let node = self.tree.add(SimulatedNode::new(kind, made_by(id)));
         self.enter(at, node);
         Ok((0, 0))
     }
@@ -76,7 +80,7 @@ impl Simulation {
         let found = self.find(at, !has(libc::O_NOFOLLOW) && !exclusive)?;
         if has(libc::O_TMPFILE) {
             found.there()?;
-            let node = self.tree.add(Node::new(Kind::File, made_by(id)));
+            let node = self.tree.add(SimulatedNode::new(SimulatedKind::File, made_by(id)));
             self.describe(made, node, flags);
             return Ok((0, 0));
         }
@@ -87,20 +91,22 @@ impl Simulation {
             None if found.directory => return Err(libc::EISDIR),
             None => {
                 let at = self.free(found)?;
-                let node = self.tree.add(Node::new(Kind::File, made_by(id)));
+                let node = self.tree.add(SimulatedNode::new(SimulatedKind::File, made_by(id)));
                 self.enter(at, node);
                 node
             }
         };
         let writes = flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
         match self.tree.node(node).kind {
-            Kind::Directory if !has(libc::O_PATH) && (writes || has(libc::O_CREAT)) => {
+            SimulatedKind::Directory if !has(libc::O_PATH) && (writes || has(libc::O_CREAT)) => {
                 return Err(libc::EISDIR);
             }
-            Kind::Special(Device::Socket) if !has(libc::O_PATH) => return Err(libc::ENXIO),
-            Kind::Link(_) if has(libc::O_DIRECTORY) => return Err(libc::ENOTDIR),
-            Kind::Link(_) if !has(libc::O_PATH) => return Err(libc::ELOOP),
-            Kind::File | Kind::Special(_) if has(libc::O_DIRECTORY) => return Err(libc::ENOTDIR),
+            SimulatedKind::Special(Device::Socket) if !has(libc::O_PATH) => return Err(libc::ENXIO),
+            SimulatedKind::Link(_) if has(libc::O_DIRECTORY) => return Err(libc::ENOTDIR),
+            SimulatedKind::Link(_) if !has(libc::O_PATH) => return Err(libc::ELOOP),
+            SimulatedKind::File | SimulatedKind::Special(_) if has(libc::O_DIRECTORY) => {
+                return Err(libc::ENOTDIR);
+            }
             _ => {}
         }
         if has(libc::O_TRUNC) {
@@ -117,7 +123,7 @@ impl Simulation {
 
     fn resize(&mut self, id: ActionId, node: u32, size: u64) {
         let node = self.tree.node_mut(node);
-        if node.kind == Kind::File {
+        if node.kind == SimulatedKind::File {
             node.content.write(size, u64::MAX, id + 1);
             node.size = size;
         }
@@ -128,7 +134,7 @@ impl Simulation {
         let node = found.there()?;
         let state = self.tree.node(node);
         let (identity, empty) = (state.identity, state.entries == 0);
-        if state.kind != Kind::Directory {
+        if state.kind != SimulatedKind::Directory {
             return Err(libc::ENOTDIR);
         }
         let at = found.at.ok_or(libc::EBUSY)?;
@@ -151,7 +157,7 @@ impl Simulation {
         if target.node.is_none() && exchange {
             return Err(libc::ENOENT);
         }
-        if kind == Kind::Directory && self.tree.is_below(to.0, node) {
+        if kind == SimulatedKind::Directory && self.tree.is_below(to.0, node) {
             return Err(libc::EINVAL);
         }
         if target.node.is_some_and(|old| self.tree.is_below(from.0, old)) {
@@ -175,7 +181,7 @@ impl Simulation {
             self.enter(to, node);
             return Ok((0, mix(identity, replaced)));
         }
-        match (kind == Kind::Directory, self.tree.node(old).kind == Kind::Directory) {
+        match (kind == SimulatedKind::Directory, self.tree.node(old).kind == SimulatedKind::Directory) {
             (true, false) => return Err(libc::ENOTDIR),
             (false, true) => return Err(libc::EISDIR),
             (true, true) if self.tree.node(old).entries > 0 => return Err(libc::ENOTEMPTY),
@@ -204,7 +210,7 @@ impl Simulation {
         };
         let node = self.find(at, follow)?.there()?;
         let state = self.tree.node(node);
-        let directory = state.kind == Kind::Directory;
+        let directory = state.kind == SimulatedKind::Directory;
         let identity = state.identity;
         match op {
             Op::Stat { .. } if !directory => {
@@ -214,7 +220,7 @@ impl Simulation {
             }
             Op::Stat { .. } => Ok((0, mix(identity, state.changed.into()))),
             Op::ReadLink { .. } => match state.kind {
-                Kind::Link(target) => Ok((self.fixed.lengths[target.0 as usize] as i64, identity)),
+                SimulatedKind::Link(target) => Ok((self.fixed.lengths[target.0 as usize] as i64, identity)),
                 _ => Err(libc::EINVAL),
             },
             Op::GetAttribute { .. }

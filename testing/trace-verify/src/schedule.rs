@@ -4,7 +4,7 @@
 //! thread waits or is waited for. That an action has begun is a step of its own only where something waits for just that.
 
 use device::SeededRng;
-use trace_file::{ActionId, Benchmark, Fate, Moment, Order};
+use trace_file::{ActionId, CompiledTrace, Fate, Moment, Order};
 
 /// Changes of priority in one execution. Bugs that need more than a few switches at the right moment are rare; the executions
 /// that pick a thread at random for each step find those.
@@ -56,24 +56,24 @@ enum Choice {
 }
 
 impl Schedule {
-    pub(super) fn new(benchmark: &Benchmark, order: &Order) -> Schedule {
-        let count = benchmark.actions.len();
+    pub(super) fn new(compiled: &CompiledTrace, order: &Order) -> Schedule {
+        let count = compiled.actions.len();
         let (mut begun, mut done) = (vec![false; count], vec![false; count]);
         for wait in &order.waits {
             let waited = if wait.moment == Moment::Start { &mut begun } else { &mut done };
             waited[wait.on as usize] = true;
         }
         let mut schedule = Schedule {
-            threads: vec![Vec::new(); benchmark.about.threads as usize],
+            threads: vec![Vec::new(); compiled.about.threads as usize],
             untils: Vec::new(),
             steps: 0,
         };
         // Of each action, how many steps its thread has made once it has begun, and once it is done.
         let mut after: Vec<(u32, u32)> = Vec::with_capacity(count);
-        for (id, action) in benchmark.actions.iter().enumerate() {
+        for (id, action) in compiled.actions.iter().enumerate() {
             let first = schedule.untils.len() as u32;
             schedule.untils.extend(order.of(id as ActionId).iter().map(|wait| {
-                let thread = benchmark.actions[wait.on as usize].thread;
+                let thread = compiled.actions[wait.on as usize].thread;
                 let (begun, done) = after[wait.on as usize];
                 Until { thread, made: if wait.moment == Moment::Start { begun } else { done } }
             }));

@@ -1,11 +1,11 @@
-//! A file system without bytes that executes a benchmark's operations, by the kernel's rules. It shares no code with the model
-//! that compiled the benchmark: a mistake there is not repeated here. Rights, quotas and devices are not simulated.
+//! A file system without bytes that executes a compiled trace's operations, by the kernel's rules. It shares no code with the model
+//! that compiled the compiled trace: a mistake there is not repeated here. Rights, quotas and devices are not simulated.
 
-use super::locks::Locks;
-use super::tree::{Errno, Found, Kind, Node, Path, ROOT, Tree, cut_up};
+use super::locks::SimulatedLocks;
+use super::tree::{Errno, Path, PathResult, ROOT, SimulatedKind, SimulatedNode, SimulatedTree, cut_up};
 use std::sync::Arc;
 use trace_file::{
-    ActionId, Benchmark, Device, Handle, InitialKind, LockKind, NO_HANDLE, Name, Op, Outcome, Place,
+    ActionId, CompiledTrace, Device, Handle, InitialKind, LockKind, NO_HANDLE, Name, Op, Outcome, Place,
     RequestKind,
 };
 
@@ -27,10 +27,10 @@ const OWN_ENTRIES: u64 = 48;
 /// The state. Cloning it is how each run begins anew.
 #[derive(Debug, Clone)]
 pub(super) struct Simulation {
-    pub(super) tree: Tree,
+    pub(super) tree: SimulatedTree,
     pub(super) handles: Vec<Option<Open>>,
     requests: Vec<bool>,
-    locks: Locks,
+    locks: SimulatedLocks,
     pub(super) fixed: Arc<Fixed>,
 }
 
@@ -66,23 +66,23 @@ pub(super) fn mix(digest: u64, part: u64) -> u64 {
 
 impl Simulation {
     /// The state before the first action.
-    pub(super) fn new(benchmark: &Benchmark) -> Simulation {
-        let mut names = benchmark.names.clone();
-        let paths = cut_up(&benchmark.names.all(), &mut names);
+    pub(super) fn new(compiled: &CompiledTrace) -> Simulation {
+        let mut names = compiled.names.clone();
+        let paths = cut_up(&compiled.names.all(), &mut names);
         let lengths = names.all().iter().map(|bytes| bytes.len()).collect();
         let mut simulation = Simulation {
-            tree: Tree::new(&paths),
-            handles: vec![None; benchmark.about.handles as usize],
-            requests: vec![false; benchmark.about.requests as usize],
-            locks: Locks::default(),
+            tree: SimulatedTree::new(&paths),
+            handles: vec![None; compiled.about.handles as usize],
+            requests: vec![false; compiled.about.requests as usize],
+            locks: SimulatedLocks::default(),
             fixed: Arc::new(Fixed { paths, lengths }),
         };
-        for (number, initial) in benchmark.tree.iter().enumerate() {
+        for (number, initial) in compiled.tree.iter().enumerate() {
             simulation.add_initial(initial.path, &initial.kind, number as u64 + 1, &initial.attributes);
         }
-        for inherited in &benchmark.inherited {
+        for inherited in &compiled.inherited {
             let at = Place { dir: NO_HANDLE, path: inherited.path };
-            let node = simulation.find(&at, true).and_then(Found::there);
+            let node = simulation.find(&at, true).and_then(PathResult::there);
             simulation.handles[inherited.handle as usize] =
                 node.ok().map(|node| Open { node, position: 0, flags: libc::O_RDWR as u32 });
         }
@@ -110,12 +110,19 @@ impl Simulation {
                 let first = self.find(&Place { dir: NO_HANDLE, path: *first }, false);
                 first.ok().and_then(|first| first.node)
             }
-            InitialKind::Directory => Some(self.tree.add(Node::new(Kind::Directory, identity))),
-            InitialKind::Link(to) => Some(self.tree.add(Node::new(Kind::Link(*to), identity))),
-            InitialKind::Special(device) => Some(self.tree.add(Node::new(Kind::Special(*device), identity))),
-            InitialKind::File(size) => {
-                Some(self.tree.add(Node { size: *size, ..Node::new(Kind::File, identity) }))
+            InitialKind::Directory => {
+                Some(self.tree.add(SimulatedNode::new(SimulatedKind::Directory, identity)))
             }
+            InitialKind::Link(to) => {
+                Some(self.tree.add(SimulatedNode::new(SimulatedKind::Link(*to), identity)))
+            }
+            InitialKind::Special(device) => {
+                Some(self.tree.add(SimulatedNode::new(SimulatedKind::Special(*device), identity)))
+            }
+            InitialKind::File(size) => Some(
+                self.tree
+                    .add(SimulatedNode { size: *size, ..SimulatedNode::new(SimulatedKind::File, identity) }),
+            ),
         };
         if let Some(node) = node {
             let pairs = attributes.iter().map(|(name, bytes)| (*name, u64::from(*bytes), 0));
@@ -228,7 +235,11 @@ impl Simulation {
     }
 
     /// Where a place leads.
-    pub(super) fn find(&mut self, at: &Place<Handle>, follow: bool) -> std::result::Result<Found, Errno> {
+    pub(super) fn find(
+        &mut self,
+        at: &Place<Handle>,
+        follow: bool,
+    ) -> std::result::Result<PathResult, Errno> {
         let path = &self.fixed.paths[at.path.0 as usize];
         let start = match (path.absolute, at.dir) {
             (true, _) | (_, NO_HANDLE) => ROOT,
@@ -238,7 +249,7 @@ impl Simulation {
             return Err(libc::ENOENT);
         }
         if path.empty {
-            return Ok(Found { at: None, node: Some(start), directory: false });
+            return Ok(PathResult { at: None, node: Some(start), directory: false });
         }
         self.tree.walk(start, path, follow, &self.fixed.paths)
     }
@@ -251,11 +262,11 @@ impl Simulation {
         let start = at.unwrap_or(open.position);
         let node = self.tree.node(open.node);
         let moved = match node.kind {
-            Kind::File => bytes.min(node.size.saturating_sub(start)),
-            Kind::Directory => return Err(libc::EISDIR),
-            Kind::Special(Device::Null) => 0,
-            Kind::Special(_) => bytes,
-            Kind::Link(_) => return Err(libc::EINVAL),
+            SimulatedKind::File => bytes.min(node.size.saturating_sub(start)),
+            SimulatedKind::Directory => return Err(libc::EISDIR),
+            SimulatedKind::Special(Device::Null) => 0,
+            SimulatedKind::Special(_) => bytes,
+            SimulatedKind::Link(_) => return Err(libc::EINVAL),
         };
         let end = start.saturating_add(moved);
         let view = if moved == 0 { 0 } else { mix(node.content.digest(start, end), node.identity) };
@@ -275,7 +286,7 @@ impl Simulation {
             return Err(libc::EBADF);
         }
         let node = self.tree.node_mut(open.node);
-        if node.kind != Kind::File {
+        if node.kind != SimulatedKind::File {
             return Ok((bytes as i64, 0));
         }
         let appends = append || open.flags & libc::O_APPEND as u32 != 0;
@@ -311,7 +322,7 @@ impl Simulation {
     fn list(&mut self, on: Handle, bytes: u64) -> Done {
         let open = self.open(on)?;
         let node = self.tree.node(open.node);
-        if node.kind != Kind::Directory {
+        if node.kind != SimulatedKind::Directory {
             return Err(libc::ENOTDIR);
         }
         let (all, digest) = node.listing;

@@ -16,7 +16,7 @@ const THREADS: &str = "1 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR|O_CREAT, 0644
     2 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 4</srv/a>\n";
 
 /// Compiles lines without stamps: each call follows the one before it.
-fn compiled(lines: &str, switches: Switches) -> Benchmark {
+fn compiled(lines: &str, switches: Switches) -> CompiledTrace {
     let stamped: String = (100_000_001u64..)
         .zip(lines.lines())
         .map(|(second, line)| {
@@ -26,9 +26,9 @@ fn compiled(lines: &str, switches: Switches) -> Benchmark {
         .collect();
     let mut source = Strace::new(stamped.as_bytes());
     let settings = CompileSettings { switches, ..CompileSettings::default() };
-    let benchmark = compile(&mut source, "example".as_ref(), &settings).expect("the example compiles");
-    assert_eq!(benchmark.about.problems, [], "{lines}");
-    benchmark
+    let compiled = compile(&mut source, "example".as_ref(), &settings).expect("the example compiles");
+    assert_eq!(compiled.about.problems, [], "{lines}");
+    compiled
 }
 
 fn verified(lines: &str, order: &str, switches: Switches) -> Verification {
@@ -39,12 +39,12 @@ fn verified(lines: &str, order: &str, switches: Switches) -> Verification {
 
 #[test]
 fn a_close_that_loses_locks_says_so() {
-    let benchmark = compiled(&format!("{THREADS}{}", rules::LOST_WITH_ANY), Switches::default());
+    let compiled = compiled(&format!("{THREADS}{}", rules::LOST_WITH_ANY), Switches::default());
     let unlocked = |action: &&trace_file::Action| match &action.op {
         trace_file::Op::Close { all, unlocked } => all.len() == 1 && unlocked.len() == 1,
         _ => false,
     };
-    assert_eq!(benchmark.actions.iter().filter(unlocked).count(), 1);
+    assert_eq!(compiled.actions.iter().filter(unlocked).count(), 1);
 }
 
 #[test]
@@ -52,8 +52,8 @@ fn locks_of_processes_that_share_a_description_are_not_mixed_up() {
     let lines = "1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n\
         1 fcntl(3</srv/a>, F_SETLK, {l_type=F_WRLCK, l_whence=SEEK_SET, l_start=0, l_len=1}) = 0\n\
         9 fcntl(3</srv/a>, F_SETLK, {l_type=F_WRLCK, l_whence=SEEK_SET, l_start=0, l_len=1}) = -1 EAGAIN (Try again)\n";
-    let benchmark = compiled(&format!("{THREADS}{lines}"), Switches::default());
-    let fates = benchmark.fates();
+    let compiled = compiled(&format!("{THREADS}{lines}"), Switches::default());
+    let fates = compiled.fates();
     assert_eq!(fates.get(&Fate::Modelled(trace_file::Modelled::SharedLock)), Some(&1), "{fates:?}");
 }
 
@@ -78,19 +78,19 @@ fn what_a_pipe_or_socket_takes_from_a_file_is_read_from_it() {
 #[test]
 fn a_seed_shows_a_difference_again() {
     let lines = format!("{THREADS}1 mkdir(\"/srv/d\", 0755) = 0\n2 access(\"/srv/d\", F_OK) = 0\n");
-    let benchmark = compiled(&lines, Switches::without([Rule::Name]));
-    let first = verify(&benchmark, "weir", ORDERS, 1).expect("the order is compiled");
+    let compiled = compiled(&lines, Switches::without([Rule::Name]));
+    let first = verify(&compiled, "weir", ORDERS, 1).expect("the order is compiled");
     let seed = first.results[0].seed;
-    let again = verify(&benchmark, "weir", 1, seed).expect("the order is compiled");
+    let again = verify(&compiled, "weir", 1, seed).expect("the order is compiled");
     assert_eq!(again.results[0].what.action, first.results[0].what.action);
 }
 
 #[test]
 fn what_comes_of_orders_does_not_depend_on_the_number_of_processors() {
     let lines = format!("{THREADS}1 mkdir(\"/srv/d\", 0755) = 0\n2 access(\"/srv/d\", F_OK) = 0\n");
-    let benchmark = compiled(&lines, Switches::without([Rule::Name]));
-    let order = benchmark.order("weir").expect("it is compiled");
-    let run = |processors| Judge::new(&benchmark, order).0.run_all(ORDERS, 1, processors);
+    let compiled = compiled(&lines, Switches::without([Rule::Name]));
+    let order = compiled.order("weir").expect("it is compiled");
+    let run = |processors| Judge::new(&compiled, order).0.run_all(ORDERS, 1, processors);
     let one = run(1);
     assert_eq!(one.changed.len(), 1);
     assert_eq!(one, run(3));
@@ -98,10 +98,10 @@ fn what_comes_of_orders_does_not_depend_on_the_number_of_processors() {
 
 #[test]
 fn a_descriptor_that_was_sent_is_closed_by_who_received_it() {
-    let benchmark = compiled(&format!("{THREADS}{}", rules::SENT), Switches::default());
+    let compiled = compiled(&format!("{THREADS}{}", rules::SENT), Switches::default());
     // It is open until the process that received it closes it: one close, and none for the sender.
-    let closes = benchmark.actions.iter().filter(|action| matches!(action.op, trace_file::Op::Close { .. }));
-    assert_eq!((closes.count(), benchmark.about.repairs.descriptors), (1, 0));
+    let closes = compiled.actions.iter().filter(|action| matches!(action.op, trace_file::Op::Close { .. }));
+    assert_eq!((closes.count(), compiled.about.repairs.descriptors), (1, 0));
 }
 
 /// How a thread sleeps on a condition variable.
@@ -113,12 +113,12 @@ fn a_wake_that_nobody_answered_wakes_nobody_who_sleeps_later() {
     let lines = format!(
         "{THREADS}{wake}{SLEEP}1 pwrite64(3</srv/a>, \"\"..., 4096, 0) = 4096\n{wake}2 <... futex resumed>) = 0\n"
     );
-    let benchmark = compiled(&lines, Switches::default());
-    let order = benchmark.order("weir").expect("it is compiled");
+    let compiled = compiled(&lines, Switches::default());
+    let order = compiled.order("weir").expect("it is compiled");
     let woken_by: Vec<u64> = order
         .edges()
         .filter(|edge| edge.wait.rule == Rule::Wake)
-        .map(|edge| benchmark.actions[edge.from as usize].line)
+        .map(|edge| compiled.actions[edge.from as usize].line)
         .collect();
     assert_eq!(woken_by, [8]);
 }
@@ -137,9 +137,9 @@ fn who_wakes_a_thread_at_last_would_have_ended_its_naps_before() {
         nap("0x7f14"),
         nap("0x7f18")
     );
-    let benchmark = compiled(&lines, Switches::default());
-    let line = |action: u32| benchmark.actions[action as usize].line;
+    let compiled = compiled(&lines, Switches::default());
+    let line = |action: u32| compiled.actions[action as usize].line;
     let naps: Vec<_> =
-        benchmark.about.naps.iter().map(|nap| (line(nap.action), line(nap.ends_with))).collect();
+        compiled.about.naps.iter().map(|nap| (line(nap.action), line(nap.ends_with))).collect();
     assert_eq!(naps, [(5, 9), (6, 9)]);
 }

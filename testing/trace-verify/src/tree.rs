@@ -13,7 +13,7 @@ const LINKS_MAX: u32 = 40;
 pub(super) type Errno = i32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SimulatedKind {
     File,
     Directory,
     Link(Name),
@@ -21,8 +21,8 @@ pub(super) enum Kind {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub(super) kind: Kind,
+pub(super) struct SimulatedNode {
+    pub(super) kind: SimulatedKind,
     pub(super) size: u64,
     pub(super) links: u32,
     /// Of a directory: the one that holds it.
@@ -66,24 +66,25 @@ pub(super) struct Path {
     pub(super) empty: bool,
     /// It ends in a slash: what it names must be a directory.
     directory: bool,
-    parts: Box<[Part]>,
+    parts: Box<[PathPart]>,
     /// Paths with the same number have all but their last part in common.
     way: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Part {
+enum PathPart {
     Up,
     Name(Name),
 }
 
-/// All paths of a benchmark, by number.
+/// All paths of a compiled trace, by number.
 pub(super) fn cut_up(all: &[&[u8]], names: &mut Names) -> Vec<Path> {
     let mut ways = HashMap::new();
     let mut one = |bytes: &&[u8]| {
         let parts = bytes.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
-        let part = |part: &[u8]| if part == b".." { Part::Up } else { Part::Name(names.intern(part)) };
-        let parts: Box<[Part]> = parts.map(part).collect();
+        let part =
+            |part: &[u8]| if part == b".." { PathPart::Up } else { PathPart::Name(names.intern(part)) };
+        let parts: Box<[PathPart]> = parts.map(part).collect();
         let absolute = bytes.starts_with(b"/");
         let way = (absolute, parts.split_last().map_or(&[][..], |(_, way)| way).to_vec());
         let next = ways.len() as u32;
@@ -116,22 +117,22 @@ struct Known {
 
 /// Where a walk ended: the name, in its directory, and what has it. No name: the path was a directory's own.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct PathResult {
     pub(super) at: Option<(u32, Name)>,
     pub(super) node: Option<u32>,
     /// Nothing but a directory may get this name.
     pub(super) directory: bool,
 }
 
-impl Found {
+impl PathResult {
     pub(super) fn there(self) -> Result<u32, Errno> {
         self.node.ok_or(libc::ENOENT)
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Tree {
-    pub(super) nodes: Vec<Node>,
+pub(super) struct SimulatedTree {
+    pub(super) nodes: Vec<SimulatedNode>,
     pub(super) names: Map<(u32, Name), u32>,
     /// By the number of the way.
     known: Vec<Known>,
@@ -139,14 +140,14 @@ pub(super) struct Tree {
     now: u32,
 }
 
-impl Clone for Tree {
-    fn clone(&self) -> Tree {
-        let Tree { nodes, names, known, now } = self;
-        Tree { nodes: nodes.clone(), names: names.clone(), known: known.clone(), now: *now }
+impl Clone for SimulatedTree {
+    fn clone(&self) -> SimulatedTree {
+        let SimulatedTree { nodes, names, known, now } = self;
+        SimulatedTree { nodes: nodes.clone(), names: names.clone(), known: known.clone(), now: *now }
     }
 
     /// Keeps the memory that is there.
-    fn clone_from(&mut self, other: &Tree) {
+    fn clone_from(&mut self, other: &SimulatedTree) {
         self.nodes.clone_from(&other.nodes);
         self.names.clone_from(&other.names);
         self.known.clone_from(&other.known);
@@ -154,22 +155,22 @@ impl Clone for Tree {
     }
 }
 
-impl Tree {
-    pub(super) fn new(paths: &[Path]) -> Tree {
+impl SimulatedTree {
+    pub(super) fn new(paths: &[Path]) -> SimulatedTree {
         let ways = paths.iter().map(|path| path.way as usize + 1).max().unwrap_or(0);
-        let (root, names) = (Node::new(Kind::Directory, 0), Map::default());
-        Tree { nodes: vec![root], names, known: vec![Known::default(); ways], now: 1 }
+        let (root, names) = (SimulatedNode::new(SimulatedKind::Directory, 0), Map::default());
+        SimulatedTree { nodes: vec![root], names, known: vec![Known::default(); ways], now: 1 }
     }
 
-    pub(super) fn node(&self, id: u32) -> &Node {
+    pub(super) fn node(&self, id: u32) -> &SimulatedNode {
         &self.nodes[id as usize]
     }
 
-    pub(super) fn node_mut(&mut self, id: u32) -> &mut Node {
+    pub(super) fn node_mut(&mut self, id: u32) -> &mut SimulatedNode {
         &mut self.nodes[id as usize]
     }
 
-    pub(super) fn add(&mut self, node: Node) -> u32 {
+    pub(super) fn add(&mut self, node: SimulatedNode) -> u32 {
         self.nodes.push(node);
         self.nodes.len() as u32 - 1
     }
@@ -180,7 +181,7 @@ impl Tree {
         self.node_mut(dir).list(name, length, 1);
         let node = self.node_mut(node);
         node.links += 1;
-        if node.kind == Kind::Directory {
+        if node.kind == SimulatedKind::Directory {
             node.parent = dir;
         }
     }
@@ -190,7 +191,7 @@ impl Tree {
         let node = self.names.remove(&(dir, name))?;
         self.node_mut(dir).list(name, length, -1);
         self.node_mut(node).links -= 1;
-        if matches!(self.node(node).kind, Kind::Directory | Kind::Link(_)) {
+        if matches!(self.node(node).kind, SimulatedKind::Directory | SimulatedKind::Link(_)) {
             self.now += 1;
         }
         Some(node)
@@ -214,7 +215,7 @@ impl Tree {
         path: &Path,
         follow: bool,
         paths: &[Path],
-    ) -> Result<Found, Errno> {
+    ) -> Result<PathResult, Errno> {
         let from = if path.absolute { ROOT } else { start };
         let mut walk = Walk { at: from, links: 0 };
         if let Some((_, way)) = path.parts.split_last() {
@@ -224,24 +225,26 @@ impl Tree {
             } else {
                 self.go(&mut walk, way, paths)?;
                 // A file could become a directory without any of these going.
-                if self.node(walk.at).kind == Kind::Directory {
+                if self.node(walk.at).kind == SimulatedKind::Directory {
                     self.known[path.way as usize] = Known { since: self.now, from, to: walk };
                 }
             }
         }
         let found = self.arrive(walk, &path.parts, follow || path.directory, paths)?;
         match found.node {
-            Some(node) if path.directory && self.node(node).kind != Kind::Directory => Err(libc::ENOTDIR),
-            _ => Ok(Found { directory: path.directory, ..found }),
+            Some(node) if path.directory && self.node(node).kind != SimulatedKind::Directory => {
+                Err(libc::ENOTDIR)
+            }
+            _ => Ok(PathResult { directory: path.directory, ..found }),
         }
     }
 
     /// Goes through each of these parts.
-    fn go(&self, walk: &mut Walk, parts: &[Part], paths: &[Path]) -> Result<(), Errno> {
+    fn go(&self, walk: &mut Walk, parts: &[PathPart], paths: &[Path]) -> Result<(), Errno> {
         for part in parts {
             let node = self.take(walk.at, *part)?.there()?;
             match self.node(node).kind {
-                Kind::Link(target) => {
+                SimulatedKind::Link(target) => {
                     let target = self.enter_link(walk, target, paths)?;
                     self.go(walk, &target.parts, paths)?;
                 }
@@ -252,12 +255,18 @@ impl Tree {
     }
 
     /// Takes the last of these parts, those before it being behind: a name, and what has it.
-    fn arrive(&self, mut walk: Walk, parts: &[Part], follow: bool, paths: &[Path]) -> Result<Found, Errno> {
-        let own = Found { at: None, node: Some(walk.at), directory: false };
+    fn arrive(
+        &self,
+        mut walk: Walk,
+        parts: &[PathPart],
+        follow: bool,
+        paths: &[Path],
+    ) -> Result<PathResult, Errno> {
+        let own = PathResult { at: None, node: Some(walk.at), directory: false };
         let Some(last) = parts.last() else { return Ok(own) };
         let found = self.take(walk.at, *last)?;
         match found.node.map(|node| self.node(node).kind) {
-            Some(Kind::Link(target)) if follow => {
+            Some(SimulatedKind::Link(target)) if follow => {
                 let target = self.enter_link(&mut walk, target, paths)?;
                 if let Some((_, way)) = target.parts.split_last() {
                     self.go(&mut walk, way, paths)?;
@@ -269,14 +278,14 @@ impl Tree {
     }
 
     /// One part, from a directory.
-    fn take(&self, at: u32, part: Part) -> Result<Found, Errno> {
+    fn take(&self, at: u32, part: PathPart) -> Result<PathResult, Errno> {
         let node = self.node(at);
         let (at, node) = match part {
-            _ if node.kind != Kind::Directory => return Err(libc::ENOTDIR),
-            Part::Up => (None, Some(node.parent)),
-            Part::Name(name) => (Some((at, name)), self.names.get(&(at, name)).copied()),
+            _ if node.kind != SimulatedKind::Directory => return Err(libc::ENOTDIR),
+            PathPart::Up => (None, Some(node.parent)),
+            PathPart::Name(name) => (Some((at, name)), self.names.get(&(at, name)).copied()),
         };
-        Ok(Found { at, node, directory: false })
+        Ok(PathResult { at, node, directory: false })
     }
 
     fn enter_link<'a>(&self, walk: &mut Walk, target: Name, paths: &'a [Path]) -> Result<&'a Path, Errno> {
@@ -292,11 +301,11 @@ impl Tree {
     }
 }
 
-impl Node {
-    pub(super) fn new(kind: Kind, identity: u64) -> Node {
+impl SimulatedNode {
+    pub(super) fn new(kind: SimulatedKind, identity: u64) -> SimulatedNode {
         let (size, links, parent, entries, listing, changed) = (0, 0, ROOT, 0, (0, 0), 0);
         let (content, attributes) = Default::default();
-        Node { kind, size, links, parent, entries, listing, content, changed, attributes, identity }
+        SimulatedNode { kind, size, links, parent, entries, listing, content, changed, attributes, identity }
     }
 
     fn list(&mut self, name: Name, length: usize, by: i64) {
@@ -322,32 +331,32 @@ mod tests {
         });
         let paths = cut_up(&texts, &mut names);
         let [a, b, c, f, link] = ["a", "b", "c", "f", "link"].map(|name| names.intern(name.as_bytes()));
-        let mut tree = Tree::new(&paths);
-        let make = |tree: &mut Tree, dir, name, kind| {
-            let node = tree.add(Node::new(kind, 0));
+        let mut tree = SimulatedTree::new(&paths);
+        let make = |tree: &mut SimulatedTree, dir, name, kind| {
+            let node = tree.add(SimulatedNode::new(kind, 0));
             tree.enter((dir, name), node, 1);
             node
         };
-        let both = |tree: &mut Tree| {
+        let both = |tree: &mut SimulatedTree| {
             [0, 1].map(|path| tree.walk(ROOT, &paths[path], true, &paths).map(|found| found.node))
         };
-        let in_a = make(&mut tree, ROOT, a, Kind::Directory);
-        let in_b = make(&mut tree, in_a, b, Kind::Directory);
-        make(&mut tree, in_a, link, Kind::Link(Name(2)));
-        make(&mut tree, in_b, c, Kind::File);
+        let in_a = make(&mut tree, ROOT, a, SimulatedKind::Directory);
+        let in_b = make(&mut tree, in_a, b, SimulatedKind::Directory);
+        make(&mut tree, in_a, link, SimulatedKind::Link(Name(2)));
+        make(&mut tree, in_b, c, SimulatedKind::File);
         assert_eq!(both(&mut tree), [Err(libc::ENOTDIR); 2]);
         tree.leave((in_b, c), 1);
         assert_eq!(both(&mut tree), [Err(libc::ENOENT); 2]);
-        let in_c = make(&mut tree, in_b, c, Kind::Directory);
+        let in_c = make(&mut tree, in_b, c, SimulatedKind::Directory);
         assert_eq!(both(&mut tree), [Ok(None); 2]);
-        let file = make(&mut tree, in_c, f, Kind::File);
+        let file = make(&mut tree, in_c, f, SimulatedKind::File);
         assert_eq!(both(&mut tree), [Ok(Some(file)); 2]);
         tree.leave((in_a, b), 1);
         tree.enter((ROOT, b), in_b, 1);
         assert_eq!(both(&mut tree), [Err(libc::ENOENT); 2]);
         tree.enter((in_a, b), in_b, 1);
         tree.leave((in_a, link), 1);
-        make(&mut tree, in_a, link, Kind::Directory);
+        make(&mut tree, in_a, link, SimulatedKind::Directory);
         assert_eq!(both(&mut tree), [Ok(Some(file)), Ok(None)]);
     }
 }

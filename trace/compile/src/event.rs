@@ -2,7 +2,7 @@
 
 /// A line of the trace, or two that belong together.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event {
+pub struct TraceEvent {
     /// The thread id in the trace; 0 where the form shows none.
     pub task: u32,
     /// Nanoseconds since the epoch (or since the first line) at which the call was entered.
@@ -12,12 +12,12 @@ pub struct Event {
     /// Of the line on which it began, from 1.
     pub line: u64,
     /// What happened.
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
-pub enum What {
+pub enum EventKind {
     /// A system call.
     Call {
         /// Its name, such as `openat`.

@@ -25,7 +25,7 @@ pub enum Resource {
 
 /// How a resource is touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum TouchMode {
     /// Its state decides the result. Commutes with `Read`.
     Read,
     /// Changes that commute with each other, such as names made in one directory.
@@ -40,7 +40,7 @@ pub struct Touch {
     /// What.
     pub on: Resource,
     /// How.
-    pub how: How,
+    pub how: TouchMode,
     /// Which bytes, from and up to; all of it for resources without ranges.
     pub range: (u64, u64),
 }
@@ -51,7 +51,7 @@ pub enum Series {
     /// A regular file, by inode.
     File(u32),
     /// A path, by the directory and the name in it. An action also uses the paths of the directories on its way, so that
-    /// renaming a directory ends the paths below it. Generations follow from `Role`.
+    /// renaming a directory ends the paths below it. Generations follow from `SeriesRole`.
     Path(u32, Name),
     /// A descriptor, by table, number and generation.
     Descriptor(u64),
@@ -63,7 +63,7 @@ pub enum Series {
 
 /// What an action is in a resource's series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum SeriesRole {
     /// The first: it makes the resource.
     Create,
     /// It uses the resource.
@@ -76,7 +76,7 @@ pub enum Role {
 
 /// An action that must come first, whatever rules are on: processes, pipes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Need {
+pub struct Prerequisite {
     /// The earlier action.
     pub on: ActionId,
     /// Which moment of it.
@@ -108,16 +108,16 @@ pub struct Step {
     /// Touches for the order `weir`.
     pub touches: Vec<Touch>,
     /// Series for the order `root`.
-    pub series: Vec<(Series, Role)>,
+    pub series: Vec<(Series, SeriesRole)>,
     /// What comes first in every order.
-    pub needs: Vec<Need>,
+    pub needs: Vec<Prerequisite>,
     /// What no later action can touch.
-    pub gone: Vec<Gone>,
+    pub gone: Vec<GoneResource>,
 }
 
 /// Something of which nothing is left: no later action touches it, and its number does not come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gone {
+pub enum GoneResource {
     /// A file without names that nobody has open.
     File(u32),
     /// An open file description after its last close.

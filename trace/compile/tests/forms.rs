@@ -6,22 +6,22 @@
 
 use std::io::BufReader;
 use std::path::PathBuf;
-use trace_compile::{CompileSettings, Merged, Source, Strace};
-use trace_file::{Benchmark, Fate, Op, Rule};
+use trace_compile::{CompileSettings, Source, Strace, TaskFiles};
+use trace_file::{CompiledTrace, Fate, Op, Rule};
 
 fn source(file: &str) -> (Box<dyn Source>, u32) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/forms").join(file);
     let text = BufReader::new(trace_compile::open_text(&path).expect("the trace is there"));
-    (Box::new(Strace::new(text)), Merged::task_of(&path).unwrap_or(0))
+    (Box::new(Strace::new(text)), TaskFiles::task_of(&path).unwrap_or(0))
 }
 
 /// Compiles a trace of which every line must be used and every call followed, in both orders.
-fn whole(source: &mut dyn Source, name: &str) -> Benchmark {
-    let benchmark = trace_compile::compile(source, name.as_ref(), &CompileSettings::default())
+fn whole(source: &mut dyn Source, name: &str) -> CompiledTrace {
+    let compiled = trace_compile::compile(source, name.as_ref(), &CompileSettings::default())
         .expect("the trace compiles");
-    let about = &benchmark.about;
+    let about = &compiled.about;
     assert_eq!((&about.problems[..], about.used), (&[][..], about.lines), "{name}");
-    let skipped = benchmark.actions.iter().find(|action| matches!(action.fate, Fate::Skipped(_)));
+    let skipped = compiled.actions.iter().find(|action| matches!(action.fate, Fate::Skipped(_)));
     // A call of the first thread ends with that thread in two of them.
     assert!(
         skipped
@@ -29,20 +29,20 @@ fn whole(source: &mut dyn Source, name: &str) -> Benchmark {
         "{name}: {skipped:?}"
     );
     for order in ["weir", "root"] {
-        let verification = trace_verify::verify(&benchmark, order, 100, 1).expect("the order is compiled");
+        let verification = trace_verify::verify(&compiled, order, 100, 1).expect("the order is compiled");
         assert!(verification.holds() && verification.unjudged.is_empty(), "{name}: {verification}");
     }
-    benchmark
+    compiled
 }
 
-fn compiled(name: &str) -> Benchmark {
+fn compiled(name: &str) -> CompiledTrace {
     whole(&mut *source(&format!("{name}.strace")).0, name)
 }
 
 /// What a replay executes: thread, call, name and result. Closes by the ends of tasks are left out: their lines may be missing.
-fn executed(benchmark: &Benchmark) -> Vec<String> {
-    let names = &benchmark.names;
-    let executed = benchmark.actions.iter().filter(|action| action.fate == Fate::Executed);
+fn executed(compiled: &CompiledTrace) -> Vec<String> {
+    let names = &compiled.names;
+    let executed = compiled.actions.iter().filter(|action| action.fate == Fate::Executed);
     let mut all: Vec<(u32, u64, String)> = executed
         .filter(|action| !names.show(action.name).starts_with('+'))
         .map(|action| {
@@ -109,18 +109,18 @@ fn clock_keeps_pauses_of_relative_stamps() {
 }
 
 /// The program after exec writes to what its predecessor opened, in the thread that called exec.
-fn keeps_descriptors(benchmark: &Benchmark, name: &str) {
-    let names = &benchmark.names;
-    let exec = benchmark.actions.iter().rfind(|action| names.show(action.name) == "execve");
+fn keeps_descriptors(compiled: &CompiledTrace, name: &str) {
+    let names = &compiled.names;
+    let exec = compiled.actions.iter().rfind(|action| names.show(action.name) == "execve");
     let exec = exec.unwrap_or_else(|| panic!("{name}: there is an exec"));
-    let after = benchmark.actions.iter().filter(|action| {
+    let after = compiled.actions.iter().filter(|action| {
         action.thread == exec.thread && action.line > exec.line && action.fate == Fate::Executed
     });
     let after = after.map(|action| names.show(action.name)).filter(|name| !name.starts_with('+'));
     let after: Vec<String> = after.collect();
     assert_eq!(after, ["write", "pread64", "close", "unlinkat", "unlinkat"], "{name}");
-    assert_eq!(benchmark.about.repairs.descriptors, 0, "{name}");
-    assert_eq!(benchmark.about.threads, 4, "{name}");
+    assert_eq!(compiled.about.repairs.descriptors, 0, "{name}");
+    assert_eq!(compiled.about.threads, 4, "{name}");
 }
 
 #[test]
@@ -134,19 +134,19 @@ fn exec_of_a_thread_keeps_descriptors() {
 #[test]
 fn exec_of_a_thread_keeps_descriptors_in_a_file_for_each_task() {
     let files = ["ff.24186", "ff.24187", "ff.24189", "ff.24190"].map(source);
-    let mut merged = Merged::new(files.into());
-    let benchmark = whole(&mut merged, "ff");
-    let names = &benchmark.names;
-    let after = benchmark.actions.iter().find(|action| names.show(action.name) == "pread64");
+    let mut merged = TaskFiles::new(files.into());
+    let compiled = whole(&mut merged, "ff");
+    let names = &compiled.names;
+    let after = compiled.actions.iter().find(|action| names.show(action.name) == "pread64");
     assert_eq!(after.map(|action| action.fate), Some(Fate::Executed));
-    assert_eq!(executed(&benchmark).len(), CALLS);
+    assert_eq!(executed(&compiled).len(), CALLS);
 }
 
-/// Whether a benchmark opens a file below that directory, which was there before.
+/// Whether a compiled trace opens a file below that directory, which was there before.
 fn directory_of_relative_names(text: &str) -> Vec<String> {
-    let benchmark = whole(&mut Strace::new(text.as_bytes()), "relative");
-    assert_eq!(benchmark.actions.iter().filter(|action| action.fate == Fate::Executed).count(), 4);
-    benchmark.inherited.iter().map(|inherited| benchmark.names.show(inherited.path)).collect()
+    let compiled = whole(&mut Strace::new(text.as_bytes()), "relative");
+    assert_eq!(compiled.actions.iter().filter(|action| action.fate == Fate::Executed).count(), 4);
+    compiled.inherited.iter().map(|inherited| compiled.names.show(inherited.path)).collect()
 }
 
 #[test]
@@ -170,12 +170,11 @@ fn wait_for_a_process_whose_thread_called_exec_is_for_its_last_end() {
         2 100000001.8 exit_group(0) = ?\n\
         2 100000001.9 +++ exited with 0 +++\n\
         1 100000001.95 <... wait4 resumed>[{WIFEXITED(s) && WEXITSTATUS(s) == 0}], 0, NULL) = 2 <0.65>\n";
-    let benchmark = whole(&mut Strace::new(text.as_bytes()), "wait");
+    let compiled = whole(&mut Strace::new(text.as_bytes()), "wait");
     let place = |line: u64| {
-        benchmark.actions.iter().position(|action| action.line == line).expect("the line has an action")
-            as u32
+        compiled.actions.iter().position(|action| action.line == line).expect("the line has an action") as u32
     };
-    let order = benchmark.order("root").expect("both orders are compiled");
+    let order = compiled.order("root").expect("both orders are compiled");
     let ends = order.of(place(3)).iter().filter(|wait| wait.rule == Rule::ChildEnd).map(|wait| wait.on);
     assert_eq!(ends.collect::<Vec<_>>(), [place(9)]);
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use trace_compile::{CompileSettings, Strace};
-use trace_file::{Benchmark, TraceError};
+use trace_file::{CompiledTrace, TraceError};
 
 const TRACES: [&str; 7] = [
     "cargo-build.strace.gz",
@@ -124,17 +124,17 @@ fn numbers(line: &[u8]) -> Vec<Range<usize>> {
 }
 
 /// Compiles it, reads it back, and looks at it as the other verbs do. Whatever can be said of it is in the result.
-fn compile(text: &[u8]) -> Result<Benchmark, TraceError> {
+fn compile(text: &[u8]) -> Result<CompiledTrace, TraceError> {
     let settings = CompileSettings { used_percent_min: 0, ..CompileSettings::default() };
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let path = dir.path().join("benchmark");
+    let path = dir.path().join("compiled");
     trace_compile::compile_to(&mut Strace::new(text), "slice".as_ref(), &settings, &path)?;
-    let benchmark = Benchmark::read(&path).expect("what was compiled can be read");
-    assert_in_order(&benchmark);
+    let compiled = CompiledTrace::read(&path).expect("what was compiled can be read");
+    assert_in_order(&compiled);
     for order in ["weir", "root"] {
-        trace_verify::verify(&benchmark, order, 2, 1)?;
+        trace_verify::verify(&compiled, order, 2, 1)?;
     }
-    Ok(benchmark)
+    Ok(compiled)
 }
 
 /// Seeds, and the most lines. What contradicts itself is looked at again and again, so short slices show more in a second.
@@ -146,9 +146,9 @@ fn chosen() -> (Range<u64>, usize) {
 }
 
 /// Every thread makes its calls in the order in which it made them.
-fn assert_in_order(benchmark: &Benchmark) {
+fn assert_in_order(compiled: &CompiledTrace) {
     let mut last = BTreeMap::new();
-    for action in &benchmark.actions {
+    for action in &compiled.actions {
         let now = (action.start, action.line);
         let before = last.insert(action.thread, now);
         // What began before the first action has no moment of its own.
@@ -181,7 +181,7 @@ fn no_slice_of_a_trace_panics() {
             panic!("WEIR_SLICES={seed},1,{most} panics: {}", kept.display());
         };
         match found {
-            Ok(benchmark) => compiled += usize::from(!benchmark.actions.is_empty()),
+            Ok(found) => compiled += usize::from(!found.actions.is_empty()),
             // Nothing else is wrong with a slice than that no call is in it.
             Err(error) => {
                 assert!(matches!(error, TraceError::Empty { .. }), "seed {seed}: {error}");
@@ -199,6 +199,6 @@ fn a_task_that_the_trace_never_shows_being_made_overlaps_a_contradiction() {
     let text = "7 1700000000.3128 write(9</w/a>, \"\"..., 5) = 5 <0.0001>\n\
         7 1700000000.3132 newfstatat(9</w/a>, \"\", {st_mode=S_IFREG|0644, st_size=15, ...}, AT_EMPTY_PATH) = 0 <0.0001>\n\
         8 1700000000.3133 write(2</w/out>, \"\"..., 67) = 67 <0.0001>\n";
-    let benchmark = compile(text.as_bytes()).expect("it compiles");
-    assert_eq!((benchmark.actions.len(), benchmark.about.threads, benchmark.about.repairs.races), (3, 2, 1));
+    let compiled = compile(text.as_bytes()).expect("it compiles");
+    assert_eq!((compiled.actions.len(), compiled.about.threads, compiled.about.repairs.races), (3, 2, 1));
 }

@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use trace_compile::{CompileSettings, Strace};
-use trace_file::{Benchmark, Fate, Inventory, TraceError};
-use trace_replay::{Baseline, Report, Settings, Speed};
+use trace_file::{CompiledTrace, Fate, TraceError, TraceInventory};
+use trace_replay::{OrderChoice, ReplayReport, ReplaySettings, ReplaySpeed};
 
 fn data(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(file)
@@ -20,7 +20,7 @@ fn settings(name: &str) -> CompileSettings {
     CompileSettings { snapshot, ..CompileSettings::default() }
 }
 
-fn compiled(name: &str) -> Benchmark {
+fn compiled(name: &str) -> CompiledTrace {
     trace_compile::compile(&mut source(name), name.as_ref(), &settings(name)).expect("the trace compiles")
 }
 
@@ -35,11 +35,11 @@ const TRACES: [(&str, u64, u32, usize); 4] = [
 #[test]
 fn every_line_of_four_recorded_programs_is_used_and_every_call_known() {
     for (name, lines, threads, skipped) in TRACES {
-        let benchmark = compiled(name);
-        let about = &benchmark.about;
+        let compiled = compiled(name);
+        let about = &compiled.about;
         assert_eq!((about.lines, about.used, about.threads), (lines, lines, threads), "{name}");
         assert_eq!(about.problems, [], "{name}");
-        let found = benchmark.actions.iter().filter(|action| matches!(action.fate, Fate::Skipped(_))).count();
+        let found = compiled.actions.iter().filter(|action| matches!(action.fate, Fate::Skipped(_))).count();
         assert_eq!(found, skipped, "{name}");
     }
 }
@@ -47,10 +47,10 @@ fn every_line_of_four_recorded_programs_is_used_and_every_call_known() {
 #[test]
 fn both_orders_of_every_trace_have_edges_and_no_cycle() {
     for (name, ..) in TRACES {
-        let benchmark = compiled(name);
+        let compiled = compiled(name);
         for order in ["weir", "root"] {
-            let order = benchmark.order(order).expect("both orders are compiled");
-            assert!(order.is_acyclic(benchmark.actions.len()), "{name}");
+            let order = compiled.order(order).expect("both orders are compiled");
+            assert!(order.is_acyclic(compiled.actions.len()), "{name}");
             assert!(!order.waits.is_empty(), "{name}");
         }
     }
@@ -65,33 +65,33 @@ fn compiling_twice_gives_the_same_bytes_and_a_changed_byte_is_refused() {
     let mut bytes = std::fs::read(&first).expect("it was written");
     assert_eq!(bytes, std::fs::read(&second).expect("it was written"));
     assert_eq!(
-        Benchmark::read(&first).expect("it is whole").actions,
+        CompiledTrace::read(&first).expect("it is whole").actions,
         compiled("sqlite-wal-6threads").actions
     );
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
     std::fs::write(&first, &bytes).expect("it is written");
-    assert!(matches!(Benchmark::read(&first), Err(TraceError::Checksum { .. })));
+    assert!(matches!(CompiledTrace::read(&first), Err(TraceError::Checksum { .. })));
     std::fs::write(&first, &bytes[..40]).expect("it is written");
-    assert!(matches!(Benchmark::read(&first), Err(TraceError::Contents { .. })));
+    assert!(matches!(CompiledTrace::read(&first), Err(TraceError::Contents { .. })));
 }
 
 #[test]
-fn a_benchmark_compiled_into_a_file_is_the_one_compiled_in_memory() {
+fn compiling_into_a_file_gives_what_compiling_in_memory_gives() {
     let name = "git-clone-nolocal";
     let dir = tempfile::tempdir().expect("a temporary directory");
     let streamed = dir.path().join("streamed");
     let written = dir.path().join("written");
     trace_compile::compile_to(&mut source(name), name.as_ref(), &settings(name), &streamed)
         .expect("it compiles");
-    let benchmark = compiled(name);
-    benchmark.write(&written).expect("it is written");
+    let compiled = compiled(name);
+    compiled.write(&written).expect("it is written");
     assert!(std::fs::read(&streamed).expect("it is there") == std::fs::read(&written).expect("it is there"));
-    assert!(Benchmark::read(&streamed).expect("it is whole") == benchmark);
+    assert!(CompiledTrace::read(&streamed).expect("it is whole") == compiled);
     assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 2, "nothing else is left");
-    let inventory = Inventory::read(&streamed).expect("it is whole");
-    assert_eq!((inventory.actions, inventory.fates), (benchmark.actions.len() as u64, benchmark.fates()));
-    for (order, counted) in benchmark.orders.iter().zip(inventory.orders) {
+    let inventory = TraceInventory::read(&streamed).expect("it is whole");
+    assert_eq!((inventory.actions, inventory.fates), (compiled.actions.len() as u64, compiled.fates()));
+    for (order, counted) in compiled.orders.iter().zip(inventory.orders) {
         assert_eq!(
             (&order.name, order.kept(), &order.asked),
             (&counted.name, counted.kept.clone(), &counted.asked)
@@ -110,10 +110,10 @@ fn random_orders_of_every_trace_give_the_recorded_results() {
         ("fio-libaio-2threads", 1000),
         ("git-clone-nolocal", 100),
     ] {
-        let benchmark = compiled(name);
+        let compiled = compiled(name);
         for order in ["weir", "root"] {
             let verification =
-                trace_verify::verify(&benchmark, order, orders, 1).expect("the order is compiled");
+                trace_verify::verify(&compiled, order, orders, 1).expect("the order is compiled");
             println!("{name}: {verification}");
             // `root` has no rule for what a directory lists.
             let promised = |call: &str| order != "root" || call != "getdents64";
@@ -141,11 +141,11 @@ fn a_file_that_the_snapshot_lacks_and_the_trace_opens_was_there() {
     let text = "1 100000001.0 openat(AT_FDCWD</srv/app>, \"f\", O_RDONLY) = 3</srv/app/f> <0.1>\n\
         1 100000002.0 read(3</srv/app/f>, \"\"..., 100) = 100 <0.1>\n";
     let settings = CompileSettings { snapshot: Some((snapshot, "/".into())), ..CompileSettings::default() };
-    let benchmark =
+    let compiled =
         trace_compile::compile(&mut Strace::new(text.as_bytes()), "contradiction".as_ref(), &settings)
             .expect("it compiles");
-    assert_eq!((benchmark.about.repairs.outside, benchmark.about.repairs.races), (1, 0));
-    let verification = trace_verify::verify(&benchmark, "weir", 1, 1).expect("the order is compiled");
+    assert_eq!((compiled.about.repairs.outside, compiled.about.repairs.races), (1, 0));
+    let verification = trace_verify::verify(&compiled, "weir", 1, 1).expect("the order is compiled");
     assert_eq!((verification.judged, verification.unjudged.len()), (2, 0), "{verification}");
 }
 
@@ -154,12 +154,12 @@ fn a_report_names_both_numbers_of_a_result_that_differs_its_line_and_the_cause_i
     let text = "1 100000001.0 openat(AT_FDCWD</>, \"/f\", O_RDONLY) = 3</f> <0.1>\n\
         1 100000002.0 read(3</f>, \"\"..., 100) = 100 <0.1>\n1 100000003.0 read(3</f>, \"\"..., 50) = 50 <0.1>\n";
     let settings = CompileSettings::default();
-    let benchmark = trace_compile::compile(&mut Strace::new(text.as_bytes()), "one".as_ref(), &settings)
+    let compiled = trace_compile::compile(&mut Strace::new(text.as_bytes()), "one".as_ref(), &settings)
         .expect("it compiles");
     // Nothing answers with 0 to everything.
-    let settings = Settings { order: Baseline::Single, speed: Speed::Full, stall_seconds: 30 };
-    let run = trace_replay::replay_onto_nothing(&benchmark, &settings).expect("it ends");
-    let said = Report::new(&benchmark, "single", &run, Some(&run)).to_string();
+    let settings = ReplaySettings { order: OrderChoice::Single, speed: ReplaySpeed::Full, stall_seconds: 30 };
+    let run = trace_replay::replay_onto_nothing(&compiled, &settings).expect("it ends");
+    let said = ReplayReport::new(&compiled, "single", &run, Some(&run)).to_string();
     let words =
         "2 read, the first recorded 100, replayed 0 (action 1, line 2): the files that were there before";
     assert!(said.contains(words), "{said}");
@@ -173,7 +173,7 @@ fn golden_files_are_read_and_written_back_as_they_were() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let written = dir.path().join("written");
     for golden in GOLDEN.map(data) {
-        Benchmark::read(&golden).expect("it is whole").write(&written).expect("it is written");
+        CompiledTrace::read(&golden).expect("it is whole").write(&written).expect("it is written");
         assert!(bytes(&written) == bytes(&golden), "{}", golden.display());
     }
 }

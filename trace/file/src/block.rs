@@ -1,7 +1,7 @@
-//! Some thousand actions in a row, with what they wait for: the unit in which a benchmark is written and read.
+//! Some thousand actions in a row, with what they wait for: the unit in which a compiled trace is written and read.
 
 use crate::action::{Action, Rule};
-use crate::contents::Benchmark;
+use crate::contents::CompiledTrace;
 use crate::op::Op;
 use crate::order::{Order, Wait};
 use serde::{Deserialize, Serialize};
@@ -12,16 +12,16 @@ const BLOCK_WEIGHT: usize = 1 << 14;
 
 /// Actions in a row.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Block {
+pub struct ActionBlock {
     /// The actions.
     pub actions: Vec<Action>,
     /// What they wait for, in each order.
-    pub waits: Vec<Waits>,
+    pub waits: Vec<BlockWaits>,
 }
 
 /// What the actions of a block wait for in one order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Waits {
+pub struct BlockWaits {
     /// Of each action, how many of `waits` are its own.
     pub counts: Vec<u32>,
     /// All waits, by waiting action.
@@ -30,14 +30,14 @@ pub struct Waits {
 
 /// What comes after the last block.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Tail {
-    /// Everything else of the benchmark; without actions, and with orders that have a name only.
-    pub rest: Benchmark,
+pub struct FileTail {
+    /// Everything else of the compiled trace; without actions, and with orders that have a name only.
+    pub rest: CompiledTrace,
     /// Of each order, how many edges each rule asked for.
     pub asked: Vec<BTreeMap<Rule, u64>>,
 }
 
-impl Waits {
+impl BlockWaits {
     /// Of each action, what it waits for.
     pub fn each(&self) -> impl Iterator<Item = &[Wait]> {
         let mut left = &self.waits[..];
@@ -49,13 +49,13 @@ impl Waits {
     }
 }
 
-impl Block {
+impl ActionBlock {
     /// Adds an action.
     pub fn push<'a>(&mut self, action: Action, waits: impl Iterator<Item = &'a [Wait]>) {
         self.actions.push(action);
         for (order, own) in waits.enumerate() {
             if self.waits.len() <= order {
-                self.waits.push(Waits::default());
+                self.waits.push(BlockWaits::default());
             }
             self.waits[order].counts.push(own.len() as u32);
             self.waits[order].waits.extend_from_slice(own);
@@ -65,14 +65,18 @@ impl Block {
 
 /// Cuts a row of actions into blocks. Where it cuts depends on the actions alone, so the same actions give the same bytes.
 #[derive(Debug, Default)]
-pub struct Cutter {
-    block: Block,
+pub struct BlockCutter {
+    block: ActionBlock,
     weight: usize,
 }
 
-impl Cutter {
+impl BlockCutter {
     /// Adds an action; returns a block when it is full.
-    pub fn push<'a>(&mut self, action: Action, waits: impl Iterator<Item = &'a [Wait]>) -> Option<Block> {
+    pub fn push<'a>(
+        &mut self,
+        action: Action,
+        waits: impl Iterator<Item = &'a [Wait]>,
+    ) -> Option<ActionBlock> {
         self.weight += 1 + parts(&action.op);
         self.block.push(action, waits);
         (self.weight >= BLOCK_WEIGHT).then(|| {
@@ -82,7 +86,7 @@ impl Cutter {
     }
 
     /// What is left, unless that is nothing.
-    pub fn finish(self) -> Option<Block> {
+    pub fn finish(self) -> Option<ActionBlock> {
         (!self.block.actions.is_empty()).then_some(self.block)
     }
 }
@@ -96,15 +100,15 @@ fn parts(op: &Op<u32>) -> usize {
     }
 }
 
-impl Benchmark {
+impl CompiledTrace {
     /// Adds a block's actions behind those that are there, and what they wait for in its orders.
-    pub fn append(&mut self, block: Block) {
+    pub fn append(&mut self, block: ActionBlock) {
         self.actions.extend(block.actions);
         self.orders.resize_with(self.orders.len().max(block.waits.len()), || Order {
             begins: vec![0],
             ..Order::default()
         });
-        for (order, Waits { counts, waits }) in self.orders.iter_mut().zip(block.waits) {
+        for (order, BlockWaits { counts, waits }) in self.orders.iter_mut().zip(block.waits) {
             let mut end = order.waits.len();
             order.waits.extend(waits);
             for count in counts {
@@ -114,14 +118,14 @@ impl Benchmark {
         }
     }
 
-    /// The whole benchmark, of the blocks that were appended and of what came after them.
-    pub fn complete(self, tail: Tail) -> Benchmark {
-        let Benchmark { about, names, tree, inherited, orders, .. } = tail.rest;
+    /// The whole compiled trace, of the blocks that were appended and of what came after them.
+    pub fn complete(self, tail: FileTail) -> CompiledTrace {
+        let CompiledTrace { about, names, tree, inherited, orders, .. } = tail.rest;
         let begun = self.orders.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
         let orders = begun.zip(orders).zip(tail.asked).map(|((begun, head), asked)| {
             let empty = || Order { begins: vec![0], ..Order::default() };
             Order { name: head.name, asked, ..begun.unwrap_or_else(empty) }
         });
-        Benchmark { about, names, tree, inherited, actions: self.actions, orders: orders.collect() }
+        CompiledTrace { about, names, tree, inherited, actions: self.actions, orders: orders.collect() }
     }
 }

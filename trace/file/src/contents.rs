@@ -1,4 +1,4 @@
-//! What a benchmark holds.
+//! What a compiled trace holds.
 
 use crate::action::{Action, Fate, Nap};
 use crate::error::TraceError;
@@ -6,30 +6,30 @@ use crate::names::{Name, Names};
 use crate::op::Handle;
 use crate::order::Order;
 use crate::tracer_cost::TracerCost;
-use crate::untraced::Unseen;
+use crate::untraced::UntracedIo;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Everything that a replay needs.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Benchmark {
+pub struct CompiledTrace {
     /// Where it comes from, and how much of the trace it covers.
-    pub about: About,
+    pub about: TraceOrigin,
     /// All byte strings.
     pub names: Names,
     /// The tree before the first action: parents before children.
-    pub tree: Vec<Initial>,
+    pub tree: Vec<InitialFile>,
     /// Descriptions that are open before the first action.
-    pub inherited: Vec<Inherited>,
+    pub inherited: Vec<InheritedHandle>,
     /// All actions, in an order that explains the trace's results.
     pub actions: Vec<Action>,
     /// What they wait for, in each order that was compiled.
     pub orders: Vec<Order>,
 }
 
-/// Where a benchmark comes from.
+/// Where a compiled trace comes from.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct About {
+pub struct TraceOrigin {
     /// The trace's file name.
     pub trace: String,
     /// How many threads it shows.
@@ -47,11 +47,11 @@ pub struct About {
     /// What could not be used: kind, how often, first line.
     pub problems: Vec<(String, u64, u64)>,
     /// What contradicted the model.
-    pub repairs: Repairs,
+    pub repairs: ModelRepairs,
     /// Lines of the first races among them.
     pub races: Vec<u64>,
     /// What the program did that the trace cannot show.
-    pub unseen: Unseen,
+    pub unseen: UntracedIo,
     /// What the tracer adds between two calls, as far as known.
     pub tracer: TracerCost,
     /// Sleeps that end early in a replay in which others are faster.
@@ -60,7 +60,7 @@ pub struct About {
 
 /// Contradictions between trace and model, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Repairs {
+pub struct ModelRepairs {
     /// Files that something outside of the trace must have made or removed.
     pub outside: u64,
     /// Descriptors that the trace shows in use, and nobody saw being made.
@@ -75,7 +75,7 @@ pub struct Repairs {
 
 /// A description that was open before the trace began.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Inherited {
+pub struct InheritedHandle {
     /// Its handle.
     pub handle: Handle,
     /// The file's path before the trace began.
@@ -84,7 +84,7 @@ pub struct Inherited {
 
 /// A file of the initial tree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Initial {
+pub struct InitialFile {
     /// Absolute, within the target.
     pub path: Name,
     /// What it is.
@@ -125,7 +125,7 @@ pub enum Device {
     Socket,
 }
 
-impl Benchmark {
+impl CompiledTrace {
     /// The order of that name.
     pub fn order(&self, name: &str) -> Result<&Order, TraceError> {
         let has = || self.orders.iter().map(|order| order.name.as_str()).collect::<Vec<_>>().join(", ");

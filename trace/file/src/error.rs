@@ -10,8 +10,8 @@ use std::path::PathBuf;
 pub enum TraceError {
     #[error("{}: {doing}: {source}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
-    #[error("{}: not a compiled benchmark", path.display())]
-    NotBenchmark { path: PathBuf },
+    #[error("{}: not a compiled trace", path.display())]
+    NotCompiledTrace { path: PathBuf },
     #[error("{}: format {found} cannot be read, only {supported}", path.display())]
     Version { path: PathBuf, found: u32, supported: u32 },
     #[error("{}: section {section}: checksum is {found:08x}, expected {expected:08x}", path.display())]
@@ -47,11 +47,11 @@ pub enum TraceError {
     NoStrace { source: io::Error },
     #[error("the replay's results cannot be read: {why}")]
     Results { why: String },
-    #[error("order {name}: this benchmark has {has}")]
+    #[error("order {name}: this compiled trace has {has}")]
     NoOrder { name: String, has: String },
     #[error("{count} files cannot be laid over each other: {what}")]
     Contradiction { count: usize, what: String },
-    #[error("these benchmarks have more actions, edges or handles than can be numbered")]
+    #[error("these compiled traces have more actions, edges or handles than can be numbered")]
     TooMany,
     #[error("action {action}: there are {count}")]
     NoAction { action: u32, count: usize },
@@ -62,7 +62,7 @@ impl TraceError {
     pub fn help(&self) -> Option<Cow<'static, str>> {
         let help = match self {
             TraceError::Io { .. } => "check that it exists and may be used",
-            TraceError::NotBenchmark { .. } => "make one with `weir-trace compile`",
+            TraceError::NotCompiledTrace { .. } => "make one with `weir-trace compile`",
             TraceError::Version { .. } => "compile the trace again, or upgrade weir-trace",
             TraceError::Checksum { .. } => "copy or compile it again",
             TraceError::Contents { .. } => "compile it again",
@@ -84,7 +84,7 @@ impl TraceError {
             TraceError::NoStrace { .. } => "install the package `strace`",
             TraceError::Results { .. } => "see its own message above",
             TraceError::NoOrder { .. } => "compile the trace again",
-            TraceError::Contradiction { .. } => "replay these benchmarks one by one",
+            TraceError::Contradiction { .. } => "replay these compiled traces one by one",
             TraceError::TooMany => "replay fewer together",
             TraceError::NoAction { .. } => "see `weir-trace info`",
         };

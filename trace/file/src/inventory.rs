@@ -1,17 +1,17 @@
-//! What a benchmark holds, counted block by block.
+//! What a compiled trace holds, counted block by block.
 
 use crate::action::{Fate, Rule};
-use crate::contents::About;
+use crate::contents::TraceOrigin;
 use crate::error::TraceError;
 use crate::format;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a benchmark holds.
+/// What a compiled trace holds.
 #[derive(Debug, Clone, Default)]
-pub struct Inventory {
+pub struct TraceInventory {
     /// Where it comes from.
-    pub about: About,
+    pub about: TraceOrigin,
     /// How many actions there are.
     pub actions: u64,
     /// How many of them have each fate.
@@ -44,10 +44,10 @@ impl OrderInventory {
     }
 }
 
-impl Inventory {
-    /// Reads all of a benchmark, checks it, and keeps the counts.
-    pub fn read(path: &Path) -> Result<Inventory, TraceError> {
-        let mut inventory = Inventory::default();
+impl TraceInventory {
+    /// Reads all of a compiled trace, checks it, and keeps the counts.
+    pub fn read(path: &Path) -> Result<TraceInventory, TraceError> {
+        let mut inventory = TraceInventory::default();
         // When each action returned: edges may come from far back.
         let mut ends = Vec::new();
         let mut lengths = Vec::new();

@@ -17,12 +17,14 @@ mod untraced;
 mod validate;
 
 pub use action::{Action, ActionId, Fate, Modelled, Moment, Nap, Rule, Skipped};
-pub use block::{Block, Cutter, Tail, Waits};
-pub use contents::{About, Benchmark, Device, Inherited, Initial, InitialKind, Repairs};
+pub use block::{ActionBlock, BlockCutter, BlockWaits, FileTail};
+pub use contents::{
+    CompiledTrace, Device, InheritedHandle, InitialFile, InitialKind, ModelRepairs, TraceOrigin,
+};
 pub use errno::{errno, errno_name};
 pub use error::TraceError;
-pub use format::Writer;
-pub use inventory::{Inventory, OrderInventory};
+pub use format::CompiledTraceWriter;
+pub use inventory::{OrderInventory, TraceInventory};
 pub use names::{Name, Names};
 pub use op::{
     Handle, LockKind, LockOwner, NO_HANDLE, Op, Outcome, Place, Request, RequestKind, Seen, SyncKind,
@@ -31,7 +33,7 @@ pub use operands::{Operand, OperandMut, names_of};
 pub use order::{Edge, Order, Wait};
 pub use section::{read_section, write_section};
 pub use tracer_cost::{TRACER_NOTE, TracerCost};
-pub use untraced::Unseen;
+pub use untraced::UntracedIo;
 pub use validate::TASKS_MAX;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Name(pub u32);
 
-/// All byte strings of a trace or benchmark. A long trace has millions of them, so that they lie behind each other: each costs
+/// All byte strings of a trace or compiled trace. A long trace has millions of them, so that they lie behind each other: each costs
 /// its bytes and 18 more.
 #[derive(Debug, Clone, Default)]
 pub struct Names {

@@ -1,10 +1,10 @@
 //! What a call asks for, typed. The same operations exist twice: with descriptors as the traced process numbered them
-//! ([`Fd`], before the model) and with the model's handles ([`Handle`], in a compiled benchmark).
+//! ([`Fd`], before the model) and with the model's handles ([`Handle`], in a compiled trace).
 
 use crate::names::Name;
 use serde::{Deserialize, Serialize};
 
-/// An open file description of a compiled benchmark; numbered from 0 and never used again.
+/// An open file description of a compiled trace; numbered from 0 and never used again.
 pub type Handle = u32;
 /// No handle: of a place, that its path is absolute; of a failed open, that nothing was opened.
 pub const NO_HANDLE: Handle = Handle::MAX;
@@ -51,7 +51,7 @@ pub struct Seen {
     pub mode: u32,
     /// Bytes.
     pub size: u64,
-    /// Its number in the traced file system; 0 if the trace does not show it. Only the model needs it: 0 in a benchmark.
+    /// Its number in the traced file system; 0 if the trace does not show it. Only the model needs it: 0 in a compiled trace.
     pub inode: u64,
 }
 
@@ -236,7 +236,7 @@ pub enum Op<D> {
         on: D,
         kind: LockKind,
     },
-    /// fcntl's locks. In a benchmark, `on` is the description through which their owner holds them.
+    /// fcntl's locks. In a compiled trace, `on` is the description through which their owner holds them.
     Lock {
         on: D,
         kind: LockKind,

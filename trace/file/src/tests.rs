@@ -1,6 +1,6 @@
 use crate::action::{Action, Fate, Moment, Nap, Rule};
-use crate::block::{Block, Cutter};
-use crate::contents::{About, Benchmark, Initial, InitialKind};
+use crate::block::{ActionBlock, BlockCutter};
+use crate::contents::{CompiledTrace, InitialFile, InitialKind, TraceOrigin};
 use crate::format::{MAGIC, VERSION};
 use crate::names::{Name, Names};
 use crate::op::{Op, Outcome, SyncKind};
@@ -16,10 +16,10 @@ fn hex_blocks() -> Vec<Vec<u8>> {
 #[test]
 fn the_examples_of_the_format_are_what_is_written() {
     let blocks = hex_blocks();
-    let file = crate::format::write(&Benchmark::default(), Vec::new()).expect("it is written");
+    let file = crate::format::write(&CompiledTrace::default(), Vec::new()).expect("it is written");
     assert_eq!(file[..16], blocks[0]);
     assert_eq!((&file[..8], file[8]), (&MAGIC[..], VERSION as u8));
-    let initial = Initial {
+    let initial = InitialFile {
         path: Name(5),
         kind: InitialKind::Directory,
         mode: 0o755,
@@ -38,17 +38,17 @@ fn the_examples_of_the_format_are_what_is_written() {
         recorded: Outcome::Value(0),
     };
     let wait = Wait { on: 3, moment: Moment::End, rule: Rule::Bytes };
-    let mut block = Block::default();
+    let mut block = ActionBlock::default();
     block.push(action, [&[wait][..]].into_iter());
     assert_eq!(postcard::to_stdvec(&block).expect("it is written"), blocks[2]);
-    assert_eq!(postcard::to_stdvec(&Block::default()).expect("it is written"), [0, 0]);
+    assert_eq!(postcard::to_stdvec(&ActionBlock::default()).expect("it is written"), [0, 0]);
     let nap = Nap { action: 5, ends_with: 300 };
     assert_eq!(postcard::to_stdvec(&nap).expect("it is written"), blocks[3]);
 }
 
 #[test]
 fn a_block_ends_by_its_actions_or_by_the_lists_in_them() {
-    let mut cutter = Cutter::default();
+    let mut cutter = BlockCutter::default();
     let close = Op::Close { all: vec![0; 1 << 14].into(), unlocked: Box::default() };
     let (name, fate, recorded) = (Name(0), Fate::Executed, Outcome::Value(0));
     let action = |op| Action { thread: 0, start: 0, end: 0, line: 0, name, fate, op, recorded };
@@ -64,27 +64,27 @@ fn what_refers_to_nothing_or_to_what_comes_later_is_refused() {
     let (name, fate, recorded) = (Name(0), Fate::Executed, Outcome::Value(0));
     let action = Action { thread: 0, start: 0, end: 0, line: 0, name, fate, op: Op::SyncAll, recorded };
     let order = |begins: &[u32]| Order { begins: begins.into(), waits: vec![wait], ..Order::default() };
-    let about = About { threads: 1, ..About::default() };
+    let about = TraceOrigin { threads: 1, ..TraceOrigin::default() };
     let names = Names::from_all([Box::from(&b"sync"[..])]);
-    let good = Benchmark {
+    let good = CompiledTrace {
         about,
         names,
         actions: vec![action.clone(), action.clone()],
         orders: vec![order(&[0, 0, 1])],
-        ..Benchmark::default()
+        ..CompiledTrace::default()
     };
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let file = dir.path().join("benchmark");
-    let read = |benchmark: &Benchmark| {
-        benchmark.write(&file).expect("it is written");
-        Benchmark::read(&file)
+    let file = dir.path().join("compiled");
+    let read = |compiled: &CompiledTrace| {
+        compiled.write(&file).expect("it is written");
+        CompiledTrace::read(&file)
     };
     assert!(read(&good).is_ok_and(|found| found == good));
-    let backwards = Benchmark { orders: vec![order(&[0, 1, 1])], ..good.clone() };
-    let nameless = Benchmark { names: Names::default(), ..good.clone() };
+    let backwards = CompiledTrace { orders: vec![order(&[0, 1, 1])], ..good.clone() };
+    let nameless = CompiledTrace { names: Names::default(), ..good.clone() };
     let open = Op::Sync { on: 0, kind: SyncKind::File };
-    let handleless = Benchmark { actions: vec![Action { op: open, ..action }; 2], ..good.clone() };
-    let threadless = Benchmark { about: About::default(), ..good };
+    let handleless = CompiledTrace { actions: vec![Action { op: open, ..action }; 2], ..good.clone() };
+    let threadless = CompiledTrace { about: TraceOrigin::default(), ..good };
     for (wrong, what) in [
         (backwards, "an edge that runs backwards"),
         (nameless, "a name, thread, handle or request"),

@@ -1,8 +1,8 @@
-//! What a benchmark must hold to before anything trusts its numbers: a checksum does not stop a hostile author.
+//! What a compiled trace must hold to before anything trusts its numbers: a checksum does not stop a hostile author.
 
 use crate::action::Action;
-use crate::block::{Block, Tail};
-use crate::contents::{Benchmark, InitialKind};
+use crate::block::{ActionBlock, FileTail};
+use crate::contents::{CompiledTrace, InitialKind};
 use crate::error::TraceError;
 use crate::names::Name;
 use crate::op::{Handle, NO_HANDLE, Op};
@@ -15,7 +15,7 @@ pub const TASKS_MAX: u32 = 1 << 20;
 /// Descriptions and requests: one action makes at most one of the former, and the kernel limits the latter.
 const PER_ACTION_MAX: u64 = 1 << 16;
 
-/// Looks at a benchmark as it is read. What blocks refer to comes after them, so the highest numbers are kept until then.
+/// Looks at a compiled trace as it is read. What blocks refer to comes after them, so the highest numbers are kept until then.
 pub(crate) struct Validator<'a> {
     path: &'a Path,
     orders: usize,
@@ -37,7 +37,7 @@ impl<'a> Validator<'a> {
     }
 
     /// The next block: its waits belong to its actions and run backwards in time.
-    pub(crate) fn block(&mut self, block: &Block) -> Result<(), TraceError> {
+    pub(crate) fn block(&mut self, block: &ActionBlock) -> Result<(), TraceError> {
         let first = self.actions;
         self.actions += block.actions.len() as u64;
         if self.actions > u64::from(u32::MAX) {
@@ -83,8 +83,8 @@ impl<'a> Validator<'a> {
     }
 
     /// Everything else: what came up must be there.
-    pub(crate) fn finish(&self, tail: &Tail) -> Result<(), TraceError> {
-        let Benchmark { about, names, tree, inherited, .. } = &tail.rest;
+    pub(crate) fn finish(&self, tail: &FileTail) -> Result<(), TraceError> {
+        let CompiledTrace { about, names, tree, inherited, .. } = &tail.rest;
         if tail.asked.len() != self.orders {
             return Err(self.wrong("about", "orders without counts"));
         }

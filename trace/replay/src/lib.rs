@@ -6,11 +6,14 @@ mod merge;
 mod replay;
 mod report;
 
-pub use confine::{Confined, Site, Stay, confine};
-pub use init::{Built, initialise};
-pub use merge::Overlay;
+pub use confine::{AfterReplay, Confined, ReplaySandbox, confine};
+pub use init::{BuiltTree, initialise};
+pub use merge::MergedTraces;
 pub use replay::{
-    Baseline, Cache, CacheControl, Failure, Results, Run, Sample, Settings, Speed, Syncs, WriteOut, replay,
-    replay_onto_nothing, results_from_bytes, results_to_bytes,
+    ActionSample, CacheControl, FsyncMeaning, OrderChoice, ReplayFailure, ReplayResults, ReplayRun,
+    ReplaySettings, ReplaySpeed, StartCache, WriteOut, replay, replay_onto_nothing, results_from_bytes,
+    results_to_bytes,
 };
-pub use report::{Comparison, Explanation, Report, Summary, explain, same, show, write_time_line};
+pub use report::{
+    Explanation, ReplayReport, ReportComparison, RunSummary, explain, same, show, write_time_line,
+};

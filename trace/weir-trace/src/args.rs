@@ -9,9 +9,9 @@ use trace_file::Rule;
 /// Record a program's system calls, and replay them on any directory
 #[derive(Debug, Parser)]
 #[command(name = "weir-trace", version, max_term_width = 100, after_help = EXAMPLE)]
-pub(crate) struct Cli {
+pub(crate) struct TraceCommandLine {
     #[command(subcommand)]
-    pub(crate) verb: Verb,
+    pub(crate) verb: TraceVerb,
 }
 
 const EXAMPLE: &str = "\
@@ -23,7 +23,7 @@ A first session:
   weir-trace replay git.compiled --on /mnt/demo";
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum TraceVerb {
     Record(RecordArgs),
     Compile(CompileArgs),
     Info(InfoArgs),
@@ -54,7 +54,7 @@ pub(crate) struct RecordArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Turn a trace into one self-contained benchmark file
+/// Compile a trace into one self-contained file
 ///
 /// Fails if less than half of the trace's calls can be used, and says why the others cannot: their lines cannot be read, no replay of
 /// them exists, or the trace does not show how their descriptor was opened. Options of strace that help: `-f -y -ttt -T -o FILE`.
@@ -82,7 +82,7 @@ pub(crate) struct CompileArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = CompileSettings::default().used_percent_min,
         value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) min_used: u8,
-    /// The benchmark to write
+    /// The compiled trace to write
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
 }
@@ -92,19 +92,19 @@ fn rule(name: &str) -> Result<Rule, String> {
     Rule::from_switch_name(name).ok_or_else(|| format!("no such rule; the rules are {}", known()))
 }
 
-/// Say what a benchmark holds, what of its trace could not be used, and what each order enforces
+/// Say what a compiled trace holds, what of its trace could not be used, and what each order enforces
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
-    /// A compiled benchmark
-    pub(crate) benchmark: PathBuf,
+    /// A compiled trace
+    pub(crate) compiled: PathBuf,
     /// As one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Replay a benchmark below a directory, or several at the same time
+/// Replay a compiled trace below a directory, or several at the same time
 ///
-/// Several benchmarks are replayed together: their initial trees are laid over each other in one target, each has threads of its
+/// Several compiled traces are replayed together: their initial trees are merged in one target, each has threads of its
 /// own, and one clock runs for all. What one needs to be another thing than another does is named before anything is done. There is
 /// a report for the whole, and one for each.
 ///
@@ -118,9 +118,9 @@ Exit codes: 0 done, whatever differs; 1 failed; 2 the command line makes no sens
 3 with --strict, results differ because of the order; 4 the target cannot hold the tree or confine the replay
 (full, read-only, not allowed); 5 it cannot go on: nothing moved for --stall seconds, or threads could not be started.")]
 pub(crate) struct ReplayArgs {
-    /// Compiled benchmarks
+    /// Compiled traces
     #[arg(required = true)]
-    pub(crate) benchmark: Vec<PathBuf>,
+    pub(crate) compiled: Vec<PathBuf>,
     /// Where to replay: a directory on the file system in question
     #[arg(long, value_name = "DIR")]
     pub(crate) on: PathBuf,
@@ -221,8 +221,8 @@ pub(crate) struct CompareArgs {
 /// Say what an action is, and what it waits for in each order
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// A compiled benchmark
-    pub(crate) benchmark: PathBuf,
+    /// A compiled trace
+    pub(crate) compiled: PathBuf,
     /// The action's number, as reports give it
     pub(crate) action: u32,
     /// As one JSON object, for scripts

@@ -5,12 +5,12 @@ use crate::error::ProgramError;
 use std::io;
 use std::path::Path;
 use trace_file::TraceError;
-use trace_replay::{Comparison, Report};
+use trace_replay::{ReplayReport, ReportComparison};
 
 pub(crate) fn run(args: &CompareArgs) -> Result<(), ProgramError> {
     let read = |path: &std::path::PathBuf| Ok((path.display().to_string(), report(path)?));
     let reports = args.reports.iter().map(read).collect::<Result<Vec<_>, ProgramError>>()?;
-    let comparison = Comparison::new(&reports);
+    let comparison = ReportComparison::new(&reports);
     if args.json {
         println!("{:#}", serde_json::json!(comparison));
     } else {
@@ -19,7 +19,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), ProgramError> {
     Ok(())
 }
 
-fn report(path: &Path) -> Result<Report, ProgramError> {
+fn report(path: &Path) -> Result<ReplayReport, ProgramError> {
     let bytes = std::fs::read(path).map_err(TraceError::io("reading", path))?;
     let wrong = |error: serde_json::Error| TraceError::Io {
         doing: "reading a report of `weir-trace replay --json`",

@@ -3,13 +3,13 @@
 use crate::args::InfoArgs;
 use serde_json::json;
 use std::collections::BTreeMap;
-use trace_file::{Inventory, Repairs, Rule, TraceError};
+use trace_file::{ModelRepairs, Rule, TraceError, TraceInventory};
 
 /// Races that are named for people; `--json` has more.
 const RACES_SHOWN_MAX: usize = 40;
 
 pub(crate) fn run(args: &InfoArgs) -> Result<(), TraceError> {
-    let inventory = Inventory::read(&args.benchmark)?;
+    let inventory = TraceInventory::read(&args.compiled)?;
     if args.json {
         println!("{:#}", as_json(&inventory));
     } else {
@@ -18,7 +18,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), TraceError> {
     Ok(())
 }
 
-fn as_json(inventory: &Inventory) -> serde_json::Value {
+fn as_json(inventory: &TraceInventory) -> serde_json::Value {
     let fates: Vec<_> =
         inventory.fates.iter().map(|(fate, count)| json!({"fate": fate.text(), "count": count})).collect();
     let orders: Vec<_> = inventory
@@ -42,7 +42,7 @@ fn as_json(inventory: &Inventory) -> serde_json::Value {
 }
 
 /// For people.
-pub(crate) fn print(inventory: &Inventory) {
+pub(crate) fn print(inventory: &TraceInventory) {
     let about = &inventory.about;
     println!("trace       {}: {} of {} lines used", about.trace, about.used, about.lines);
     println!("actions     {} by {} threads, {} handles", inventory.actions, about.threads, about.handles);
@@ -63,7 +63,7 @@ pub(crate) fn print(inventory: &Inventory) {
             println!("            {asked:>9}  {rule:?}, of which {kept} kept");
         }
     }
-    let Repairs { outside, descriptors, races, reordered, late } = about.repairs;
+    let ModelRepairs { outside, descriptors, races, reordered, late } = about.repairs;
     println!(
         "repairs     {outside} files from outside, {descriptors} descriptors, {reordered} calls reordered, {late} late"
     );

@@ -7,21 +7,21 @@ mod info;
 mod one_run;
 mod output;
 mod replay;
-mod together;
+mod replayed_traces;
 
-use args::{Cli, CompileArgs, ExplainArgs, ManArgs, RecordArgs, Verb};
+use args::{CompileArgs, ExplainArgs, ManArgs, RecordArgs, TraceCommandLine, TraceVerb};
 use clap::{CommandFactory, Parser};
 use error::ProgramError;
 use output::{explain_error, refuse_command_line};
 use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
-use trace_compile::{CompileSettings, Merged, RecordSettings, Source, Strace, Switches};
-use trace_file::{Benchmark, Inventory, TraceError, TracerCost};
+use trace_compile::{CompileSettings, RecordSettings, Source, Strace, Switches, TaskFiles};
+use trace_file::{CompiledTrace, TraceError, TraceInventory, TracerCost};
 
 fn main() -> ExitCode {
     output::end_when_output_fails();
-    let verb = match Cli::try_parse() {
+    let verb = match TraceCommandLine::try_parse() {
         Ok(cli) => cli.verb,
         Err(refused) => return refuse_command_line(&refused),
     };
@@ -31,20 +31,20 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(verb: &Verb) -> Result<ExitCode, ProgramError> {
+fn run(verb: &TraceVerb) -> Result<ExitCode, ProgramError> {
     let done = |()| ExitCode::SUCCESS;
     match verb {
-        Verb::Record(args) => Ok(record(args)?),
-        Verb::Compile(args) => Ok(compile(args).map(done)?),
-        Verb::Info(args) => Ok(info::run(args).map(done)?),
-        Verb::Replay(args) => replay::run(args),
-        Verb::Compare(args) => compare::run(args).map(done),
-        Verb::Explain(args) => Ok(explain(args).map(done)?),
-        Verb::Calls => {
+        TraceVerb::Record(args) => Ok(record(args)?),
+        TraceVerb::Compile(args) => Ok(compile(args).map(done)?),
+        TraceVerb::Info(args) => Ok(info::run(args).map(done)?),
+        TraceVerb::Replay(args) => replay::run(args),
+        TraceVerb::Compare(args) => compare::run(args).map(done),
+        TraceVerb::Explain(args) => Ok(explain(args).map(done)?),
+        TraceVerb::Calls => {
             calls();
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Man(args) => Ok(man(args).map(done)?),
+        TraceVerb::Man(args) => Ok(man(args).map(done)?),
     }
 }
 
@@ -84,22 +84,22 @@ fn compile(args: &CompileArgs) -> Result<(), TraceError> {
     let mut sources = args.trace.iter().map(|file| source(file)).collect::<Result<Vec<_>, _>>()?;
     let mut source = match sources.len() {
         1 => sources.remove(0).0,
-        _ => Box::new(Merged::new(sources)),
+        _ => Box::new(TaskFiles::new(sources)),
     };
     trace_compile::compile_to(&mut *source, &args.trace[0], &settings, &args.output)?;
     // Reading it back checks all of it.
-    info::print(&Inventory::read(&args.output)?);
+    info::print(&TraceInventory::read(&args.output)?);
     Ok(())
 }
 
 /// A file of a trace, and the task that its name ends in.
 fn source(file: &Path) -> Result<(Box<dyn Source>, u32), TraceError> {
     let input = BufReader::with_capacity(1 << 20, trace_compile::open_text(file)?);
-    Ok((Box::new(Strace::new(input)), Merged::task_of(file).unwrap_or(0)))
+    Ok((Box::new(Strace::new(input)), TaskFiles::task_of(file).unwrap_or(0)))
 }
 
 fn explain(args: &ExplainArgs) -> Result<(), TraceError> {
-    let explanation = trace_replay::explain(&Benchmark::read(&args.benchmark)?, args.action)?;
+    let explanation = trace_replay::explain(&CompiledTrace::read(&args.compiled)?, args.action)?;
     if args.json {
         println!("{}", serde_json::json!(explanation));
     } else {
@@ -119,6 +119,6 @@ fn calls() {
 
 /// Writes `weir-trace.1` and a page for each verb.
 fn man(args: &ManArgs) -> Result<(), TraceError> {
-    clap_mangen::generate_to(Cli::command(), &args.dir)
+    clap_mangen::generate_to(TraceCommandLine::command(), &args.dir)
         .map_err(TraceError::io("writing the manual pages", &args.dir))
 }

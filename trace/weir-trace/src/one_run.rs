@@ -1,17 +1,17 @@
 //! One run of a replay, which is three processes: one that was started by somebody and reads the results; one that confines itself
-//! to the site and replays, because a process cannot leave the root directory that confines it; and the keeper between them, which
-//! outlives both and removes the site.
+//! to the sandbox and replays, because a process cannot leave the root directory that confines it; and the keeper between them, which
+//! outlives both and removes the sandbox.
 //!
 //! | what ends | what follows |
 //! | --- | --- |
-//! | the replay | the keeper removes the site and ends; then the results are believed |
-//! | the one that reads, in whatever way | the keeper sees it, ends the replay and removes the site |
-//! | the keeper | the kernel ends the replay; the one that reads removes the site |
-//! | all three | the next replay below the same target removes the site |
+//! | the replay | the keeper removes the sandbox and ends; then the results are believed |
+//! | the one that reads, in whatever way | the keeper sees it, ends the replay and removes the sandbox |
+//! | the keeper | the kernel ends the replay; the one that reads removes the sandbox |
+//! | all three | the next replay below the same target removes the sandbox |
 
 use crate::args::{CacheArg, FsyncArg, OrderArg, ReplayArgs};
 use crate::error::ProgramError;
-use crate::together::Together;
+use crate::replayed_traces::ReplayedTraces;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
@@ -23,7 +23,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use trace_file::TraceError;
 use trace_replay::{
-    Baseline, Cache, CacheControl, Failure, Results, Run, Settings, Site, Speed, Stay, Syncs,
+    AfterReplay, CacheControl, FsyncMeaning, OrderChoice, ReplayFailure, ReplayResults, ReplayRun,
+    ReplaySandbox, ReplaySettings, ReplaySpeed, StartCache,
 };
 
 /// What the keeper ends with if it could not do its work.
@@ -42,57 +43,63 @@ pub(crate) fn name(order: OrderArg) -> &'static str {
 }
 
 /// Replays once, below the target.
-pub(crate) fn run(args: &ReplayArgs, together: &Together, order: OrderArg) -> Result<Run, ProgramError> {
+pub(crate) fn run(
+    args: &ReplayArgs,
+    together: &ReplayedTraces,
+    order: OrderArg,
+) -> Result<ReplayRun, ProgramError> {
     std::fs::create_dir_all(&args.on).map_err(TraceError::target("creating", &args.on))?;
     let target = args.on.canonicalize().map_err(TraceError::target("finding", &args.on))?;
-    for path in Site::remove_left(&target) {
+    for path in ReplaySandbox::remove_left(&target) {
         eprintln!("warning: removed {}, which a replay left that was killed", path.display());
     }
     let stay = match (args.reuse, args.keep) {
-        (true, _) => Stay::Reused,
-        (false, true) => Stay::Kept,
-        (false, false) => Stay::Removed,
+        (true, _) => AfterReplay::Reused,
+        (false, true) => AfterReplay::Kept,
+        (false, false) => AfterReplay::Removed,
     };
-    let mut site = Some(Site::new(&target, stay)?);
+    let mut sandbox = Some(ReplaySandbox::new(&target, stay)?);
     let failed = |source| ProgramError::Start { target: target.clone(), source };
     let (reader, results) = std::io::pipe().map_err(failed)?;
     let mut reader = Some(reader);
     // Each process has a copy of these, and takes its own.
-    let (own_site, own_reader) = (&mut site, &mut reader);
+    let (own_sandbox, own_reader) = (&mut sandbox, &mut reader);
     let keeper = host::fork(move || {
         drop(own_reader.take());
-        keep(own_site, results, |site, results| hand_over(results, replay(args, together, order, site)))
-            .unwrap_or(FAILED)
+        keep(own_sandbox, results, |sandbox, results| {
+            hand_over(results, replay(args, together, order, sandbox))
+        })
+        .unwrap_or(FAILED)
     });
     let (keeper, mut bytes) = (keeper.map_err(failed)?, Vec::new());
     let read = reader.iter_mut().try_for_each(|reader| reader.read_to_end(&mut bytes).map(drop));
     let status = keeper.wait().map_err(failed)?;
     // The keeper has done it, unless it was killed.
-    site.iter().try_for_each(Site::remove)?;
+    sandbox.iter().try_for_each(ReplaySandbox::remove)?;
     read.map_err(failed)?;
     if !status.success() {
         return Err(ProgramError::ReplayFailed { status: shown(status) });
     }
     trace_replay::results_from_bytes(&bytes)?
-        .map_err(|Failure { code, message, help }| ProgramError::Replay { code, message, help })
+        .map_err(|ReplayFailure { code, message, help }| ProgramError::Replay { code, message, help })
 }
 
-/// The process between: it starts the one that replays, waits for its end, and removes the site. If it is told to end, or nobody
+/// The process between: it starts the one that replays, waits for its end, and removes the sandbox. If it is told to end, or nobody
 /// is left to read the results, the replay ends first.
 fn keep(
-    site: &mut Option<Site>,
+    sandbox: &mut Option<ReplaySandbox>,
     results: PipeWriter,
-    replay: impl FnOnce(Option<Site>, PipeWriter) -> u8,
+    replay: impl FnOnce(Option<ReplaySandbox>, PipeWriter) -> u8,
 ) -> io::Result<u8> {
     // What a terminal says to all of its processes must not end this one, which cleans up after them.
     let _ = setsid();
     let keeper = getpid();
     let (ended, life) = std::io::pipe()?;
-    let (own_site, own_results) = (&mut *site, results.try_clone()?);
+    let (own_sandbox, own_results) = (&mut *sandbox, results.try_clone()?);
     let replayer = host::fork(move || {
         let _life = life;
         match end_with(keeper) {
-            Ok(()) => replay(own_site.take(), own_results),
+            Ok(()) => replay(own_sandbox.take(), own_results),
             Err(_) => FAILED,
         }
     })?;
@@ -118,7 +125,7 @@ fn keep(
     }
     let status = replayer.wait()?;
     // If that fails, the process that reads the results tries again, and says why.
-    let _ = site.iter().try_for_each(Site::remove);
+    let _ = sandbox.iter().try_for_each(ReplaySandbox::remove);
     let code = status.code().or_else(|| status.signal().map(|signal| BY_SIGNAL + signal));
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED))
 }
@@ -141,11 +148,11 @@ fn shown(status: ExitStatus) -> String {
 }
 
 /// Hands its results, whatever they are, to the process that waits for them.
-fn hand_over(mut results: PipeWriter, found: Result<Run, TraceError>) -> u8 {
-    let found: Results = found.map_err(|error| {
+fn hand_over(mut results: PipeWriter, found: Result<ReplayRun, TraceError>) -> u8 {
+    let found: ReplayResults = found.map_err(|error| {
         let error = ProgramError::from(error);
         let help = error.help().map(Cow::into_owned);
-        Failure { code: error.exit_code(), message: error.to_string(), help }
+        ReplayFailure { code: error.exit_code(), message: error.to_string(), help }
     });
     match results.write_all(&trace_replay::results_to_bytes(&found)) {
         Ok(()) => 0,
@@ -156,36 +163,36 @@ fn hand_over(mut results: PipeWriter, found: Result<Run, TraceError>) -> u8 {
 /// Everything that it needs from outside is read or opened before it confines itself.
 fn replay(
     args: &ReplayArgs,
-    together: &Together,
+    together: &ReplayedTraces,
     order: OrderArg,
-    site: Option<Site>,
-) -> Result<Run, TraceError> {
-    let benchmark = together.whole();
-    let site = site.expect("a replay has its site");
+    sandbox: Option<ReplaySandbox>,
+) -> Result<ReplayRun, TraceError> {
+    let compiled = together.whole();
+    let sandbox = sandbox.expect("a replay has its site");
     let order = match order {
-        OrderArg::Temporal => Baseline::Temporal,
-        OrderArg::Single => Baseline::Single,
-        OrderArg::Unconstrained => Baseline::Unconstrained,
-        compiled => Baseline::Compiled(name(compiled).into()),
+        OrderArg::Temporal => OrderChoice::Temporal,
+        OrderArg::Single => OrderChoice::Single,
+        OrderArg::Unconstrained => OrderChoice::Unconstrained,
+        compiled => OrderChoice::Compiled(name(compiled).into()),
     };
     let speed = match (args.scale, args.natural) {
-        (Some(scale), _) => Speed::Natural(scale),
-        (None, true) => Speed::Natural(1.0),
-        (None, false) => Speed::Full,
+        (Some(scale), _) => ReplaySpeed::Natural(scale),
+        (None, true) => ReplaySpeed::Natural(1.0),
+        (None, false) => ReplaySpeed::Full,
     };
     let cache = CacheControl::new(match args.cache {
-        CacheArg::AsBuilt => Cache::AsBuilt,
-        CacheArg::Cold => Cache::Cold,
-        CacheArg::Warm => Cache::Warm,
+        CacheArg::AsBuilt => StartCache::AsBuilt,
+        CacheArg::Cold => StartCache::Cold,
+        CacheArg::Warm => StartCache::Warm,
     })
     .cold_below(args.cold_only.clone());
     let syncs = match args.fsync {
-        FsyncArg::Durable => Syncs::Durable,
-        FsyncArg::Device => Syncs::Device(host::write_out),
-        FsyncArg::None => Syncs::Nothing,
+        FsyncArg::Durable => FsyncMeaning::Durable,
+        FsyncArg::Device => FsyncMeaning::Device(host::write_out),
+        FsyncArg::None => FsyncMeaning::Nothing,
     };
     let keeper = getppid();
-    let confined = trace_replay::confine(site)?;
+    let confined = trace_replay::confine(sandbox)?;
     // Whoever gets other rights, as in a user namespace, is no longer ended with its parent.
     keeper.map_or(Ok(()), end_with).map_err(TraceError::target("confining", &args.on))?;
     let watched = std::io::stderr().is_terminal();
@@ -194,8 +201,9 @@ fn replay(
             eprintln!("building the initial tree: {done} of {all} files");
         }
     };
-    let built = trace_replay::initialise(&confined, benchmark, &tell)?;
-    let done = cache.apply(benchmark)?;
-    let run = trace_replay::replay(benchmark, &Settings { order, speed, stall_seconds: args.stall }, syncs)?;
-    Ok(Run { built, cache: done, ..run })
+    let built = trace_replay::initialise(&confined, compiled, &tell)?;
+    let done = cache.apply(compiled)?;
+    let run =
+        trace_replay::replay(compiled, &ReplaySettings { order, speed, stall_seconds: args.stall }, syncs)?;
+    Ok(ReplayRun { built, cache: done, ..run })
 }

@@ -3,17 +3,17 @@
 use crate::args::{OrderArg, ReplayArgs};
 use crate::error::ProgramError;
 use crate::one_run;
-use crate::together::Together;
+use crate::replayed_traces::ReplayedTraces;
 use serde_json::json;
 use std::process::ExitCode;
-use trace_file::Benchmark;
-use trace_replay::{Report, Run};
+use trace_file::CompiledTrace;
+use trace_replay::{ReplayReport, ReplayRun};
 
 /// Results differ because of the order.
 const ORDER_DIFFERS: u8 = 3;
 
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, ProgramError> {
-    let together = Together::read(&args.benchmark)?;
+    let together = ReplayedTraces::read(&args.compiled)?;
     together.tell_what_was_adapted();
     let runs =
         (0..args.runs).map(|_| one_run::run(args, &together, args.order)).collect::<Result<Vec<_>, _>>()?;
@@ -29,21 +29,21 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, ProgramError> {
         trace_replay::write_time_line(together.whole(), &runs[median(&whole)], path)?;
     }
     let whole = summed_up(whole);
-    let each: Vec<(&str, Report)> = together
+    let each: Vec<(&str, ReplayReport)> = together
         .each()
-        .map(|(name, benchmark, part)| {
-            let runs: Vec<Run> = runs.iter().map(&part).collect();
+        .map(|(name, compiled, part)| {
+            let runs: Vec<ReplayRun> = runs.iter().map(&part).collect();
             let single = single.as_ref().map(&part);
-            (name, summed_up(reports(args, benchmark, &runs, single.as_ref())))
+            (name, summed_up(reports(args, compiled, &runs, single.as_ref())))
         })
         .collect();
     print(args, &whole, &each);
     Ok(if args.strict && !ordered { ExitCode::from(ORDER_DIFFERS) } else { ExitCode::SUCCESS })
 }
 
-/// One benchmark has one report; several have one each, after that of the whole.
-fn print(args: &ReplayArgs, whole: &Report, each: &[(&str, Report)]) {
-    let one = |(name, report): &(&str, Report)| json!({"benchmark": name, "report": report});
+/// One compiled trace has one report; several have one each, after that of the whole.
+fn print(args: &ReplayArgs, whole: &ReplayReport, each: &[(&str, ReplayReport)]) {
+    let one = |(name, report): &(&str, ReplayReport)| json!({"compiled": name, "report": report});
     match (args.json, each.is_empty()) {
         (true, true) => println!("{:#}", json!(whole)),
         (true, false) => {
@@ -57,19 +57,24 @@ fn print(args: &ReplayArgs, whole: &Report, each: &[(&str, Report)]) {
     }
 }
 
-fn reports(args: &ReplayArgs, benchmark: &Benchmark, runs: &[Run], single: Option<&Run>) -> Vec<Report> {
-    runs.iter().map(|run| Report::new(benchmark, one_run::name(args.order), run, single)).collect()
+fn reports(
+    args: &ReplayArgs,
+    compiled: &CompiledTrace,
+    runs: &[ReplayRun],
+    single: Option<&ReplayRun>,
+) -> Vec<ReplayReport> {
+    runs.iter().map(|run| ReplayReport::new(compiled, one_run::name(args.order), run, single)).collect()
 }
 
 /// The median run's report, with what all runs took.
-fn summed_up(mut reports: Vec<Report>) -> Report {
+fn summed_up(mut reports: Vec<ReplayReport>) -> ReplayReport {
     let summaries = reports.iter().flat_map(|report| report.runs.clone()).collect();
     let median = median(&reports);
-    Report { runs: summaries, ..reports.swap_remove(median) }
+    ReplayReport { runs: summaries, ..reports.swap_remove(median) }
 }
 
 /// Which run took as long as half of them at most; of an even number, the faster of the two in the middle.
-fn median(reports: &[Report]) -> usize {
+fn median(reports: &[ReplayReport]) -> usize {
     let mut by_time: Vec<_> = (0..reports.len()).collect();
     by_time.sort_by_key(|at| reports[*at].elapsed_ns);
     by_time[(by_time.len() - 1) / 2]

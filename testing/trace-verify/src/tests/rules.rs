@@ -291,8 +291,8 @@ fn asked(order: &str) -> BTreeSet<Rule> {
         Rule::SWITCHABLE.into_iter().flat_map(|rule| examples(rule).iter().map(move |one| (rule, one)));
     for (rule, example) in table {
         for switches in [Switches::default(), example.switches(rule, true)] {
-            let benchmark = compiled(&example.text(), switches);
-            asked.extend(benchmark.order(order).expect("it is compiled").asked.keys());
+            let compiled = compiled(&example.text(), switches);
+            asked.extend(compiled.order(order).expect("it is compiled").asked.keys());
         }
     }
     asked

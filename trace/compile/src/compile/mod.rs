@@ -1,11 +1,11 @@
-//! From a trace to a benchmark: parse, decode, learn, linearise, order.
+//! From a trace to a compiled trace: parse, decode, learn, linearise, order.
 
 mod snapshot;
 mod spool;
 mod usage;
 
 use crate::coverage::Coverage;
-use crate::model::{Attribute, Kind, Lineariser, Links, World};
+use crate::model::{Attribute, InitialLinks, Lineariser, NodeKind, World};
 use crate::order::{Orderer, Root, Switches, Weir};
 use crate::parse::Source;
 use crate::step::Step;
@@ -17,8 +17,8 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use trace_file::{
-    About, ActionId, Benchmark, Block, Cutter, Device, Initial, InitialKind, Name, Names, Order, Rule, Tail,
-    TraceError, TracerCost, Unseen, Wait, Writer,
+    ActionBlock, ActionId, BlockCutter, CompiledTrace, CompiledTraceWriter, Device, FileTail, InitialFile,
+    InitialKind, Name, Names, Order, Rule, TraceError, TraceOrigin, TracerCost, UntracedIo, Wait,
 };
 use usage::Usage;
 
@@ -46,14 +46,14 @@ pub fn compile(
     source: &mut dyn Source,
     name: &Path,
     settings: &CompileSettings,
-) -> Result<Benchmark, TraceError> {
-    let mut benchmark = Benchmark::default();
+) -> Result<CompiledTrace, TraceError> {
+    let mut compiled = CompiledTrace::default();
     let read = read_calls(source, name, Spool::in_memory())?;
     let tail = read.compile(name, settings, |block| {
-        benchmark.append(block);
+        compiled.append(block);
         Ok(())
     })?;
-    Ok(benchmark.complete(tail))
+    Ok(compiled.complete(tail))
 }
 
 /// Compiles a trace into a file, in as much memory as the files that are open or named at one time need, and the names.
@@ -67,19 +67,20 @@ pub fn compile_to(
     let wrong = |error| TraceError::io("writing", output)(error);
     let file = File::create(output).map_err(TraceError::io("creating", output))?;
     let written = || {
-        let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, file), &ORDERS).map_err(wrong)?;
+        let mut writer =
+            CompiledTraceWriter::new(BufWriter::with_capacity(1 << 20, file), &ORDERS).map_err(wrong)?;
         let tail = read.compile(name, settings, |block| writer.block(&block).map_err(wrong))?;
         writer.finish(&tail).map_err(wrong)
     };
     written().map(drop).inspect_err(|_| {
-        // Half a benchmark is none; what is no file, such as a pipe, has nothing to remove.
+        // Half a compiled trace is none; what is no file, such as a pipe, has nothing to remove.
         if output.symlink_metadata().is_ok_and(|found| found.is_file()) {
             drop(std::fs::remove_file(output));
         }
     })
 }
 
-/// The orders of every benchmark.
+/// The orders of every compiled trace.
 const ORDERS: [&str; 2] = ["weir", "root"];
 
 /// What the first look at a trace gives.
@@ -88,13 +89,13 @@ struct FirstLook {
     names: Names,
     links: Vec<(Vec<u8>, Vec<u8>)>,
     coverage: Coverage,
-    unseen: Unseen,
+    unseen: UntracedIo,
     tracer: Option<TracerCost>,
 }
 
 fn read_calls(source: &mut dyn Source, name: &Path, mut calls: Spool) -> Result<FirstLook, TraceError> {
-    let (mut names, mut links) = (Names::default(), Links::default());
-    let (mut undecoded, mut unseen) = (Coverage::default(), Unseen::default());
+    let (mut names, mut links) = (Names::default(), InitialLinks::default());
+    let (mut undecoded, mut unseen) = (Coverage::default(), UntracedIo::default());
     while let Some(event) = source.next_event().map_err(TraceError::io("reading", name))? {
         count_untraced(&mut unseen, &event);
         let call = crate::decode::decode(&event, &mut names, &mut undecoded);
@@ -116,8 +117,8 @@ impl FirstLook {
         self,
         name: &Path,
         settings: &CompileSettings,
-        put: impl FnMut(Block) -> Result<(), TraceError>,
-    ) -> Result<Tail, TraceError> {
+        put: impl FnMut(ActionBlock) -> Result<(), TraceError>,
+    ) -> Result<FileTail, TraceError> {
         let mut world = World::new(self.names);
         if let Some((file, root)) = &settings.snapshot {
             read_snapshot(&mut world, file, root)?;
@@ -137,7 +138,7 @@ impl FirstLook {
         let coverage = self.coverage;
         usage.check(name, &coverage, settings.used_percent_min)?;
         let problems = coverage.problems.iter();
-        let about = About {
+        let about = TraceOrigin {
             trace: name.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             threads: world.threads(),
             handles: world.handles(),
@@ -155,8 +156,8 @@ impl FirstLook {
         let tree = initial_tree(&mut world);
         let inherited = std::mem::take(&mut world.inherited);
         let orders = ORDERS.iter().map(|name| Order { name: (*name).into(), ..Order::default() }).collect();
-        let rest = Benchmark { about, names: world.names, tree, inherited, actions: Vec::new(), orders };
-        Ok(Tail { rest, asked })
+        let rest = CompiledTrace { about, names: world.names, tree, inherited, actions: Vec::new(), orders };
+        Ok(FileTail { rest, asked })
     }
 }
 
@@ -165,14 +166,14 @@ struct Ordering<Put> {
     orders: Vec<Box<dyn Orderer>>,
     /// Who made each action so far.
     threads: Vec<u32>,
-    cutter: Cutter,
+    cutter: BlockCutter,
     usage: Usage,
     put: Put,
     /// The first block that could not be put away.
     failed: Result<(), TraceError>,
 }
 
-impl<Put: FnMut(Block) -> Result<(), TraceError>> Ordering<Put> {
+impl<Put: FnMut(ActionBlock) -> Result<(), TraceError>> Ordering<Put> {
     fn new(switches: &Switches, put: Put) -> Self {
         let orders: Vec<Box<dyn Orderer>> =
             vec![Box::new(Weir::new(switches)), Box::new(Root::new(switches))];
@@ -215,17 +216,17 @@ fn add_links(world: &mut World, links: Vec<(Vec<u8>, Vec<u8>)>) {
 }
 
 /// What was there before, as far as the trace and the snapshot show. Parents come before children: nodes are numbered so.
-fn initial_tree(world: &mut World) -> Vec<Initial> {
+fn initial_tree(world: &mut World) -> Vec<InitialFile> {
     let mut tree = Vec::new();
     let nodes: Vec<_> =
         world.tree.nodes().skip(1).filter_map(|node| Some((node.initial?, node.clone()))).collect();
     for (path, node) in nodes {
         let kind = match &node.kind {
-            Kind::Directory { .. } => InitialKind::Directory,
-            Kind::Link(Some(target)) => InitialKind::Link(*target),
-            Kind::Link(None) => InitialKind::Link(unknown_target(&mut world.names, node.initial_size)),
-            Kind::Socket => InitialKind::Special(Device::Socket),
-            Kind::File | Kind::Undecided | Kind::Special | Kind::Fifo => {
+            NodeKind::Directory { .. } => InitialKind::Directory,
+            NodeKind::Link(Some(target)) => InitialKind::Link(*target),
+            NodeKind::Link(None) => InitialKind::Link(unknown_target(&mut world.names, node.initial_size)),
+            NodeKind::Socket => InitialKind::Special(Device::Socket),
+            NodeKind::File | NodeKind::Undecided | NodeKind::Special | NodeKind::Fifo => {
                 match device(world.names.bytes(path)) {
                     Some(device) => InitialKind::Special(device),
                     None => InitialKind::File(node.initial_size),
@@ -234,13 +235,19 @@ fn initial_tree(world: &mut World) -> Vec<Initial> {
         };
         let attribute = |known: &Attribute| Some((known.name, known.initial?));
         let attributes = node.attributes.iter().filter_map(attribute).collect();
-        tree.push(Initial { path, kind, mode: node.mode, attributes, holes: node.holes.into() });
+        tree.push(InitialFile { path, kind, mode: node.mode, attributes, holes: node.holes.into() });
     }
     for (name, node) in world.take_hard_links() {
         if let Some(first) = world.tree.node(node).initial {
             let mode = world.tree.node(node).mode;
             let (attributes, holes) = Default::default();
-            tree.push(Initial { path: name, kind: InitialKind::HardLink(first), mode, attributes, holes });
+            tree.push(InitialFile {
+                path: name,
+                kind: InitialKind::HardLink(first),
+                mode,
+                attributes,
+                holes,
+            });
         }
     }
     tree

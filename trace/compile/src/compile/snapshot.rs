@@ -3,7 +3,7 @@
 //! `weir trace record` adds lines of three more kinds: `D`, a directory of which not everything is listed; `h START BYTES PATH`,
 //! a hole in the file listed before it, and `x NAME BYTES PATH`, an extended attribute of it.
 
-use crate::model::{Kind, World};
+use crate::model::{NodeKind, World};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -70,14 +70,14 @@ fn add_line(
         false => [root.as_os_str().as_encoded_bytes(), b"/", path].concat(),
     };
     let kind = match kind {
-        b"d" | b"D" => Kind::Directory { entries: HashMap::new(), whole: kind == b"d", parent: 0 },
-        b"p" => Kind::Fifo,
-        b"s" => Kind::Socket,
-        b"f" => Kind::File,
-        b"l" => Kind::Link(Some(world.names.intern(target))),
-        _ => Kind::Special,
+        b"d" | b"D" => NodeKind::Directory { entries: HashMap::new(), whole: kind == b"d", parent: 0 },
+        b"p" => NodeKind::Fifo,
+        b"s" => NodeKind::Socket,
+        b"f" => NodeKind::File,
+        b"l" => NodeKind::Link(Some(world.names.intern(target))),
+        _ => NodeKind::Special,
     };
-    let linked = count > 1 && matches!(kind, Kind::File);
+    let linked = count > 1 && matches!(kind, NodeKind::File);
     match inodes.get(inode).filter(|_| linked) {
         Some(node) => {
             world.add_hard_link(&path, *node);

@@ -11,7 +11,7 @@ use trace_file::{TraceError, read_section, write_section};
 const CALLS: usize = 1 << 12;
 
 /// Where the calls are.
-enum Place {
+enum SpoolPlace {
     Memory(Cursor<Vec<u8>>),
     /// A file that has lost its name already.
     File(File),
@@ -19,7 +19,7 @@ enum Place {
 
 /// Calls on their way.
 pub(super) struct Spool {
-    place: BufWriter<Place>,
+    place: BufWriter<SpoolPlace>,
     path: PathBuf,
     calls: Vec<Call>,
     count: u64,
@@ -28,7 +28,7 @@ pub(super) struct Spool {
 impl Spool {
     /// In memory: for short traces.
     pub(super) fn in_memory() -> Spool {
-        Spool::new(Place::Memory(Cursor::default()), Path::new("memory"))
+        Spool::new(SpoolPlace::Memory(Cursor::default()), Path::new("memory"))
     }
 
     /// In a file beside `output`, which nobody sees and which goes with this process.
@@ -38,10 +38,10 @@ impl Spool {
         let file = File::options().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(TraceError::io("creating", &path))?;
         std::fs::remove_file(&path).map_err(TraceError::io("removing", &path))?;
-        Ok(Spool::new(Place::File(file), &path))
+        Ok(Spool::new(SpoolPlace::File(file), &path))
     }
 
-    fn new(place: Place, path: &Path) -> Spool {
+    fn new(place: SpoolPlace, path: &Path) -> Spool {
         let place = BufWriter::with_capacity(1 << 20, place);
         Spool { place, path: path.into(), calls: Vec::with_capacity(CALLS), count: 0 }
     }
@@ -81,36 +81,36 @@ impl Spool {
     }
 }
 
-impl Read for Place {
+impl Read for SpoolPlace {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         match self {
-            Place::Memory(bytes) => bytes.read(to),
-            Place::File(file) => file.read(to),
+            SpoolPlace::Memory(bytes) => bytes.read(to),
+            SpoolPlace::File(file) => file.read(to),
         }
     }
 }
 
-impl Write for Place {
+impl Write for SpoolPlace {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         match self {
-            Place::Memory(bytes) => bytes.write(from),
-            Place::File(file) => file.write(from),
+            SpoolPlace::Memory(bytes) => bytes.write(from),
+            SpoolPlace::File(file) => file.write(from),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Place::Memory(_) => Ok(()),
-            Place::File(file) => file.flush(),
+            SpoolPlace::Memory(_) => Ok(()),
+            SpoolPlace::File(file) => file.flush(),
         }
     }
 }
 
-impl Seek for Place {
+impl Seek for SpoolPlace {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         match self {
-            Place::Memory(bytes) => bytes.seek(to),
-            Place::File(file) => file.seek(to),
+            SpoolPlace::Memory(bytes) => bytes.seek(to),
+            SpoolPlace::File(file) => file.seek(to),
         }
     }
 }

@@ -63,9 +63,9 @@ fn trace_without_any_call_is_refused_with_the_reason() {
 }
 
 #[test]
-fn benchmark_that_is_refused_leaves_no_file() {
+fn refused_trace_leaves_no_file() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let output = dir.path().join("benchmark");
+    let output = dir.path().join("compiled");
     let text = mixed(1, &"read(3, \"\", 1) = 1\n".repeat(9));
     let settings = CompileSettings::default();
     let refused = compile_to(&mut Strace::new(text.as_bytes()), "trace".as_ref(), &settings, &output);

@@ -1,4 +1,4 @@
-//! How much of a trace a benchmark uses, and whether that is enough.
+//! How much of a trace a compiled trace uses, and whether that is enough.
 
 use crate::coverage::Coverage;
 use std::path::Path;
@@ -7,7 +7,7 @@ use trace_file::{Action, Fate, Skipped, TraceError};
 /// Reasons that an error names, the most frequent first.
 const REASONS_NAMED_MAX: usize = 5;
 
-/// Calls of a trace that are in a benchmark without being replayed.
+/// Calls of a trace that are in a compiled trace without being replayed.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     actions: u64,
@@ -31,7 +31,7 @@ impl Usage {
         }
     }
 
-    /// Refuses a benchmark that uses too little of its trace. A line that cannot be read counts as a call: it is one, or half of one.
+    /// Refuses a compiled trace that uses too little of its trace. A line that cannot be read counts as a call: it is one, or half of one.
     /// What never returned counts as used: no trace says more of it.
     pub(super) fn check(&self, trace: &Path, coverage: &Coverage, percent_min: u8) -> Result<(), TraceError> {
         let unread = coverage.lines.saturating_sub(coverage.used);

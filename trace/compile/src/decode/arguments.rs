@@ -8,13 +8,13 @@ use trace_file::{Name, Names, Outcome, Place};
 /// Why a call cannot be used: what is missing or strange in it.
 pub(super) type Unusable = &'static str;
 
-pub(super) struct Arguments<'a> {
+pub(super) struct CallArguments<'a> {
     pub(super) values: &'a [Value],
     pub(super) names: &'a mut Names,
     pub(super) outcome: Outcome,
 }
 
-impl<'a> Arguments<'a> {
+impl<'a> CallArguments<'a> {
     pub(super) fn value(&self, at: usize) -> Result<&'a Value, Unusable> {
         self.values.get(at).ok_or("an argument is missing")
     }

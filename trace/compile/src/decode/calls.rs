@@ -151,7 +151,7 @@ pub const MODELLED: [&str; 47] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::Arguments;
+    use crate::decode::CallArguments;
     use trace_file::{Names, Outcome};
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         assert!(all.len() >= 100);
         for name in all {
             let mut names = Names::default();
-            let mut arguments = Arguments { values: &[], names: &mut names, outcome: Outcome::Value(0) };
+            let mut arguments = CallArguments { values: &[], names: &mut names, outcome: Outcome::Value(0) };
             let known = crate::decode::ask(name, &mut arguments);
             assert_ne!(known.err(), Some(crate::decode::UNKNOWN), "{name}");
         }

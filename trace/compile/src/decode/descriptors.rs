@@ -1,21 +1,21 @@
 //! Calls that take a descriptor.
 
-use super::arguments::{Arguments, Unusable, fd, number};
+use super::arguments::{CallArguments, Unusable, fd, number};
 use super::symbols;
 use crate::call::{Ask, Fd};
 use crate::event::Value;
 use trace_file::{LockKind, LockOwner, Op, Request, RequestKind, SyncKind};
 
-type Found = Result<Op<Fd>, Unusable>;
+type DecodedOp = Result<Op<Fd>, Unusable>;
 
 /// Calls that a replay executes; `None` if the call is none of these.
-pub(super) fn op(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+pub(super) fn op(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     transfer(name, a).or_else(|| other(name, a))
 }
 
 /// Calls that move bytes or the position.
-fn transfer(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
-    let at = |a: &Arguments<'_>, at: usize| a.bytes(at).map(Some);
+fn transfer(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
+    let at = |a: &CallArguments<'_>, at: usize| a.bytes(at).map(Some);
     Some(match name {
         "read" => (|| Ok(Op::Read { on: a.fd(0)?, bytes: a.bytes(2)?, at: None }))(),
         "write" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: a.bytes(2)?, at: None }))(),
@@ -64,19 +64,19 @@ pub(super) fn position(name: &str, values: &[Value]) -> Option<i64> {
 }
 
 /// The arguments of preadv2 and pwritev2; a position of −1 is the description's own.
-fn flagged(a: &Arguments<'_>) -> Result<(Fd, u64, Option<u64>, u32), Unusable> {
+fn flagged(a: &CallArguments<'_>) -> Result<(Fd, u64, Option<u64>, u32), Unusable> {
     Ok((a.fd(0)?, vector(a)?, u64::try_from(a.number(3)?).ok(), a.flags_or_none(4)?))
 }
 
 /// The sum of a vector's lengths; where the trace leaves them out, what the call moved is all that is known.
-fn vector(a: &Arguments<'_>) -> Result<u64, Unusable> {
+fn vector(a: &CallArguments<'_>) -> Result<u64, Unusable> {
     let Value::List(parts) = a.value(1)? else { return Ok(a.outcome.bytes()) };
     let lengths: Option<Vec<u64>> =
         parts.iter().map(|part| number(part.field("iov_len")?).ok().map(|length| length as u64)).collect();
     Ok(lengths.map_or(a.outcome.bytes(), |lengths| lengths.into_iter().fold(0, u64::saturating_add)))
 }
 
-fn other(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+fn other(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     let sync = |on: Result<Fd, Unusable>, kind| on.map(|on| Op::Sync { on, kind });
     Some(match name {
         "close" => a.fd(0).map(|fd| Op::Close { all: Box::new([fd]), unlocked: Box::default() }),
@@ -118,7 +118,7 @@ fn other(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
 }
 
 /// fcntl's commands. Those that end in 64 are the same, of 32-bit programs.
-fn command<'a>(a: &Arguments<'a>) -> &'a str {
+fn command<'a>(a: &CallArguments<'a>) -> &'a str {
     const COMMANDS: [(&str, i64); 22] = [
         ("F_DUPFD", libc::F_DUPFD as i64),
         ("F_GETFD", libc::F_GETFD as i64),
@@ -147,11 +147,11 @@ fn command<'a>(a: &Arguments<'a>) -> &'a str {
     command.strip_suffix("64").unwrap_or(command)
 }
 
-fn locks(a: &Arguments<'_>) -> bool {
+fn locks(a: &CallArguments<'_>) -> bool {
     matches!(command(a), "F_SETLK" | "F_SETLKW" | "F_OFD_SETLK" | "F_OFD_SETLKW")
 }
 
-fn lock(a: &Arguments<'_>) -> Found {
+fn lock(a: &CallArguments<'_>) -> DecodedOp {
     let lock = a.value(2)?;
     let field = |name: &str| lock.field(name).ok_or("a lock's field is missing");
     const KINDS: [(&str, i64); 3] = [
@@ -174,7 +174,7 @@ fn lock(a: &Arguments<'_>) -> Found {
 }
 
 /// Calls that only the model knows; `None` if the call is none of these.
-pub(super) fn ask(name: &str, a: &mut Arguments<'_>) -> Option<Result<Ask, Unusable>> {
+pub(super) fn ask(name: &str, a: &mut CallArguments<'_>) -> Option<Result<Ask, Unusable>> {
     Some(match name {
         "dup" => a.fd(0).map(|on| Ask::Duplicate { on, made: a.made(), close_on_exec: false }),
         "dup2" | "dup3" => {
@@ -232,7 +232,7 @@ pub(super) fn ask(name: &str, a: &mut Arguments<'_>) -> Option<Result<Ask, Unusa
 }
 
 /// Messages touch no file, unless they carry descriptors.
-fn rights(name: &str, a: &Arguments<'_>) -> Ask {
+fn rights(name: &str, a: &CallArguments<'_>) -> Ask {
     fn walk(value: &Value, found: &mut Vec<Fd>) {
         let all = match value {
             Value::List(all) => all.iter().collect::<Vec<_>>(),
@@ -257,7 +257,7 @@ fn rights(name: &str, a: &Arguments<'_>) -> Ask {
     }
 }
 
-fn fcntl(a: &Arguments<'_>) -> Result<Ask, Unusable> {
+fn fcntl(a: &CallArguments<'_>) -> Result<Ask, Unusable> {
     let on = a.fd(0)?;
     Ok(match command(a) {
         "F_DUPFD" => Ask::Duplicate { on, made: a.made(), close_on_exec: false },
@@ -275,7 +275,7 @@ fn fcntl(a: &Arguments<'_>) -> Result<Ask, Unusable> {
     })
 }
 
-fn submit(a: &Arguments<'_>) -> Result<Ask, Unusable> {
+fn submit(a: &CallArguments<'_>) -> Result<Ask, Unusable> {
     let Value::List(blocks) = a.value(2)? else { return Err("the requests are left out") };
     let requests: Result<Vec<Request<Fd>>, Unusable> = blocks.iter().map(request).collect();
     let mut requests = requests?;

@@ -1,6 +1,6 @@
 //! Calls that take a path.
 
-use super::arguments::{Arguments, Unusable};
+use super::arguments::{CallArguments, Unusable};
 use crate::call::Fd;
 use crate::event::Value;
 use trace_file::{Op, Place, Seen};
@@ -8,15 +8,15 @@ use trace_file::{Op, Place, Seen};
 /// Stands for the name of an extended attribute that a trace cuts off, as strace does with `-s 0`.
 const UNKNOWN_ATTRIBUTE: &[u8] = b"user.unknown";
 
-type Found = Result<Op<Fd>, Unusable>;
+type DecodedOp = Result<Op<Fd>, Unusable>;
 
 /// `None` if the call is none of these.
-pub(super) fn op(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+pub(super) fn op(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     look(name, a).or_else(|| change(name, a)).or_else(|| attributes(name, a)).or_else(|| extended(name, a))
 }
 
 /// Calls that change nothing (bar the creation of a file by open).
-fn look(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+fn look(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     Some(match name {
         "open" => open(a, |a| a.path(0), 1),
         "openat" => open(a, |a| a.place(0, 1), 2),
@@ -54,7 +54,7 @@ fn look(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
 }
 
 /// Calls that change names or sizes.
-fn change(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+fn change(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     Some(match name {
         "mkdir" => (|| Ok(Op::MakeDir { at: a.path(0)?, mode: a.flags(1)? }))(),
         "mkdirat" => (|| Ok(Op::MakeDir { at: a.place(0, 1)?, mode: a.flags(2)? }))(),
@@ -86,7 +86,7 @@ fn change(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
 }
 
 /// A socket's name in the file system; `None` if it has none.
-fn bound(a: &mut Arguments<'_>) -> Option<Found> {
+fn bound(a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     let path = a.value(1).ok()?.field("sun_path")?;
     let Value::Text { bytes, whole: true } = path else { return None };
     let at = Place { dir: libc::AT_FDCWD, path: a.names.intern(bytes) };
@@ -94,7 +94,7 @@ fn bound(a: &mut Arguments<'_>) -> Option<Found> {
 }
 
 /// The first place of linkat. A file without a name is given one by way of /proc: that path is the descriptor itself.
-fn itself_by_path(a: &mut Arguments<'_>) -> Result<Place<Fd>, Unusable> {
+fn itself_by_path(a: &mut CallArguments<'_>) -> Result<Place<Fd>, Unusable> {
     let place = a.place(0, 1)?;
     let number = a.names.bytes(place.path).strip_prefix(b"/proc/self/fd/").map(<[u8]>::to_vec);
     match number.and_then(|number| std::str::from_utf8(&number).ok()?.parse().ok()) {
@@ -104,7 +104,7 @@ fn itself_by_path(a: &mut Arguments<'_>) -> Result<Place<Fd>, Unusable> {
 }
 
 /// Calls that change attributes.
-fn attributes(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+fn attributes(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     Some(match name {
         "chmod" => (|| Ok(Op::SetMode { at: a.path(0)?, mode: a.flags(1)? }))(),
         "fchmod" => (|| Ok(Op::SetMode { at: a.itself(0)?, mode: a.flags(1)? }))(),
@@ -127,7 +127,7 @@ fn attributes(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
 }
 
 /// Calls on extended attributes. A name that the trace cuts off is one that nobody has.
-fn extended(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+fn extended(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     if !name.ends_with("xattr") {
         return None;
     }
@@ -136,7 +136,7 @@ fn extended(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
         b'l' if name != "listxattr" => (&name[1..], a.path(0), false),
         _ => (name, a.path(0), true),
     };
-    let key = |a: &mut Arguments<'_>| a.name(1).unwrap_or_else(|_| a.names.intern(UNKNOWN_ATTRIBUTE));
+    let key = |a: &mut CallArguments<'_>| a.name(1).unwrap_or_else(|_| a.names.intern(UNKNOWN_ATTRIBUTE));
     Some(match family {
         "getxattr" => (|| Ok(Op::GetAttribute { at: at?, follow, name: key(a), bytes: a.bytes(3)? }))(),
         "setxattr" => (|| {
@@ -149,20 +149,20 @@ fn extended(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
 }
 
 fn open(
-    a: &mut Arguments<'_>,
-    place: impl Fn(&mut Arguments<'_>) -> Result<Place<Fd>, Unusable>,
+    a: &mut CallArguments<'_>,
+    place: impl Fn(&mut CallArguments<'_>) -> Result<Place<Fd>, Unusable>,
     flags: usize,
-) -> Found {
+) -> DecodedOp {
     let mode = a.flags_or_none(flags + 1)?;
     Ok(Op::Open { at: place(a)?, flags: a.open_flags(flags)?, mode, made: a.made() })
 }
 
 fn stat(
-    a: &mut Arguments<'_>,
-    place: impl Fn(&mut Arguments<'_>) -> Result<Place<Fd>, Unusable>,
+    a: &mut CallArguments<'_>,
+    place: impl Fn(&mut CallArguments<'_>) -> Result<Place<Fd>, Unusable>,
     shown: usize,
     follow: bool,
-) -> Found {
+) -> DecodedOp {
     let seen = a.value(shown).ok().filter(|_| a.outcome.succeeded()).and_then(seen);
     Ok(Op::Stat { at: place(a)?, follow, seen })
 }
@@ -181,21 +181,21 @@ fn seen(shown: &Value) -> Option<Seen> {
 }
 
 fn owner(
-    a: &mut Arguments<'_>,
-    place: impl Fn(&mut Arguments<'_>) -> Result<Place<Fd>, Unusable>,
+    a: &mut CallArguments<'_>,
+    place: impl Fn(&mut CallArguments<'_>) -> Result<Place<Fd>, Unusable>,
     user: usize,
     follow: bool,
-) -> Found {
+) -> DecodedOp {
     let id = |number: i64| u32::try_from(number).ok().filter(|id| *id != u32::MAX);
     let (user, group) = (id(a.number(user)?), id(a.number(user + 1)?));
     Ok(Op::SetOwner { at: place(a)?, follow, user, group })
 }
 
 fn read_link(
-    a: &mut Arguments<'_>,
-    place: impl Fn(&mut Arguments<'_>) -> Result<Place<Fd>, Unusable>,
+    a: &mut CallArguments<'_>,
+    place: impl Fn(&mut CallArguments<'_>) -> Result<Place<Fd>, Unusable>,
     text: usize,
-) -> Found {
+) -> DecodedOp {
     let target = a.name(text).ok().filter(|_| a.outcome.succeeded());
     Ok(Op::ReadLink { at: place(a)?, target })
 }

@@ -1,4 +1,4 @@
-//! From an [`Event`]'s printed values to a typed [`Call`]. One table from names to what they mean, by subject.
+//! From an [`TraceEvent`]'s printed values to a typed [`Call`]. One table from names to what they mean, by subject.
 
 mod arguments;
 mod calls;
@@ -12,15 +12,15 @@ pub(crate) use symbols::has_flag;
 
 use crate::call::{Ask, Call, Fd};
 use crate::coverage::Coverage;
-use crate::event::{Event, Recorded, Value, What};
-use arguments::{Arguments, Unusable};
+use crate::event::{EventKind, Recorded, TraceEvent, Value};
+use arguments::{CallArguments, Unusable};
 use trace_file::{Name, Names, Outcome};
 
 /// Why a call cannot be used of which nothing is known.
 const UNKNOWN: Unusable = "no replay of this call exists";
 
 /// Types one event. Unknown calls and unreadable arguments are counted in `coverage`, and become [`Ask::Unsupported`].
-pub fn decode(event: &Event, names: &mut Names, coverage: &mut Coverage) -> Call {
+pub fn decode(event: &TraceEvent, names: &mut Names, coverage: &mut Coverage) -> Call {
     let mut call = Call {
         task: event.task,
         start: event.start,
@@ -33,12 +33,12 @@ pub fn decode(event: &Event, names: &mut Names, coverage: &mut Coverage) -> Call
         made_note: None,
     };
     match &event.what {
-        What::Ended => {}
-        What::Superseded { by } => {
+        EventKind::Ended => {}
+        EventKind::Superseded { by } => {
             call.name = names.intern(b"+superseded");
             call.ask = Ask::Supersede { by: *by };
         }
-        What::Call { name, args, result } => {
+        EventKind::Call { name, args, result } => {
             call.name = names.intern(name.as_bytes());
             (call.outcome, call.made_note) = outcome(result, names);
             if let (Some(position), Outcome::Value(0)) = (descriptors::position(name, args), call.outcome) {
@@ -51,7 +51,7 @@ pub fn decode(event: &Event, names: &mut Names, coverage: &mut Coverage) -> Call
                 "fcntl" | "fcntl64" => notes(&args[..args.len().min(1)], names),
                 _ => notes(args, names),
             };
-            let mut arguments = Arguments { values: args, names, outcome: call.outcome };
+            let mut arguments = CallArguments { values: args, names, outcome: call.outcome };
             call.ask = ask(name, &mut arguments).unwrap_or_else(|why| {
                 // Of a call that never returned, strace prints what the program gave, and nobody misses the rest.
                 if call.outcome != Outcome::Unknown {
@@ -64,7 +64,7 @@ pub fn decode(event: &Event, names: &mut Names, coverage: &mut Coverage) -> Call
     call
 }
 
-fn ask(name: &str, arguments: &mut Arguments<'_>) -> Result<Ask, Unusable> {
+fn ask(name: &str, arguments: &mut CallArguments<'_>) -> Result<Ask, Unusable> {
     let name = usual_name(name);
     if let Some(op) = files::op(name, arguments).or_else(|| descriptors::op(name, arguments)) {
         return op.map(Ask::File);

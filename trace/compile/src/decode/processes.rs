@@ -1,13 +1,13 @@
 //! Calls that make, change and end tasks, and calls that touch no file.
 
-use super::arguments::{Arguments, Unusable};
+use super::arguments::{CallArguments, Unusable};
 use super::symbols;
 use crate::call::{Ask, Share};
 use crate::event::Value;
 use trace_file::Outcome;
 
 /// `None` if the call is none of these.
-pub(super) fn ask(name: &str, a: &mut Arguments<'_>) -> Option<Result<Ask, Unusable>> {
+pub(super) fn ask(name: &str, a: &mut CallArguments<'_>) -> Option<Result<Ask, Unusable>> {
     Some(match name {
         "fork" => Ok(Ask::Clone { child: child(a), share: Share::default(), wakes: None }),
         "vfork" => {
@@ -37,7 +37,7 @@ pub(super) fn takes_tasks(name: &str) -> bool {
     by_prefix || NAMES.contains(&format!(" {name} "))
 }
 
-fn child(a: &Arguments<'_>) -> Option<u32> {
+fn child(a: &CallArguments<'_>) -> Option<u32> {
     match a.outcome {
         Outcome::Value(child) => u32::try_from(child).ok().filter(|child| *child > 0),
         _ => None,
@@ -45,7 +45,7 @@ fn child(a: &Arguments<'_>) -> Option<u32> {
 }
 
 /// Where the kernel clears a thread's id and wakes who waits there, once the thread has ended.
-fn told_at(a: &Arguments<'_>) -> Option<u64> {
+fn told_at(a: &CallArguments<'_>) -> Option<u64> {
     let number = |value: &Value| match value {
         Value::Number(address) => Some(*address as u64),
         _ => None,
@@ -58,7 +58,7 @@ fn told_at(a: &Arguments<'_>) -> Option<u64> {
 
 /// Only who was woken, and who woke somebody, concern others. Requeueing and priority inheritance are left out: C libraries
 /// have given up the one, and few programs use the other.
-fn futex(a: &Arguments<'_>) -> Ask {
+fn futex(a: &CallArguments<'_>) -> Ask {
     const COMMANDS: [(&str, i64); 4] = [
         ("FUTEX_WAIT", libc::FUTEX_WAIT as i64),
         ("FUTEX_WAKE", libc::FUTEX_WAKE as i64),
@@ -87,7 +87,7 @@ fn futex(a: &Arguments<'_>) -> Ask {
 }
 
 /// Flags stand in an argument `flags=...`, or in clone3's structure.
-fn share(a: &Arguments<'_>) -> Share {
+fn share(a: &CallArguments<'_>) -> Share {
     let flags = a.values.iter().find_map(|value| value.field("flags"));
     let has = |name: &str| flags.is_some_and(|flags| symbols::has_flag(flags, name));
     Share {

@@ -1,11 +1,11 @@
 //! One call, applied: which part of the model it concerns.
 
-use super::live::Target;
-use super::tree::Kind;
-use super::want::Want;
+use super::expected_file::ExpectedFile;
+use super::open_descriptions::DescriptionTarget;
+use super::tree::NodeKind;
 use super::world::World;
 use crate::call::{Ask, Call, Fd};
-use crate::step::{How, Resource, Role, Series, Step};
+use crate::step::{Resource, Series, SeriesRole, Step, TouchMode};
 use std::collections::HashMap;
 use trace_file::{Fate, Modelled, Op, Outcome, Seen, Skipped};
 
@@ -76,7 +76,7 @@ impl World {
             Ask::ChangeDirTo { on } => match self.file(call, *on) {
                 Ok(file) => {
                     self.descriptions[file.slot.description as usize].references += 1;
-                    step.uses(file.slot, None, How::Read);
+                    step.uses(file.slot, None, TouchMode::Read);
                     step.action.fate = Fate::Modelled(Modelled::Descriptors);
                     self.enter(call, step, file.slot.description);
                 }
@@ -109,7 +109,7 @@ impl World {
         let old = self.directories[directory].at.replace(to);
         // A replay keeps the old one open: to close it would need an action of its own.
         if let Some(old) = old {
-            step.in_series(Series::Description(old), Role::Use);
+            step.in_series(Series::Description(old), SeriesRole::Use);
         }
     }
 
@@ -131,7 +131,7 @@ impl World {
             }
             Op::SetFlags { on, flags } => {
                 let file = self.file(call, *on)?;
-                step.uses(file.slot, Some(file.node), How::Write);
+                step.uses(file.slot, Some(file.node), TouchMode::Write);
                 if call.outcome.succeeded() {
                     let append = flags & libc::O_APPEND as u32 != 0;
                     self.descriptions[file.slot.description as usize].append = append;
@@ -142,17 +142,17 @@ impl World {
             Op::MakeDir { at, mode } => {
                 let mode = mode & !self.directories[self.task(call).directory].mask;
                 let kind =
-                    Kind::Directory { entries: HashMap::new(), whole: true, parent: super::tree::ROOT };
+                    NodeKind::Directory { entries: HashMap::new(), whole: true, parent: super::tree::ROOT };
                 let at = self.make(call, step, *at, kind, mode)?;
                 Ok(Op::MakeDir { at, mode })
             }
             Op::MakeNode { at, mode } => {
                 let mode = mode & !self.directories[self.task(call).directory].mask;
                 let kind = match mode & libc::S_IFMT {
-                    libc::S_IFSOCK => Kind::Socket,
-                    libc::S_IFIFO => Kind::Fifo,
-                    libc::S_IFCHR | libc::S_IFBLK => Kind::Special,
-                    _ => Kind::File,
+                    libc::S_IFSOCK => NodeKind::Socket,
+                    libc::S_IFIFO => NodeKind::Fifo,
+                    libc::S_IFCHR | libc::S_IFBLK => NodeKind::Special,
+                    _ => NodeKind::File,
                 };
                 Ok(Op::MakeNode { at: self.make(call, step, *at, kind, mode & 0o7777)?, mode })
             }
@@ -164,13 +164,15 @@ impl World {
                 }
             }
             Op::Symlink { target, at } => {
-                let at = self.make(call, step, *at, Kind::Link(Some(*target)), 0o777)?;
+                let at = self.make(call, step, *at, NodeKind::Link(Some(*target)), 0o777)?;
                 Ok(Op::Symlink { target: *target, at })
             }
             Op::RemoveDir { at } => {
-                Ok(Op::RemoveDir { at: self.remove_name(call, step, *at, Want::Directory)? })
+                Ok(Op::RemoveDir { at: self.remove_name(call, step, *at, ExpectedFile::Directory)? })
             }
-            Op::Unlink { at } => Ok(Op::Unlink { at: self.remove_name(call, step, *at, Want::Anything)? }),
+            Op::Unlink { at } => {
+                Ok(Op::Unlink { at: self.remove_name(call, step, *at, ExpectedFile::Anything)? })
+            }
             Op::Rename { from, to, flags } => self.rename(call, step, (*from, *to), *flags),
             Op::Link { from, to, follow } => self.link(call, step, (*from, *to), *follow),
             Op::Allocate { .. } => self.allocate(call, step, op),
@@ -185,19 +187,19 @@ impl World {
         match op {
             Op::Advise { on, start, bytes, advice } => {
                 let file = self.file(call, *on)?;
-                step.uses(file.slot, Some(file.node), How::Read);
+                step.uses(file.slot, Some(file.node), TouchMode::Read);
                 Ok(Op::Advise { on: file.slot.description, start: *start, bytes: *bytes, advice: *advice })
             }
             Op::Sync { on, kind } => {
                 let file = self.file(call, *on)?;
-                step.uses(file.slot, Some(file.node), How::Read);
+                step.uses(file.slot, Some(file.node), TouchMode::Read);
                 Ok(Op::Sync { on: file.slot.description, kind: *kind })
             }
             Op::List { on, bytes } => {
                 let file = self.file(call, *on)?;
-                self.decide(file.node, Want::Directory);
-                step.uses(file.slot, None, How::Write);
-                step.touch(Resource::Listing(file.node), How::Read);
+                self.decide(file.node, ExpectedFile::Directory);
+                step.uses(file.slot, None, TouchMode::Write);
+                step.touch(Resource::Listing(file.node), TouchMode::Read);
                 Ok(Op::List { on: file.slot.description, bytes: *bytes })
             }
             Op::Copy { from, from_at, to, to_at, bytes } => {
@@ -222,29 +224,34 @@ impl World {
 
     fn file_op_on_attributes(&mut self, call: &Call, step: &mut Step, op: &Op<Fd>) -> Result<Op<u32>, Fate> {
         let (at, follow, want, how) = match op {
-            Op::Stat { at, follow, .. } => (*at, *follow, Want::Anything, How::Read),
-            Op::Access { at, .. } => (*at, true, Want::Anything, How::Read),
-            Op::StatFs { at } => (*at, true, Want::Anything, How::Read),
+            Op::Stat { at, follow, .. } => (*at, *follow, ExpectedFile::Anything, TouchMode::Read),
+            Op::Access { at, .. } => (*at, true, ExpectedFile::Anything, TouchMode::Read),
+            Op::StatFs { at } => (*at, true, ExpectedFile::Anything, TouchMode::Read),
             Op::ReadLink { at, target } => {
-                let link = Want::Link(*target);
-                (*at, false, if call.outcome.succeeded() { link } else { Want::Anything }, How::Read)
+                let link = ExpectedFile::Link(*target);
+                (
+                    *at,
+                    false,
+                    if call.outcome.succeeded() { link } else { ExpectedFile::Anything },
+                    TouchMode::Read,
+                )
             }
             Op::GetAttribute { at, follow, .. } | Op::ListAttributes { at, follow, .. } => {
-                (*at, *follow, Want::Anything, How::Read)
+                (*at, *follow, ExpectedFile::Anything, TouchMode::Read)
             }
             Op::SetAttribute { at, follow, .. } | Op::RemoveAttribute { at, follow, .. } => {
-                (*at, *follow, Want::Anything, How::Write)
+                (*at, *follow, ExpectedFile::Anything, TouchMode::Write)
             }
-            Op::ChangeDir { at, .. } => (*at, true, Want::Directory, How::Read),
-            Op::Resize { at, .. } => (*at, true, Want::File, How::Read),
-            Op::SetMode { at, .. } => (*at, true, Want::Anything, How::Write),
+            Op::ChangeDir { at, .. } => (*at, true, ExpectedFile::Directory, TouchMode::Read),
+            Op::Resize { at, .. } => (*at, true, ExpectedFile::File, TouchMode::Read),
+            Op::SetMode { at, .. } => (*at, true, ExpectedFile::Anything, TouchMode::Write),
             Op::SetOwner { at, follow, .. } | Op::SetTimes { at, follow } => {
-                (*at, *follow, Want::Anything, How::Write)
+                (*at, *follow, ExpectedFile::Anything, TouchMode::Write)
             }
             _ => return Err(Fate::Skipped(Skipped::Unsupported)),
         };
         let found = self.locate(call, at, follow, want)?;
-        self.look(step, &found, Role::Use);
+        self.look(step, &found, SeriesRole::Use);
         let place = found.place;
         if let Some(node) = found.node {
             self.attribute(call, step, node, op);
@@ -260,7 +267,7 @@ impl World {
             match op {
                 Op::Resize { size, .. } => self.resize(step, node, *size),
                 Op::Stat { seen, .. } => {
-                    step.touch(Resource::Size(node), How::Read);
+                    step.touch(Resource::Size(node), TouchMode::Read);
                     seen.iter().for_each(|seen| self.see(node, *seen));
                 }
                 Op::SetMode { mode, .. } => self.tree.node_mut(node).mode = *mode,
@@ -304,10 +311,10 @@ impl World {
         let (true, Some(node)) = (call.outcome.succeeded(), node) else {
             return Op::ChangeDir { at, made: trace_file::NO_HANDLE };
         };
-        let made = self.describe(Target::File(node), false);
+        let made = self.describe(DescriptionTarget::File(node), false);
         self.descriptions[made as usize].references += 1;
-        step.in_series(Series::Description(made), Role::Create);
-        step.touch(Resource::Description(made), How::Write);
+        step.in_series(Series::Description(made), SeriesRole::Create);
+        step.touch(Resource::Description(made), TouchMode::Write);
         self.enter(call, step, made);
         Op::ChangeDir { at, made }
     }

@@ -1,23 +1,25 @@
 //! Extended attributes: which a file has now, and which it must have had before the trace began.
 
-use super::tree::{Attribute, NodeId};
+use super::tree::{Attribute, ModelNodeId};
 use super::world::World;
 use crate::call::{Call, Fd};
-use crate::step::{How, Resource, Role, Series, Step};
+use crate::step::{Resource, Series, SeriesRole, Step, TouchMode};
 use trace_file::{Name, Op, Outcome, Place};
 
 impl World {
     /// What a call on a file's extended attributes shows of them. Their absence is a result, too.
-    pub(super) fn attribute(&mut self, call: &Call, step: &mut Step, node: NodeId, op: &Op<Fd>) {
+    pub(super) fn attribute(&mut self, call: &Call, step: &mut Step, node: ModelNodeId, op: &Op<Fd>) {
         let (name, how) = match op {
-            Op::GetAttribute { name, .. } => (Some(*name), How::Read),
-            Op::SetAttribute { name, .. } | Op::RemoveAttribute { name, .. } => (Some(*name), How::Write),
-            Op::ListAttributes { .. } => (None, How::Read),
+            Op::GetAttribute { name, .. } => (Some(*name), TouchMode::Read),
+            Op::SetAttribute { name, .. } | Op::RemoveAttribute { name, .. } => {
+                (Some(*name), TouchMode::Write)
+            }
+            Op::ListAttributes { .. } => (None, TouchMode::Read),
             _ => return,
         };
         step.touch(Resource::Attributes(node), how);
         if !self.tree.is_file(node) {
-            step.in_series(Series::File(node), Role::Use);
+            step.in_series(Series::File(node), SeriesRole::Use);
         }
         let Some(name) = name else { return };
         let now = match (op, call.outcome) {
@@ -51,7 +53,7 @@ impl World {
     }
 
     /// An attribute that was there, as a snapshot lists it.
-    pub fn add_attribute(&mut self, node: NodeId, name: Name, bytes: u32) {
+    pub fn add_attribute(&mut self, node: ModelNodeId, name: Name, bytes: u32) {
         self.tree.node_mut(node).attributes.push(Attribute {
             name,
             initial: Some(bytes),
@@ -60,7 +62,7 @@ impl World {
     }
 
     /// A hole that was there, as a snapshot lists it.
-    pub fn add_hole(&mut self, node: NodeId, from: u64, bytes: u64) {
+    pub fn add_hole(&mut self, node: ModelNodeId, from: u64, bytes: u64) {
         self.tree.node_mut(node).holes.push((from, bytes));
     }
 }
@@ -68,7 +70,7 @@ impl World {
 impl World {
     /// Whether a call on an extended attribute of this file could have its result. Only users' attributes are known: others
     /// come and go by themselves.
-    pub(super) fn explains_attribute(&self, call: &Call, op: &Op<Fd>, node: NodeId) -> bool {
+    pub(super) fn explains_attribute(&self, call: &Call, op: &Op<Fd>, node: ModelNodeId) -> bool {
         let (Op::GetAttribute { name, .. }
         | Op::SetAttribute { name, .. }
         | Op::RemoveAttribute { name, .. }) = op

@@ -1,9 +1,9 @@
 //! Calls that change which number stands for what.
 
-use super::live::Target;
+use super::open_descriptions::DescriptionTarget;
 use super::world::{Slot, World};
 use crate::call::{Call, Fd};
-use crate::step::{How, Need, Resource, Role, Series, Step};
+use crate::step::{Prerequisite, Resource, Series, SeriesRole, Step, TouchMode};
 use std::sync::Arc;
 use trace_file::{Fate, Handle, Modelled, Moment, Rule};
 
@@ -40,13 +40,13 @@ impl World {
         if made < 0 || made == on {
             return;
         }
-        step.in_series(Series::Descriptor(slot.series), Role::Use);
-        step.in_series(Series::Description(slot.description), Role::Use);
-        step.touch(Resource::Description(slot.description), How::Read);
+        step.in_series(Series::Descriptor(slot.series), SeriesRole::Use);
+        step.in_series(Series::Description(slot.description), SeriesRole::Use);
+        step.touch(Resource::Description(slot.description), TouchMode::Read);
         let table = self.task(call).table;
         let old = self.close_one(table, made, step);
         let (series, _) = self.install(table, made, slot.description, close_on_exec);
-        step.in_series(Series::Descriptor(series), Role::Create);
+        step.in_series(Series::Descriptor(series), SeriesRole::Create);
         self.close_handles(old.into_iter().collect(), step);
     }
 
@@ -64,7 +64,7 @@ impl World {
         step.action.fate = Fate::Modelled(Modelled::Descriptors);
         let slots: Vec<Slot> = all.iter().filter_map(|fd| self.slot(call, *fd)).collect();
         for slot in slots {
-            step.uses(slot, None, How::Read);
+            step.uses(slot, None, TouchMode::Read);
             self.descriptions[slot.description as usize].references += 1;
             self.passed.push_back((slot.description, self.next));
         }
@@ -82,13 +82,13 @@ impl World {
                 self.learn_one(call, *fd);
                 continue;
             };
-            step.needs.push(Need { on: sender, moment: Moment::Start, rule: Rule::Passed });
+            step.needs.push(Prerequisite { on: sender, moment: Moment::Start, rule: Rule::Passed });
             let (series, closed) = self.install(table, *fd, handle, false);
             self.repairs.descriptors += u64::from(closed.is_some());
             self.descriptions[handle as usize].references -= 1;
-            step.in_series(Series::Descriptor(series), Role::Create);
-            step.in_series(Series::Description(handle), Role::Use);
-            step.touch(Resource::Description(handle), How::Read);
+            step.in_series(Series::Descriptor(series), SeriesRole::Create);
+            step.in_series(Series::Description(handle), SeriesRole::Use);
+            step.touch(Resource::Description(handle), TouchMode::Read);
         }
     }
 
@@ -97,12 +97,12 @@ impl World {
         let Some((_, note)) = call.notes.iter().find(|(noted, _)| *noted == fd) else { return true };
         let path = self.names.bytes(*note).to_vec();
         match self.descriptions[sent as usize].on {
-            Target::File(node) => {
+            DescriptionTarget::File(node) => {
                 let walk = self.tree.walk(super::tree::ROOT, &path, true, &mut self.names);
                 walk.end == super::tree::End::Found(node)
             }
-            Target::Pipe(pipe) => pipe == *note,
-            Target::Other => !path.starts_with(b"/") && !path.starts_with(b"pipe:["),
+            DescriptionTarget::Pipe(pipe) => pipe == *note,
+            DescriptionTarget::Other => !path.starts_with(b"/") && !path.starts_with(b"pipe:["),
         }
     }
 
@@ -111,10 +111,10 @@ impl World {
         step.action.fate = Fate::Modelled(Modelled::NoFile);
         let table = self.task(call).table;
         for fd in made.iter().filter(|fd| **fd >= 0) {
-            let handle = self.describe(Target::Other, false);
+            let handle = self.describe(DescriptionTarget::Other, false);
             let (series, closed) = self.install(table, *fd, handle, close_on_exec);
             self.repairs.descriptors += u64::from(closed.is_some());
-            step.in_series(Series::Descriptor(series), Role::Create);
+            step.in_series(Series::Descriptor(series), SeriesRole::Create);
         }
     }
 }

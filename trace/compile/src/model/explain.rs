@@ -1,14 +1,14 @@
 //! Whether the model, as it is now, could give a call the result that the trace shows.
 
 use super::linearise::places;
-use super::tree::{End, Kind};
+use super::tree::{End, NodeKind};
 use super::world::World;
 use crate::call::{Ask, Call, Fd};
 use trace_file::{Op, Outcome, Place};
 
 /// What a successful call needs of a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Needs {
+pub(super) enum NameRequirement {
     /// Something has it.
     There,
     /// Nothing has it.
@@ -42,11 +42,11 @@ impl World {
             Op::Open { at, flags, made, .. } => {
                 let has = |flag: i32| flags & flag as u32 == flag as u32;
                 let needs = match (has(libc::O_CREAT), has(libc::O_EXCL)) {
-                    (true, true) => Needs::Free,
-                    (true, false) => Needs::Any,
-                    _ => Needs::There,
+                    (true, true) => NameRequirement::Free,
+                    (true, false) => NameRequirement::Any,
+                    _ => NameRequirement::There,
                 };
-                let follow = !has(libc::O_NOFOLLOW) && needs != Needs::Free;
+                let follow = !has(libc::O_NOFOLLOW) && needs != NameRequirement::Free;
                 self.is_free(call, *made) && self.explains_name(call, *at, follow, needs)
             }
             Op::Close { all, .. } => all.iter().all(|fd| self.has(call, *fd)),
@@ -63,32 +63,35 @@ impl World {
                 self.has(call, *on) && self.explains_seek(call, *on, *offset, *whence)
             }
             Op::Stat { at, follow, .. } => {
-                self.explains_name(call, *at, *follow, Needs::There) && self.explains_size(call, op)
+                self.explains_name(call, *at, *follow, NameRequirement::There) && self.explains_size(call, op)
             }
             Op::Access { at, .. } | Op::ChangeDir { at, .. } => {
-                self.explains_name(call, *at, true, Needs::There)
+                self.explains_name(call, *at, true, NameRequirement::There)
             }
-            Op::ReadLink { at, .. } => self.explains_name(call, *at, false, Needs::There),
+            Op::ReadLink { at, .. } => self.explains_name(call, *at, false, NameRequirement::There),
             Op::MakeDir { at, .. } | Op::Symlink { at, .. } | Op::MakeNode { at, .. } => {
-                self.explains_name(call, *at, false, Needs::Free)
+                self.explains_name(call, *at, false, NameRequirement::Free)
             }
-            Op::Unlink { at } => self.explains_name(call, *at, false, Needs::There),
+            Op::Unlink { at } => self.explains_name(call, *at, false, NameRequirement::There),
             Op::RemoveDir { at } => {
-                self.explains_name(call, *at, false, Needs::There) && self.explains_emptiness(call, *at)
+                self.explains_name(call, *at, false, NameRequirement::There)
+                    && self.explains_emptiness(call, *at)
             }
             Op::Rename { from, to, flags } => self.explains_rename(call, (*from, *to), *flags),
             Op::Exchange { one, other } => self.explains_rename(call, (*one, *other), libc::RENAME_EXCHANGE),
             Op::Link { from, to, follow } => self.explains_link(call, (*from, *to), *follow),
             Op::Resize { at, .. } | Op::SetMode { at, .. } => {
-                self.explains_name(call, *at, true, Needs::There)
+                self.explains_name(call, *at, true, NameRequirement::There)
             }
             Op::SetOwner { at, follow, .. }
             | Op::SetTimes { at, follow }
-            | Op::ListAttributes { at, follow, .. } => self.explains_name(call, *at, *follow, Needs::There),
+            | Op::ListAttributes { at, follow, .. } => {
+                self.explains_name(call, *at, *follow, NameRequirement::There)
+            }
             Op::GetAttribute { at, follow, .. }
             | Op::SetAttribute { at, follow, .. }
             | Op::RemoveAttribute { at, follow, .. } => {
-                self.explains_name(call, *at, *follow, Needs::There)
+                self.explains_name(call, *at, *follow, NameRequirement::There)
                     && match self.end_of(call, *at, *follow) {
                         Some(End::Found(node)) => self.explains_attribute(call, op, node),
                         _ => true,
@@ -105,7 +108,7 @@ impl World {
         let state = self.tree.node(node);
         let description = &self.descriptions[slot.description as usize];
         let known = state.resized && (at.is_some() || description.placed);
-        if !known || !matches!(state.kind, Kind::File) || !call.outcome.succeeded() {
+        if !known || !matches!(state.kind, NodeKind::File) || !call.outcome.succeeded() {
             return true;
         }
         let start = at.unwrap_or(description.position);
@@ -119,7 +122,7 @@ impl World {
         let (state, description) = (self.tree.node(node), &self.descriptions[slot.description as usize]);
         let Outcome::Value(result) = call.outcome else { return true };
         let from = match whence as i32 {
-            _ if !matches!(state.kind, Kind::File) => return true,
+            _ if !matches!(state.kind, NodeKind::File) => return true,
             libc::SEEK_CUR if description.placed => description.position,
             libc::SEEK_END if state.resized => state.size,
             _ => return true,
@@ -132,12 +135,12 @@ impl World {
         let Op::Stat { seen: Some(seen), .. } = op else { return true };
         let Some(node) = self.file_meant(call) else { return true };
         let state = self.tree.node(node);
-        let known = state.resized && matches!(state.kind, Kind::File) && call.outcome.succeeded();
+        let known = state.resized && matches!(state.kind, NodeKind::File) && call.outcome.succeeded();
         !known || seen.mode & libc::S_IFMT != libc::S_IFREG || seen.size == state.size
     }
 
     /// The file that a call works on, as far as that is known without it.
-    pub(super) fn file_meant(&mut self, call: &Call) -> Option<super::tree::NodeId> {
+    pub(super) fn file_meant(&mut self, call: &Call) -> Option<super::tree::ModelNodeId> {
         let Ask::File(op) = &call.ask else { return None };
         let (at, follow) = match op {
             Op::Read { on, .. } | Op::Write { on, .. } | Op::Allocate { on, .. } => {
@@ -156,7 +159,13 @@ impl World {
         }
     }
 
-    pub(super) fn explains_name(&mut self, call: &Call, at: Place<Fd>, follow: bool, needs: Needs) -> bool {
+    pub(super) fn explains_name(
+        &mut self,
+        call: &Call,
+        at: Place<Fd>,
+        follow: bool,
+        needs: NameRequirement,
+    ) -> bool {
         let path = self.names.bytes(at.path).to_vec();
         let Some(start) = self.start_of(call, at.dir, &path) else {
             let unknown = at.dir != libc::AT_FDCWD && self.slot(call, at.dir).is_none();
@@ -166,12 +175,12 @@ impl World {
         let accepts = self.accepts_names(&walk) && !path.ends_with(b"/");
         let end = walk.end;
         match (call.outcome, end) {
-            (Outcome::Value(_), End::Found(_)) if needs == Needs::Free => false,
-            (Outcome::Value(_), End::Absent) => needs != Needs::There,
+            (Outcome::Value(_), End::Found(_)) if needs == NameRequirement::Free => false,
+            (Outcome::Value(_), End::Absent) => needs != NameRequirement::There,
             (Outcome::Value(_), End::NoParent | End::NotDirectory | End::Loop) => false,
             (Outcome::Error(libc::ENOENT), End::Found(node)) => self.is_made_up(node),
             (Outcome::Error(libc::ENOENT), End::NotDirectory | End::Loop) => false,
-            (Outcome::Error(libc::ENOENT), End::Absent) => needs == Needs::There || !accepts,
+            (Outcome::Error(libc::ENOENT), End::Absent) => needs == NameRequirement::There || !accepts,
             (
                 Outcome::Error(
                     libc::EEXIST | libc::EISDIR | libc::ENOTDIR | libc::EINVAL | libc::ENODATA | libc::ELOOP,
@@ -203,11 +212,11 @@ impl World {
     /// Whether something could be made under the name at which a walk ended.
     fn accepts_names(&self, walk: &super::tree::Walk) -> bool {
         let dir = self.tree.node(walk.parent);
-        matches!(dir.kind, Kind::Directory { whole: true, .. }) && !dir.removed
+        matches!(dir.kind, NodeKind::Directory { whole: true, .. }) && !dir.removed
     }
 
     /// Where a path starts, as far as that is known.
-    pub(super) fn start_of(&self, call: &Call, dir: Fd, path: &[u8]) -> Option<super::tree::NodeId> {
+    pub(super) fn start_of(&self, call: &Call, dir: Fd, path: &[u8]) -> Option<super::tree::ModelNodeId> {
         if path.starts_with(b"/") {
             return Some(super::tree::ROOT);
         }

@@ -1,17 +1,17 @@
 //! Calls that work on open files: bytes, sizes, positions, locks.
 
-use super::live::Target;
-use super::tree::NodeId;
-use super::want::Want;
+use super::expected_file::ExpectedFile;
+use super::open_descriptions::DescriptionTarget;
+use super::tree::ModelNodeId;
 use super::world::{Slot, World};
 use crate::call::{Call, Fd};
-use crate::step::{How, Need, Resource, Role, Series, Step};
+use crate::step::{Prerequisite, Resource, Series, SeriesRole, Step, TouchMode};
 use trace_file::{Fate, Modelled, Moment, Name, Op, Request, RequestKind, Rule};
 
 /// A descriptor that is a file.
 pub(super) struct OpenFile {
     pub(super) slot: Slot,
-    pub(super) node: NodeId,
+    pub(super) node: ModelNodeId,
 }
 
 impl World {
@@ -19,7 +19,7 @@ impl World {
     pub(super) fn file(&mut self, call: &Call, fd: Fd) -> Result<OpenFile, Fate> {
         let slot = self.slot(call, fd).ok_or(self.without_descriptor(call))?;
         match self.descriptions[slot.description as usize].on {
-            Target::File(node) => Ok(OpenFile { slot, node }),
+            DescriptionTarget::File(node) => Ok(OpenFile { slot, node }),
             _ => Err(Fate::Modelled(Modelled::NoFile)),
         }
     }
@@ -27,7 +27,7 @@ impl World {
     fn pipe_of(&self, call: &Call, fd: Fd) -> Option<(Slot, Name)> {
         let slot = self.slot(call, fd)?;
         match self.descriptions[slot.description as usize].on {
-            Target::Pipe(pipe) => Some((slot, pipe)),
+            DescriptionTarget::Pipe(pipe) => Some((slot, pipe)),
             _ => None,
         }
     }
@@ -45,7 +45,7 @@ impl World {
             return Err(Fate::Modelled(Modelled::NoFile));
         }
         let file = self.file(call, on)?;
-        self.decide(file.node, Want::File);
+        self.decide(file.node, ExpectedFile::File);
         let state = &mut self.descriptions[file.slot.description as usize];
         let start = at.unwrap_or(state.position);
         let end = start.saturating_add(call.outcome.bytes());
@@ -55,8 +55,8 @@ impl World {
         if call.outcome.bytes() > 0 {
             self.at_least(file.node, end);
         }
-        step.uses(file.slot, Some(file.node), if at.is_some() { How::Read } else { How::Write });
-        step.touch_range(Resource::Bytes(file.node), How::Read, start, start.saturating_add(bytes));
+        step.uses(file.slot, Some(file.node), if at.is_some() { TouchMode::Read } else { TouchMode::Write });
+        step.touch_range(Resource::Bytes(file.node), TouchMode::Read, start, start.saturating_add(bytes));
         Ok(Op::Read { on: file.slot.description, bytes, at })
     }
 
@@ -65,7 +65,7 @@ impl World {
         state.read = state.read.saturating_add(call.outcome.bytes());
         while let Some((end, writer)) = state.writes.front().copied() {
             if call.outcome.bytes() > 0 {
-                step.needs.push(Need { on: writer, moment: Moment::Start, rule: Rule::Pipe });
+                step.needs.push(Prerequisite { on: writer, moment: Moment::Start, rule: Rule::Pipe });
             }
             if end > state.read {
                 break;
@@ -89,7 +89,7 @@ impl World {
             return Err(Fate::Modelled(Modelled::NoFile));
         }
         let file = self.file(call, on)?;
-        self.decide(file.node, Want::File);
+        self.decide(file.node, ExpectedFile::File);
         let (size, known) = (self.tree.node(file.node).size, self.tree.node(file.node).resized);
         let state = &mut self.descriptions[file.slot.description as usize];
         let append = append || state.append;
@@ -99,9 +99,9 @@ impl World {
             state.position = end;
             state.placed = if append { known } else { state.placed };
         }
-        step.uses(file.slot, Some(file.node), if at.is_some() { How::Read } else { How::Write });
+        step.uses(file.slot, Some(file.node), if at.is_some() { TouchMode::Read } else { TouchMode::Write });
         if append {
-            step.touch(Resource::Size(file.node), How::Write);
+            step.touch(Resource::Size(file.node), TouchMode::Write);
         }
         self.grow(step, file.node, start, end);
         Ok(Op::Write { on: file.slot.description, bytes, at })
@@ -109,7 +109,7 @@ impl World {
 
     /// Bytes from `start` to `end` change; what lies between the old size and `start` changes from absent to zeros.
     /// No bytes, no change: a write that fails behind the end moves nothing.
-    pub(super) fn grow(&mut self, step: &mut Step, node: NodeId, start: u64, end: u64) {
+    pub(super) fn grow(&mut self, step: &mut Step, node: ModelNodeId, start: u64, end: u64) {
         if start >= end {
             return;
         }
@@ -117,18 +117,18 @@ impl World {
         let size = state.size;
         if end > size {
             (state.size, state.resized) = (end, true);
-            step.touch(Resource::Size(node), How::Write);
+            step.touch(Resource::Size(node), TouchMode::Write);
         }
-        step.touch_range(Resource::Bytes(node), How::Write, start, end);
-        step.touch_range(Resource::Bytes(node), How::Write, size.min(start), start);
+        step.touch_range(Resource::Bytes(node), TouchMode::Write, start, end);
+        step.touch_range(Resource::Bytes(node), TouchMode::Write, size.min(start), start);
     }
 
-    pub(super) fn resize(&mut self, step: &mut Step, node: NodeId, size: u64) {
+    pub(super) fn resize(&mut self, step: &mut Step, node: ModelNodeId, size: u64) {
         let state = self.tree.node_mut(node);
         let old = state.size;
         (state.size, state.resized) = (size, true);
-        step.touch(Resource::Size(node), How::Write);
-        step.touch_range(Resource::Bytes(node), How::Write, old.min(size), u64::MAX);
+        step.touch(Resource::Size(node), TouchMode::Write);
+        step.touch_range(Resource::Bytes(node), TouchMode::Write, old.min(size), u64::MAX);
     }
 
     pub(super) fn seek(
@@ -148,9 +148,9 @@ impl World {
             self.at_least(file.node, call.outcome.bytes());
         }
         let tells = whence == libc::SEEK_CUR as u32 && offset == 0;
-        step.uses(file.slot, Some(file.node), if tells { How::Read } else { How::Write });
+        step.uses(file.slot, Some(file.node), if tells { TouchMode::Read } else { TouchMode::Write });
         if !matches!(whence as i32, libc::SEEK_SET | libc::SEEK_CUR) {
-            step.touch(Resource::Size(file.node), How::Read);
+            step.touch(Resource::Size(file.node), TouchMode::Read);
         }
         Ok(Op::Seek { on: file.slot.description, offset, whence })
     }
@@ -158,7 +158,7 @@ impl World {
     pub(super) fn allocate(&mut self, call: &Call, step: &mut Step, op: &Op<Fd>) -> Result<Op<u32>, Fate> {
         let Op::Allocate { on, mode, start, bytes } = *op else { return Err(Fate::Modelled(Modelled::Idle)) };
         let file = self.file(call, on)?;
-        step.uses(file.slot, Some(file.node), How::Read);
+        step.uses(file.slot, Some(file.node), TouchMode::Read);
         if call.outcome.succeeded() {
             let keeps = mode & libc::FALLOC_FL_KEEP_SIZE as u32 != 0;
             let moves = mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) as u32;
@@ -166,7 +166,7 @@ impl World {
             match (moves as i32, keeps) {
                 (0, true) => step.touch_range(
                     Resource::Bytes(file.node),
-                    How::Write,
+                    TouchMode::Write,
                     start,
                     start.saturating_add(bytes),
                 ),
@@ -191,12 +191,12 @@ impl World {
         let mut typed = Vec::with_capacity(requests.len());
         for request in requests {
             let file = self.file(call, request.on)?;
-            step.uses(file.slot, Some(file.node), How::Read);
+            step.uses(file.slot, Some(file.node), TouchMode::Read);
             let before = step.touches.len();
             let end = request.start.saturating_add(request.bytes);
             match request.kind {
                 RequestKind::Read => {
-                    step.touch_range(Resource::Bytes(file.node), How::Read, request.start, end)
+                    step.touch_range(Resource::Bytes(file.node), TouchMode::Read, request.start, end)
                 }
                 RequestKind::Write => self.grow(step, file.node, request.start, end),
                 RequestKind::Sync => {}
@@ -206,7 +206,7 @@ impl World {
             let touches = step.touches[before..].to_vec();
             self.requests.insert(number, (self.next, touches, file.slot.description));
             self.context(context).waiting.push_back(number);
-            step.in_series(Series::Request(number), Role::Create);
+            step.in_series(Series::Request(number), SeriesRole::Create);
             let Request { kind, start, bytes, .. } = *request;
             typed.push(Request { on: file.slot.description, kind, start, bytes });
         }
@@ -222,17 +222,19 @@ impl World {
         for request in &requests {
             let known = self.requests.remove(request);
             let (submitted, touches, handle) = known.expect("a request that waits is under way");
-            step.needs.push(Need { on: submitted, moment: Moment::End, rule: Rule::AioStage });
-            step.in_series(Series::Request(*request), Role::Delete);
-            step.in_series(Series::Description(handle), Role::Use);
-            step.touch(Resource::Description(handle), How::Read);
+            step.needs.push(Prerequisite { on: submitted, moment: Moment::End, rule: Rule::AioStage });
+            step.in_series(Series::Request(*request), SeriesRole::Delete);
+            step.in_series(Series::Description(handle), SeriesRole::Use);
+            step.touch(Resource::Description(handle), TouchMode::Read);
             step.touches.extend(touches);
         }
         Ok(Op::Collect { context: number, requests })
     }
 
-    pub(super) fn context(&mut self, context: u64) -> &mut super::world::Context {
+    pub(super) fn context(&mut self, context: u64) -> &mut super::world::AioContext {
         let number = self.contexts.len() as u32;
-        self.contexts.entry(context).or_insert_with(|| super::world::Context { number, ..Default::default() })
+        self.contexts
+            .entry(context)
+            .or_insert_with(|| super::world::AioContext { number, ..Default::default() })
     }
 }

@@ -1,33 +1,33 @@
 //! What was there before the trace began, learned from what calls returned.
 
+use super::expected_file::ExpectedFile;
 use super::linearise::places;
-use super::live::Target;
-use super::tree::{End, Kind, Node, NodeId, ROOT, Walk, components};
-use super::want::Want;
+use super::open_descriptions::DescriptionTarget;
+use super::tree::{End, ModelNode, ModelNodeId, NodeKind, ROOT, Walk, components};
 use super::world::World;
 use crate::call::{Ask, Call, Fd};
 use std::collections::BTreeSet;
-use trace_file::{Handle, Inherited, Name, Names, Op, Outcome, Place, Seen};
+use trace_file::{Handle, InheritedHandle, Name, Names, Op, Outcome, Place, Seen};
 
 /// Stands for a working directory that the trace does not show.
 const WORKING_DIRECTORY: &[u8] = b"/working-directory";
 
 impl World {
     /// Adds what a snapshot or another source says was at `path`, with everything on the way.
-    pub fn add_initial(&mut self, path: &[u8], kind: Kind, mode: u32, size: u64) -> NodeId {
+    pub fn add_initial(&mut self, path: &[u8], kind: NodeKind, mode: u32, size: u64) -> ModelNodeId {
         let parts = components(path, &mut self.names);
         let mut at = ROOT;
         for (index, part) in parts.iter().enumerate() {
             let last = index + 1 == parts.len();
             at = match self.tree.entry(at, *part) {
                 Some(node) => node,
-                None => self.add_child(at, *part, if last { kind.clone() } else { Kind::Undecided }),
+                None => self.add_child(at, *part, if last { kind.clone() } else { NodeKind::Undecided }),
             };
         }
         let node = self.tree.node_mut(at);
-        if matches!(node.kind, Kind::Undecided) {
+        if matches!(node.kind, NodeKind::Undecided) {
             node.kind = kind;
-        } else if let (Kind::Directory { whole, .. }, Kind::Directory { whole: known, .. }) =
+        } else if let (NodeKind::Directory { whole, .. }, NodeKind::Directory { whole: known, .. }) =
             (&mut node.kind, &kind)
         {
             *whole |= known;
@@ -40,12 +40,12 @@ impl World {
     pub fn add_link(&mut self, path: &[u8], target: Name) {
         let walk = self.tree.walk(ROOT, path, false, &mut self.names);
         if matches!(walk.end, End::Unknown(_)) {
-            self.believe(&walk, Outcome::Value(0), Want::Link(Some(target)));
+            self.believe(&walk, Outcome::Value(0), ExpectedFile::Link(Some(target)));
         }
     }
 
     /// Another name of a file that was there.
-    pub fn add_hard_link(&mut self, path: &[u8], node: NodeId) {
+    pub fn add_hard_link(&mut self, path: &[u8], node: ModelNodeId) {
         let (dir, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
             None => (&b""[..], path),
@@ -56,38 +56,43 @@ impl World {
         self.hard_links.push((path, node));
     }
 
-    fn add_initial_directory(&mut self, path: &[u8]) -> NodeId {
+    fn add_initial_directory(&mut self, path: &[u8]) -> ModelNodeId {
         let walk = self.tree.walk(ROOT, path, false, &mut self.names);
-        self.believe(&walk, Outcome::Value(0), Want::Directory).unwrap_or(ROOT)
+        self.believe(&walk, Outcome::Value(0), ExpectedFile::Directory).unwrap_or(ROOT)
     }
 
     /// Further names of files in the initial tree.
-    pub fn take_hard_links(&mut self) -> Vec<(Name, NodeId)> {
+    pub fn take_hard_links(&mut self) -> Vec<(Name, ModelNodeId)> {
         std::mem::take(&mut self.hard_links)
     }
 
     /// Names a new file in a directory that was there from the beginning.
-    pub(super) fn add_child(&mut self, dir: NodeId, name: Name, kind: Kind) -> NodeId {
+    pub(super) fn add_child(&mut self, dir: ModelNodeId, name: Name, kind: NodeKind) -> ModelNodeId {
         self.tree.become_directory(dir);
         let initial = self.tree.node(dir).initial.map(|dir| join(&mut self.names, dir, name));
-        let node = self.tree.add(Node::new(kind, initial));
+        let node = self.tree.add(ModelNode::new(kind, initial));
         self.tree.set_entry(dir, name, Some(node));
         node
     }
 
     /// After a walk that met the unknown: believes the call's result. Returns the file that it must have found.
-    pub(super) fn believe(&mut self, walk: &Walk, outcome: Outcome, want: Want) -> Option<NodeId> {
+    pub(super) fn believe(
+        &mut self,
+        walk: &Walk,
+        outcome: Outcome,
+        want: ExpectedFile,
+    ) -> Option<ModelNodeId> {
         match (&walk.end, outcome) {
             (End::Found(node), _) => Some(*node),
             // Nobody answers at a socket, nor at a terminal that is not there.
             (End::Unknown(rest), Outcome::Error(libc::ENXIO)) => {
-                let node = self.add_rest(walk.parent, rest, Want::Anything);
-                self.tree.node_mut(node).kind = Kind::Socket;
+                let node = self.add_rest(walk.parent, rest, ExpectedFile::Anything);
+                self.tree.node_mut(node).kind = NodeKind::Socket;
                 Some(node)
             }
             (End::Unknown(rest), outcome) if exists(outcome) => Some(self.add_rest(walk.parent, rest, want)),
             (End::Unknown(rest), Outcome::Error(libc::ENOENT)) => {
-                if let ([name], Kind::Directory { .. }) = (&rest[..], &self.tree.node(walk.parent).kind) {
+                if let ([name], NodeKind::Directory { .. }) = (&rest[..], &self.tree.node(walk.parent).kind) {
                     self.tree.set_entry(walk.parent, *name, None);
                 }
                 None
@@ -100,7 +105,7 @@ impl World {
             (End::Absent, outcome) if exists(outcome) => {
                 // Something that is not in the trace made it.
                 self.repairs.outside += 1;
-                let node = self.tree.add(Node::new(want.kind(), None));
+                let node = self.tree.add(ModelNode::new(want.kind(), None));
                 self.tree.set_entry(walk.parent, walk.name?, Some(node));
                 Some(node)
             }
@@ -112,14 +117,14 @@ impl World {
     pub(super) fn only_listed_absent(&self, walk: &Walk) -> bool {
         let dir = self.tree.node(walk.parent);
         match (&dir.kind, walk.name) {
-            (Kind::Directory { entries, .. }, Some(name)) => {
+            (NodeKind::Directory { entries, .. }, Some(name)) => {
                 dir.initial.is_some() && !entries.contains_key(&name)
             }
             _ => false,
         }
     }
 
-    fn add_rest(&mut self, parent: NodeId, rest: &[Name], want: Want) -> NodeId {
+    fn add_rest(&mut self, parent: ModelNodeId, rest: &[Name], want: ExpectedFile) -> ModelNodeId {
         let mut at = parent;
         if self.tree.node(parent).initial.is_none() {
             self.repairs.outside += 1;
@@ -127,7 +132,7 @@ impl World {
         for (index, name) in rest.iter().enumerate() {
             let last = index + 1 == rest.len();
             let parent = match &self.tree.node(at).kind {
-                Kind::Directory { parent, .. } if self.names.bytes(*name) == b".." => Some(*parent),
+                NodeKind::Directory { parent, .. } if self.names.bytes(*name) == b".." => Some(*parent),
                 _ => None,
             };
             at = match parent {
@@ -139,38 +144,40 @@ impl World {
                     let walk = self.tree.walk(parent, &left, true, &mut self.names);
                     return self.believe(&walk, Outcome::Value(0), want).unwrap_or(parent);
                 }
-                None => self.add_child(at, *name, if last { want.kind() } else { Want::Directory.kind() }),
+                None => {
+                    self.add_child(at, *name, if last { want.kind() } else { ExpectedFile::Directory.kind() })
+                }
             };
         }
         at
     }
 
     /// What a successful call shows of a file's kind.
-    pub(super) fn decide(&mut self, node: NodeId, want: Want) {
-        if want == Want::Directory {
+    pub(super) fn decide(&mut self, node: ModelNodeId, want: ExpectedFile) {
+        if want == ExpectedFile::Directory {
             self.tree.become_directory(node);
-        } else if matches!(self.tree.node(node).kind, Kind::Undecided) {
+        } else if matches!(self.tree.node(node).kind, NodeKind::Undecided) {
             self.tree.node_mut(node).kind = want.kind();
         }
     }
 
     /// What a program saw of a file's attributes. The first size that it saw is the initial one, if nothing changed it.
-    pub(super) fn see(&mut self, node: NodeId, seen: Seen) {
+    pub(super) fn see(&mut self, node: ModelNodeId, seen: Seen) {
         let made_up = self.is_made_up(node);
         let kind = match seen.mode & libc::S_IFMT {
-            libc::S_IFDIR => Want::Directory.kind(),
-            libc::S_IFREG => Kind::File,
-            libc::S_IFLNK => Kind::Link(None),
-            libc::S_IFSOCK => Kind::Socket,
-            libc::S_IFIFO => Kind::Fifo,
-            _ => Kind::Special,
+            libc::S_IFDIR => ExpectedFile::Directory.kind(),
+            libc::S_IFREG => NodeKind::File,
+            libc::S_IFLNK => NodeKind::Link(None),
+            libc::S_IFSOCK => NodeKind::Socket,
+            libc::S_IFIFO => NodeKind::Fifo,
+            _ => NodeKind::Special,
         };
         let state = self.tree.node_mut(node);
         state.inode = if seen.inode == 0 { state.inode } else { seen.inode };
-        if matches!(state.kind, Kind::Undecided) {
+        if matches!(state.kind, NodeKind::Undecided) {
             state.kind = kind;
         }
-        let sized = matches!(state.kind, Kind::File | Kind::Link(_));
+        let sized = matches!(state.kind, NodeKind::File | NodeKind::Link(_));
         if !made_up && state.initial.is_some() && !state.resized && sized {
             (state.size, state.initial_size) = (seen.size, seen.size);
             state.mode = seen.mode & 0o7777;
@@ -178,7 +185,7 @@ impl World {
     }
 
     /// Whether a file stands for one in /proc or /sys: what those say of sizes is not what reads get.
-    pub(super) fn is_made_up(&self, node: NodeId) -> bool {
+    pub(super) fn is_made_up(&self, node: ModelNodeId) -> bool {
         self.tree.node(node).initial.is_some_and(|path| {
             let path = self.names.bytes(path);
             path.starts_with(b"/proc/") || path.starts_with(b"/sys/")
@@ -186,7 +193,7 @@ impl World {
     }
 
     /// A read got bytes up to `end`: the file was at least as long.
-    pub(super) fn at_least(&mut self, node: NodeId, end: u64) {
+    pub(super) fn at_least(&mut self, node: ModelNodeId, end: u64) {
         let state = self.tree.node_mut(node);
         if state.initial.is_some() && !state.resized && state.size < end {
             (state.size, state.initial_size) = (end, end);
@@ -223,7 +230,7 @@ impl World {
     }
 
     fn enter_inherited(&mut self, directory: usize, path: Name) {
-        let handle = self.inherit(path, Want::Directory);
+        let handle = self.inherit(path, ExpectedFile::Directory);
         self.descriptions[handle as usize].references += 1;
         self.directories[directory].at = Some(handle);
     }
@@ -243,14 +250,14 @@ impl World {
         let known = slot.map(|slot| self.descriptions[slot.description as usize].on);
         let shown = match text.first() {
             Some(b'/') => None,
-            _ if text.starts_with(b"pipe:[") => Some(Target::Pipe(*note)),
-            _ => Some(Target::Other),
+            _ if text.starts_with(b"pipe:[") => Some(DescriptionTarget::Pipe(*note)),
+            _ => Some(DescriptionTarget::Other),
         };
         let agrees = match (known, shown) {
             (None, _) => false,
-            (Some(Target::File(_)), None) => true,
+            (Some(DescriptionTarget::File(_)), None) => true,
             // A pipe that has a name is noted by it.
-            (Some(Target::Pipe(name)), None) => name == *note,
+            (Some(DescriptionTarget::Pipe(name)), None) => name == *note,
             (Some(known), Some(shown)) => known == shown,
             (Some(_), None) => false,
         };
@@ -262,25 +269,25 @@ impl World {
         self.repairs.descriptors += u64::from(missing);
         let handle = match shown {
             Some(target) => self.describe(target, false),
-            None => self.inherit(*note, Want::Anything),
+            None => self.inherit(*note, ExpectedFile::Anything),
         };
         self.install(task.table, fd, handle, false);
     }
 
     /// A description that was open when the trace began.
-    fn inherit(&mut self, path: Name, want: Want) -> Handle {
+    fn inherit(&mut self, path: Name, want: ExpectedFile) -> Handle {
         let bytes = self.names.bytes(path).to_vec();
         let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(&bytes);
         let walk = self.tree.walk(ROOT, bytes, true, &mut self.names);
         match self.believe(&walk, Outcome::Value(0), want) {
             Some(node) => {
                 self.decide(node, want);
-                let handle = self.describe(Target::File(node), false);
+                let handle = self.describe(DescriptionTarget::File(node), false);
                 let path = self.tree.node(node).initial.unwrap_or(path);
-                self.inherited.push(Inherited { handle, path });
+                self.inherited.push(InheritedHandle { handle, path });
                 handle
             }
-            None => self.describe(Target::Other, false),
+            None => self.describe(DescriptionTarget::Other, false),
         }
     }
 }
@@ -300,12 +307,12 @@ fn join(names: &mut Names, dir: Name, name: Name) -> Name {
 
 /// Symbolic links that were there before, from opens that found a file under another name than they asked for.
 #[derive(Debug, Default)]
-pub struct Links {
+pub struct InitialLinks {
     /// What was asked for, and what was found; shortest first.
     pairs: BTreeSet<(usize, Vec<u8>, Vec<u8>)>,
 }
 
-impl Links {
+impl InitialLinks {
     /// Looks at one call.
     pub fn add(&mut self, call: &Call, names: &Names) {
         let (Ask::File(Op::Open { at, .. }), Some(note)) = (&call.ask, call.made_note) else { return };
@@ -388,7 +395,7 @@ mod tests {
         use crate::parse::{Source, Strace};
         let mut source = Strace::new(line.as_bytes());
         let event = source.next_event().expect("memory does not fail").expect("a call");
-        let (mut names, mut links) = (Names::default(), Links::default());
+        let (mut names, mut links) = (Names::default(), InitialLinks::default());
         let call = crate::decode::decode(&event, &mut names, &mut Default::default());
         links.add(&call, &names);
         links.finish()

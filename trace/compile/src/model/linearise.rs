@@ -8,7 +8,7 @@
 //! Where that is not enough, a choice made before was wrong: [`search`](super::search) goes back and makes others.
 
 use super::search::{Checkpoint, Moves};
-use super::waiting::{Moment, Waiting, Waits};
+use super::waiting::{EffectMoment, Waiting, WaitingCall};
 use super::world::World;
 use crate::call::{Ask, Call, Fd};
 use crate::step::Step;
@@ -25,7 +25,7 @@ pub(super) const WINDOW: usize = 1 << 16;
 /// A call that was applied, and can still be taken back.
 #[derive(Debug)]
 pub(super) struct Applied {
-    pub(super) one: Waits,
+    pub(super) one: WaitingCall,
     pub(super) step: Step,
 }
 
@@ -46,7 +46,7 @@ pub struct Lineariser<'a, Each> {
     /// Calls applied so far, taken back ones too: what the search costs.
     pub(super) applied: u64,
     /// The moment up to which all that came was applied.
-    until: Moment,
+    until: EffectMoment,
     /// Calls that came after that.
     late: u64,
     pub(super) each: Each,
@@ -146,7 +146,7 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
     }
 
     /// Tries calls that overlap with this one, one after the other, until its result is explained.
-    fn reorder(&mut self, one: &Waits) {
+    fn reorder(&mut self, one: &WaitingCall) {
         for at in self.waiting.overlapping(&one.call, one.closes) {
             let Some(other) = self.waiting.get(at) else { continue };
             // Only a change can help, and only one that is explained itself.
@@ -202,7 +202,7 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
 
     /// Applies a call. If it changes what a call under way has seen as it is now, that one comes first: it may not be
     /// explained any more afterwards.
-    fn apply(&mut self, one: Waits) {
+    fn apply(&mut self, one: WaitingCall) {
         let call = &one.call;
         if changes(call) && call.outcome.succeeded() {
             for at in self.waiting.overlapping(call, call.end) {

@@ -4,17 +4,17 @@
 //! A replay is one process, where POSIX locks would exclude nobody. So a table's locks on a file are taken through one of its
 //! descriptions, the *carrier*, as locks of that description; they are given back as the kernel would have done it.
 
-use super::tree::NodeId;
-use super::want::Want;
+use super::expected_file::ExpectedFile;
+use super::tree::ModelNodeId;
 use super::world::World;
 use crate::call::{Call, Fd};
-use crate::step::{How, Resource, Role, Series, Step};
+use crate::step::{Resource, Series, SeriesRole, Step, TouchMode};
 use std::collections::HashMap;
 use trace_file::{Fate, Handle, LockKind, LockOwner, Modelled, Op, Outcome};
 
 /// To whom a byte-range lock belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Owner {
+enum LockHolder {
     /// A descriptor table: in practice, a process.
     Table(usize),
     /// An open file description.
@@ -23,8 +23,8 @@ enum Owner {
 
 /// A lock that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Held {
-    owner: Owner,
+struct HeldLock {
+    owner: LockHolder,
     kind: LockKind,
     range: (u64, u64),
     /// Whether a replay takes it, too.
@@ -34,15 +34,15 @@ struct Held {
 /// All locks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Locks {
-    ranges: HashMap<NodeId, Vec<Held>>,
-    flocks: HashMap<NodeId, Vec<(Handle, LockKind)>>,
-    carriers: HashMap<(NodeId, usize), Handle>,
+    ranges: HashMap<ModelNodeId, Vec<HeldLock>>,
+    flocks: HashMap<ModelNodeId, Vec<(Handle, LockKind)>>,
+    carriers: HashMap<(ModelNodeId, usize), Handle>,
     /// Descriptions that lose a table's locks in the present action.
     unlocked: Vec<Handle>,
 }
 
-impl Held {
-    fn conflicts(&self, with: &Held) -> bool {
+impl HeldLock {
+    fn conflicts(&self, with: &HeldLock) -> bool {
         let overlap = self.range.0 < with.range.1 && with.range.0 < self.range.1;
         let exclusive = self.kind == LockKind::Exclusive || with.kind == LockKind::Exclusive;
         self.owner != with.owner && overlap && exclusive && with.kind != LockKind::Unlock
@@ -50,40 +50,40 @@ impl Held {
 }
 
 impl Locks {
-    fn is_free(&self, node: NodeId, wanted: &Held) -> bool {
+    fn is_free(&self, node: ModelNodeId, wanted: &HeldLock) -> bool {
         self.ranges.get(&node).is_none_or(|all| !all.iter().any(|held| held.conflicts(wanted)))
     }
 
     /// Whether all that stands in the way of a lock is left out of a replay.
-    fn is_free_in_replay(&self, node: NodeId, wanted: &Held) -> bool {
-        let stands = |held: &Held| held.replayed && held.conflicts(wanted);
+    fn is_free_in_replay(&self, node: ModelNodeId, wanted: &HeldLock) -> bool {
+        let stands = |held: &HeldLock| held.replayed && held.conflicts(wanted);
         self.ranges.get(&node).is_none_or(|all| !all.iter().any(stands))
     }
 
     /// Whether the owner of a lock has locked any of its bytes for itself alone.
-    fn has_exclusive(&self, node: NodeId, wanted: &Held) -> bool {
+    fn has_exclusive(&self, node: ModelNodeId, wanted: &HeldLock) -> bool {
         let (from, to) = wanted.range;
-        let own = |held: &Held| held.owner == wanted.owner && held.range.0 < to && from < held.range.1;
-        let exclusive = |held: &Held| held.kind == LockKind::Exclusive;
+        let own = |held: &HeldLock| held.owner == wanted.owner && held.range.0 < to && from < held.range.1;
+        let exclusive = |held: &HeldLock| held.kind == LockKind::Exclusive;
         self.ranges.get(&node).is_some_and(|all| all.iter().any(|held| own(held) && exclusive(held)))
     }
 
-    fn is_free_for_flock(&self, node: NodeId, owner: Handle, kind: LockKind) -> bool {
+    fn is_free_for_flock(&self, node: ModelNodeId, owner: Handle, kind: LockKind) -> bool {
         let excludes = |held: LockKind| kind == LockKind::Exclusive || held == LockKind::Exclusive;
         let all = self.flocks.get(&node).into_iter().flatten();
         kind == LockKind::Unlock || !all.into_iter().any(|(other, held)| *other != owner && excludes(*held))
     }
 
     /// What the owner held in that range is replaced; ranges that stick out on either side stay.
-    fn set(&mut self, node: NodeId, wanted: Held) {
+    fn set(&mut self, node: ModelNodeId, wanted: HeldLock) {
         let all = self.ranges.entry(node).or_default();
         let (from, to) = wanted.range;
         let mut rest = Vec::new();
         all.retain(|held| {
             let touched = held.owner == wanted.owner && held.range.0 < to && from < held.range.1;
             if touched {
-                rest.push(Held { range: (held.range.0, held.range.0.max(from)), ..*held });
-                rest.push(Held { range: (held.range.1.min(to), held.range.1), ..*held });
+                rest.push(HeldLock { range: (held.range.0, held.range.0.max(from)), ..*held });
+                rest.push(HeldLock { range: (held.range.1.min(to), held.range.1), ..*held });
             }
             !touched
         });
@@ -97,7 +97,7 @@ impl Locks {
     }
 
     /// Gives back all of an owner's locks on a file; says whether there were any.
-    fn release(&mut self, node: NodeId, owner: Owner) -> bool {
+    fn release(&mut self, node: ModelNodeId, owner: LockHolder) -> bool {
         let Some(all) = self.ranges.get_mut(&node) else { return false };
         let before = all.len();
         all.retain(|held| held.owner != owner);
@@ -108,7 +108,7 @@ impl Locks {
         released
     }
 
-    fn release_flock(&mut self, node: NodeId, owner: Handle) -> bool {
+    fn release_flock(&mut self, node: ModelNodeId, owner: Handle) -> bool {
         let Some(all) = self.flocks.get_mut(&node) else { return false };
         let before = all.len();
         all.retain(|(holder, _)| *holder != owner);
@@ -120,7 +120,7 @@ impl Locks {
     }
 
     /// Through which description a table's locks on a file are taken; none if that is another table's carrier.
-    fn carrier(&mut self, node: NodeId, table: usize, candidate: Handle) -> Option<Handle> {
+    fn carrier(&mut self, node: ModelNodeId, table: usize, candidate: Handle) -> Option<Handle> {
         if let Some(carrier) = self.carriers.get(&(node, table)) {
             return Some(*carrier);
         }
@@ -143,14 +143,14 @@ impl World {
             return Err(Fate::Modelled(Modelled::Idle));
         };
         let file = self.file(call, on)?;
-        self.decide(file.node, Want::File);
-        step.uses(file.slot, Some(file.node), How::Read);
+        self.decide(file.node, ExpectedFile::File);
+        step.uses(file.slot, Some(file.node), TouchMode::Read);
         let range = range_of(start, bytes);
         let owned_by = self.owner_of(call, file.slot.description, owner);
-        let mut wanted = Held { owner: owned_by, kind, range, replayed: true };
+        let mut wanted = HeldLock { owner: owned_by, kind, range, replayed: true };
         // Shared locks commute. Giving one back does not, as an exclusive one may wait; nor does sharing what was exclusive.
         let adds = kind == LockKind::Shared && !self.locks.has_exclusive(file.node, &wanted);
-        let how = if adds { How::Read } else { How::Write };
+        let how = if adds { TouchMode::Read } else { TouchMode::Write };
         step.touch_range(Resource::Locks(file.node), how, range.0, range.1);
         let refused = matches!(call.outcome, Outcome::Error(libc::EAGAIN | libc::EACCES));
         let without_reason = refused
@@ -159,8 +159,8 @@ impl World {
         let on = match wanted.owner {
             // Whether a descriptor allows the lock is its own.
             _ if call.outcome == Outcome::Error(libc::EBADF) => Some(file.slot.description),
-            Owner::Description(description) => Some(description),
-            Owner::Table(table) => self.locks.carrier(file.node, table, file.slot.description),
+            LockHolder::Description(description) => Some(description),
+            LockHolder::Table(table) => self.locks.carrier(file.node, table, file.slot.description),
         };
         wanted.replayed = on.is_some();
         if call.outcome.succeeded() {
@@ -168,8 +168,8 @@ impl World {
         }
         let on = on.filter(|_| !without_reason).ok_or(Fate::Modelled(Modelled::SharedLock))?;
         if on != file.slot.description {
-            step.in_series(Series::Description(on), Role::Use);
-            step.touch(Resource::Description(on), How::Read);
+            step.in_series(Series::Description(on), SeriesRole::Use);
+            step.touch(Resource::Description(on), TouchMode::Read);
         }
         Ok(Op::Lock { on, kind, start, bytes, owner })
     }
@@ -182,12 +182,12 @@ impl World {
     ) -> Result<Op<u32>, Fate> {
         let file = self.file(call, on)?;
         let on = file.slot.description;
-        step.uses(file.slot, Some(file.node), How::Read);
+        step.uses(file.slot, Some(file.node), TouchMode::Read);
         let all = self.locks.flocks.get(&file.node).into_iter().flatten();
         let held = all.into_iter().find(|(owner, _)| *owner == on).map(|(_, held)| *held);
         let converts = held.is_some_and(|held| held != kind);
         let adds = kind == LockKind::Shared && !converts;
-        step.touch(Resource::Flock(file.node), if adds { How::Read } else { How::Write });
+        step.touch(Resource::Flock(file.node), if adds { TouchMode::Read } else { TouchMode::Write });
         // The kernel gives the old lock back before it tries to get the new one, and does not take it again if it fails.
         if call.outcome.succeeded() || converts {
             self.locks.release_flock(file.node, on);
@@ -198,10 +198,10 @@ impl World {
         Ok(Op::Flock { on, kind })
     }
 
-    fn owner_of(&self, call: &Call, description: Handle, owner: LockOwner) -> Owner {
+    fn owner_of(&self, call: &Call, description: Handle, owner: LockOwner) -> LockHolder {
         match owner {
-            LockOwner::Description => Owner::Description(description),
-            LockOwner::Process => Owner::Table(self.task(call).table),
+            LockOwner::Description => LockHolder::Description(description),
+            LockOwner::Process => LockHolder::Table(self.task(call).table),
         }
     }
 
@@ -213,7 +213,8 @@ impl World {
         let free = match *op {
             Op::Lock { kind, start, bytes, owner, .. } => {
                 let owner = self.owner_of(call, slot.description, owner);
-                self.locks.is_free(node, &Held { owner, kind, range: range_of(start, bytes), replayed: true })
+                self.locks
+                    .is_free(node, &HeldLock { owner, kind, range: range_of(start, bytes), replayed: true })
             }
             Op::Flock { kind, .. } => self.locks.is_free_for_flock(node, slot.description, kind),
             _ => true,
@@ -229,9 +230,9 @@ impl World {
     pub(super) fn unlock_at_close(&mut self, table: usize, description: Handle, step: &mut Step) {
         let Some(node) = self.file_of(description) else { return };
         let carrier = self.locks.carriers.remove(&(node, table));
-        if self.locks.release(node, Owner::Table(table)) {
-            step.touch(Resource::Locks(node), How::Write);
-            step.in_series(Series::File(node), Role::Use);
+        if self.locks.release(node, LockHolder::Table(table)) {
+            step.touch(Resource::Locks(node), TouchMode::Write);
+            step.in_series(Series::File(node), SeriesRole::Use);
             self.locks.unlocked.extend(carrier);
         }
     }
@@ -239,12 +240,12 @@ impl World {
     /// The last reference to a description goes, and its own locks with it.
     pub(super) fn unlock_at_last_close(&mut self, description: Handle, step: &mut Step) {
         let Some(node) = self.file_of(description) else { return };
-        let ranges = self.locks.release(node, Owner::Description(description));
+        let ranges = self.locks.release(node, LockHolder::Description(description));
         let whole = self.locks.release_flock(node, description);
         for (released, what) in [(ranges, Resource::Locks(node)), (whole, Resource::Flock(node))] {
             if released {
-                step.touch(what, How::Write);
-                step.in_series(Series::File(node), Role::Use);
+                step.touch(what, TouchMode::Write);
+                step.in_series(Series::File(node), SeriesRole::Use);
             }
         }
     }
@@ -254,8 +255,8 @@ impl World {
         let mut unlocked = std::mem::take(&mut self.locks.unlocked);
         unlocked.retain(|handle| !closed.contains(handle));
         for handle in &unlocked {
-            step.in_series(Series::Description(*handle), Role::Use);
-            step.touch(Resource::Description(*handle), How::Read);
+            step.in_series(Series::Description(*handle), SeriesRole::Use);
+            step.touch(Resource::Description(*handle), TouchMode::Read);
         }
         unlocked.into()
     }

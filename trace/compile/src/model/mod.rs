@@ -5,25 +5,25 @@ mod apply;
 mod attributes;
 mod chunks;
 mod descriptors;
+mod expected_file;
 mod explain;
 mod files;
-mod fits;
+mod futex_sleeps;
 mod infer;
 mod linearise;
-mod live;
 mod locks;
 mod names;
+mod open_descriptions;
+mod result_matching;
 mod search;
-mod sleep;
 mod tasks;
 mod tree;
 mod waiting;
-mod want;
 mod world;
 
-pub use infer::Links;
+pub use infer::InitialLinks;
 pub use linearise::Lineariser;
-pub use tree::{Attribute, Kind};
+pub use tree::{Attribute, NodeKind};
 pub use world::World;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Calls that work on names.
 
-use super::live::Target;
-use super::tree::{End, Kind, Node, NodeId, Walk};
-use super::want::Want;
+use super::expected_file::ExpectedFile;
+use super::open_descriptions::DescriptionTarget;
+use super::tree::{End, ModelNode, ModelNodeId, NodeKind, Walk};
 use super::world::{Slot, World};
 use crate::call::{Call, Fd};
-use crate::step::{How, Resource, Role, Series, Step};
+use crate::step::{Resource, Series, SeriesRole, Step, TouchMode};
 use std::collections::HashMap;
 use trace_file::{Fate, Modelled, NO_HANDLE, Name, Op, Outcome, Place, Skipped};
 
@@ -17,7 +17,7 @@ pub(super) struct Located {
     /// Where the walk began, if that was a descriptor.
     pub(super) slot: Option<Slot>,
     /// The file, if there is one.
-    pub(super) node: Option<NodeId>,
+    pub(super) node: Option<ModelNodeId>,
 }
 
 impl World {
@@ -27,7 +27,7 @@ impl World {
         call: &Call,
         at: Place<Fd>,
         follow: bool,
-        want: Want,
+        want: ExpectedFile,
     ) -> Result<Located, Fate> {
         let path = self.names.bytes(at.path).to_vec();
         let (start, handle, slot) = if path.starts_with(b"/") {
@@ -56,35 +56,35 @@ impl World {
     }
 
     /// Notes the names looked up, and the last one in its own role.
-    pub(super) fn look(&self, step: &mut Step, found: &Located, last: Role) {
+    pub(super) fn look(&self, step: &mut Step, found: &Located, last: SeriesRole) {
         let key = found.walk.name.map(|name| (found.walk.parent, name));
         for (dir, name) in &found.walk.looked {
             let (role, how) = match Some((*dir, *name)) == key {
-                true if matches!(last, Role::Create | Role::Delete) => (last, How::Write),
-                true if found.node.is_none() => (Role::Absent, How::Read),
-                _ => (Role::Use, How::Read),
+                true if matches!(last, SeriesRole::Create | SeriesRole::Delete) => (last, TouchMode::Write),
+                true if found.node.is_none() => (SeriesRole::Absent, TouchMode::Read),
+                _ => (SeriesRole::Use, TouchMode::Read),
             };
             step.touch(Resource::Name(*dir, *name), how);
             step.in_series(Series::Path(*dir, *name), role);
         }
         if found.place.dir != NO_HANDLE {
-            step.touch(Resource::Description(found.place.dir), How::Read);
-            step.in_series(Series::Description(found.place.dir), Role::Use);
+            step.touch(Resource::Description(found.place.dir), TouchMode::Read);
+            step.in_series(Series::Description(found.place.dir), SeriesRole::Use);
         }
         if let Some(slot) = found.slot {
-            step.in_series(Series::Descriptor(slot.series), Role::Use);
+            step.in_series(Series::Descriptor(slot.series), SeriesRole::Use);
         }
         if let Some(node) = found.node.filter(|node| self.tree.is_file(*node)) {
-            step.in_series(Series::File(node), Role::Use);
+            step.in_series(Series::File(node), SeriesRole::Use);
         }
     }
 
-    fn last(found: &Located) -> Option<(NodeId, Name)> {
+    fn last(found: &Located) -> Option<(ModelNodeId, Name)> {
         found.walk.name.map(|name| (found.walk.parent, name))
     }
 
     /// A new file under a name that was free.
-    fn create(&mut self, step: &mut Step, found: &mut Located, kind: Kind, mode: u32) -> NodeId {
+    fn create(&mut self, step: &mut Step, found: &mut Located, kind: NodeKind, mode: u32) -> ModelNodeId {
         if let End::Unknown(rest) = &found.walk.end
             && rest.len() > 1
         {
@@ -92,35 +92,39 @@ impl World {
             let parent = self.add_path(found.walk.parent, &rest[..rest.len() - 1]);
             (found.walk.parent, found.walk.name) = (parent, rest.last().copied());
         }
-        let node = self.tree.add(Node { mode, ..Node::new(kind, None) });
+        let node = self.tree.add(ModelNode { mode, ..ModelNode::new(kind, None) });
         self.tree.node_mut(node).resized = true;
         found.node = None;
-        self.look(step, found, Role::Create);
+        self.look(step, found, SeriesRole::Create);
         if let Some((dir, name)) = Self::last(found) {
             self.tree.set_entry(dir, name, Some(node));
-            step.touch(Resource::Listing(dir), How::Update);
+            step.touch(Resource::Listing(dir), TouchMode::Update);
             if !found.walk.looked.contains(&(dir, name)) {
-                step.touch(Resource::Name(dir, name), How::Write);
-                step.in_series(Series::Path(dir, name), Role::Create);
+                step.touch(Resource::Name(dir, name), TouchMode::Write);
+                step.in_series(Series::Path(dir, name), SeriesRole::Create);
             }
         }
         found.node = Some(node);
         if self.tree.is_file(node) {
-            step.in_series(Series::File(node), Role::Use);
+            step.in_series(Series::File(node), SeriesRole::Use);
         }
         node
     }
 
-    fn add_path(&mut self, parent: NodeId, rest: &[Name]) -> NodeId {
-        let kind = || Kind::Directory { entries: HashMap::new(), whole: false, parent: super::tree::ROOT };
+    fn add_path(&mut self, parent: ModelNodeId, rest: &[Name]) -> ModelNodeId {
+        let kind =
+            || NodeKind::Directory { entries: HashMap::new(), whole: false, parent: super::tree::ROOT };
         rest.iter().fold(parent, |dir, name| self.add_child(dir, *name, kind()))
     }
 
     pub(super) fn open(&mut self, call: &Call, step: &mut Step, op: &Op<Fd>) -> Result<Op<u32>, Fate> {
         let Op::Open { at, flags, mode, made } = *op else { return Err(Fate::Modelled(Modelled::Idle)) };
         let has = |flag: i32| flags & flag as u32 == flag as u32;
-        let want =
-            if has(libc::O_DIRECTORY) && !has(libc::O_TMPFILE) { Want::Directory } else { Want::Anything };
+        let want = if has(libc::O_DIRECTORY) && !has(libc::O_TMPFILE) {
+            ExpectedFile::Directory
+        } else {
+            ExpectedFile::Anything
+        };
         let creates = has(libc::O_CREAT);
         // A success with O_CREAT proves nothing about what was there before; an unknown name counts as free.
         let believed = if creates && call.outcome.succeeded() { Outcome::Unknown } else { call.outcome };
@@ -134,22 +138,22 @@ impl World {
         if call.outcome.succeeded() {
             let node = match found.node {
                 Some(node) if !has(libc::O_TMPFILE) => {
-                    self.look(step, &found, Role::Use);
+                    self.look(step, &found, SeriesRole::Use);
                     self.decide(node, want);
                     node
                 }
                 Some(_) => {
-                    self.look(step, &found, Role::Use);
-                    self.tree.add(Node { resized: true, ..Node::new(Kind::File, None) })
+                    self.look(step, &found, SeriesRole::Use);
+                    self.tree.add(ModelNode { resized: true, ..ModelNode::new(NodeKind::File, None) })
                 }
-                None => self.create(step, &mut found, Kind::File, mode),
+                None => self.create(step, &mut found, NodeKind::File, mode),
             };
             if has(libc::O_TRUNC) && self.tree.is_file(node) {
                 self.resize(step, node, 0);
             }
             let on = match self.tree.node(node).kind {
-                Kind::Fifo => Target::Pipe(call.made_note.unwrap_or(at.path)),
-                _ => Target::File(node),
+                NodeKind::Fifo => DescriptionTarget::Pipe(call.made_note.unwrap_or(at.path)),
+                _ => DescriptionTarget::File(node),
             };
             handle = self.describe(on, has(libc::O_APPEND));
             let description = &mut self.descriptions[handle as usize];
@@ -159,11 +163,11 @@ impl World {
             let (series, closed) = self.install(table, made, handle, has(libc::O_CLOEXEC));
             // An older file under this number was closed by a call that the trace lacks.
             self.repairs.descriptors += u64::from(closed.is_some());
-            step.in_series(Series::Descriptor(series), Role::Create);
-            step.in_series(Series::Description(handle), Role::Create);
-            step.touch(Resource::Description(handle), How::Write);
+            step.in_series(Series::Descriptor(series), SeriesRole::Create);
+            step.in_series(Series::Description(handle), SeriesRole::Create);
+            step.touch(Resource::Description(handle), TouchMode::Write);
         } else {
-            self.look(step, &found, Role::Use);
+            self.look(step, &found, SeriesRole::Use);
         }
         if handle != NO_HANDLE && self.file_of(handle).is_none() {
             return Err(Fate::Modelled(Modelled::NoFile));
@@ -176,28 +180,28 @@ impl World {
         call: &Call,
         step: &mut Step,
         at: Place<Fd>,
-        kind: Kind,
+        kind: NodeKind,
         mode: u32,
     ) -> Result<Place<u32>, Fate> {
         let succeeded = call.outcome.succeeded();
         let believed = if succeeded { Outcome::Unknown } else { call.outcome };
         let mut found =
-            self.locate(&Call { outcome: believed, ..call.clone() }, at, false, Want::Anything)?;
+            self.locate(&Call { outcome: believed, ..call.clone() }, at, false, ExpectedFile::Anything)?;
         let place = found.place;
         match succeeded {
             true => drop(self.create(step, &mut found, kind, mode)),
-            false => self.look(step, &found, Role::Use),
+            false => self.look(step, &found, SeriesRole::Use),
         }
         Ok(place)
     }
 
     /// A directory was not removed: whether it was empty is a result. In the paper's terms an action also touches what a
     /// directory points to; one name in it is enough to keep it from being empty.
-    fn see_occupied(&self, step: &mut Step, dir: NodeId) {
-        step.touch(Resource::Listing(dir), How::Read);
-        if let Kind::Directory { entries, .. } = &self.tree.node(dir).kind {
+    fn see_occupied(&self, step: &mut Step, dir: ModelNodeId) {
+        step.touch(Resource::Listing(dir), TouchMode::Read);
+        if let NodeKind::Directory { entries, .. } = &self.tree.node(dir).kind {
             let witness = entries.iter().filter(|(_, node)| node.is_some()).map(|(name, _)| *name).min();
-            witness.into_iter().for_each(|name| step.in_series(Series::Path(dir, name), Role::Use));
+            witness.into_iter().for_each(|name| step.in_series(Series::Path(dir, name), SeriesRole::Use));
         }
     }
 
@@ -207,23 +211,23 @@ impl World {
         call: &Call,
         step: &mut Step,
         at: Place<Fd>,
-        want: Want,
+        want: ExpectedFile,
     ) -> Result<Place<u32>, Fate> {
         let found = self.locate(call, at, false, want)?;
         let succeeded = call.outcome.succeeded();
         if let Some(node) = found.node {
             self.decide(node, want);
             match want {
-                Want::Directory if succeeded => step.touch(Resource::Listing(node), How::Write),
-                Want::Directory => self.see_occupied(step, node),
-                _ => step.touch(Resource::Attributes(node), How::Update),
+                ExpectedFile::Directory if succeeded => step.touch(Resource::Listing(node), TouchMode::Write),
+                ExpectedFile::Directory => self.see_occupied(step, node),
+                _ => step.touch(Resource::Attributes(node), TouchMode::Update),
             }
         }
-        self.look(step, &found, if succeeded { Role::Delete } else { Role::Use });
+        self.look(step, &found, if succeeded { SeriesRole::Delete } else { SeriesRole::Use });
         if let (true, Some((dir, name))) = (succeeded, Self::last(&found)) {
             self.tree.set_entry(dir, name, None);
             found.node.into_iter().for_each(|node| self.tree.remove(node));
-            step.touch(Resource::Listing(dir), How::Update);
+            step.touch(Resource::Listing(dir), TouchMode::Update);
         }
         Ok(found.place)
     }
@@ -235,7 +239,7 @@ impl World {
         (from, to): (Place<Fd>, Place<Fd>),
         flags: u32,
     ) -> Result<Op<u32>, Fate> {
-        let source = self.locate(call, from, false, Want::Anything)?;
+        let source = self.locate(call, from, false, ExpectedFile::Anything)?;
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         // EINVAL says that one would be moved into itself, not that the other is there.
         let proves = match call.outcome {
@@ -244,21 +248,21 @@ impl World {
         };
         let believed = if proves { call.outcome } else { Outcome::Unknown };
         let mut target =
-            self.locate(&Call { outcome: believed, ..call.clone() }, to, false, Want::Anything)?;
+            self.locate(&Call { outcome: believed, ..call.clone() }, to, false, ExpectedFile::Anything)?;
         let places = (source.place, target.place);
         if !call.outcome.succeeded() {
-            self.look(step, &source, Role::Use);
-            self.look(step, &target, Role::Use);
+            self.look(step, &source, SeriesRole::Use);
+            self.look(step, &target, SeriesRole::Use);
             // Whether it was empty is a result.
             if let Some(node) = target.node.filter(|node| !self.tree.is_file(*node)) {
                 self.see_occupied(step, node);
             }
         } else if source.node.is_some() && source.node == target.node {
             // Two names of one file: the kernel leaves both.
-            self.look(step, &source, Role::Use);
-            self.look(step, &target, Role::Use);
+            self.look(step, &source, SeriesRole::Use);
+            self.look(step, &target, SeriesRole::Use);
         } else if let (Some(node), Some((from_dir, from_name))) = (source.node, Self::last(&source)) {
-            self.look(step, &source, Role::Delete);
+            self.look(step, &source, SeriesRole::Delete);
             if let End::Unknown(rest) = &target.walk.end
                 && rest.len() > 1
             {
@@ -269,15 +273,15 @@ impl World {
             if let Some(old) = replaced {
                 let what =
                     if self.tree.is_file(old) { Resource::Attributes(old) } else { Resource::Listing(old) };
-                step.touch(what, How::Write);
+                step.touch(what, TouchMode::Write);
             }
-            self.look(step, &target, Role::Create);
+            self.look(step, &target, SeriesRole::Create);
             replaced.filter(|_| !exchange).into_iter().for_each(|old| self.tree.remove(old));
             self.tree.set_entry(from_dir, from_name, replaced.filter(|_| exchange));
-            step.touch(Resource::Listing(from_dir), How::Update);
+            step.touch(Resource::Listing(from_dir), TouchMode::Update);
             if let Some((dir, name)) = Self::last(&target) {
                 self.tree.set_entry(dir, name, Some(node));
-                step.touch(Resource::Listing(dir), How::Update);
+                step.touch(Resource::Listing(dir), TouchMode::Update);
             }
         }
         Ok(Op::Rename { from: places.0, to: places.1, flags })
@@ -290,21 +294,21 @@ impl World {
         (from, to): (Place<Fd>, Place<Fd>),
         follow: bool,
     ) -> Result<Op<u32>, Fate> {
-        let source = self.locate(call, from, follow, Want::Anything)?;
+        let source = self.locate(call, from, follow, ExpectedFile::Anything)?;
         let believed = if call.outcome.succeeded() { Outcome::Unknown } else { call.outcome };
         let mut target =
-            self.locate(&Call { outcome: believed, ..call.clone() }, to, false, Want::Anything)?;
+            self.locate(&Call { outcome: believed, ..call.clone() }, to, false, ExpectedFile::Anything)?;
         let places = (source.place, target.place);
-        self.look(step, &source, Role::Use);
+        self.look(step, &source, SeriesRole::Use);
         match (call.outcome.succeeded(), source.node) {
             (true, Some(node)) => {
-                step.touch(Resource::Attributes(node), How::Update);
-                self.create(step, &mut target, Kind::Undecided, 0o644);
+                step.touch(Resource::Attributes(node), TouchMode::Update);
+                self.create(step, &mut target, NodeKind::Undecided, 0o644);
                 if let Some((dir, name)) = Self::last(&target) {
                     self.tree.set_entry(dir, name, Some(node));
                 }
             }
-            _ => self.look(step, &target, Role::Use),
+            _ => self.look(step, &target, SeriesRole::Use),
         }
         Ok(Op::Link { from: places.0, to: places.1, follow })
     }

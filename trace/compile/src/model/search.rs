@@ -6,9 +6,9 @@
 //! the fewest contradictions is taken. The work is bounded; what stays contradicted is a race.
 
 use super::linearise::{Applied, Lineariser, changes};
-use super::waiting::Moment;
+use super::waiting::EffectMoment;
 use super::world::World;
-use crate::step::{How, Resource, Step, Touch};
+use crate::step::{Resource, Step, Touch, TouchMode};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Calls between two checkpoints, at least; a wrong choice shows soon or never.
@@ -139,7 +139,7 @@ impl<Each: FnMut(Step)> Lineariser<'_, Each> {
     }
 
     /// Applies all calls since the older checkpoint again, up to a moment. Returns how many races there are then.
-    fn run_again(&mut self, moves: &Moves, horizon: Moment) -> u64 {
+    fn run_again(&mut self, moves: &Moves, horizon: EffectMoment) -> u64 {
         for Applied { one, .. } in self.past.drain(..).rev() {
             self.waiting.put_back(one);
         }
@@ -222,7 +222,7 @@ fn whole(on: Resource) -> Resource {
 
 /// What two steps do not commute on.
 fn meets(one: &Step, other: &Step) -> Option<Resource> {
-    let commute = |a: &Touch, b: &Touch| a.how == b.how && a.how != How::Write;
+    let commute = |a: &Touch, b: &Touch| a.how == b.how && a.how != TouchMode::Write;
     let meet = |a: &Touch, b: &Touch| {
         a.on == b.on && a.range.0 < b.range.1 && b.range.0 < a.range.1 && !commute(a, b)
     };

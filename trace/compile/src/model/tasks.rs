@@ -1,8 +1,8 @@
 //! Tasks: what they share, how they begin and end.
 
-use super::world::{Directory, Table, Task, World};
+use super::world::{Table, Task, TaskDirectory, World};
 use crate::call::{Call, Share};
-use crate::step::{How, Need, Resource, Role, Series, Step};
+use crate::step::{Prerequisite, Resource, Series, SeriesRole, Step, TouchMode};
 use std::collections::HashMap;
 use std::sync::Arc;
 use trace_file::{Fate, Handle, Modelled, Moment, Op, Rule, TASKS_MAX};
@@ -17,12 +17,19 @@ impl World {
             return;
         }
         self.tables.push(Table { users: 1, ..Table::default() });
-        self.directories.push(Directory { at: None, mask: 0o022, users: 1 });
+        self.directories.push(TaskDirectory { at: None, mask: 0o022, users: 1 });
         let (table, directory) = (self.tables.len() - 1, self.directories.len() - 1);
         self.add_task(id, table, directory, None, Vec::new());
     }
 
-    fn add_task(&mut self, id: u32, table: usize, directory: usize, process: Option<u32>, needs: Vec<Need>) {
+    fn add_task(
+        &mut self,
+        id: u32,
+        table: usize,
+        directory: usize,
+        process: Option<u32>,
+        needs: Vec<Prerequisite>,
+    ) {
         let process = process.unwrap_or_else(|| {
             self.processes += 1;
             self.processes - 1
@@ -69,7 +76,7 @@ impl World {
                 parent.directory
             }
             false => {
-                let copy = Directory { users: 1, ..self.directories[parent.directory] };
+                let copy = TaskDirectory { users: 1, ..self.directories[parent.directory] };
                 if let Some(at) = copy.at {
                     self.descriptions[at as usize].references += 1;
                 }
@@ -77,7 +84,7 @@ impl World {
                 self.directories.len() - 1
             }
         };
-        let needs = vec![Need { on: self.next, moment: Moment::Start, rule: Rule::Clone }];
+        let needs = vec![Prerequisite { on: self.next, moment: Moment::Start, rule: Rule::Clone }];
         self.add_task(child, table, directory, share.process.then_some(parent.process), needs);
         // A task id may have ended before and come back.
         self.ends.remove(&child);
@@ -190,7 +197,7 @@ impl World {
 
     /// A vfork's parent goes on once its child is elsewhere.
     fn let_go(&mut self, child: u32) {
-        let need = Need { on: self.next, moment: Moment::End, rule: Rule::Hold };
+        let need = Prerequisite { on: self.next, moment: Moment::End, rule: Rule::Hold };
         let parent = self.tasks.get_mut(&child).and_then(|child| child.holds.take());
         if let Some(parent) = parent.and_then(|parent| self.tasks.get_mut(&parent)) {
             parent.needs.push(need);
@@ -201,7 +208,7 @@ impl World {
         let mut step = self.step(call);
         step.action.fate = Fate::Modelled(Modelled::Process);
         if let Some(end) = child.and_then(|child| self.ends.get(&child)) {
-            step.needs.push(Need { on: *end, moment: Moment::End, rule: Rule::ChildEnd });
+            step.needs.push(Prerequisite { on: *end, moment: Moment::End, rule: Rule::ChildEnd });
         }
         step
     }
@@ -210,15 +217,15 @@ impl World {
     pub(super) fn close_one(&mut self, table: usize, fd: i32, step: &mut Step) -> Option<Handle> {
         let (slot, closed) = self.remove(table, fd)?;
         self.unlock_at_close(table, slot.description, step);
-        step.in_series(Series::Descriptor(slot.series), Role::Delete);
+        step.in_series(Series::Descriptor(slot.series), SeriesRole::Delete);
         closed
     }
 
     /// Makes `step` close these descriptions. Those that are no files were never open in a replay.
     pub(super) fn close_handles(&mut self, closed: Vec<Handle>, step: &mut Step) {
         for handle in &closed {
-            step.in_series(Series::Description(*handle), Role::Delete);
-            step.touch(Resource::Description(*handle), How::Write);
+            step.in_series(Series::Description(*handle), SeriesRole::Delete);
+            step.touch(Resource::Description(*handle), TouchMode::Write);
             self.unlock_at_last_close(*handle, step);
         }
         let unlocked = self.take_unlocked(&closed, step);

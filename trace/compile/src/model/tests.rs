@@ -2,7 +2,7 @@
 
 use crate::compile::{CompileSettings, compile};
 use crate::parse::Strace;
-use trace_file::{Benchmark, Fate, Op};
+use trace_file::{CompiledTrace, Fate, Op};
 use trace_verify::verify;
 
 /// A directory of the trace's own, a file in it, and a second thread.
@@ -11,7 +11,7 @@ const BEGIN: &str = "1 000100 mkdir(\"/srv/d\", 0755) = 0 <0.000010>\n\
     1 000300 clone(child_stack=0x7f, flags=CLONE_VM|CLONE_FS|CLONE_FILES|CLONE_THREAD) = 2 <0.000010>\n";
 
 /// Compiles lines that begin with a task and microseconds. Everything must be explained, and hold in both orders.
-fn explained(lines: &str) -> Benchmark {
+fn explained(lines: &str) -> CompiledTrace {
     let stamped: String = format!("{BEGIN}{lines}")
         .lines()
         .map(|line| {
@@ -21,21 +21,21 @@ fn explained(lines: &str) -> Benchmark {
         })
         .collect();
     let mut source = Strace::new(stamped.as_bytes());
-    let benchmark =
+    let compiled =
         compile(&mut source, "example".as_ref(), &CompileSettings::default()).expect("it compiles");
-    let about = &benchmark.about;
+    let about = &compiled.about;
     assert_eq!((&about.problems[..], about.repairs.races, about.repairs.outside), (&[][..], 0, 0), "{lines}");
     for order in ["weir", "root"] {
-        let verification = verify(&benchmark, order, 500, 1).expect("the order is compiled");
+        let verification = verify(&compiled, order, 500, 1).expect("the order is compiled");
         assert!(verification.unjudged.is_empty() && verification.results.is_empty(), "{verification}");
         assert!(order == "root" || verification.holds(), "{verification}");
     }
-    benchmark
+    compiled
 }
 
-fn place(benchmark: &Benchmark, is: impl Fn(&Op<u32>) -> bool) -> usize {
+fn place(compiled: &CompiledTrace, is: impl Fn(&Op<u32>) -> bool) -> usize {
     let found = |action: &trace_file::Action| action.fate == Fate::Executed && is(&action.op);
-    benchmark.actions.iter().position(found).expect("the action is there")
+    compiled.actions.iter().position(found).expect("the action is there")
 }
 
 #[test]
@@ -121,14 +121,14 @@ fn a_directory_that_cannot_be_moved_into_itself_does_not_show_the_other_name() {
 
 #[test]
 fn a_lock_that_a_replay_leaves_out_refuses_nobody_there() {
-    let benchmark = explained(
+    let compiled = explained(
         "1 001000 clone(child_stack=NULL, flags=SIGCHLD) = 9 <0.000010>\n\
         1 001100 fcntl(3</srv/d/a>, F_SETLK, {l_type=F_WRLCK, l_whence=SEEK_SET, l_start=0, l_len=1}) = 0 <0.000010>\n\
         9 001200 fcntl(3</srv/d/a>, F_SETLK, {l_type=F_WRLCK, l_whence=SEEK_SET, l_start=5, l_len=1}) = 0 <0.000010>\n\
         1 001300 fcntl(3</srv/d/a>, F_SETLK, {l_type=F_WRLCK, l_whence=SEEK_SET, l_start=5, l_len=1}) = -1 EAGAIN (Resource temporarily unavailable) <0.000010>\n",
     );
     let left_out = Fate::Modelled(trace_file::Modelled::SharedLock);
-    assert_eq!(benchmark.fates().get(&left_out), Some(&2));
+    assert_eq!(compiled.fates().get(&left_out), Some(&2));
 }
 
 #[test]

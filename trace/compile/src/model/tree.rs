@@ -6,15 +6,15 @@ use std::sync::Arc;
 use trace_file::{Name, Names};
 
 /// A file, directory or link. Names point to it; it has none itself.
-pub type NodeId = u32;
+pub type ModelNodeId = u32;
 /// The root directory.
-pub(crate) const ROOT: NodeId = 0;
+pub(crate) const ROOT: ModelNodeId = 0;
 /// The kernel's limit on links in one walk.
 const LINKS_MAX: u32 = 40;
 
 /// What a node is.
 #[derive(Debug, Clone)]
-pub enum Kind {
+pub enum NodeKind {
     /// It exists, and nothing said yet what it is.
     Undecided,
     /// A regular file.
@@ -22,11 +22,11 @@ pub enum Kind {
     /// A directory.
     Directory {
         /// What is known about names in it: a node, or that there is none.
-        entries: HashMap<Name, Option<NodeId>>,
+        entries: HashMap<Name, Option<ModelNodeId>>,
         /// Whether names that `entries` lacks are known to be absent.
         whole: bool,
         /// The directory that holds it.
-        parent: NodeId,
+        parent: ModelNodeId,
     },
     /// A symbolic link, and where it points if that is known.
     Link(Option<Name>),
@@ -40,9 +40,9 @@ pub enum Kind {
 
 /// One node.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct ModelNode {
     /// What it is.
-    pub kind: Kind,
+    pub kind: NodeKind,
     /// Its path before the trace began; `None` if the trace made it.
     pub initial: Option<Name>,
     /// Bytes, now.
@@ -82,18 +82,18 @@ pub struct Attribute {
 #[derive(Debug, Clone)]
 pub struct Tree {
     /// By number, which is not used again. What is forgotten leaves an empty place.
-    nodes: Chunks<Option<Arc<Node>>>,
+    nodes: Chunks<Option<Arc<ModelNode>>>,
     /// Nodes that lost a name or a description in the present action.
-    doubtful: Vec<NodeId>,
+    doubtful: Vec<ModelNodeId>,
     /// What stands for nodes that are forgotten.
-    forgotten: Box<Node>,
+    forgotten: Box<ModelNode>,
 }
 
 /// Where a walk ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
     /// It is there.
-    Found(NodeId),
+    Found(ModelNodeId),
     /// The last component is not there.
     Absent,
     /// A directory on the way is not there.
@@ -110,30 +110,30 @@ pub(crate) enum End {
 #[derive(Debug, Clone)]
 pub(crate) struct Walk {
     /// The directory in which the walk ended, and the name looked up there last. No name: the path was a directory's own.
-    pub(crate) parent: NodeId,
+    pub(crate) parent: ModelNodeId,
     pub(crate) name: Option<Name>,
     pub(crate) end: End,
     /// Every name that was looked up.
-    pub(crate) looked: Vec<(NodeId, Name)>,
+    pub(crate) looked: Vec<(ModelNodeId, Name)>,
 }
 
 impl Tree {
     /// Nothing but a root directory of which nothing is known.
     pub fn new(names: &mut Names) -> Tree {
-        let kind = Kind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
-        let root = Node::new(kind, Some(names.intern(b"/")));
-        let forgotten = Box::new(Node::new(Kind::Undecided, None));
+        let kind = NodeKind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
+        let root = ModelNode::new(kind, Some(names.intern(b"/")));
+        let forgotten = Box::new(ModelNode::new(NodeKind::Undecided, None));
         let mut nodes = Chunks::default();
         nodes.push(Some(Arc::new(root)));
         Tree { nodes, doubtful: Vec::new(), forgotten }
     }
 
     /// A node.
-    pub fn node(&self, id: NodeId) -> &Node {
+    pub fn node(&self, id: ModelNodeId) -> &ModelNode {
         self.nodes[id as usize].as_deref().unwrap_or(&self.forgotten)
     }
 
-    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+    pub(crate) fn node_mut(&mut self, id: ModelNodeId) -> &mut ModelNode {
         match &mut self.nodes[id as usize] {
             Some(node) => Arc::make_mut(node),
             None => &mut self.forgotten,
@@ -141,21 +141,21 @@ impl Tree {
     }
 
     /// All nodes that are there, or were before the trace began, by number.
-    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+    pub fn nodes(&self) -> impl Iterator<Item = &ModelNode> {
         self.nodes.iter().flatten().map(|node| &**node)
     }
 
     /// Looks at a node again when the present action is over.
-    pub(super) fn doubt(&mut self, node: NodeId) {
+    pub(super) fn doubt(&mut self, node: ModelNodeId) {
         self.doubtful.push(node);
     }
 
     /// Forgets what has no name, is not open, and was not there before the trace began. Returns what that was.
-    pub(super) fn forget(&mut self) -> Vec<NodeId> {
+    pub(super) fn forget(&mut self) -> Vec<ModelNodeId> {
         let mut doubtful = std::mem::take(&mut self.doubtful);
         doubtful.retain(|id| {
             let place = &mut self.nodes[*id as usize];
-            let over = |node: &Node| node.names == 0 && node.opened == 0 && node.initial.is_none();
+            let over = |node: &ModelNode| node.names == 0 && node.opened == 0 && node.initial.is_none();
             place.take_if(|node| over(node)).is_some()
         });
         doubtful
@@ -165,26 +165,26 @@ impl Tree {
         self.nodes.len()
     }
 
-    pub(crate) fn is_file(&self, id: NodeId) -> bool {
-        matches!(self.node(id).kind, Kind::File | Kind::Undecided)
+    pub(crate) fn is_file(&self, id: ModelNodeId) -> bool {
+        matches!(self.node(id).kind, NodeKind::File | NodeKind::Undecided)
     }
 
-    pub(crate) fn add(&mut self, node: Node) -> NodeId {
+    pub(crate) fn add(&mut self, node: ModelNode) -> ModelNodeId {
         self.nodes.push(Some(Arc::new(node)));
-        NodeId::try_from(self.nodes.len() - 1).expect("fewer than 2^32 files")
+        ModelNodeId::try_from(self.nodes.len() - 1).expect("fewer than 2^32 files")
     }
 
-    pub(crate) fn entry(&self, dir: NodeId, name: Name) -> Option<NodeId> {
+    pub(crate) fn entry(&self, dir: ModelNodeId, name: Name) -> Option<ModelNodeId> {
         match &self.node(dir).kind {
-            Kind::Directory { entries, .. } => entries.get(&name).copied().flatten(),
+            NodeKind::Directory { entries, .. } => entries.get(&name).copied().flatten(),
             _ => None,
         }
     }
 
     /// Names `node` in `dir`, or notes with `None` that nothing has that name.
-    pub(crate) fn set_entry(&mut self, dir: NodeId, name: Name, node: Option<NodeId>) {
+    pub(crate) fn set_entry(&mut self, dir: ModelNodeId, name: Name, node: Option<ModelNodeId>) {
         self.become_directory(dir);
-        let Kind::Directory { entries, .. } = &mut self.node_mut(dir).kind else { return };
+        let NodeKind::Directory { entries, .. } = &mut self.node_mut(dir).kind else { return };
         if let Some(old) = entries.insert(name, node).flatten() {
             let state = self.node_mut(old);
             state.names = state.names.saturating_sub(1);
@@ -193,24 +193,24 @@ impl Tree {
         let Some(node) = node else { return };
         let state = self.node_mut(node);
         state.names += 1;
-        if let Kind::Directory { parent, .. } = &mut state.kind {
+        if let NodeKind::Directory { parent, .. } = &mut state.kind {
             *parent = dir;
         }
     }
 
     /// A directory loses its only name.
-    pub(crate) fn remove(&mut self, node: NodeId) {
+    pub(crate) fn remove(&mut self, node: ModelNodeId) {
         let node = self.node_mut(node);
-        node.removed = matches!(node.kind, Kind::Directory { .. });
+        node.removed = matches!(node.kind, NodeKind::Directory { .. });
     }
 
     /// Whether `inner` is `outer` or lies below it.
-    pub(crate) fn is_below(&self, mut inner: NodeId, outer: NodeId) -> bool {
+    pub(crate) fn is_below(&self, mut inner: ModelNodeId, outer: ModelNodeId) -> bool {
         // Directories of which only the end is known count as children of the root; no chain is longer than all nodes.
         for _ in 0..self.nodes.len() {
             match &self.node(inner).kind {
                 _ if inner == outer => return true,
-                Kind::Directory { parent, .. } if inner != ROOT => inner = *parent,
+                NodeKind::Directory { parent, .. } if inner != ROOT => inner = *parent,
                 _ => return false,
             }
         }
@@ -218,17 +218,17 @@ impl Tree {
     }
 
     /// What exists with names below it is a directory.
-    pub(crate) fn become_directory(&mut self, id: NodeId) {
+    pub(crate) fn become_directory(&mut self, id: ModelNodeId) {
         let node = self.node_mut(id);
-        if matches!(node.kind, Kind::Undecided) {
-            node.kind = Kind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
+        if matches!(node.kind, NodeKind::Undecided) {
+            node.kind = NodeKind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
             node.mode = 0o755;
         }
     }
 
-    pub(crate) fn is_empty(&self, dir: NodeId) -> Option<bool> {
+    pub(crate) fn is_empty(&self, dir: ModelNodeId) -> Option<bool> {
         match &self.node(dir).kind {
-            Kind::Directory { entries, whole, .. } => match entries.values().any(Option::is_some) {
+            NodeKind::Directory { entries, whole, .. } => match entries.values().any(Option::is_some) {
                 true => Some(false),
                 false => whole.then_some(true),
             },
@@ -237,7 +237,7 @@ impl Tree {
     }
 
     /// Follows `path` from `start`; the last component too if `follow`.
-    pub(crate) fn walk(&self, start: NodeId, path: &[u8], follow: bool, names: &mut Names) -> Walk {
+    pub(crate) fn walk(&self, start: ModelNodeId, path: &[u8], follow: bool, names: &mut Names) -> Walk {
         let start = if path.starts_with(b"/") { ROOT } else { start };
         let mut walk = Walk { parent: start, name: None, end: End::Found(start), looked: Vec::new() };
         let mut left: Vec<Name> = components(path, names).into_iter().rev().collect();
@@ -245,9 +245,9 @@ impl Tree {
         let mut at = start;
         let mut links = 0;
         while let Some(component) = left.pop() {
-            let Kind::Directory { entries, whole, parent } = &self.node(at).kind else {
+            let NodeKind::Directory { entries, whole, parent } = &self.node(at).kind else {
                 walk.end = match self.node(at).kind {
-                    Kind::Undecided => unknown(at, component, &left, &mut walk),
+                    NodeKind::Undecided => unknown(at, component, &left, &mut walk),
                     _ => End::NotDirectory,
                 };
                 return walk;
@@ -271,7 +271,7 @@ impl Tree {
                 }
             };
             match self.node(found).kind {
-                Kind::Link(Some(target)) if follow || directory || !left.is_empty() => {
+                NodeKind::Link(Some(target)) if follow || directory || !left.is_empty() => {
                     links += 1;
                     if links > LINKS_MAX {
                         walk.end = End::Loop;
@@ -294,7 +294,7 @@ impl Tree {
     }
 }
 
-fn unknown(at: NodeId, component: Name, left: &[Name], walk: &mut Walk) -> End {
+fn unknown(at: ModelNodeId, component: Name, left: &[Name], walk: &mut Walk) -> End {
     (walk.parent, walk.name) = (at, Some(component));
     End::Unknown(std::iter::once(component).chain(left.iter().rev().copied()).collect())
 }
@@ -305,12 +305,12 @@ pub(crate) fn components(path: &[u8], names: &mut Names) -> Vec<Name> {
     parts.map(|part| names.intern(part)).collect()
 }
 
-impl Node {
-    pub(crate) fn new(kind: Kind, initial: Option<Name>) -> Node {
-        let mode = if matches!(kind, Kind::Directory { .. }) { 0o755 } else { 0o644 };
+impl ModelNode {
+    pub(crate) fn new(kind: NodeKind, initial: Option<Name>) -> ModelNode {
+        let mode = if matches!(kind, NodeKind::Directory { .. }) { 0o755 } else { 0o644 };
         let (size, initial_size, resized, inode, names, opened) = Default::default();
         let (attributes, holes, removed) = Default::default();
-        Node {
+        ModelNode {
             kind,
             initial,
             size,

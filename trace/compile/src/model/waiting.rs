@@ -12,15 +12,15 @@ const CANDIDATES_MAX: usize = 64;
 const PRINTING: u64 = 1_000_000;
 
 /// A moment; ties keep the order of the lines.
-pub(super) type Moment = (u64, u64, usize);
+pub(super) type EffectMoment = (u64, u64, usize);
 
 /// One call, and its number among all.
 #[derive(Debug)]
-pub(super) struct Waits {
+pub(super) struct WaitingCall {
     pub(super) at: usize,
     pub(super) call: Call,
     /// When it takes effect unless there is a reason for another moment.
-    pub(super) moment: Moment,
+    pub(super) moment: EffectMoment,
     /// Before this it cannot have had an effect,
     pub(super) opens: u64,
     /// and after this it must have had one.
@@ -30,8 +30,8 @@ pub(super) struct Waits {
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    calls: HashMap<usize, Waits>,
-    queue: BTreeMap<Moment, usize>,
+    calls: HashMap<usize, WaitingCall>,
+    queue: BTreeMap<EffectMoment, usize>,
     /// Of each task, in its own order.
     per_task: HashMap<u32, VecDeque<usize>>,
     /// Calls that come next in their tasks, by when they open.
@@ -45,7 +45,7 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// Takes in a call, in its place among those of its task, and says when it takes effect.
-    pub(super) fn add(&mut self, call: Call, names: &Names) -> Moment {
+    pub(super) fn add(&mut self, call: Call, names: &Names) -> EffectMoment {
         if matches!(names.bytes(call.name), b"exit" | b"exit_group") {
             self.ending.insert(call.task, call.start);
         }
@@ -72,7 +72,7 @@ impl Waiting {
             before.closes = before.closes.min(call.start).max(before.call.end);
         }
         own.insert(place, at);
-        self.calls.insert(at, Waits { at, call, moment, opens, closes });
+        self.calls.insert(at, WaitingCall { at, call, moment, opens, closes });
         moment
     }
 
@@ -80,16 +80,16 @@ impl Waiting {
         self.queue.len()
     }
 
-    pub(super) fn first(&self) -> Option<(Moment, usize)> {
+    pub(super) fn first(&self) -> Option<(EffectMoment, usize)> {
         self.queue.first_key_value().map(|(moment, at)| (*moment, *at))
     }
 
     /// The moment that lies `further` calls behind the next one.
-    pub(super) fn later(&self, further: usize) -> Option<Moment> {
+    pub(super) fn later(&self, further: usize) -> Option<EffectMoment> {
         self.queue.keys().nth(further).or(self.queue.keys().next_back()).copied()
     }
 
-    pub(super) fn get(&self, at: usize) -> Option<&Waits> {
+    pub(super) fn get(&self, at: usize) -> Option<&WaitingCall> {
         self.calls.get(&at)
     }
 
@@ -103,7 +103,7 @@ impl Waiting {
     }
 
     /// Takes a call that comes next in its task; it must be applied before the one after it can be taken.
-    pub(super) fn take(&mut self, at: usize) -> Waits {
+    pub(super) fn take(&mut self, at: usize) -> WaitingCall {
         let one = self.calls.remove(&at).expect("it was found here");
         self.queue.remove(&one.moment);
         let own = self.per_task.get_mut(&one.call.task).expect("every call has a task");
@@ -123,7 +123,7 @@ impl Waiting {
     }
 
     /// Puts calls back; of a task, the last one taken first.
-    pub(super) fn put_back(&mut self, one: Waits) {
+    pub(super) fn put_back(&mut self, one: WaitingCall) {
         self.queue.insert(one.moment, one.at);
         let own = self.per_task.entry(one.call.task).or_default();
         if let Some(next) = own.front() {
@@ -136,7 +136,7 @@ impl Waiting {
 
     /// Calls of other tasks that have begun by then and come next in their tasks, those first that take effect first.
     pub(super) fn overlapping(&self, call: &Call, until: u64) -> Vec<usize> {
-        let mut found: Vec<(Moment, usize)> = self
+        let mut found: Vec<(EffectMoment, usize)> = self
             .under_way(until)
             .filter(|other| other.call.task != call.task)
             .map(|other| (other.moment, other.at))
@@ -147,13 +147,13 @@ impl Waiting {
     }
 
     /// Calls that come next in their tasks and have begun by then.
-    pub(super) fn under_way(&self, until: u64) -> impl Iterator<Item = &Waits> {
+    pub(super) fn under_way(&self, until: u64) -> impl Iterator<Item = &WaitingCall> {
         self.open.range(..=(until, usize::MAX)).map(|(_, at)| &self.calls[at])
     }
 }
 
 /// When a call takes effect by default.
-fn moment(call: &Call, at: usize, names: &Names) -> Moment {
+fn moment(call: &Call, at: usize, names: &Names) -> EffectMoment {
     let pipe = |fd: Fd| {
         call.notes.iter().any(|(noted, note)| *noted == fd && names.bytes(*note).starts_with(b"pipe:["))
     };

@@ -1,13 +1,13 @@
 //! The state that the model keeps, and the small changes to it that calls are made of.
 
-use super::live::{Description, Descriptions, Target};
-use super::sleep::Sleepers;
-use super::tree::{NodeId, Tree};
+use super::futex_sleeps::FutexSleepers;
+use super::open_descriptions::{Description, DescriptionTarget, OpenDescriptions};
+use super::tree::{ModelNodeId, Tree};
 use crate::call::{Call, Fd};
-use crate::step::{How, Need, Resource, Role, Series, Step, Touch};
+use crate::step::{Prerequisite, Resource, Series, SeriesRole, Step, Touch, TouchMode};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use trace_file::{Action, ActionId, Fate, Handle, Inherited, Name, Names, Nap, Op, Repairs};
+use trace_file::{Action, ActionId, Fate, Handle, InheritedHandle, ModelRepairs, Name, Names, Nap, Op};
 
 /// The model's state after the calls applied so far.
 #[derive(Debug, Clone)]
@@ -17,28 +17,28 @@ pub struct World {
     /// All files.
     pub tree: Tree,
     /// What contradicted the model, and was repaired.
-    pub repairs: Repairs,
+    pub repairs: ModelRepairs,
     /// Lines of the first calls whose result no order of overlapping calls explains.
     pub races: Vec<u64>,
     /// Descriptions that were open before the trace began.
-    pub inherited: Vec<Inherited>,
+    pub inherited: Vec<InheritedHandle>,
     /// Sleeps that others would have ended, had they been faster.
     pub naps: Vec<Nap>,
-    pub(super) hard_links: Vec<(Name, NodeId)>,
+    pub(super) hard_links: Vec<(Name, ModelNodeId)>,
     pub(super) tasks: HashMap<u32, Task>,
     pub(super) tables: Vec<Table>,
-    pub(super) directories: Vec<Directory>,
-    pub(super) descriptions: Descriptions,
+    pub(super) directories: Vec<TaskDirectory>,
+    pub(super) descriptions: OpenDescriptions,
     pub(super) pipes: HashMap<Name, Pipe>,
     /// Descriptions on their way between processes, and who sent them.
     pub(super) passed: VecDeque<(Handle, ActionId)>,
     pub(super) locks: super::locks::Locks,
-    pub(super) contexts: HashMap<u64, Context>,
+    pub(super) contexts: HashMap<u64, AioContext>,
     /// Requests under way: who submitted them, and what they touch.
     pub(super) requests: HashMap<u32, (ActionId, Vec<Touch>, Handle)>,
     pub(super) submitted: u32,
     pub(super) ends: HashMap<u32, ActionId>,
-    pub(super) sleepers: Sleepers,
+    pub(super) sleepers: FutexSleepers,
     pub(super) threads: u32,
     pub(super) processes: u32,
     pub(super) entries: u64,
@@ -57,7 +57,7 @@ pub(super) struct Task {
     pub(super) table: usize,
     pub(super) directory: usize,
     /// What its next action waits for.
-    pub(super) needs: Vec<Need>,
+    pub(super) needs: Vec<Prerequisite>,
     /// The last action that it made.
     pub(super) last: ActionId,
     /// The task that made it by vfork and waits for it still.
@@ -82,7 +82,7 @@ pub(super) struct Slot {
 
 /// Working directory and umask; several tasks may share them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Directory {
+pub(super) struct TaskDirectory {
     pub(super) at: Option<Handle>,
     pub(super) mask: u32,
     pub(super) users: u32,
@@ -98,7 +98,7 @@ pub(super) struct Pipe {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Context {
+pub(super) struct AioContext {
     pub(super) number: u32,
     /// Requests not yet collected.
     pub(super) waiting: VecDeque<u32>,
@@ -111,7 +111,7 @@ impl World {
         World {
             names,
             tree,
-            repairs: Repairs::default(),
+            repairs: ModelRepairs::default(),
             races: Vec::new(),
             inherited: Vec::new(),
             naps: Vec::new(),
@@ -119,7 +119,7 @@ impl World {
             tasks: HashMap::new(),
             tables: Vec::new(),
             directories: Vec::new(),
-            descriptions: Descriptions::default(),
+            descriptions: OpenDescriptions::default(),
             pipes: HashMap::new(),
             passed: VecDeque::new(),
             locks: Default::default(),
@@ -127,7 +127,7 @@ impl World {
             requests: HashMap::new(),
             submitted: 0,
             ends: HashMap::new(),
-            sleepers: Sleepers::default(),
+            sleepers: FutexSleepers::default(),
             threads: 0,
             processes: 0,
             entries: 0,
@@ -205,8 +205,8 @@ impl World {
         Step { action, touches: Vec::new(), series: Vec::new(), needs, gone: Vec::new() }
     }
 
-    pub(super) fn describe(&mut self, on: Target, append: bool) -> Handle {
-        if let Target::File(node) = on {
+    pub(super) fn describe(&mut self, on: DescriptionTarget, append: bool) -> Handle {
+        if let DescriptionTarget::File(node) = on {
             self.tree.node_mut(node).opened += 1;
         }
         self.descriptions.add(Description {
@@ -260,9 +260,9 @@ impl World {
         self.tables[self.tasks.get(&call.task)?.table].slots.get(&fd).copied()
     }
 
-    pub(super) fn file_of(&self, description: Handle) -> Option<NodeId> {
+    pub(super) fn file_of(&self, description: Handle) -> Option<ModelNodeId> {
         match self.descriptions[description as usize].on {
-            Target::File(node) => Some(node),
+            DescriptionTarget::File(node) => Some(node),
             _ => None,
         }
     }
@@ -270,27 +270,27 @@ impl World {
 
 /// What calls touch, written down.
 impl Step {
-    pub(super) fn touch(&mut self, on: Resource, how: How) {
+    pub(super) fn touch(&mut self, on: Resource, how: TouchMode) {
         self.touch_range(on, how, 0, u64::MAX);
     }
 
-    pub(super) fn touch_range(&mut self, on: Resource, how: How, from: u64, to: u64) {
+    pub(super) fn touch_range(&mut self, on: Resource, how: TouchMode, from: u64, to: u64) {
         if from < to {
             self.touches.push(Touch { on, how, range: (from, to) });
         }
     }
 
-    pub(super) fn in_series(&mut self, series: Series, role: Role) {
+    pub(super) fn in_series(&mut self, series: Series, role: SeriesRole) {
         self.series.push((series, role));
     }
 
     /// A use of an open file: of its number, its description, and the file itself.
-    pub(super) fn uses(&mut self, slot: Slot, file: Option<NodeId>, how: How) {
-        self.in_series(Series::Descriptor(slot.series), Role::Use);
-        self.in_series(Series::Description(slot.description), Role::Use);
+    pub(super) fn uses(&mut self, slot: Slot, file: Option<ModelNodeId>, how: TouchMode) {
+        self.in_series(Series::Descriptor(slot.series), SeriesRole::Use);
+        self.in_series(Series::Description(slot.description), SeriesRole::Use);
         self.touch(Resource::Description(slot.description), how);
         if let Some(file) = file {
-            self.in_series(Series::File(file), Role::Use);
+            self.in_series(Series::File(file), SeriesRole::Use);
         }
     }
 }

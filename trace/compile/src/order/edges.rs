@@ -2,7 +2,7 @@
 //! matters, and none that an earlier action of the waiting thread has waited for already.
 
 use super::switches::Switches;
-use crate::step::Need;
+use crate::step::Prerequisite;
 use std::collections::{BTreeMap, HashMap};
 use trace_file::{ActionId, Moment, Rule, Wait};
 
@@ -38,7 +38,7 @@ impl EdgeList {
         }
     }
 
-    pub(super) fn add_needs(&mut self, needs: &[Need]) {
+    pub(super) fn add_needs(&mut self, needs: &[Prerequisite]) {
         for need in needs {
             self.add(need.on, need.moment, need.rule);
         }

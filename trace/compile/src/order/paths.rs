@@ -29,14 +29,14 @@ pub(super) trait Touched: Default {
 /// Names of all directories.
 #[derive(Debug)]
 pub(super) struct Paths<T> {
-    directories: HashMap<u32, Directory<T>>,
+    directories: HashMap<u32, PathDirectory<T>>,
     count: usize,
     /// At how many names some are forgotten.
     most: usize,
 }
 
 #[derive(Debug)]
-struct Directory<T> {
+struct PathDirectory<T> {
     known: HashMap<Name, T>,
     /// The last action of each thread on any name that is not known any more.
     forgotten: Rc<Newest>,
@@ -57,8 +57,8 @@ pub(super) fn note(newest: &mut Newest, thread: u32, action: ActionId) {
 impl<T: Touched> Paths<T> {
     /// What is known of a name that a thread touches with an action.
     pub(super) fn of(&mut self, dir: u32, name: Name, made: (u32, ActionId)) -> &mut T {
-        let empty = || Directory { known: HashMap::new(), forgotten: Rc::default() };
-        let Directory { known, forgotten } = self.directories.entry(dir).or_insert_with(empty);
+        let empty = || PathDirectory { known: HashMap::new(), forgotten: Rc::default() };
+        let PathDirectory { known, forgotten } = self.directories.entry(dir).or_insert_with(empty);
         known.entry(name).or_insert_with(|| {
             self.count += 1;
             let before = Rc::clone(forgotten);
@@ -81,10 +81,10 @@ impl<T: Touched> Paths<T> {
             return;
         }
         let average = self.count / self.directories.len().max(1);
-        let large = |dir: &&mut Directory<T>| {
+        let large = |dir: &&mut PathDirectory<T>| {
             dir.known.len() >= average.max(FEW) && dir.forgotten.len() <= THREADS_MAX
         };
-        self.directories.values_mut().filter(large).for_each(Directory::forget_older);
+        self.directories.values_mut().filter(large).for_each(PathDirectory::forget_older);
         self.count = self.directories.values().map(|dir| dir.known.len()).sum();
         self.most = NAMES_MAX.max(self.count + self.count / 2);
     }
@@ -95,7 +95,7 @@ impl<T: Touched> Paths<T> {
     }
 }
 
-impl<T: Touched> Directory<T> {
+impl<T: Touched> PathDirectory<T> {
     fn forget_older(&mut self) {
         let last = |touched: &T| {
             let mut newest = Newest::new();

@@ -1,7 +1,7 @@
 //! Who touched what last: for a whole resource, and for ranges of one.
 
 use super::paths::{Newest, THREADS_MAX, Touched, note};
-use crate::step::How;
+use crate::step::TouchMode;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use trace_file::ActionId;
@@ -9,7 +9,7 @@ use trace_file::ActionId;
 /// The last touches of a resource: those that commute with each other, and those before them that do not.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Last {
-    how: Option<How>,
+    how: Option<TouchMode>,
     current: Vec<(u32, ActionId)>,
     previous: Vec<(u32, ActionId)>,
     /// Of a name: what came before all that is known of it.
@@ -18,22 +18,28 @@ pub(super) struct Last {
 
 impl Last {
     /// Notes a touch and gives to `each` the actions that it does not commute with.
-    pub(super) fn touch(&mut self, thread: u32, action: ActionId, how: How, each: &mut impl FnMut(ActionId)) {
+    pub(super) fn touch(
+        &mut self,
+        thread: u32,
+        action: ActionId,
+        how: TouchMode,
+        each: &mut impl FnMut(ActionId),
+    ) {
         if let Some(forgotten) = &self.forgotten {
             forgotten.values().for_each(|other| each(*other));
-            if how == How::Write {
+            if how == TouchMode::Write {
                 // Whatever comes later waits for this action.
                 self.forgotten = None;
             } else if forgotten.len() > THREADS_MAX {
                 self.forgotten = Some(Rc::new(Newest::from([(thread, action)])));
             }
         }
-        let joins = how != How::Write && self.how == Some(how);
+        let joins = how != TouchMode::Write && self.how == Some(how);
         if !joins && self.current.iter().any(|(_, own)| *own == action) {
             // The action touched it already, in another way: it keeps its place, and now commutes with nothing.
             self.current.retain(|(_, other)| *other != action);
             self.current.iter().for_each(|(_, other)| each(*other));
-            (self.how, self.current) = (Some(How::Write), vec![(thread, action)]);
+            (self.how, self.current) = (Some(TouchMode::Write), vec![(thread, action)]);
             return;
         }
         if !joins {
@@ -80,7 +86,7 @@ impl Last {
             },
             // What does not agree commutes with nothing.
             false => Last {
-                how: Some(How::Write),
+                how: Some(TouchMode::Write),
                 current: newest(
                     [self.current, self.previous].concat(),
                     [other.current, other.previous].concat(),
@@ -104,7 +110,7 @@ impl Ranges {
         &mut self,
         thread: u32,
         action: ActionId,
-        how: How,
+        how: TouchMode,
         (from, to): (u64, u64),
         each: &mut impl FnMut(ActionId),
     ) {
@@ -124,7 +130,7 @@ impl Ranges {
         if at < to {
             gaps.push((at, to));
         }
-        if how == How::Write {
+        if how == TouchMode::Write {
             // What came before is behind this action now: one part stands for all.
             within.iter().for_each(|start| drop(self.parts.remove(start)));
             gaps = vec![(from, to)];
@@ -171,7 +177,7 @@ mod tests {
         ranges: &mut Ranges,
         thread: u32,
         action: ActionId,
-        how: How,
+        how: TouchMode,
         range: (u64, u64),
     ) -> Vec<ActionId> {
         let mut found = Vec::new();
@@ -184,39 +190,39 @@ mod tests {
     #[test]
     fn reads_wait_for_overlapping_writes_only_and_writes_for_both() {
         let mut ranges = Ranges::default();
-        assert_eq!(touch(&mut ranges, 0, 0, How::Write, (0, 10)), [0u32; 0]);
-        assert_eq!(touch(&mut ranges, 1, 1, How::Read, (5, 15)), [0]);
-        assert_eq!(touch(&mut ranges, 2, 2, How::Read, (0, 20)), [0]);
-        assert_eq!(touch(&mut ranges, 3, 3, How::Write, (12, 14)), [1, 2]);
-        assert_eq!(touch(&mut ranges, 4, 4, How::Write, (30, 40)), [0u32; 0]);
-        assert_eq!(touch(&mut ranges, 5, 5, How::Read, (13, 31)), [3, 4]);
+        assert_eq!(touch(&mut ranges, 0, 0, TouchMode::Write, (0, 10)), [0u32; 0]);
+        assert_eq!(touch(&mut ranges, 1, 1, TouchMode::Read, (5, 15)), [0]);
+        assert_eq!(touch(&mut ranges, 2, 2, TouchMode::Read, (0, 20)), [0]);
+        assert_eq!(touch(&mut ranges, 3, 3, TouchMode::Write, (12, 14)), [1, 2]);
+        assert_eq!(touch(&mut ranges, 4, 4, TouchMode::Write, (30, 40)), [0u32; 0]);
+        assert_eq!(touch(&mut ranges, 5, 5, TouchMode::Read, (13, 31)), [3, 4]);
     }
 
     #[test]
     fn ranges_that_are_not_told_apart_any_more_lose_no_edge() {
         let mut ranges = Ranges::default();
-        touch(&mut ranges, 0, 0, How::Write, (0, 10));
-        touch(&mut ranges, 1, 1, How::Read, (20, 30));
-        touch(&mut ranges, 2, 2, How::Read, (40, 50));
-        touch(&mut ranges, 3, 3, How::Read, (60, 70));
+        touch(&mut ranges, 0, 0, TouchMode::Write, (0, 10));
+        touch(&mut ranges, 1, 1, TouchMode::Read, (20, 30));
+        touch(&mut ranges, 2, 2, TouchMode::Read, (40, 50));
+        touch(&mut ranges, 3, 3, TouchMode::Read, (60, 70));
         assert_eq!(ranges.len(), 4);
         ranges.coarsen();
         assert_eq!(ranges.len(), 2);
-        assert_eq!(touch(&mut ranges, 4, 4, How::Read, (22, 24)), [0, 1]);
-        assert_eq!(touch(&mut ranges, 5, 5, How::Read, (65, 66)), [0u32; 0]);
-        assert_eq!(touch(&mut ranges, 6, 6, How::Write, (55, 61)), [2, 3]);
+        assert_eq!(touch(&mut ranges, 4, 4, TouchMode::Read, (22, 24)), [0, 1]);
+        assert_eq!(touch(&mut ranges, 5, 5, TouchMode::Read, (65, 66)), [0u32; 0]);
+        assert_eq!(touch(&mut ranges, 6, 6, TouchMode::Write, (55, 61)), [2, 3]);
     }
 
     #[test]
     fn changes_that_commute_wait_for_reads_and_not_for_each_other() {
         let mut last = Last::default();
         let mut found = Vec::new();
-        last.touch(0, 0, How::Update, &mut |other| found.push(other));
-        last.touch(1, 1, How::Update, &mut |other| found.push(other));
+        last.touch(0, 0, TouchMode::Update, &mut |other| found.push(other));
+        last.touch(1, 1, TouchMode::Update, &mut |other| found.push(other));
         assert_eq!(found, [0u32; 0]);
-        last.touch(2, 2, How::Read, &mut |other| found.push(other));
+        last.touch(2, 2, TouchMode::Read, &mut |other| found.push(other));
         assert_eq!(found, [0, 1]);
-        last.touch(3, 3, How::Update, &mut |other| found.push(other));
+        last.touch(3, 3, TouchMode::Update, &mut |other| found.push(other));
         assert_eq!(found, [0, 1, 2]);
     }
 }

@@ -8,7 +8,7 @@ use super::edges::EdgeList;
 use super::orderer::Orderer;
 use super::paths::{Newest, Paths, THREADS_MAX, Touched, note};
 use super::switches::Switches;
-use crate::step::{Gone, Role, Series, Step};
+use crate::step::{GoneResource, Series, SeriesRole, Step};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use trace_file::{ActionId, Moment, Rule, Wait};
@@ -51,14 +51,14 @@ impl Root {
     /// What nothing can touch any more is waited for by nobody. Numbers and requests end with their deletion.
     fn forget(&mut self, step: &Step) {
         for (series, role) in &step.series {
-            if *role == Role::Delete && matches!(series, Series::Descriptor(_) | Series::Request(_)) {
+            if *role == SeriesRole::Delete && matches!(series, Series::Descriptor(_) | Series::Request(_)) {
                 self.series.remove(series);
             }
         }
         for gone in &step.gone {
             self.series.remove(&match *gone {
-                Gone::Description(handle) => Series::Description(handle),
-                Gone::File(file) => {
+                GoneResource::Description(handle) => Series::Description(handle),
+                GoneResource::File(file) => {
                     self.paths.remove(file);
                     Series::File(file)
                 }
@@ -128,32 +128,32 @@ impl State {
     }
 
     /// Creation before uses, uses before deletion.
-    fn stage(&mut self, edges: &mut EdgeList, made: Made, role: Role, rule: Rule) {
+    fn stage(&mut self, edges: &mut EdgeList, made: Made, role: SeriesRole, rule: Rule) {
         match role {
-            Role::Create => self.create = Some(made),
-            Role::Use | Role::Absent => {
+            SeriesRole::Create => self.create = Some(made),
+            SeriesRole::Use | SeriesRole::Absent => {
                 edges.add_all(actions(&self.create), rule);
                 self.uses.retain(|(other, _)| *other != made.0);
                 self.uses.push(made);
             }
-            Role::Delete => edges.add_all(actions(self.create.iter().chain(&self.uses)), rule),
+            SeriesRole::Delete => edges.add_all(actions(self.create.iter().chain(&self.uses)), rule),
         }
     }
 
     /// The generation before ends first. A creation begins a new one, and so does whatever follows a deletion, or finds the
     /// name there where it was not, or the other way round.
-    fn name(&mut self, edges: &mut EdgeList, made: Made, role: Role) {
-        let absent = role == Role::Absent;
+    fn name(&mut self, edges: &mut EdgeList, made: Made, role: SeriesRole) {
+        let absent = role == SeriesRole::Absent;
         if let Some(forgotten) = &self.forgotten {
             edges.add_all(forgotten.values().copied(), Rule::PathName);
-            if matches!(role, Role::Create | Role::Delete) {
+            if matches!(role, SeriesRole::Create | SeriesRole::Delete) {
                 // Whatever comes later waits for this action.
                 self.forgotten = None;
             } else if forgotten.len() > THREADS_MAX {
                 self.forgotten = Some(Rc::new(Newest::from([made])));
             }
         }
-        if role == Role::Create || self.ended || absent != self.absent {
+        if role == SeriesRole::Create || self.ended || absent != self.absent {
             // A generation without a deletion ends with the last use by each thread.
             self.before = self.uses.drain(..).chain(self.last).collect();
             (self.create, self.ended) = (None, false);
@@ -162,7 +162,7 @@ impl State {
         if self.before.len() > THREADS_MAX {
             self.before = vec![made];
         }
-        (self.absent, self.ended, self.last) = (absent, role == Role::Delete, Some(made));
+        (self.absent, self.ended, self.last) = (absent, role == SeriesRole::Delete, Some(made));
     }
 }
 
@@ -188,13 +188,14 @@ mod tests {
         // Some were forgotten twice, and none will be soon.
         let all = most / 4 * 7;
         for number in 0..all {
-            let (waits, count) = add(0, number, if number % 2 == 0 { Role::Create } else { Role::Absent });
+            let (waits, count) =
+                add(0, number, if number % 2 == 0 { SeriesRole::Create } else { SeriesRole::Absent });
             assert!(waits.is_empty() && count <= most as usize);
         }
-        let (waits, _) = add(1, 0, Role::Use);
+        let (waits, _) = add(1, 0, SeriesRole::Use);
         assert!(matches!(waits[..], [wait] if wait.on > 0), "{waits:?}");
-        assert_eq!(add(1, 1, Role::Absent).0, []);
-        let (waits, _) = add(0, 0, Role::Delete);
+        assert_eq!(add(1, 1, SeriesRole::Absent).0, []);
+        let (waits, _) = add(0, 0, SeriesRole::Delete);
         assert!(matches!(waits[..], [wait] if wait.on == all), "{waits:?}");
     }
 }

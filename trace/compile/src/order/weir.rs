@@ -6,7 +6,7 @@ use super::orderer::Orderer;
 use super::paths::Paths;
 use super::ranges::{Last, Ranges};
 use super::switches::Switches;
-use crate::step::{Gone, Resource, Step};
+use crate::step::{GoneResource, Resource, Step};
 use std::collections::{BTreeMap, HashMap};
 use trace_file::{Rule, Wait};
 
@@ -55,8 +55,8 @@ impl Weir {
     fn forget(&mut self, step: &Step) {
         for gone in &step.gone {
             match *gone {
-                Gone::Description(handle) => drop(self.whole.remove(&Resource::Description(handle))),
-                Gone::File(file) => {
+                GoneResource::Description(handle) => drop(self.whole.remove(&Resource::Description(handle))),
+                GoneResource::File(file) => {
                     self.names.remove(file);
                     for on in [Resource::Size, Resource::Attributes, Resource::Listing, Resource::Flock] {
                         self.whole.remove(&on(file));
@@ -115,10 +115,10 @@ impl Orderer for Weir {
 mod tests {
     use super::super::paths::NAMES_MAX;
     use super::*;
-    use crate::step::{How, Touch};
+    use crate::step::{Touch, TouchMode};
     use trace_file::{Action, Fate, Name, Op, Outcome};
 
-    fn step(thread: u32, on: Resource, how: How, range: (u64, u64)) -> Step {
+    fn step(thread: u32, on: Resource, how: TouchMode, range: (u64, u64)) -> Step {
         let (name, fate, recorded) = (Name(0), Fate::Executed, Outcome::Value(0));
         let action = Action { thread, start: 0, end: 0, line: 0, name, fate, op: Op::SyncAll, recorded };
         let touches = vec![Touch { on, how, range }];
@@ -137,14 +137,14 @@ mod tests {
         let count = PARTS_MAX as u64 + PARTS_MAX as u64 / 4;
         for at in 0..count {
             let (file, range) = (at as u32 % 2, (at * 10, at * 10 + 5));
-            let (_, parts, _) = add(&step(0, Resource::Bytes(file), How::Write, range));
+            let (_, parts, _) = add(&step(0, Resource::Bytes(file), TouchMode::Write, range));
             assert!(parts <= PARTS_MAX + 3);
         }
-        let (waits, ..) = add(&step(1, Resource::Bytes(0), How::Read, (0, 5)));
+        let (waits, ..) = add(&step(1, Resource::Bytes(0), TouchMode::Read, (0, 5)));
         assert_eq!(waits.len(), 1, "it was written");
         let gone = Step {
-            gone: vec![Gone::File(0), Gone::File(1)],
-            ..step(1, Resource::Size(0), How::Read, (0, 1))
+            gone: vec![GoneResource::File(0), GoneResource::File(1)],
+            ..step(1, Resource::Size(0), TouchMode::Read, (0, 1))
         };
         let (_, parts, files) = add(&gone);
         assert_eq!((parts, files), (0, 0));
@@ -159,20 +159,21 @@ mod tests {
             let waits = order.add(step, &threads).to_vec();
             (waits, order.names.count())
         };
-        let name =
-            |number: u32, thread: u32, how: How| step(thread, Resource::Name(7, Name(number)), how, (0, 1));
+        let name = |number: u32, thread: u32, how: TouchMode| {
+            step(thread, Resource::Name(7, Name(number)), how, (0, 1))
+        };
         // Some were forgotten twice, and none will be soon.
         let all = NAMES_MAX as u32 / 4 * 7;
         for number in 0..all {
-            let (waits, count) = add(&name(number, 0, How::Write));
+            let (waits, count) = add(&name(number, 0, TouchMode::Write));
             assert!(waits.is_empty() && count <= NAMES_MAX);
         }
         // The first name is forgotten: what came last to any that is stands for it.
-        let (waits, _) = add(&name(0, 1, How::Read));
+        let (waits, _) = add(&name(0, 1, TouchMode::Read));
         assert!(matches!(waits[..], [wait] if wait.on > 0), "{waits:?}");
         // It waits once: the next forgotten one was done by then, too.
-        assert_eq!(add(&name(1, 1, How::Read)).0, []);
-        let (waits, _) = add(&name(0, 0, How::Write));
+        assert_eq!(add(&name(1, 1, TouchMode::Read)).0, []);
+        let (waits, _) = add(&name(0, 0, TouchMode::Write));
         assert!(matches!(waits[..], [wait] if wait.on == all), "{waits:?}");
     }
 }

@@ -1,9 +1,9 @@
-//! From the text of a trace to [`Event`](crate::event::Event)s.
+//! From the text of a trace to [`TraceEvent`](crate::event::Event)s.
 
-mod merge;
 mod source;
 mod strace;
+mod task_files;
 
-pub use merge::Merged;
 pub use source::Source;
 pub use strace::Strace;
+pub use task_files::TaskFiles;

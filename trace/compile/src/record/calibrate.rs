@@ -2,7 +2,7 @@
 //! between the return of one call and the entry of the next, where it looks like the program's own thinking.
 
 use super::strace;
-use crate::event::What;
+use crate::event::EventKind;
 use crate::parse::{Source, Strace};
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -64,7 +64,7 @@ fn median_pause(path: &Path) -> Result<u64, TraceError> {
     let mut source = Strace::new(BufReader::new(file));
     let (mut pauses, mut last) = (Vec::new(), None);
     while let Some(event) = source.next_event().map_err(TraceError::io("reading", path))? {
-        let moves = matches!(&event.what, What::Call { name, .. } if name == "read" || name == "write");
+        let moves = matches!(&event.what, EventKind::Call { name, .. } if name == "read" || name == "write");
         if let Some(end) = last.filter(|_| moves) {
             pauses.push(event.start.saturating_sub(end));
         }

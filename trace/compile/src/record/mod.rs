@@ -2,7 +2,7 @@
 
 mod calibrate;
 mod snapshot;
-mod touched;
+mod unlisted_files;
 
 use crate::parse::{Source, Strace};
 use crate::untraced::count_untraced;
@@ -13,8 +13,8 @@ use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::SystemTime;
-use touched::Touched;
-use trace_file::{TraceError, TracerCost, Unseen};
+use trace_file::{TraceError, TracerCost, UntracedIo};
+use unlisted_files::UnlistedFiles;
 
 /// What to record and where to.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub struct Recording {
     /// What the tracer adds between two calls on this machine, as measured just before; it is in the trace.
     pub tracer: Option<TracerCost>,
     /// What it did that the trace cannot show.
-    pub unseen: Unseen,
+    pub unseen: UntracedIo,
 }
 
 /// Calls that the model knows or needs. Classes cover calls that this version of strace knows and we do not.
@@ -94,8 +94,8 @@ fn look_back(
     snapshot: &Path,
     trees: &[PathBuf],
     before: SystemTime,
-) -> Result<Unseen, TraceError> {
-    let (mut touched, mut unseen) = (Touched::default(), Unseen::default());
+) -> Result<UntracedIo, TraceError> {
+    let (mut touched, mut unseen) = (UnlistedFiles::default(), UntracedIo::default());
     let file = File::open(trace).map_err(TraceError::io("opening", trace))?;
     let mut source = Strace::new(BufReader::with_capacity(1 << 20, file));
     while let Some(event) = source.next_event().map_err(TraceError::io("reading", trace))? {

@@ -1,8 +1,8 @@
 //! Keeps a replay inside of its target, by the kernel: no path of a trace is ever looked at to decide where it leads.
 
-mod site;
+mod sandbox;
 
-pub use site::{Site, Stay};
+pub use sandbox::{AfterReplay, ReplaySandbox};
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind_recursive, mount_change, unmount};
@@ -21,8 +21,8 @@ pub struct Confined(());
 /// The process gets a table of mounts of its own, in which nothing but the tree is left; without root, in a user namespace, in
 /// which its user is called root. Where root may not have a table of mounts, as in some containers, the root directory is
 /// changed without one; no replayed call can leave that, because no directory outside is open.
-pub fn confine(site: Site) -> Result<Confined, TraceError> {
-    let dir = site.path();
+pub fn confine(sandbox: ReplaySandbox) -> Result<Confined, TraceError> {
+    let dir = sandbox.path();
     let failed = |source| TraceError::Confine { path: dir.clone(), source };
     let root = geteuid().is_root();
     match own_mounts(&dir, root) {
@@ -32,7 +32,7 @@ pub fn confine(site: Site) -> Result<Confined, TraceError> {
     }
     std::env::set_current_dir("/").map_err(failed)?;
     // The tree was found by its name, and somebody may have given that to another directory.
-    if !site.is_root().map_err(failed)? {
+    if !sandbox.is_root().map_err(failed)? {
         return Err(failed(io::Error::other("another directory took its place")));
     }
     rustix::process::umask(rustix::fs::Mode::empty());

@@ -7,15 +7,15 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use trace_file::{Benchmark, Initial, InitialKind, TraceError};
+use trace_file::{CompiledTrace, InitialFile, InitialKind, TraceError};
 
 /// Of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
 /// Removes everything below `root` that is not in the tree, or is something else there.
 pub(super) fn remove_others(
-    wanted: &BTreeMap<PathBuf, &Initial>,
-    benchmark: &Benchmark,
+    wanted: &BTreeMap<PathBuf, &InitialFile>,
+    compiled: &CompiledTrace,
     root: &Path,
 ) -> Result<(), TraceError> {
     let mut left = vec![root.to_path_buf()];
@@ -24,7 +24,7 @@ pub(super) fn remove_others(
             let entry = entry?;
             let (path, found) = (entry.path(), entry.metadata()?);
             let keep = match wanted.get(&path) {
-                Some(initial) => may_stay(initial, benchmark, &path, &found)?,
+                Some(initial) => may_stay(initial, compiled, &path, &found)?,
                 None => false,
             };
             if found.is_dir() {
@@ -48,7 +48,12 @@ pub(super) fn remove_others(
 }
 
 /// Bytes are not compared: nothing depends on them.
-fn may_stay(initial: &Initial, benchmark: &Benchmark, path: &Path, found: &Metadata) -> io::Result<bool> {
+fn may_stay(
+    initial: &InitialFile,
+    compiled: &CompiledTrace,
+    path: &Path,
+    found: &Metadata,
+) -> io::Result<bool> {
     Ok(match &initial.kind {
         InitialKind::Directory => found.is_dir(),
         // A file with more names than one is shared with something; the tree's own hard links are made again.
@@ -65,7 +70,7 @@ fn may_stay(initial: &Initial, benchmark: &Benchmark, path: &Path, found: &Metad
         }
         InitialKind::Link(target) => {
             found.is_symlink()
-                && std::fs::read_link(path)?.as_os_str().as_bytes() == benchmark.names.bytes(*target)
+                && std::fs::read_link(path)?.as_os_str().as_bytes() == compiled.names.bytes(*target)
         }
         InitialKind::HardLink(_) => false,
     })

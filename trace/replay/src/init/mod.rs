@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use trace_file::{Benchmark, Device, Initial, InitialKind, TraceError};
+use trace_file::{CompiledTrace, Device, InitialFile, InitialKind, TraceError};
 
 /// Bytes written at a time.
 const CHUNK: usize = 1 << 20;
@@ -32,7 +32,7 @@ const OPEN_DIRECTORY: u32 = 0o700;
 
 /// What was built.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Built {
+pub struct BuiltTree {
     /// Files, directories and links in the tree.
     pub files: u64,
     /// Bytes in files, all written but for known holes: a hole is read faster than what it would stand for.
@@ -45,34 +45,34 @@ pub struct Built {
     pub refused_attributes: u64,
 }
 
-/// Builds the initial tree of `benchmark` in the root directory of this process, which is a replay's own. What is there already and is not in the tree is removed; files that
+/// Builds the initial tree of `compiled` in the root directory of this process, which is a replay's own. What is there already and is not in the tree is removed; files that
 /// are as they should be are kept, so building again after a replay costs what the replay changed.
 ///
 /// `tell` hears from time to time how many of how many files are done.
 pub fn initialise(
     _: &Confined,
-    benchmark: &Benchmark,
+    compiled: &CompiledTrace,
     tell: &(dyn Fn(usize, usize) + Sync),
-) -> Result<Built, TraceError> {
-    build(benchmark, Path::new("/"), tell)
+) -> Result<BuiltTree, TraceError> {
+    build(compiled, Path::new("/"), tell)
 }
 
 fn build(
-    benchmark: &Benchmark,
+    compiled: &CompiledTrace,
     root: &Path,
     tell: &(dyn Fn(usize, usize) + Sync),
-) -> Result<Built, TraceError> {
+) -> Result<BuiltTree, TraceError> {
     let builder = Builder {
-        benchmark,
+        compiled,
         root,
         tell,
         written: AtomicU64::new(0),
         stand_ins: AtomicU64::new(0),
         refused: AtomicU64::new(0),
     };
-    let wanted: BTreeMap<PathBuf, &Initial> =
-        benchmark.tree.iter().map(|initial| (builder.path(initial), initial)).collect();
-    delta::remove_others(&wanted, benchmark, root)?;
+    let wanted: BTreeMap<PathBuf, &InitialFile> =
+        compiled.tree.iter().map(|initial| (builder.path(initial), initial)).collect();
+    delta::remove_others(&wanted, compiled, root)?;
     let missing = wanted.iter().map(|(path, initial)| match initial.kind {
         InitialKind::File(bytes) => {
             bytes.saturating_sub(path.symlink_metadata().map_or(0, |found| found.len()))
@@ -88,12 +88,12 @@ fn build(
         return Err(TraceError::Space { path: root.into(), needed, free });
     }
     builder.build()?;
-    let bytes = benchmark.tree.iter().map(|initial| match initial.kind {
+    let bytes = compiled.tree.iter().map(|initial| match initial.kind {
         InitialKind::File(bytes) => bytes,
         _ => 0,
     });
-    Ok(Built {
-        files: benchmark.tree.len() as u64,
+    Ok(BuiltTree {
+        files: compiled.tree.len() as u64,
         bytes: bytes.fold(0, u64::saturating_add),
         written: builder.written.into_inner(),
         stand_ins: builder.stand_ins.into_inner(),
@@ -102,7 +102,7 @@ fn build(
 }
 
 struct Builder<'a> {
-    benchmark: &'a Benchmark,
+    compiled: &'a CompiledTrace,
     root: &'a Path,
     tell: &'a (dyn Fn(usize, usize) + Sync),
     written: AtomicU64,
@@ -111,15 +111,15 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn path(&self, initial: &Initial) -> PathBuf {
-        below(self.root, self.benchmark.names.bytes(initial.path))
+    fn path(&self, initial: &InitialFile) -> PathBuf {
+        below(self.root, self.compiled.names.bytes(initial.path))
     }
 
     /// Directories, parents first; then files, in parallel; then what points at them; modes of directories last, because
     /// some let nobody in.
     fn build(&self) -> Result<(), TraceError> {
         let of = |wanted: fn(&InitialKind) -> bool| {
-            self.benchmark.tree.iter().filter(move |initial| wanted(&initial.kind))
+            self.compiled.tree.iter().filter(move |initial| wanted(&initial.kind))
         };
         let is_directory = |kind: &InitialKind| matches!(kind, InitialKind::Directory);
         for initial in of(is_directory) {
@@ -139,12 +139,16 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn one(&self, initial: &Initial, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), TraceError> {
+    fn one(
+        &self,
+        initial: &InitialFile,
+        make: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> Result<(), TraceError> {
         let path = self.path(initial);
         make(&path).map_err(TraceError::target("building", &path))
     }
 
-    fn in_parallel(&self, files: &[&Initial]) -> Result<(), TraceError> {
+    fn in_parallel(&self, files: &[&InitialFile]) -> Result<(), TraceError> {
         let (next, told) = (AtomicUsize::new(0), Mutex::new(Instant::now()));
         let work = || -> Result<(), TraceError> {
             let content = vec![0x57u8; CHUNK];
@@ -168,7 +172,7 @@ impl Builder<'_> {
         })
     }
 
-    fn file(&self, initial: &Initial, path: &Path, content: &[u8]) -> io::Result<()> {
+    fn file(&self, initial: &InitialFile, path: &Path, content: &[u8]) -> io::Result<()> {
         match initial.kind {
             InitialKind::File(bytes) => self.fill(initial, path, bytes, content)?,
             InitialKind::Special(device) if path.symlink_metadata().is_err() => {
@@ -187,7 +191,7 @@ impl Builder<'_> {
     }
 
     /// Keeps what is there, unless it has holes or should have some.
-    fn fill(&self, initial: &Initial, path: &Path, bytes: u64, content: &[u8]) -> io::Result<()> {
+    fn fill(&self, initial: &InitialFile, path: &Path, bytes: u64, content: &[u8]) -> io::Result<()> {
         let found = path.symlink_metadata();
         let whole = initial.holes.is_empty();
         if whole && found.as_ref().is_ok_and(|found| delta::is_as_built(found, bytes)) {
@@ -214,28 +218,28 @@ impl Builder<'_> {
     }
 
     /// Attributes that this user or this file system does not allow are missing in the replay, and differ there.
-    fn attributes(&self, initial: &Initial, path: &Path) {
+    fn attributes(&self, initial: &InitialFile, path: &Path) {
         for (name, bytes) in &initial.attributes {
             let value = vec![0x57u8; (*bytes as usize).min(ATTRIBUTE_BYTES_MAX)];
-            let name = self.benchmark.names.bytes(*name);
+            let name = self.compiled.names.bytes(*name);
             let set = rustix::fs::lsetxattr(path, name, &value, rustix::fs::XattrFlags::empty());
             self.refused.fetch_add(u64::from(set.is_err()), Ordering::Relaxed);
         }
     }
 
-    fn link(&self, initial: &Initial, path: &Path) -> io::Result<()> {
+    fn link(&self, initial: &InitialFile, path: &Path) -> io::Result<()> {
         match initial.kind {
             _ if path.symlink_metadata().is_ok() => Ok(()),
-            InitialKind::Link(target) => symlink(OsStr::from_bytes(self.benchmark.names.bytes(target)), path),
+            InitialKind::Link(target) => symlink(OsStr::from_bytes(self.compiled.names.bytes(target)), path),
             InitialKind::HardLink(first) => {
-                std::fs::hard_link(below(self.root, self.benchmark.names.bytes(first)), path)
+                std::fs::hard_link(below(self.root, self.compiled.names.bytes(first)), path)
             }
             _ => Ok(()),
         }
     }
 }
 
-/// What of a file is no hole: starts and ends. Holes are in order, as far as a benchmark's author is to be trusted.
+/// What of a file is no hole: starts and ends. Holes are in order, as far as a compiled trace's author is to be trusted.
 fn data(bytes: u64, holes: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut parts = Vec::new();
     let mut at = 0;

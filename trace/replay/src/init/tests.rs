@@ -2,7 +2,7 @@ use super::*;
 use std::fs;
 use trace_file::Names;
 
-fn tree() -> Benchmark {
+fn tree() -> CompiledTrace {
     let mut names = Names::default();
     let mut tree = Vec::new();
     let target = names.intern(b"../outside");
@@ -10,7 +10,7 @@ fn tree() -> Benchmark {
     let mut add = |path: &[u8], kind, mode| {
         let path = names.intern(path);
         let (attributes, holes) = Default::default();
-        tree.push(Initial { path, kind, mode, attributes, holes });
+        tree.push(InitialFile { path, kind, mode, attributes, holes });
     };
     add(b"/dir", InitialKind::Directory, 0o555);
     add(b"/dir/file", InitialKind::File(3_000_000), 0o640);
@@ -20,11 +20,11 @@ fn tree() -> Benchmark {
     for number in 0..100 {
         add(format!("/{number}").as_bytes(), InitialKind::File(number), 0o600);
     }
-    Benchmark { names, tree, ..Benchmark::default() }
+    CompiledTrace { names, tree, ..CompiledTrace::default() }
 }
 
-fn build(benchmark: &Benchmark, root: &Path) -> Built {
-    super::build(benchmark, root, &|_, _| {}).expect("it is built")
+fn build(compiled: &CompiledTrace, root: &Path) -> BuiltTree {
+    super::build(compiled, root, &|_, _| {}).expect("it is built")
 }
 
 #[test]
@@ -45,9 +45,9 @@ fn a_tree_has_its_sizes_modes_links_and_no_holes() {
 fn building_again_restores_what_changed_and_writes_nothing_else() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str| dir.path().join(name);
-    let mut benchmark = tree();
-    benchmark.tree.retain(|initial| !matches!(initial.kind, InitialKind::HardLink(_)));
-    build(&benchmark, dir.path());
+    let mut compiled = tree();
+    compiled.tree.retain(|initial| !matches!(initial.kind, InitialKind::HardLink(_)));
+    build(&compiled, dir.path());
     fs::create_dir_all(path("new/deep")).expect("a directory");
     fs::write(path("new/deep/file"), b"new").expect("a file");
     fs::write(path("10"), b"longer than before").expect("a file");
@@ -55,14 +55,14 @@ fn building_again_restores_what_changed_and_writes_nothing_else() {
     fs::remove_file(path("20")).expect("it is removed");
     fs::create_dir(path("20")).expect("something else");
     fs::set_permissions(path("30"), Permissions::from_mode(0o000)).expect("a mode");
-    let built = build(&benchmark, dir.path());
+    let built = build(&compiled, dir.path());
     assert_eq!(built.written, 10 + 20 + 50);
     assert!(!path("new").exists());
     for number in [10, 20, 30, 50] {
         let found = fs::metadata(path(&number.to_string())).expect("a file");
         assert_eq!((found.len(), found.mode() & 0o7777), (number, 0o600));
     }
-    assert_eq!(build(&benchmark, dir.path()).written, 0);
+    assert_eq!(build(&compiled, dir.path()).written, 0);
 }
 
 #[test]
@@ -80,12 +80,12 @@ fn a_file_with_a_hole_is_written_again() {
 fn holes_and_attributes_are_as_they_were() {
     // Attributes need a file system that has them: memory's has none of a user's own on older kernels.
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let mut benchmark = tree();
-    let name = benchmark.names.intern(b"user.note");
-    benchmark.tree.retain(|initial| !matches!(initial.kind, InitialKind::HardLink(_)));
-    benchmark.tree[1].holes = Box::new([(0, 1 << 20), (2 << 20, 1 << 30)]);
-    benchmark.tree[1].attributes = Box::new([(name, 5)]);
-    let built = build(&benchmark, dir.path());
+    let mut compiled = tree();
+    let name = compiled.names.intern(b"user.note");
+    compiled.tree.retain(|initial| !matches!(initial.kind, InitialKind::HardLink(_)));
+    compiled.tree[1].holes = Box::new([(0, 1 << 20), (2 << 20, 1 << 30)]);
+    compiled.tree[1].attributes = Box::new([(name, 5)]);
+    let built = build(&compiled, dir.path());
     let path = dir.path().join("dir/file");
     let file = fs::metadata(&path).expect("a file");
     assert_eq!(file.len(), 3_000_000);

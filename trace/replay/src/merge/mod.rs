@@ -1,49 +1,49 @@
-//! Several benchmarks as one: their trees in one target, their threads side by side, one clock for all.
+//! Several compiled traces as one: their trees in one target, their threads side by side, one clock for all.
 
 mod renumber;
 
-use crate::replay::{Run, Sample};
-use renumber::Numbers;
+use crate::replay::{ActionSample, ReplayRun};
+use renumber::Renumbering;
 use std::collections::HashMap;
 use trace_file::{
-    About, Benchmark, Initial, InitialKind, Name, Names, Nap, Operand, Order, TraceError, Wait,
+    CompiledTrace, InitialFile, InitialKind, Name, Names, Nap, Operand, Order, TraceError, TraceOrigin, Wait,
 };
 
 /// Contradictions that are named; all are counted.
 const NAMED_MAX: usize = 8;
 
-/// Several benchmarks as one.
+/// Several compiled traces as one.
 #[derive(Debug, Clone)]
-pub struct Overlay {
-    /// All of them: actions merged by the moments at which they returned, each benchmark's in its own order.
-    pub whole: Benchmark,
+pub struct MergedTraces {
+    /// All of them: actions merged by the moments at which they returned, each compiled trace's in its own order.
+    pub whole: CompiledTrace,
     /// Where each part is in the whole.
-    parts: Vec<Part>,
+    parts: Vec<MergedPart>,
     /// What was made to fit, for people: sizes and permissions that differ.
     pub adapted: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Part {
+struct MergedPart {
     /// The numbers of its actions in the whole.
     actions: Vec<u32>,
     /// Its first thread, and how many it has.
     threads: (usize, usize),
 }
 
-impl Overlay {
-    /// Lays benchmarks over each other, named for people. What two of them need to be different things is refused; of sizes
+impl MergedTraces {
+    /// Lays compiled traces over each other, named for people. What two of them need to be different things is refused; of sizes
     /// that differ, the larger is taken, and of permissions, all.
-    pub fn new(all: &[(String, Benchmark)]) -> Result<Overlay, TraceError> {
+    pub fn new(all: &[(String, CompiledTrace)]) -> Result<MergedTraces, TraceError> {
         let numbers =
-            |benchmark: &Benchmark, before: &mut (Names, [u64; 4])| -> Result<Numbers, TraceError> {
-                let names = benchmark.names.all().into_iter().map(|bytes| before.0.intern(bytes)).collect();
+            |compiled: &CompiledTrace, before: &mut (Names, [u64; 4])| -> Result<Renumbering, TraceError> {
+                let names = compiled.names.all().into_iter().map(|bytes| before.0.intern(bytes)).collect();
                 let [threads, handles, requests, contexts] =
                     before.1.map(|number| u32::try_from(number).map_err(|_| TraceError::TooMany));
-                let about = &benchmark.about;
-                let own = [about.threads, about.handles, about.requests, contexts_of(benchmark)];
+                let about = &compiled.about;
+                let own = [about.threads, about.handles, about.requests, contexts_of(compiled)];
                 before.1.iter_mut().zip(own).for_each(|(sum, own)| *sum += u64::from(own));
-                Ok(Numbers {
+                Ok(Renumbering {
                     names,
                     threads: threads?,
                     handles: handles?,
@@ -52,43 +52,43 @@ impl Overlay {
                 })
             };
         let mut before = (Names::default(), [0; 4]);
-        let numbered = all.iter().map(|(_, benchmark)| numbers(benchmark, &mut before));
+        let numbered = all.iter().map(|(_, compiled)| numbers(compiled, &mut before));
         let numbered = numbered.collect::<Result<Vec<_>, _>>()?;
         let (names, sums) = before;
-        let total: usize = all.iter().map(|(_, benchmark)| benchmark.actions.len()).sum();
+        let total: usize = all.iter().map(|(_, compiled)| compiled.actions.len()).sum();
         if total > u32::MAX as usize || sums.iter().any(|sum| *sum >= u64::from(u32::MAX)) {
             return Err(TraceError::TooMany);
         }
         let (tree, adapted) = trees(all, &numbered, &names)?;
-        let mut whole = Benchmark { names, tree, about: about(all), ..Benchmark::default() };
-        for ((_, benchmark), numbers) in all.iter().zip(&numbered) {
-            whole.inherited.extend(benchmark.inherited.iter().map(|one| trace_file::Inherited {
+        let mut whole = CompiledTrace { names, tree, about: about(all), ..CompiledTrace::default() };
+        for ((_, compiled), numbers) in all.iter().zip(&numbered) {
+            whole.inherited.extend(compiled.inherited.iter().map(|one| trace_file::InheritedHandle {
                 handle: numbers.handle(one.handle),
                 path: numbers.name(one.path),
             }));
         }
         let parts = merge(all, &numbered, &mut whole)?;
-        for ((_, benchmark), part) in all.iter().zip(&parts) {
+        for ((_, compiled), part) in all.iter().zip(&parts) {
             let number = |id: u32| part.actions[id as usize];
             let renumbered = |nap: &Nap| Nap { action: number(nap.action), ends_with: number(nap.ends_with) };
-            whole.about.naps.extend(benchmark.about.naps.iter().map(renumbered));
+            whole.about.naps.extend(compiled.about.naps.iter().map(renumbered));
         }
-        Ok(Overlay { whole, parts, adapted })
+        Ok(MergedTraces { whole, parts, adapted })
     }
 
-    /// What one of the benchmarks did in a run of all.
-    pub fn part(&self, at: usize, run: &Run) -> Run {
+    /// What one of the compiled traces did in a run of all.
+    pub fn part(&self, at: usize, run: &ReplayRun) -> ReplayRun {
         let part = &self.parts[at];
         let number = |id: u32| part.actions.binary_search(&id).ok().map(|place| place as u32);
         let sample = |id: &u32| {
             let sample = run.samples[*id as usize];
-            Sample { on: sample.on.and_then(number), ..sample }
+            ActionSample { on: sample.on.and_then(number), ..sample }
         };
-        let samples: Vec<Sample> = part.actions.iter().map(sample).collect();
+        let samples: Vec<ActionSample> = part.actions.iter().map(sample).collect();
         let (first, count) = part.threads;
         // With one thread for all, waits are nobody's own.
         let waited = run.waited.get(first..first + count).unwrap_or(&[]).to_vec();
-        Run {
+        ReplayRun {
             elapsed: samples.iter().map(|sample| sample.start + sample.took).max().unwrap_or(0),
             samples,
             waited,
@@ -98,9 +98,9 @@ impl Overlay {
     }
 }
 
-fn contexts_of(benchmark: &Benchmark) -> u32 {
+fn contexts_of(compiled: &CompiledTrace) -> u32 {
     let mut contexts = 0;
-    for action in &benchmark.actions {
+    for action in &compiled.actions {
         action.op.operands(|operand| {
             if let Operand::Context(context) = operand {
                 contexts = contexts.max(context.saturating_add(1));
@@ -110,11 +110,11 @@ fn contexts_of(benchmark: &Benchmark) -> u32 {
     contexts
 }
 
-fn about(all: &[(String, Benchmark)]) -> About {
-    let mut sum = About::default();
-    let names: Vec<&str> = all.iter().map(|(_, benchmark)| benchmark.about.trace.as_str()).collect();
+fn about(all: &[(String, CompiledTrace)]) -> TraceOrigin {
+    let mut sum = TraceOrigin::default();
+    let names: Vec<&str> = all.iter().map(|(_, compiled)| compiled.about.trace.as_str()).collect();
     sum.trace = names.join(" + ");
-    for (_, Benchmark { about, .. }) in all {
+    for (_, CompiledTrace { about, .. }) in all {
         sum.threads += about.threads;
         sum.handles += about.handles;
         sum.requests += about.requests;
@@ -129,35 +129,35 @@ fn about(all: &[(String, Benchmark)]) -> About {
     sum
 }
 
-/// Puts all actions into one row, and each benchmark's orders into those of the same name.
+/// Puts all actions into one row, and each compiled trace's orders into those of the same name.
 fn merge(
-    all: &[(String, Benchmark)],
-    numbered: &[Numbers],
-    whole: &mut Benchmark,
-) -> Result<Vec<Part>, TraceError> {
-    let first = all.first().map_or(&[][..], |(_, benchmark)| &benchmark.orders[..]);
+    all: &[(String, CompiledTrace)],
+    numbered: &[Renumbering],
+    whole: &mut CompiledTrace,
+) -> Result<Vec<MergedPart>, TraceError> {
+    let first = all.first().map_or(&[][..], |(_, compiled)| &compiled.orders[..]);
     let begun = |order: &Order| Order { name: order.name.clone(), begins: vec![0], ..Order::default() };
     whole.orders = first.iter().map(begun).collect();
-    let mut parts: Vec<Part> = vec![Part::default(); all.len()];
-    for ((part, (_, benchmark)), numbers) in parts.iter_mut().zip(all).zip(numbered) {
-        part.threads = (numbers.threads as usize, benchmark.about.threads as usize);
+    let mut parts: Vec<MergedPart> = vec![MergedPart::default(); all.len()];
+    for ((part, (_, compiled)), numbers) in parts.iter_mut().zip(all).zip(numbered) {
+        part.threads = (numbers.threads as usize, compiled.about.threads as usize);
         for order in &mut whole.orders {
-            for (rule, count) in &benchmark.order(&order.name)?.asked {
+            for (rule, count) in &compiled.order(&order.name)?.asked {
                 *order.asked.entry(*rule).or_default() += count;
             }
         }
     }
     loop {
         let next =
-            all.iter().zip(&parts).map(|((_, benchmark), part)| benchmark.actions.get(part.actions.len()));
+            all.iter().zip(&parts).map(|((_, compiled), part)| compiled.actions.get(part.actions.len()));
         let next = next.enumerate().filter_map(|(at, action)| Some((action?.end, at)));
         let Some((_, at)) = next.min() else { return Ok(parts) };
-        let (part, benchmark) = (&mut parts[at], &all[at].1);
+        let (part, compiled) = (&mut parts[at], &all[at].1);
         let id = part.actions.len();
         part.actions.push(whole.actions.len() as u32);
-        whole.actions.push(numbered[at].action(&benchmark.actions[id]));
+        whole.actions.push(numbered[at].action(&compiled.actions[id]));
         for order in &mut whole.orders {
-            let waits = benchmark.order(&order.name)?.of(id as u32).iter();
+            let waits = compiled.order(&order.name)?.of(id as u32).iter();
             order.waits.extend(waits.map(|wait| Wait { on: part.actions[wait.on as usize], ..*wait }));
             order.begins.push(u32::try_from(order.waits.len()).map_err(|_| TraceError::TooMany)?);
         }
@@ -166,15 +166,15 @@ fn merge(
 
 /// All trees as one, and what was made to fit; or what contradicts.
 fn trees(
-    all: &[(String, Benchmark)],
-    numbered: &[Numbers],
+    all: &[(String, CompiledTrace)],
+    numbered: &[Renumbering],
     names: &Names,
-) -> Result<(Vec<Initial>, Vec<String>), TraceError> {
-    let mut tree: Vec<Initial> = Vec::new();
+) -> Result<(Vec<InitialFile>, Vec<String>), TraceError> {
+    let mut tree: Vec<InitialFile> = Vec::new();
     let mut places: HashMap<Name, (usize, usize)> = HashMap::new();
     let (mut adapted, mut contradictions) = (Vec::new(), Vec::new());
-    for (at, ((name, benchmark), numbers)) in all.iter().zip(numbered).enumerate() {
-        for initial in benchmark.tree.iter().map(|initial| renumbered(initial, numbers)) {
+    for (at, ((name, compiled), numbers)) in all.iter().zip(numbered).enumerate() {
+        for initial in compiled.tree.iter().map(|initial| renumbered(initial, numbers)) {
             let Some((place, whose)) = places.get(&initial.path).copied() else {
                 places.insert(initial.path, (tree.len(), at));
                 tree.push(initial);
@@ -198,20 +198,20 @@ fn trees(
     }
 }
 
-fn renumbered(initial: &Initial, numbers: &Numbers) -> Initial {
+fn renumbered(initial: &InitialFile, numbers: &Renumbering) -> InitialFile {
     let kind = match &initial.kind {
         InitialKind::Link(name) => InitialKind::Link(numbers.name(*name)),
         InitialKind::HardLink(name) => InitialKind::HardLink(numbers.name(*name)),
         other => other.clone(),
     };
     let attributes = initial.attributes.iter().map(|(name, bytes)| (numbers.name(*name), *bytes)).collect();
-    Initial { path: numbers.name(initial.path), kind, attributes, ..initial.clone() }
+    InitialFile { path: numbers.name(initial.path), kind, attributes, ..initial.clone() }
 }
 
-/// Makes one initial file do for two benchmarks. Says what was changed for that, or what each of them needs it to be.
+/// Makes one initial file do for two compiled traces. Says what was changed for that, or what each of them needs it to be.
 fn lay_over(
-    known: &mut Initial,
-    other: Initial,
+    known: &mut InitialFile,
+    other: InitialFile,
     names: &Names,
 ) -> Result<Option<&'static str>, (String, String)> {
     let mut adapted = None;
@@ -251,16 +251,16 @@ fn described(kind: &InitialKind, names: &Names) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::{Baseline, Settings, Speed, replay_onto_nothing};
+    use crate::replay::{OrderChoice, ReplaySettings, ReplaySpeed, replay_onto_nothing};
     use trace_compile::{CompileSettings, Strace, compile};
     use trace_file::{NO_HANDLE, Op};
 
-    fn compiled(text: &str) -> Benchmark {
+    fn compiled(text: &str) -> CompiledTrace {
         compile(&mut Strace::new(text.as_bytes()), "part".as_ref(), &CompileSettings::default())
             .expect("it compiles")
     }
 
-    fn reader(file: &str, second: u32) -> Benchmark {
+    fn reader(file: &str, second: u32) -> CompiledTrace {
         let at = |second: u32, line: &str| format!("1 {}.0 {line}\n", 100_000_000 + second);
         compiled(
             &[
@@ -277,35 +277,34 @@ mod tests {
         )
     }
 
-    fn overlaid(one: Benchmark, other: Benchmark) -> Result<Overlay, TraceError> {
-        Overlay::new(&[("one".into(), one), ("other".into(), other)])
+    fn merge_two(one: CompiledTrace, other: CompiledTrace) -> Result<MergedTraces, TraceError> {
+        MergedTraces::new(&[("one".into(), one), ("other".into(), other)])
     }
 
     #[test]
     fn each_part_keeps_its_order_its_edges_and_its_results_among_the_others() {
         let mut parts = [reader("a", 0), reader("b", 50)];
         parts[1].about.naps = vec![Nap { action: 1, ends_with: 3 }];
-        let overlay = overlaid(parts[0].clone(), parts[1].clone()).expect("they agree");
-        let whole = &overlay.whole;
+        let merged = merge_two(parts[0].clone(), parts[1].clone()).expect("they agree");
+        let whole = &merged.whole;
         assert_eq!((whole.actions.len(), whole.about.threads, whole.orders.len()), (10, 4, 2));
         let stamps: Vec<u64> = whole.actions.iter().map(|action| action.end).collect();
         assert!(stamps.is_sorted(), "one clock: {stamps:?}");
         assert!(whole.orders.iter().all(|order| order.is_acyclic(10)));
         for (at, part) in parts.iter().enumerate() {
-            for (order, merged) in part.orders.iter().zip(&whole.orders) {
-                for (own, id) in overlay.parts[at].actions.iter().enumerate() {
-                    let back =
-                        |wait: &Wait| Wait { on: overlay.parts[at].actions[wait.on as usize], ..*wait };
+            for (order, order_of_all) in part.orders.iter().zip(&whole.orders) {
+                for (own, id) in merged.parts[at].actions.iter().enumerate() {
+                    let back = |wait: &Wait| Wait { on: merged.parts[at].actions[wait.on as usize], ..*wait };
                     let waits: Vec<Wait> = order.of(own as u32).iter().map(back).collect();
-                    assert_eq!(merged.of(*id), waits);
-                    let show = |benchmark: &Benchmark, action: u32| {
-                        benchmark.names.show(benchmark.actions[action as usize].name)
+                    assert_eq!(order_of_all.of(*id), waits);
+                    let show = |compiled: &CompiledTrace, action: u32| {
+                        compiled.names.show(compiled.actions[action as usize].name)
                     };
                     assert_eq!(show(whole, *id), show(part, own as u32));
                 }
             }
         }
-        let second = &overlay.parts[1].actions;
+        let second = &merged.parts[1].actions;
         assert_eq!(whole.about.naps, [Nap { action: second[1], ends_with: second[3] }]);
         let mut handles: Vec<u32> = whole
             .actions
@@ -317,26 +316,29 @@ mod tests {
             .collect();
         handles.dedup();
         assert_eq!(handles.len(), 2, "each has a handle of its own");
-        let settings =
-            Settings { order: Baseline::Compiled("weir".into()), speed: Speed::Full, stall_seconds: 9 };
+        let settings = ReplaySettings {
+            order: OrderChoice::Compiled("weir".into()),
+            speed: ReplaySpeed::Full,
+            stall_seconds: 9,
+        };
         let run = replay_onto_nothing(whole, &settings).expect("it ends");
-        let part = overlay.part(1, &run);
+        let part = merged.part(1, &run);
         assert_eq!((part.samples.len(), part.waited.len()), (5, 2));
         assert!(part.samples.iter().all(|sample| sample.on.is_none_or(|on| on < 5)));
     }
 
     #[test]
-    fn what_two_benchmarks_need_to_be_different_things_is_named_and_sizes_are_made_to_fit() {
+    fn contradictions_of_two_traces_are_named_and_sizes_are_made_to_fit() {
         let directory = compiled("1 100000000.0 openat(AT_FDCWD</>, \"/srv/a/x\", O_RDONLY) = 3</srv/a/x>\n");
-        let refused = overlaid(reader("a", 0), directory).expect_err("a file is no directory").to_string();
+        let refused = merge_two(reader("a", 0), directory).expect_err("a file is no directory").to_string();
         assert!(refused.contains("/srv/a is a file in one and a directory in other"), "{refused}");
         let longer = compiled(
             "1 100000000.0 openat(AT_FDCWD</>, \"/srv/a\", O_RDONLY) = 3</srv/a>\n\
             1 100000001.0 pread64(3</srv/a>, \"\"..., 10, 90) = 10\n",
         );
-        let overlay = overlaid(reader("a", 0), longer).expect("the larger size does for both");
-        assert_eq!(overlay.adapted, ["/srv/a: the larger size (one and other)"]);
-        let sizes: Vec<_> = overlay
+        let merged = merge_two(reader("a", 0), longer).expect("the larger size does for both");
+        assert_eq!(merged.adapted, ["/srv/a: the larger size (one and other)"]);
+        let sizes: Vec<_> = merged
             .whole
             .tree
             .iter()

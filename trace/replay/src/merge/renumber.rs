@@ -1,10 +1,10 @@
-//! Actions of one benchmark with the numbers of another that it becomes a part of.
+//! Actions of one compiled trace with the numbers of another that it becomes a part of.
 
 use trace_file::{Action, Handle, NO_HANDLE, Name, OperandMut};
 
 /// What is added to each number; names have new ones.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Numbers {
+pub(super) struct Renumbering {
     pub(super) names: Vec<Name>,
     pub(super) threads: u32,
     pub(super) handles: u32,
@@ -12,7 +12,7 @@ pub(super) struct Numbers {
     pub(super) contexts: u32,
 }
 
-impl Numbers {
+impl Renumbering {
     pub(super) fn name(&self, name: Name) -> Name {
         self.names[name.0 as usize]
     }

@@ -1,8 +1,8 @@
 //! Calls on extended attributes. They take no directory to start from, so a relative path is opened first; the descriptor itself
 //! where the path is empty.
 
-use super::kernel::Kernel;
-use super::target::Buffer;
+use super::kernel::ReplayKernel;
+use super::target::CallBuffer;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -19,8 +19,8 @@ pub(super) fn call(
     dir: Option<&OwnedFd>,
     path: &[u8],
     op: &Op<Handle>,
-    kernel: &Kernel<'_>,
-    buffer: &mut Buffer,
+    kernel: &ReplayKernel<'_>,
+    buffer: &mut CallBuffer,
 ) -> Result<i64, Errno> {
     let (Op::GetAttribute { follow, .. }
     | Op::SetAttribute { follow, .. }
@@ -45,7 +45,12 @@ pub(super) fn call(
     }
 }
 
-fn on(on: &On<'_>, op: &Op<Handle>, kernel: &Kernel<'_>, buffer: &mut Buffer) -> Result<i64, Errno> {
+fn on(
+    on: &On<'_>,
+    op: &Op<Handle>,
+    kernel: &ReplayKernel<'_>,
+    buffer: &mut CallBuffer,
+) -> Result<i64, Errno> {
     match op {
         Op::GetAttribute { name, bytes, .. } => {
             let (name, into) = (kernel.name(*name), buffer.take(*bytes));

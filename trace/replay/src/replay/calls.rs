@@ -1,7 +1,7 @@
 //! One system call for each operation, through safe wrappers.
 
-use super::kernel::Kernel;
-use super::target::Buffer;
+use super::kernel::ReplayKernel;
+use super::target::CallBuffer;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
     Access, Advice, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir,
@@ -17,7 +17,7 @@ type Returned = Result<i64, Errno>;
 const EMPTY: AtFlags = AtFlags::EMPTY_PATH;
 
 /// Executes what needs nothing but the kernel.
-pub(super) fn call(kernel: &Kernel<'_>, op: &Op<Handle>, buffer: &mut Buffer) -> Returned {
+pub(super) fn call(kernel: &ReplayKernel<'_>, op: &Op<Handle>, buffer: &mut CallBuffer) -> Returned {
     match op {
         Op::Read { on, bytes, at } => {
             let file = kernel.file(*on)?;
@@ -158,7 +158,7 @@ impl Ready<'_> {
     }
 }
 
-fn on_name(kernel: &Kernel<'_>, op: &Op<Handle>, buffer: &mut Buffer) -> Returned {
+fn on_name(kernel: &ReplayKernel<'_>, op: &Op<Handle>, buffer: &mut CallBuffer) -> Returned {
     let ready =
         |at: &Place<Handle>| Ok::<_, Errno>(Ready { dir: kernel.dir(at)?, path: kernel.name(at.path) });
     match op {
@@ -308,7 +308,7 @@ fn look(at: &Ready<'_>) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(at.dir(), at.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn opened(kernel: &Kernel<'_>, at: &Ready<'_>, flags: OFlags, mode: Mode, made: Handle) -> Returned {
+fn opened(kernel: &ReplayKernel<'_>, at: &Ready<'_>, flags: OFlags, mode: Mode, made: Handle) -> Returned {
     let file = rustix::fs::openat(at.dir(), at.path, flags, mode)?;
     if made != NO_HANDLE {
         kernel.opened(made, file);

@@ -1,16 +1,16 @@
 //! The threads of a replay.
 
-use super::debt::Debt;
-use super::plan::Plan;
+use super::pause_compensation::PauseCompensation;
+use super::plan::ReplayPlan;
 use super::progress::{Progress, begun, done};
-use super::results::{Run, Sample};
-use super::target::{Buffer, Target};
+use super::results::{ActionSample, ReplayRun};
+use super::target::{CallBuffer, Target};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use trace_file::{Benchmark, Fate, Moment, Rule, TraceError};
+use trace_file::{CompiledTrace, Fate, Moment, Rule, TraceError};
 
 /// Threads of a replay call a handful of functions; a trace may have thousands of them.
 const STACK_BYTES: usize = 128 << 10;
@@ -22,8 +22,8 @@ const TIMER_SLACK: NonZeroU64 = NonZeroU64::MIN;
 const NOBODY: u32 = u32::MAX;
 
 struct Shared<'a, T> {
-    benchmark: &'a Benchmark,
-    plan: &'a Plan,
+    compiled: &'a CompiledTrace,
+    plan: &'a ReplayPlan,
     target: &'a T,
     progress: Vec<Progress>,
     /// For which action each thread waits; for the watchdog.
@@ -35,7 +35,7 @@ struct Shared<'a, T> {
 
 #[derive(Default)]
 struct Own {
-    samples: Vec<Sample>,
+    samples: Vec<ActionSample>,
     waited: BTreeMap<Rule, u64>,
 }
 
@@ -48,10 +48,14 @@ struct Before {
 }
 
 /// Replays on `target`.
-pub(super) fn run<T: Target>(benchmark: &Benchmark, plan: &Plan, target: &T) -> Result<Run, TraceError> {
+pub(super) fn run<T: Target>(
+    compiled: &CompiledTrace,
+    plan: &ReplayPlan,
+    target: &T,
+) -> Result<ReplayRun, TraceError> {
     let count = plan.threads.len();
     let shared = Shared {
-        benchmark,
+        compiled,
         plan,
         target,
         progress: (0..count).map(|_| Progress::default()).collect(),
@@ -91,10 +95,10 @@ pub(super) fn run<T: Target>(benchmark: &Benchmark, plan: &Plan, target: &T) -> 
     }
 }
 
-fn collect(plan: &Plan, owns: Vec<Own>) -> Run {
-    let mut run = Run::default();
+fn collect(plan: &ReplayPlan, owns: Vec<Own>) -> ReplayRun {
+    let mut run = ReplayRun::default();
     let outcome = trace_file::Outcome::Unknown;
-    let none = Sample { start: 0, waited: 0, on: None, late: 0, took: 0, outcome };
+    let none = ActionSample { start: 0, waited: 0, on: None, late: 0, took: 0, outcome };
     run.samples = vec![none; plan.place.len()];
     for (thread, own) in owns.into_iter().enumerate() {
         for (id, sample) in plan.threads[thread].iter().zip(own.samples) {
@@ -115,8 +119,8 @@ impl<T: Target> Shared<'_, T> {
         // Where it is refused, pauses end later.
         let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
         let mut own = Own::default();
-        let mut buffer = Buffer::default();
-        let (mut last, mut debt) = (0, Debt::default());
+        let mut buffer = CallBuffer::default();
+        let (mut last, mut debt) = (0, PauseCompensation::default());
         own.samples.reserve(self.plan.threads[thread].len());
         self.began.wait();
         if self.given_up.load(Ordering::Relaxed) {
@@ -125,7 +129,7 @@ impl<T: Target> Shared<'_, T> {
         for (place, id) in self.plan.threads[thread].iter().enumerate() {
             let Some(Before { ready, on }) = self.wait(thread, *id, last, &mut own) else { return own };
             let (start, late) = self.think(*id, ready, &mut debt);
-            let action = &self.benchmark.actions[*id as usize];
+            let action = &self.compiled.actions[*id as usize];
             self.progress[thread].set(begun(place as u32));
             let (outcome, end) = match action.fate {
                 Fate::Executed => {
@@ -135,7 +139,14 @@ impl<T: Target> Shared<'_, T> {
                 _ => (action.recorded, start),
             };
             self.progress[thread].set(done(place as u32));
-            own.samples.push(Sample { start, waited: ready - last, on, late, took: end - start, outcome });
+            own.samples.push(ActionSample {
+                start,
+                waited: ready - last,
+                on,
+                late,
+                took: end - start,
+                outcome,
+            });
             last = end;
         }
         own
@@ -165,7 +176,7 @@ impl<T: Target> Shared<'_, T> {
 
     /// Pauses as long as the program did, counted from the moment at which it could have gone on, but for what is owed.
     /// Returns when that was over, and how late.
-    fn think(&self, id: u32, ready: u64, debt: &mut Debt) -> (u64, u64) {
+    fn think(&self, id: u32, ready: u64, debt: &mut PauseCompensation) -> (u64, u64) {
         let Some(&pause) = self.plan.think.get(id as usize).filter(|pause| **pause > 0) else {
             return (ready, 0);
         };
@@ -214,10 +225,10 @@ impl<T: Target> Shared<'_, T> {
 
     fn who_waits(&self) -> String {
         let name = |on: u32| {
-            let action = &self.benchmark.actions[on as usize];
+            let action = &self.compiled.actions[on as usize];
             format!(
                 "action {on} ({} of thread {}, line {})",
-                self.benchmark.names.show(action.name),
+                self.compiled.names.show(action.name),
                 action.thread,
                 action.line
             )

@@ -2,34 +2,34 @@
 
 use super::aio::{Requests, depth};
 use super::calls;
-use super::syncs::Syncs;
-use super::target::{Buffer, Target};
+use super::syncs::FsyncMeaning;
+use super::target::{CallBuffer, Target};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use trace_file::{
-    Benchmark, Handle, LockKind, NO_HANDLE, Name, Names, Op, Outcome, Place, Request, RequestKind, SyncKind,
-    TraceError,
+    CompiledTrace, Handle, LockKind, NO_HANDLE, Name, Names, Op, Outcome, Place, Request, RequestKind,
+    SyncKind, TraceError,
 };
 
 /// Threads that make asynchronous requests; deeper queues than this no device has.
 const POOL_MAX: usize = 1024;
 
 /// Executes operations for real, below this process's root directory.
-pub(super) struct Kernel<'a> {
+pub(super) struct ReplayKernel<'a> {
     names: &'a Names,
-    files: Arc<Files>,
+    files: Arc<OpenFiles>,
     requests: Arc<Requests>,
     submit: Option<SyncSender<(u32, Request<Handle>)>>,
-    syncs: Syncs,
+    syncs: FsyncMeaning,
 }
 
 /// Open files by handle. An entry is empty before its file is opened and after it is closed.
-pub(super) struct Files(Vec<Mutex<Option<Arc<OwnedFd>>>>);
+pub(super) struct OpenFiles(Vec<Mutex<Option<Arc<OwnedFd>>>>);
 
-impl Files {
+impl OpenFiles {
     pub(super) fn get(&self, handle: Handle) -> Result<Arc<OwnedFd>, Errno> {
         let entry = self.0.get(handle as usize).ok_or(Errno::BADF)?;
         entry.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Errno::BADF)
@@ -41,13 +41,16 @@ impl Files {
     }
 }
 
-impl<'a> Kernel<'a> {
+impl<'a> ReplayKernel<'a> {
     /// Opens what was open before the trace began.
-    pub(super) fn new(benchmark: &'a Benchmark, syncs: Syncs) -> Result<Kernel<'a>, TraceError> {
-        let files = (0..benchmark.about.handles).map(|_| Mutex::new(None)).collect();
-        let files = Arc::new(Files(files));
-        for inherited in &benchmark.inherited {
-            let path = benchmark.names.bytes(inherited.path);
+    pub(super) fn new(
+        compiled: &'a CompiledTrace,
+        syncs: FsyncMeaning,
+    ) -> Result<ReplayKernel<'a>, TraceError> {
+        let files = (0..compiled.about.handles).map(|_| Mutex::new(None)).collect();
+        let files = Arc::new(OpenFiles(files));
+        for inherited in &compiled.inherited {
+            let path = compiled.names.bytes(inherited.path);
             let open = |flags| rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty());
             // Directories cannot be opened for writing.
             if let Ok(file) = open(OFlags::RDWR).or_else(|_| open(OFlags::RDONLY)) {
@@ -55,9 +58,9 @@ impl<'a> Kernel<'a> {
             }
         }
         let requests = Arc::new(Requests::default());
-        let threads = depth(benchmark.actions.iter().map(|action| &action.op)).min(POOL_MAX);
+        let threads = depth(compiled.actions.iter().map(|action| &action.op)).min(POOL_MAX);
         let submit = (threads > 0).then(|| pool(threads, &files, &requests, syncs));
-        Ok(Kernel { names: &benchmark.names, files, requests, submit, syncs })
+        Ok(ReplayKernel { names: &compiled.names, files, requests, submit, syncs })
     }
 
     pub(super) fn name(&self, name: Name) -> &[u8] {
@@ -79,7 +82,7 @@ impl<'a> Kernel<'a> {
 
     /// sync, for all files.
     pub(super) fn sync_all(&self) {
-        if !matches!(self.syncs, Syncs::Nothing) {
+        if !matches!(self.syncs, FsyncMeaning::Nothing) {
             rustix::fs::sync();
         }
     }
@@ -106,8 +109,8 @@ impl<'a> Kernel<'a> {
     }
 }
 
-impl Target for Kernel<'_> {
-    fn execute(&self, op: &Op<Handle>, buffer: &mut Buffer) -> Outcome {
+impl Target for ReplayKernel<'_> {
+    fn execute(&self, op: &Op<Handle>, buffer: &mut CallBuffer) -> Outcome {
         let result = match op {
             Op::Close { all, unlocked } => self.close(all, unlocked),
             Op::Submit { first, requests, .. } => self.send(*first, requests),
@@ -128,9 +131,9 @@ pub(super) fn outcome(result: Result<i64, Errno>) -> Outcome {
 /// Threads that end when the kernel is dropped, once their requests are done.
 fn pool(
     threads: usize,
-    files: &Arc<Files>,
+    files: &Arc<OpenFiles>,
     requests: &Arc<Requests>,
-    syncs: Syncs,
+    syncs: FsyncMeaning,
 ) -> SyncSender<(u32, Request<Handle>)> {
     let (sender, receiver) = sync_channel(POOL_MAX);
     let receiver = Arc::new(Mutex::new(receiver));
@@ -142,12 +145,12 @@ fn pool(
 }
 
 fn work(
-    files: &Files,
+    files: &OpenFiles,
     requests: &Requests,
     receiver: &Mutex<Receiver<(u32, Request<Handle>)>>,
-    syncs: Syncs,
+    syncs: FsyncMeaning,
 ) {
-    let mut buffer = Buffer::default();
+    let mut buffer = CallBuffer::default();
     loop {
         let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((number, request)) = next else { return };

@@ -1,38 +1,47 @@
-//! Runs a benchmark: a thread per traced thread, which waits only where the order says so.
+//! Runs a compiled trace: a thread per traced thread, which waits only where the order says so.
 
 mod aio;
 mod attributes;
 mod cache;
 mod calls;
-mod debt;
 mod engine;
 mod kernel;
+mod pause_compensation;
 mod plan;
 mod progress;
 mod results;
 mod syncs;
 mod target;
 
-pub use cache::{Cache, CacheControl};
-pub use plan::{Baseline, Settings, Speed};
-pub use results::{Failure, Results, Run, Sample, results_from_bytes, results_to_bytes};
-pub use syncs::{Syncs, WriteOut};
+pub use cache::{CacheControl, StartCache};
+pub use plan::{OrderChoice, ReplaySettings, ReplaySpeed};
+pub use results::{
+    ActionSample, ReplayFailure, ReplayResults, ReplayRun, results_from_bytes, results_to_bytes,
+};
+pub use syncs::{FsyncMeaning, WriteOut};
 
 use crate::confine::raise_descriptor_limit;
-use target::Null;
-use trace_file::{Benchmark, TraceError};
+use target::NullTarget;
+use trace_file::{CompiledTrace, TraceError};
 
-/// Replays `benchmark` in the root directory of this process, which must be confined and hold the initial tree.
-pub fn replay(benchmark: &Benchmark, settings: &Settings, syncs: Syncs) -> Result<Run, TraceError> {
+/// Replays `compiled` in the root directory of this process, which must be confined and hold the initial tree.
+pub fn replay(
+    compiled: &CompiledTrace,
+    settings: &ReplaySettings,
+    syncs: FsyncMeaning,
+) -> Result<ReplayRun, TraceError> {
     raise_descriptor_limit();
-    let plan = plan::Plan::new(benchmark, settings)?;
-    let kernel = kernel::Kernel::new(benchmark, syncs)?;
-    engine::run(benchmark, &plan, &kernel)
+    let plan = plan::ReplayPlan::new(compiled, settings)?;
+    let kernel = kernel::ReplayKernel::new(compiled, syncs)?;
+    engine::run(compiled, &plan, &kernel)
 }
 
 /// Replays onto nothing: what is measured is the engine.
-pub fn replay_onto_nothing(benchmark: &Benchmark, settings: &Settings) -> Result<Run, TraceError> {
-    engine::run(benchmark, &plan::Plan::new(benchmark, settings)?, &Null)
+pub fn replay_onto_nothing(
+    compiled: &CompiledTrace,
+    settings: &ReplaySettings,
+) -> Result<ReplayRun, TraceError> {
+    engine::run(compiled, &plan::ReplayPlan::new(compiled, settings)?, &NullTarget)
 }
 
 #[cfg(test)]

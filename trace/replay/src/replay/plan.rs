@@ -2,22 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use trace_file::{Action, Benchmark, Fate, Moment, Nap, Order, Rule, TraceError, TracerCost, Wait};
+use trace_file::{Action, CompiledTrace, Fate, Moment, Nap, Order, Rule, TraceError, TracerCost, Wait};
 
 /// How a replay runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct ReplaySettings {
     /// What orders the threads.
-    pub order: Baseline,
+    pub order: OrderChoice,
     /// How fast.
-    pub speed: Speed,
+    pub speed: ReplaySpeed,
     /// Seconds without any progress after which a replay is given up.
     pub stall_seconds: u64,
 }
 
 /// What orders the threads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Baseline {
+pub enum OrderChoice {
     /// A compiled order: `weir` or `root`.
     Compiled(String),
     /// One thread makes all calls, in the order that explains the trace.
@@ -30,7 +30,7 @@ pub enum Baseline {
 
 /// How fast a replay runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub enum Speed {
+pub enum ReplaySpeed {
     /// Every action as soon as it may.
     Full,
     /// Think time of the trace, multiplied.
@@ -39,7 +39,7 @@ pub enum Speed {
 
 /// A replay, prepared.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct ReplayPlan {
     /// Of each thread, its actions in order.
     pub(super) threads: Vec<Vec<u32>>,
     /// Of each action, its thread's number here and how many of that thread's actions come before it.
@@ -52,48 +52,48 @@ pub(super) struct Plan {
     pub(super) stall_seconds: u64,
 }
 
-impl Plan {
-    pub(super) fn new(benchmark: &Benchmark, settings: &Settings) -> Result<Plan, TraceError> {
-        let single = settings.order == Baseline::Single;
-        let count = if single { 1 } else { benchmark.about.threads as usize };
+impl ReplayPlan {
+    pub(super) fn new(compiled: &CompiledTrace, settings: &ReplaySettings) -> Result<ReplayPlan, TraceError> {
+        let single = settings.order == OrderChoice::Single;
+        let count = if single { 1 } else { compiled.about.threads as usize };
         let mut threads = vec![Vec::new(); count];
-        let mut place = Vec::with_capacity(benchmark.actions.len());
-        for (id, action) in benchmark.actions.iter().enumerate() {
+        let mut place = Vec::with_capacity(compiled.actions.len());
+        for (id, action) in compiled.actions.iter().enumerate() {
             let thread = if single { 0 } else { action.thread };
             let own: &mut Vec<u32> = &mut threads[thread as usize];
             place.push((thread, own.len() as u32));
             own.push(id as u32);
         }
         let order = match &settings.order {
-            Baseline::Compiled(name) => benchmark.order(name)?.clone(),
-            Baseline::Temporal => temporal(benchmark),
-            Baseline::Single | Baseline::Unconstrained => {
-                Order { begins: vec![0; benchmark.actions.len() + 1], ..Order::default() }
+            OrderChoice::Compiled(name) => compiled.order(name)?.clone(),
+            OrderChoice::Temporal => temporal(compiled),
+            OrderChoice::Single | OrderChoice::Unconstrained => {
+                Order { begins: vec![0; compiled.actions.len() + 1], ..Order::default() }
             }
         };
         let think = match settings.speed {
-            Speed::Full => Vec::new(),
-            Speed::Natural(scale) => think_times(benchmark, &threads, &order, scale),
+            ReplaySpeed::Full => Vec::new(),
+            ReplaySpeed::Natural(scale) => think_times(compiled, &threads, &order, scale),
         };
         let other = |nap: &&Nap| place[nap.action as usize].0 != place[nap.ends_with as usize].0;
-        let naps = benchmark.about.naps.iter().filter(|_| !think.is_empty()).filter(other);
+        let naps = compiled.about.naps.iter().filter(|_| !think.is_empty()).filter(other);
         let naps = naps.map(|nap| (nap.action, nap.ends_with)).collect();
-        Ok(Plan { threads, place, order, think, naps, stall_seconds: settings.stall_seconds })
+        Ok(ReplayPlan { threads, place, order, think, naps, stall_seconds: settings.stall_seconds })
     }
 }
 
 /// Each action after the start of the one before it. Made of the trace's stamps alone, as tools without a model do;
 /// a thread's own order comes first where stamps contradict it.
-fn temporal(benchmark: &Benchmark) -> Order {
+fn temporal(compiled: &CompiledTrace) -> Order {
     let mut order = Order { name: "temporal".into(), begins: vec![0], ..Order::default() };
-    let mut before = vec![None; benchmark.actions.len()];
-    let mut by_start: Vec<u32> = (0..benchmark.actions.len() as u32).collect();
-    by_start.sort_by_key(|id| happens(&benchmark.actions[*id as usize]));
+    let mut before = vec![None; compiled.actions.len()];
+    let mut by_start: Vec<u32> = (0..compiled.actions.len() as u32).collect();
+    by_start.sort_by_key(|id| happens(&compiled.actions[*id as usize]));
     for pair in by_start.windows(2) {
         before[pair[1] as usize] = Some(pair[0]);
     }
     for (id, previous) in before.into_iter().enumerate() {
-        let other = |on: &u32| benchmark.actions[*on as usize].thread != benchmark.actions[id].thread;
+        let other = |on: &u32| compiled.actions[*on as usize].thread != compiled.actions[id].thread;
         order.waits.extend(previous.filter(other).map(|on| Wait {
             on,
             moment: Moment::Start,
@@ -112,15 +112,15 @@ fn happens(action: &Action) -> u64 {
 
 /// Start minus the latest completion among what is waited for, the thread's own last action included, and minus what the
 /// tracer did meanwhile; never below zero.
-fn think_times(benchmark: &Benchmark, threads: &[Vec<u32>], order: &Order, scale: f64) -> Vec<u64> {
-    let tracer = Tracer::new(benchmark);
-    let mut think = vec![0; benchmark.actions.len()];
+fn think_times(compiled: &CompiledTrace, threads: &[Vec<u32>], order: &Order, scale: f64) -> Vec<u64> {
+    let tracer = Tracer::new(compiled);
+    let mut think = vec![0; compiled.actions.len()];
     for own in threads {
         let (mut last, mut took) = (0, [0; 2]);
         for id in own {
-            let action = &benchmark.actions[*id as usize];
+            let action = &compiled.actions[*id as usize];
             let ready = order.of(*id).iter().fold(last, |ready, wait| {
-                let on = &benchmark.actions[wait.on as usize];
+                let on = &compiled.actions[wait.on as usize];
                 ready.max(if wait.moment == Moment::Start { on.start } else { on.end })
             });
             let pause = tracer.without(ready, action, took);
@@ -140,11 +140,11 @@ struct Tracer {
 }
 
 impl Tracer {
-    fn new(benchmark: &Benchmark) -> Tracer {
-        let cost = benchmark.about.tracer;
+    fn new(compiled: &CompiledTrace) -> Tracer {
+        let cost = compiled.about.tracer;
         let mut stamps = Vec::new();
         if cost.busy > 0 {
-            stamps.extend(benchmark.actions.iter().flat_map(|action| [action.start, action.end]));
+            stamps.extend(compiled.actions.iter().flat_map(|action| [action.start, action.end]));
             stamps.sort_unstable();
         }
         Tracer { cost, stamps }

@@ -20,13 +20,13 @@ pub(super) struct Progress {
     at: AtomicU64,
     /// The least that a sleeper waits for. Progress below it wakes nobody.
     wanted: AtomicU64,
-    sleepers: Mutex<Sleepers>,
+    sleepers: Mutex<FutexSleepers>,
     moved: Condvar,
 }
 
 /// What sleepers wait for; few at a time, so a list.
 #[derive(Debug, Default)]
-struct Sleepers(Vec<u64>);
+struct FutexSleepers(Vec<u64>);
 
 /// The counter's value once the action at `place` has begun.
 pub(super) fn begun(place: u32) -> u64 {
@@ -103,7 +103,7 @@ impl Progress {
     }
 }
 
-impl Sleepers {
+impl FutexSleepers {
     fn least(&self) -> u64 {
         self.0.iter().copied().min().unwrap_or(NOTHING)
     }

@@ -10,7 +10,7 @@ pub type WriteOut = fn(BorrowedFd<'_>, u64, u64) -> io::Result<()>;
 
 /// What fsync and fdatasync mean.
 #[derive(Debug, Clone, Copy, Default)]
-pub enum Syncs {
+pub enum FsyncMeaning {
     /// What they mean here: durable on return.
     #[default]
     Durable,
@@ -20,20 +20,20 @@ pub enum Syncs {
     Nothing,
 }
 
-impl Syncs {
+impl FsyncMeaning {
     pub(super) fn file(self, file: BorrowedFd<'_>, kind: SyncKind) -> Result<(), Errno> {
         let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         match (self, kind) {
-            (_, SyncKind::Full) | (Syncs::Durable, SyncKind::File) => rustix::fs::fsync(file),
-            (Syncs::Nothing, _) => Ok(()),
-            (Syncs::Device(write_out), SyncKind::Range(start, bytes)) => {
+            (_, SyncKind::Full) | (FsyncMeaning::Durable, SyncKind::File) => rustix::fs::fsync(file),
+            (FsyncMeaning::Nothing, _) => Ok(()),
+            (FsyncMeaning::Device(write_out), SyncKind::Range(start, bytes)) => {
                 write_out(file, start, bytes).map_err(errno)
             }
-            (Syncs::Device(write_out), SyncKind::File | SyncKind::Data) => {
+            (FsyncMeaning::Device(write_out), SyncKind::File | SyncKind::Data) => {
                 write_out(file, 0, 0).map_err(errno)
             }
             // Writing a range out starts what fdatasync finishes.
-            (Syncs::Durable, SyncKind::Data | SyncKind::Range(..)) => rustix::fs::fdatasync(file),
+            (FsyncMeaning::Durable, SyncKind::Data | SyncKind::Range(..)) => rustix::fs::fdatasync(file),
             (_, SyncKind::FileSystem) => rustix::fs::syncfs(file),
         }
     }
@@ -41,9 +41,9 @@ impl Syncs {
     /// For reports.
     pub fn text(self) -> &'static str {
         match self {
-            Syncs::Durable => "durable",
-            Syncs::Device(_) => "device",
-            Syncs::Nothing => "none",
+            FsyncMeaning::Durable => "durable",
+            FsyncMeaning::Device(_) => "device",
+            FsyncMeaning::Nothing => "none",
         }
     }
 }
@@ -67,13 +67,13 @@ mod tests {
         let (end, _other) = std::io::pipe().expect("a pipe");
         let refused = Err(Errno::INVAL);
         let fd = || end.as_fd();
-        assert_eq!(Syncs::Durable.file(fd(), SyncKind::File), refused);
-        assert_eq!(Syncs::Durable.file(fd(), SyncKind::Data), refused);
-        assert_eq!(Syncs::Nothing.file(fd(), SyncKind::File), Ok(()));
-        assert_eq!(Syncs::Device(count).file(fd(), SyncKind::File), Ok(()));
-        assert_eq!(Syncs::Device(count).file(fd(), SyncKind::Range(0, 1)), Ok(()));
+        assert_eq!(FsyncMeaning::Durable.file(fd(), SyncKind::File), refused);
+        assert_eq!(FsyncMeaning::Durable.file(fd(), SyncKind::Data), refused);
+        assert_eq!(FsyncMeaning::Nothing.file(fd(), SyncKind::File), Ok(()));
+        assert_eq!(FsyncMeaning::Device(count).file(fd(), SyncKind::File), Ok(()));
+        assert_eq!(FsyncMeaning::Device(count).file(fd(), SyncKind::Range(0, 1)), Ok(()));
         assert_eq!(WRITTEN_OUT.load(Ordering::Relaxed), 2);
-        for syncs in [Syncs::Durable, Syncs::Device(count), Syncs::Nothing] {
+        for syncs in [FsyncMeaning::Durable, FsyncMeaning::Device(count), FsyncMeaning::Nothing] {
             assert_eq!(syncs.file(fd(), SyncKind::Full), refused);
         }
     }

@@ -5,22 +5,22 @@ use trace_file::{Op, Outcome};
 /// What executes actions: the kernel, or nothing, to measure the engine itself.
 pub trait Target: Sync {
     /// Executes one operation and says what came of it.
-    fn execute(&self, op: &Op<u32>, buffer: &mut Buffer) -> Outcome;
+    fn execute(&self, op: &Op<u32>, buffer: &mut CallBuffer) -> Outcome;
 }
 
 /// Answers every operation with success at once.
 #[derive(Debug)]
-pub struct Null;
+pub struct NullTarget;
 
-impl Target for Null {
-    fn execute(&self, _: &Op<u32>, _: &mut Buffer) -> Outcome {
+impl Target for NullTarget {
+    fn execute(&self, _: &Op<u32>, _: &mut CallBuffer) -> Outcome {
         Outcome::Value(0)
     }
 }
 
 /// A thread's memory for reads and writes, aligned for direct I/O.
 #[derive(Debug, Default)]
-pub struct Buffer {
+pub struct CallBuffer {
     bytes: Vec<u8>,
 }
 
@@ -29,7 +29,7 @@ const ALIGN: usize = 4096;
 /// A larger read or write is made in one call of this size: hostile sizes must not take all memory.
 const BUFFER_BYTES_MAX: u64 = 64 << 20;
 
-impl Buffer {
+impl CallBuffer {
     /// At least `bytes` of memory, up to the limit.
     pub fn take(&mut self, bytes: u64) -> &mut [u8] {
         let bytes = bytes.min(BUFFER_BYTES_MAX) as usize;

@@ -1,6 +1,6 @@
 //! Reports side by side, and which differences between them exceed the noise.
 
-use super::{Report, Summary};
+use super::{ReplayReport, RunSummary};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,27 +12,27 @@ const T95_MORE: f64 = 2.228;
 
 /// A mean and the interval in which it lies with 95 % confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Interval {
+pub struct ConfidenceInterval {
     /// Nanoseconds.
     pub mean: f64,
     /// Half the interval's width; nothing for a single run.
     pub half: Option<f64>,
 }
 
-impl Interval {
+impl ConfidenceInterval {
     /// Of these figures.
-    pub fn of(figures: &[f64]) -> Interval {
+    pub fn of(figures: &[f64]) -> ConfidenceInterval {
         let count = figures.len().max(1) as f64;
         let mean = figures.iter().sum::<f64>() / count;
         let half = (figures.len() > 1).then(|| {
             let variance = figures.iter().map(|figure| (figure - mean).powi(2)).sum::<f64>() / (count - 1.0);
             T95.get(figures.len() - 2).unwrap_or(&T95_MORE) * (variance / count).sqrt()
         });
-        Interval { mean, half }
+        ConfidenceInterval { mean, half }
     }
 
     /// Whether the two intervals do not touch. Nobody knows without repeated runs.
-    fn differs(self, other: Interval) -> Option<bool> {
+    fn differs(self, other: ConfidenceInterval) -> Option<bool> {
         Some((self.mean - other.mean).abs() > self.half? + other.half?)
     }
 }
@@ -43,27 +43,27 @@ pub struct Row {
     /// What it is.
     pub what: String,
     /// Of each report.
-    pub values: Vec<Interval>,
+    pub values: Vec<ConfidenceInterval>,
     /// Whether each differs from the first report's by more than the noise; nothing where runs were not repeated.
     pub differs: Vec<Option<bool>>,
 }
 
 /// Reports side by side.
 #[derive(Debug, Clone, Serialize)]
-pub struct Comparison {
+pub struct ReportComparison {
     /// The reports' names.
     pub names: Vec<String>,
     /// Elapsed time first, then the mean of each call. Nanoseconds.
     pub rows: Vec<Row>,
 }
 
-impl Comparison {
+impl ReportComparison {
     /// Of these reports; all are compared with the first.
-    pub fn new(reports: &[(String, Report)]) -> Comparison {
-        let row = |what: &str, figure: &dyn Fn(&Summary) -> Option<u64>| {
-            let of = |report: &Report| {
+    pub fn new(reports: &[(String, ReplayReport)]) -> ReportComparison {
+        let row = |what: &str, figure: &dyn Fn(&RunSummary) -> Option<u64>| {
+            let of = |report: &ReplayReport| {
                 let figures: Vec<_> = report.runs.iter().filter_map(figure).map(|ns| ns as f64).collect();
-                Interval::of(&figures)
+                ConfidenceInterval::of(&figures)
             };
             let values: Vec<_> = reports.iter().map(|(_, report)| of(report)).collect();
             let differs = values.iter().map(|value| values[0].differs(*value)).collect();
@@ -75,20 +75,20 @@ impl Comparison {
             .flat_map(|(_, report)| report.runs.iter().flat_map(|run| run.calls.keys()))
             .collect();
         rows.extend(calls.into_iter().map(|call| row(call, &|run| run.calls.get(call).copied())));
-        Comparison { names: reports.iter().map(|(name, _)| name.clone()).collect(), rows }
+        ReportComparison { names: reports.iter().map(|(name, _)| name.clone()).collect(), rows }
     }
 }
 
-impl Summary {
-    pub(super) fn of(report: &Report) -> Summary {
-        let mean = |latency: &super::Latency| latency.total_ns / latency.count.max(1);
+impl RunSummary {
+    pub(super) fn of(report: &ReplayReport) -> RunSummary {
+        let mean = |latency: &super::CallLatency| latency.total_ns / latency.count.max(1);
         let calls: BTreeMap<_, _> =
             report.calls.iter().map(|(call, latency)| (call.clone(), mean(latency))).collect();
-        Summary { elapsed_ns: report.elapsed_ns, calls }
+        RunSummary { elapsed_ns: report.elapsed_ns, calls }
     }
 }
 
-impl fmt::Display for Comparison {
+impl fmt::Display for ReportComparison {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, name) in self.names.iter().enumerate() {
             writeln!(out, "[{number}] {name}")?;
@@ -113,19 +113,19 @@ mod tests {
 
     #[test]
     fn an_interval_is_that_of_students_distribution() {
-        let interval = Interval::of(&[9.0, 10.0, 11.0]);
+        let interval = ConfidenceInterval::of(&[9.0, 10.0, 11.0]);
         // One standard deviation over the root of three, times 4.303.
         assert!((interval.half.expect("three runs") - 2.484).abs() < 0.001);
-        assert_eq!(Interval::of(&[5.0]), Interval { mean: 5.0, half: None });
+        assert_eq!(ConfidenceInterval::of(&[5.0]), ConfidenceInterval { mean: 5.0, half: None });
     }
 
     #[test]
     fn only_what_exceeds_the_noise_differs() {
-        let steady = Interval::of(&[100.0, 101.0, 99.0]);
-        let noisy = Interval::of(&[80.0, 130.0, 120.0]);
-        let slower = Interval::of(&[200.0, 201.0, 199.0]);
+        let steady = ConfidenceInterval::of(&[100.0, 101.0, 99.0]);
+        let noisy = ConfidenceInterval::of(&[80.0, 130.0, 120.0]);
+        let slower = ConfidenceInterval::of(&[200.0, 201.0, 199.0]);
         assert_eq!(steady.differs(noisy), Some(false));
         assert_eq!(steady.differs(slower), Some(true));
-        assert_eq!(steady.differs(Interval::of(&[500.0])), None);
+        assert_eq!(steady.differs(ConfidenceInterval::of(&[500.0])), None);
     }
 }

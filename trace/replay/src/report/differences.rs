@@ -1,14 +1,14 @@
 //! Results that differ from the trace, and why.
 
-use crate::replay::Run;
+use crate::replay::ReplayRun;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use trace_file::{Action, Benchmark, Fate, Handle, Op, Outcome};
+use trace_file::{Action, CompiledTrace, Fate, Handle, Op, Outcome};
 
 /// Why a result differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Cause {
+pub enum DifferenceCause {
     /// The same action gives the recorded result when one thread makes all calls.
     Order,
     /// The recorded result itself is a race: no order of the calls that overlapped explains it.
@@ -31,20 +31,24 @@ pub enum Cause {
     Tree,
 }
 
-impl Cause {
+impl DifferenceCause {
     /// For people.
     pub fn text(self) -> &'static str {
         match self {
-            Cause::Order => "the order: with one thread, the result is the recorded one",
-            Cause::Race => "the recorded result is a race: no order of the calls that overlapped explains it",
-            Cause::Unattributed => "unknown, as no replay with one thread was made to compare with",
-            Cause::Space => "the target has no more space",
-            Cause::Permission => "the target, or this user, may not do it",
-            Cause::Feature => "the target lacks the feature",
-            Cause::Descriptors => "too few descriptors are allowed: see `ulimit -n`",
-            Cause::NotOpened => "the call that should have opened its file failed",
-            Cause::StandIn => "its file stands for one in /proc or /sys, which says something else each time",
-            Cause::Tree => {
+            DifferenceCause::Order => "the order: with one thread, the result is the recorded one",
+            DifferenceCause::Race => {
+                "the recorded result is a race: no order of the calls that overlapped explains it"
+            }
+            DifferenceCause::Unattributed => "unknown, as no replay with one thread was made to compare with",
+            DifferenceCause::Space => "the target has no more space",
+            DifferenceCause::Permission => "the target, or this user, may not do it",
+            DifferenceCause::Feature => "the target lacks the feature",
+            DifferenceCause::Descriptors => "too few descriptors are allowed: see `ulimit -n`",
+            DifferenceCause::NotOpened => "the call that should have opened its file failed",
+            DifferenceCause::StandIn => {
+                "its file stands for one in /proc or /sys, which says something else each time"
+            }
+            DifferenceCause::Tree => {
                 "the files that were there before are not those that the program saw, of which trace and snapshot do not tell \
                  enough"
             }
@@ -66,14 +70,14 @@ pub struct Difference {
     /// What the replay got.
     pub replayed: String,
     /// Why.
-    pub cause: Cause,
+    pub cause: DifferenceCause,
 }
 
 /// Differences that look the same.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Group {
+pub struct DifferenceGroup {
     /// Why.
-    pub cause: Cause,
+    pub cause: DifferenceCause,
     /// The call.
     pub call: String,
     /// What the program got; of numbers, that of the first.
@@ -90,14 +94,14 @@ pub struct Group {
 }
 
 /// Differences by cause and kind, the most frequent first.
-pub(super) fn group(all: &[Difference]) -> Vec<Group> {
+pub(super) fn group(all: &[Difference]) -> Vec<DifferenceGroup> {
     // Numbers differ in a thousand ways that look the same.
     let kind = |text: &str| text.parse::<i64>().is_err().then(|| text.to_owned());
-    let mut groups: BTreeMap<_, Group> = BTreeMap::new();
+    let mut groups: BTreeMap<_, DifferenceGroup> = BTreeMap::new();
     for difference in all {
         let Difference { action, line, call, recorded, replayed, cause } = difference;
         let key = (*cause, call, kind(recorded), kind(replayed));
-        let first = || Group {
+        let first = || DifferenceGroup {
             cause: *cause,
             call: call.clone(),
             recorded: recorded.clone(),
@@ -113,25 +117,27 @@ pub(super) fn group(all: &[Difference]) -> Vec<Group> {
     groups
 }
 
-pub(super) fn find(benchmark: &Benchmark, run: &Run, single: Option<&Run>) -> Vec<Difference> {
+pub(super) fn find(compiled: &CompiledTrace, run: &ReplayRun, single: Option<&ReplayRun>) -> Vec<Difference> {
     let mut found = Vec::new();
-    let stand_ins = stand_ins(benchmark);
-    let races: BTreeSet<u64> = benchmark.about.races.iter().copied().collect();
-    for (id, (action, sample)) in benchmark.actions.iter().zip(&run.samples).enumerate() {
+    let stand_ins = stand_ins(compiled);
+    let races: BTreeSet<u64> = compiled.about.races.iter().copied().collect();
+    for (id, (action, sample)) in compiled.actions.iter().zip(&run.samples).enumerate() {
         if action.fate != Fate::Executed || same(action, sample.outcome) {
             continue;
         }
         let cause = match single.map(|single| single.samples[id].outcome) {
-            Some(_) if races.contains(&action.line) => Cause::Race,
-            Some(alone) if same(action, alone) => Cause::Order,
-            Some(_) if on(&action.op).is_some_and(|handle| stand_ins.contains(&handle)) => Cause::StandIn,
+            Some(_) if races.contains(&action.line) => DifferenceCause::Race,
+            Some(alone) if same(action, alone) => DifferenceCause::Order,
+            Some(_) if on(&action.op).is_some_and(|handle| stand_ins.contains(&handle)) => {
+                DifferenceCause::StandIn
+            }
             Some(_) => cause(action, sample.outcome),
-            None => Cause::Unattributed,
+            None => DifferenceCause::Unattributed,
         };
         found.push(Difference {
             action: id as u32,
             line: action.line,
-            call: benchmark.names.show(action.name),
+            call: compiled.names.show(action.name),
             recorded: seen_size(action)
                 .map_or_else(|| show(action.recorded), |size| show(Outcome::Value(size))),
             replayed: show(sample.outcome),
@@ -142,11 +148,11 @@ pub(super) fn find(benchmark: &Benchmark, run: &Run, single: Option<&Run>) -> Ve
 }
 
 /// Descriptions of files that stand for those of /proc and /sys.
-fn stand_ins(benchmark: &Benchmark) -> BTreeSet<Handle> {
+fn stand_ins(compiled: &CompiledTrace) -> BTreeSet<Handle> {
     let mut found = BTreeSet::new();
-    for action in &benchmark.actions {
+    for action in &compiled.actions {
         let Op::Open { at, made, .. } = &action.op else { continue };
-        let path = benchmark.names.bytes(at.path);
+        let path = compiled.names.bytes(at.path);
         if path.starts_with(b"/proc/") || path.starts_with(b"/sys/") || found.contains(&at.dir) {
             found.insert(*made);
         }
@@ -164,19 +170,21 @@ fn on(op: &Op<Handle>) -> Option<Handle> {
     }
 }
 
-fn cause(action: &Action, outcome: Outcome) -> Cause {
+fn cause(action: &Action, outcome: Outcome) -> DifferenceCause {
     let writes = matches!(action.op, Op::Write { .. } | Op::WriteWith { .. });
     match outcome {
         // A user namespace knows one user.
-        Outcome::Error(libc::EINVAL) if matches!(action.op, Op::SetOwner { .. }) => Cause::Permission,
-        Outcome::Error(libc::EBADF) => Cause::NotOpened,
-        Outcome::Error(libc::ENOSPC | libc::EDQUOT) => Cause::Space,
-        Outcome::Error(libc::EPERM | libc::EACCES | libc::EROFS) => Cause::Permission,
-        Outcome::Error(libc::EOPNOTSUPP | libc::ENOSYS) => Cause::Feature,
-        Outcome::Error(libc::EMFILE | libc::ENFILE) => Cause::Descriptors,
+        Outcome::Error(libc::EINVAL) if matches!(action.op, Op::SetOwner { .. }) => {
+            DifferenceCause::Permission
+        }
+        Outcome::Error(libc::EBADF) => DifferenceCause::NotOpened,
+        Outcome::Error(libc::ENOSPC | libc::EDQUOT) => DifferenceCause::Space,
+        Outcome::Error(libc::EPERM | libc::EACCES | libc::EROFS) => DifferenceCause::Permission,
+        Outcome::Error(libc::EOPNOTSUPP | libc::ENOSYS) => DifferenceCause::Feature,
+        Outcome::Error(libc::EMFILE | libc::ENFILE) => DifferenceCause::Descriptors,
         // No signal interrupts a replay: a write that ends early has no space.
-        Outcome::Value(_) if writes && action.recorded.succeeded() => Cause::Space,
-        _ => Cause::Tree,
+        Outcome::Value(_) if writes && action.recorded.succeeded() => DifferenceCause::Space,
+        _ => DifferenceCause::Tree,
     }
 }
 

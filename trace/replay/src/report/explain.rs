@@ -3,7 +3,7 @@
 use super::differences::show;
 use serde::Serialize;
 use std::fmt;
-use trace_file::{Benchmark, Moment, Rule, TraceError};
+use trace_file::{CompiledTrace, Moment, Rule, TraceError};
 
 /// What an action is and what it waits for.
 #[derive(Debug, Clone, Serialize)]
@@ -28,31 +28,31 @@ pub struct Because {
 }
 
 /// Explains an action.
-pub fn explain(benchmark: &Benchmark, action: u32) -> Result<Explanation, TraceError> {
-    let count = benchmark.actions.len();
+pub fn explain(compiled: &CompiledTrace, action: u32) -> Result<Explanation, TraceError> {
+    let count = compiled.actions.len();
     if action as usize >= count {
         return Err(TraceError::NoAction { action, count });
     }
     let mut waits = Vec::new();
-    for order in &benchmark.orders {
+    for order in &compiled.orders {
         waits.extend(order.of(action).iter().map(|wait| Because {
             order: order.name.clone(),
             rule: wait.rule,
             moment: wait.moment,
-            on: describe(benchmark, wait.on),
+            on: describe(compiled, wait.on),
         }));
     }
-    Ok(Explanation { action: describe(benchmark, action), waits })
+    Ok(Explanation { action: describe(compiled, action), waits })
 }
 
-fn describe(benchmark: &Benchmark, id: u32) -> String {
-    let action = &benchmark.actions[id as usize];
+fn describe(compiled: &CompiledTrace, id: u32) -> String {
+    let action = &compiled.actions[id as usize];
     let mut paths = Vec::new();
-    trace_file::names_of(action, |name| paths.push(benchmark.names.show(name)));
+    trace_file::names_of(action, |name| paths.push(compiled.names.show(name)));
     paths.retain(|path| !path.is_empty());
     format!(
         "action {id}: {} of thread {}, line {}, {:.6} s to {:.6} s, {}, {}: recorded {}",
-        benchmark.names.show(action.name),
+        compiled.names.show(action.name),
         action.thread,
         action.line,
         action.start as f64 / 1e9,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A distribution of times, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Latency {
+pub struct CallLatency {
     /// How many.
     pub count: u64,
     /// All of them together.
@@ -21,16 +21,16 @@ pub struct Latency {
     pub max_ns: u64,
 }
 
-impl Latency {
+impl CallLatency {
     /// Of these times.
-    pub(crate) fn of(mut times: Vec<u64>) -> Latency {
+    pub(crate) fn of(mut times: Vec<u64>) -> CallLatency {
         times.sort_unstable();
         let at = |per_mille: usize| {
             // The smallest time that at least so many do not exceed.
             let place = (times.len() * per_mille).div_ceil(1000).max(1) - 1;
             times.get(place).copied().unwrap_or(0)
         };
-        Latency {
+        CallLatency {
             count: times.len() as u64,
             total_ns: times.iter().sum(),
             p50_ns: at(500),
@@ -48,11 +48,11 @@ mod tests {
 
     #[test]
     fn quantiles_are_exact() {
-        let latency = Latency::of((1..=1000).rev().collect());
+        let latency = CallLatency::of((1..=1000).rev().collect());
         let got = [latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.p999_ns, latency.max_ns];
         assert_eq!(got, [500, 900, 990, 999, 1000]);
         assert_eq!((latency.count, latency.total_ns), (1000, 500_500));
-        assert_eq!(Latency::of(vec![7]).p50_ns, 7);
-        assert_eq!(Latency::of(Vec::new()), Latency::default());
+        assert_eq!(CallLatency::of(vec![7]).p50_ns, 7);
+        assert_eq!(CallLatency::of(Vec::new()), CallLatency::default());
     }
 }

@@ -1,12 +1,12 @@
 //! A report, for people.
 
-use super::{Group, Interval, Latency, LongWait, Report};
+use super::{CallLatency, ConfidenceInterval, DifferenceGroup, LongWait, ReplayReport};
 use std::fmt;
 
 /// Calls and differences shown; `--json` has more.
 const SHOWN: usize = 12;
 
-impl fmt::Display for Report {
+impl fmt::Display for ReplayReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         writeln!(out, "order          {}", self.order)?;
@@ -21,7 +21,7 @@ impl fmt::Display for Report {
             "concurrency    {:.2} calls under way (recorded: {:.2})",
             self.concurrency.0, self.concurrency.1
         )?;
-        let crate::init::Built { files, bytes, written, stand_ins, refused_attributes } = self.built;
+        let crate::init::BuiltTree { files, bytes, written, stand_ins, refused_attributes } = self.built;
         writeln!(
             out,
             "initial tree   {files} files, {bytes} bytes ({written} written), {stand_ins} stand-ins, {refused_attributes} \
@@ -30,7 +30,7 @@ impl fmt::Display for Report {
         writeln!(out, "cache          {}", self.cache)?;
         if self.runs.len() > 1 {
             let elapsed: Vec<_> = self.runs.iter().map(|run| run.elapsed_ns as f64).collect();
-            let Interval { mean, half } = Interval::of(&elapsed);
+            let ConfidenceInterval { mean, half } = ConfidenceInterval::of(&elapsed);
             let (mean, half) = (mean / 1e9, half.unwrap_or(0.0) / 1e9);
             writeln!(out, "runs           {}, {mean:.3} +- {half:.3} s (95 %)", self.runs.len())?;
         }
@@ -47,7 +47,7 @@ impl fmt::Display for Report {
             writeln!(out, "differences    {count:>9}  {}", cause.text())?;
         }
         for group in self.groups.iter().take(SHOWN) {
-            let Group { cause, call, recorded, replayed, count, first, line } = group;
+            let DifferenceGroup { cause, call, recorded, replayed, count, first, line } = group;
             let which = if *count > 1 { ", the first" } else { "" };
             writeln!(
                 out,
@@ -59,7 +59,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
+impl ReplayReport {
     fn times(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut calls: Vec<_> = self.calls.iter().collect();
         calls.sort_by_key(|(_, latency)| std::cmp::Reverse(latency.total_ns));
@@ -83,7 +83,7 @@ impl Report {
     }
 }
 
-fn write_latency(out: &mut fmt::Formatter<'_>, kind: &str, what: &str, latency: &Latency) -> fmt::Result {
+fn write_latency(out: &mut fmt::Formatter<'_>, kind: &str, what: &str, latency: &CallLatency) -> fmt::Result {
     let micros = |nanos: u64| nanos as f64 / 1e3;
     writeln!(
         out,

@@ -2,36 +2,36 @@
 //! (`M`), and everything else is a slice with a beginning and a duration (`X`); slices of a row never overlap.
 
 use super::show;
-use crate::replay::Run;
+use crate::replay::ReplayRun;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::Path;
-use trace_file::{Benchmark, Fate, TraceError};
+use trace_file::{CompiledTrace, Fate, TraceError};
 
 /// Writes every executed action, and before it what it waited, one row for each thread.
-pub fn write_time_line(benchmark: &Benchmark, run: &Run, path: &Path) -> Result<(), TraceError> {
+pub fn write_time_line(compiled: &CompiledTrace, run: &ReplayRun, path: &Path) -> Result<(), TraceError> {
     let write = || -> io::Result<()> {
         let mut out = io::BufWriter::new(std::fs::File::create(path)?);
-        write_events(benchmark, run, &mut out)?;
+        write_events(compiled, run, &mut out)?;
         out.flush()
     };
     write().map_err(TraceError::io("writing", path))
 }
 
-fn write_events(benchmark: &Benchmark, run: &Run, out: &mut dyn Write) -> io::Result<()> {
+fn write_events(compiled: &CompiledTrace, run: &ReplayRun, out: &mut dyn Write) -> io::Result<()> {
     let mut separator = "[\n";
     let mut put = |event: Value| -> io::Result<()> {
         write!(out, "{separator}{event}")?;
         separator = ",\n";
         Ok(())
     };
-    put(named("process_name", 0, &benchmark.about.trace))?;
-    for thread in 0..benchmark.about.threads {
+    put(named("process_name", 0, &compiled.about.trace))?;
+    for thread in 0..compiled.about.threads {
         put(named("thread_name", thread, &format!("thread {thread}")))?;
     }
     // When each thread's last action ended: what it waits for, it waits for from then on.
-    let mut ended = vec![0; benchmark.about.threads as usize];
-    for (id, (action, sample)) in benchmark.actions.iter().zip(&run.samples).enumerate() {
+    let mut ended = vec![0; compiled.about.threads as usize];
+    for (id, (action, sample)) in compiled.actions.iter().zip(&run.samples).enumerate() {
         let ended = &mut ended[action.thread as usize];
         if sample.waited > 0
             && let Some(on) = sample.on
@@ -43,7 +43,7 @@ fn write_events(benchmark: &Benchmark, run: &Run, out: &mut dyn Write) -> io::Re
             let (recorded, replayed) = (show(action.recorded), show(sample.outcome));
             let args =
                 json!({ "action": id, "line": action.line, "recorded": recorded, "replayed": replayed });
-            let name = benchmark.names.show(action.name);
+            let name = compiled.names.show(action.name);
             put(slice(action.thread, &name, (sample.start, sample.took), args))?;
         }
         *ended = sample.start + sample.took;
@@ -65,7 +65,7 @@ fn slice(thread: u32, name: &str, (start, took): (u64, u64), args: Value) -> Val
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::Sample;
+    use crate::replay::ActionSample;
     use std::collections::BTreeMap;
     use trace_compile::{CompileSettings, Strace, compile};
     use trace_file::Outcome;
@@ -77,21 +77,22 @@ mod tests {
             1 100000003.0 pwrite64(3, \"\"..., 10, 0) = 10 <0.1>\n\
             2 100000004.0 pread64(3, \"\"..., 10, 0) = 10 <0.1>\n\
             2 100000005.0 access(\"/none\", F_OK) = -1 ENOENT (No such file or directory) <0.1>\n";
-        let benchmark =
+        let compiled =
             compile(&mut Strace::new(text.as_bytes()), "line".as_ref(), &CompileSettings::default())
                 .expect("it compiles");
-        let sample = |start, took, outcome| Sample { start, waited: 0, on: None, late: 0, took, outcome };
+        let sample =
+            |start, took, outcome| ActionSample { start, waited: 0, on: None, late: 0, took, outcome };
         let samples = vec![
             sample(0, 1500, Outcome::Value(3)),
             sample(1500, 0, Outcome::Value(2)),
             sample(2000, 1000, Outcome::Value(10)),
             // It waits from the beginning until the bytes are there, pauses, and is late.
-            Sample { waited: 3000, on: Some(2), late: 50, ..sample(4000, 250, Outcome::Value(10)) },
+            ActionSample { waited: 3000, on: Some(2), late: 50, ..sample(4000, 250, Outcome::Value(10)) },
             sample(4250, 750, Outcome::Error(libc::ENOENT)),
         ];
-        let run = Run { samples, ..Run::default() };
+        let run = ReplayRun { samples, ..ReplayRun::default() };
         let mut bytes = Vec::new();
-        write_events(&benchmark, &run, &mut bytes).expect("memory does not fail");
+        write_events(&compiled, &run, &mut bytes).expect("memory does not fail");
         let events: Vec<Value> = serde_json::from_slice(&bytes).expect("JSON");
         let rows: Vec<_> =
             events.iter().filter(|event| event["ph"] == "M").map(|row| &row["args"]["name"]).collect();

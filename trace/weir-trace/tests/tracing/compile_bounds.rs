@@ -11,7 +11,7 @@ fn compile(sandbox: &Sandbox, text: &str, memory_kib: u64) -> Output {
     fs::write(&trace, text).expect("a trace");
     let script = format!("ulimit -v {memory_kib}; exec \"$0\" compile \"$1\" -o \"$2\"");
     let mut shell = Command::new("bash");
-    shell.args(["-c", &script]).arg(weir_trace().get_program()).arg(trace).arg(sandbox.path("benchmark"));
+    shell.args(["-c", &script]).arg(weir_trace().get_program()).arg(trace).arg(sandbox.path("compiled"));
     shell.output().expect("bash")
 }
 

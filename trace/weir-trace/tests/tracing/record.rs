@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use trace_file::Benchmark;
+use trace_file::CompiledTrace;
 
 /// Replays of each program, as fast as possible.
 const RUNS: &str = "5";
@@ -38,21 +38,21 @@ fn recorded(sandbox: &Sandbox, script: &str) -> (PathBuf, Output) {
     let mut command = weir_trace();
     command.args(["record", "--tree", ".", "-o"]).arg(&trace).args(["--", "bash", "-ec", script]);
     let output = succeeds(command.current_dir(&work).env("HOME", &work));
-    let benchmark = sandbox.path("benchmark");
+    let compiled = sandbox.path("compiled");
     let mut compile = weir_trace();
     compile.args(["compile", "--snapshot"]).arg(sandbox.path("trace.snapshot"));
-    succeeds(compile.arg(&trace).arg("-o").arg(&benchmark));
-    (benchmark, output)
+    succeeds(compile.arg(&trace).arg("-o").arg(&compiled));
+    (compiled, output)
 }
 
 fn json(command: &mut Command) -> Value {
     serde_json::from_slice(&succeeds(command).stdout).expect("JSON")
 }
 
-fn replay(benchmark: &Path, on: &Path, order: &str) -> Value {
+fn replay(compiled: &Path, on: &Path, order: &str) -> Value {
     let mut command = weir_trace();
     command.args(["replay", "--json", "--runs", RUNS, "--order", order, "--on"]);
-    json(command.arg(on).arg(benchmark))
+    json(command.arg(on).arg(compiled))
 }
 
 /// Programs drawn, each recorded once: the seeds, or those of `WEIR_RECORDED=FIRST,COUNT`.
@@ -70,10 +70,10 @@ fn is_promised(order: &str, call: &str) -> bool {
 }
 
 /// No result of a replay depends on the order. Returns the causes of other differences.
-fn keeps_results(benchmark: &Path, on: &Path) -> Vec<String> {
+fn keeps_results(compiled: &Path, on: &Path) -> Vec<String> {
     let mut causes = Vec::new();
     for order in ["weir", "root"] {
-        let report = replay(benchmark, on, order);
+        let report = replay(compiled, on, order);
         let groups = report["groups"].as_array().expect("groups");
         let call = |group: &Value| group["call"].as_str().unwrap_or_default().to_owned();
         let by_order = |group: &&Value| group["cause"] == "order" && is_promised(order, &call(group));
@@ -84,9 +84,9 @@ fn keeps_results(benchmark: &Path, on: &Path) -> Vec<String> {
 }
 
 /// What differs in some random order on the simulated file system.
-fn changes(benchmark: &Path, order: &str) -> Vec<String> {
-    let benchmark = Benchmark::read(benchmark).expect("it was compiled");
-    let verification = trace_verify::verify(&benchmark, order, ORDERS, 1).expect("the order is compiled");
+fn changes(compiled: &Path, order: &str) -> Vec<String> {
+    let compiled = CompiledTrace::read(compiled).expect("it was compiled");
+    let verification = trace_verify::verify(&compiled, order, ORDERS, 1).expect("the order is compiled");
     let mut all = verification.results;
     all.retain(|changed| is_promised(order, &changed.what.call));
     if order == "weir" {
@@ -95,23 +95,23 @@ fn changes(benchmark: &Path, order: &str) -> Vec<String> {
     all.iter().map(|changed| changed.what.to_string()).collect()
 }
 
-fn races(benchmark: &Path) -> u64 {
-    let info = json(weir_trace().args(["info", "--json"]).arg(benchmark));
+fn races(compiled: &Path) -> u64 {
+    let info = json(weir_trace().args(["info", "--json"]).arg(compiled));
     info["about"]["repairs"]["races"].as_u64().expect("a count")
 }
 
 /// Records and replays. Differences that do not come from the order must have one of these causes.
 fn replays_faithfully(script: &str, others: &[&str]) -> (Value, Output) {
     let sandbox = Sandbox::new();
-    let (benchmark, output) = recorded(&sandbox, script);
-    let causes = keeps_results(&benchmark, &sandbox.path("target"));
+    let (compiled, output) = recorded(&sandbox, script);
+    let causes = keeps_results(&compiled, &sandbox.path("target"));
     // After a race the model knows less than the program saw.
-    for order in ["weir", "root"].into_iter().filter(|_| races(&benchmark) == 0) {
-        assert_eq!(changes(&benchmark, order), [""; 0], "{order}");
+    for order in ["weir", "root"].into_iter().filter(|_| races(&compiled) == 0) {
+        assert_eq!(changes(&compiled, order), [""; 0], "{order}");
     }
     let other = causes.iter().find(|cause| !others.contains(&cause.as_str()));
-    assert_eq!(other, None, "{:#}", replay(&benchmark, &sandbox.path("target"), "weir")["groups"]);
-    (json(weir_trace().args(["info", "--json"]).arg(&benchmark)), output)
+    assert_eq!(other, None, "{:#}", replay(&compiled, &sandbox.path("target"), "weir")["groups"]);
+    (json(weir_trace().args(["info", "--json"]).arg(&compiled)), output)
 }
 
 fn skipped(info: &Value) -> Vec<&Value> {
@@ -217,11 +217,11 @@ fn programs_drawn_from_a_seed_replay_in_order_five_times_each() {
     succeeds(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source));
     for seed in seeds() {
         let sandbox = Sandbox::new();
-        let (benchmark, _) = recorded(&sandbox, &format!("{} . {seed} 60", program.display()));
-        keeps_results(&benchmark, &sandbox.path("target"));
+        let (compiled, _) = recorded(&sandbox, &format!("{} . {seed} 60", program.display()));
+        keeps_results(&compiled, &sandbox.path("target"));
         for order in ["weir", "root"] {
-            assert_eq!(changes(&benchmark, order), [""; 0], "seed {seed}, {order}");
+            assert_eq!(changes(&compiled, order), [""; 0], "seed {seed}, {order}");
         }
-        println!("seed {seed}: {} races", races(&benchmark));
+        println!("seed {seed}: {} races", races(&compiled));
     }
 }

@@ -14,17 +14,17 @@ fn recorded(file: &str) -> PathBuf {
 }
 
 fn compile(sandbox: &Sandbox, name: &str) -> PathBuf {
-    let benchmark = sandbox.path(&format!("{name}.benchmark"));
+    let compiled = sandbox.path(&format!("{name}.compiled"));
     let (trace, snapshot) = (format!("{name}.strace.gz"), format!("{name}.snapshot.gz"));
     let mut command = weir_trace();
     command.args(["compile", "--snapshot-root", "/srv/app", "--snapshot"]).arg(recorded(&snapshot));
-    succeeds(command.arg(recorded(&trace)).arg("-o").arg(&benchmark));
-    benchmark
+    succeeds(command.arg(recorded(&trace)).arg("-o").arg(&compiled));
+    compiled
 }
 
-fn replay(benchmark: &Path, on: &Path, order: &str) -> Value {
+fn replay(compiled: &Path, on: &Path, order: &str) -> Value {
     let mut command = weir_trace();
-    command.args(["replay", "--json", "--order", order, "--on"]).arg(on).arg(benchmark);
+    command.args(["replay", "--json", "--order", order, "--on"]).arg(on).arg(compiled);
     serde_json::from_slice(&succeeds(&mut command).stdout).expect("a report is JSON")
 }
 
@@ -47,9 +47,9 @@ fn no_result_of_four_programs_depends_on_the_order_in_a_directory() {
     }
     let sandbox = Sandbox::new();
     for name in TRACES {
-        let benchmark = compile(&sandbox, name);
+        let compiled = compile(&sandbox, name);
         for order in ["weir", "root"] {
-            let report = replay(&benchmark, &sandbox.path("target"), order);
+            let report = replay(&compiled, &sandbox.path("target"), order);
             assert_eq!(by_order(&report), 0, "{name}, {order}: {:#}", report["differences"]);
         }
     }
@@ -61,11 +61,11 @@ fn without_an_order_results_of_a_compiler_depend_on_luck() {
         return;
     }
     let sandbox = Sandbox::new();
-    let benchmark = compile(&sandbox, "cargo-build");
-    let report = replay(&benchmark, &sandbox.path("target"), "unconstrained");
+    let compiled = compile(&sandbox, "cargo-build");
+    let report = replay(&compiled, &sandbox.path("target"), "unconstrained");
     assert!(by_order(&report) > 0, "{report:#}");
     let mut strict = weir_trace();
     strict.args(["replay", "--strict", "--order", "unconstrained", "--on"]);
-    let output = strict.arg(sandbox.path("target")).arg(&benchmark).output().expect("it starts");
+    let output = strict.arg(sandbox.path("target")).arg(&compiled).output().expect("it starts");
     assert_eq!(output.status.code(), Some(3), "an exit code says it to scripts");
 }

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn compile(sandbox: &Sandbox, trace: &str) -> PathBuf {
-    let (text, benchmark) = (sandbox.path("hostile.strace"), sandbox.path("hostile.benchmark"));
+    let (text, compiled) = (sandbox.path("hostile.strace"), sandbox.path("hostile.compiled"));
     fs::write(&text, trace).expect("a trace");
-    succeeds(weir_trace().args(["compile"]).arg(&text).arg("-o").arg(&benchmark));
-    fs::set_permissions(&benchmark, Permissions::from_mode(0o644)).expect("it is ours");
-    benchmark
+    succeeds(weir_trace().args(["compile"]).arg(&text).arg("-o").arg(&compiled));
+    fs::set_permissions(&compiled, Permissions::from_mode(0o644)).expect("it is ours");
+    compiled
 }
 
 fn report(output: &Output) -> Value {
@@ -74,7 +74,7 @@ fn nothing_escapes(nobody: bool) {
     let victim = sandbox.path("outside/victim");
     fs::write(&victim, b"precious").expect("a file");
     fs::set_permissions(&victim, Permissions::from_mode(0o666)).expect("it is ours");
-    let benchmark = compile(&sandbox, &ways_out(&victim));
+    let compiled = compile(&sandbox, &ways_out(&victim));
     let before = Bytes::below(&sandbox.path("outside"));
     for order in ["weir", "unconstrained"] {
         let mut command = weir_trace();
@@ -85,7 +85,7 @@ fn nothing_escapes(nobody: bool) {
             command.uid(65534).gid(65534);
         }
         command.args(["replay", "--json", "--no-single", "--order", order, "--on"]);
-        let output = command.arg(sandbox.path("target")).arg(&benchmark).output().expect("it starts");
+        let output = command.arg(sandbox.path("target")).arg(&compiled).output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         if nobody && output.status.code() == Some(4) && said.contains("cannot be confined") {
             eprintln!("skipped: users may not make namespaces here");
@@ -117,10 +117,10 @@ const SMALL: &str = "1 1700000000.000001 openat(AT_FDCWD, \"/f\", O_WRONLY|O_CRE
 #[test]
 fn a_target_that_is_no_directory_has_an_exit_code_of_its_own() {
     let sandbox = Sandbox::new();
-    let benchmark = compile(&sandbox, SMALL);
+    let compiled = compile(&sandbox, SMALL);
     fs::write(sandbox.path("file"), b"").expect("a file");
     let mut command = weir_trace();
-    command.args(["replay", "--on"]).arg(sandbox.path("file/below")).arg(&benchmark);
+    command.args(["replay", "--on"]).arg(sandbox.path("file/below")).arg(&compiled);
     let output = command.output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{said}");
@@ -131,9 +131,9 @@ fn a_target_that_is_no_directory_has_an_exit_code_of_its_own() {
 fn a_tree_that_does_not_fit_is_refused_before_anything_is_written() {
     let sandbox = Sandbox::new();
     let stat = "1 1700000000.000001 stat(\"/huge\", {st_mode=S_IFREG|0644, st_size=4611686018427387904, ...}) = 0 <0.1>\n";
-    let benchmark = compile(&sandbox, stat);
+    let compiled = compile(&sandbox, stat);
     let mut command = weir_trace();
-    command.args(["replay", "--on"]).arg(sandbox.path("target")).arg(&benchmark);
+    command.args(["replay", "--on"]).arg(sandbox.path("target")).arg(&compiled);
     let output = command.output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{said}");
@@ -150,10 +150,10 @@ fn fewer_descriptors_than_needed_are_counted_and_named() {
             "1 1700000000.{at:06} openat(AT_FDCWD, \"/f{fd}\", O_WRONLY|O_CREAT, 0666) = {fd} <0.000001>\n"
         )
     });
-    let benchmark = compile(&sandbox, &opens.collect::<String>());
+    let compiled = compile(&sandbox, &opens.collect::<String>());
     let script = "ulimit -n 40; exec \"$0\" replay --json --on \"$1\" \"$2\"";
     let mut shell = Command::new("bash");
-    shell.args(["-c", script, env!("CARGO_BIN_EXE_weir-trace")]).arg(sandbox.path("target")).arg(&benchmark);
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_weir-trace")]).arg(sandbox.path("target")).arg(&compiled);
     let report = report(&shell.output().expect("it starts"));
     assert!(report["causes"]["descriptors"].as_u64() > Some(50), "{report:#}");
     assert_eq!(report["groups"][0]["replayed"], "EMFILE", "{report:#}");
@@ -162,12 +162,12 @@ fn fewer_descriptors_than_needed_are_counted_and_named() {
 #[test]
 fn repeated_runs_are_compared_and_the_time_line_is_json() {
     let sandbox = Sandbox::new();
-    let benchmark = compile(&sandbox, SMALL);
+    let compiled = compile(&sandbox, SMALL);
     let mut files = Vec::new();
     for (cache, reuse) in [("cold", false), ("warm", true)] {
         let mut command = weir_trace();
         command.args(["replay", "--json", "--runs", "3", "--cache", cache, "--natural", "--time-line"]);
-        command.arg(sandbox.path("line")).arg("--on").arg(sandbox.path("target")).arg(&benchmark);
+        command.arg(sandbox.path("line")).arg("--on").arg(sandbox.path("target")).arg(&compiled);
         if reuse {
             command.arg("--reuse");
         }

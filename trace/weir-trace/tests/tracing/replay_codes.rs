@@ -11,16 +11,16 @@ const OPEN: &str = "1 openat(AT_FDCWD, \"/f\", O_RDWR|O_CREAT, 0644) = 3";
 
 /// Compiles calls, one after the other.
 fn compiled(sandbox: &Sandbox, calls: &[String], options: &[&str]) -> PathBuf {
-    let (text, benchmark) = (sandbox.path("trace"), sandbox.path("benchmark"));
+    let (text, compiled) = (sandbox.path("trace"), sandbox.path("compiled"));
     let line = |(number, call): (usize, &String)| {
         let (thread, call) = call.split_once(' ').expect("a thread and a call");
         format!("{thread} 1700000000.{:06} {call} <0.000001>\n", number * 2)
     };
     fs::write(&text, calls.iter().enumerate().map(line).collect::<String>()).expect("a trace");
     let mut command = weir_trace();
-    command.args(["compile"]).args(options).arg(&text).arg("-o").arg(&benchmark);
+    command.args(["compile"]).args(options).arg(&text).arg("-o").arg(&compiled);
     assert_eq!(code(&mut command).0, 0);
-    benchmark
+    compiled
 }
 
 /// How a command ends, and what it says to people.
@@ -50,10 +50,10 @@ fn turns() -> Vec<String> {
 #[test]
 fn zero_is_done_whatever_differs_and_three_is_strict() {
     let sandbox = Sandbox::new();
-    let benchmark = compiled(&sandbox, &turns(), &[]);
+    let compiled = compiled(&sandbox, &turns(), &[]);
     let replay = |options: &[&str]| {
         let mut command = weir_trace();
-        command.args(["replay"]).args(options).arg("--on").arg(sandbox.path("t")).arg(&benchmark);
+        command.args(["replay"]).args(options).arg("--on").arg(sandbox.path("t")).arg(&compiled);
         code(&mut command).0
     };
     assert_eq!(replay(&["--strict"]), 0);
@@ -64,16 +64,16 @@ fn zero_is_done_whatever_differs_and_three_is_strict() {
 #[test]
 fn compile_fails_where_little_is_used_unless_that_is_asked_for() {
     let sandbox = Sandbox::new();
-    let (text, benchmark) = (sandbox.path("trace"), sandbox.path("benchmark"));
+    let (text, compiled) = (sandbox.path("trace"), sandbox.path("compiled"));
     let unreadable = "what is this?\n".repeat(9);
     fs::write(&text, format!("mkdir(\"/a\", 0755) = 0\n{unreadable}")).expect("a trace");
     let compile = |options: &[&str]| {
-        code(weir_trace().args(["compile"]).args(options).arg(&text).arg("-o").arg(&benchmark))
+        code(weir_trace().args(["compile"]).args(options).arg(&text).arg("-o").arg(&compiled))
     };
     let (found, said) = compile(&[]);
     let why = "1 of 10 calls can be used (10 %), and 50 % are asked for. Why the others cannot: 9: no call";
     assert!(found == 1 && said.contains(why) && said.contains("--min-used"), "{found}: {said}");
-    assert!(!benchmark.exists());
+    assert!(!compiled.exists());
     assert_eq!(compile(&["--min-used", "10"]).0, 0);
     assert_eq!(compile(&["--min-used", "11"]).0, 1);
     assert_eq!(compile(&["--min-used", "101"]).0, 2);
@@ -83,9 +83,9 @@ fn compile_fails_where_little_is_used_unless_that_is_asked_for() {
 fn one_is_failed_and_two_is_nonsense_for_every_verb() {
     let sandbox = Sandbox::new();
     let garbage = sandbox.path("garbage");
-    fs::write(&garbage, "no benchmark, no trace, no report\n".repeat(10)).expect("a file");
+    fs::write(&garbage, "no compiled trace, no trace, no report\n".repeat(10)).expect("a file");
     let (garbage, target) = (garbage.display().to_string(), sandbox.path("t").display().to_string());
-    let benchmark = compiled(&sandbox, &[OPEN.into()], &[]).display().to_string();
+    let compiled = compiled(&sandbox, &[OPEN.into()], &[]).display().to_string();
     let missing = sandbox.path("missing/file").display().to_string();
     let output = sandbox.path("output").display().to_string();
     let failing: &[&[&str]] = &[
@@ -95,9 +95,9 @@ fn one_is_failed_and_two_is_nonsense_for_every_verb() {
         &["compile", &garbage, "-o", &missing],
         &["info", &garbage],
         &["replay", &garbage, "--on", &target],
-        &["replay", &benchmark, &missing, "--on", &target],
+        &["replay", &compiled, &missing, "--on", &target],
         &["compare", &garbage, &garbage],
-        &["explain", &benchmark, "1"],
+        &["explain", &compiled, "1"],
     ];
     for arguments in failing {
         let (found, said) = code(weir_trace().args(*arguments));
@@ -116,8 +116,8 @@ fn one_is_failed_and_two_is_nonsense_for_every_verb() {
 #[test]
 fn four_is_a_target_that_cannot_hold_the_tree() {
     let sandbox = Sandbox::new();
-    let benchmark = compiled(&sandbox, &[OPEN.into()], &[]);
-    let (found, said) = code(weir_trace().args(["replay", "--on", "/proc/self/fdinfo"]).arg(&benchmark));
+    let compiled = compiled(&sandbox, &[OPEN.into()], &[]);
+    let (found, said) = code(weir_trace().args(["replay", "--on", "/proc/self/fdinfo"]).arg(&compiled));
     assert_eq!(found, 4, "{said}");
 }
 
@@ -134,17 +134,17 @@ fn five_is_a_replay_that_cannot_go_on_and_does_nothing_without_all_of_its_thread
         .map(clone_of)
         .chain((2..80).map(|made| format!("{made} mkdir(\"/{made}\", 0755) = 0")))
         .collect();
-    let benchmark = compiled(&sandbox, &calls, &[]);
+    let compiled = compiled(&sandbox, &calls, &[]);
     let program = sandbox.path("weir-trace");
     copy_program(env!("CARGO_BIN_EXE_weir-trace"), &program);
     let target = sandbox.path("target");
     fs::create_dir(&target).expect("a directory");
-    for path in [&sandbox.path(""), &target, &program, &benchmark] {
+    for path in [&sandbox.path(""), &target, &program, &compiled] {
         fs::set_permissions(path, Permissions::from_mode(0o777)).expect("it is ours");
     }
     let script = "ulimit -u 30; exec \"$0\" replay --no-single --on \"$1\" \"$2\"";
     let mut shell = Command::new("bash");
-    shell.args(["-c", script]).arg(&program).arg(&target).arg(&benchmark).uid(USER).gid(USER);
+    shell.args(["-c", script]).arg(&program).arg(&target).arg(&compiled).uid(USER).gid(USER);
     let (found, said) = code(&mut shell);
     if found == 4 && said.contains("cannot be confined") {
         eprintln!("skipped: users may not make namespaces here");

@@ -16,21 +16,21 @@ const LONG: &str = "1 1700000000.000001 openat(AT_FDCWD, \"/made\", O_WRONLY|O_C
                     1 1700000060.000003 close(3) = 0 <0.000001>\n";
 
 fn compile(sandbox: &Sandbox) -> PathBuf {
-    let (text, benchmark) = (sandbox.path("trace"), sandbox.path("benchmark"));
+    let (text, compiled) = (sandbox.path("trace"), sandbox.path("compiled"));
     fs::write(&text, LONG).expect("a trace");
-    succeeds(weir_trace().args(["compile"]).arg(&text).arg("-o").arg(&benchmark));
-    benchmark
+    succeeds(weir_trace().args(["compile"]).arg(&text).arg("-o").arg(&compiled));
+    compiled
 }
 
-fn replay(benchmark: &Path, target: &Path, options: &[&str]) -> Command {
+fn replay(compiled: &Path, target: &Path, options: &[&str]) -> Command {
     let mut command = weir_trace();
-    command.args(["replay", "--no-single"]).args(options).arg("--on").arg(target).arg(benchmark);
+    command.args(["replay", "--no-single"]).args(options).arg("--on").arg(target).arg(compiled);
     command
 }
 
 /// Starts a replay and waits until it has made its first call. Also the processes below it.
-fn started(benchmark: &Path, target: &Path) -> (Child, Vec<Pid>) {
-    let mut command = replay(benchmark, target, &["--natural"]);
+fn started(compiled: &Path, target: &Path) -> (Child, Vec<Pid>) {
+    let mut command = replay(compiled, target, &["--natural"]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
     assert!(soon(|| walk(target).iter().any(|path| path.ends_with("made"))), "it makes its first call");
     let below = below(pid(&child));
@@ -86,9 +86,9 @@ fn soon(is_so: impl Fn() -> bool) -> bool {
 #[track_caller]
 fn ends_and_leaves_nothing(signal: Signal) {
     let sandbox = Sandbox::new();
-    let benchmark = compile(&sandbox);
+    let compiled = compile(&sandbox);
     let target = sandbox.path("target");
-    let (mut child, processes) = started(&benchmark, &target);
+    let (mut child, processes) = started(&compiled, &target);
     kill_process(pid(&child), signal).expect("it is there");
     child.wait().expect("it ends");
     let over = soon(|| processes.iter().all(|pid| is_over(*pid)));
@@ -118,9 +118,9 @@ fn a_replay_that_is_interrupted_ends_its_child_and_removes_its_tree() {
 #[test]
 fn what_a_replay_leaves_that_was_killed_with_all_its_processes_is_removed_by_the_next_one() {
     let sandbox = Sandbox::new();
-    let benchmark = compile(&sandbox);
+    let compiled = compile(&sandbox);
     let target = sandbox.path("target");
-    let (mut child, processes) = started(&benchmark, &target);
+    let (mut child, processes) = started(&compiled, &target);
     let others = target.join("weir-replay-1-0");
     fs::create_dir_all(others.join("tree")).expect("a directory that no replay made");
     // The first does nothing any more when the second is killed; with that, the kernel ends the third.
@@ -130,7 +130,7 @@ fn what_a_replay_leaves_that_was_killed_with_all_its_processes_is_removed_by_the
     child.wait().expect("it ends");
     assert!(soon(|| processes.iter().all(|pid| is_over(*pid))));
     assert!(walk(&target).iter().any(|path| path.ends_with("made")), "nobody could remove it");
-    let output = succeeds(&mut replay(&benchmark, &target, &[]));
+    let output = succeeds(&mut replay(&compiled, &target, &[]));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("warning: ") && said.contains("killed"), "{said}");
     assert_eq!(walk(&target), [others.clone(), others.join("tree")]);
@@ -139,9 +139,9 @@ fn what_a_replay_leaves_that_was_killed_with_all_its_processes_is_removed_by_the
 #[test]
 fn a_replay_whose_child_is_killed_says_so_and_leaves_nothing() {
     let sandbox = Sandbox::new();
-    let benchmark = compile(&sandbox);
+    let compiled = compile(&sandbox);
     let target = sandbox.path("target");
-    let mut command = replay(&benchmark, &target, &["--natural"]);
+    let mut command = replay(&compiled, &target, &["--natural"]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     assert!(soon(|| walk(&target).iter().any(|path| path.ends_with("made"))));
     let last = *below(pid(&child)).last().expect("a replay is a process of its own");
@@ -155,13 +155,13 @@ fn a_replay_whose_child_is_killed_says_so_and_leaves_nothing() {
 #[test]
 fn no_option_names_the_directory_that_a_replay_empties() {
     let sandbox = Sandbox::new();
-    let benchmark = compile(&sandbox);
+    let compiled = compile(&sandbox);
     let precious = sandbox.path("precious");
     fs::create_dir(&precious).expect("a directory");
     fs::write(precious.join("file"), b"precious").expect("a file");
     let inside = precious.display().to_string();
     let output =
-        replay(&benchmark, &sandbox.path("target"), &["--inside", &inside]).output().expect("it starts");
+        replay(&compiled, &sandbox.path("target"), &["--inside", &inside]).output().expect("it starts");
     assert_eq!(output.status.code(), Some(2), "there is no such option");
     assert_eq!(fs::read(precious.join("file")).expect("it is there"), b"precious");
 }
@@ -170,14 +170,14 @@ fn no_option_names_the_directory_that_a_replay_empties() {
 #[track_caller]
 fn is_not_taken(put: impl Fn(&Path, &Path)) {
     let sandbox = Sandbox::new();
-    let benchmark = compile(&sandbox);
+    let compiled = compile(&sandbox);
     let (target, precious) = (sandbox.path("target"), sandbox.path("precious"));
     fs::create_dir_all(precious.join("tree")).expect("a directory");
     fs::create_dir(&target).expect("a directory");
     fs::write(precious.join("tree/file"), b"precious").expect("a file");
     let kept = target.join("weir-replay-tree");
     put(&precious, &kept);
-    let output = replay(&benchmark, &target, &["--reuse"]).output().expect("it starts");
+    let output = replay(&compiled, &target, &["--reuse"]).output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(said.contains("weir-replay-tree") && said.contains("  help: "), "{said}");
@@ -197,16 +197,16 @@ fn a_link_is_not_taken_for_a_kept_tree() {
 #[test]
 fn a_kept_tree_whose_inside_was_replaced_by_a_link_is_refused() {
     let sandbox = Sandbox::new();
-    let benchmark = compile(&sandbox);
+    let compiled = compile(&sandbox);
     let (target, precious) = (sandbox.path("target"), sandbox.path("precious"));
-    succeeds(&mut replay(&benchmark, &target, &["--reuse"]));
+    succeeds(&mut replay(&compiled, &target, &["--reuse"]));
     fs::create_dir(&precious).expect("a directory");
     fs::write(precious.join("file"), b"precious").expect("a file");
     let tree = target.join("weir-replay-tree/tree");
     assert!(tree.join("made").is_file(), "it was kept");
     fs::remove_dir_all(&tree).expect("it is ours");
     symlink(&precious, &tree).expect("a link");
-    let output = replay(&benchmark, &target, &["--reuse"]).output().expect("it starts");
+    let output = replay(&compiled, &target, &["--reuse"]).output().expect("it starts");
     assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(fs::read(precious.join("file")).expect("it is there"), b"precious");
 }

@@ -10,15 +10,15 @@ use std::process::{Command, Output};
 
 /// Compiles calls of thread 1, one after the other.
 fn compile(sandbox: &Sandbox, calls: &[&str]) -> PathBuf {
-    let (text, benchmark) = (sandbox.path("trace"), sandbox.path("benchmark"));
+    let (text, compiled) = (sandbox.path("trace"), sandbox.path("compiled"));
     let line = |(number, call): (usize, &&str)| format!("1 1700000000.{:06} {call} <0.000001>\n", number * 2);
     fs::write(&text, calls.iter().enumerate().map(line).collect::<String>()).expect("a trace");
-    succeeds(weir_trace().args(["compile"]).arg(&text).arg("-o").arg(&benchmark));
-    benchmark
+    succeeds(weir_trace().args(["compile"]).arg(&text).arg("-o").arg(&compiled));
+    compiled
 }
 
 /// Replays on a file system that exists for this command only; nothing if this user may not mount one.
-fn replay_on(sandbox: &Sandbox, mount: &str, benchmark: &Path) -> Option<Output> {
+fn replay_on(sandbox: &Sandbox, mount: &str, compiled: &Path) -> Option<Output> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root may mount");
         return None;
@@ -26,7 +26,7 @@ fn replay_on(sandbox: &Sandbox, mount: &str, benchmark: &Path) -> Option<Output>
     let script = format!("mount {mount} none \"$1\" && exec \"$0\" replay --json --on \"$1\" \"$2\"");
     let mut shell = Command::new("unshare");
     shell.args(["--mount", "bash", "-c", &script, env!("CARGO_BIN_EXE_weir-trace")]);
-    Some(shell.arg(sandbox.mount_point()).arg(benchmark).output().expect("it starts"))
+    Some(shell.arg(sandbox.mount_point()).arg(compiled).output().expect("it starts"))
 }
 
 fn causes(output: &Output) -> Value {
@@ -42,24 +42,24 @@ const OPEN: &str = "openat(AT_FDCWD, \"/f\", O_RDWR|O_CREAT, 0644) = 3";
 fn a_target_that_gets_full_is_named() {
     let sandbox = Sandbox::new();
     let write = "write(3, \"\"..., 41943040) = 41943040";
-    let benchmark = compile(&sandbox, &[OPEN, write, write]);
-    let Some(output) = replay_on(&sandbox, "-t tmpfs -o size=32m", &benchmark) else { return };
+    let compiled = compile(&sandbox, &[OPEN, write, write]);
+    let Some(output) = replay_on(&sandbox, "-t tmpfs -o size=32m", &compiled) else { return };
     assert_eq!(causes(&output), serde_json::json!({"space": 2}));
 }
 
 #[test]
 fn a_target_without_a_feature_is_named() {
     let sandbox = Sandbox::new();
-    let benchmark = compile(&sandbox, &[OPEN, "fsetxattr(3, \"user.x\", \"\"..., 4, 0) = 0"]);
-    let Some(output) = replay_on(&sandbox, "-t ramfs", &benchmark) else { return };
+    let compiled = compile(&sandbox, &[OPEN, "fsetxattr(3, \"user.x\", \"\"..., 4, 0) = 0"]);
+    let Some(output) = replay_on(&sandbox, "-t ramfs", &compiled) else { return };
     assert_eq!(causes(&output), serde_json::json!({"feature": 1}));
 }
 
 #[test]
 fn a_read_only_target_has_an_exit_code_of_its_own() {
     let sandbox = Sandbox::new();
-    let benchmark = compile(&sandbox, &[OPEN]);
-    let Some(output) = replay_on(&sandbox, "-t tmpfs -o ro", &benchmark) else { return };
+    let compiled = compile(&sandbox, &[OPEN]);
+    let Some(output) = replay_on(&sandbox, "-t tmpfs -o ro", &compiled) else { return };
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(said.contains("Read-only") && said.contains("  help: "), "{said}");
@@ -71,11 +71,11 @@ fn a_target_that_may_not_be_written_to_has_an_exit_code_of_its_own() {
         return;
     }
     let sandbox = Sandbox::new();
-    let benchmark = compile(&sandbox, &[OPEN]);
+    let compiled = compile(&sandbox, &[OPEN]);
     let program = std::env::temp_dir().join(format!("weir-copy-{}", std::process::id()));
     copy_program(env!("CARGO_BIN_EXE_weir-trace"), &program);
-    let copy = std::env::temp_dir().join(format!("weir-benchmark-{}", std::process::id()));
-    fs::copy(&benchmark, &copy).expect("a copy");
+    let copy = std::env::temp_dir().join(format!("weir-compiled-{}", std::process::id()));
+    fs::copy(&compiled, &copy).expect("a copy");
     for path in [&program, &copy] {
         succeeds(Command::new("chmod").arg("755").arg(path));
     }
@@ -96,7 +96,7 @@ fn code(command: &mut Command) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_is_no_trace_or_benchmark_and_what_makes_no_sense_have_codes_one_and_two() {
+fn no_trace_has_code_one_and_nonsense_code_two() {
     let sandbox = Sandbox::new();
     let garbage = sandbox.path("garbage");
     fs::write(&garbage, [0xff, 0x00, b'(', b'\n'].repeat(5000)).expect("a file");
@@ -106,9 +106,9 @@ fn what_is_no_trace_or_benchmark_and_what_makes_no_sense_have_codes_one_and_two(
         "{said}"
     );
     let (found, said) = code(weir_trace().args(["replay"]).arg(&garbage).arg("--on").arg(sandbox.path("t")));
-    assert!(found == Some(1) && said.contains("not a compiled benchmark"), "{said}");
-    let benchmark = compile(&sandbox, &[OPEN]);
-    let mut old = fs::read(&benchmark).expect("a benchmark");
+    assert!(found == Some(1) && said.contains("not a compiled trace"), "{said}");
+    let compiled = compile(&sandbox, &[OPEN]);
+    let mut old = fs::read(&compiled).expect("a compiled trace");
     old[8] = 1;
     fs::write(&garbage, old).expect("a file");
     let (found, said) = code(weir_trace().args(["info"]).arg(&garbage));
@@ -119,7 +119,7 @@ fn what_is_no_trace_or_benchmark_and_what_makes_no_sense_have_codes_one_and_two(
 #[test]
 fn a_trace_that_asks_for_a_billion_descriptors_and_the_largest_sizes_is_counted() {
     let sandbox = Sandbox::new();
-    let benchmark = compile(
+    let compiled = compile(
         &sandbox,
         &[
             OPEN,
@@ -137,7 +137,7 @@ fn a_trace_that_asks_for_a_billion_descriptors_and_the_largest_sizes_is_counted(
     );
     let mut command = weir_trace();
     command.args(["replay", "--json", "--keep", "--on"]).arg(sandbox.path("target"));
-    let output = command.arg(&benchmark).output().expect("it starts");
+    let output = command.arg(&compiled).output().expect("it starts");
     assert!(causes(&output).as_object().is_some_and(|causes| causes.get("order").is_none()));
     let disk =
         walk(&sandbox.path("target")).into_iter().find(|path| path.ends_with("disk")).expect("it was made");
@@ -152,12 +152,12 @@ fn walk(dir: &Path) -> Vec<PathBuf> {
 #[test]
 fn fsync_means_what_was_asked_for() {
     let sandbox = Sandbox::new();
-    let benchmark =
+    let compiled =
         compile(&sandbox, &[OPEN, "write(3, \"\"..., 4096) = 4096", "fsync(3) = 0", "fdatasync(3) = 0"]);
     for fsync in ["durable", "device", "none"] {
         let mut command = weir_trace();
         command.args(["replay", "--json", "--fsync", fsync, "--on"]).arg(sandbox.path("target"));
-        let output = command.arg(&benchmark).output().expect("it starts");
+        let output = command.arg(&compiled).output().expect("it starts");
         assert_eq!(causes(&output), serde_json::json!({}), "{fsync}");
     }
 }

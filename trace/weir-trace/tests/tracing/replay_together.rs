@@ -1,4 +1,4 @@
-//! Several benchmarks replayed at the same time, in one target.
+//! Several compiled traces replayed at the same time, in one target.
 
 use crate::common::{Sandbox, succeeds, weir_trace};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// A program of two threads that reads a file that was there, and makes a directory of its own.
 fn program(sandbox: &Sandbox, name: &str, there: &str, bytes: u64) -> PathBuf {
-    let (text, benchmark) = (sandbox.path(&format!("{name}.strace")), sandbox.path(name));
+    let (text, compiled) = (sandbox.path(&format!("{name}.strace")), sandbox.path(name));
     let mut calls = vec![
         format!("1 openat(AT_FDCWD, \"{there}\", O_RDONLY) = 3</{there}>"),
         format!("1 pread64(3, \"\"..., 4096, {}) = 4096", bytes - 4096),
@@ -24,13 +24,13 @@ fn program(sandbox: &Sandbox, name: &str, there: &str, bytes: u64) -> PathBuf {
         format!("{thread} 1700000000.{:06} {call} <0.000001>\n", number * 2)
     };
     fs::write(&text, calls.iter().enumerate().map(line).collect::<String>()).expect("a trace");
-    succeeds(weir_trace().args(["compile"]).arg(&text).arg("-o").arg(&benchmark));
-    benchmark
+    succeeds(weir_trace().args(["compile"]).arg(&text).arg("-o").arg(&compiled));
+    compiled
 }
 
-fn together(benchmarks: &[&Path], target: &Path, options: &[&str]) -> (i32, Value, String) {
+fn together(traces: &[&Path], target: &Path, options: &[&str]) -> (i32, Value, String) {
     let mut command = weir_trace();
-    command.args(["replay", "--json"]).args(options).arg("--on").arg(target).args(benchmarks);
+    command.args(["replay", "--json"]).args(options).arg("--on").arg(target).args(traces);
     let output = command.output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let report = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
@@ -55,7 +55,7 @@ fn programs_replay_side_by_side_and_each_has_a_report() {
         let each = report["each"].as_array().expect("a list of reports");
         assert_eq!(each.len(), 2);
         for (own, name) in each.iter().zip(["one", "other"]) {
-            assert!(own["benchmark"].as_str().is_some_and(|path| path.ends_with(name)), "{own:#}");
+            assert!(own["compiled"].as_str().is_some_and(|path| path.ends_with(name)), "{own:#}");
             let own = &own["report"];
             assert_eq!(
                 (own["calls"]["openat"]["count"].as_u64(), own["runs"].as_array().map(Vec::len)),

@@ -4,7 +4,7 @@ use super::head::Stamp;
 
 /// Turns stamps into nanoseconds that do not go backwards at midnight.
 #[derive(Default)]
-pub(super) struct Clock {
+pub(super) struct TraceClock {
     /// Sum of pauses, or days that have passed.
     base: u64,
     last: u64,
@@ -12,7 +12,7 @@ pub(super) struct Clock {
 
 const DAY: u64 = 24 * 3600 * 1_000_000_000;
 
-impl Clock {
+impl TraceClock {
     /// Of a line, by its number. `None` if the stamp is out of range.
     pub(super) fn nanoseconds(&mut self, stamp: Stamp, line: u64) -> Option<u64> {
         let now = match stamp {

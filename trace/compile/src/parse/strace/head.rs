@@ -11,7 +11,7 @@
 
 /// What a line begins with, and the rest of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head<'a> {
+pub(super) struct LineHead<'a> {
     /// The task's number; `None` where strace leaves it out.
     pub(super) pid: Option<u32>,
     pub(super) stamp: Stamp,
@@ -40,9 +40,9 @@ const EPOCH_SECONDS_MIN: u64 = 100_000_000;
 const PAUSE_WIDTH: usize = 6;
 const SECOND: u64 = 1_000_000_000;
 
-impl<'a> Head<'a> {
+impl<'a> LineHead<'a> {
     /// Reads the beginning of any line. A field that is none of the above belongs to the rest.
-    pub(super) fn parse(line: &'a [u8]) -> Head<'a> {
+    pub(super) fn parse(line: &'a [u8]) -> LineHead<'a> {
         let (pid, rest) = pid(line);
         let (stamp, rest) = stamp(rest.trim_ascii_start());
         let rest = match stamp {
@@ -50,7 +50,7 @@ impl<'a> Head<'a> {
             Stamp::Missing | Stamp::Pause(_) => rest,
         };
         let rest = in_brackets(in_brackets(rest));
-        Head { pid, stamp, rest: rest.trim_ascii() }
+        LineHead { pid, stamp, rest: rest.trim_ascii() }
     }
 }
 
@@ -178,7 +178,7 @@ mod tests {
 
     fn head(begin: &str) -> (Option<u32>, Stamp) {
         let line = format!("{begin}{CALL}");
-        let head = Head::parse(line.as_bytes());
+        let head = LineHead::parse(line.as_bytes());
         assert_eq!(head.rest, CALL.as_bytes(), "{begin}");
         (head.pid, head.stamp)
     }
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn remark_in_brackets_is_no_number() {
         let remark = b"[ Process PID=7 runs in 32 bit mode. ]";
-        assert_eq!(Head::parse(remark), Head { pid: None, stamp: Stamp::Missing, rest: remark });
+        assert_eq!(LineHead::parse(remark), LineHead { pid: None, stamp: Stamp::Missing, rest: remark });
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         for end in 0..=line.len() {
             for begin in 0..=end {
                 let cut = &line[begin..end];
-                assert!(Head::parse(cut).rest.len() <= cut.len());
+                assert!(LineHead::parse(cut).rest.len() <= cut.len());
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::head::decimal;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Body<'a> {
+pub(super) enum LineBody<'a> {
     /// A whole call.
     Call(&'a [u8]),
     /// `call(args <unfinished ...>`, without that mark.
@@ -25,18 +25,18 @@ pub(super) enum Body<'a> {
 }
 
 /// `None` if the line is of no known kind.
-pub(super) fn body(rest: &[u8]) -> Option<Body<'_>> {
+pub(super) fn body(rest: &[u8]) -> Option<LineBody<'_>> {
     /// Signals, strace's remarks, stacks (`-k`) and dumps (`-e read`).
     const NOTHING: [&[u8]; 5] = [b"--- ", b"strace: ", b"[ ", b"> ", b"| 0"];
     if let Some(remark) = remark(rest) {
         return Some(remark);
     }
     if rest.is_empty() || NOTHING.iter().any(|begin| rest.starts_with(begin)) {
-        return Some(Body::Nothing);
+        return Some(LineBody::Nothing);
     }
     if let Some(ended) = rest.strip_prefix(b"+++ ") {
         let by = ended.strip_prefix(b"superseded by execve in pid ").and_then(leading_number);
-        return Some(by.map_or(Body::Ended, |by| Body::Superseded { by }));
+        return Some(by.map_or(LineBody::Ended, |by| LineBody::Superseded { by }));
     }
     if let Some(resumed) = rest.strip_prefix(b"<... ") {
         let mark = b" resumed>";
@@ -44,44 +44,44 @@ pub(super) fn body(rest: &[u8]) -> Option<Body<'_>> {
         let rest = &resumed[at + mark.len()..];
         // A call that an exec has ended is printed with both marks.
         let rest = rest.trim_ascii_start().strip_prefix(b"<unfinished ...>").unwrap_or(rest);
-        return Some(Body::Resumed { name: &resumed[..at], rest });
+        return Some(LineBody::Resumed { name: &resumed[..at], rest });
     }
     if let Some(body) = begun(rest) {
         return Some(body);
     }
     let name = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
-    (name > 0 && rest.get(name) == Some(&b'(')).then_some(Body::Call(rest))
+    (name > 0 && rest.get(name) == Some(&b'(')).then_some(LineBody::Call(rest))
 }
 
 /// The first half of a call, by the mark at its end.
-fn begun(rest: &[u8]) -> Option<Body<'_>> {
+fn begun(rest: &[u8]) -> Option<LineBody<'_>> {
     let open = rest.iter().rposition(|byte| *byte == b'<')?;
     match rest[open + 1..].strip_suffix(b" ...>")? {
-        b"unfinished" | b"detached" => Some(Body::Unfinished(&rest[..open])),
+        b"unfinished" | b"detached" => Some(LineBody::Unfinished(&rest[..open])),
         mark => {
             let number = leading_number(mark.strip_prefix(b"pid changed to ")?)?;
-            Some(Body::Renumbered(&rest[..open], number))
+            Some(LineBody::Renumbered(&rest[..open], number))
         }
     }
 }
 
 /// `strace: Process 7 attached`, and what older ones say.
-fn remark(rest: &[u8]) -> Option<Body<'_>> {
+fn remark(rest: &[u8]) -> Option<LineBody<'_>> {
     let rest = rest.strip_prefix(b"strace: ").unwrap_or(rest);
     let process = rest.strip_prefix(b"Process ")?;
     let pid = leading_number(process)?;
     let said = |what: &[u8]| process.windows(what.len()).any(|window| window == what);
     Some(match () {
-        () if said(b" attached") => Body::Attached(pid),
-        () if said(b" detached") => Body::Detached(pid),
-        () if said(b" suspended") || said(b" resumed") => Body::Nothing,
+        () if said(b" attached") => LineBody::Attached(pid),
+        () if said(b" detached") => LineBody::Detached(pid),
+        () if said(b" suspended") || said(b" resumed") => LineBody::Nothing,
         () => return None,
     })
 }
 
 /// A call that such a remark cuts in two, where strace's output and its remarks go to the same place: the call's first part, and
 /// the remark. The other part is the next line.
-pub(super) fn cut_by_remark(rest: &[u8]) -> Option<(&[u8], Body<'_>)> {
+pub(super) fn cut_by_remark(rest: &[u8]) -> Option<(&[u8], LineBody<'_>)> {
     if !rest.ends_with(b"attached") && !rest.ends_with(b"detached") {
         return None;
     }
@@ -89,7 +89,7 @@ pub(super) fn cut_by_remark(rest: &[u8]) -> Option<(&[u8], Body<'_>)> {
     let at = rest.windows(mark.len()).rposition(|window| window == mark)?;
     let remark = remark(&rest[at..])?;
     let part = rest[..at].strip_suffix(b"strace: ").unwrap_or(&rest[..at]);
-    matches!(body(part), Some(Body::Call(_))).then_some((part, remark))
+    matches!(body(part), Some(LineBody::Call(_))).then_some((part, remark))
 }
 
 fn leading_number(text: &[u8]) -> Option<u32> {

@@ -3,7 +3,7 @@
 //! Lines are in the order in which they were printed. A call that another task's line interrupts is printed in two halves:
 //! `unfinished` carries the entry stamp, `resumed` the exit stamp. A task has at most one call under way.
 //!
-//! A line goes through [`Head::parse`], then [`body`], both of which look at nothing but the line; then [`Numbering`] and [`Clock`]
+//! A line goes through [`LineHead::parse`], then [`body`], both of which look at nothing but the line; then [`TaskNumbering`] and [`TraceClock`]
 //! say whose it is and when.
 
 mod clock;
@@ -15,11 +15,11 @@ mod value;
 
 use super::source::Source;
 use crate::coverage::Coverage;
-use crate::event::{Event, Recorded, What};
-use clock::Clock;
-use head::Head;
-use line::{Body, body, cut_by_remark};
-use numbering::{Numbering, UNNUMBERED};
+use crate::event::{EventKind, Recorded, TraceEvent};
+use clock::TraceClock;
+use head::LineHead;
+use line::{LineBody, body, cut_by_remark};
+use numbering::{TaskNumbering, UNNUMBERED};
 use restart::Restarts;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, BufRead};
@@ -33,21 +33,21 @@ const PENDING_MAX: usize = 1 << 16;
 /// Reads strace's output.
 pub struct Strace<R> {
     input: R,
-    clock: Clock,
-    numbering: Numbering,
-    pending: HashMap<u32, Half>,
+    clock: TraceClock,
+    numbering: TaskNumbering,
+    pending: HashMap<u32, UnfinishedCall>,
     /// A call of which a remark of strace has cut off the rest.
-    cut: Option<Cut>,
+    cut: Option<CutCall>,
     /// Tasks whose number the exec of another thread has taken over, and has not returned yet.
     taken_over: HashSet<u32>,
-    ready: VecDeque<Event>,
+    ready: VecDeque<TraceEvent>,
     restarts: Restarts,
     coverage: Coverage,
     tracer: Option<TracerCost>,
 }
 
 /// A call whose second half has not come yet.
-struct Half {
+struct UnfinishedCall {
     text: Vec<u8>,
     start: u64,
     line: u64,
@@ -64,14 +64,14 @@ struct Second<'a> {
 }
 
 /// The first part of a line, whose other part is on the next one.
-struct Cut {
+struct CutCall {
     pid: Option<u32>,
     stamp: u64,
     line: u64,
     text: Vec<u8>,
 }
 
-impl Half {
+impl UnfinishedCall {
     fn is_exec(&self) -> bool {
         self.text.starts_with(b"execve")
     }
@@ -130,7 +130,7 @@ impl<R: BufRead> Strace<R> {
             self.coverage.used += 1;
             return;
         }
-        let head = Head::parse(text);
+        let head = LineHead::parse(text);
         let Some(stamp) = self.clock.nanoseconds(head.stamp, number) else {
             return self.coverage.problem("stamp out of range", number, text);
         };
@@ -139,18 +139,18 @@ impl<R: BufRead> Strace<R> {
             self.drop_cut(before);
             self.remark(&remark);
             let text = part.to_vec();
-            self.cut = Some(Cut { pid: head.pid, stamp, line: number, text });
+            self.cut = Some(CutCall { pid: head.pid, stamp, line: number, text });
             return;
         }
         if let Some(cut) = before {
             match body(head.rest) {
                 // The rest of the call.
-                None | Some(Body::Unfinished(b"") | Body::Renumbered(b"", _)) => {
+                None | Some(LineBody::Unfinished(b"") | LineBody::Renumbered(b"", _)) => {
                     let whole = [cut.text.as_slice(), head.rest].concat();
                     return self.take_body(cut.pid, cut.stamp, cut.line, 2, &whole);
                 }
                 // Remarks come in a row where several tasks begin.
-                Some(Body::Attached(_) | Body::Detached(_)) => self.cut = Some(cut),
+                Some(LineBody::Attached(_) | LineBody::Detached(_)) => self.cut = Some(cut),
                 Some(_) => self.drop_cut(Some(cut)),
             }
         }
@@ -158,16 +158,16 @@ impl<R: BufRead> Strace<R> {
     }
 
     /// The rest of a call that was cut off never came.
-    fn drop_cut(&mut self, cut: Option<Cut>) {
+    fn drop_cut(&mut self, cut: Option<CutCall>) {
         if let Some(cut) = cut {
             self.coverage.problem("call without its end", cut.line, &cut.text);
         }
     }
 
-    fn remark(&mut self, remark: &Body<'_>) {
+    fn remark(&mut self, remark: &LineBody<'_>) {
         match remark {
-            Body::Attached(pid) => self.numbering.attached(*pid),
-            Body::Detached(pid) => self.numbering.ended(self.numbering.known_as(*pid)),
+            LineBody::Attached(pid) => self.numbering.attached(*pid),
+            LineBody::Detached(pid) => self.numbering.ended(self.numbering.known_as(*pid)),
             _ => {}
         }
     }
@@ -178,40 +178,39 @@ impl<R: BufRead> Strace<R> {
             return self.coverage.problem("no call, signal or end of a task", line, text);
         };
         match &body {
-            Body::Nothing | Body::Attached(_) | Body::Detached(_) => {
+            LineBody::Nothing | LineBody::Attached(_) | LineBody::Detached(_) => {
                 self.remark(&body);
                 self.coverage.used += lines;
                 return;
             }
-            Body::Superseded { by } => self.numbering.ended(self.numbering.known_as(*by)),
+            LineBody::Superseded { by } => self.numbering.ended(self.numbering.known_as(*by)),
             _ => {}
         }
         let was_alive = self.numbering.is_alive(pid);
-        let begun = self.pending.get(&UNNUMBERED).map(Half::name).filter(|name| makes_task(name));
-        let ends = |begun: &[u8]| matches!(&body, Body::Resumed { name, .. } if *name == begun);
+        let begun = self.pending.get(&UNNUMBERED).map(UnfinishedCall::name).filter(|name| makes_task(name));
+        let ends = |begun: &[u8]| matches!(&body, LineBody::Resumed { name, .. } if *name == begun);
         let forking = begun.is_some_and(|begun| !ends(begun));
         let task = self.numbering.task(pid, forking);
         let taken = match body {
-            Body::Unfinished(begin) => {
-                self.begin(task, Half { text: begin.to_vec(), start: stamp, line, renumbered: None })
-            }
-            Body::Renumbered(begin, number) => {
-                let mut half = Half { text: begin.to_vec(), start: stamp, line, renumbered: None };
+            LineBody::Unfinished(begin) => self
+                .begin(task, UnfinishedCall { text: begin.to_vec(), start: stamp, line, renumbered: None }),
+            LineBody::Renumbered(begin, number) => {
+                let mut half = UnfinishedCall { text: begin.to_vec(), start: stamp, line, renumbered: None };
                 half.renumbered = half.is_exec().then(|| self.numbering.known_as(number));
                 self.begin(task, half)
             }
-            Body::Resumed { name, rest } => {
+            LineBody::Resumed { name, rest } => {
                 let second = Second { name, rest, stamp, line };
                 self.resume(task, was_alive, &second)
             }
-            Body::Ended => {
+            LineBody::Ended => {
                 self.abandon(task);
                 self.numbering.ended(task);
                 self.taken_over.remove(&task);
-                self.pass(Event { task, start: stamp, end: stamp, line, what: What::Ended });
+                self.pass(TraceEvent { task, start: stamp, end: stamp, line, what: EventKind::Ended });
                 Ok(())
             }
-            Body::Superseded { by } => {
+            LineBody::Superseded { by } => {
                 self.take_over(task, self.numbering.known_as(by), stamp, line);
                 self.taken_over.insert(task);
                 Ok(())
@@ -219,12 +218,12 @@ impl<R: BufRead> Strace<R> {
             _ => match value::call(text) {
                 Some((name, args, result, took)) => {
                     let end = stamp.saturating_add(took.unwrap_or(0));
-                    self.pass(Event {
+                    self.pass(TraceEvent {
                         task,
                         start: stamp,
                         end,
                         line,
-                        what: What::Call { name, args, result },
+                        what: EventKind::Call { name, args, result },
                     });
                     Ok(())
                 }
@@ -238,8 +237,8 @@ impl<R: BufRead> Strace<R> {
     }
 
     /// Gives an event away, or keeps it if a later one goes on with it.
-    fn pass(&mut self, event: Event) {
-        if let What::Call { name, result: Recorded::Value(made, _), .. } = &event.what
+    fn pass(&mut self, event: TraceEvent) {
+        if let EventKind::Call { name, result: Recorded::Value(made, _), .. } = &event.what
             && makes_task(name.as_bytes())
             && let Ok(made) = u32::try_from(*made)
         {
@@ -248,7 +247,7 @@ impl<R: BufRead> Strace<R> {
         self.restarts.pass(event, &mut self.ready);
     }
 
-    fn begin(&mut self, task: u32, half: Half) -> Result<(), &'static str> {
+    fn begin(&mut self, task: u32, half: UnfinishedCall) -> Result<(), &'static str> {
         self.abandon(task);
         if self.pending.len() >= PENDING_MAX {
             return Err("too many unfinished calls");
@@ -260,7 +259,7 @@ impl<R: BufRead> Strace<R> {
     fn resume(&mut self, task: u32, was_alive: bool, second: &Second<'_>) -> Result<(), &'static str> {
         let Second { name, rest, stamp, line } = *second;
         let is_exec = name.starts_with(b"execve");
-        if is_exec && !self.pending.get(&task).is_some_and(Half::is_exec) {
+        if is_exec && !self.pending.get(&task).is_some_and(UnfinishedCall::is_exec) {
             if self.taken_over.remove(&task) {
                 return Ok(());
             }
@@ -292,12 +291,12 @@ impl<R: BufRead> Strace<R> {
         self.abandon(task);
         self.complete_exec(by, stamp);
         self.numbering.ended(by);
-        self.pass(Event { task, start: stamp, end: stamp, line, what: What::Superseded { by } });
+        self.pass(TraceEvent { task, start: stamp, end: stamp, line, what: EventKind::Superseded { by } });
     }
 
     /// An exec that has come as far as ending other threads never fails.
     fn complete_exec(&mut self, task: u32, stamp: u64) {
-        if self.pending.get(&task).is_some_and(Half::is_exec)
+        if self.pending.get(&task).is_some_and(UnfinishedCall::is_exec)
             && let Some(half) = self.pending.remove(&task)
         {
             self.join(task, half, b") = 0", stamp);
@@ -305,7 +304,7 @@ impl<R: BufRead> Strace<R> {
     }
 
     /// Says whether the two halves are a call.
-    fn join(&mut self, task: u32, mut half: Half, rest: &[u8], stamp: u64) -> bool {
+    fn join(&mut self, task: u32, mut half: UnfinishedCall, rest: &[u8], stamp: u64) -> bool {
         half.text.extend_from_slice(rest);
         match value::call(&half.text) {
             Some((name, args, result, took)) => {
@@ -313,8 +312,8 @@ impl<R: BufRead> Strace<R> {
                 // with it, whoever was woken would seem to go on before the call that woke it. It counts where clocks are
                 // too coarse to show that time passed.
                 let end = half.start.saturating_add(took.unwrap_or(0)).max(stamp);
-                let what = What::Call { name, args, result };
-                self.pass(Event { task, start: half.start, end, line: half.line, what });
+                let what = EventKind::Call { name, args, result };
+                self.pass(TraceEvent { task, start: half.start, end, line: half.line, what });
                 true
             }
             None => false,
@@ -333,15 +332,15 @@ impl<R: BufRead> Strace<R> {
         self.coverage.unfinished += 1;
         let text = [half.text.as_slice(), b"...) = ?"].concat();
         if let Some((name, args, _, _)) = value::call(&text) {
-            let what = What::Call { name, args, result: Recorded::Unknown };
-            let event = Event { task, start: half.start, end: half.start, line: half.line, what };
+            let what = EventKind::Call { name, args, result: Recorded::Unknown };
+            let event = TraceEvent { task, start: half.start, end: half.start, line: half.line, what };
             self.pass(event);
         }
     }
 }
 
 impl<R: BufRead> Source for Strace<R> {
-    fn next_event(&mut self) -> io::Result<Option<Event>> {
+    fn next_event(&mut self) -> io::Result<Option<TraceEvent>> {
         let mut text = Vec::new();
         while self.ready.is_empty() {
             if !self.read_line(&mut text)? {

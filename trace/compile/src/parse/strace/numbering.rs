@@ -8,7 +8,7 @@ pub(super) const UNNUMBERED: u32 = 0;
 
 /// The tasks of a trace, as far as that takes to say whose a line without a number is.
 #[derive(Default)]
-pub(super) struct Numbering {
+pub(super) struct TaskNumbering {
     /// Whether lines had no number when none was known.
     has_unnumbered: bool,
     /// The number that [`UNNUMBERED`] turned out to have.
@@ -19,7 +19,7 @@ pub(super) struct Numbering {
     alive: BTreeSet<u32>,
 }
 
-impl Numbering {
+impl TaskNumbering {
     /// The task of a line that begins, continues or ends a call, or ends a task. `forking` says whether [`UNNUMBERED`] is just
     /// making a task, and this is not the line on which that ends.
     pub(super) fn task(&mut self, pid: Option<u32>, forking: bool) -> u32 {

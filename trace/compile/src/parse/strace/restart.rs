@@ -1,20 +1,20 @@
 //! A call that a signal interrupts and the kernel makes again is one call: it began where it began first, and it returned what
 //! it returned at last.
 
-use crate::event::{Event, Recorded, What};
+use crate::event::{EventKind, Recorded, TraceEvent};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Interrupted calls, by task: one each, as a task has one call under way.
 #[derive(Default)]
-pub(super) struct Restarts(BTreeMap<u32, Event>);
+pub(super) struct Restarts(BTreeMap<u32, TraceEvent>);
 
 /// Tasks with an interrupted call; beyond it, the trace is garbage, and calls are no longer joined.
 const HELD_MAX: usize = 1 << 16;
 
 impl Restarts {
     /// Joins an event with the interrupted call that it goes on with; what is whole goes to `ready`.
-    pub(super) fn pass(&mut self, mut event: Event, ready: &mut VecDeque<Event>) {
-        if let What::Call { name, .. } = &event.what
+    pub(super) fn pass(&mut self, mut event: TraceEvent, ready: &mut VecDeque<TraceEvent>) {
+        if let EventKind::Call { name, .. } = &event.what
             && name == "rt_sigreturn"
         {
             // The signal's handler is done; the interrupted call comes next.
@@ -28,7 +28,7 @@ impl Restarts {
             }
         }
         match &event.what {
-            What::Call { result: Recorded::Restarts, .. } if self.0.len() < HELD_MAX => {
+            EventKind::Call { result: Recorded::Restarts, .. } if self.0.len() < HELD_MAX => {
                 self.0.insert(event.task, event);
             }
             _ => ready.push_back(event),
@@ -36,22 +36,24 @@ impl Restarts {
     }
 
     /// At the end of the trace: what was interrupted never went on.
-    pub(super) fn finish(&mut self, ready: &mut VecDeque<Event>) {
+    pub(super) fn finish(&mut self, ready: &mut VecDeque<TraceEvent>) {
         ready.extend(std::mem::take(&mut self.0).into_values().map(give_up));
     }
 }
 
-fn goes_on(held: &Event, event: &Event) -> bool {
+fn goes_on(held: &TraceEvent, event: &TraceEvent) -> bool {
     match (&held.what, &event.what) {
-        (What::Call { name: held, .. }, What::Call { name, .. }) => held == name || name == "restart_syscall",
+        (EventKind::Call { name: held, .. }, EventKind::Call { name, .. }) => {
+            held == name || name == "restart_syscall"
+        }
         _ => false,
     }
 }
 
 /// The first call's beginning, and what it asked for; the last one's end.
-fn join(held: Event, event: &mut Event) {
+fn join(held: TraceEvent, event: &mut TraceEvent) {
     (event.start, event.line) = (held.start, held.line);
-    if let (What::Call { name, args, .. }, What::Call { name: last, args: last_args, .. }) =
+    if let (EventKind::Call { name, args, .. }, EventKind::Call { name: last, args: last_args, .. }) =
         (held.what, &mut event.what)
         && last == "restart_syscall"
     {
@@ -59,8 +61,8 @@ fn join(held: Event, event: &mut Event) {
     }
 }
 
-fn give_up(mut held: Event) -> Event {
-    if let What::Call { result, .. } = &mut held.what {
+fn give_up(mut held: TraceEvent) -> TraceEvent {
+    if let EventKind::Call { result, .. } = &mut held.what {
         *result = Recorded::Unknown;
     }
     held

@@ -2,7 +2,7 @@ use super::*;
 use crate::event::Value;
 use trace_file::TRACER_NOTE;
 
-fn events(text: &str) -> (Vec<Event>, Coverage) {
+fn events(text: &str) -> (Vec<TraceEvent>, Coverage) {
     let mut source = Strace::new(text.as_bytes());
     let mut events = Vec::new();
     while let Some(event) = source.next_event().expect("memory does not fail") {
@@ -11,15 +11,15 @@ fn events(text: &str) -> (Vec<Event>, Coverage) {
     (events, source.coverage().clone())
 }
 
-fn one(text: &str) -> Event {
+fn one(text: &str) -> TraceEvent {
     let (mut events, coverage) = events(text);
     assert_eq!((events.len(), coverage.problems.len()), (1, 0), "{coverage:?}");
     events.remove(0)
 }
 
-fn args(event: &Event) -> &[Value] {
+fn args(event: &TraceEvent) -> &[Value] {
     match &event.what {
-        What::Call { args, .. } => args,
+        EventKind::Call { args, .. } => args,
         _ => panic!("not a call"),
     }
 }
@@ -52,7 +52,7 @@ const SECOND: u64 = 1_000_000_000;
 fn a_result_is_split_off_outside_of_brackets_and_quotes_only() {
     let wait =
         one("9 100000000.1 wait4(9769, [{WIFEXITED(s) && WEXITSTATUS(s) == 0}], 0, NULL) = 9769 <0.1>\n");
-    let What::Call { result, .. } = &wait.what else { panic!() };
+    let EventKind::Call { result, .. } = &wait.what else { panic!() };
     assert_eq!(*result, Recorded::Value(9769, None));
     let odd = one("9 100000000.1 unlink(\"a) = 5\\\" b\") = -1 ENOENT (No such file or directory) <0.1>\n");
     assert_eq!(args(&odd)[0], Value::Text { bytes: b"a) = 5\" b".to_vec(), whole: true });
@@ -74,7 +74,7 @@ fn names_are_bytes_and_escapes_are_undone() {
 fn notes_beside_descriptors_may_hold_what_ends_them() {
     let event = one("5 100000000.1 openat(AT_FDCWD</srv>, \"a>b\", O_RDONLY) = 3</srv/a>b>(deleted) <0.1>\n");
     assert_eq!(args(&event)[0], Value::Descriptor { number: libc::AT_FDCWD, note: b"/srv".to_vec() });
-    let What::Call { result, .. } = &event.what else { panic!() };
+    let EventKind::Call { result, .. } = &event.what else { panic!() };
     assert_eq!(*result, Recorded::Value(3, Some(b"/srv/a>b (deleted)".to_vec())));
     let raw = one("fchdir(-100 /* AT_FDCWD */</srv>) = 0\n");
     assert_eq!(args(&raw)[0], Value::Descriptor { number: -100, note: b"/srv".to_vec() });
@@ -95,9 +95,9 @@ fn a_call_that_never_resumes_has_an_unknown_result() {
     let (found, coverage) = events(
         "1 100000000.1 futex(0x7f, FUTEX_WAIT <unfinished ...>\n1 100000000.2 +++ exited with 0 +++\n",
     );
-    let What::Call { result, .. } = &found[0].what else { panic!() };
+    let EventKind::Call { result, .. } = &found[0].what else { panic!() };
     assert_eq!((result, coverage.unfinished), (&Recorded::Unknown, 1));
-    assert_eq!(found[1].what, What::Ended);
+    assert_eq!(found[1].what, EventKind::Ended);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_call_that_a_signal_interrupts_and_the_kernel_makes_again_is_one() {
         1 100000000.2 --- SIGCHLD {si_signo=SIGCHLD} ---\n\
         1 100000000.3 wait4(-1, [{WIFEXITED(s) && WEXITSTATUS(s) == 0}], 0, NULL) = 7 <0.2>\n",
     );
-    let What::Call { result, .. } = &again.what else { panic!() };
+    let EventKind::Call { result, .. } = &again.what else { panic!() };
     assert_eq!(
         (result, again.line, again.end - again.start),
         (&Recorded::Value(7, None), 1, SECOND * 4 / 10)
@@ -127,7 +127,7 @@ fn a_call_that_a_signal_interrupts_and_the_kernel_makes_again_is_one() {
         "1 100000000.1 nanosleep({tv_sec=1}, 0x7f) = ? ERESTART_RESTARTBLOCK (Interrupted by signal) <0.1>\n\
         1 100000000.3 restart_syscall(<... resuming interrupted nanosleep ...>) = 0 <0.5>\n",
     );
-    let What::Call { name, result, .. } = &resumed.what else { panic!() };
+    let EventKind::Call { name, result, .. } = &resumed.what else { panic!() };
     assert_eq!((name.as_str(), result), ("nanosleep", &Recorded::Value(0, None)));
 }
 
@@ -140,7 +140,7 @@ fn an_interrupted_call_that_never_goes_on_has_no_result() {
     let results: Vec<&Recorded> = found
         .iter()
         .filter_map(|event| match &event.what {
-            What::Call { result, .. } => Some(result),
+            EventKind::Call { result, .. } => Some(result),
             _ => None,
         })
         .collect();
@@ -151,14 +151,14 @@ fn an_interrupted_call_that_never_goes_on_has_no_result() {
 fn files_of_one_task_each_are_merged_by_their_stamps() {
     let first = Strace::new(&b"100000000.1 close(3) = 0 <0.1>\n100000000.9 close(4) = 0 <0.1>\n"[..]);
     let second = Strace::new(&b"100000000.5 close(5) = 0 <0.1>\n"[..]);
-    let mut merged = crate::parse::Merged::new(vec![(Box::new(first), 11), (Box::new(second), 12)]);
+    let mut merged = crate::parse::TaskFiles::new(vec![(Box::new(first), 11), (Box::new(second), 12)]);
     let mut tasks = Vec::new();
     while let Some(event) = merged.next_event().expect("memory does not fail") {
         tasks.push(event.task);
     }
     assert_eq!((tasks, merged.coverage().lines), (vec![11, 12, 11], 3));
-    assert_eq!(crate::parse::Merged::task_of("trace.123".as_ref()), Some(123));
-    assert_eq!(crate::parse::Merged::task_of("trace.strace".as_ref()), None);
+    assert_eq!(crate::parse::TaskFiles::task_of("trace.123".as_ref()), Some(123));
+    assert_eq!(crate::parse::TaskFiles::task_of("trace.strace".as_ref()), None);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn remark_between_a_call_and_its_end_is_taken_out() {
         ),
     ] {
         let event = one(&format!("{first}\n{rest}\n"));
-        let What::Call { name, result, .. } = &event.what else { panic!() };
+        let EventKind::Call { name, result, .. } = &event.what else { panic!() };
         assert!(name.starts_with("clone") && *result == Recorded::Value(8, None), "{first}");
     }
     let halves = one(
@@ -234,9 +234,11 @@ fn exec_of_a_thread_ends_the_first_task_and_takes_its_number() {
         let said: Vec<_> = found
             .iter()
             .map(|event| match &event.what {
-                What::Call { name, result, .. } => (event.task, name.clone(), result.clone()),
-                What::Superseded { by } => (event.task, format!("superseded by {by}"), Recorded::Unknown),
-                What::Ended => (event.task, "end".into(), Recorded::Unknown),
+                EventKind::Call { name, result, .. } => (event.task, name.clone(), result.clone()),
+                EventKind::Superseded { by } => {
+                    (event.task, format!("superseded by {by}"), Recorded::Unknown)
+                }
+                EventKind::Ended => (event.task, "end".into(), Recorded::Unknown),
             })
             .collect();
         let expected = [
@@ -254,7 +256,7 @@ fn exec_of_a_thread_ends_the_first_task_and_takes_its_number() {
 fn half_an_exec_of_an_unknown_task_is_no_thread_of_another() {
     let (found, coverage) =
         events("8 execve(\"/x\", [\"x\"], 0x7f <unfinished ...>\n7 <... execve resumed>) = 0\n");
-    assert!(found.iter().all(|event| !matches!(event.what, What::Superseded { .. })));
+    assert!(found.iter().all(|event| !matches!(event.what, EventKind::Superseded { .. })));
     assert_eq!(coverage.problems["resumed, but never begun"].line, 2);
 }
 
@@ -275,7 +277,7 @@ fn notes_beside_descriptors_have_their_escapes_undone() {
 #[test]
 fn error_needs_no_name() {
     let result = |text: &str| match one(&format!("fsync(3) = {text}\n")).what {
-        What::Call { result, .. } => result,
+        EventKind::Call { result, .. } => result,
         other => panic!("{other:?}"),
     };
     assert_eq!(result("-1 (errno 3000) (INJECTED)"), Recorded::Error("3000".into()));
@@ -316,13 +318,13 @@ fn damaged_traces_compile_or_are_refused_and_never_panic() {
         }
         let settings = crate::compile::CompileSettings { used_percent_min: 0, ..Default::default() };
         let compiled = crate::compile::compile(&mut Strace::new(&text[..]), "fuzz".as_ref(), &settings);
-        if let Ok(benchmark) = compiled {
+        if let Ok(compiled) = compiled {
             let lines = text.split(|byte| *byte == b'\n').count() as u64;
             assert!(
-                benchmark.about.used <= benchmark.about.lines && benchmark.about.lines <= lines,
+                compiled.about.used <= compiled.about.lines && compiled.about.lines <= lines,
                 "seed {seed}"
             );
-            drop(trace_verify::verify(&benchmark, "weir", 1, seed).expect("the order is compiled"));
+            drop(trace_verify::verify(&compiled, "weir", 1, seed).expect("the order is compiled"));
         }
     }
 }

@@ -2,7 +2,7 @@
 //! it: so they are added to the list then, when the trace says which they are.
 
 use super::line;
-use crate::event::{Event, Recorded, Value, What};
+use crate::event::{EventKind, Recorded, TraceEvent, Value};
 use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::io::{self, Write};
@@ -20,12 +20,12 @@ const MADE_UP: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Paths that a trace names, and whether the size of what is there matters: not if it was only run or looked for.
 #[derive(Debug, Default)]
-pub(super) struct Touched(BTreeMap<PathBuf, bool>);
+pub(super) struct UnlistedFiles(BTreeMap<PathBuf, bool>);
 
-impl Touched {
+impl UnlistedFiles {
     /// Notes the paths of one call. Relative ones count where the trace says what they are relative to.
-    pub(super) fn add(&mut self, event: &Event) {
-        let What::Call { name, args, result } = &event.what else { return };
+    pub(super) fn add(&mut self, event: &TraceEvent) {
+        let EventKind::Call { name, args, result } = &event.what else { return };
         let sized =
             matches!(result, Recorded::Value(..)) && (name.starts_with("open") || name.contains("stat"));
         let mut base: Option<&[u8]> = None;
@@ -145,7 +145,7 @@ mod tests {
     use std::fs;
     use std::time::Duration;
 
-    fn listed(touched: &Touched, trees: &[PathBuf], before: SystemTime) -> String {
+    fn listed(touched: &UnlistedFiles, trees: &[PathBuf], before: SystemTime) -> String {
         let mut out = Vec::new();
         touched.list(trees, before, &mut out).expect("memory does not fail");
         String::from_utf8(out).expect("names of this test")
@@ -163,7 +163,7 @@ mod tests {
         let before = SystemTime::now();
         std::thread::sleep(Duration::from_millis(20));
         fs::write(dir.join("real/new"), b"1").expect("a file");
-        let mut touched = Touched::default();
+        let mut touched = UnlistedFiles::default();
         touched.note(dir.join("link/deep/../file").as_os_str().as_bytes(), true);
         touched.note(dir.join("real/program").as_os_str().as_bytes(), false);
         touched.note(dir.join("real/new").as_os_str().as_bytes(), true);

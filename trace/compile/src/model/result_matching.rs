@@ -1,8 +1,8 @@
 //! Whether what a name leads to could give a call the result that the trace shows.
 
-use super::explain::Needs;
+use super::explain::NameRequirement;
 use super::linearise::{moves_locks, places, resizes};
-use super::tree::{End, Kind, NodeId, Walk};
+use super::tree::{End, ModelNodeId, NodeKind, Walk};
 use super::world::World;
 use crate::call::{Ask, Call, Fd};
 use trace_file::{Op, Outcome, Place};
@@ -38,15 +38,15 @@ impl World {
         match call.outcome {
             Outcome::Value(_) => {
                 let needs = match flags {
-                    _ if exchange => Needs::There,
-                    _ if flags & libc::RENAME_NOREPLACE != 0 => Needs::Free,
-                    _ => Needs::Any,
+                    _ if exchange => NameRequirement::There,
+                    _ if flags & libc::RENAME_NOREPLACE != 0 => NameRequirement::Free,
+                    _ => NameRequirement::Any,
                 };
                 let fits = match (&source, target_node) {
                     (End::Found(node), Some(old)) if !exchange => self.replaces(*node, old),
                     _ => true,
                 };
-                fits && self.explains_name(call, from, false, Needs::There)
+                fits && self.explains_name(call, from, false, NameRequirement::There)
                     && self.explains_name(call, to, false, needs)
             }
             Outcome::Error(ENOENT) => match (&source, &target) {
@@ -98,9 +98,9 @@ impl World {
             _ if exchange && self.only_listed_absent(&target) => return None,
             _ => None,
         };
-        let directory = |node: NodeId| match self.tree.node(node).kind {
-            Kind::Undecided => None,
-            Kind::Directory { .. } => Some(true),
+        let directory = |node: ModelNodeId| match self.tree.node(node).kind {
+            NodeKind::Undecided => None,
+            NodeKind::Directory { .. } => Some(true),
             _ => Some(false),
         };
         let above = directory(node)? && self.tree.is_below(target.parent, node);
@@ -138,10 +138,10 @@ impl World {
     }
 
     /// Whether a file may take another's name.
-    fn replaces(&self, node: NodeId, old: NodeId) -> bool {
+    fn replaces(&self, node: ModelNodeId, old: ModelNodeId) -> bool {
         let is_directory = |node| match self.tree.node(node).kind {
-            Kind::Undecided => None,
-            Kind::Directory { .. } => Some(true),
+            NodeKind::Undecided => None,
+            NodeKind::Directory { .. } => Some(true),
             _ => Some(false),
         };
         match (is_directory(node), is_directory(old)) {
@@ -151,8 +151,8 @@ impl World {
         }
     }
 
-    fn is_undecided(&self, node: NodeId, old: NodeId) -> bool {
-        [node, old].iter().any(|node| matches!(self.tree.node(*node).kind, Kind::Undecided))
+    fn is_undecided(&self, node: ModelNodeId, old: ModelNodeId) -> bool {
+        [node, old].iter().any(|node| matches!(self.tree.node(*node).kind, NodeKind::Undecided))
     }
 
     pub(super) fn explains_link(
@@ -169,8 +169,8 @@ impl World {
         let found = matches!(source, End::Found(_));
         match call.outcome {
             Outcome::Value(_) => {
-                self.explains_name(call, from, follow, Needs::There)
-                    && self.explains_name(call, to, false, Needs::Free)
+                self.explains_name(call, from, follow, NameRequirement::There)
+                    && self.explains_name(call, to, false, NameRequirement::Free)
             }
             Outcome::Error(libc::EPERM) => found && matches!(target, End::Absent),
             Outcome::Error(libc::ENOENT) => !(found && matches!(target, End::Found(_) | End::Absent)),
@@ -211,7 +211,7 @@ impl World {
     }
 
     /// Names that a place's walk looks up now, the last one last.
-    fn looked_up(&mut self, call: &Call, at: Place<Fd>) -> Vec<(NodeId, trace_file::Name)> {
+    fn looked_up(&mut self, call: &Call, at: Place<Fd>) -> Vec<(ModelNodeId, trace_file::Name)> {
         let path = self.names.bytes(at.path).to_vec();
         match self.start_of(call, at.dir, &path) {
             Some(start) => self.tree.walk(start, &path, false, &mut self.names).looked,
@@ -220,14 +220,14 @@ impl World {
     }
 
     /// Whether a file of this kind could give the call its result.
-    pub(super) fn fits(&self, call: &Call, node: NodeId) -> bool {
+    pub(super) fn fits(&self, call: &Call, node: ModelNodeId) -> bool {
         use libc::{EINVAL, EISDIR, ELOOP, ENOTDIR, ENOTEMPTY};
         let Ask::File(op) = &call.ask else { return true };
         let state = self.tree.node(node);
         let (directory, link) = match &state.kind {
-            Kind::Undecided => return true,
-            Kind::Directory { .. } => (true, false),
-            Kind::Link(_) => (false, true),
+            NodeKind::Undecided => return true,
+            NodeKind::Directory { .. } => (true, false),
+            NodeKind::Link(_) => (false, true),
             _ => (false, false),
         };
         match (op, call.outcome) {

@@ -2,7 +2,7 @@
 
 use super::world::World;
 use crate::call::{Ask, Call};
-use crate::step::{Need, Step};
+use crate::step::{Prerequisite, Step};
 use std::collections::{HashMap, VecDeque};
 use trace_file::{ActionId, Moment, Nap, Rule};
 
@@ -15,7 +15,7 @@ const NAPS_MAX: usize = 1 << 16;
 const PLACE_BYTES: u64 = 8;
 
 /// An address in a process's memory.
-type Address = (u32, u64);
+type FutexAddress = (u32, u64);
 
 /// A call that woke others.
 #[derive(Debug, Clone)]
@@ -29,13 +29,13 @@ struct Waker {
 
 /// Who wakes whom.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sleepers {
+pub(super) struct FutexSleepers {
     /// Wakes, oldest first.
-    wakes: HashMap<Address, VecDeque<Waker>>,
+    wakes: HashMap<FutexAddress, VecDeque<Waker>>,
     /// Of each task and place, the naps since somebody woke it there.
     naps: HashMap<(u32, u64), Vec<ActionId>>,
     /// Tasks at whose end the kernel wakes who sleeps there.
-    ends: HashMap<Address, u32>,
+    ends: HashMap<FutexAddress, u32>,
 }
 
 impl World {
@@ -81,7 +81,7 @@ impl World {
             if waker.left == 0 {
                 wakes.pop_front();
             }
-            Some(Need { on, moment: Moment::Start, rule: Rule::Wake })
+            Some(Prerequisite { on, moment: Moment::Start, rule: Rule::Wake })
         });
         if let Some(need) = woken_by {
             let naps = self.sleepers.naps.remove(&(call.task, address / PLACE_BYTES)).unwrap_or_default();
@@ -100,9 +100,9 @@ impl World {
     }
 
     /// The kernel wakes who waits for a thread's end before the trace shows that end: its last call counts.
-    fn end_of_sleep(&self, key: Address) -> Option<Need> {
+    fn end_of_sleep(&self, key: FutexAddress) -> Option<Prerequisite> {
         let child = self.sleepers.ends.get(&key)?;
         let last = self.tasks.get(child).map(|task| task.last).or_else(|| self.ends.get(child).copied())?;
-        Some(Need { on: last, moment: Moment::End, rule: Rule::Wake })
+        Some(Prerequisite { on: last, moment: Moment::End, rule: Rule::Wake })
     }
 }

@@ -29,7 +29,7 @@ const TREE: &str = "tree";
 
 /// What becomes of a replay's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stay {
+pub enum AfterReplay {
     /// It goes with the replay.
     Removed,
     /// It stays for people to look at.
@@ -40,38 +40,40 @@ pub enum Stay {
 
 /// A replay's directory.
 #[derive(Debug)]
-pub struct Site {
+pub struct ReplaySandbox {
     path: PathBuf,
     home: OwnedFd,
     tree: OwnedFd,
     /// Says to others that this replay lives.
     _lock: OwnedFd,
-    stay: Stay,
+    stay: AfterReplay,
 }
 
-impl Site {
+impl ReplaySandbox {
     /// Makes one below `target`, or takes the one that an earlier replay has left to be reused.
-    pub fn new(target: &Path, stay: Stay) -> Result<Site, TraceError> {
+    pub fn new(target: &Path, stay: AfterReplay) -> Result<ReplaySandbox, TraceError> {
         match stay {
-            Stay::Reused => {
+            AfterReplay::Reused => {
                 let path = target.join(REUSED);
                 match mkdirat(CWD, &path, Mode::RWXU) {
-                    Ok(()) => Site::make(path.clone(), stay).map_err(TraceError::target("creating", path)),
-                    Err(Errno::EXIST) => Site::take(path),
+                    Ok(()) => {
+                        ReplaySandbox::make(path.clone(), stay).map_err(TraceError::target("creating", path))
+                    }
+                    Err(Errno::EXIST) => ReplaySandbox::take(path),
                     Err(errno) => Err(TraceError::target("creating", path)(errno.into())),
                 }
             }
-            Stay::Removed => Site::with_new_name(target, PREFIX, stay),
-            Stay::Kept => Site::with_new_name(target, "weir-replay-kept-", stay),
+            AfterReplay::Removed => ReplaySandbox::with_new_name(target, PREFIX, stay),
+            AfterReplay::Kept => ReplaySandbox::with_new_name(target, "weir-replay-kept-", stay),
         }
     }
 
-    fn with_new_name(target: &Path, prefix: &str, stay: Stay) -> Result<Site, TraceError> {
+    fn with_new_name(target: &Path, prefix: &str, stay: AfterReplay) -> Result<ReplaySandbox, TraceError> {
         for number in 0u32.. {
             let path = target.join(format!("{prefix}{}-{number}", std::process::id()));
             let made = mkdirat(CWD, &path, Mode::RWXU).map_err(io::Error::from);
-            match made.and_then(|()| Site::make(path.clone(), stay)) {
-                Ok(site) => return Ok(site),
+            match made.and_then(|()| ReplaySandbox::make(path.clone(), stay)) {
+                Ok(sandbox) => return Ok(sandbox),
                 // Somebody has it already, or took it for one that was left before its lock was taken.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -86,7 +88,7 @@ impl Site {
     }
 
     /// What a directory that was just made needs. It must be our own and empty still.
-    fn make(path: PathBuf, stay: Stay) -> io::Result<Site> {
+    fn make(path: PathBuf, stay: AfterReplay) -> io::Result<ReplaySandbox> {
         let home = open_own(CWD, &path)?;
         if std::fs::read_dir(by_descriptor(&home, ""))?.next().is_some() {
             return Err(Errno::EXIST.into());
@@ -96,12 +98,12 @@ impl Site {
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         mkdirat(&home, TREE, Mode::from_raw_mode(0o755))?;
         let tree = open_own(home.as_fd(), Path::new(TREE))?;
-        Ok(Site { path, home, tree, _lock: lock, stay })
+        Ok(ReplaySandbox { path, home, tree, _lock: lock, stay })
     }
 
     /// One that an earlier replay has made and left.
-    fn take(path: PathBuf) -> Result<Site, TraceError> {
-        let open = || -> io::Result<Site> {
+    fn take(path: PathBuf) -> Result<ReplaySandbox, TraceError> {
+        let open = || -> io::Result<ReplaySandbox> {
             let home = open_own(CWD, &path)?;
             let lock = take_lock(&home)?;
             match mkdirat(&home, TREE, Mode::from_raw_mode(0o755)) {
@@ -109,7 +111,7 @@ impl Site {
                 Err(errno) => return Err(errno.into()),
             }
             let tree = open_own(home.as_fd(), Path::new(TREE))?;
-            Ok(Site { path: path.clone(), home, tree, _lock: lock, stay: Stay::Reused })
+            Ok(ReplaySandbox { path: path.clone(), home, tree, _lock: lock, stay: AfterReplay::Reused })
         };
         let not_ours = |why| TraceError::NotOurs { path: path.clone(), why };
         open().map_err(|source| match source.kind() {
@@ -134,10 +136,10 @@ impl Site {
     /// Removes it, unless it stays. Whoever finds it removed already has nothing to do.
     pub fn remove(&self) -> Result<(), TraceError> {
         match self.stay {
-            Stay::Removed => {
+            AfterReplay::Removed => {
                 remove(&self.path, &self.home).map_err(TraceError::target("removing", &self.path))
             }
-            Stay::Kept | Stay::Reused => Ok(()),
+            AfterReplay::Kept | AfterReplay::Reused => Ok(()),
         }
     }
 

@@ -2,30 +2,30 @@
 
 use super::source::Source;
 use crate::coverage::Coverage;
-use crate::event::Event;
+use crate::event::TraceEvent;
 use std::io;
 use trace_file::TracerCost;
 
 /// One file, and its next event.
-struct Part {
+struct TaskFile {
     source: Box<dyn Source>,
     /// The task, where the lines do not say it.
     task: u32,
-    next: Option<Event>,
+    next: Option<TraceEvent>,
 }
 
 /// Reads several sources as one, in the order in which calls end.
-pub struct Merged {
-    parts: Vec<Part>,
+pub struct TaskFiles {
+    parts: Vec<TaskFile>,
     begun: bool,
     coverage: Coverage,
 }
 
-impl Merged {
+impl TaskFiles {
     /// Sources with the tasks that their files are named after; lines that name a task themselves keep it.
-    pub fn new(sources: Vec<(Box<dyn Source>, u32)>) -> Merged {
-        let parts = sources.into_iter().map(|(source, task)| Part { source, task, next: None }).collect();
-        Merged { parts, begun: false, coverage: Coverage::default() }
+    pub fn new(sources: Vec<(Box<dyn Source>, u32)>) -> TaskFiles {
+        let parts = sources.into_iter().map(|(source, task)| TaskFile { source, task, next: None }).collect();
+        TaskFiles { parts, begun: false, coverage: Coverage::default() }
     }
 
     /// The task that a file's name ends in: `trace.123`.
@@ -34,7 +34,7 @@ impl Merged {
     }
 }
 
-impl Part {
+impl TaskFile {
     fn advance(&mut self) -> io::Result<()> {
         self.next = self.source.next_event()?;
         if let Some(event) = &mut self.next
@@ -46,11 +46,11 @@ impl Part {
     }
 }
 
-impl Source for Merged {
-    fn next_event(&mut self) -> io::Result<Option<Event>> {
+impl Source for TaskFiles {
+    fn next_event(&mut self) -> io::Result<Option<TraceEvent>> {
         if !self.begun {
             self.begun = true;
-            self.parts.iter_mut().try_for_each(Part::advance)?;
+            self.parts.iter_mut().try_for_each(TaskFile::advance)?;
         }
         let ends = self.parts.iter().enumerate().filter_map(|(at, part)| Some((part.next.as_ref()?.end, at)));
         let Some((_, first)) = ends.min() else {

@@ -1,9 +1,9 @@
 //! What is alive in the model: open file descriptions, and files that have a name or are open. The rest is forgotten, so that a
 //! long trace takes no more memory than a short one on as many files.
 
-use super::tree::{NodeId, Tree};
+use super::tree::{ModelNodeId, Tree};
 use super::world::World;
-use crate::step::{Gone, Step};
+use crate::step::{GoneResource, Step};
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 use trace_file::{Handle, Name};
@@ -11,7 +11,7 @@ use trace_file::{Handle, Name};
 /// An open file description: shared by dup and fork, closed at the last reference.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Description {
-    pub(super) on: Target,
+    pub(super) on: DescriptionTarget,
     pub(super) position: u64,
     /// Whether that is known: not of what was open before the trace began.
     pub(super) placed: bool,
@@ -22,8 +22,8 @@ pub(super) struct Description {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Target {
-    File(NodeId),
+pub(super) enum DescriptionTarget {
+    File(ModelNodeId),
     /// A pipe, by what the trace calls it.
     Pipe(Name),
     Other,
@@ -31,7 +31,7 @@ pub(super) enum Target {
 
 /// Open file descriptions, by handle. What was closed is like something that was never open.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Descriptions {
+pub(super) struct OpenDescriptions {
     live: HashMap<Handle, Description>,
     made: u32,
     /// Those that lost their last reference in the present action.
@@ -40,7 +40,7 @@ pub(super) struct Descriptions {
 
 /// What stands for a description that is closed.
 const CLOSED: Description = Description {
-    on: Target::Other,
+    on: DescriptionTarget::Other,
     position: 0,
     placed: false,
     append: false,
@@ -48,7 +48,7 @@ const CLOSED: Description = Description {
     references: 0,
 };
 
-impl Descriptions {
+impl OpenDescriptions {
     pub(super) fn add(&mut self, description: Description) -> Handle {
         let handle = self.made;
         self.made = self.made.checked_add(1).expect("fewer than 2^32 descriptions");
@@ -66,7 +66,7 @@ impl Descriptions {
     }
 }
 
-impl Index<usize> for Descriptions {
+impl Index<usize> for OpenDescriptions {
     type Output = Description;
 
     fn index(&self, handle: usize) -> &Description {
@@ -74,7 +74,7 @@ impl Index<usize> for Descriptions {
     }
 }
 
-impl IndexMut<usize> for Descriptions {
+impl IndexMut<usize> for OpenDescriptions {
     fn index_mut(&mut self, handle: usize) -> &mut Description {
         self.live.entry(handle as Handle).or_insert(CLOSED)
     }
@@ -87,19 +87,19 @@ impl World {
             // It may have got a new reference, or have been released twice.
             let Some(state) = self.descriptions.live.get(&handle) else { continue };
             if state.references == 0 {
-                if let Target::File(node) = state.on {
+                if let DescriptionTarget::File(node) = state.on {
                     self.tree.closed(node);
                 }
                 self.descriptions.live.remove(&handle);
-                step.gone.push(Gone::Description(handle));
+                step.gone.push(GoneResource::Description(handle));
             }
         }
-        step.gone.extend(self.tree.forget().into_iter().map(Gone::File));
+        step.gone.extend(self.tree.forget().into_iter().map(GoneResource::File));
     }
 }
 
 impl Tree {
-    fn closed(&mut self, node: NodeId) {
+    fn closed(&mut self, node: ModelNodeId) {
         let state = self.node_mut(node);
         state.opened = state.opened.saturating_sub(1);
         self.doubt(node);
@@ -114,7 +114,7 @@ mod tests {
     use crate::parse::{Source, Strace};
 
     /// Applies lines, the last of which must leave nothing behind.
-    fn gone(lines: &str) -> (Vec<Vec<Gone>>, World) {
+    fn gone(lines: &str) -> (Vec<Vec<GoneResource>>, World) {
         let mut world = World::new(trace_file::Names::default());
         let (mut source, mut undecoded) = (Strace::new(lines.as_bytes()), Coverage::default());
         let mut calls = Vec::new();
@@ -132,11 +132,14 @@ mod tests {
     fn a_file_goes_with_its_last_name_and_description_whichever_is_later() {
         let open = "openat(AT_FDCWD</>, \"/a\", O_RDWR|O_CREAT, 0644) = 3</a>\n";
         let (named, world) = gone(&format!("{open}close(3</a>) = 0\nunlink(\"/a\") = 0\n"));
-        assert!(matches!(named[1][..], [Gone::Description(_)]), "{named:?}");
-        assert!(matches!(named[2][..], [Gone::File(_)]), "{named:?}");
+        assert!(matches!(named[1][..], [GoneResource::Description(_)]), "{named:?}");
+        assert!(matches!(named[2][..], [GoneResource::File(_)]), "{named:?}");
         let (open_last, _) = gone(&format!("{open}unlink(\"/a\") = 0\nclose(3</a>) = 0\n"));
         assert!(open_last[1].is_empty(), "{open_last:?}");
-        assert!(matches!(open_last[2][..], [Gone::Description(_), Gone::File(_)]), "{open_last:?}");
+        assert!(
+            matches!(open_last[2][..], [GoneResource::Description(_), GoneResource::File(_)]),
+            "{open_last:?}"
+        );
         // The working directory is still open, and nothing else.
         assert_eq!(world.descriptions.live.len(), 1);
     }

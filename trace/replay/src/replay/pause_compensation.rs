@@ -6,9 +6,9 @@ const MAX: u64 = 10_000_000;
 
 /// One thread's, in nanoseconds.
 #[derive(Debug, Default)]
-pub(super) struct Debt(u64);
+pub(super) struct PauseCompensation(u64);
 
-impl Debt {
+impl PauseCompensation {
     /// What is left of a pause.
     pub(super) fn shorten(&mut self, pause: u64) -> u64 {
         let repaid = pause.min(self.0);
@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn pauses_that_end_late_take_as_long_in_all_as_they_should() {
-        let mut debt = Debt::default();
+        let mut debt = PauseCompensation::default();
         let late = [50, 0, 500, 20, 0, 0, 0, 0, 0, 0, 0];
         let took = late.map(|late| {
             let left = debt.shorten(100);
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn a_stall_of_the_machine_is_not_made_up_for() {
-        let mut debt = Debt::default();
+        let mut debt = PauseCompensation::default();
         debt.add(u64::MAX);
         debt.add(1);
         assert_eq!(debt.shorten(MAX + 7), 7);
