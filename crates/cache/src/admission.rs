@@ -85,8 +85,8 @@ impl SpaceReservation {
     /// Extends it to `pages` pages.
     pub(crate) fn grow_to(&mut self, pages: u64, state: &mut CacheState) -> Result<(), StoreError> {
         if pages > self.pages {
-            let known = state.reservation_estimate();
-            state.admission.reserve(self.shared.store(), pages - self.pages, self.claim, known)?;
+            let estimate = state.reservation_estimate();
+            state.admission.reserve(self.shared.store(), pages - self.pages, self.claim, estimate)?;
             self.pages = pages;
         }
         Ok(())
@@ -231,14 +231,14 @@ impl AdmissionQueue {
         store: &Store,
         pages: u64,
         claim: SpaceClaim,
-        known: Known,
+        estimate: Known,
     ) -> Result<(), StoreError> {
         let more = pages.saturating_sub(self.spare_pages);
         if more > 0 {
             let outcome = if claim == SpaceClaim::Data {
-                store.reserve(more, known)
+                store.reserve(more, estimate)
             } else {
-                store.reserve_for_names(more, known)
+                store.reserve_for_names(more, estimate)
             };
             match outcome {
                 Err(error) if error.is_full() && claim == SpaceClaim::Frees => store.reserve_unchecked(more),
@@ -349,12 +349,12 @@ impl AdmissionControl {
     fn complete_waiter(
         &self,
         state: &mut CacheState,
-        parked: WaitingOperation,
+        operation: WaitingOperation,
         outcome: Result<SpaceReservation, CacheError>,
         completions: &mut DeferredCompletions,
     ) {
-        let WaitingOperation { then, cleaned_before: cleaned, .. } = parked;
-        let cleaned = self.shared.store().counters().pages_cleaned - cleaned;
+        let WaitingOperation { then, cleaned_before, .. } = operation;
+        let cleaned = self.shared.store().counters().pages_cleaned - cleaned_before;
         state.counters.cleaned_while_parked = state.counters.cleaned_while_parked.max(cleaned);
         completions.push(move || then(outcome));
     }
@@ -407,15 +407,16 @@ impl AdmissionControl {
             if state.admission.wants_space {
                 return AdmissionDecision::Wait;
             }
-            let told = state.retries.no_space_error(self.shared.now(), self.shared.settings().store_patience);
-            return told.map_or(AdmissionDecision::Wait, |error| AdmissionDecision::Refuse(error.clone()));
+            let error =
+                state.retries.no_space_error(self.shared.now(), self.shared.settings().store_patience);
+            return error.map_or(AdmissionDecision::Wait, |error| AdmissionDecision::Refuse(error.clone()));
         }
         state.retries.note_space_found();
-        let own = estimate_of_run(cost.run);
-        let known = state.reservation_estimate() + own;
-        match state.admission.reserve(self.shared.store(), cost.pages, cost.claim, known) {
+        let own_estimate = estimate_of_run(cost.run);
+        let estimate = state.reservation_estimate() + own_estimate;
+        match state.admission.reserve(self.shared.store(), cost.pages, cost.claim, estimate) {
             Ok(()) => {
-                state.admission.estimate = state.admission.estimate + own;
+                state.admission.estimate = state.admission.estimate + own_estimate;
                 state.admission.reserved_bytes += buffer_bytes;
                 state.admission.bypass_pages += bypass_pages;
                 AdmissionDecision::Admit(SpaceReservation {
@@ -424,7 +425,7 @@ impl AdmissionControl {
                     claim: cost.claim,
                     buffer_bytes,
                     bypass_pages,
-                    estimate: own,
+                    estimate: own_estimate,
                 })
             }
             Err(error) if error.is_full() && !state.admission.cannot_gain_space => {

@@ -80,7 +80,7 @@ impl BypassRecovery {
         self.over_older_records.remove(&key).is_some()
     }
 
-    /// Notes a punch, or something else that removes what pages were.
+    /// Notes a punch, or another change that removes the older bytes of pages.
     pub(crate) fn note_punch(&mut self, object: ObjectId, pages: Range<PageNo>, lsn: Lsn) {
         self.forget_growth(object, pages.clone(), lsn);
         let older: Vec<PageKey> = self

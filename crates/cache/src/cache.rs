@@ -190,7 +190,7 @@ impl CacheParts {
                 (PageKey { object, page }, usize::from(start), usize::from(len), None)
             }
             LogRecord::Punch { object, from, to } => {
-                let cut = PendingPunch {
+                let punch = PendingPunch {
                     from,
                     to,
                     lsn: newest,
@@ -199,12 +199,12 @@ impl CacheParts {
                     since: now.get(),
                     is_relogged: false,
                 };
-                return self.punch(state, object, cut);
+                return self.punch(state, object, punch);
             }
             LogRecord::Delete { object } => {
                 let from = PageNo(0);
                 let to = PageNo(u64::MAX);
-                let cut = PendingPunch {
+                let punch = PendingPunch {
                     from,
                     to,
                     lsn: newest,
@@ -213,7 +213,7 @@ impl CacheParts {
                     since: now.get(),
                     is_relogged: false,
                 };
-                return self.punch(state, object, cut);
+                return self.punch(state, object, punch);
             }
             LogRecord::Clone(transfer) | LogRecord::Move(transfer) => {
                 let what = RangeOp::of(record, newest).expect("it is one");
@@ -282,9 +282,9 @@ impl CacheParts {
         self.release_taken(state, taken)
     }
 
-    fn punch(&self, state: &mut CacheState, object: ObjectId, cut: PendingPunch) -> Vec<u64> {
-        state.reads.note_punch(object, cut.from..cut.to);
-        let taken = state.pages.punch(object, cut);
+    fn punch(&self, state: &mut CacheState, object: ObjectId, punch: PendingPunch) -> Vec<u64> {
+        state.reads.note_punch(object, punch.from..punch.to);
+        let taken = state.pages.punch(object, punch);
         self.release_taken(state, taken)
     }
 

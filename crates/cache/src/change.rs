@@ -143,7 +143,7 @@ pub enum SpaceClaim {
     Frees,
 }
 
-/// What a transaction may need, stated when it asks for admission.
+/// The most that a transaction may need, stated when it asks for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TransactionCost {
     /// Pages that it may make dirty.

@@ -41,7 +41,7 @@ pub(crate) struct SyncQueue {
     committing: u32,
 }
 
-/// What must be durable for a sync.
+/// Changes and pages that must be durable for a sync.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SyncTarget {
     newest: Lsn,
@@ -120,7 +120,7 @@ impl SyncQueue {
     }
 }
 
-/// What a sync covers.
+/// The changes that a sync covers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SyncScope {
     /// Everything that is logged.
@@ -165,11 +165,11 @@ impl Committer {
     }
 
     /// Completes `then` when what `what` covers is durable.
-    pub(crate) fn sync(&self, what: SyncScope, then: CacheCompletion<()>) {
+    pub(crate) fn sync(&self, scope: SyncScope, then: CacheCompletion<()>) {
         let mut state = self.shared.state();
         state.counters.syncs += 1;
         if state.failed().is_none() {
-            match self.log_for_sync(&mut state, what) {
+            match self.log_for_sync(&mut state, scope) {
                 Ok(pages) if pages.is_empty() => {}
                 Ok(pages) => {
                     state.syncs.waiting_for_store.push((pages, then));
@@ -206,9 +206,9 @@ impl Committer {
     fn log_for_sync(
         &self,
         state: &mut CacheState,
-        what: SyncScope,
+        scope: SyncScope,
     ) -> Result<BTreeMap<PageKey, Lsn>, BufferError> {
-        let range = match what {
+        let range = match scope {
             _ if is_planted(CacheBug::SyncWithoutBytes) => return Ok(BTreeMap::new()),
             SyncScope::Logged => None,
             SyncScope::Object(object) => Some(bypass::of_object(object)),
@@ -339,7 +339,7 @@ impl Committer {
         };
         drop(state);
         if result.is_err() {
-            // What is in memory alone must be rescued.
+            // Changes that are in memory alone must be rescued.
             self.shared.wake(BackgroundTask::WriteBack);
         }
         completions.deliver();

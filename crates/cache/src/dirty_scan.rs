@@ -42,10 +42,10 @@ impl DirtyScan {
     }
 
     /// Whether an item is not to be tried now: it failed lately, or has been tried.
-    pub(crate) fn skips(&self, retries: &RetryList, victim: WriteBackItem, now: Duration) -> bool {
+    pub(crate) fn skips(&self, retries: &RetryList, item: WriteBackItem, now: Duration) -> bool {
         match self.once_since {
-            Some(since) => retries.has_failed_since(victim, since),
-            None => retries.is_backed_off(victim, now),
+            Some(since) => retries.has_failed_since(item, since),
+            None => retries.is_backed_off(item, now),
         }
     }
 

@@ -16,13 +16,13 @@ pub enum CacheError {
     Buffer(#[from] BufferError),
     /// The buffer failed earlier. Nothing can be made durable any more, so every later change is refused
     /// until the next mount; reads go on. The last resort: failures of the store are waited for instead.
-    #[error("read-only until it is mounted again, since changes cannot be made durable: {why}")]
+    #[error("read-only until the next mount, because changes cannot be made durable: {why}")]
     ReadOnly {
         /// What happened to the buffer.
         why: BufferError,
     },
     /// The buffer failed, and everything that was in memory has been saved.
-    #[error("{why}; everything, synced or not, is in the store as volume {volume}")]
+    #[error("{why}; all data, synced or not, has been saved in the store as volume {volume}")]
     Rescued {
         /// What happened to the buffer.
         why: BufferError,
@@ -32,8 +32,8 @@ pub enum CacheError {
     /// The store has changes that the buffer never had: laying an old buffer's records over them would be
     /// wrong.
     #[error(
-        "the buffer ends with change {buffer}, and the store has change {store}: it is an old copy, or the store has been \
-         used with another buffer"
+        "the buffer ends with change {buffer}, but the store has change {store}: this buffer is an older copy, or the store \
+         has been used with another buffer"
     )]
     StaleBuffer {
         /// The newest change that the buffer knows of.
@@ -43,11 +43,11 @@ pub enum CacheError {
     },
     /// The store lacks changes that the buffer has released because the store had them.
     #[error(
-        "the store is an older copy of the one that its buffer belongs to, or the end of its log cannot be read: it ends with \
-         {what} {store}, and the buffer counts on {what} {buffer}"
+        "the store ends with {what} {store}, but its buffer relies on {what} {buffer}: this store is an older copy, or the \
+         end of its log cannot be read"
     )]
     StaleStore {
-        /// What the two numbers count.
+        /// Mounts or batches: the kind of both numbers.
         what: &'static str,
         /// The last one in the store.
         store: u64,
@@ -69,11 +69,12 @@ pub enum CacheError {
         limit: u64,
     },
     /// A clone or a move without pages, or with a target that overlaps its source.
-    #[error("a clone or a move of no pages, or of pages onto themselves")]
+    #[error("a clone or a move without pages, or of pages onto themselves")]
     BadTransfer,
     /// A clone or a move of too many pages, whose source and target differ modulo 128 pages.
     #[error(
-        "a clone or a move of {pages} pages whose source and target are not at the same place modulo 128 pages: {limit} at most"
+        "a clone or a move of {pages} pages is over the limit of {limit}, which applies if source and target differ modulo 128 \
+         pages"
     )]
     TransferTooLong {
         /// Its pages.
@@ -92,22 +93,24 @@ impl CacheError {
         matches!(self, CacheError::Store(error) if error.is_full())
     }
 
-    /// What to do next.
+    /// The next step for the user.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         let help = match self {
             CacheError::Store(error) => return error.help(),
             CacheError::Buffer(error) => return error.help(),
             CacheError::ReadOnly { .. } => "repair the buffer's device, unmount, and mount again",
-            CacheError::Rescued { .. } => "repair or replace the buffer, and mount that volume",
+            CacheError::Rescued { .. } => "repair or replace the buffer's device, then mount that volume",
             CacheError::StaleBuffer { .. } => {
-                "give that buffer, or a new one by `weir replace-buffer --accept-loss`"
+                "use the newest buffer; if it is lost, run `weir replace-buffer --accept-loss`: what only that buffer has is \
+                 then lost, too"
             }
             CacheError::StaleStore { .. } => {
-                "give the store's newest copy, or copies of store and buffer of one moment; where its device has bad blocks, a copy of it; to go on with this one, \
-                 without what only the buffer has, run `weir replace-buffer --accept-loss`"
+                "use the newest copy of the store, or copies of store and buffer from the same point in time; if the store's \
+                 device has bad blocks, copy it to a good device; to go on with this store, without what only the buffer has, run \
+                 `weir replace-buffer --accept-loss`"
             }
-            CacheError::InUse { .. } => "unmount it, and mount another one, to delete it",
-            CacheError::TooBig { .. } | CacheError::TransferTooLong { .. } => "split it",
+            CacheError::InUse { .. } => "to delete it, unmount it and mount another volume",
+            CacheError::TooBig { .. } | CacheError::TransferTooLong { .. } => "split it into smaller ones",
             CacheError::BadTransfer | CacheError::Stopping => return None,
         };
         Some(help.into())

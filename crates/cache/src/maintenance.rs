@@ -39,7 +39,7 @@ struct SpaceAttempt {
     /// Reserved blocks when the host file system was last asked for more space. Until an operation gets a
     /// reservation, more would be of no use.
     allocated_at: Option<u64>,
-    /// What was tried to be written back.
+    /// The write-back of this attempt: each item is tried once.
     scan: DirtyScan,
     rounds: usize,
     /// Pages moved when this round last asked for two checkpoints.
@@ -87,7 +87,7 @@ struct MaintenancePauses {
     free_not_before: Duration,
     /// Blocks were freed: two checkpoints make free segments of them.
     has_freed: bool,
-    /// Those two checkpoints, if no operation waits for space.
+    /// These two checkpoints, if no operation waits for space.
     trim_not_before: Duration,
     /// Asking the host file system for space.
     allocate_not_before: Duration,
@@ -173,7 +173,7 @@ impl StoreMaintainer {
         let wanted = state.admission.wants_space();
         let freeing = self.freeing_is_due();
         let allocating = self.allocation_is_due();
-        let folding = self.merging_is_due(&state);
+        let merging = self.merging_is_due(&state);
         drop(state);
         let outcome = if wanted {
             self.make_space()
@@ -190,7 +190,7 @@ impl StoreMaintainer {
             self.trim_dead_segments()
         } else if self.trimming_is_due() {
             self.trim_freed()
-        } else if folding {
+        } else if merging {
             self.merge_step()
         } else {
             return StepProgress::Idle;
@@ -275,7 +275,7 @@ impl StoreMaintainer {
     fn trim_freed(&self) -> Result<(), CacheError> {
         self.pauses().trim_not_before = self.shared.now() + QUIET_PERIOD;
         self.checkpoint_twice()?;
-        // What is freed meanwhile is for the next time.
+        // Blocks that are freed meanwhile are trimmed next time.
         let is_freeing = self.shared.store().is_freeing();
         self.pauses().has_freed = is_freeing;
         Ok(())
@@ -297,11 +297,11 @@ impl StoreMaintainer {
     /// merged stays as it is.
     fn merge_step(&self) -> Result<(), CacheError> {
         let begun = self.shared.now();
-        let folded = self.shared.store_io().fold_step();
+        let merged = self.shared.store_io().fold_step();
         let now = self.shared.now();
-        let pause = if folded.is_ok() { now - begun } else { RETRY_AFTER };
+        let pause = if merged.is_ok() { now - begun } else { RETRY_AFTER };
         self.pauses().merge_not_before = now + pause;
-        match folded {
+        match merged {
             Err(error) if !error.is_full() => Err(error.into()),
             _ => Ok(()),
         }
@@ -405,7 +405,7 @@ impl StoreMaintainer {
 
     /// One step towards space, for waiting operations or for pages that found none; then admits what fits.
     fn make_space(&self) -> Result<(), CacheError> {
-        let mut turn = self.making_space.lock().expect("no panic while making space");
+        let mut making_space = self.making_space.lock().expect("no panic while making space");
         let free = || {
             let failures = {
                 let mut state = self.shared.state();
@@ -416,7 +416,7 @@ impl StoreMaintainer {
             let space = self.shared.store().space();
             (SpaceFound { free: space.free, used: space.live + space.reserved, total: space.total }, failures)
         };
-        let attempt = turn.get_or_insert_with(|| {
+        let attempt = making_space.get_or_insert_with(|| {
             self.try_stuck_segments_again();
             let (before, failures) = free();
             let scan = DirtyScan::once(failures);
@@ -461,10 +461,10 @@ impl StoreMaintainer {
             if !needed {
                 state.admission.cancel_space_request();
             }
-            *turn = None;
+            *making_space = None;
         }
         drop(state);
-        drop(turn);
+        drop(making_space);
         completions.deliver();
         if is_more {
             self.write_back.retry_for_space();

@@ -14,22 +14,26 @@
 //! | writing back | either                     | maybe   | yes       | maybe   |
 //!
 //! ```text
-//!          write of a part           write of the rest, or fetched              fetched
-//!  absent ─────────────────► partial ─────────────────────────────► dirty   clean ◄──── fetching ◄── absent
-//!                               │                                   │   ▲     │  ▲
-//!                               └──────────► writing back ◄─────────┘   └─────┘  │
-//!                                                 │                      write   │
-//!                                                 ├─ stored: clean if whole, else removed
-//!                                                 └─ failed: partial or dirty again
+//! absent ──── write of a part ────► partial ──── write of the rest, or fetched ────► dirty
+//! absent ──── fetch ────► fetching ──── fetched ────► clean ──── write ────► dirty
+//! partial, dirty ──── write-back begins ────► writing back
+//!                                                ├── stored, whole ────► clean
+//!                                                ├── stored, partial ────► absent
+//!                                                └── failed, or written meanwhile ────► partial, dirty
+//! clean ──── evicted ────► absent
+//! any ──── punched, deleted, or the target of a range operation ────► absent
 //! ```
 //!
-//! | transition | made by | method |
+//! | transition | made by | method of [`CachedPage`] |
 //! | --- | --- | --- |
-//! | to partial or dirty | a client's write, or recovery | [`write`](PageEntry::write), [`mark_dirty`](PageEntry::mark_dirty) |
-//! | to fetching | a read that waits, read-ahead, prefetch | [`begin_fetch`](PageEntry::begin_fetch) |
-//! | fetched | a fetch worker; a write of the whole page ends the fetch | [`become_whole`](PageEntry::become_whole) |
-//! | to writing back, and from there | the thread with the write-back lock | [`begin_write_back`](PageEntry::begin_write_back), [`end_write_back`](PageEntry::end_write_back), [`abandon_write_back`](PageEntry::abandon_write_back) |
-//! | to absent | eviction, of clean pages; a punch, of all | `PageTable::evict`, [`discard`](PageEntry::discard) |
+//! | write | a client; recovery | `write` or `zero`, then `mark_dirty` |
+//! | fetch | a read that waits, read-ahead, prefetch | `begin_fetch` |
+//! | fetched | a fetch worker. A write of the whole page ends the fetch | `become_whole`; `end_fetch` |
+//! | write-back begins | the thread with the write-back lock | `begin_write_back` |
+//! | stored | the same thread | `end_write_back` |
+//! | failed | the same thread | `abandon_write_back` |
+//! | evicted | any thread that adds to memory | `PageTable::evict` |
+//! | punched | a client; recovery | `discard` |
 //!
 //! A delta stays in memory while it is written back, with what is written meanwhile; and afterwards if a read
 //! waits for the page.
@@ -54,7 +58,7 @@ pub(crate) struct FetchNumber(pub(crate) u64);
 /// A page in memory. Owned by `PageTable`, changed under the state's lock only. After a crash: the changes
 /// that were durable in the buffer are rebuilt from there.
 #[derive(Debug)]
-pub(crate) struct PageEntry {
+pub(crate) struct CachedPage {
     body: PageBody,
     /// Changes that no write-back has taken.
     dirty: Option<DirtyState>,
@@ -66,7 +70,7 @@ pub(crate) struct PageEntry {
     used: bool,
 }
 
-const _: () = assert!(size_of::<PageEntry>() <= 128);
+const _: () = assert!(size_of::<CachedPage>() <= 128);
 
 /// Write-back, fetch and waiters of a page.
 #[derive(Debug, Default)]
@@ -209,7 +213,7 @@ impl DirtyRanges {
     }
 }
 
-/// What a page had that becomes a hole.
+/// The reservation and the waiters of a page that becomes a hole.
 pub(crate) struct DiscardedPage {
     /// A reservation in the store to be released. A write-back in progress keeps its own until it ends.
     pub(crate) was_reserved: bool,
@@ -217,14 +221,14 @@ pub(crate) struct DiscardedPage {
     pub(crate) waiters: Vec<u64>,
 }
 
-impl PageEntry {
-    pub(crate) fn new(body: PageBody) -> PageEntry {
-        PageEntry { body, dirty: None, in_flight: None, queued: Lsn(0), used: true }
+impl CachedPage {
+    pub(crate) fn new(body: PageBody) -> CachedPage {
+        CachedPage { body, dirty: None, in_flight: None, queued: Lsn(0), used: true }
     }
 
     /// An entry without bytes that counts as queued since `change`.
-    pub(crate) fn queued_since(change: Lsn) -> PageEntry {
-        PageEntry { queued: change, ..PageEntry::new(PageBody::Patch(PageDelta::default())) }
+    pub(crate) fn queued_since(change: Lsn) -> CachedPage {
+        CachedPage { queued: change, ..CachedPage::new(PageBody::Patch(PageDelta::default())) }
     }
 
     pub(crate) fn body(&self) -> &PageBody {
@@ -269,24 +273,24 @@ impl PageEntry {
 
     /// The newest change that is not stored.
     pub(crate) fn newest(&self) -> Option<Lsn> {
-        self.dirty_state().or(self.writing()).map(|dirt| dirt.newest)
+        self.dirty_state().or(self.writing()).map(|dirty| dirty.newest)
     }
 
     /// Whether the buffer lacks bytes of changes that are not stored.
     pub(crate) fn is_unlogged(&self) -> bool {
-        [self.dirty_state(), self.writing()].into_iter().flatten().any(|dirt| dirt.unlogged)
+        [self.dirty_state(), self.writing()].into_iter().flatten().any(|dirty| dirty.unlogged)
     }
 
     /// Notes that the page's current bytes bypassed the buffer.
     pub(crate) fn mark_bypassed(&mut self) {
-        self.dirty.iter_mut().for_each(|dirt| dirt.unlogged = true);
+        self.dirty.iter_mut().for_each(|dirty| dirty.unlogged = true);
     }
 
     /// Notes that the buffer has the page's current bytes.
     pub(crate) fn mark_logged(&mut self) {
-        self.dirty.iter_mut().for_each(|dirt| dirt.unlogged = false);
+        self.dirty.iter_mut().for_each(|dirty| dirty.unlogged = false);
         let writing = self.in_flight.iter_mut().flat_map(|one| &mut one.writing);
-        writing.for_each(|dirt| dirt.unlogged = false);
+        writing.for_each(|dirty| dirty.unlogged = false);
     }
 
     /// Changes the write-back, the fetch or the waiters.
@@ -310,18 +314,19 @@ impl PageEntry {
 
     /// Number of the store's reservations: for changes being written, and for later ones.
     pub(crate) fn reservations(&self) -> u32 {
-        [self.dirty_state(), self.writing()].into_iter().flatten().filter(|dirt| dirt.reserved).count() as u32
+        [self.dirty_state(), self.writing()].into_iter().flatten().filter(|dirty| dirty.reserved).count()
+            as u32
     }
 
     /// Ends the reservation. Returns whether there was one.
     pub(crate) fn take_reservation(&mut self) -> bool {
-        self.dirty.as_mut().is_some_and(|dirt| std::mem::take(&mut dirt.reserved))
+        self.dirty.as_mut().is_some_and(|dirty| std::mem::take(&mut dirty.reserved))
     }
 
     /// Notes that all changes that no write-back has taken are in a newer group, too.
     pub(crate) fn mark_relogged(&mut self, group: GroupNo) {
-        if let Some(dirt) = &mut self.dirty {
-            dirt.oldest_group = dirt.oldest_group.max(group);
+        if let Some(dirty) = &mut self.dirty {
+            dirty.oldest_group = dirty.oldest_group.max(group);
         }
     }
 
@@ -380,19 +385,19 @@ impl PageEntry {
 
     /// Notes that it is queued since its newest change, if it is dirty. Returns that change.
     pub(crate) fn queue(&mut self) -> Option<Lsn> {
-        let newest = self.dirty.as_ref().map(|dirt| dirt.newest);
+        let newest = self.dirty.as_ref().map(|dirty| dirty.newest);
         self.queued = newest.unwrap_or_default();
         newest
     }
 
     pub(crate) fn was_written_since_queued(&self) -> bool {
-        Some(self.queued) != self.dirty.as_ref().map(|dirt| dirt.newest)
+        Some(self.queued) != self.dirty.as_ref().map(|dirty| dirty.newest)
     }
 
     /// Drops all changes: the page becomes a hole.
     pub(crate) fn discard(&mut self) -> DiscardedPage {
         self.take_writing();
-        let was_reserved = self.dirty.take().is_some_and(|dirt| dirt.reserved);
+        let was_reserved = self.dirty.take().is_some_and(|dirty| dirty.reserved);
         DiscardedPage { was_reserved, waiters: self.take_waiters() }
     }
 
@@ -412,7 +417,7 @@ impl PageEntry {
 
     /// The oldest group that the page needs.
     pub(crate) fn oldest_group(&self) -> Option<GroupNo> {
-        self.writing().into_iter().chain(&self.dirty).map(|dirt| dirt.oldest_group).min()
+        self.writing().into_iter().chain(&self.dirty).map(|dirty| dirty.oldest_group).min()
     }
 
     /// Writes bytes in memory.
@@ -465,8 +470,8 @@ impl PageEntry {
     pub(crate) fn become_whole(&mut self, mut base: Box<Page>) {
         let PageBody::Patch(delta) = &self.body else { return };
         delta.apply(&mut base);
-        if let Some(dirt) = &mut self.dirty {
-            dirt.ranges = DirtyRanges::of_delta(delta);
+        if let Some(dirty) = &mut self.dirty {
+            dirty.ranges = DirtyRanges::of_delta(delta);
         }
         self.body = PageBody::Whole(Arc::new(base));
         self.end_fetch();
@@ -482,11 +487,11 @@ impl PageEntry {
         first: impl FnOnce() -> DirtyState,
     ) {
         let whole = matches!(self.body, PageBody::Whole(_));
-        let dirt = self.dirty.get_or_insert_with(first);
-        dirt.newest = newest;
-        dirt.newest_group = latest;
+        let dirty = self.dirty.get_or_insert_with(first);
+        dirty.newest = newest;
+        dirty.newest_group = latest;
         if whole {
-            dirt.ranges.insert(range);
+            dirty.ranges.insert(range);
         }
     }
 
@@ -498,7 +503,7 @@ impl PageEntry {
         }
     }
 
-    /// Copies bytes from `start` on, which [`covers`](PageEntry::covers) found in memory.
+    /// Copies bytes from `start` on, which [`covers`](CachedPage::covers) found in memory.
     pub(crate) fn read(&self, start: usize, into: &mut [u8]) {
         match &self.body {
             PageBody::Whole(page) => into.copy_from_slice(&page.0[start..start + into.len()]),
@@ -512,17 +517,17 @@ impl PageEntry {
         if self.writing().is_some() {
             return None;
         }
-        let mut dirt = self.dirty.take()?;
+        let mut dirty = self.dirty.take()?;
         if let PageBody::Patch(delta) = &self.body {
             // If the page is fetched meanwhile, and the write-back fails, only this tells which bytes
             // changed.
-            dirt.ranges = DirtyRanges::of_delta(delta);
+            dirty.ranges = DirtyRanges::of_delta(delta);
         }
-        self.change_in_flight(|one| one.writing = Some(dirt));
+        self.change_in_flight(|one| one.writing = Some(dirty));
         self.writing()
     }
 
-    /// Whether memory has only a part of what the store has, and nothing else.
+    /// Whether it has only a part of the store's bytes, and neither a fetch nor a waiter.
     pub(crate) fn is_redundant(&self) -> bool {
         !self.is_whole() && !self.is_busy() && self.fetch().is_none()
     }
@@ -536,18 +541,18 @@ impl PageEntry {
     /// reservations are to be released, since the page needs only one.
     pub(crate) fn abandon_write_back(&mut self) -> u64 {
         let Some(old) = self.take_writing() else { return 0 };
-        let Some(dirt) = &mut self.dirty else {
+        let Some(dirty) = &mut self.dirty else {
             self.dirty = Some(old);
             return 0;
         };
-        let spare = old.reserved && dirt.reserved;
-        dirt.reserved |= old.reserved;
+        let spare = old.reserved && dirty.reserved;
+        dirty.reserved |= old.reserved;
         if !is_planted(CacheBug::OldGroupForgotten) {
-            dirt.oldest_group = old.oldest_group.min(dirt.oldest_group);
+            dirty.oldest_group = old.oldest_group.min(dirty.oldest_group);
         }
-        dirt.unlogged |= old.unlogged;
-        dirt.since = old.since.min(dirt.since);
-        dirt.ranges.merge(&old.ranges);
+        dirty.unlogged |= old.unlogged;
+        dirty.since = old.since.min(dirty.since);
+        dirty.ranges.merge(&old.ranges);
         u64::from(spare)
     }
 }
@@ -558,8 +563,8 @@ mod tests {
 
     #[test]
     fn a_page_that_was_written_again_while_its_write_back_failed_needs_the_groups_of_both() {
-        let mut entry = PageEntry::new(PageBody::Whole(Arc::new(Page::zeroed())));
-        let write = |entry: &mut PageEntry, group: u64, range: Range<usize>| {
+        let mut entry = CachedPage::new(PageBody::Whole(Arc::new(Page::zeroed())));
+        let write = |entry: &mut CachedPage, group: u64, range: Range<usize>| {
             let newest = Lsn(10 * group);
             let group = GroupNo(group);
             entry.mark_dirty(range, newest, group, || {
@@ -571,10 +576,10 @@ mod tests {
         write(&mut entry, 7, 100..200);
         assert_eq!(entry.oldest_group(), Some(GroupNo(3)), "while it is on its way");
         assert_eq!(entry.abandon_write_back(), 1, "of two reservations one is spare");
-        let dirt = entry.dirty.as_ref().expect("it is dirty");
-        assert_eq!((dirt.oldest_group, dirt.newest, dirt.newest_group), (GroupNo(3), Lsn(70), GroupNo(7)));
-        assert_eq!(dirt.since(), Duration::from_secs(3));
-        let mut ranges = dirt.ranges.iter();
+        let dirty = entry.dirty.as_ref().expect("it is dirty");
+        assert_eq!((dirty.oldest_group, dirty.newest, dirty.newest_group), (GroupNo(3), Lsn(70), GroupNo(7)));
+        assert_eq!(dirty.since(), Duration::from_secs(3));
+        let mut ranges = dirty.ranges.iter();
         assert_eq!((ranges.next(), ranges.next()), (Some(0..4096), None));
     }
 }

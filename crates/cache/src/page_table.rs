@@ -6,7 +6,7 @@
 
 use crate::bypass_recovery::LostTail;
 use crate::bypassed_pages::BypassedPages;
-use crate::page::{DirtyState, FetchNumber, PageBody, PageEntry};
+use crate::page::{CachedPage, DirtyState, FetchNumber, PageBody};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{
     OlderChangePlace, PendingRangeOp, PendingRangeOps, RangeOp, RangeOpKind, reserved_pages,
@@ -63,7 +63,7 @@ pub(crate) struct PageTable {
     eviction_queue: VecDeque<PageKey>,
     /// Punched pages whose memory is not freed yet. They are neither dirty nor waited for, and no look-up
     /// finds them.
-    discarded: VecDeque<ObjectPages>,
+    discarded: VecDeque<PagesOfObject>,
     /// The oldest first within each object.
     punches: BTreeMap<ObjectId, Vec<PendingPunch>>,
     /// Number of punches of all objects.
@@ -97,7 +97,7 @@ pub(crate) struct PageMemory {
 
 impl PageMemory {
     /// The memory of one page.
-    pub(crate) fn of(entry: &PageEntry) -> PageMemory {
+    pub(crate) fn of(entry: &CachedPage) -> PageMemory {
         let all = entry.memory_bytes() as u64;
         let is_dirty = entry.oldest_group().is_some();
         let is_delta = is_dirty && !entry.is_whole();
@@ -143,7 +143,7 @@ pub(crate) struct PageChange<'a> {
 
 impl PageChange<'_> {
     /// Makes the change. `first` makes the dirty state of a clean page.
-    pub(crate) fn make(self, entry: &mut PageEntry, first: impl FnOnce() -> DirtyState) {
+    pub(crate) fn make(self, entry: &mut CachedPage, first: impl FnOnce() -> DirtyState) {
         match self.bytes {
             Some(bytes) => entry.write(self.range.start, bytes),
             None => entry.zero(self.range.start, self.range.len()),
@@ -153,7 +153,7 @@ impl PageChange<'_> {
     }
 }
 
-/// What pages had that were removed from the table.
+/// Groups, reservations and waiters of pages that were removed from the table.
 #[derive(Debug, Default)]
 struct TakenPages {
     /// The oldest group that they needed.
@@ -164,7 +164,7 @@ struct TakenPages {
     waiters: Vec<u64>,
 }
 
-/// What a change of a page found.
+/// The result of changing a page.
 pub(crate) struct PageChangeOutcome {
     /// Not all bytes of the page were in memory.
     pub(crate) was_absent: bool,
@@ -173,12 +173,12 @@ pub(crate) struct PageChangeOutcome {
 }
 
 impl PageTable {
-    pub(crate) fn get(&self, key: &PageKey) -> Option<&PageEntry> {
+    pub(crate) fn get(&self, key: &PageKey) -> Option<&CachedPage> {
         self.table.get(key)
     }
 
     /// A page for a read of `range`, if those bytes are in memory.
-    pub(crate) fn read(&mut self, key: &PageKey, range: Range<usize>) -> Option<&PageEntry> {
+    pub(crate) fn read(&mut self, key: &PageKey, range: Range<usize>) -> Option<&CachedPage> {
         let entry = self.table.get_mut(key).filter(|entry| entry.covers(range))?;
         entry.mark_used();
         Some(entry)
@@ -204,12 +204,12 @@ impl PageTable {
         &self,
         object: ObjectId,
         pages: impl RangeBounds<PageNo>,
-    ) -> impl Iterator<Item = (PageKey, &PageEntry)> {
+    ) -> impl Iterator<Item = (PageKey, &CachedPage)> {
         self.table.range(object, pages)
     }
 
     #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PageKey, &PageEntry)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PageKey, &CachedPage)> {
         self.table.iter()
     }
 
@@ -239,8 +239,8 @@ impl PageTable {
     }
 
     /// Changes an entry, made if it is absent, and keeps indexes and sums right.
-    pub(crate) fn change<T>(&mut self, key: PageKey, with: impl FnOnce(&mut PageEntry) -> T) -> T {
-        let new = || PageEntry::new(PageBody::Patch(Default::default()));
+    pub(crate) fn change<T>(&mut self, key: PageKey, with: impl FnOnce(&mut CachedPage) -> T) -> T {
+        let new = || CachedPage::new(PageBody::Patch(Default::default()));
         let (entry, was_there) = self.table.get_or_insert_with(key, new);
         let before = if was_there { PageAccount::of(entry) } else { PageAccount::default() };
         let result = with(entry);
@@ -257,7 +257,7 @@ impl PageTable {
     /// changes.
     pub(crate) fn insert_replayed(
         &mut self,
-        pages: impl Iterator<Item = (PageKey, Box<PageEntry>)>,
+        pages: impl Iterator<Item = (PageKey, Box<CachedPage>)>,
         index: TableIndex,
     ) {
         let TableIndex { mut named, whole, memory } = index;
@@ -283,7 +283,7 @@ impl PageTable {
     }
 
     /// Removes an entry. The caller tells its waiters.
-    pub(crate) fn remove(&mut self, key: PageKey) -> Option<PageEntry> {
+    pub(crate) fn remove(&mut self, key: PageKey) -> Option<CachedPage> {
         let entry = *self.table.remove(&key)?;
         self.account(key, PageAccount::of(&entry), PageAccount::default());
         Some(entry)
@@ -353,10 +353,10 @@ impl PageTable {
     /// The oldest group that anything needs.
     pub(crate) fn oldest_group(&self) -> Option<GroupNo> {
         let pages = self.by_group.first().map(|&(group, _)| group);
-        let cuts = self.punches.values().flatten().map(|cut| cut.group).min();
+        let punches = self.punches.values().flatten().map(|punch| punch.group).min();
         let transfers = self.range_ops.iter().map(|one| one.oldest_group).min();
         let lost = self.lost_tails.values().map(|lost| lost.group).min();
-        pages.into_iter().chain(cuts).chain(transfers).chain(lost).min()
+        pages.into_iter().chain(punches).chain(transfers).chain(lost).min()
     }
 
     /// Pages that need the buffer, by their oldest groups.
@@ -447,7 +447,7 @@ impl PageTable {
     pub(crate) fn mark_page_logged(&mut self, key: PageKey) -> bool {
         let is_new = self.is_unlogged(&key);
         if is_new {
-            self.change(key, PageEntry::mark_logged);
+            self.change(key, CachedPage::mark_logged);
         }
         is_new
     }
@@ -462,7 +462,7 @@ impl PageTable {
 
     /// Dirty deltas among the `looks` pages of the object from `key` on. None if `key` itself is whole.
     pub(crate) fn deltas_after(&self, key: PageKey, looks: usize) -> impl Iterator<Item = PageKey> + '_ {
-        let is_dirty_delta = |entry: &PageEntry| entry.is_dirty() && !entry.is_whole();
+        let is_dirty_delta = |entry: &CachedPage| entry.is_dirty() && !entry.is_whole();
         let looks = if self.get(&key).is_some_and(is_dirty_delta) { looks } else { 0 };
         let behind = self.table.range(key.object, key.page..).take(looks);
         behind.filter(move |(_, entry)| is_dirty_delta(entry)).map(|(key, _)| key)
@@ -482,10 +482,10 @@ impl PageTable {
     /// group counts.
     pub(crate) fn oldest_since(&self) -> Option<Duration> {
         let page = self.by_group.first().and_then(|(_, key)| self.table.get(key));
-        let page = page.and_then(PageEntry::since);
-        let cut = self.punches.values().flatten().map(|cut| cut.since).min();
+        let page = page.and_then(CachedPage::since);
+        let punch = self.punches.values().flatten().map(|punch| punch.since).min();
         let transfer = self.range_ops.iter().map(|one| one.since).min();
-        page.into_iter().chain(cut).chain(transfer).min()
+        page.into_iter().chain(punch).chain(transfer).min()
     }
 
     /// Drops clean pages that were not used lately while memory is over `bytes_max`: a bounded piece of work.
@@ -534,7 +534,7 @@ impl PageTable {
 
     /// All pending punches.
     pub(crate) fn punches(&self) -> impl Iterator<Item = (ObjectId, PendingPunch)> + '_ {
-        self.punches.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)))
+        self.punches.iter().flat_map(|(&object, punches)| punches.iter().map(move |&punch| (object, punch)))
     }
 
     /// Number of pending punches.
@@ -543,15 +543,15 @@ impl PageTable {
     }
 
     /// Whether a punch is not stored.
-    pub(crate) fn is_punch_pending(&self, object: ObjectId, cut: Lsn) -> bool {
-        self.punches_of(object).iter().any(|one| one.lsn == cut)
+    pub(crate) fn is_punch_pending(&self, object: ObjectId, punch: Lsn) -> bool {
+        self.punches_of(object).iter().any(|one| one.lsn == punch)
     }
 
     /// Drops a punch that the store has.
-    pub(crate) fn forget_punch(&mut self, object: ObjectId, cut: Lsn) {
+    pub(crate) fn forget_punch(&mut self, object: ObjectId, punch: Lsn) {
         let Some(pending) = self.punches.get_mut(&object) else { return };
         let before = pending.len();
-        pending.retain(|one| one.lsn != cut);
+        pending.retain(|one| one.lsn != punch);
         self.punches_pending -= before - pending.len();
         if pending.is_empty() {
             self.punches.remove(&object);
@@ -566,9 +566,9 @@ impl PageTable {
     }
 
     /// Notes that a punch is durable in a newer group, too.
-    pub(crate) fn mark_punch_relogged(&mut self, object: ObjectId, cut: Lsn, group: GroupNo) {
+    pub(crate) fn mark_punch_relogged(&mut self, object: ObjectId, punch: Lsn, group: GroupNo) {
         let pending = self.punches.get_mut(&object).into_iter().flatten();
-        pending.filter(|one| one.lsn == cut).for_each(|one| one.group = group);
+        pending.filter(|one| one.lsn == punch).for_each(|one| one.group = group);
     }
 
     /// Whether punched pages still take memory.
@@ -578,24 +578,25 @@ impl PageTable {
 
     /// Removes a range of pages and keeps the punch until the store has it. Returns how many of the store's
     /// reservations the pages had, and the reads that waited for them, which must be retried.
-    pub(crate) fn punch(&mut self, object: ObjectId, mut cut: PendingPunch) -> (u64, Vec<u64>) {
-        let TakenPages { oldest, reservations, waiters } = self.take_range(object, cut.from, cut.to);
+    pub(crate) fn punch(&mut self, object: ObjectId, mut punch: PendingPunch) -> (u64, Vec<u64>) {
+        let TakenPages { oldest, reservations, waiters } = self.take_range(object, punch.from, punch.to);
         let taken = oldest.filter(|_| !is_planted(CacheBug::CutWithoutGroups));
-        cut.group = taken.map_or(cut.group, |group| group.min(cut.group));
+        punch.group = taken.map_or(punch.group, |group| group.min(punch.group));
         let pending = self.punches.entry(object).or_default();
         let before = pending.len();
         let transfers = &self.range_ops;
         pending.retain(|old| {
             // A range operation between the two needs the older punch.
-            let parted = transfers.any_between(object, old.lsn..cut.lsn);
-            let stays = old.from < cut.from || old.to > cut.to || parted;
-            cut.group = if stays { cut.group } else { cut.group.min(old.group) };
+            let parted = transfers.any_between(object, old.lsn..punch.lsn);
+            let stays = old.from < punch.from || old.to > punch.to || parted;
+            punch.group = if stays { punch.group } else { punch.group.min(old.group) };
             stays
         });
-        pending.push(cut);
+        pending.push(punch);
         self.punches_pending = self.punches_pending + pending.len() - before;
         // Relogged behind this punch, the loss would come back with it.
-        let lost = self.lost_tails.get_mut(&object).filter(|lost| (cut.from..cut.to).contains(&lost.from));
+        let lost =
+            self.lost_tails.get_mut(&object).filter(|lost| (punch.from..punch.to).contains(&lost.from));
         if let Some(lost) = lost {
             lost.is_punched = true;
         }
@@ -630,8 +631,8 @@ impl PageTable {
     /// Volumes with changes that are not stored.
     pub(crate) fn dirty_volumes(&self) -> BTreeSet<VolumeId> {
         let pages = self.by_group.iter().map(|(_, key)| key.object.volume);
-        let cuts = self.punches.keys().map(|object| object.volume);
-        pages.chain(cuts).chain(self.range_ops.iter().flat_map(|one| one.op.volumes())).collect()
+        let punches = self.punches.keys().map(|object| object.volume);
+        pages.chain(punches).chain(self.range_ops.iter().flat_map(|one| one.op.volumes())).collect()
     }
 
     /// Removes everything of a volume that the store has deleted. Returns what [`punch`](PageTable::punch)
@@ -647,9 +648,9 @@ impl PageTable {
             reservations += taken.reservations;
             waiters.extend(taken.waiters);
         }
-        let cut: Vec<ObjectId> = self.punches.range(all).map(|(&object, _)| object).collect();
-        for object in cut {
-            self.punches_pending -= self.punches.remove(&object).map_or(0, |cuts| cuts.len());
+        let punched: Vec<ObjectId> = self.punches.range(all).map(|(&object, _)| object).collect();
+        for object in punched {
+            self.punches_pending -= self.punches.remove(&object).map_or(0, |punches| punches.len());
         }
         self.lost_tails.retain(|object, _| object.volume != volume);
         let about = self.range_ops.iter().filter(|one| one.op.volumes().contains(&volume));
@@ -675,7 +676,7 @@ impl PageTable {
         let source = transfer.source();
         let target = transfer.target();
         let mut taken = self.take_range(transfer.to, target.start, target.end);
-        let is_newer = |entry: &PageEntry| entry.oldest_group().is_some();
+        let is_newer = |entry: &CachedPage| entry.oldest_group().is_some();
         let newer = self.table.range(transfer.from, source.clone()).filter(|(_, entry)| is_newer(entry));
         for key in newer.map(|(key, _)| key).collect::<Vec<_>>() {
             let Some(mut entry) = self.table.remove(&key) else { continue };
@@ -698,15 +699,15 @@ impl PageTable {
         (taken.reservations, taken.waiters)
     }
 
-    /// Adds a relogged range operation. What the table has is newer than the operation, and stays.
+    /// Adds a relogged range operation. The pages in the table are newer than the operation, and stay.
     pub(crate) fn insert_relogged_range_op(&mut self, pending: PendingRangeOp) {
         self.range_ops.insert(pending);
     }
 
     /// Keeps a clean copy of a page whose changes became a dependency, if all its bytes are in memory.
-    fn keep_clean_copy(&mut self, key: PageKey, entry: &PageEntry) {
+    fn keep_clean_copy(&mut self, key: PageKey, entry: &CachedPage) {
         if let PageBody::Whole(page) = entry.body() {
-            let copy = PageEntry::new(PageBody::Whole(page.clone()));
+            let copy = CachedPage::new(PageBody::Whole(page.clone()));
             let account = PageAccount::of(&copy);
             self.table.insert(key, Box::new(copy));
             self.account(key, PageAccount::default(), account);
@@ -728,11 +729,11 @@ impl PageTable {
         &mut self,
         lsn: Lsn,
         page: PageNo,
-        with: impl FnOnce(&mut PageEntry) -> T,
+        with: impl FnOnce(&mut CachedPage) -> T,
     ) -> Option<T> {
         let pending = self.range_ops.get_mut(lsn)?;
         let is_there = pending.has_dependency(page);
-        let entry = pending.dependency_mut(page, || PageEntry::new(PageBody::Patch(Default::default())));
+        let entry = pending.dependency_mut(page, || CachedPage::new(PageBody::Patch(Default::default())));
         let before = if is_there { PageAccount::of(entry) } else { PageAccount::default() };
         let result = with(entry);
         let after = PageAccount::of(entry);
@@ -747,9 +748,9 @@ impl PageTable {
         &mut self,
         key: PageKey,
         newest: Lsn,
-        with: impl FnOnce(&mut PageEntry) -> T,
+        with: impl FnOnce(&mut CachedPage) -> T,
     ) -> Option<T> {
-        let is_it = |entry: &PageEntry| entry.writing().is_some_and(|writing| writing.newest == newest);
+        let is_it = |entry: &CachedPage| entry.writing().is_some_and(|writing| writing.newest == newest);
         if self.get(&key).is_some_and(is_it) {
             let result = self.change(key, with);
             self.drop_redundant(key);
@@ -781,8 +782,8 @@ impl PageTable {
     pub(crate) fn drop_range_op(&mut self, lsn: Lsn) -> u64 {
         let Some(pending) = self.range_ops.get(lsn) else { return 0 };
         let reserved = reserved_pages(&pending.op.transfer);
-        let beside: Vec<PageNo> = pending.dependencies().map(|(page, _)| page).collect();
-        let pages = beside.into_iter().filter(|&page| self.drop_stored_dependency(lsn, page)).count();
+        let dependencies: Vec<PageNo> = pending.dependencies().map(|(page, _)| page).collect();
+        let pages = dependencies.into_iter().filter(|&page| self.drop_stored_dependency(lsn, page)).count();
         self.range_ops.remove(lsn);
         reserved + pages as u64
     }
@@ -798,40 +799,44 @@ impl PageTable {
     }
 
     /// Punches of the operation's objects that are older than the operation.
-    pub(crate) fn punches_before(&self, what: &RangeOp) -> Vec<(ObjectId, PendingPunch)> {
-        let older = |(object, cut): &(ObjectId, PendingPunch)| cut.lsn < what.lsn && what.touches(*object);
+    pub(crate) fn punches_before(&self, op: &RangeOp) -> Vec<(ObjectId, PendingPunch)> {
+        let older = |(object, punch): &(ObjectId, PendingPunch)| punch.lsn < op.lsn && op.touches(*object);
         self.punches().filter(older).collect()
     }
 
     /// Adds a relogged punch. Changes that are newer than the punch stay. Returns how many of the store's
     /// reservations the removed pages had.
-    pub(crate) fn insert_relogged_punch(&mut self, object: ObjectId, cut: PendingPunch) -> u64 {
-        let is_older = |entry: &PageEntry| {
-            let older = entry.dirty_state().is_none_or(|dirt| dirt.newest < cut.lsn);
+    pub(crate) fn insert_relogged_punch(&mut self, object: ObjectId, punch: PendingPunch) -> u64 {
+        let is_older = |entry: &CachedPage| {
+            let older = entry.dirty_state().is_none_or(|dirt| dirt.newest < punch.lsn);
             older || is_planted(CacheBug::MergedCutKills)
         };
-        let older = self.table.range(object, cut.from..cut.to).filter(|(_, entry)| is_older(entry));
+        let older = self.table.range(object, punch.from..punch.to).filter(|(_, entry)| is_older(entry));
         let older: Vec<PageKey> = older.map(|(key, _)| key).collect();
         let dropped = older.into_iter().filter_map(|key| self.remove(key));
         let reservations =
             dropped.filter(|entry| entry.dirty_state().is_some_and(|dirt| dirt.reserved)).count();
         let pending = self.punches.entry(object).or_default();
         let before = pending.len();
-        pending.retain(|old| old.lsn != cut.lsn);
-        let at = pending.partition_point(|old| old.lsn < cut.lsn);
-        pending.insert(at, cut);
+        pending.retain(|old| old.lsn != punch.lsn);
+        let at = pending.partition_point(|old| old.lsn < punch.lsn);
+        pending.insert(at, punch);
         self.punches_pending = self.punches_pending + pending.len() - before;
         reservations as u64
     }
 
     /// The newest pending cut that covers a page.
     pub(crate) fn newest_punch_of(&self, key: PageKey) -> Option<Lsn> {
-        let cuts = self.punches.get(&key.object)?;
-        cuts.iter().filter(|cut| cut.from <= key.page && key.page < cut.to).map(|cut| cut.lsn).max()
+        let punches = self.punches.get(&key.object)?;
+        punches
+            .iter()
+            .filter(|punch| punch.from <= key.page && key.page < punch.to)
+            .map(|punch| punch.lsn)
+            .max()
     }
 
     /// Takes at most this many punched pages out of the sums. The caller frees them, best without the lock.
-    pub(crate) fn take_discarded(&mut self, most: usize) -> Vec<(PageNo, Box<PageEntry>)> {
+    pub(crate) fn take_discarded(&mut self, most: usize) -> Vec<(PageNo, Box<CachedPage>)> {
         let mut cleared = Vec::new();
         while cleared.len() < most
             && let Some(pages) = self.discarded.front_mut()
@@ -872,7 +877,7 @@ impl PageTable {
 
     /// Removes a page of which memory has only a part, and the store all.
     fn drop_redundant(&mut self, key: PageKey) {
-        if self.get(&key).is_some_and(PageEntry::is_redundant) {
+        if self.get(&key).is_some_and(CachedPage::is_redundant) {
             self.remove(key);
         }
     }
@@ -881,7 +886,7 @@ impl PageTable {
     /// sorted, so those of one call lie near each other in the store's map.
     pub(crate) fn next_unchecked(&mut self) -> Option<Vec<PageKey>> {
         let mut looked = self.table.from(self.store_check_cursor?);
-        let recovered = |entry: &PageEntry| entry.dirty_state().is_some_and(|dirt| dirt.recovered);
+        let recovered = |entry: &CachedPage| entry.dirty_state().is_some_and(|dirt| dirt.recovered);
         let found = looked.by_ref().take(STORE_CHECK_PAGES).filter(|(_, entry)| recovered(entry));
         let keys = found.map(|(key, _)| key).collect();
         let next = looked.next().map(|(key, _)| key);
@@ -891,7 +896,7 @@ impl PageTable {
     }
 }
 
-/// What an entry contributes to indexes and sums.
+/// An entry's share in indexes and sums.
 #[derive(Default, PartialEq, Eq)]
 struct PageAccount {
     memory: PageMemory,
@@ -902,7 +907,7 @@ struct PageAccount {
 }
 
 impl PageAccount {
-    fn of(entry: &PageEntry) -> PageAccount {
+    fn of(entry: &CachedPage) -> PageAccount {
         let memory = PageMemory::of(entry);
         let reservations = entry.reservations();
         let whole = entry.is_whole();
@@ -928,25 +933,25 @@ pub(crate) fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (PageNo,
 }
 
 /// Pages of one object. Boxed, so that inserting and removing moves pointers and not whole entries.
-type ObjectPages = BTreeMap<PageNo, Box<PageEntry>>;
+type PagesOfObject = BTreeMap<PageNo, Box<CachedPage>>;
 
 /// Pages by object. All behind some page of an object can be removed in one piece.
 #[derive(Default)]
 struct ObjectTable {
     /// None of the maps is empty.
-    objects: BTreeMap<ObjectId, ObjectPages>,
+    objects: BTreeMap<ObjectId, PagesOfObject>,
     len: usize,
 }
 
 impl ObjectTable {
     /// A table of pages that come sorted by key, each once: much cheaper than inserting them.
-    fn of(pages: impl Iterator<Item = (PageKey, Box<PageEntry>)>) -> ObjectTable {
+    fn of(pages: impl Iterator<Item = (PageKey, Box<CachedPage>)>) -> ObjectTable {
         let mut len = 0;
-        let mut objects: Vec<(ObjectId, ObjectPages)> = Vec::new();
+        let mut objects: Vec<(ObjectId, PagesOfObject)> = Vec::new();
         let mut pages = pages.peekable();
         while let Some(&(PageKey { object, .. }, _)) = pages.peek() {
             let mine = std::iter::from_fn(|| pages.next_if(|(key, _)| key.object == object));
-            let mine: ObjectPages = mine.map(|(key, entry)| (key.page, entry)).collect();
+            let mine: PagesOfObject = mine.map(|(key, entry)| (key.page, entry)).collect();
             len += mine.len();
             objects.push((object, mine));
         }
@@ -961,11 +966,11 @@ impl ObjectTable {
         self.len == 0
     }
 
-    fn get(&self, key: &PageKey) -> Option<&PageEntry> {
+    fn get(&self, key: &PageKey) -> Option<&CachedPage> {
         self.objects.get(&key.object)?.get(&key.page).map(|entry| &**entry)
     }
 
-    fn get_mut(&mut self, key: &PageKey) -> Option<&mut PageEntry> {
+    fn get_mut(&mut self, key: &PageKey) -> Option<&mut CachedPage> {
         self.objects.get_mut(&key.object)?.get_mut(&key.page).map(|entry| &mut **entry)
     }
 
@@ -977,8 +982,8 @@ impl ObjectTable {
     fn get_or_insert_with(
         &mut self,
         key: PageKey,
-        new: impl FnOnce() -> PageEntry,
-    ) -> (&mut PageEntry, bool) {
+        new: impl FnOnce() -> CachedPage,
+    ) -> (&mut CachedPage, bool) {
         match self.objects.entry(key.object).or_default().entry(key.page) {
             Place::Occupied(place) => (place.into_mut(), true),
             Place::Vacant(place) => {
@@ -989,12 +994,12 @@ impl ObjectTable {
     }
 
     /// Inserts a page that is absent.
-    fn insert(&mut self, key: PageKey, entry: Box<PageEntry>) {
+    fn insert(&mut self, key: PageKey, entry: Box<CachedPage>) {
         let before = self.objects.entry(key.object).or_default().insert(key.page, entry);
         self.len += usize::from(before.is_none());
     }
 
-    fn remove(&mut self, key: &PageKey) -> Option<Box<PageEntry>> {
+    fn remove(&mut self, key: &PageKey) -> Option<Box<CachedPage>> {
         let pages = self.objects.get_mut(&key.object)?;
         let entry = pages.remove(&key.page)?;
         self.len -= 1;
@@ -1009,7 +1014,7 @@ impl ObjectTable {
         &self,
         object: ObjectId,
         pages: impl RangeBounds<PageNo>,
-    ) -> impl Iterator<Item = (PageKey, &PageEntry)> {
+    ) -> impl Iterator<Item = (PageKey, &CachedPage)> {
         let found = self
             .objects
             .get(&object)
@@ -1019,7 +1024,7 @@ impl ObjectTable {
     }
 
     /// All pages from `key` on, in order.
-    fn from(&self, key: PageKey) -> impl Iterator<Item = (PageKey, &PageEntry)> {
+    fn from(&self, key: PageKey) -> impl Iterator<Item = (PageKey, &CachedPage)> {
         let later = (Bound::Excluded(key.object), Bound::Unbounded);
         let later = self
             .objects
@@ -1029,13 +1034,13 @@ impl ObjectTable {
         self.range(key.object, key.page..).chain(later)
     }
 
-    fn iter(&self) -> impl Iterator<Item = (PageKey, &PageEntry)> {
+    fn iter(&self) -> impl Iterator<Item = (PageKey, &CachedPage)> {
         let pages =
             self.objects.iter().flat_map(|(&object, pages)| pages.iter().map(move |page| (object, page)));
         pages.map(|(object, (&page, entry))| (PageKey { object, page }, &**entry))
     }
 
-    fn iter_mut(&mut self) -> impl Iterator<Item = (PageKey, &mut PageEntry)> {
+    fn iter_mut(&mut self) -> impl Iterator<Item = (PageKey, &mut CachedPage)> {
         let pages = self
             .objects
             .iter_mut()
@@ -1045,8 +1050,8 @@ impl ObjectTable {
 
     /// Removes the pages of an object from `from` up to, not including, `to`. If none lies behind, that takes
     /// hardly longer for more pages; otherwise they are removed one by one.
-    fn take(&mut self, object: ObjectId, from: PageNo, to: PageNo) -> ObjectPages {
-        let Some(pages) = self.objects.get_mut(&object) else { return ObjectPages::new() };
+    fn take(&mut self, object: ObjectId, from: PageNo, to: PageNo) -> PagesOfObject {
+        let Some(pages) = self.objects.get_mut(&object) else { return PagesOfObject::new() };
         let taken = match pages.last_key_value() {
             Some((&last, _)) if last >= to => {
                 let some: Vec<PageNo> = pages.range(from..to).map(|(&page, _)| page).collect();

@@ -16,7 +16,7 @@
 //! | a fetch of a page of its target, or of the source of a move | always |
 //! | a fetch of a page of the source of a clone | if the page is among its dependencies |
 
-use crate::page::PageEntry;
+use crate::page::CachedPage;
 use buffer::{GroupNo, LogRecord};
 use device::{Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,12 +37,12 @@ const EDGE_PAGES: u64 = 24;
 /// The most pages of a clone or a move whose source and target differ modulo 128 pages.
 pub const TRANSFER_PAGES_MAX: u64 = LEAVES_MAX * LEAF_PAGES;
 
-/// What becomes of the source.
+/// A clone or a move: they differ in what becomes of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RangeOpKind {
-    /// The source stays.
+    /// A clone: the source stays.
     Clone,
-    /// The source's pages become holes.
+    /// A move: the source's pages become holes.
     Move,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct PendingRangeOp {
     /// Recovered from the buffer, and the store was not asked yet whether it has it.
     pub(crate) recovered: bool,
     /// Pages of the source with changes that are older than the operation and not stored.
-    dependencies: BTreeMap<PageNo, Box<PageEntry>>,
+    dependencies: BTreeMap<PageNo, Box<CachedPage>>,
 }
 
 /// All pending range operations. A part of `PageTable`, under the cache's lock; after a crash rebuilt from
@@ -167,18 +167,18 @@ fn slot_of(object: ObjectId) -> ObjectSlot {
 }
 
 impl PendingRangeOp {
-    pub(crate) fn new(what: RangeOp, group: GroupNo, since: Duration, recovered: bool) -> PendingRangeOp {
-        PendingRangeOp { op: what, oldest_group: group, since, recovered, dependencies: BTreeMap::new() }
+    pub(crate) fn new(op: RangeOp, group: GroupNo, since: Duration, recovered: bool) -> PendingRangeOp {
+        PendingRangeOp { op, oldest_group: group, since, recovered, dependencies: BTreeMap::new() }
     }
 
     /// Makes a page of the source a dependency. The buffer keeps the groups that the page needs.
-    pub(crate) fn add_dependency(&mut self, page: PageNo, entry: Box<PageEntry>) {
+    pub(crate) fn add_dependency(&mut self, page: PageNo, entry: Box<CachedPage>) {
         self.oldest_group = entry.oldest_group().into_iter().fold(self.oldest_group, GroupNo::min);
         self.dependencies.insert(page, entry);
     }
 
     /// Pages of the source that must be stored before it.
-    pub(crate) fn dependencies(&self) -> impl Iterator<Item = (PageNo, &PageEntry)> {
+    pub(crate) fn dependencies(&self) -> impl Iterator<Item = (PageNo, &CachedPage)> {
         self.dependencies.iter().map(|(&page, entry)| (page, &**entry))
     }
 
@@ -188,7 +188,11 @@ impl PendingRangeOp {
     }
 
     /// A dependency, made if it is absent.
-    pub(crate) fn dependency_mut(&mut self, page: PageNo, new: impl FnOnce() -> PageEntry) -> &mut PageEntry {
+    pub(crate) fn dependency_mut(
+        &mut self,
+        page: PageNo,
+        new: impl FnOnce() -> CachedPage,
+    ) -> &mut CachedPage {
         self.dependencies.entry(page).or_insert_with(|| Box::new(new()))
     }
 
@@ -199,7 +203,7 @@ impl PendingRangeOp {
     }
 
     /// Removes a dependency that is stored.
-    pub(crate) fn take_dependency(&mut self, page: PageNo) -> Option<Box<PageEntry>> {
+    pub(crate) fn take_dependency(&mut self, page: PageNo) -> Option<Box<CachedPage>> {
         self.dependencies.remove(&page)
     }
 }
@@ -227,11 +231,11 @@ impl PendingRangeOps {
     }
 
     pub(crate) fn insert(&mut self, pending: PendingRangeOp) {
-        let what = pending.op;
-        let before = self.by_lsn.insert(what.lsn, pending);
+        let op = pending.op;
+        let before = self.by_lsn.insert(op.lsn, pending);
         assert!(before.is_none(), "one LSN is one change's");
-        for slot in what.slots() {
-            self.by_slot.entry(slot).or_default().insert(what.lsn);
+        for slot in op.slots() {
+            self.by_slot.entry(slot).or_default().insert(op.lsn);
         }
     }
 
@@ -321,10 +325,10 @@ impl PendingRangeOps {
         lsn: Lsn,
     ) -> Option<OlderChangePlace> {
         let later = self.lsns(slot_of(object), (Bound::Excluded(lsn), Bound::Unbounded));
-        later.map(|after| (after, &self.by_lsn[&after].op)).find_map(|(after, what)| {
-            if what.has_source(object, page) {
+        later.map(|after| (after, &self.by_lsn[&after].op)).find_map(|(after, op)| {
+            if op.has_source(object, page) {
                 Some(OlderChangePlace::DependencyOf(after))
-            } else if what.has_target(object, page) {
+            } else if op.has_target(object, page) {
                 Some(OlderChangePlace::Overwritten)
             } else {
                 None
@@ -368,8 +372,8 @@ mod tests {
     fn clone(from: u64, to: u64, lsn: u64) -> PendingRangeOp {
         let transfer =
             PageTransfer { end: PageNo(8), ..PageTransfer::whole_object(object(from), object(to)) };
-        let what = RangeOp { kind: RangeOpKind::Clone, transfer, lsn: Lsn(lsn) };
-        PendingRangeOp::new(what, GroupNo(1), Duration::ZERO, false)
+        let op = RangeOp { kind: RangeOpKind::Clone, transfer, lsn: Lsn(lsn) };
+        PendingRangeOp::new(op, GroupNo(1), Duration::ZERO, false)
     }
 
     fn lsns<'a>(found: impl Iterator<Item = &'a PendingRangeOp>) -> Vec<u64> {

@@ -35,7 +35,7 @@
 use crate::bypass_recovery::BypassRecovery;
 use crate::commit::Committer;
 use crate::error::CacheError;
-use crate::page::{DirtyState, PageEntry};
+use crate::page::{CachedPage, DirtyState};
 use crate::page_table::{PageChange, PageKey, PageTable, PendingPunch};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{OlderChangePlace, PendingRangeOp, RangeOp, reserved_pages};
@@ -48,7 +48,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, VolumeId};
 
-/// What a buffer holds, in memory. The store was not asked anything yet, so both may be read at the same
+/// The contents of a buffer, in memory. The store was not asked anything yet, so both may be read at the same
 /// time.
 pub struct RecoveredBuffer {
     buffer: Buffer,
@@ -160,7 +160,7 @@ impl RecoveredBuffer {
         let named = std::mem::take(&mut self.bypasses);
         Ok(named
             .over_older_records()
-            .filter(|key| self.pages.get(key).is_some_and(PageEntry::is_dirty))
+            .filter(|key| self.pages.get(key).is_some_and(CachedPage::is_dirty))
             .collect())
     }
 
@@ -263,10 +263,11 @@ impl BufferReplay {
             LogRecord::Clone(_) | LogRecord::Move(_) => return self.relogged_range_op(record, at, group),
             _ => return self.record(record, at, group),
         };
-        let cut = PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: true };
+        let punch =
+            PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: true };
         self.replay_table.settle(&mut self.pages);
         self.bypasses.note_punch(object, from..to, at);
-        self.reserved -= self.pages.insert_relogged_punch(object, cut);
+        self.reserved -= self.pages.insert_relogged_punch(object, punch);
     }
 
     /// A change of one page. The store may have it already, but is not asked now: that would be one read for
@@ -289,7 +290,7 @@ impl BufferReplay {
         }
         let reserved = &mut self.reserved;
         let now = self.now;
-        let change = |entry: &mut PageEntry| {
+        let change = |entry: &mut CachedPage| {
             PageChange { key, range, bytes, newest: at, group, is_bypassing: false }.make(entry, || {
                 *reserved += 1;
                 DirtyState::new(at, group, now, true)
@@ -325,28 +326,28 @@ impl BufferReplay {
 
     /// A clone or a move. The store is asked later whether it has it.
     fn range_op(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
-        let Some(what) = RangeOp::of(record, at) else { return };
+        let Some(op) = RangeOp::of(record, at) else { return };
         self.replay_table.settle(&mut self.pages);
-        let PageTransfer { from, to, .. } = what.transfer;
-        for key in self.bypasses.note_range_op_source(from, what.transfer.source(), at) {
+        let PageTransfer { from, to, .. } = op.transfer;
+        for key in self.bypasses.note_range_op_source(from, op.transfer.source(), at) {
             self.reserved -= drop_page(&mut self.pages, key);
         }
-        self.bypasses.note_punch(to, what.transfer.target(), at);
-        self.reserved += reserved_pages(&what.transfer);
-        let (reservations, _) = self.pages.begin_range_op(PendingRangeOp::new(what, group, self.now, true));
+        self.bypasses.note_punch(to, op.transfer.target(), at);
+        self.reserved += reserved_pages(&op.transfer);
+        let (reservations, _) = self.pages.begin_range_op(PendingRangeOp::new(op, group, self.now, true));
         self.reserved -= reservations;
     }
 
     /// A relogged clone or move. The order of the log is not that of the LSNs here: its older changes follow
     /// it, and newer ones may precede it.
     fn relogged_range_op(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
-        let Some(what) = RangeOp::of(record, at) else { return };
+        let Some(op) = RangeOp::of(record, at) else { return };
         if is_planted(CacheBug::MergedByPlace) {
             return self.range_op(record, at, group);
         }
         self.replay_table.settle(&mut self.pages);
-        self.reserved += reserved_pages(&what.transfer);
-        self.pages.insert_relogged_range_op(PendingRangeOp::new(what, group, self.now, true));
+        self.reserved += reserved_pages(&op.transfer);
+        self.pages.insert_relogged_range_op(PendingRangeOp::new(op, group, self.now, true));
     }
 
     fn punch(
@@ -358,11 +359,11 @@ impl BufferReplay {
         at: Lsn,
         group: GroupNo,
     ) {
-        let cut =
+        let punch =
             PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: false };
         self.replay_table.settle(&mut self.pages);
         self.bypasses.note_punch(object, from..to, at);
-        let (reservations, _) = self.pages.punch(object, cut);
+        let (reservations, _) = self.pages.punch(object, punch);
         self.reserved -= reservations;
     }
 }

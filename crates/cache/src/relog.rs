@@ -6,7 +6,7 @@
 use crate::bypass;
 use crate::commit::Committer;
 use crate::error::CacheError;
-use crate::page::{DirtyRanges, PageBody, PageEntry};
+use crate::page::{CachedPage, DirtyRanges, PageBody};
 use crate::page_table::{PageKey, PendingPunch};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{PendingRangeOp, RangeOp};
@@ -22,9 +22,9 @@ use store::DeltaPiece;
 /// Pages and punches of one step, which is done under the lock.
 const RELOG_STEP: usize = 256;
 
-/// What was appended again, with its new groups.
+/// Relogged items, with their new groups.
 #[derive(Default)]
-struct Relogged {
+struct RelogBatch {
     range_ops: Vec<(Lsn, GroupNo)>,
     punches: Vec<(ObjectId, Lsn, GroupNo)>,
     pages: Vec<(PageKey, GroupNo)>,
@@ -49,7 +49,7 @@ impl Relogger {
         }
         let mut state = self.shared.state();
         let groups = self.shared.buffer().unreleased_groups();
-        let mut relogged = Relogged::default();
+        let mut relogged = RelogBatch::default();
         self.append_range_ops(&state, &groups, &mut relogged)?;
         relogged.punches.extend(self.append_punches(&state, &groups)?);
         relogged.pages = self.append_pages(&state, &groups, now)?;
@@ -93,15 +93,15 @@ impl Relogger {
         &self,
         state: &CacheState,
         groups: &Range<GroupNo>,
-        relogged: &mut Relogged,
+        relogged: &mut RelogBatch,
     ) -> Result<(), CacheError> {
         let span = groups.end.0 - groups.start.0;
         let transfers = state.pages.range_ops();
         let is_stuck =
             |lsn| transfers.get(lsn).is_some_and(|one| state.retries.is_stuck(WriteBackItem::of(&one.op)));
         let stays = |one: &&PendingRangeOp| {
-            let cuts = state.pages.punches_before(&one.op);
-            let oldest = cuts.iter().map(|(_, cut)| cut.group).fold(one.oldest_group, GroupNo::min);
+            let punches = state.pages.punches_before(&one.op);
+            let oldest = punches.iter().map(|(_, punch)| punch.group).fold(one.oldest_group, GroupNo::min);
             oldest.0 < groups.start.0 + span / 2 && transfers.stuck_dependency(one.op.lsn, is_stuck).is_some()
         };
         for one in transfers.iter().filter(stays).take(RELOG_STEP) {
@@ -117,11 +117,12 @@ impl Relogger {
                     return Ok(());
                 }
             }
-            for (object, cut) in state.pages.punches().filter(|(object, _)| one.op.touches(*object)) {
-                let Some(group) = self.append_again(state, cut.lsn, &[punch_record(object, &cut)])? else {
+            for (object, punch) in state.pages.punches().filter(|(object, _)| one.op.touches(*object)) {
+                let Some(group) = self.append_again(state, punch.lsn, &[punch_record(object, &punch)])?
+                else {
                     return Ok(());
                 };
-                relogged.punches.push((object, cut.lsn, group));
+                relogged.punches.push((object, punch.lsn, group));
             }
             relogged.range_ops.push((lsn, group));
         }
@@ -135,7 +136,7 @@ impl Relogger {
         now: Duration,
     ) -> Result<Vec<(PageKey, GroupNo)>, CacheError> {
         let span = groups.end.0 - groups.start.0;
-        let stays = |key: &PageKey, entry: &PageEntry| {
+        let stays = |key: &PageKey, entry: &CachedPage| {
             let dirt = entry.dirty_state().filter(|_| entry.writing().is_none());
             // Written in the last eighth of the log, and first written in its older half.
             dirt.is_some_and(|dirt| {
@@ -175,19 +176,20 @@ impl Relogger {
         groups: &Range<GroupNo>,
     ) -> Result<Vec<(ObjectId, Lsn, GroupNo)>, CacheError> {
         let span = groups.end.0 - groups.start.0;
-        let stays = |object: ObjectId, cut: &PendingPunch| {
-            let waits = state.pages.range_ops().blocks_change(object, cut.lsn);
-            let is_stuck = waits || state.retries.is_stuck(WriteBackItem::Punch(object, cut.lsn));
-            cut.group.0 < groups.start.0 + span / 2 && is_stuck
+        let stays = |object: ObjectId, punch: &PendingPunch| {
+            let waits = state.pages.range_ops().blocks_change(object, punch.lsn);
+            let is_stuck = waits || state.retries.is_stuck(WriteBackItem::Punch(object, punch.lsn));
+            punch.group.0 < groups.start.0 + span / 2 && is_stuck
         };
         let mut appended = Vec::new();
-        let parted = |object: ObjectId, cut: &PendingPunch| {
-            state.pages.range_ops().any_between(object, cut.lsn..Lsn(u64::MAX))
+        let parted = |object: ObjectId, punch: &PendingPunch| {
+            state.pages.range_ops().any_between(object, punch.lsn..Lsn(u64::MAX))
         };
-        let alone = |(object, cut): &(ObjectId, PendingPunch)| stays(*object, cut) && !parted(*object, cut);
-        for (object, cut) in state.pages.punches().filter(alone).take(RELOG_STEP) {
-            if let Some(group) = self.append_again(state, cut.lsn, &[punch_record(object, &cut)])? {
-                appended.push((object, cut.lsn, group));
+        let alone =
+            |(object, punch): &(ObjectId, PendingPunch)| stays(*object, punch) && !parted(*object, punch);
+        for (object, punch) in state.pages.punches().filter(alone).take(RELOG_STEP) {
+            if let Some(group) = self.append_again(state, punch.lsn, &[punch_record(object, &punch)])? {
+                appended.push((object, punch.lsn, group));
             }
         }
         Ok(appended)
@@ -242,7 +244,7 @@ fn punch_record(object: ObjectId, punch: &PendingPunch) -> LogRecord<'static> {
 }
 
 /// Records of a page's changes that are not stored.
-fn page_records<'a>(entry: &'a PageEntry, key: PageKey, ranges: &DirtyRanges) -> Vec<LogRecord<'a>> {
+fn page_records<'a>(entry: &'a CachedPage, key: PageKey, ranges: &DirtyRanges) -> Vec<LogRecord<'a>> {
     let PageKey { object, page } = key;
     match entry.body() {
         PageBody::Patch(delta) => delta

@@ -1,7 +1,7 @@
 //! The pages that recovery makes, until it knows them all: found by a hash, and put into the table in order at the end,
 //! which costs a fraction of an ordered look-up for each record.
 
-use crate::page::PageEntry;
+use crate::page::CachedPage;
 use crate::page_table::{PageKey, PageMemory, PageTable, TableIndex};
 use buffer::GroupNo;
 use device::{Lsn, PageNo};
@@ -21,7 +21,7 @@ pub(crate) struct ReplayTable {
     /// For each cluster, where in `entries` its pages are.
     clusters: Vec<[u32; CLUSTER_PAGES]>,
     /// In the order in which the log first names them. All are there until they are put into the table.
-    entries: Vec<Option<Box<PageEntry>>>,
+    entries: Vec<Option<Box<CachedPage>>>,
     index: TableIndex,
 }
 
@@ -57,7 +57,7 @@ impl ReplayTable {
         key: PageKey,
         at: Lsn,
         group: GroupNo,
-        with: impl FnOnce(&mut PageEntry),
+        with: impl FnOnce(&mut CachedPage),
     ) {
         let (first, within) = parts(key);
         let place = self.places.entry(first).or_insert_with(|| {
@@ -71,11 +71,11 @@ impl ReplayTable {
             *slot = number(self.entries.len());
         }
         let page = &mut self.entries[*slot as usize];
-        let seen = |entry: &PageEntry| (PageMemory::of(entry), entry.is_whole());
+        let seen = |entry: &CachedPage| (PageMemory::of(entry), entry.is_whole());
         let (memory, was_whole) = page.as_deref().map_or((PageMemory::default(), false), seen);
         let entry = page.get_or_insert_with(|| {
             self.index.named.push((group, key));
-            Box::new(PageEntry::queued_since(at))
+            Box::new(CachedPage::queued_since(at))
         });
         with(entry);
         let (now, is_whole) = seen(entry);
@@ -120,14 +120,14 @@ mod tests {
         random: &mut SeededRng,
         at: Lsn,
         group: GroupNo,
-    ) -> (PageKey, impl FnOnce(&mut PageEntry) + use<>) {
+    ) -> (PageKey, impl FnOnce(&mut CachedPage) + use<>) {
         let object = VolumeId::MAIN.object(random.below(3), 1);
         let base = [0, 1000, u64::MAX - 99][random.below(3) as usize];
         let key = PageKey { object, page: PageNo(base + random.below(100)) };
         let start = random.below(8) as usize * 512;
         let len = if random.once_in(4) { BLOCK_BYTES - start } else { 512 };
         let bytes = vec![at.0 as u8; len];
-        let change = move |entry: &mut PageEntry| {
+        let change = move |entry: &mut CachedPage| {
             entry.write(start, &bytes);
             entry.mark_dirty(start..start + len, at, group, || {
                 DirtyState::new(at, group, Duration::ZERO, true)

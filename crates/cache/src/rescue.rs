@@ -13,7 +13,7 @@
 
 use crate::error::CacheError;
 use crate::maintenance::StoreMaintainer;
-use crate::page::PageEntry;
+use crate::page::CachedPage;
 use crate::page_table::PageKey;
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{PendingRangeOp, RangeOp};
@@ -180,12 +180,12 @@ impl Rescuer {
             let state = self.shared.state();
             state.pages.range_ops().iter().map(|one| one.op).collect()
         };
-        transfers.sort_by_key(|what| what.lsn);
+        transfers.sort_by_key(|op| op.lsn);
         let mut since = Lsn(0);
-        for what in &transfers {
-            left_out += self.rescue_punches(since..what.lsn, copies)?;
-            left_out += self.rescue_range_op(what, copies)?;
-            since = what.lsn;
+        for op in &transfers {
+            left_out += self.rescue_punches(since..op.lsn, copies)?;
+            left_out += self.rescue_range_op(op, copies)?;
+            since = op.lsn;
         }
         left_out += self.rescue_punches(since..Lsn(u64::MAX), copies)?;
         let keys: Vec<PageKey> = self.shared.state().pages.by_group().map(|(_, key)| key).collect();
@@ -201,7 +201,7 @@ impl Rescuer {
                 left_out += self.rescue_pages(object.in_volume(copies[&object.volume]), &dirty)?;
                 let mut state = self.shared.state();
                 let mut was_reserved = |page: &&PageNo| {
-                    state.pages.change(PageKey { object, page: **page }, PageEntry::take_reservation)
+                    state.pages.change(PageKey { object, page: **page }, CachedPage::take_reservation)
                 };
                 let reserved = some.iter().filter(|page| was_reserved(page)).count();
                 self.shared.store().release(reserved as u64);
@@ -215,18 +215,18 @@ impl Rescuer {
     /// any more. If a punch fails, the rescue does: what it removed would be readable again.
     fn rescue_punches(&self, lsns: Range<Lsn>, copies: &VolumeCopies) -> Result<u64, CacheError> {
         let all = self.shared.state().pages.punches().collect::<Vec<_>>().into_iter();
-        let mut cuts: Vec<_> = all.filter(|(_, cut)| lsns.contains(&cut.lsn)).collect();
-        cuts.sort_by_key(|(_, cut)| cut.lsn);
+        let mut punches: Vec<_> = all.filter(|(_, punch)| lsns.contains(&punch.lsn)).collect();
+        punches.sort_by_key(|(_, punch)| punch.lsn);
         if is_planted(CacheBug::RescueCutsLate) {
             let late = self.shared.buffer().appended_lsn().plus(1);
-            cuts.iter_mut().for_each(|(_, cut)| cut.lsn = late);
+            punches.iter_mut().for_each(|(_, punch)| punch.lsn = late);
         }
         let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
         let vector: Vec<StoreChange> =
-            cuts.iter().map(|&(object, cut)| punch_change(copy(object), cut)).collect();
+            punches.iter().map(|&(object, punch)| punch_change(copy(object), punch)).collect();
         let refused = self.apply(&vector)?;
         let left = refused.len() as u64;
-        match refused.into_iter().find(|(index, _)| !cuts[*index].1.whole_object) {
+        match refused.into_iter().find(|(index, _)| !punches[*index].1.whole_object) {
             Some((_, error)) => Err(error.into()),
             None => Ok(left),
         }
@@ -234,17 +234,17 @@ impl Rescuer {
 
     /// Applies a range operation after its dependencies, unless the clones have it, from the store or from an
     /// earlier attempt. Returns how many changes the store refused.
-    fn rescue_range_op(&self, what: &RangeOp, copies: &VolumeCopies) -> Result<u64, CacheError> {
-        let mut transfer = what.transfer;
+    fn rescue_range_op(&self, op: &RangeOp, copies: &VolumeCopies) -> Result<u64, CacheError> {
+        let mut transfer = op.transfer;
         let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
         transfer.from = copy(transfer.from);
         transfer.to = copy(transfer.to);
-        if self.shared.store_io().has_had(&transfer, what.lsn)? {
+        if self.shared.store_io().has_had(&transfer, op.lsn)? {
             return Ok(0);
         }
         let dirty: Vec<DirtyPage> = {
             let state = self.shared.state();
-            let pending = state.pages.range_ops().get(what.lsn).into_iter();
+            let pending = state.pages.range_ops().get(op.lsn).into_iter();
             pending.flat_map(PendingRangeOp::dependencies).filter_map(DirtyPage::of).collect()
         };
         let mut left_out = 0;
@@ -257,7 +257,7 @@ impl Rescuer {
             outcome => outcome?,
         }
         // Without it, the target would be what it was before.
-        match self.apply(&[RangeOp { transfer, ..*what }.change()])?.pop_first() {
+        match self.apply(&[RangeOp { transfer, ..*op }.change()])?.pop_first() {
             Some((_, error)) => Err(error.into()),
             None => Ok(left_out),
         }

@@ -1,5 +1,5 @@
-//! What is known of the pages for which the store counts space, so that the store need not count the most for
-//! each.
+//! The reservation estimate: facts about the pages for which the store counts space, so that it need not count
+//! the most for each.
 
 use crate::page_table::PageKey;
 use device::{ObjectId, PageNo};

@@ -38,8 +38,8 @@ impl WriteBackItem {
     }
 
     /// The item of a range operation.
-    pub(crate) fn of(what: &RangeOp) -> WriteBackItem {
-        WriteBackItem::RangeOp(what.transfer.to, what.lsn)
+    pub(crate) fn of(op: &RangeOp) -> WriteBackItem {
+        WriteBackItem::RangeOp(op.transfer.to, op.lsn)
     }
 }
 
@@ -89,8 +89,8 @@ impl WriteBackStall {
 
 impl RetryList {
     /// Notes a failure of `victim`, which is then left alone for a while.
-    pub(crate) fn back_off(&mut self, victim: WriteBackItem, error: StoreError, now: Duration) {
-        let before = self.backed_off.get(&victim);
+    pub(crate) fn back_off(&mut self, item: WriteBackItem, error: StoreError, now: Duration) {
+        let before = self.backed_off.get(&item);
         let wait = match before {
             Some(before) if !error.is_full() => (before.wait * 2).min(RETRY_AFTER_MAX),
             _ => RETRY_AFTER,
@@ -102,7 +102,7 @@ impl RetryList {
         self.failures.0 += 1;
         let failure = self.failures;
         self.backed_off
-            .insert(victim, ItemBackOff { since, last: now, until: now + wait, wait, failure, error });
+            .insert(item, ItemBackOff { since, last: now, until: now + wait, wait, failure, error });
     }
 
     /// The number of failures so far.
@@ -111,8 +111,8 @@ impl RetryList {
     }
 
     /// Whether `victim` failed after the first `failures`.
-    pub(crate) fn has_failed_since(&self, victim: WriteBackItem, failures: FailureCount) -> bool {
-        self.backed_off.get(&victim).is_some_and(|one| one.failure > failures)
+    pub(crate) fn has_failed_since(&self, item: WriteBackItem, failures: FailureCount) -> bool {
+        self.backed_off.get(&item).is_some_and(|one| one.failure > failures)
     }
 
     /// Number of items that failed when they were last tried.
@@ -121,18 +121,18 @@ impl RetryList {
     }
 
     /// Whether `victim` failed and is to be left alone now.
-    pub(crate) fn is_backed_off(&self, victim: WriteBackItem, now: Duration) -> bool {
-        self.backed_off.get(&victim).is_some_and(|one| now < one.until)
+    pub(crate) fn is_backed_off(&self, item: WriteBackItem, now: Duration) -> bool {
+        self.backed_off.get(&item).is_some_and(|one| now < one.until)
     }
 
     /// Whether `victim` failed when it was last tried.
-    pub(crate) fn is_stuck(&self, victim: WriteBackItem) -> bool {
-        self.backed_off.contains_key(&victim)
+    pub(crate) fn is_stuck(&self, item: WriteBackItem) -> bool {
+        self.backed_off.contains_key(&item)
     }
 
     /// Since when all attempts failed for the same kind of reason, if the last one failed.
-    pub(crate) fn failing_since(&self, victim: WriteBackItem) -> Option<Duration> {
-        self.backed_off.get(&victim).map(|one| one.since)
+    pub(crate) fn failing_since(&self, item: WriteBackItem) -> Option<Duration> {
+        self.backed_off.get(&item).map(|one| one.since)
     }
 
     /// Why a range operation cannot be stored: it, or one for which it waits, failed when it was last tried.
@@ -160,8 +160,7 @@ impl RetryList {
 
     /// The error of an item that needs nothing but space, if there is one.
     pub(crate) fn space_error(&self, pages: &PageTable) -> Option<&StoreError> {
-        let full =
-            self.backed_off.iter().find(|(victim, one)| one.error.is_full() && victim.is_pending(pages));
+        let full = self.backed_off.iter().find(|(item, one)| one.error.is_full() && item.is_pending(pages));
         full.map(|(_, one)| &one.error)
     }
 
@@ -179,13 +178,13 @@ impl RetryList {
     }
 
     /// Drops an item that was written back.
-    pub(crate) fn forget(&mut self, victim: WriteBackItem) {
-        self.backed_off.remove(&victim);
+    pub(crate) fn forget(&mut self, item: WriteBackItem) {
+        self.backed_off.remove(&item);
     }
 
     /// Keeps only the items that still exist.
     pub(crate) fn retain(&mut self, mut is_there: impl FnMut(&WriteBackItem) -> bool) {
-        self.backed_off.retain(|victim, _| is_there(victim));
+        self.backed_off.retain(|item, _| is_there(item));
     }
 
     /// Notes that something was written back.
@@ -226,8 +225,8 @@ impl RetryList {
 
     /// Number of stuck items, and some of them.
     pub(crate) fn report_stuck(&self) -> (u64, Vec<StuckItem>) {
-        let shown = self.backed_off.iter().take(SHOWN).map(|(victim, one)| {
-            let (object, page) = match *victim {
+        let shown = self.backed_off.iter().take(SHOWN).map(|(item, one)| {
+            let (object, page) = match *item {
                 WriteBackItem::Page(key) => (key.object, Some(key.page)),
                 WriteBackItem::Punch(object, _) | WriteBackItem::RangeOp(object, _) => (object, None),
             };
@@ -253,7 +252,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn victim() -> WriteBackItem {
+    fn item() -> WriteBackItem {
         WriteBackItem::Page(PageKey { object: VolumeId::MAIN.object(1, 1), page: PageNo(3) })
     }
 
@@ -262,14 +261,14 @@ mod tests {
         let mut retries = RetryList::default();
         let mut now = Duration::ZERO;
         for wait in [1, 2, 4, 8, 16, 32, 60, 60] {
-            retries.back_off(victim(), StoreError::NotBegun, now);
-            assert!(retries.is_backed_off(victim(), now + SECOND * wait - Duration::from_nanos(1)));
+            retries.back_off(item(), StoreError::NotBegun, now);
+            assert!(retries.is_backed_off(item(), now + SECOND * wait - Duration::from_nanos(1)));
             now += SECOND * wait;
-            assert!(!retries.is_backed_off(victim(), now), "after {wait} s");
+            assert!(!retries.is_backed_off(item(), now), "after {wait} s");
         }
-        assert!(retries.is_stuck(victim()));
+        assert!(retries.is_stuck(item()));
         retries.retain(|_| false);
-        assert!(!retries.is_stuck(victim()));
+        assert!(!retries.is_stuck(item()));
     }
 
     #[test]
@@ -287,20 +286,20 @@ mod tests {
         let object = VolumeId::MAIN.object(1, 1);
         let patience = 30 * SECOND;
         let transfer = PageTransfer::whole_object(object, VolumeId::MAIN.object(2, 1));
-        let what = RangeOp { kind: RangeOpKind::Clone, transfer, lsn: Lsn(7) };
+        let op = RangeOp { kind: RangeOpKind::Clone, transfer, lsn: Lsn(7) };
         let mut transfers = PendingRangeOps::default();
         let mut retries = RetryList::default();
-        transfers.insert(PendingRangeOp::new(what, GroupNo(1), Duration::ZERO, false));
+        transfers.insert(PendingRangeOp::new(op, GroupNo(1), Duration::ZERO, false));
         for second in 0..30 {
             let now = SECOND * second;
-            assert!(!retries.is_backed_off(WriteBackItem::of(&what), now));
-            retries.back_off(WriteBackItem::of(&what), StoreError::Full, now);
+            assert!(!retries.is_backed_off(WriteBackItem::of(&op), now));
+            retries.back_off(WriteBackItem::of(&op), StoreError::Full, now);
             assert!(retries.range_op_error(&transfers, Lsn(7), patience).is_none(), "after {second} s");
         }
-        retries.back_off(WriteBackItem::of(&what), StoreError::Full, patience);
+        retries.back_off(WriteBackItem::of(&op), StoreError::Full, patience);
         assert!(retries.range_op_error(&transfers, Lsn(7), patience).is_some());
-        retries.forget(WriteBackItem::of(&what));
-        retries.back_off(WriteBackItem::of(&what), StoreError::NotBegun, patience);
+        retries.forget(WriteBackItem::of(&op));
+        retries.back_off(WriteBackItem::of(&op), StoreError::NotBegun, patience);
         assert!(retries.range_op_error(&transfers, Lsn(7), patience).is_some(), "all else is told at once");
     }
 

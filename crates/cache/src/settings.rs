@@ -29,8 +29,8 @@ pub struct CacheSettings {
     /// The part of that memory that may be dirty. Above half of it pages are written back; at the limit
     /// writers wait.
     pub dirty_bytes_max: u64,
-    /// The part of that memory that may be deltas: pages of which only the written bytes are in memory. The
-    /// same rules apply.
+    /// The part of that memory that may be deltas: pages of which only the written bytes are in memory.
+    /// Half of it and all of it have the same effects.
     pub delta_bytes_max: u64,
     /// Changes are durable after this time without a sync.
     pub commit_interval: Duration,

@@ -80,9 +80,9 @@ impl StorePlan {
         let leaves: Vec<(ObjectId, PageNo)> =
             full.iter().map(|(leaf, _)| *leaf).take(MERGED_LEAVES_MAX).collect();
         // The reads and writes that follow report an error.
-        let folded = !leaves.is_empty() && store.fold(&leaves).is_ok();
+        let merged = !leaves.is_empty() && store.fold(&leaves).is_ok();
         for ((object, _), packed) in full {
-            if folded && store.takes_deltas(object, &packed.blocks) == Ok(true) {
+            if merged && store.takes_deltas(object, &packed.blocks) == Ok(true) {
                 plan.add_deltas(object, &pages, packed)
             } else {
                 read.extend(packed.members)
@@ -186,13 +186,13 @@ fn pages_without_base(store: &Store, pages: &[PageToStore<'_>]) -> BTreeMap<usiz
         patches.iter().map(|&index| (pages[index].key.object, pages[index].key.page)).collect();
     let found = patches.into_iter().zip(store.page_lsns(&keys));
     let empty = found.filter_map(|(index, found)| {
-        let PageToStore { key, punch: cut, .. } = pages[index];
-        let cut = cut.filter(|_| !is_planted(CacheBug::DeltaOverCut));
-        let stays = match (found, cut) {
+        let PageToStore { key, punch, .. } = pages[index];
+        let punch = punch.filter(|_| !is_planted(CacheBug::DeltaOverCut));
+        let stays = match (found, punch) {
             (Err(error), _) => Err(error),
             (Ok(None), _) => Ok(false),
             // A later range operation may have brought pages that are older than the punch.
-            (Ok(Some(page_lsn)), Some(cut)) if page_lsn < cut => store.has_had_later(key.object, cut),
+            (Ok(Some(page_lsn)), Some(punch)) if page_lsn < punch => store.has_had_later(key.object, punch),
             (Ok(Some(_)), _) => Ok(true),
         };
         match stays {

@@ -48,7 +48,7 @@ impl BackgroundTask {
     ];
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepProgress {
     /// It did something: call again.

@@ -63,7 +63,7 @@ impl VolumeManager {
         }
         let _turn = self.write_back.lock();
         // Range operations between this volume and others.
-        let of_others = |what: &RangeOp| what.volumes().contains(&volume) && what.volumes() != [volume; 2];
+        let of_others = |op: &RangeOp| op.volumes().contains(&volume) && op.volumes() != [volume; 2];
         self.checkpointer.with_space(|| self.write_back.store_range_ops_locked(&of_others))?;
         // Not the newest appended LSN: the store may name no change that the buffer may still lose.
         let durable = || self.shared.buffer().durable_lsn();
@@ -109,14 +109,16 @@ impl VolumeManager {
         if let Some(prefix) =
             [UNFINISHED_RESCUE, FINISHED_RESCUE].into_iter().find(|&prefix| new.name.starts_with(prefix))
         {
-            let why = format!("names that begin with {prefix} are for what is saved when a buffer fails");
+            let why = format!(
+                "names that begin with {prefix} are reserved for data that weir saves when a buffer fails"
+            );
             return Err(StoreError::BadName { name: new.name.into(), why }.into());
         }
         self.write_back_most()?;
         let _turn = self.write_back.lock();
         self.shared.ensure_works()?;
         let (lsn, frozen) = self.freeze_volume(from);
-        let before = |what: &RangeOp| what.lsn <= lsn && what.volumes().contains(&from);
+        let before = |op: &RangeOp| op.lsn <= lsn && op.volumes().contains(&from);
         let written = self.write_back.store_range_ops_locked(&before);
         written.inspect_err(|_| self.write_back.abandon(&frozen)).and_then(|()| {
             self.write_back_frozen(frozen)?;
@@ -164,8 +166,8 @@ impl VolumeManager {
         let keys: Vec<PageKey> =
             state.pages.by_group().map(|(_, key)| key).filter(|key| key.object.volume == volume).collect();
         let pages = keys.into_iter().filter_map(|key| FrozenPage::begin(&mut state.pages, key)).collect();
-        let cuts = state.pages.punches().filter(|(object, _)| object.volume == volume).collect();
-        let mut frozen = FrozenBatch { pages, punches: cuts };
+        let punches = state.pages.punches().filter(|(object, _)| object.volume == volume).collect();
+        let mut frozen = FrozenBatch { pages, punches };
         frozen.sort();
         (self.shared.buffer().appended_lsn(), frozen)
     }

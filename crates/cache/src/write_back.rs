@@ -30,7 +30,7 @@ use crate::commit::Committer;
 use crate::delta::PageDelta;
 use crate::dirty_scan::{DirtyScan, LOOKS_MAX};
 use crate::error::CacheError;
-use crate::page::{PageBody, PageEntry};
+use crate::page::{CachedPage, PageBody};
 use crate::page_table::{PageKey, PageTable, PendingPunch};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{PendingRangeOp, RangeOp};
@@ -55,7 +55,7 @@ const DELTA_LOOKS: usize = 1024;
 const DELTA_RUNS: usize = 4;
 /// Pages of a step: a MiB, so that a step is short on any device and many pages share its log entries.
 pub(crate) const STEP_PAGES: usize = 256;
-/// The same for bypassed pages: most are consecutive, and their writers wait for the flushes.
+/// Bypassed pages of a step: most are consecutive, and their writers wait for the flushes.
 const BYPASS_STEP_PAGES: usize = 1024;
 /// A page takes along its dirty neighbours at most this many pages away: on both sides half a MiB, read and
 /// written at the speed of a long transfer.
@@ -84,7 +84,7 @@ pub(crate) struct WriteBack {
     cursor: Mutex<WriteBackCursor>,
 }
 
-/// What write-back remembers between steps. The write-back lock protects it.
+/// The position of write-back between steps. The write-back lock protects it.
 #[derive(Default)]
 pub(crate) struct WriteBackCursor {
     /// Steps for reason `Due` do nothing before this time.
@@ -140,13 +140,13 @@ impl FrozenBatch {
     /// Sorts pages by key, so that neighbours are written together, and punches by LSN.
     pub(crate) fn sort(&mut self) {
         self.pages.sort_by_key(|page| page.key);
-        self.punches.sort_by_key(|(_, cut)| cut.lsn);
+        self.punches.sort_by_key(|(_, punch)| punch.lsn);
     }
 
     /// The item at `index` of the vector: punches first, then pages.
     fn item(&self, index: usize) -> WriteBackItem {
         match self.punches.get(index) {
-            Some((object, cut)) => WriteBackItem::Punch(*object, cut.lsn),
+            Some((object, punch)) => WriteBackItem::Punch(*object, punch.lsn),
             None => WriteBackItem::Page(self.pages[index - self.punches.len()].key),
         }
     }
@@ -165,11 +165,11 @@ impl FrozenPage {
     /// Freezes a page. `None` if it is clean or being written back.
     pub(crate) fn begin(pages: &mut PageTable, key: PageKey) -> Option<FrozenPage> {
         pages.get(&key)?;
-        let cut = pages.newest_punch_of(key);
+        let punch = pages.newest_punch_of(key);
         pages.change(key, |entry| {
             let content = PageContent::of(entry);
             let dirt = entry.begin_write_back()?;
-            Some(FrozenPage { key, content, newest: dirt.newest, reserved: dirt.reserved, punch: cut })
+            Some(FrozenPage { key, content, newest: dirt.newest, reserved: dirt.reserved, punch })
         })
     }
 }
@@ -178,7 +178,7 @@ impl FrozenPage {
 impl FrozenPage {
     /// Whether the page was written since it was frozen.
     pub(crate) fn is_newer(&self, pages: &PageTable) -> bool {
-        pages.get(&self.key).is_some_and(PageEntry::is_dirty)
+        pages.get(&self.key).is_some_and(CachedPage::is_dirty)
     }
 
     /// Replaces the frozen content by the current one.
@@ -189,7 +189,7 @@ impl FrozenPage {
     }
 }
 
-/// What became of a [`FrozenBatch`], by index in its vector.
+/// The store's answers for a [`FrozenBatch`], by index in its vector.
 #[derive(Default)]
 struct StoreOutcome {
     /// Changes that the store refused.
@@ -222,10 +222,10 @@ impl WriteBack {
 
     /// One bounded step, if limits or ages ask for it. `Err` if pages stay dirty because a device failed.
     pub(crate) fn step(&self) -> Result<StepProgress, CacheError> {
-        let mut turn = self.lock();
-        let mut scan = turn.due_scan;
-        let outcome = self.write_back(&mut turn, WriteBackReason::Due, &mut scan);
-        turn.due_scan = scan;
+        let mut cursor = self.lock();
+        let mut scan = cursor.due_scan;
+        let outcome = self.write_back(&mut cursor, WriteBackReason::Due, &mut scan);
+        cursor.due_scan = scan;
         outcome
     }
 
@@ -233,66 +233,66 @@ impl WriteBack {
     /// steps end.
     pub(crate) fn drain_step(
         &self,
-        why: WriteBackReason,
+        reason: WriteBackReason,
         scan: &mut DirtyScan,
     ) -> Result<StepProgress, CacheError> {
-        let mut turn = self.lock();
-        self.write_back(&mut turn, why, scan)
+        let mut cursor = self.lock();
+        self.write_back(&mut cursor, reason, scan)
     }
 
     fn write_back(
         &self,
-        turn: &mut WriteBackCursor,
-        why: WriteBackReason,
+        cursor: &mut WriteBackCursor,
+        reason: WriteBackReason,
         scan: &mut DirtyScan,
     ) -> Result<StepProgress, CacheError> {
         self.shared.ensure_works()?;
         let now = self.shared.now();
-        if why == WriteBackReason::Due && now < turn.not_before {
+        if reason == WriteBackReason::Due && now < cursor.not_before {
             return Ok(StepProgress::Idle);
         }
-        self.prune_retries(turn, now);
+        self.prune_retries(cursor, now);
         if clean_stored_pages(&self.shared, &self.committer) {
             return Ok(StepProgress::Worked);
         }
-        if let Some(progress) = self.store_next_range_op(turn, scan, now)? {
+        if let Some(progress) = self.store_next_range_op(cursor, scan, now)? {
             return Ok(progress);
         }
-        let idle = if why == WriteBackReason::Due && self.relogger.step(now)? {
+        let idle = if reason == WriteBackReason::Due && self.relogger.step(now)? {
             StepProgress::Worked
         } else {
             StepProgress::Idle
         };
-        let mut victims = None;
-        if turn.last_batch_bypassed || why != WriteBackReason::Due {
-            let found = self.choose_pages(why, scan, now);
+        let mut batch = None;
+        if cursor.last_batch_bypassed || reason != WriteBackReason::Due {
+            let found = self.choose_pages(reason, scan, now);
             // A batch without pages (they are stuck, or only punches are due) does not go before bypassed
             // pages.
-            victims = found.filter(|found| why != WriteBackReason::Due || !found.pages.is_empty());
+            batch = found.filter(|found| reason != WriteBackReason::Due || !found.pages.is_empty());
         }
-        turn.last_batch_bypassed = false;
-        if victims.is_none() && why == WriteBackReason::Due {
-            victims = self.choose_bypassed_pages(turn, scan, now);
-            turn.last_batch_bypassed = victims.is_some();
-            victims = victims.or_else(|| self.choose_pages(why, scan, now));
+        cursor.last_batch_bypassed = false;
+        if batch.is_none() && reason == WriteBackReason::Due {
+            batch = self.choose_bypassed_pages(cursor, scan, now);
+            cursor.last_batch_bypassed = batch.is_some();
+            batch = batch.or_else(|| self.choose_pages(reason, scan, now));
         }
-        let Some(WriteBackBatch { pages, reached_newest }) = victims else { return Ok(idle) };
+        let Some(WriteBackBatch { pages, reached_newest }) = batch else { return Ok(idle) };
         let frozen = self.freeze(&pages, scan, now);
         let is_over = scan.is_finished(reached_newest, !frozen.is_empty());
         if frozen.is_empty() {
             // If nothing is stuck, the next step looks further along the queue of dirty pages.
             if is_over && pages.is_empty() && self.shared.state().retries.first_error().is_some() {
-                turn.not_before = now + STUCK_RECHECK;
+                cursor.not_before = now + STUCK_RECHECK;
             }
             return Ok(if is_over { idle } else { StepProgress::Worked });
         }
         let tried = frozen.len();
         let stuck =
-            self.write_frozen(frozen).inspect_err(|error| self.note_failure(turn, scan, error, now))?;
+            self.write_frozen(frozen).inspect_err(|error| self.note_failure(cursor, scan, error, now))?;
         let mut state = self.shared.state();
-        if turn.last_batch_bypassed {
+        if cursor.last_batch_bypassed {
             let ended = self.shared.now();
-            turn.bypass_not_before = ended + (SYNC_SHARE * (ended - now)).min(SYNC_SHARE_MAX);
+            cursor.bypass_not_before = ended + (SYNC_SHARE * (ended - now)).min(SYNC_SHARE_MAX);
         }
         if stuck.len() == tried
             && let Some((_, error)) = stuck.first()
@@ -300,12 +300,12 @@ impl WriteBack {
             state.retries.note_failure(error.clone().into(), now);
         }
         let lacks_space = stuck.iter().any(|(_, error)| error.is_full());
-        stuck.into_iter().for_each(|(victim, error)| state.retries.back_off(victim, error, now));
+        stuck.into_iter().for_each(|(item, error)| state.retries.back_off(item, error, now));
         if lacks_space && state.admission.ask_for_space() {
             self.shared.wake(BackgroundTask::Checkpoint);
         }
         drop(state);
-        if why != WriteBackReason::All {
+        if reason != WriteBackReason::All {
             // The reads and writes that meet an error here report it.
             let _ = self.shared.store_io().fold_owed();
         }
@@ -315,12 +315,12 @@ impl WriteBack {
     /// Nothing could be written back: pauses.
     fn note_failure(
         &self,
-        turn: &mut WriteBackCursor,
+        cursor: &mut WriteBackCursor,
         scan: &mut DirtyScan,
         error: &CacheError,
         now: Duration,
     ) {
-        turn.not_before = now + RETRY_AFTER;
+        cursor.not_before = now + RETRY_AFTER;
         scan.restart();
         let mut state = self.shared.state();
         state.retries.note_failure(error.clone(), now);
@@ -335,17 +335,17 @@ impl WriteBack {
     /// Stores the recovered range operations before any client reads their targets: a mount that is only read
     /// would not write them back later. Those that fail stay pending.
     pub(crate) fn store_recovered_range_ops(&self) {
-        let mut turn = self.lock();
+        let mut cursor = self.lock();
         let now = self.shared.now();
         // An error that occurs only once is not to reach the readers of the targets.
         for _ in 0..ATTEMPTS_AT_START {
             let mut scan = DirtyScan::once(self.shared.state().retries.failures());
-            while let Ok(Some(_)) = self.store_next_range_op(&mut turn, &mut scan, now) {}
+            while let Ok(Some(_)) = self.store_next_range_op(&mut cursor, &mut scan, now) {}
             if self.shared.state().pages.range_ops().is_empty() {
                 break;
             }
         }
-        turn.not_before = Duration::ZERO;
+        cursor.not_before = Duration::ZERO;
         self.forget_stored_punches();
     }
 
@@ -360,10 +360,11 @@ impl WriteBack {
     /// Drops relogged punches that the store has. The log may begin behind a range operation, yet before an
     /// older punch that was relogged: what the store has is newer than that punch.
     fn forget_stored_punches(&self) {
-        let cuts: Vec<_> = self.shared.state().pages.punches().filter(|(_, cut)| cut.is_relogged).collect();
-        for (object, cut) in cuts {
-            if matches!(self.shared.store_io().has_had_later(object, cut.lsn), Ok(true)) {
-                self.shared.state().pages.forget_punch(object, cut.lsn);
+        let punches: Vec<_> =
+            self.shared.state().pages.punches().filter(|(_, punch)| punch.is_relogged).collect();
+        for (object, punch) in punches {
+            if matches!(self.shared.store_io().has_had_later(object, punch.lsn), Ok(true)) {
+                self.shared.state().pages.forget_punch(object, punch.lsn);
             }
         }
     }
@@ -371,25 +372,25 @@ impl WriteBack {
     /// One step towards storing the oldest range operation that can be tried. `None` if there is none.
     fn store_next_range_op(
         &self,
-        turn: &mut WriteBackCursor,
+        cursor: &mut WriteBackCursor,
         scan: &mut DirtyScan,
         now: Duration,
     ) -> Result<Option<StepProgress>, CacheError> {
-        let what = {
+        let op = {
             let state = self.shared.state();
             let free = |one: &&PendingRangeOp| !scan.skips(&state.retries, WriteBackItem::of(&one.op), now);
             state.pages.range_ops().unblocked().find(free).map(|one| one.op)
         };
-        let Some(what) = what else { return Ok(None) };
-        let stuck = match self.range_op_step(&what) {
+        let Some(op) = op else { return Ok(None) };
+        let stuck = match self.range_op_step(&op) {
             // Other items may find space, or be readable.
             Err(CacheError::Store(error)) if error.is_full() || error.is_of_reading() => Some(error),
-            outcome => outcome.inspect_err(|error| self.note_failure(turn, scan, error, now))?,
+            outcome => outcome.inspect_err(|error| self.note_failure(cursor, scan, error, now))?,
         };
         if let Some(error) = stuck {
             let mut state = self.shared.state();
             state.retries.note_failure(error.clone().into(), now);
-            state.retries.back_off(WriteBackItem::of(&what), error, now);
+            state.retries.back_off(WriteBackItem::of(&op), error, now);
             self.ask_for_space_if_needed(&mut state);
             // Reads that wait for it get the error.
             state.seeks.unblock();
@@ -415,50 +416,50 @@ impl WriteBack {
 
     /// One bounded step of storing a range operation that waits for no other: its dependencies, then itself.
     /// Returns why it cannot be stored, if so.
-    fn range_op_step(&self, what: &RangeOp) -> Result<Option<StoreError>, CacheError> {
-        if let Some(error) = self.forget_stored_range_ops(what) {
+    fn range_op_step(&self, op: &RangeOp) -> Result<Option<StoreError>, CacheError> {
+        if let Some(error) = self.forget_stored_range_ops(op) {
             return Ok(Some(error));
         }
-        if self.shared.state().pages.range_ops().get(what.lsn).is_none() {
+        if self.shared.state().pages.range_ops().get(op.lsn).is_none() {
             return Ok(None);
         }
-        let mut cuts = self.shared.state().pages.punches_before(what);
-        if !cuts.is_empty() {
-            cuts.sort_by_key(|(_, cut)| cut.lsn);
-            let refused = self.write_frozen(FrozenBatch { pages: Vec::new(), punches: cuts })?;
+        let mut punches = self.shared.state().pages.punches_before(op);
+        if !punches.is_empty() {
+            punches.sort_by_key(|(_, punch)| punch.lsn);
+            let refused = self.write_frozen(FrozenBatch { pages: Vec::new(), punches })?;
             return Ok(refused.into_iter().next().map(|(_, error)| error));
         }
-        let beside: Vec<DirtyPage> = {
+        let dependencies: Vec<DirtyPage> = {
             let state = self.shared.state();
-            let pending = state.pages.range_ops().get(what.lsn).into_iter();
+            let pending = state.pages.range_ops().get(op.lsn).into_iter();
             pending
                 .flat_map(PendingRangeOp::dependencies)
                 .take(STEP_PAGES)
                 .filter_map(DirtyPage::of)
                 .collect()
         };
-        self.commit_up_to(what.lsn)?;
-        if beside.is_empty() {
+        self.commit_up_to(op.lsn)?;
+        if dependencies.is_empty() {
             // A page at the edge of the range that cannot be read delays only this operation. If the page
             // stays damaged, it is lost in the target.
-            if let Err(error) = self.shared.store_io().fold_for(&what.transfer)
-                && !(error.is_damage() && self.has_failed_for_long(what))
+            if let Err(error) = self.shared.store_io().fold_for(&op.transfer)
+                && !(error.is_damage() && self.has_failed_for_long(op))
             {
                 return Ok(Some(error));
             }
-            let refused = self.apply_all(&[what.change()])?;
+            let refused = self.apply_all(&[op.change()])?;
             if refused.is_empty() {
                 self.shared.state().counters.transfers_stored += 1;
-                self.finish_range_op(what);
+                self.finish_range_op(op);
             }
             Ok(refused.into_values().next())
         } else {
-            self.store_dependencies(what, &beside)
+            self.store_dependencies(op, &dependencies)
         }
     }
 
-    fn has_failed_for_long(&self, what: &RangeOp) -> bool {
-        let since = self.shared.state().retries.failing_since(WriteBackItem::of(what));
+    fn has_failed_for_long(&self, op: &RangeOp) -> bool {
+        let since = self.shared.state().retries.failing_since(WriteBackItem::of(op));
         since.is_some_and(|since| self.shared.now() >= since + self.shared.settings().store_patience)
     }
 
@@ -466,7 +467,7 @@ impl WriteBack {
     /// They are stored in the order of their LSNs. If the store has one, it has all earlier ones that share
     /// an object's slot with it; if both objects of an operation are gone, nothing else tells. Returns the
     /// error if the store cannot tell for `op`.
-    fn forget_stored_range_ops(&self, what: &RangeOp) -> Option<StoreError> {
+    fn forget_stored_range_ops(&self, op: &RangeOp) -> Option<StoreError> {
         let recovered: Vec<RangeOp> = {
             let state = self.shared.state();
             let recovered = state.pages.range_ops().iter().filter(|one| one.recovered);
@@ -490,7 +491,7 @@ impl WriteBack {
             }
         }
         had.iter().rev().for_each(|one| self.finish_range_op(one));
-        unknown.into_iter().find(|(one, _)| one == what).map(|(_, error)| error)
+        unknown.into_iter().find(|(one, _)| one == op).map(|(_, error)| error)
     }
 
     /// Makes every change up to `newest` durable in the buffer.
@@ -503,50 +504,50 @@ impl WriteBack {
     /// Stores dependencies of a range operation. Returns why one cannot be stored, if so.
     fn store_dependencies(
         &self,
-        what: &RangeOp,
-        beside: &[DirtyPage],
+        op: &RangeOp,
+        dependencies: &[DirtyPage],
     ) -> Result<Option<StoreError>, CacheError> {
-        let source = what.transfer.from;
-        let pages = beside.iter().map(|one| {
+        let source = op.transfer.from;
+        let pages = dependencies.iter().map(|one| {
             let key = PageKey { object: source, page: one.page };
             PageToStore { key, content: &one.content, newest: one.newest, punch: None }
         });
         let mut plan = StorePlan::of(self.shared.store_io(), pages);
         let pages_read = plan.pages_read;
         if let Some((index, error)) = plan.refused.pop_first() {
-            let page = beside[index].page;
+            let page = dependencies[index].page;
             // If the page's leaf can be read, the page itself is damaged, and stays so.
             let is_known = || self.shared.store_io().page_lsn(source, page).is_ok();
-            if !error.is_damage() || !self.has_failed_for_long(what) || !is_known() {
+            if !error.is_damage() || !self.has_failed_for_long(op) || !is_known() {
                 return Ok(Some(error));
             }
-            let was_reserved = self.shared.state().pages.drop_stored_dependency(what.lsn, page);
+            let was_reserved = self.shared.state().pages.drop_stored_dependency(op.lsn, page);
             self.shared.store().release(u64::from(was_reserved));
             return Ok(None);
         }
         let of_vector = self.apply_all(&plan.vector)?;
         let refused = plan.refused_by_page(of_vector);
         let mut state = self.shared.state();
-        let stored = beside.iter().enumerate().filter(|(index, _)| !refused.contains_key(index));
-        let spare = stored.filter(|(_, one)| state.pages.drop_stored_dependency(what.lsn, one.page)).count();
+        let stored = dependencies.iter().enumerate().filter(|(index, _)| !refused.contains_key(index));
+        let spare = stored.filter(|(_, one)| state.pages.drop_stored_dependency(op.lsn, one.page)).count();
         self.shared.store().release(spare as u64);
         state.counters.fetched_for_write_back += pages_read;
-        state.counters.pages_stored += (beside.len() - refused.len()) as u64;
+        state.counters.pages_stored += (dependencies.len() - refused.len()) as u64;
         Ok(refused.into_values().next())
     }
 
     /// Drops a range operation that the store has, and unblocks what waited for it.
-    fn finish_range_op(&self, what: &RangeOp) {
+    fn finish_range_op(&self, op: &RangeOp) {
         let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
         // After a start: the store has the earlier punches, too. Applied again, they would remove what the
         // operation brought.
-        for (object, cut) in state.pages.punches_before(what) {
-            state.pages.forget_punch(object, cut.lsn);
+        for (object, punch) in state.pages.punches_before(op) {
+            state.pages.forget_punch(object, punch.lsn);
         }
-        let reserved = state.pages.drop_range_op(what.lsn);
+        let reserved = state.pages.drop_range_op(op.lsn);
         self.shared.store().release(reserved);
-        state.retries.forget(WriteBackItem::of(what));
+        state.retries.forget(WriteBackItem::of(op));
         state.retries.note_success();
         state.reads.unblock();
         state.seeks.unblock();
@@ -580,10 +581,10 @@ impl WriteBack {
                 let transfers = state.pages.range_ops();
                 let last = transfers.iter().filter(|one| is_wanted(&one.op)).map(|one| one.op.lsn).last();
                 let Some(last) = last else { return Ok(()) };
-                transfers.unblocked().map(|one| one.op).find(|what| what.lsn <= last)
+                transfers.unblocked().map(|one| one.op).find(|op| op.lsn <= last)
             };
-            let what = first.expect("the oldest of all waits for no other");
-            if let Some(error) = self.range_op_step(&what)? {
+            let op = first.expect("the oldest of all waits for no other");
+            if let Some(error) = self.range_op_step(&op)? {
                 return Err(error.into());
             }
         }
@@ -597,14 +598,14 @@ impl WriteBack {
     }
 
     /// Drops retry entries of items that are gone, now and then.
-    fn prune_retries(&self, turn: &mut WriteBackCursor, now: Duration) {
-        if now < turn.retries_pruned + RETRY_AFTER {
+    fn prune_retries(&self, cursor: &mut WriteBackCursor, now: Duration) {
+        if now < cursor.retries_pruned + RETRY_AFTER {
             return;
         }
-        turn.retries_pruned = now;
+        cursor.retries_pruned = now;
         let mut state = self.shared.state();
         let CacheState { retries, pages, .. } = &mut *state;
-        retries.retain(|victim| victim.is_pending(pages));
+        retries.retain(|item| item.is_pending(pages));
     }
 
     /// Whether limits or ages ask for write-back.
@@ -626,10 +627,10 @@ impl WriteBack {
             return false;
         }
         let now = self.shared.now();
-        state.pages.punches().any(|(object, cut)| {
-            let is_held = || state.pages.range_ops().blocks_change(object, cut.lsn);
-            let is_stuck = || state.retries.is_backed_off(WriteBackItem::Punch(object, cut.lsn), now);
-            now >= cut.since + PUNCH_AGE_MAX && !is_stuck() && !is_held()
+        state.pages.punches().any(|(object, punch)| {
+            let is_held = || state.pages.range_ops().blocks_change(object, punch.lsn);
+            let is_stuck = || state.retries.is_backed_off(WriteBackItem::Punch(object, punch.lsn), now);
+            now >= punch.since + PUNCH_AGE_MAX && !is_stuck() && !is_held()
         })
     }
 
@@ -638,7 +639,7 @@ impl WriteBack {
     /// Each takes its dirty neighbours along: on a disk a run of pages costs as much as one.
     fn choose_pages(
         &self,
-        why: WriteBackReason,
+        reason: WriteBackReason,
         scan: &mut DirtyScan,
         now: Duration,
     ) -> Option<WriteBackBatch> {
@@ -646,13 +647,13 @@ impl WriteBack {
         if !state.pages.is_dirty() {
             return None;
         }
-        if why == WriteBackReason::Due && !self.logged_pages_are_due(&state) {
+        if reason == WriteBackReason::Due && !self.logged_pages_are_due(&state) {
             // Punches go with any batch, or alone.
             let alone = WriteBackBatch { pages: Vec::new(), reached_newest: true };
             return self.punches_are_due(&state).then_some(alone);
         }
         let crowded = self.shared.settings().crowding(state.pages.memory()) > 0.5;
-        let limit = self.step_pages(why);
+        let limit = self.step_pages(reason);
         scan.restart_periodically(now, state.retries.stuck_count());
         let filter = *scan;
         let free = |state: &CacheState, key: &PageKey| {
@@ -669,7 +670,7 @@ impl WriteBack {
         };
         let distance = NEIGHBOUR_PAGES.min(limit as u64 / 2);
         let mut reached_newest = true;
-        if crowded && !self.shared.buffer_is_half_full() && why == WriteBackReason::Due {
+        if crowded && !self.shared.buffer_is_half_full() && reason == WriteBackReason::Due {
             let mut looks = state.pages.queued().min(LOOKS_MAX);
             let mut runs = DELTA_RUNS;
             while let Some(key) = state.pages.least_recently_written(&mut looks) {
@@ -697,7 +698,7 @@ impl WriteBack {
     /// the committer, and then written back like any other.
     fn choose_bypassed_pages(
         &self,
-        turn: &mut WriteBackCursor,
+        cursor: &mut WriteBackCursor,
         scan: &DirtyScan,
         now: Duration,
     ) -> Option<WriteBackBatch> {
@@ -707,7 +708,7 @@ impl WriteBack {
             self.committer.complete_store_waits(&mut state, &[]);
             self.shared.wake(BackgroundTask::Commit);
         }
-        let is_left_to_syncs = now < turn.bypass_not_before
+        let is_left_to_syncs = now < cursor.bypass_not_before
             && state.syncs.any_log_only(now)
             && self.admission.bypassed_pages_can_wait(&state);
         if is_left_to_syncs || !self.admission.bypassed_pages_need_write_back(&state) {
@@ -715,20 +716,20 @@ impl WriteBack {
         }
         let limit = self.shared.store().pages_together().min(BYPASS_STEP_PAGES as u64) as usize;
         // In rounds, so that a file that is overwritten again and again, or grows and grows, delays no other.
-        let last = turn.last_bypassed.map_or(Bound::Unbounded, Bound::Excluded);
-        let group = |key: &PageKey| state.pages.get(key).and_then(PageEntry::oldest_group);
-        let is_of_round = |key: &PageKey| group(key).is_some_and(|group| group <= turn.bypass_round_end);
+        let last = cursor.last_bypassed.map_or(Bound::Unbounded, Bound::Excluded);
+        let group = |key: &PageKey| state.pages.get(key).and_then(CachedPage::oldest_group);
+        let is_of_round = |key: &PageKey| group(key).is_some_and(|group| group <= cursor.bypass_round_end);
         let behind = state.pages.unlogged_in((last, Bound::Unbounded)).filter(is_of_round);
         let mut pages: BTreeSet<PageKey> = behind.take(limit).collect();
-        turn.last_bypassed = pages.last().copied();
+        cursor.last_bypassed = pages.last().copied();
         if pages.len() < limit {
-            turn.bypass_round_end = self.shared.buffer().unreleased_groups().end;
+            cursor.bypass_round_end = self.shared.buffer().unreleased_groups().end;
             for key in state.pages.unlogged_in(bypass::ALL) {
                 if pages.len() == limit {
                     break;
                 }
                 if pages.insert(key) {
-                    turn.last_bypassed = Some(key);
+                    cursor.last_bypassed = Some(key);
                 }
             }
         }
@@ -742,8 +743,8 @@ impl WriteBack {
 
     /// The most pages of a step: if a writer may wait for it, no more than less than a segment's cleaning
     /// pays for.
-    fn step_pages(&self, why: WriteBackReason) -> usize {
-        match why {
+    fn step_pages(&self, reason: WriteBackReason) -> usize {
+        match reason {
             WriteBackReason::Due | WriteBackReason::Space => {
                 self.shared.store().pages_together().min(STEP_PAGES as u64) as usize
             }
@@ -752,16 +753,16 @@ impl WriteBack {
     }
 
     /// Freezes the chosen pages and all pending punches, except what is blocked or has just failed.
-    fn freeze(&self, victims: &[PageKey], scan: &DirtyScan, now: Duration) -> FrozenBatch {
+    fn freeze(&self, batch: &[PageKey], scan: &DirtyScan, now: Duration) -> FrozenBatch {
         let mut state = self.shared.state();
-        let pages = victims.iter().filter_map(|&key| {
+        let pages = batch.iter().filter_map(|&key| {
             let held = state.pages.is_blocked(&key);
             if held { None } else { FrozenPage::begin(&mut state.pages, key) }
         });
         let pages = pages.collect();
-        let free = |&(object, cut): &(ObjectId, PendingPunch)| {
-            let held = state.pages.range_ops().blocks_change(object, cut.lsn);
-            !held && !scan.skips(&state.retries, WriteBackItem::Punch(object, cut.lsn), now)
+        let free = |&(object, punch): &(ObjectId, PendingPunch)| {
+            let held = state.pages.range_ops().blocks_change(object, punch.lsn);
+            !held && !scan.skips(&state.retries, WriteBackItem::Punch(object, punch.lsn), now)
         };
         let mut frozen = FrozenBatch { pages, punches: state.pages.punches().filter(free).collect() };
         frozen.sort();
@@ -775,7 +776,7 @@ impl WriteBack {
         frozen: FrozenBatch,
     ) -> Result<Vec<(WriteBackItem, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
-        let newest = pages.chain(frozen.punches.iter().map(|(_, cut)| cut.lsn)).max().unwrap_or_default();
+        let newest = pages.chain(frozen.punches.iter().map(|(_, punch)| punch.lsn)).max().unwrap_or_default();
         let outcome = self.commit_up_to(newest).and_then(|()| Ok(self.store_frozen(&frozen)?));
 
         let mut state = self.shared.state();
@@ -843,7 +844,7 @@ impl WriteBack {
             let Some(more) = ended else { continue };
             spare += more;
             if is_planted(CacheBug::NewerBytesLostAtMerge) {
-                let dirt = state.pages.change(page.key, PageEntry::take_dirty_state);
+                let dirt = state.pages.change(page.key, CachedPage::take_dirty_state);
                 spare += u64::from(dirt.is_some_and(|dirt| dirt.reserved));
             }
         }
@@ -857,16 +858,16 @@ impl WriteBack {
     /// store has a reserve for them. Applying them again with the next vector does no harm. Returns the
     /// changes that the store refused, by index.
     fn store_frozen(&self, frozen: &FrozenBatch) -> Result<StoreOutcome, StoreError> {
-        let cuts: Vec<StoreChange> =
-            frozen.punches.iter().map(|&(object, cut)| punch_change(object, cut)).collect();
+        let punches: Vec<StoreChange> =
+            frozen.punches.iter().map(|&(object, punch)| punch_change(object, punch)).collect();
         let pages = frozen.pages.iter().map(|page| {
-            let FrozenPage { key, ref content, newest, punch: cut, .. } = *page;
-            PageToStore { key, content, newest, punch: cut }
+            let FrozenPage { key, ref content, newest, punch, .. } = *page;
+            PageToStore { key, content, newest, punch }
         });
         let mut plan = StorePlan::of(self.shared.store_io(), pages);
         // Punches first, in the order of their LSNs. A page that was punched after it was frozen has a page
         // LSN below the punch's. The punch, which is written back later, removes it again.
-        let vector: Vec<StoreChange> = cuts.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
+        let vector: Vec<StoreChange> = punches.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
         let mut applied = AppliedChanges::default();
         let at = frozen.punches.len();
         let mut outcome = self.apply_rest(&vector, &mut applied);
@@ -916,18 +917,18 @@ impl WriteBack {
         frozen: &FrozenBatch,
         refused: &BTreeMap<usize, StoreError>,
     ) {
-        let mut cuts = 0;
+        let mut punches = 0;
         let is_stored = |index: &usize| !refused.contains_key(index);
         (0..frozen.len()).filter(is_stored).for_each(|index| state.retries.forget(frozen.item(index)));
-        for (index, (object, cut)) in frozen.punches.iter().enumerate() {
+        for (index, (object, punch)) in frozen.punches.iter().enumerate() {
             if !is_stored(&index) {
                 continue;
             }
-            cuts += 1;
-            state.pages.forget_punch(*object, cut.lsn);
+            punches += 1;
+            state.pages.forget_punch(*object, punch.lsn);
         }
-        state.counters.punches_stored += cuts;
-        state.counters.pages_stored += (frozen.len() - refused.len()) as u64 - cuts;
+        state.counters.punches_stored += punches;
+        state.counters.pages_stored += (frozen.len() - refused.len()) as u64 - punches;
         state.admission.note_possible_space();
         self.committer.release_groups(state);
     }
@@ -985,9 +986,9 @@ impl AppliedChanges {
         &mut self,
         store: &Store,
         apply: &dyn Fn(&[StoreChange]) -> Result<(), StoreError>,
-        cut: &StoreChange,
+        punch: &StoreChange,
     ) -> Result<(), StoreError> {
-        let mut left = cut.clone();
+        let mut left = punch.clone();
         let outcome = loop {
             match split_punch(store, &left) {
                 Ok(Some((piece, rest))) => match apply(&[piece]) {
@@ -1041,8 +1042,8 @@ fn split_punch(
 ) -> Result<Option<(StoreChange, StoreChange)>, StoreError> {
     let &StoreChange::Punch { object, ref pages, lsn } = change else { return Ok(None) };
     let until = store.list(object, pages.clone(), PUNCH_LEAVES)?.until;
-    let cut = |pages| StoreChange::Punch { object, pages, lsn };
-    Ok((until < pages.end).then(|| (cut(pages.start..until), cut(until..pages.end))))
+    let punch = |pages| StoreChange::Punch { object, pages, lsn };
+    Ok((until < pages.end).then(|| (punch(pages.start..until), punch(until..pages.end))))
 }
 
 /// A copy of a page with changes that the store lacks.
@@ -1059,7 +1060,7 @@ pub(crate) enum PageContent {
 }
 
 impl PageContent {
-    pub(crate) fn of(entry: &PageEntry) -> PageContent {
+    pub(crate) fn of(entry: &CachedPage) -> PageContent {
         match entry.body() {
             PageBody::Whole(page) => PageContent::Whole(page.clone()),
             PageBody::Patch(delta) => PageContent::Patch(delta.clone()),
@@ -1068,7 +1069,7 @@ impl PageContent {
 }
 
 impl DirtyPage {
-    pub(crate) fn of((page, entry): (PageNo, &PageEntry)) -> Option<DirtyPage> {
+    pub(crate) fn of((page, entry): (PageNo, &CachedPage)) -> Option<DirtyPage> {
         let newest = entry.dirty_state().or(entry.writing())?.newest;
         Some(DirtyPage { page, content: PageContent::of(entry), newest })
     }
@@ -1177,8 +1178,8 @@ mod tests {
             store.apply(some).expect("space");
             store.checkpoint().expect("space");
         });
-        let cut = |object| StoreChange::Punch { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(15) };
-        let vector = [cut(short), cut(long), cut(short)];
+        let punch = |object| StoreChange::Punch { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(15) };
+        let vector = [punch(short), punch(long), punch(short)];
         let has_space = Cell::new(2);
         let asked = RefCell::new(Vec::new());
         let apply = |part: &[StoreChange]| {

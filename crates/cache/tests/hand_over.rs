@@ -1,6 +1,7 @@
-//! The cache as it ships, with `shuttle`'s locks and atomics in place of the standard library's: it runs one thread at a time and draws
-//! which goes on at each lock, atomic and look at the clock. A call of the buffer is one step, and a wait ends only when somebody is
-//! woken: what would be late by a nap waits for ever here, which shuttle reports.
+//! The cache's own sources with `shuttle`'s locks and atomics in place of the standard library's. Shuttle
+//! runs one thread at a time and draws the next one at each lock, atomic and look at the clock. A call of the
+//! buffer is one step, and a wait only ends when a thread wakes the waiter: a wake-up that would only be late
+//! is missing here for ever, which shuttle reports.
 
 /// In place of `src/sync.rs`.
 mod sync {
@@ -8,7 +9,7 @@ mod sync {
     pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};
 }
 
-/// Linted where they belong.
+/// The sources are linted as a crate.
 #[path = "../src"]
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
@@ -44,7 +45,7 @@ mod shipped {
 }
 use shipped::*;
 
-// As `src/lib.rs` has them.
+// Re-exports as in `src/lib.rs`.
 use crate::cache::Cache;
 use crate::change::{ObjectChange, TransactionCost};
 use crate::settings::CacheSettings;
@@ -66,12 +67,12 @@ use std::time::Duration;
 const ID: StoreId = StoreId([7; 16]);
 const CLIENTS: u64 = 3;
 const SYNCS_EACH: u64 = 2;
-/// The least that a buffer may have, and segments of the smallest size for the store.
+/// The smallest buffer, and segments of the smallest size for the store.
 const BUFFER_BLOCKS: u64 = 256;
 const STORE_BLOCKS: u64 = 1024;
 const SEGMENT_BLOCKS: u32 = 16;
 
-/// Runs a model in 20,000 orders of its threads. What repeats one that fails is printed.
+/// Runs a model in 20,000 orders of its threads. Prints how to repeat one that fails.
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut config = Config::new();
     // Recovery's frames are larger than what shuttle gives a thread.
@@ -80,14 +81,14 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     Runner::new(RandomScheduler::new_from_seed(19, 20_000), config).run(model);
 }
 
-/// What a model of a wrong way fails with in one of as many orders.
+/// The failure of a wrong model, in one of as many orders.
 fn failure(model: impl Fn() + Send + Sync + 'static) -> String {
     let failed = catch_unwind(AssertUnwindSafe(|| check(model))).expect_err("the wrong way was not found");
     let message = failed.downcast_ref::<String>().cloned();
     message.or_else(|| failed.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
 }
 
-/// An empty store and its buffer, of which every order gets copies.
+/// An empty store and its buffer. Every order gets copies.
 static FORMATTED: LazyLock<[Arc<SimDisk>; 2]> = LazyLock::new(|| {
     let disk = |name, blocks| SimDisk::new(name, blocks, &PowerSupply::new(), 7);
     let store = disk("store", STORE_BLOCKS);
@@ -98,7 +99,7 @@ static FORMATTED: LazyLock<[Arc<SimDisk>; 2]> = LazyLock::new(|| {
     [store, buffer]
 });
 
-/// Looking at it takes time, in which others go on.
+/// A clock: looking at it takes time, in which other threads go on.
 struct Ticking(AtomicU64);
 
 impl Clock for Ticking {
@@ -126,7 +127,7 @@ fn survives(buffer: &SimDisk, lsn: Lsn) -> bool {
 /// How a client asks for durability.
 type Ask = fn(&Cache, CacheCompletion<()>);
 
-/// The wrong way: who finds another at it leaves it to the other, whose commit may have begun before.
+/// Wrong: a client that finds another at work relies on the other's commit, which may have begun before.
 fn left_to_the_other(cache: &Cache, then: CacheCompletion<()>) {
     let mut state = cache.parts.shared.state();
     let target = state.syncs.target(cache.parts.shared.buffer().appended_lsn());
@@ -137,7 +138,7 @@ fn left_to_the_other(cache: &Cache, then: CacheCompletion<()>) {
     }
 }
 
-/// The wrong way: whichever commit ends next tells who waits, also one that began before the change.
+/// Wrong: whichever commit ends next completes the waiting syncs, even one that began before their changes.
 fn told_by_any_commit(cache: &Cache, then: CacheCompletion<()>) {
     let mut state = cache.parts.shared.state();
     if let Some(why) = state.failed().cloned() {
@@ -161,7 +162,7 @@ fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
         let change = ObjectChange::Write { object, offset, bytes: b"w" };
         let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(&[change])) else { return };
         let Ok(lsn) = cache.apply(&mut reservation, &[change]) else { return };
-        // Others may commit, or stop, before it asks.
+        // Other threads may commit, or stop the cache, before it syncs.
         let pause = if thread_rng().gen_bool(0.75) { 0 } else { thread_rng().gen_range(0..300) };
         (0..pause).for_each(|_| thread::yield_now());
         let (sender, answer) = mpsc::channel();
@@ -177,7 +178,7 @@ fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
     }
 }
 
-/// As the daemon's worker does.
+/// Like the daemon's worker.
 fn committer(cache: &Cache, stopping: &AtomicBool) {
     while !stopping.load(Ordering::SeqCst) {
         if cache.step(BackgroundTask::Commit) == StepProgress::Idle {
@@ -186,12 +187,12 @@ fn committer(cache: &Cache, stopping: &AtomicBool) {
     }
 }
 
-/// Clients sync, by themselves and by the committer; the cache is stopped while they wait, or afterwards; and half of the time the
-/// buffer fails at some moment.
+/// Clients sync, by themselves and by the committer. The cache is stopped while they wait, or afterwards.
+/// Half of the time the buffer fails at some point.
 fn clients_and_a_committer(sync: Ask) {
     let [store, buffer] = FORMATTED.each_ref().map(|disk| disk.fork(&PowerSupply::new(), 7));
     let store = Arc::new(Store::open(store).expect("an empty store"));
-    // A client commits for itself, or the committer for all.
+    // Either a client commits for itself, or the committer for all.
     let commit_inline_below = Duration::from_secs(thread_rng().gen_range(0..2));
     let settings = CacheSettings { commit_inline_below, ..CacheSettings::default() };
     let clock = Arc::new(Ticking(AtomicU64::new(0)));

@@ -1,5 +1,5 @@
-//! Overwrites of 512 bytes in pages that are dirty already, on disks in memory: the processor time of a write below the front
-//! end's handler, to be counted:
+//! Counts the instructions of a 512-byte write below the front end: overwrites of pages that are dirty
+//! already, on disks in memory.
 //!
 //! ```text
 //! cargo build --release -p weir-fs --example overwrite
@@ -8,8 +8,8 @@
 //! callgrind_annotate --inclusive=yes overwrite.out
 //! ```
 //!
-//! The first figure, over the number of writes, is the instructions of one. The files in which they are run are the lines of the
-//! outcome that begin with `fl=`, `fi=` and `fe=`.
+//! The first figure, divided by the number of writes, is the instructions of one write. The files of the code
+//! are the lines of the output that begin with `fl=`, `fi=` and `fe=`.
 
 use buffer::Buffer;
 use cache::{BackgroundTask, Cache, CacheSettings, StepProgress};
@@ -22,9 +22,9 @@ use std::time::Duration;
 use store::{Store, StoreLayout};
 
 const WRITE_BYTES: usize = 512;
-/// All of them are dirty before the first write that counts.
+/// All pages of the file are dirty before the first write that counts.
 const FILE_BYTES: u64 = 4 << 20;
-/// Writes after which what was appended is made durable, and what the buffer needs no more is let go.
+/// Writes after which appended records are made durable, and the buffer's unneeded groups are released.
 const STEP_WRITES: u64 = 1000;
 
 /// The write that is counted.
@@ -36,7 +36,8 @@ fn one_overwrite(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) -> bool {
 fn main() {
     let writes: u64 =
         std::env::args().nth(1).map_or(200_000, |count| count.parse().expect("how many writes"));
-    let (id, power) = (StoreId([7; 16]), PowerSupply::new());
+    let id = StoreId([7; 16]);
+    let power = PowerSupply::new();
     let (store, buffer) =
         (SimDisk::new("store", 1 << 16, &power, 1), SimDisk::new("buffer", 1 << 14, &power, 2));
     Store::format(&*store, &StoreLayout { id, segment_blocks: None }).expect("a disk that is large enough");

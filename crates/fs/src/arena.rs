@@ -121,7 +121,8 @@ impl Arena {
     /// Returns `len` bytes from `offset` on. Bytes that were never written are an error, so that a wrong
     /// reference is noticed.
     pub(crate) fn bytes(&self, offset: u64, len: usize) -> Result<&[u8], FsError> {
-        let (region, start) = (offset / REGION_BYTES, (offset % REGION_BYTES) as usize);
+        let region = offset / REGION_BYTES;
+        let start = (offset % REGION_BYTES) as usize;
         let bytes = self.regions.get(region as usize).and_then(|region| region.get(start..start + len));
         bytes.ok_or_else(|| corrupt(offset, format!("a reference to {len} bytes outside of the arena")))
     }
@@ -137,7 +138,8 @@ impl Arena {
 
     /// Bytes to be changed. The region grows as needed.
     pub(crate) fn bytes_mut(&mut self, offset: u64, len: usize) -> &mut [u8] {
-        let (region, start) = ((offset / REGION_BYTES) as usize, (offset % REGION_BYTES) as usize);
+        let region = (offset / REGION_BYTES) as usize;
+        let start = (offset % REGION_BYTES) as usize;
         let region = &mut self.regions[region];
         let end = start + len;
         if region.len() < end {
@@ -151,7 +153,8 @@ fn check_header(header: &ArenaHeader) -> Result<(), FsError> {
     if header.magic != MAGIC {
         return Err(corrupt(0, "this volume holds no file system of weir's"));
     }
-    let (version, unknown) = (header.version.get(), header.incompatible.get() & !INCOMPATIBLE_KNOWN);
+    let version = header.version.get();
+    let unknown = header.incompatible.get() & !INCOMPATIBLE_KNOWN;
     if version != VERSION || unknown != 0 {
         let what = format!(
             "format version {version} with features {unknown:#x} is newer than version {VERSION}; upgrade weir"
@@ -269,17 +272,16 @@ impl Deref for FsTransaction<'_> {
 impl<'a> FsTransaction<'a> {
     /// Begins a transaction at the time `now`. `file_bytes` are the bytes that the operation writes into a
     /// file, or empty.
-    pub(crate) fn begin(state: &'a mut FsState, now: i64, bytes: &'a [u8]) -> FsTransaction<'a> {
-        let (old, old_bytes, data) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
+    pub(crate) fn begin(state: &'a mut FsState, now: i64, file_bytes: &'a [u8]) -> FsTransaction<'a> {
         FsTransaction {
             state,
             now,
-            undo: old,
-            undo_bytes: old_bytes,
+            undo: SmallVec::new(),
+            undo_bytes: SmallVec::new(),
             owner_index_changed: false,
-            file_bytes: bytes,
+            file_bytes,
             removed_pages: None,
-            data_changes: data,
+            data_changes: SmallVec::new(),
             kept: false,
         }
     }
@@ -341,15 +343,17 @@ impl<'a> FsTransaction<'a> {
     }
 
     /// Whether the file in this slot is open.
-    pub(crate) fn is_open(&mut self, slot: crate::format::InodeSlot) -> bool {
-        let opens = self.state.open_files.get_mut().expect("no panic while holding the open counts");
-        opens.contains_key(&slot.0)
+    pub(crate) fn is_open(&mut self, slot: InodeSlot) -> bool {
+        let open_files = self.state.open_files.get_mut().expect("no panic while holding the open files");
+        open_files.contains_key(&slot.0)
     }
 
     /// The written ranges (from, to) of the arena: disjoint, in ascending order. A write has few.
     fn written_ranges(&self) -> SmallVec<[(u64, u64); 4]> {
         let mut ranges: SmallVec<[(u64, u64); 4]> = SmallVec::new();
-        self.undo.iter().for_each(|old| ranges.push((old.offset, old.offset + old.len as u64)));
+        for old in &self.undo {
+            ranges.push((old.offset, old.offset + old.len as u64));
+        }
         ranges.sort_unstable();
         ranges.dedup_by(|next, last| {
             let is_near = next.0 <= last.1 + MERGE_GAP_BYTES;
@@ -363,8 +367,7 @@ impl<'a> FsTransaction<'a> {
 
     /// All changes for the cache: files' data first, then the arena.
     pub(crate) fn changes(&self) -> SmallVec<[ObjectChange<'_>; 4]> {
-        let mut changes = SmallVec::new();
-        self.data_changes.iter().for_each(|change| changes.push(*change));
+        let mut changes: SmallVec<[ObjectChange<'_>; 4]> = self.data_changes.iter().copied().collect();
         for &(from, to) in &self.written_ranges() {
             let bytes = self.state.arena.bytes(from, (to - from) as usize).expect("it was just written");
             changes.push(ObjectChange::Write {
@@ -416,10 +419,10 @@ fn differing_range(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
 /// Whether `changes` need no more than the stated cost.
 pub(crate) fn is_within_cost(changes: &[ObjectChange<'_>], stated: TransactionCost) -> bool {
     let cost = TransactionCost::of(changes);
-    // `TransactionCost::of` counts a record for each page and one more for each change, which bounds any change. A write
-    // needs only those of its pages.
-    let records = cost.records
-        - changes.iter().filter(|change| matches!(change, ObjectChange::Write { .. })).count() as u64;
+    // `TransactionCost::of` counts a record for each page and one more for each change, which bounds any
+    // change. A write needs only those of its pages.
+    let writes = changes.iter().filter(|change| matches!(change, ObjectChange::Write { .. })).count() as u64;
+    let records = cost.records - writes;
     cost.pages <= stated.pages && cost.bytes <= stated.bytes && records <= stated.records
 }
 

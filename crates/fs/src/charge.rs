@@ -62,7 +62,8 @@ impl FsTransaction<'_> {
 
     /// Lowers a file's charge for a range that becomes zeros.
     pub(crate) fn uncharge(&mut self, slot: InodeSlot, inode: &mut Inode, range: Range<u64>) {
-        let (holes, had_holes) = (whole_pages(range.clone()), inode.is_sparse());
+        let holes = whole_pages(range.clone());
+        let had_holes = inode.is_sparse();
         let removals = self.charges.removals(slot);
         self.charges_mut().note_removal(slot);
         let data =
@@ -116,7 +117,8 @@ impl FsCore {
             drop(state);
             return then(None);
         };
-        let (object, removals) = (state.data_object(slot, &inode), state.charges.removals(slot));
+        let object = state.data_object(slot, &inode);
+        let removals = state.charges.removals(slot);
         drop(state);
         // If the store's map cannot be read, the charge follows from the file's size.
         let counted = move |data: Result<Option<u64>, CacheError>| {

@@ -43,8 +43,13 @@ struct MetadataCheck<'a> {
 
 /// Checks all metadata, and reports each violation.
 pub(crate) fn check(state: &FsState, report: &mut dyn FnMut(FsFinding)) {
-    let (links, places, heap) = (HashMap::new(), HashMap::new(), HashSet::new());
-    let mut check = MetadataCheck { state, report, links, names: places, claimed_units: heap };
+    let mut check = MetadataCheck {
+        state,
+        report,
+        links: HashMap::new(),
+        names: HashMap::new(),
+        claimed_units: HashSet::new(),
+    };
     let result = check
         .check_directories()
         .and_then(|()| check.check_inodes())
@@ -64,7 +69,8 @@ impl MetadataCheck<'_> {
 
     /// One of an inode's paths, if it has one; the end of a very long one.
     fn path(&self, slot: InodeSlot) -> Option<String> {
-        let (mut path, mut at) = (String::new(), slot);
+        let mut path = String::new();
+        let mut at = slot;
         while at != ROOT {
             let (parent, name) = self.names.get(&at)?;
             path = format!("/{}{path}", String::from_utf8_lossy(name));
@@ -219,7 +225,8 @@ impl MetadataCheck<'_> {
     /// Checks every slot.
     fn check_inodes(&mut self) -> Result<(), FsError> {
         let header = self.state.header().clone();
-        let (mut used, mut orphans) = (0, HashSet::new());
+        let mut used = 0;
+        let mut orphans = HashSet::new();
         for at in 0..header.orphans.get() {
             orphans.insert(self.state.orphan(at)?);
         }
@@ -314,7 +321,8 @@ impl MetadataCheck<'_> {
     /// Checks the lists of free inodes and free heap blocks: each entry is there once, and not in use.
     fn check_free_lists(&mut self) -> Result<(), FsError> {
         let header = self.state.header().clone();
-        let (mut at, mut free) = (InodeSlot(header.slot_free.get()), 0);
+        let mut at = InodeSlot(header.slot_free.get());
+        let mut free = 0;
         while at.0 != 0 {
             free += 1;
             let inode = self.state.inode(at)?;

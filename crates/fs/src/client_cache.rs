@@ -21,19 +21,19 @@ impl Fs {
     /// opener.
     pub fn note_client_caching(&self, ino: Ino) {
         let now = self.core().monotonic();
-        self.with_open_file(ino, |opens| opens.cached_at = Some(now));
+        self.with_open_file(ino, |open_file| open_file.cached_at = Some(now));
     }
 
     /// The newest note that a client may cache pages of this file.
     pub fn client_cache_note(&self, ino: Ino) -> Option<ClientCacheNote> {
-        let noted_at = self.with_open_file(ino, |opens| opens.cached_at)??;
+        let noted_at = self.with_open_file(ino, |open_file| open_file.cached_at)??;
         Some(ClientCacheNote { noted_at, age: self.core().monotonic().saturating_sub(noted_at) })
     }
 
     /// Clears a note because the client's pages were invalidated. A newer note stays.
     pub fn clear_client_cache_note(&self, ino: Ino, kept: ClientCacheNote) {
-        self.with_open_file(ino, |opens| {
-            opens.cached_at = opens.cached_at.filter(|&noted_at| noted_at != kept.noted_at);
+        self.with_open_file(ino, |open_file| {
+            open_file.cached_at = open_file.cached_at.filter(|&noted_at| noted_at != kept.noted_at);
         });
     }
 
@@ -41,7 +41,7 @@ impl Fs {
     fn with_open_file<T>(&self, ino: Ino, look: impl FnOnce(&mut OpenFileState) -> T) -> Option<T> {
         let state = self.core().read_state();
         let (slot, ..) = state.find_inode(ino).ok()?;
-        let mut opens = state.open_files.lock().expect("no panic while holding the open counts");
-        opens.get_mut(&slot.0).map(look)
+        let mut open_files = state.open_files.lock().expect("no panic while holding the open files");
+        open_files.get_mut(&slot.0).map(look)
     }
 }

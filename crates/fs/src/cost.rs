@@ -145,7 +145,8 @@ pub(crate) fn free_orphans(orphans: usize) -> TransactionCost {
 /// Copying a range by sharing pages: the clone in the store, size and times.
 pub(crate) fn copy_range(pages: u64, first: u64, at: u64) -> TransactionCost {
     // The cost does not depend on the objects.
-    let (from, to) = (VolumeId::MAIN.object(1, 0), VolumeId::MAIN.object(2, 0));
+    let from = VolumeId::MAIN.object(1, 0);
+    let to = VolumeId::MAIN.object(2, 0);
     let transfer =
         PageTransfer { from, first: PageNo(first), end: PageNo(first + pages), to, at: PageNo(at) };
     plus(TransactionCost::of(&[ObjectChange::Clone { transfer }]), allocate(false))

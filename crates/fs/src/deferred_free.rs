@@ -5,12 +5,13 @@
 //! sixteen share one transaction. Until then they are in the orphan list on the media, so after a crash the
 //! next opening frees them.
 
+use crate::arena::FsTransaction;
 use crate::cost;
 use crate::format::{Inode, InodeSlot};
 use crate::fs::FsCore;
 use std::sync::{Arc, Mutex};
 
-/// Files freed in one transaction. More would save little, and delay more.
+/// Files freed in one transaction. More would save little, and hold back more space.
 pub(crate) const FREED_TOGETHER: usize = 16;
 
 /// Larger files do not wait, so all waiting files together hold back at most 1 MiB of space.
@@ -51,7 +52,7 @@ impl DeferredFrees {
 fn free(core: &Arc<FsCore>, inodes: Vec<OrphanId>) {
     let cost = cost::free_orphans(inodes.len());
     // Newest first: it is the last in the orphan list, so no other orphan has to take its place there.
-    let work = move |tx: &mut crate::arena::FsTransaction<'_>| {
+    let work = move |tx: &mut FsTransaction<'_>| {
         inodes.iter().rev().try_for_each(|&(slot, generation)| tx.free_unheld(slot, generation))
     };
     core.run_transaction(cost, work, Box::new(|_| {}));

@@ -54,7 +54,7 @@ impl FsState {
         take: &mut dyn FnMut(DirectoryEntry<'_>, &FileAttributes) -> bool,
     ) -> Result<Option<u64>, FsError> {
         let (_, inode) = self.find_directory(ino)?;
-        let mut opens = self.open_files.lock().expect("no panic while holding the open counts");
+        let mut open_files = self.open_files.lock().expect("no panic while holding the open files");
         let mut failed = None;
         let next = NameTree::of(&inode).list(self.arena(), cookie, &mut |name| {
             let takes = match self.attributes(name.slot) {
@@ -65,7 +65,7 @@ impl FsState {
                 }
             };
             if takes {
-                opens.entry(name.slot.0).or_default().count += 1;
+                open_files.entry(name.slot.0).or_default().count += 1;
                 *taken += 1;
             }
             takes

@@ -3,14 +3,14 @@
 use cache::CacheError;
 use std::borrow::Cow;
 
-/// Why an operation failed; each names its errno at the front ends.
+/// Why an operation failed. Each variant names its errno.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum FsError {
     /// ENOENT
     #[error("no such file or directory")]
     NotFound,
     /// EEXIST
-    #[error("the name exists")]
+    #[error("the name exists already")]
     Exists,
     /// ENOTDIR
     #[error("not a directory")]
@@ -28,10 +28,10 @@ pub enum FsError {
     #[error("invalid argument")]
     Invalid,
     /// EFBIG
-    #[error("past the largest file")]
+    #[error("the file would be larger than 128 TiB")]
     TooLarge,
     /// ENXIO
-    #[error("no data there, or past the end of the file")]
+    #[error("no data at or after this offset")]
     PastEnd,
     /// EMLINK
     #[error("too many links")]
@@ -40,7 +40,7 @@ pub enum FsError {
     #[error("no space left")]
     NoSpace,
     /// ESTALE
-    #[error("the file is gone")]
+    #[error("the file no longer exists")]
     Stale,
     /// EPERM
     #[error("not permitted")]
@@ -63,19 +63,21 @@ pub enum FsError {
     /// EIO
     #[error("metadata at arena offset {offset}: {what}")]
     Corrupt {
-        /// Where.
+        /// The arena offset.
         offset: u64,
-        /// What is wrong.
+        /// The problem, in words.
         what: String,
     },
 }
 
 impl FsError {
-    /// The next step, where an operator has one: what a program did wrong is the program's to mend.
+    /// The next step for an operator, if there is one. Errors of programs have none.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         match self {
             FsError::Cache(error) => error.help(),
-            FsError::Corrupt { .. } => Some("unmount it, and run `weir check` on the store".into()),
+            FsError::Corrupt { .. } => {
+                Some("unmount the file system, then run `weir check` on the store".into())
+            }
             _ => None,
         }
     }

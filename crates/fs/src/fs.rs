@@ -169,11 +169,10 @@ impl Fs {
             };
             core.run_transaction(cost::attributes(after < size), change, done);
         };
-        match after > 0 && after < size {
-            true => {
-                self.core.count_before_removal(ino, after..size.next_multiple_of(BLOCK_BYTES as u64), enter);
-            }
-            false => enter(None),
+        if after > 0 && after < size {
+            self.core.count_before_removal(ino, after..size.next_multiple_of(BLOCK_BYTES as u64), enter);
+        } else {
+            enter(None);
         }
     }
 
@@ -233,7 +232,8 @@ impl Fs {
         target: &[u8],
         done: FsCompletion<FileAttributes>,
     ) {
-        let (name, target) = (name.to_vec(), target.to_vec());
+        let name = name.to_vec();
+        let target = target.to_vec();
         self.core.run_transaction(
             cost::make(self.levels(parent), target.len()),
             move |tx| tx.make(caller, parent, &name, NewInode::Symlink { target: &target }),
@@ -334,16 +334,18 @@ impl Fs {
                 (cost::set_xattr(present, value.len()), present)
             }
         };
-        let (fs, work, again) = (self.clone(), (name.clone(), change.clone()), (name, change));
+        let fs = self.clone();
+        let name_copy = name.clone();
+        let change_copy = change.clone();
+        let work = move |tx: &mut FsTransaction<'_>| {
+            let key = XattrKey::parse(&name_copy)?;
+            tx.change_xattr(ino, key, &change_copy, stated)
+        };
         let then = move |outcome| match outcome {
             Ok(XattrOutcome::Done) => done(Ok(())),
             // Another client's change came first, so one of the two always makes progress.
-            Ok(XattrOutcome::Grown) => fs.change_xattr(ino, again.0, again.1, done),
+            Ok(XattrOutcome::Grown) => fs.change_xattr(ino, name, change, done),
             Err(error) => done(Err(error)),
-        };
-        let work = move |tx: &mut FsTransaction<'_>| {
-            let key = XattrKey::parse(&work.0)?;
-            tx.change_xattr(ino, key, &work.1, stated)
         };
         self.core.run_transaction(cost, work, Box::new(then));
     }
@@ -403,13 +405,13 @@ impl Fs {
     fn drop_holds(&self, ino: Ino, times: u64) -> Option<(InodeSlot, Inode)> {
         let state = self.core.read_state();
         let (slot, inode, _) = state.find_inode(ino).ok()?;
-        let mut opens = state.open_files.lock().expect("no panic while holding the open counts");
-        let open = opens.get_mut(&slot.0)?;
+        let mut open_files = state.open_files.lock().expect("no panic while holding the open files");
+        let open = open_files.get_mut(&slot.0)?;
         open.count = open.count.saturating_sub(times);
         if open.count > 0 {
             return None;
         }
-        opens.remove(&slot.0);
+        open_files.remove(&slot.0);
         (inode.links == 0).then_some((slot, inode))
     }
 
@@ -476,7 +478,8 @@ impl Fs {
         cookie: u64,
         take: &mut dyn FnMut(DirectoryEntry<'_>, &FileAttributes) -> bool,
     ) -> Result<(), FsError> {
-        let (mut after, mut taken) = (Some(cookie), 0);
+        let mut after = Some(cookie);
+        let mut taken = 0;
         while let Some(cookie) = after {
             let listed = self.core.read_state().hold_leaf_entries(ino, cookie, &mut taken, take);
             after = match listed {
@@ -491,7 +494,7 @@ impl Fs {
     pub fn parent(&self, ino: Ino) -> Result<Ino, FsError> {
         let state = self.core.read_state();
         let (_, inode) = state.find_directory(ino)?;
-        Ok(state.numbering.ino(crate::format::InodeSlot(inode.next.get())))
+        Ok(state.numbering.ino(InodeSlot(inode.next.get())))
     }
 
     /// Completes when every operation that completed before the call is durable. Covers all files, because
@@ -506,8 +509,8 @@ impl Fs {
     pub fn sync_file(&self, ino: Ino, done: FsCompletion<()>) {
         let state = self.core.read_state();
         if let Ok((slot, ..)) = state.find_inode(ino) {
-            let mut opens = state.open_files.lock().expect("no panic while holding the open counts");
-            opens.entry(slot.0).and_modify(|open| open.synced = true);
+            let mut open_files = state.open_files.lock().expect("no panic while holding the open files");
+            open_files.entry(slot.0).and_modify(|open| open.synced = true);
         }
         drop(state);
         self.sync_bytes(ino, done);
@@ -534,8 +537,8 @@ impl Fs {
     fn was_synced(&self, parent: Ino, name: &[u8]) -> bool {
         let state = self.core.read_state();
         let Ok(found) = state.find_name(parent, name) else { return false };
-        let opens = state.open_files.lock().expect("no panic while holding the open counts");
-        opens.get(&found.slot.0).is_some_and(|open| open.synced)
+        let open_files = state.open_files.lock().expect("no panic while holding the open files");
+        open_files.get(&found.slot.0).is_some_and(|open| open.synced)
     }
 
     fn then_sync(&self, done: FsCompletion<()>) -> FsCompletion<()> {
@@ -601,14 +604,15 @@ pub(crate) struct FsCore {
 /// Does background work until `answer` returns one. `None` if it still has none after
 /// [`BACKGROUND_STEPS_MAX`] steps.
 pub(crate) fn step_until<T>(cache: &Cache, answer: impl Fn() -> Option<T>) -> Option<T> {
-    (0..BACKGROUND_STEPS_MAX).find_map(|_| {
-        answer().or_else(|| {
-            for task in [BackgroundTask::Commit, BackgroundTask::WriteBack, BackgroundTask::Checkpoint] {
-                cache.step(task);
-            }
-            None
-        })
-    })
+    for _ in 0..BACKGROUND_STEPS_MAX {
+        if let Some(answer) = answer() {
+            return Some(answer);
+        }
+        for task in [BackgroundTask::Commit, BackgroundTask::WriteBack, BackgroundTask::Checkpoint] {
+            cache.step(task);
+        }
+    }
+    None
 }
 
 impl From<CacheError> for FsError {
@@ -629,14 +633,14 @@ impl FsCore {
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<FsCore>, FsError> {
         let in_use = cache.use_volume(volume);
-        let state = FsState::new(volume, preload::load(preloaded, &cache, volume)?)?;
-        let (state, nearby) = (RwLock::new(state), SmallFileReadahead::default());
+        let arena = preload::load(preloaded, &cache, volume)?;
+        let state = RwLock::new(FsState::new(volume, arena)?);
         let core = Arc::new(FsCore {
             _in_use: in_use,
             cache,
             clock,
             state,
-            small_file_readahead: nearby,
+            small_file_readahead: SmallFileReadahead::default(),
             sequential_writes: SequentialWrites::default(),
         });
         core.truncate_lost(volume)?;
@@ -678,11 +682,11 @@ impl FsCore {
         }
         let core = self.clone();
         let enter = move |reservation: Result<SpaceReservation, CacheError>| {
-            done(
-                reservation
-                    .map_err(FsError::from)
-                    .and_then(|reservation| core.apply_transaction(reservation, &bytes, cost, work)),
-            );
+            let outcome = match reservation {
+                Ok(reservation) => core.apply_transaction(reservation, &bytes, cost, work),
+                Err(error) => Err(error.into()),
+            };
+            done(outcome);
         };
         self.cache.admit(cost, Box::new(enter));
     }
@@ -710,7 +714,9 @@ impl FsCore {
         drop(tx);
         let due = state.charges.take_recount();
         drop(state);
-        due.into_iter().for_each(|slot| self.recount(slot));
+        if let Some(slot) = due {
+            self.recount(slot);
+        }
         Ok(value)
     }
 
@@ -722,7 +728,7 @@ impl FsCore {
     /// Reads `len` bytes of a file. A miss in a small file may start read-ahead of the small files created
     /// with it.
     pub(crate) fn read_data(&self, ino: Ino, offset: u64, len: usize, done: FsCompletion<Vec<u8>>) {
-        // Its own statement: `done` must not be called while the lock is held.
+        // A statement of its own, which releases the lock before `done` is called.
         let clipped = self.read_state().clip(ino, offset, len);
         let (object, len, size) = match clipped {
             Ok((_, 0, _)) => return done(Ok(Vec::new())),
@@ -733,10 +739,10 @@ impl FsCore {
         let was_held = self.cache.read(object, offset, len, size, Box::new(then));
         if !was_held && offset == 0 && size <= SMALL_BYTES_MAX {
             // An object's number is its inode's slot.
-            self.small_file_readahead
-                .note_miss(InodeSlot(object.slot as u32))
-                .into_iter()
-                .for_each(|slots| self.fetch_small_files(slots));
+            let slot = InodeSlot(object.slot as u32);
+            if let Some(slots) = self.small_file_readahead.note_miss(slot) {
+                self.fetch_small_files(slots);
+            }
         }
     }
 
@@ -744,13 +750,13 @@ impl FsCore {
     fn fetch_small_files(&self, slots: Range<u32>) {
         let state = self.read_state();
         let used = slots.start..slots.end.min(state.header().slots_used.get().saturating_add(1));
-        let small = used.filter_map(|slot| {
-            let inode = state.inode(InodeSlot(slot)).ok()?;
-            let is_small =
-                inode.kind() == Some(FileKind::File) && (1..=SMALL_BYTES_MAX).contains(&inode.size());
-            is_small.then(|| (state.data_object(InodeSlot(slot), &inode), inode.size()))
-        });
-        let small: Vec<_> = small.collect();
+        let mut small = Vec::new();
+        for slot in used.map(InodeSlot) {
+            let Ok(inode) = state.inode(slot) else { continue };
+            if inode.kind() == Some(FileKind::File) && (1..=SMALL_BYTES_MAX).contains(&inode.size()) {
+                small.push((state.data_object(slot, &inode), inode.size()));
+            }
+        }
         drop(state);
         self.cache.fetch_ahead(&small);
     }
@@ -770,10 +776,9 @@ impl FsCore {
         self: &Arc<FsCore>,
         ino: Ino,
         offset: u64,
-        bytes: Vec<u8>,
+        mut bytes: Vec<u8>,
         done: FsCompletion<()>,
     ) {
-        let mut bytes = bytes;
         // Pieces end at page ends, so that no page is in two of them.
         let within = (offset % BLOCK_BYTES as u64) as usize;
         let rest = bytes.split_off(bytes.len().min(self.piece_bytes_max() - within));
@@ -782,7 +787,7 @@ impl FsCore {
         } else {
             self.write_rest(ino, offset + bytes.len() as u64, rest, done)
         };
-        // Its own statement: `done` must not be called while the lock is held.
+        // A statement of its own, which releases the lock before `done` is called.
         let found = self.read_state().written_object(ino, offset, bytes.len());
         let object = match found {
             Ok(object) => object,
@@ -790,12 +795,14 @@ impl FsCore {
         };
         let core = self.clone();
         let cost = self.write_cost(ino, offset, bytes.len());
-        let (len, is_stream) = (bytes.len(), cost.bypass_pages > 0);
+        let len = bytes.len();
+        let is_bypassing = cost.bypass_pages > 0;
         let prepared = move |prepared: Result<(), CacheError>| match prepared {
             Err(error) => done(Err(error.into())),
             Ok(()) => {
-                let of = core.clone();
-                let write = move |tx: &mut FsTransaction<'_>| of.write_data(tx, ino, offset, is_stream);
+                let writer = core.clone();
+                let write =
+                    move |tx: &mut FsTransaction<'_>| writer.write_data(tx, ino, offset, is_bypassing);
                 core.run_with_bytes(bytes, cost, write, done);
             }
         };
@@ -809,13 +816,13 @@ impl FsCore {
         tx: &mut FsTransaction<'_>,
         ino: Ino,
         offset: u64,
-        is_stream: bool,
+        is_bypassing: bool,
     ) -> Result<(), FsError> {
         let pages = touched_pages(offset..offset + tx.file_bytes().len() as u64);
         let sparse = tx.find_file(ino).ok().filter(|(_, inode)| inode.is_sparse() && offset < inode.size());
         let known =
             sparse.map_or(0, |(slot, inode)| self.cache.dirty_pages(tx.data_object(slot, &inode), pages));
-        tx.write_data(ino, offset, is_stream, known)
+        tx.write_data(ino, offset, is_bypassing, known)
     }
 
     /// The cost of a write, which may belong to a large sequential one.

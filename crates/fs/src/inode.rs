@@ -157,8 +157,8 @@ impl FsState {
 
     /// Adds an opener.
     pub(crate) fn hold(&self, slot: InodeSlot) {
-        let mut opens = self.open_files.lock().expect("no panic while holding the open counts");
-        opens.entry(slot.0).or_default().count += 1;
+        let mut open_files = self.open_files.lock().expect("no panic while holding the open files");
+        open_files.entry(slot.0).or_default().count += 1;
     }
 
     /// Inodes that lost their last name while they were open, with their generations.
@@ -181,7 +181,8 @@ impl FsState {
     }
 
     pub(crate) fn attributes(&self, slot: InodeSlot) -> Result<FileAttributes, FsError> {
-        let ((inode, kind), times) = (self.used_inode(slot)?, self.inode_times(slot)?);
+        let (inode, kind) = self.used_inode(slot)?;
+        let times = self.inode_times(slot)?;
         let OwnerAndMode { uid, gid, mode } = self.owner(&inode)?;
         Ok(FileAttributes {
             ino: self.numbering.ino(slot),
@@ -349,7 +350,8 @@ mod tests {
 
     #[test]
     fn neighbours_are_far_apart_and_secrets_matter() {
-        let (one, other) = (InodeNumbering::new(&[1; 16]), InodeNumbering::new(&[2; 16]));
+        let one = InodeNumbering::new(&[1; 16]);
+        let other = InodeNumbering::new(&[2; 16]);
         let near = (2..1000)
             .filter(|&slot| one.ino(InodeSlot(slot)).0.abs_diff(one.ino(InodeSlot(slot + 1)).0) < 1000);
         assert!(near.count() < 3);

@@ -39,3 +39,6 @@ pub use types::{
     PrivilegeChange, SetAttributes, SetTime, SetXattrMode,
 };
 pub use xattr::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX};
+
+#[cfg(fuzzing)]
+pub mod fuzz;

@@ -1,5 +1,5 @@
-//! The operations of a file system, each a method of [`FsTransaction`](crate::arena::FsTransaction): what it changes in the arena and
-//! in files' bytes. Extended attributes have theirs in `xattr`.
+//! The operations of a file system: methods of [`FsTransaction`](crate::arena::FsTransaction) that change the
+//! arena and files' data. Those of extended attributes are in `xattr`.
 
 pub(crate) mod allocate;
 pub(crate) mod attributes;

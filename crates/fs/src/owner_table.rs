@@ -1,7 +1,7 @@
 //! The table of owners: owner, group and mode. Few combinations serve millions of inodes, so an inode needs 4
 //! bytes for them. Entries count their references; an index in memory finds them by content.
 
-use crate::arena::{Arena, FsTransaction};
+use crate::arena::{Arena, FsTransaction, corrupt};
 use crate::error::FsError;
 use crate::format::{ArenaRegion, Inode, OwnerRecord};
 use std::collections::HashMap;
@@ -57,20 +57,12 @@ impl FsTransaction<'_> {
     /// Returns the entry for `rights`, with one more reference.
     pub(crate) fn reference_owner(&mut self, rights: OwnerAndMode) -> Result<u32, FsError> {
         let known = self.owner_index().entries.get(&rights).copied();
-        let at = match known {
-            Some(at) => at,
-            None => match self.owner_index_mut().free.pop() {
-                Some(at) => at,
-                None => {
-                    let at = self.header().owners_used.get();
-                    self.change_header(|header| header.owners_used += 1);
-                    at
-                }
-            },
-        };
-        let references = match known {
-            Some(at) => self.get::<OwnerRecord>(ArenaRegion::Owners.at::<OwnerRecord>(at))?.references,
-            None => U32::new(0),
+        let (at, references) = match known {
+            Some(at) => {
+                let owner: OwnerRecord = self.get(ArenaRegion::Owners.at::<OwnerRecord>(at))?;
+                (at, owner.references)
+            }
+            None => (self.unused_owner(), U32::new(0)),
         };
         let owner = OwnerRecord {
             uid: U32::new(rights.uid),
@@ -86,12 +78,22 @@ impl FsTransaction<'_> {
         Ok(at)
     }
 
+    /// A free entry, or the next one that was never used.
+    fn unused_owner(&mut self) -> u32 {
+        if let Some(free) = self.owner_index_mut().free.pop() {
+            return free;
+        }
+        let at = self.header().owners_used.get();
+        self.change_header(|header| header.owners_used += 1);
+        at
+    }
+
     /// Removes one reference to an entry.
     pub(crate) fn release_owner(&mut self, at: u32) -> Result<(), FsError> {
         let offset = ArenaRegion::Owners.at::<OwnerRecord>(at);
         let mut owner: OwnerRecord = self.get(offset)?;
         if owner.references == 0 {
-            return Err(crate::arena::corrupt(offset, "an inode refers to a free owner"));
+            return Err(corrupt(offset, "an inode refers to a free owner"));
         }
         owner.references -= 1;
         self.write(offset, owner.as_bytes());

@@ -1,4 +1,4 @@
-//! Loading the arena, most of it perhaps before the cache is there.
+//! Loads the arena, most of it perhaps before the cache exists.
 
 use crate::arena::Arena;
 use crate::error::FsError;
@@ -7,13 +7,13 @@ use cache::{Cache, CacheError};
 use std::sync::Arc;
 use store::{Store, VolumeId};
 
-/// All metadata of a volume as the store has it, which can be read while the buffer is being read, too.
+/// All metadata of a volume as the store has it. They can be read while the buffer is still being read.
 pub struct PreloadedArena {
     arena: Arena,
     as_of: AsOf,
 }
 
-/// A state of a volume in the store: it is another one once anything was written back.
+/// The state of a volume in the store at one moment: it is out of date once any page is written back.
 struct AsOf {
     store: Arc<Store>,
     volume: VolumeId,
@@ -33,11 +33,11 @@ impl AsOf {
 }
 
 impl PreloadedArena {
-    /// Reads it, waiting for the store.
+    /// Reads a volume's metadata, and waits for the store.
     ///
     /// # Errors
-    /// The store's, and [`FsError::Corrupt`]: perhaps only for lack of what is in the buffer, so that this says nothing of the
-    /// volume. [`Fs::open`](crate::Fs::open) does.
+    /// The store's, and [`FsError::Corrupt`]. The latter may only mean that newer metadata are in the buffer;
+    /// [`Fs::open`](crate::Fs::open) tells.
     pub fn read(store: &Arc<Store>, volume: VolumeId) -> Result<PreloadedArena, FsError> {
         let as_of = AsOf::now(store, volume);
         let mut read = |ranges: &[(u64, usize)]| {
@@ -48,7 +48,8 @@ impl PreloadedArena {
     }
 }
 
-/// The arena of `volume` in `cache`, which takes no changes yet. What was read before is used if it still can be.
+/// Loads the arena of `volume` from `cache`, which takes no changes yet. Uses `preloaded`, unless it is out
+/// of date.
 pub(crate) fn load(
     preloaded: Option<PreloadedArena>,
     cache: &Cache,

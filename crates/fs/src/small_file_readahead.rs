@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn reads_at_random_are_no_pass() {
-        let (nearby, mut random) = (SmallFileReadahead::default(), SeededRng::new(5));
+        let nearby = SmallFileReadahead::default();
+        let mut random = SeededRng::new(5);
         let passes =
             (0..10_000).filter(|_| nearby.note_miss(InodeSlot(random.below(1 << 20) as u32)).is_some());
         assert_eq!(passes.count(), 0);

@@ -1,5 +1,6 @@
-//! Tests of the crate as a whole. `in_memory` runs operations on a map of pages instead of a cache; `simulated_stack` runs
-//! them through the real cache on simulated disks; `model` is a plain file system with which both are compared.
+//! Tests of the crate as a whole. `in_memory` runs operations on a map of pages instead of a cache;
+//! `simulated_stack` runs them through the real cache on simulated disks; `model` is a plain file system with
+//! which both are compared.
 
 mod crash_truncate;
 mod directory;

@@ -166,7 +166,8 @@ mod tests {
 
     #[test]
     fn a_time_that_64_bits_cannot_hold_becomes_the_nearest_that_they_can() {
-        let (first, last) = (seconds(i64::MIN), seconds(i64::MAX));
+        let first = seconds(i64::MIN);
+        let last = seconds(i64::MAX);
         for (time, nearest) in [
             ((i64::MIN, 0), i64::MIN),
             ((i64::MIN, u32::MAX), i64::MIN),
@@ -201,7 +202,8 @@ mod tests {
         };
         assert_eq!((made(1, 1, 5), made(1, 1, 6)), (0, 0));
         assert_ne!(made(7, 1, 5), made(7, 2, 5));
-        let (now, tick) = (1_700_000_000_000_000_000, 4_000_000);
+        let now = 1_700_000_000_000_000_000;
+        let tick = 4_000_000;
         let all: std::collections::BTreeSet<u64> = (0..1000).map(|at| made(7, 1, now + at * tick)).collect();
         assert_eq!(all.len(), 1000);
         assert!(all.iter().all(|&generation| u32::try_from(generation).is_ok()));

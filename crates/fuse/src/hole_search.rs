@@ -36,7 +36,10 @@ impl HoleSearch {
 
     /// Searches once; the kernel has written back the range `written`.
     fn search(self, written: Range<u64>, done: FsCompletion<u64>) {
-        let (fs, ino, offset, what) = (self.fs.clone(), self.ino, self.offset, self.target);
+        let fs = self.fs.clone();
+        let ino = self.ino;
+        let offset = self.offset;
+        let what = self.target;
         let looked = move |found: Result<u64, FsError>| {
             let size = self.size();
             match (found, what) {
@@ -56,7 +59,8 @@ impl HoleSearch {
 
     /// Has the kernel write back a whole hole, so that nearly always one more search is enough.
     fn write_back_from(self, hole: u64, done: FsCompletion<u64>) {
-        let (fs, ino) = (self.fs.clone(), self.ino);
+        let fs = self.fs.clone();
+        let ino = self.ino;
         let ended = move |data: Result<u64, FsError>| {
             let end = data.unwrap_or_else(|_| self.size());
             self.write_back(hole..end.max(hole + 1), done);
@@ -77,7 +81,8 @@ impl HoleSearch {
                     SeekWhence::Hole => self.size(),
                 }));
             }
-            let (page_invalidator, written) = (self.page_invalidator.clone(), range.clone());
+            let page_invalidator = self.page_invalidator.clone();
+            let written = range.clone();
             page_invalidator.invalidate(self.ino, range, move || self.search(written, done));
         });
     }

@@ -270,7 +270,8 @@ mod tests {
         let requests = Arc::new(RequestCounter::default());
         requests.note();
         requests.wait_beyond(0);
-        let (waiter, seen) = (requests.clone(), requests.arrived());
+        let waiter = requests.clone();
+        let seen = requests.arrived();
         let thread = std::thread::spawn(move || {
             waiter.wait_beyond(seen);
             waiter.arrived()

@@ -19,3 +19,6 @@ pub use kernel_settings::{KernelCachePolicy, configure_kernel};
 pub use latency::{LatencySummary, OpClass, OpLatencies, RequestCounter};
 pub use server::FuseServer;
 pub use session::{FuseSession, MountOptions, mount};
+
+#[cfg(fuzzing)]
+pub mod fuzz;

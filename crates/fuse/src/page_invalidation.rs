@@ -51,7 +51,7 @@ impl QueuedInvalidations {
     fn take(&mut self) -> Option<(Ino, Invalidation)> {
         let ino = self.ready.pop_front()?;
         let first = self.files.get_mut(&ino).and_then(VecDeque::pop_front);
-        Some((ino, first.expect("a file that is ready has drops")))
+        Some((ino, first.expect("a ready file has a range to invalidate")))
     }
 
     /// Notes that the thread for this file has finished an invalidation.
@@ -67,19 +67,19 @@ impl QueuedInvalidations {
 
 impl InvalidationQueue {
     fn waiting(&self) -> MutexGuard<'_, QueuedInvalidations> {
-        self.waiting.lock().expect("no panic while holding what waits")
+        self.waiting.lock().expect("no panic while holding the queue")
     }
 
     /// Invalidates queued ranges, for ever.
-    fn work(&self, drop_pages: impl Fn(Ino, Range<u64>)) {
+    fn work(&self, invalidate_pages: impl Fn(Ino, Range<u64>)) {
         let mut waiting = self.waiting();
         loop {
             let Some((ino, Invalidation { range, then })) = waiting.take() else {
-                waiting = self.has_more.wait(waiting).expect("no panic while holding what waits");
+                waiting = self.has_more.wait(waiting).expect("no panic while holding the queue");
                 continue;
             };
             drop(waiting);
-            drop_pages(ino, range);
+            invalidate_pages(ino, range);
             then();
             waiting = self.waiting();
             waiting.done(ino);
@@ -88,15 +88,16 @@ impl InvalidationQueue {
 }
 
 impl PageInvalidator {
-    /// Starts the threads. `drop_pages` makes the kernel invalidate a range of a file, and returns when it
-    /// has.
+    /// Starts the threads. `invalidate_pages` makes the kernel invalidate a range of a file, and returns
+    /// afterwards.
     pub(crate) fn start(
         &self,
-        drop_pages: impl Fn(Ino, Range<u64>) + Clone + Send + 'static,
+        invalidate_pages: impl Fn(Ino, Range<u64>) + Clone + Send + 'static,
     ) -> io::Result<()> {
         for _ in 0..THREADS {
-            let (queue, drop_pages) = (self.queue.clone(), drop_pages.clone());
-            thread::Builder::new().name("kernel-pages".into()).spawn(move || queue.work(drop_pages))?;
+            let queue = self.queue.clone();
+            let invalidate_pages = invalidate_pages.clone();
+            thread::Builder::new().name("kernel-pages".into()).spawn(move || queue.work(invalidate_pages))?;
         }
         self.queue.waiting().is_started = true;
         Ok(())
@@ -139,12 +140,12 @@ mod tests {
         let pages = PageInvalidator::default();
         let (in_use, used) = channel::<()>();
         let used = Arc::new(Mutex::new(used));
-        let drop_pages = move |ino, _| {
+        let invalidate_pages = move |ino, _| {
             if ino == Ino(1) {
                 let _ = used.lock().expect("no panic").recv();
             }
         };
-        pages.start(drop_pages).expect("threads");
+        pages.start(invalidate_pages).expect("threads");
         let (tell, told) = channel();
         for number in 0..2 * THREADS as u64 {
             let tell = tell.clone();

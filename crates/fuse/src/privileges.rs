@@ -32,7 +32,8 @@ pub(crate) fn write_dropping_privileges(
     data: &[u8],
     done: FsCompletion<()>,
 ) {
-    let (then_fs, bytes) = (fs.clone(), data.to_vec());
+    let then_fs = fs.clone();
+    let bytes = data.to_vec();
     let then = move |dropped: Result<FileAttributes, FsError>| match dropped {
         Ok(_) => then_fs.write(ino, offset, bytes, done),
         Err(error) => done(Err(error)),

@@ -148,7 +148,9 @@ impl FuseServer {
     }
 
     fn batch_forget(&self, forgotten: BatchForget<'_>) {
-        forgotten.nodes().for_each(|(node, lookups)| self.fs.forget(Ino(node), lookups));
+        for (node, lookups) in forgotten.nodes() {
+            self.fs.forget(Ino(node), lookups);
+        }
     }
 
     fn getattr(&self, node: Ino, reply: PendingReply) {
@@ -197,7 +199,8 @@ impl FuseServer {
         reply: PendingReply,
     ) {
         let Some(kind) = mknod_kind(mode) else { return reply.error(Errno::INVAL) };
-        let (mode, done) = (permissions(mode), self.entry_completion(OpClass::Create, reply));
+        let mode = permissions(mode);
+        let done = self.entry_completion(OpClass::Create, reply);
         match kind {
             FileKind::CharDevice | FileKind::BlockDevice => {
                 self.fs.make_device(caller, parent, name, (kind, device), mode, done);
@@ -207,7 +210,9 @@ impl FuseServer {
     }
 
     fn create(&self, caller: CallerCredentials, parent: Ino, name: &[u8], mode: u32, reply: PendingReply) {
-        let (timer, fs, ttl) = (self.shared_timer(OpClass::Create), self.fs.clone(), self.ttl);
+        let timer = self.shared_timer(OpClass::Create);
+        let fs = self.fs.clone();
+        let ttl = self.ttl;
         let done: FsCompletion<FileAttributes> = Box::new(move |made| {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
@@ -272,7 +277,8 @@ impl FuseServer {
     ) {
         let data = clip_to_file_max(offset, data);
         // A request is at most 1 MiB long.
-        let (timer, bytes) = (self.shared_timer(OpClass::Write), data.len() as u32);
+        let timer = self.shared_timer(OpClass::Write);
+        let bytes = data.len() as u32;
         let around_pages = flags & IS_DIRECT_IO != 0;
         if !around_pages {
             self.fs.note_client_caching(node);
@@ -317,7 +323,8 @@ impl FuseServer {
         if kept.age < INVALIDATE_ALL_AFTER {
             return self.page_invalidator.invalidate(ino, written, then);
         }
-        let (fs, page_invalidator) = (self.fs.clone(), self.page_invalidator.clone());
+        let fs = self.fs.clone();
+        let page_invalidator = self.page_invalidator.clone();
         self.fs.wait_for_write_space(move |are_taken| {
             // Dirty pages of other ranges would be lost, because the kernel cannot write them back.
             if !are_taken {
@@ -412,7 +419,8 @@ impl FuseServer {
         let done = range_flags::seek_completion(self.shared_timer(OpClass::Other), reply);
         match range_flags::seek_whence(offset, whence) {
             Ok((offset, what)) => {
-                let (fs, page_invalidator) = (self.fs.clone(), self.page_invalidator.clone());
+                let fs = self.fs.clone();
+                let page_invalidator = self.page_invalidator.clone();
                 HoleSearch { fs, page_invalidator, ino: node, offset, target: what }.find(done);
             }
             Err(error) => done(Err(error)),
@@ -426,7 +434,8 @@ impl FuseServer {
         count: CopyCount,
         reply: PendingReply,
     ) {
-        let (timer, fs) = (self.shared_timer(OpClass::Write), self.fs.clone());
+        let timer = self.shared_timer(OpClass::Write);
+        let fs = self.fs.clone();
         let reply = move |copied: Result<u64, FsError>| {
             let _timer = timer;
             match (copied, count) {
@@ -508,9 +517,10 @@ impl WriteRequest<'_> {
             None => {
                 let finish: FsCompletion<()> = Box::new(finish);
                 let done = if self.is_synchronous { then_sync(fs.clone(), self.ino, finish) } else { finish };
-                match kills {
-                    true => write_dropping_privileges(fs, self.ino, self.offset, self.data, done),
-                    false => fs.write(self.ino, self.offset, self.data.to_vec(), done),
+                if kills {
+                    write_dropping_privileges(fs, self.ino, self.offset, self.data, done);
+                } else {
+                    fs.write(self.ino, self.offset, self.data.to_vec(), done);
                 }
             }
         }

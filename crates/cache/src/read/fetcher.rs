@@ -4,7 +4,7 @@ use crate::error::CacheError;
 use crate::page::PageBody;
 use crate::page_table::{PageKey, PageTable, pages_of};
 use crate::read::read_ahead::ReadSpan;
-use crate::read::seek::Seeker;
+use crate::read::seek::SeekWorker;
 use crate::read::waiting::{PageFetch, ReadPurpose};
 use crate::state::{CacheShared, CacheState};
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
@@ -23,15 +23,15 @@ const DISCARDED_PAGES_FREED: usize = 512;
 /// Serves reads, and fetches the pages for which they wait.
 pub(crate) struct Fetcher {
     shared: Arc<CacheShared>,
-    seeker: Seeker,
+    seeker: SeekWorker,
 }
 
 impl Fetcher {
     pub(crate) fn new(shared: Arc<CacheShared>) -> Fetcher {
-        Fetcher { seeker: Seeker::new(shared.clone()), shared }
+        Fetcher { seeker: SeekWorker::new(shared.clone()), shared }
     }
 
-    pub(crate) fn seeker(&self) -> &Seeker {
+    pub(crate) fn seeker(&self) -> &SeekWorker {
         &self.seeker
     }
 
@@ -88,14 +88,15 @@ impl Fetcher {
         self.read_or_wait(object, offset, len, ReadPurpose::Writer(then));
     }
 
-    fn read_or_wait(&self, object: ObjectId, offset: u64, len: usize, asker: ReadPurpose) {
+    fn read_or_wait(&self, object: ObjectId, offset: u64, len: usize, purpose: ReadPurpose) {
         let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
         let CacheState { pages, reads, counters, .. } = &mut *state;
-        let is_parked = reads.read_or_wait((object, offset, len), asker, pages, counters, &mut completions);
+        let is_waiting =
+            reads.read_or_wait((object, offset, len), purpose, pages, counters, &mut completions);
         drop(state);
         completions.deliver();
-        if is_parked {
+        if is_waiting {
             self.shared.wake(BackgroundTask::Fetch);
         }
     }
@@ -116,7 +117,7 @@ impl Fetcher {
         let mut retried = reads.retry_ready(pages, &mut completions);
         let fetches = reads.begin_fetches(pages);
         reads.fail_blocked(pages, |pages, key| match &failed {
-            // What is not stored will never be.
+            // Range operations will never be stored.
             Some(why) => Some(CacheError::ReadOnly { why: why.clone() }),
             None => {
                 let hiding = pages.range_ops().read_blocked_by(key.object, key.page);

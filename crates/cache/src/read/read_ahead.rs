@@ -150,10 +150,10 @@ impl ReadAhead {
     }
 
     /// Ends streams that were ahead in pages which became holes.
-    pub(crate) fn note_punch(&mut self, object: ObjectId, cut: Range<PageNo>) {
+    pub(crate) fn note_punch(&mut self, object: ObjectId, punch: Range<PageNo>) {
         self.streams.retain(|stream| {
-            let behind = cut.end <= PageNo::of(stream.next);
-            stream.object != object || behind || PageNo::of(stream.until) <= cut.start
+            let behind = punch.end <= PageNo::of(stream.next);
+            stream.object != object || behind || PageNo::of(stream.until) <= punch.start
         });
         self.objects.retain(|(whole, _)| *whole != object);
     }

@@ -24,7 +24,7 @@ const STEP_LEAVES: usize = 64;
 /// Pages in memory that one step looks at under the lock.
 const STEP_PAGES: usize = 8192;
 
-/// What to look for.
+/// The kind of page to look for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekTarget {
     /// A page that was written.
@@ -107,7 +107,7 @@ impl SeekQueue {
     }
 }
 
-/// What memory has of a range of pages, at one point in time.
+/// Dirty pages and punches of a range in memory, at one point in time.
 struct MemoryView {
     dirty: BTreeSet<PageNo>,
     punches: Vec<PendingPunch>,
@@ -136,7 +136,7 @@ impl MemoryView {
 
     /// Whether a page that the store holds with this page LSN is a hole.
     fn is_punched(&self, page: PageNo, page_lsn: Lsn) -> bool {
-        self.punches.iter().any(|cut| cut.from <= page && page < cut.to && page_lsn < cut.lsn)
+        self.punches.iter().any(|punch| punch.from <= page && page < punch.to && page_lsn < punch.lsn)
     }
 
     /// The data pages below the position up to which memory and the store were looked at, and that position.
@@ -179,13 +179,13 @@ fn first_match(data: &BTreeSet<PageNo>, looked: Range<PageNo>, wanted: SeekTarge
 }
 
 /// Answers seeks, a bounded piece at a time.
-pub(crate) struct Seeker {
+pub(crate) struct SeekWorker {
     shared: Arc<CacheShared>,
 }
 
-impl Seeker {
-    pub(crate) fn new(shared: Arc<CacheShared>) -> Seeker {
-        Seeker { shared }
+impl SeekWorker {
+    pub(crate) fn new(shared: Arc<CacheShared>) -> SeekWorker {
+        SeekWorker { shared }
     }
 
     /// Always answered by a worker, never in the caller's own call: a caller that seeks again in its

@@ -98,7 +98,7 @@ fn overlay_page(
         return Ok(());
     }
     if let Some((page, page_lsn)) = found?
-        && state.pages.newest_punch_of(key).is_none_or(|cut| page_lsn >= cut)
+        && state.pages.newest_punch_of(key).is_none_or(|punch| page_lsn >= punch)
     {
         state.counters.fetched_for_reads += 1;
         into.copy_from_slice(&page.0[start..start + into.len()]);

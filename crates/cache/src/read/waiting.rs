@@ -2,7 +2,7 @@
 //! no other. Nothing here does I/O: the fetcher takes fetches, and hands in the results.
 
 use crate::error::CacheError;
-use crate::page::{FetchNumber, PageEntry};
+use crate::page::{CachedPage, FetchNumber};
 use crate::page_table::{PageKey, PageTable, pages_of};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::read::prefetch::PrefetchQueue;
@@ -45,7 +45,7 @@ struct WaitingRead {
     object: ObjectId,
     /// What it lacks: (page, position in the page, range of the answer).
     missing: Vec<(PageNo, usize, Range<usize>)>,
-    asker: ReadPurpose,
+    purpose: ReadPurpose,
     error: Option<CacheError>,
 }
 
@@ -169,12 +169,12 @@ impl WaitingReads {
     pub(crate) fn read_or_wait(
         &mut self,
         (object, offset, len): (ObjectId, u64, usize),
-        asker: ReadPurpose,
+        purpose: ReadPurpose,
         pages: &mut PageTable,
         counters: &mut CacheCounters,
         completions: &mut DeferredCompletions,
     ) -> bool {
-        let mut read = WaitingRead { object, missing: pages_of(offset, len).collect(), asker, error: None };
+        let mut read = WaitingRead { object, missing: pages_of(offset, len).collect(), purpose, error: None };
         collect_bytes(pages, &mut read);
         if read.missing.is_empty() {
             counters.reads_at_once += 1;
@@ -189,7 +189,7 @@ impl WaitingReads {
     }
 
     fn park(&mut self, pages: &mut PageTable, id: u64, read: WaitingRead) {
-        let cause = match read.asker {
+        let cause = match read.purpose {
             ReadPurpose::Reader(..) => FetchCause::Read,
             ReadPurpose::Writer(_) => FetchCause::Write,
         };
@@ -203,7 +203,7 @@ impl WaitingReads {
             if asked {
                 self.queue.insert(key, cause);
             }
-            if asked && cause == FetchCause::Read && pages.get(&key).is_some_and(PageEntry::is_dirty) {
+            if asked && cause == FetchCause::Read && pages.get(&key).is_some_and(CachedPage::is_dirty) {
                 self.prefetch.add_credit(key.object);
             }
         }
@@ -221,7 +221,7 @@ impl WaitingReads {
             let Some(mut read) = self.waiting.remove(&id) else { continue };
             any = true;
             if let Some(error) = read.error.take() {
-                match read.asker {
+                match read.purpose {
                     ReadPurpose::Reader(_, then) => completions.push(move || then(Err(error))),
                     ReadPurpose::Writer(then) => completions.push(move || then(Err(error))),
                 }
@@ -243,7 +243,7 @@ impl WaitingReads {
         while fetches.len() < FETCH_PAGES {
             let Some((key, cause)) = self.queue.pop_first() else { break };
             // Overwritten in full, punched or deleted meanwhile: not needed any more.
-            let Some(number) = pages.get(&key).and_then(PageEntry::fetch) else { continue };
+            let Some(number) = pages.get(&key).and_then(CachedPage::fetch) else { continue };
             if pages.range_ops().read_blocked_by(key.object, key.page).is_some() {
                 self.blocked.insert(key, cause);
                 continue;
@@ -288,7 +288,7 @@ impl WaitingReads {
     fn begin_prefetches(&mut self, pages: &mut PageTable, fetches: &mut Vec<PageFetch>) {
         while fetches.len() < FETCH_PAGES {
             let Some(key) = self.prefetch.pop() else { break };
-            let is_wanted = |entry: &PageEntry| entry.fetch().is_none() && !entry.covers(0..BLOCK_BYTES);
+            let is_wanted = |entry: &CachedPage| entry.fetch().is_none() && !entry.covers(0..BLOCK_BYTES);
             if !pages.get(&key).is_some_and(is_wanted)
                 || pages.range_ops().read_blocked_by(key.object, key.page).is_some()
             {
@@ -359,10 +359,10 @@ impl WaitingReads {
 
 /// Copies what is in memory to a read.
 fn collect_bytes(pages: &mut PageTable, read: &mut WaitingRead) {
-    let WaitingRead { object, missing: lacks, asker, .. } = read;
-    lacks.retain(|(page, start, range)| {
+    let WaitingRead { object, missing, purpose, .. } = read;
+    missing.retain(|(page, start, range)| {
         let key = PageKey { object: *object, page: *page };
-        match asker {
+        match purpose {
             ReadPurpose::Reader(bytes, _) => {
                 let Some(entry) = pages.read(&key, *start..*start + range.len()) else { return true };
                 entry.read(*start, &mut bytes[range.clone()]);
@@ -378,7 +378,7 @@ fn collect_bytes(pages: &mut PageTable, read: &mut WaitingRead) {
 
 /// Answers a read that lacks nothing.
 fn complete_read(read: WaitingRead, completions: &mut DeferredCompletions) {
-    match read.asker {
+    match read.purpose {
         ReadPurpose::Writer(then) => completions.push(move || then(Ok(()))),
         ReadPurpose::Reader(bytes, then) => completions.push(move || then(Ok(bytes))),
     }
@@ -387,7 +387,7 @@ fn complete_read(read: WaitingRead, completions: &mut DeferredCompletions) {
 /// The bytes of a page without its delta.
 fn base_page(pages: &PageTable, counters: &mut CacheCounters, fetch: &PageFetch, found: Found) -> Box<Page> {
     let known = fetch.punch.filter(|_| !is_planted(CacheBug::CutForgotten));
-    let cut = known.max(pages.newest_punch_of(fetch.key));
+    let punch = known.max(pages.newest_punch_of(fetch.key));
     match found {
         Found::Hole => {
             counters.holes += 1;
@@ -401,7 +401,7 @@ fn base_page(pages: &PageTable, counters: &mut CacheCounters, fetch: &PageFetch,
                 FetchCause::Background => counters.fetched_in_background += 1,
             }
             // The store has not heard of the punch yet.
-            if cut.is_some_and(|cut| page_lsn < cut) { Page::zeroed() } else { bytes }
+            if punch.is_some_and(|punch| page_lsn < punch) { Page::zeroed() } else { bytes }
         }
     }
 }

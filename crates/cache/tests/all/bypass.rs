@@ -1,4 +1,4 @@
-//! Pages that bypass the buffer: what the log says of them, and what a start makes of that.
+//! Bypassed pages: their records in the log, and what recovery makes of these.
 
 use crate::common::plain::Machine;
 use buffer::LogRecord;
@@ -20,7 +20,7 @@ fn write_bypassing(machine: &Machine, cache: &Cache, pages: std::ops::Range<u64>
     machine.apply(cache, &[change]).expect("space");
 }
 
-/// What a write that is not synced leaves in the log.
+/// The records in the log of a bypassing write that was not synced.
 fn commit(machine: &Machine, cache: &Cache) {
     machine.wait(cache, |then| cache.sync_logged(then)).expect("a buffer that works");
 }
@@ -91,7 +91,7 @@ fn a_clone_and_a_new_name_come_after_what_was_written_before_them() {
         let machine = Machine::new(6);
         let cache = machine.open();
         write_bypassing(&machine, &cache, 0..4, 2, false);
-        // A transaction that only settles leaves no trace itself.
+        // A transaction of `LogBypassed` alone leaves no record itself.
         let name = ObjectChange::Write { object: VolumeId::MAIN.object(0, 0), offset: 0, bytes: b"name" };
         machine.apply(&cache, &[change, name]).expect("space");
         assert_eq!(cache.status().counters.pages_logged_late, logged, "{change:?}");
@@ -107,12 +107,12 @@ fn an_object_is_lost_from_the_first_page_on_that_it_grew_with_and_the_store_lack
     let machine = Machine::new(4);
     let cache = machine.open();
     write_bypassing(&machine, &cache, 0..3, 2, true);
-    // A part of one: all of it is logged.
+    // A partial overwrite: all of the page is logged.
     machine.write(&cache, FILE, 0, &[3; 100]).expect("space");
     commit(&machine, &cache);
     let cache = crash(&machine, cache);
     assert_eq!(cache.lost_tails(), [(FILE, PageNo(1))]);
-    // Nothing was said of it.
+    // No record names it.
     let cache = crash(&machine, cache);
     assert_eq!(cache.lost_tails(), [(FILE, PageNo(1))]);
     let end = ObjectChange::Zero { object: FILE, offset: PAGE, len: u64::MAX - PAGE };
@@ -134,7 +134,7 @@ fn what_was_logged_again_beside_a_clone_says_nothing_of_what_came_after_it() {
     let cloned = cache.status().applied;
     machine.write(&cache, FILE, 0, &[3; 50]).expect("space");
     write_bypassing(&machine, &cache, 0..1, 4, true);
-    // As where the clone cannot be stored for long.
+    // As if the clone could not be stored for long.
     let beside = LogRecord::Write { object: FILE, page: PageNo(0), start: 0, bytes: &[1; 100] };
     cache.buffer().append_relogged(cloned, &[LogRecord::Clone(transfer), beside]).expect("space");
     cache.buffer().commit().expect("a buffer that works");
@@ -151,7 +151,7 @@ fn a_stream_that_never_ends_does_not_keep_others_from_being_written_back() {
     machine.clock.advance(CacheSettings::default().dirty_age_max);
     let mut steps = 0;
     while cache.status().dirty_age >= CacheSettings::default().dirty_age_max {
-        // As many as make the next step be of them.
+        // Enough for the next step to store bypassed pages.
         write_bypassing(&machine, &cache, 0..40, 2, false);
         cache.step(BackgroundTask::WriteBack);
         steps += 1;
@@ -176,7 +176,7 @@ fn a_file_that_grows_and_grows_does_not_keep_a_sync_of_another_waiting() {
     let cache = cache.expect("sound media");
     let mut next = 0;
     let bytes = vec![7; 256 * BLOCK_BYTES];
-    // As much as may be under way, which is several steps of write-back.
+    // As much as may be bypassed at a time, which is several steps of write-back.
     let mut grow = || loop {
         let change =
             ObjectChange::BypassWrite { object: COPY, offset: next * PAGE, bytes: &bytes, grows: true };

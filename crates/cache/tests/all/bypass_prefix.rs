@@ -1,6 +1,6 @@
-//! Random transactions, some of them bypassing, with requests in the middle of the store's work, on a machine that loses power: what is
-//! found afterwards is what a prefix left, but for pages that bypassed the buffer and were not synced, each of which is as a whole what it
-//! was or became.
+//! Random transactions, some of them bypassing, on a machine that loses power, with requests in the middle of
+//! the store's work. After the crash the cache has a prefix of the transactions; except that each bypassed
+//! page that was not synced is, as a whole, one of its versions.
 
 use crate::common::Disks;
 use crate::common::meddled::{Meddled, Meddler};
@@ -22,14 +22,14 @@ type Snapshot = BTreeMap<(u64, u64), State>;
 #[derive(Clone, Default, Debug)]
 struct State {
     now: Halves,
-    /// What it was, and the change that made it something else.
+    /// The older content, and the change that replaced it.
     older: Vec<(Halves, u64)>,
 }
 
 struct World {
     random: SeededRng,
     first: u64,
-    /// From change `first` on.
+    /// Beginning with change `first`.
     history: Vec<Snapshot>,
     synced: u64,
     acts: u64,
@@ -93,7 +93,7 @@ fn sync(world: &Arc<Mutex<World>>, cache: &Cache, moment: u64, what: What) {
     }
 }
 
-/// What pages are after a clone or a move of so many.
+/// The pages after a clone or a move of `count` pages.
 fn transfer(
     after: &mut Snapshot,
     (of, page): (u64, u64),
@@ -112,7 +112,7 @@ fn transfer(
     PageTransfer { from: object(of), first, end, to: object(to), at: PageNo(at) }
 }
 
-/// One request of somebody.
+/// One request of a client.
 fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
     let mut guard = lock(world);
     guard.acts += 1;
@@ -256,7 +256,7 @@ fn run(seed: u64, crashes: u64) -> u64 {
             }
         };
         disks.power.cut_after(u64::MAX);
-        // What is found is as of before anything else happens, or after a while.
+        // The content is compared at once, or after some work.
         if random.once_in(2) {
             (0..5).for_each(|_| drop(format!("{:?}", cache.step(BackgroundTask::WriteBack))));
         }

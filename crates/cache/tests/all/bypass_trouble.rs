@@ -1,4 +1,4 @@
-//! Pages that bypass the buffer, where media fail, are put back or stand still, or where others stream.
+//! Bypassed pages while media fail, are put back or stand still, or while other clients stream.
 
 use crate::common::Disks;
 use crate::common::plain::Machine;
@@ -28,7 +28,7 @@ fn open(machine: &Machine) -> Cache {
     machine.disks.open(machine.clock.clone(), settings).expect("sound media")
 }
 
-/// One with a buffer of 64 MiB, so that it is not half full so soon.
+/// A machine with a buffer of 64 MiB, so that it is not half full so soon.
 fn roomy(seed: u64) -> Machine {
     Machine { disks: Disks::new(seed, 65536, 16384, 256), clock: Arc::new(SimClock::new()) }
 }
@@ -99,9 +99,9 @@ fn a_sync_that_waits_for_the_store_is_not_answered_by_an_older_state_of_its_page
     let store = Arc::new(Store::open(slow.clone()).expect("sound media"));
     let cache =
         Cache::open(store, machine.buffer.clone(), machine.clock.clone(), settings).expect("sound media");
-    // So many that they are stored at once.
+    // Enough pages to be stored at once.
     machine.apply(&cache, &[bypassing(FILE, 0, &[1; 256 * BLOCK_BYTES])]).expect("space");
-    // While that is done, a page is written again, and the file synced.
+    // Meanwhile a page is written again, and the file is synced.
     let synced: Answer<()> = Arc::default();
     let writer = cache.clone();
     let answer = synced.clone();
@@ -162,7 +162,7 @@ fn a_bypassing_write_that_finds_no_space_beside_others_is_told_where_a_clone_com
     assert!(is_answered(&admitted), "{:?}", cache.status());
 }
 
-/// Where the store holds pages of nothing but this byte.
+/// Where the store holds pages that consist of this byte.
 fn places_of(machine: &Machine, byte: u8) -> Vec<Block> {
     let is_it = |&at: &Block| {
         let mut page = device::pages(1);
@@ -240,7 +240,7 @@ fn what_bypassed_the_buffer_is_durable_after_a_while() {
     assert_eq!(cache.read_now(FILE, 0, 10).expect("sound"), [2; 10], "after 250 s");
 }
 
-/// The machine as it is, once for each block that the store wrote since, with that one unreadable.
+/// For each block that the store wrote since: the machine as it is, with that block unreadable.
 fn with_one_unreadable<'a>(
     machine: &'a Machine,
     before: &'a [Block],
@@ -255,7 +255,7 @@ fn with_one_unreadable<'a>(
     })
 }
 
-/// What a read of the page gives after a start: `None`: the start was refused.
+/// The page after a start. `None`: the start was refused.
 fn found(machine: &Machine, store: Arc<dyn Device>) -> Option<Result<u8, CacheError>> {
     let cache = machine.open_on(store, machine.buffer.clone()).ok()?;
     Some(cache.read_now(FILE, 0, 1).map(|bytes| bytes[0]))
@@ -302,7 +302,7 @@ fn a_store_that_was_put_back_is_refused_where_a_sync_relied_on_it() {
 fn a_store_whose_last_block_cannot_be_read_is_refused_where_a_later_record_relied_on_it() {
     let machine = Machine::new(7);
     let cache = machine.open();
-    // What is there before all that: the page is in the log only.
+    // Before all that, the page is in the log only.
     machine.write(&cache, OTHER, 0, &[1; BLOCK_BYTES]).expect("space");
     cache.drain().expect("disks that work");
     machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
@@ -368,7 +368,7 @@ fn what_bypassed_the_buffer_can_be_logged_when_the_buffer_is_full() {
     let bytes = vec![2; 30 * BLOCK_BYTES];
     machine.apply(&cache, &[bypassing(FILE, 0, &bytes)]).expect("space");
     machine.wait(&cache, |then| cache.sync_logged(then)).expect("a buffer that works");
-    // Others fill it, each with a commit of its own; nobody writes anything back.
+    // Other pages fill it, each with a commit of its own; nothing is written back.
     for page in 0.. {
         let change = [ObjectChange::Write { object: OTHER, offset: page * PAGE, bytes: &[1; BLOCK_BYTES] }];
         let mut cost = TransactionCost::of(&change);

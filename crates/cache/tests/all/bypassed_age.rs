@@ -1,4 +1,5 @@
-//! A crash takes of bypassed pages those of the last commit interval at most, and an end of a mount takes none, whatever the store does.
+//! Whatever the store does, a crash takes the bypassed pages of the last commit interval at most, and the end
+//! of a mount takes none.
 
 use crate::common::Disks;
 use crate::common::plain::Machine;
@@ -22,13 +23,13 @@ fn grow(from: u64, bytes: &[u8]) -> ObjectChange<'_> {
     ObjectChange::BypassWrite { object: STREAMED, offset: from * PAGE, bytes, grows: true }
 }
 
-/// A write that enters at once, or not at all.
+/// A write that is admitted at once, or refused.
 fn try_to_apply(cache: &Cache, changes: &[ObjectChange<'_>]) -> bool {
     let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(changes)) else { return false };
     cache.apply(&mut reservation, changes).is_ok()
 }
 
-/// What the workers do in `count` hundredths of a second.
+/// Does the workers' work for `count` hundredths of a second.
 fn work(machine: &Machine, cache: &Cache, count: usize) {
     for _ in 0..count {
         for task in BackgroundTask::ALL {
@@ -55,7 +56,7 @@ fn open(machine: &Machine, store: Arc<dyn Device>, sync_logs_max: u64) -> Cache 
     Cache::open(store, machine.buffer.clone(), machine.clock.clone(), settings).expect("sound media")
 }
 
-/// Commits, and remembers the longest time between two commits.
+/// A committer that notes the longest time between two commits.
 #[derive(Clone)]
 struct Committer {
     cache: Cache,
@@ -83,7 +84,7 @@ impl Committer {
     }
 }
 
-/// A client that streams into a file, a piece whenever it gets on.
+/// A client that streams into a file, one piece whenever it runs.
 #[derive(Clone)]
 struct Stream {
     cache: Cache,
@@ -103,7 +104,7 @@ impl Stream {
         self.piece.len() as u64 / PAGE
     }
 
-    /// Whether the next piece was answered at once.
+    /// Returns whether the next piece was answered at once.
     fn write(&self) -> bool {
         let mut answered = self.answered.lock().expect("one thread");
         let from = self.piece_pages() * answered.len() as u64;
@@ -114,7 +115,7 @@ impl Stream {
         is_written
     }
 
-    /// How long before `crashed` the oldest piece was answered that a crash then has taken.
+    /// How long before `crashed` the oldest lost piece was answered.
     fn age_of_lost(&self, found: &Cache, crashed: Duration) -> Duration {
         let Some((_, page)) = found.lost_tails().first().copied() else { return Duration::ZERO };
         let answered = self.answered.lock().expect("one thread");
@@ -239,8 +240,9 @@ fn a_slow_store_beside_a_client_that_syncs_in_a_loop_loses_the_last_second_at_mo
     assert!(age <= may_be, "lost what was answered {age:?} before the crash; it may be {may_be:?}");
 }
 
-/// A client that copies two hundred files a second, each a clone of a page, on a disk that turns; and a stream that begins
-/// `after` that and, maybe, is synced. Returns whether the sync was answered in time, and how many files were lost after `seconds`.
+/// A client that copies two hundred files a second, each a clone of a page, on a rotating disk; and a stream
+/// that begins `after` that and may be synced. Returns whether the sync was answered in time, and how many
+/// files were lost after `seconds`.
 fn copies_beside_a_stream(sync_logs_max: u64, is_synced: bool, seconds: u64) -> (bool, usize) {
     let machine = machine(64);
     let slow = SlowDisk::of(&machine, Duration::from_micros(20), Duration::from_millis(8));

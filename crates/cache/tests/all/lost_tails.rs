@@ -1,4 +1,5 @@
-//! What a crash took of a stream, while nobody can let the file end before it: its volume is damaged.
+//! Lost tails: a crash took the end of a stream, and the file cannot be ended before it, since its volume is
+//! damaged.
 
 use crate::common::plain::Machine;
 use cache::{BackgroundTask, Cache, ObjectChange};
@@ -10,7 +11,7 @@ const OTHER: ObjectId = VolumeId::MAIN.object(1 << 40, 1);
 const PAGE: u64 = BLOCK_BYTES as u64;
 const LOST: (ObjectId, PageNo) = (FILE, PageNo(2));
 
-/// `object` grew by pages 2 to 4 of a stream, of which the store got none.
+/// `object` grew by pages 2 to 4 of a stream. The store got none of them.
 fn stream_and_crash(machine: &Machine, cache: Cache, object: ObjectId) -> Cache {
     machine.write(&cache, object, 0, &[1; 2 * BLOCK_BYTES]).expect("space");
     let bytes = [2; 3 * BLOCK_BYTES];
@@ -54,7 +55,7 @@ fn stays_settled_by_an_end_that_comes_after_many_rounds() {
     let (machine, cache) = lost(2);
     machine.fill(&cache, OTHER).expect("it does not concern them");
     end(&machine, &cache);
-    // Until that is durable, the log may be written again.
+    // Until that is durable, the loss may be relogged.
     (0..40).for_each(|page| machine.write(&cache, OTHER, 8 * page, &[3; 8 * BLOCK_BYTES]).expect("space"));
     BackgroundTask::ALL.iter().for_each(|&task| _ = cache.step(task));
     machine.sync(&cache).expect("a buffer that works");

@@ -1,5 +1,5 @@
-//! Media that are not of the same moment: one put back to an older state, one that lost its cache. What is missing is noticed, and what was
-//! believed is made durable before anything is built on it.
+//! Media that do not fit each other: one was put back to an older state, or lost its cache. A start notices
+//! missing changes, and makes what it relies on durable before it builds on that.
 
 use crate::common::plain::Machine;
 use buffer::Buffer;
@@ -18,7 +18,7 @@ fn first_byte(cache: &Cache, page: u64) -> u8 {
     cache.read_now(FILE, page * BLOCK_BYTES as u64, 1).expect("it can be read")[0]
 }
 
-/// Writes, and writes back, until the buffer has let go of all that was there before.
+/// Writes, and writes back, until the buffer has released everything older.
 fn turn_over(machine: &Machine, cache: &Cache) {
     for round in 0..3 {
         for page in 0..64 {
@@ -28,7 +28,7 @@ fn turn_over(machine: &Machine, cache: &Cache) {
     }
 }
 
-/// What a mount says of a store that was put back to `older`, below the machine's buffer.
+/// The answer of a mount to a store that was put back to `older`, with the machine's buffer.
 fn mounted_on(machine: &Machine, older: &Arc<SimDisk>) -> Result<Cache, CacheError> {
     machine.open_on(older.clone(), machine.buffer.clone())
 }
@@ -41,7 +41,8 @@ fn a_store_that_was_put_back_to_an_earlier_mount_is_refused() {
     cache.drain().expect("disks that work");
     drop(cache);
     let older = machine.store.fork(&machine.power, 9);
-    // Two more mounts: a page is written, synced and written back, and another one, whose records stay in the buffer.
+    // Two more mounts: one page is written, synced and written back; the records of another stay in the
+    // buffer.
     for page in [3, 4] {
         let cache = machine.open();
         machine.write(&cache, FILE, page, &[2; BLOCK_BYTES]).expect("space");
@@ -76,7 +77,7 @@ fn a_store_that_was_put_back_within_a_mount_is_refused_once_the_buffer_has_let_g
     std::mem::forget(cache);
     let refused = mounted_on(&machine, &older).err();
     assert!(matches!(refused, Some(CacheError::StaleStore { what: "batch", .. })), "{refused:?}");
-    // As long as the buffer has everything that the copy lacks, nothing is wrong with the two.
+    // As long as the buffer has everything that the copy lacks, the two fit.
     let cache = machine.open_on(older, still_in_the_buffer).expect("nothing is missing");
     assert_eq!(first_byte(&cache, 3), 2);
     let cache = machine.open();
@@ -214,7 +215,7 @@ fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_held_what_only
     assert!(machine.open().store().volume_named("copy").is_some(), "nothing was changed meanwhile");
 }
 
-/// Whether each of six pages of an object can be read, and is as it should be.
+/// Whether each of six pages of an object can be read, and is right.
 fn are_read(cache: &Cache, object: ObjectId, first_bytes: [u8; 6]) -> Vec<bool> {
     let read = |page: u64| cache.read_now(object, 30 * page * BLOCK_BYTES as u64, 1);
     let pages = (0..).zip(first_bytes);
@@ -251,7 +252,7 @@ fn a_store_with_a_change_below_a_damaged_node_is_looked_at_only_and_all_that_is_
         let Err(CacheError::Store(StoreError::ChangeBelowDamage { object, .. })) = &outcome else { continue };
         assert_eq!(*object, FILE);
         refused += 1;
-        // As a mount does that only looks.
+        // Like a mount that is only read.
         let overlay = |disk: Arc<SimDisk>| {
             Arc::new(OverlayDevice::new(Arc::into_inner(disk.fork(&machine.power, 5)).expect("a copy")))
         };

@@ -1,5 +1,5 @@
-//! Random transactions on a simulated machine that loses power: what is found afterwards is what some prefix of them
-//! left, and at least what was synced.
+//! Random transactions on a simulated machine that loses power: afterwards the cache has a prefix of them,
+//! with at least what was synced.
 
 use crate::common::{Machine, Run, Slot};
 use cache::{BackgroundTask, Cache, ObjectChange, SpaceReservation, StepProgress, TransactionCost};

@@ -1,4 +1,4 @@
-//! Cuts: what they take out of memory is gone for readers at once, and its memory comes back a piece at a time.
+//! Punches: readers see holes at once, and memory is freed in pieces.
 
 use crate::common::{Disks, Slot};
 use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange, StepProgress, TransactionCost};
@@ -10,7 +10,7 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
 const OTHER: ObjectId = VolumeId::MAIN.object(6, 1);
 
-/// What a page takes in memory, beside its bytes.
+/// Memory that a page takes beside its bytes.
 const ENTRY: u64 = 256;
 
 fn cache(memory_bytes_max: u64) -> Cache {
@@ -27,7 +27,7 @@ fn apply(cache: &Cache, change: ObjectChange<'_>) {
     cache.apply(&mut reservation, &changes).expect("space");
 }
 
-/// Reads a page, doing nothing else than reading.
+/// Reads a page, without any other work.
 #[track_caller]
 fn read(cache: &Cache, object: ObjectId, page: u64) -> u8 {
     let slot = Slot::new();
@@ -52,7 +52,7 @@ fn fill(cache: &Cache, object: ObjectId, pages: u64) {
     assert_eq!(cache.status().pages, before + pages);
 }
 
-/// Gives back what was cut; returns in how many steps.
+/// Frees the memory of punched pages. Returns the number of steps.
 fn clear(cache: &Cache) -> u64 {
     let mut steps = 0;
     while cache.step(BackgroundTask::Fetch) == StepProgress::Worked {
@@ -75,7 +75,7 @@ fn pages_that_were_cut_are_gone_at_once_and_give_back_their_memory_in_pieces() {
     apply(&cache, ObjectChange::Zero { object: FILE, offset: 0, len: 1 << 40 });
     let status = cache.status();
     assert_eq!((status.pages, status.memory_bytes, status.dirty_bytes), (0, full, 0));
-    // What is written and read now has nothing to do with them.
+    // Later writes and reads are not affected by punched pages.
     write(&cache, FILE, 17, 3);
     assert_eq!([17, 18, 2999].map(|page| read(&cache, FILE, page)), [3, 0, 0]);
     assert!(clear(&cache) >= 4, "not more than some hundreds at a time");
@@ -108,7 +108,7 @@ fn memory_of_what_was_cut_is_used_before_any_other_page_goes() {
     fill(&cache, OTHER, 300);
     fill(&cache, FILE, 700);
     apply(&cache, ObjectChange::Delete { object: FILE });
-    // Nobody but the writers does anything.
+    // Without any background work.
     (300..400).for_each(|page| write(&cache, OTHER, page, 1));
     let status = cache.status();
     assert!(status.memory_bytes <= limit, "{status:?}");

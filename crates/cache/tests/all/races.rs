@@ -1,4 +1,4 @@
-//! What happens while something else is under way: each case once found broken.
+//! Events during other work. Each of these cases was a bug once.
 
 use crate::common::Disks;
 use cache::{
@@ -35,7 +35,7 @@ impl Machine {
         self.disks.open(self.clock.clone(), settings).expect("sound media")
     }
 
-    /// Writes where there is space; steps until there is.
+    /// Writes if there is space, otherwise steps until there is.
     fn write(&self, cache: &Cache, object: ObjectId, page: u64, bytes: &[u8]) -> Result<(), CacheError> {
         let changes = [ObjectChange::Write { object, offset: page * BLOCK_BYTES as u64, bytes }];
         self.apply(cache, TransactionCost::of(&changes), &changes)
@@ -109,7 +109,7 @@ fn what_a_clone_replaced_stays_in_the_buffer_until_the_clone_is_durable() {
     });
 }
 
-/// `makes_unneeded` has zeros take the place of a page that only the buffer has.
+/// `makes_unneeded` replaces a page that only the buffer has by zeros.
 fn stays_in_the_buffer_until_durable(makes_unneeded: fn(ObjectId) -> ObjectChange<'static>) {
     let filler = object(1);
     let victim = object(2);
@@ -118,12 +118,13 @@ fn stays_in_the_buffer_until_durable(makes_unneeded: fn(ObjectId) -> ObjectChang
     for seed in 0..60 {
         let machine = Machine::new(seed, 1024);
         let cache = machine.open();
-        // A write-back takes 256 pages: the victim is not among them.
+        // A write-back takes 256 pages, without the victim.
         (0..256).for_each(|page| machine.write(&cache, filler, page, &[1; 4096]).expect("space"));
         machine.sync(&cache);
         machine.write(&cache, victim, 0, &[7; 4096]).expect("space");
         machine.sync(&cache);
-        // The write-back must commit this first, and tells us; then the victim goes, before the write-back ends.
+        // The write-back must first commit this, which calls us. The victim is removed before the write-back
+        // ends.
         machine.write(&cache, filler, 0, &[2; 10]).expect("space");
         let inner = cache.clone();
         cache.sync(Box::new(move |_| {
@@ -139,7 +140,7 @@ fn stays_in_the_buffer_until_durable(makes_unneeded: fn(ObjectId) -> ObjectChang
         machine.clock.advance(Duration::from_secs(400));
         cache.step(BackgroundTask::WriteBack);
         assert_eq!(cache.status().counters.pages_stored, 256);
-        // The next commit has its first write done, and no more.
+        // The next commit writes once and then fails.
         cache.sync(Box::new(drop));
         machine.power.cut_after(1);
         cache.step(BackgroundTask::Commit);
@@ -295,7 +296,7 @@ fn a_page_whose_base_is_damaged_does_not_fill_the_buffer() {
     };
     machine.write(&cache, object(1), 0, &[0xab; BLOCK_BYTES]).expect("space");
     cache.drain().expect("devices that work");
-    // Nor does the log have the page any more.
+    // The log has the page no more, either.
     roll(&cache);
     cache.drain().expect("devices that work");
     drop(cache);
@@ -317,7 +318,7 @@ fn a_page_whose_base_is_damaged_does_not_fill_the_buffer() {
     assert!(cache.read_now(object(1), 0, 101).is_err(), "a damaged byte was read");
 }
 
-/// A cache on a clock that really goes, and the thread that commits, which nobody but a wake-up ends the sleep of.
+/// A cache on a real clock, and the committer's thread, which sleeps until it is woken.
 fn with_committer(interval: Duration, test: impl FnOnce(&Cache)) {
     struct Real(Instant);
     impl Clock for Real {
@@ -393,7 +394,7 @@ fn space_that_is_given_back_unused_lets_the_next_one_in() {
                 None => break admitted,
             }
         };
-        // The committer has looked, and sleeps.
+        // The committer has looked for work, and sleeps.
         std::thread::sleep(Duration::from_millis(100));
         inside.clear();
         assert!(soon(|| parked.take().is_some()), "{:?}", cache.status());

@@ -1,4 +1,5 @@
-//! Clones and moves where the store, the buffer or the map is in trouble: nothing is lost, and nobody waits for ever.
+//! Clones and moves while the store, the buffer or the map is in trouble: nothing is lost, and every wait
+//! ends.
 
 use crate::common::plain::Machine;
 use cache::{BackgroundTask, Cache, CacheCompletion, CacheError, ObjectChange, SeekTarget, TransactionCost};
@@ -15,7 +16,7 @@ const PAGE: usize = BLOCK_BYTES;
 const ONE: ObjectId = VolumeId::MAIN.object(1, 1);
 const TWO: ObjectId = VolumeId::MAIN.object(1 << 20, 1);
 const OTHER: ObjectId = VolumeId::MAIN.object(1 << 40, 1);
-/// Beside `OTHER` in its leaf of objects.
+/// In the same leaf of objects as `OTHER`.
 const TARGET: ObjectId = VolumeId::MAIN.object((1 << 40) + 1, 1);
 const THIRD: ObjectId = VolumeId::MAIN.object((1 << 40) + 2, 1);
 
@@ -32,7 +33,7 @@ fn is_answered<T>(answer: &Answer<T>) -> bool {
     answer.lock().expect("no panic").is_some()
 }
 
-/// Applies what is let in at once: no step is made.
+/// Applies changes that are admitted at once. Does no work.
 fn at_once(cache: &Cache, changes: &[ObjectChange<'_>]) {
     let admitted = cache.admit_at_once(TransactionCost::of(changes)).expect("no error");
     cache.apply(&mut admitted.expect("space at once"), changes).expect("a buffer that works");
@@ -51,7 +52,8 @@ fn step_for(machine: &Machine, cache: &Cache, seconds: u64) {
     }
 }
 
-/// Damages both copies of each node that `object` needs and `others` do not. Returns them: once more heals.
+/// Damages both copies of each node that `object` needs and `others` do not. Returns the nodes: damaging them
+/// once more heals them.
 fn damage_map_of(machine: &Machine, object: ObjectId, others: &[ObjectId]) -> Vec<[Block; 2]> {
     let is_found = |object: ObjectId| {
         Store::open(machine.store.clone())
@@ -74,7 +76,7 @@ fn heal(machine: &Machine, damaged: &[[Block; 2]]) {
     damaged.iter().for_each(|&pair| machine.disks.rot_both(pair));
 }
 
-/// Objects that are stored, each in leaves of its own.
+/// Objects that are stored, each in its own leaves.
 fn three(seed: u64) -> Machine {
     let machine = Machine::new(seed);
     store_three(&machine);
@@ -146,7 +148,8 @@ fn a_read_of_a_clone_is_answered_above_a_file_system_that_is_full() {
     assert!(is_answered(&answer), "{:?}", cache.status());
 }
 
-/// What `weir mount` of a read-only volume does: its media are overlays, and the two workers that write to the store do not run.
+/// Like `weir mount` of a read-only volume: the media are overlays, and the two workers that write to the
+/// store do not run.
 #[test]
 fn a_mount_that_only_looks_reads_what_a_clone_made_before_a_crash() {
     let machine = three(15);
@@ -268,7 +271,7 @@ fn a_move_from_an_object_that_had_nothing_is_not_made_again_when_its_target_is_g
     step_for(&machine, &cache, 5);
     cache.drain().expect("devices that work");
     let stored_in_target = cache.store().page_lsn(TARGET, PageNo(0)).expect("sound");
-    // The log goes on, so that the records are not replayed once more.
+    // The log moves on, so that the records are not replayed once more.
     for number in 0..300 {
         machine.write(&cache, OTHER, number, &[1; PAGE]).expect("space");
         machine.sync(&cache).expect("a buffer that works");
@@ -299,7 +302,7 @@ fn a_clone_of_an_object_that_had_nothing_is_not_made_again_when_its_target_is_go
     assert_eq!(cache.store().page_lsn(TARGET, PageNo(0)).expect("sound"), None, "it was deleted");
 }
 
-/// Writes one page of `OTHER` over and over, a commit each, until the buffer is so full.
+/// Writes one page of `OTHER` again and again, with a commit each, until the buffer is full enough.
 fn fill_until(machine: &Machine, cache: &Cache, is_enough: impl Fn(&Cache) -> bool) {
     for number in 0..2000u64 {
         if is_enough(cache) {
@@ -330,7 +333,7 @@ fn what_lies_beside_a_move_that_was_logged_again_does_not_come_back_when_the_log
         );
     }
     at_once(&cache, &[ObjectChange::Move { transfer: pages(ONE, 0, 300, TARGET) }]);
-    // Stuck to the end: it keeps the group that has the last of what is logged again.
+    // Stuck until the end: it keeps the group with the last relogged record.
     at_once(&cache, &[ObjectChange::Clone { transfer: pages(TWO, 0, 4, THIRD) }]);
     let _ = asked(|then| cache.sync(then));
     cache.step(BackgroundTask::Commit);
@@ -357,7 +360,7 @@ fn what_lies_beside_a_move_that_was_logged_again_does_not_come_back_when_the_log
         cache.read_now(object, page * PAGE as u64, PAGE).expect("sound")[0]
     };
     assert_eq!((read(&cache, ONE, 299), read(&cache, TARGET, 299)), (0, 4), "before the crash");
-    // What was released is so durably.
+    // The release becomes durable.
     for _ in 0..3 {
         at_once(&cache, &[ObjectChange::Write { object: OTHER, offset: 0, bytes: &[1; PAGE] }]);
         machine.sync(&cache).expect("a buffer that works");
@@ -383,7 +386,7 @@ fn a_cut_before_a_clone_that_was_logged_again_behind_it_does_not_take_what_it_br
             &[ObjectChange::Write { object: OTHER, offset: page * PAGE as u64, bytes: &[4; PAGE] }],
         );
     }
-    // As a truncation, and then a copy of a whole file.
+    // Like a truncation, followed by a clone of a whole file.
     at_once(&cache, &[ObjectChange::Zero { object: ONE, offset: 0, len: 1 << 30 }]);
     at_once(&cache, &[ObjectChange::Clone { transfer: pages(OTHER, 1, 499, ONE) }]);
     let _ = asked(|then| cache.sync(then));
@@ -441,8 +444,8 @@ fn a_volume_is_deleted_though_a_clone_in_it_is_stuck() {
     }
 }
 
-/// What is between the choice of pages to write back and the fetch of what they lack is no call that a test could stop at: so it is
-/// tried very often.
+/// Between the choice of pages to write back and the fetch of their bases there is no call at which a test
+/// could stop. So it is tried very often.
 #[test]
 fn no_base_is_fetched_for_a_page_that_a_clone_has_taken_since_it_was_chosen() {
     const PAGES: u64 = 8;

@@ -1,5 +1,5 @@
-//! Clones and moves of pages: in which order the store gets them and what they are about, and who waits. Their random lives are those of
-//! `prefix.rs`, `volumes.rs`, `rescue.rs` and `seek.rs`.
+//! Clones and moves of pages: the order in which the store gets them and their dependencies, and which reads
+//! wait. Random ones are in `prefix.rs`, `volumes.rs`, `rescue.rs` and `seek.rs`.
 
 use crate::common::meddled::{Meddled, Meddler};
 use crate::common::plain::Machine;
@@ -31,7 +31,7 @@ fn write(machine: &Machine, cache: &Cache, object: ObjectId, page: u64, byte: u8
     machine.write(cache, object, page, &[byte; BLOCK_BYTES]).expect("space");
 }
 
-/// Damages both copies of the nodes that only `SOURCE` is below; damaging them again heals them.
+/// Damages both copies of the nodes above `SOURCE` alone. Damaging them again heals them.
 fn damage_source(machine: &Machine) -> Vec<[Block; 2]> {
     let is_found = |object| {
         let store = Store::open(machine.store.clone()).ok()?;
@@ -49,7 +49,7 @@ fn damage_source(machine: &Machine) -> Vec<[Block; 2]> {
     damaged
 }
 
-/// Where the store holds pages of nothing but this byte.
+/// Where the store holds pages that consist of this byte.
 fn places_of(machine: &Machine, byte: u8) -> Vec<Block> {
     let is_it = |&at: &Block| {
         let mut page = device::pages(1);
@@ -58,13 +58,13 @@ fn places_of(machine: &Machine, byte: u8) -> Vec<Block> {
     machine.store.written_blocks().into_iter().filter(is_it).collect()
 }
 
-/// Of which page 2 is stored as a base and a delta over it, and where the base lies.
+/// Its page 2 is stored as a base and a delta. Returns where the base is.
 fn with_delta(machine: &Machine) -> (Cache, Block) {
     let cache = machine.open();
     write(machine, &cache, SOURCE, 2, 0xab);
     // Too many pieces for an object without a leaf.
     (1..6).for_each(|number| write(machine, &cache, SOURCE, 20 * number, 1));
-    // Until the buffer has it no more.
+    // Until the buffer has released it.
     machine.fill(&cache, OTHER).expect("space");
     cache.drain().expect("devices that work");
     drop(cache);
@@ -200,7 +200,7 @@ fn a_page_that_is_written_again_while_a_copy_is_made_is_in_it_as_it_was_at_its_m
     let meddled = Arc::new(Meddled { disk: machine.store.clone(), meddler: meddler.clone() });
     let cache = machine.open_on(meddled, machine.buffer.clone()).expect("sound media");
     write(&machine, &cache, OTHER, 7, 1);
-    // It is stored between the copy's moment and the pages of that.
+    // It is stored after the clone's point in time and before the clone's pages.
     machine.apply(&cache, &[clone(SOURCE, TARGET)]).expect("space");
     let other = cache.clone();
     let mut left = 1;

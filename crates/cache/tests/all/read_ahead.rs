@@ -1,5 +1,6 @@
-//! Reading ahead: who reads in order finds pages in memory, who does not causes no fetch of others, nobody waits for what is
-//! fetched ahead of somebody else, and whatever happens to such pages meanwhile, they are right.
+//! Read-ahead. Reads in order find their pages in memory. Other reads cause no fetches but their own. No read
+//! waits for pages that are read ahead for another. Whatever happens to such pages meanwhile, their contents
+//! are right.
 
 mod machine;
 mod prefetch;
@@ -41,7 +42,7 @@ fn who_reads_faster_than_pages_come_has_no_page_fetched_twice() {
     let machine = Machine::new(512 << 20);
     let asked: Vec<_> = (0..PAGES / READ_PAGES)
         .map(|number| {
-            // Now and then somebody fetches.
+            // Now and then a fetcher runs.
             if number % 5 == 4 {
                 (0..4).for_each(|_| machine.step());
             }
@@ -91,7 +92,7 @@ fn nobody_waits_for_more_than_a_step_of_what_is_fetched_ahead() {
     let fetched = machine.fetched().0 + machine.fetched().1;
     let until = 224;
     assert!(fetched <= until - 64, "{fetched} pages are there");
-    // A page of another file, and one that is ahead itself.
+    // A page of another file, and a page that is being read ahead.
     let (found, steps) = answer(cache, &ask(cache, OTHER, 700, 1));
     assert!(found.expect("sound media") == original(OTHER, 700, 1));
     assert_eq!(steps, 1);
@@ -141,7 +142,7 @@ fn behind_a_reader_who_was_faster_nothing_is_fetched() {
     let machine = Machine::new(1 << 20);
     let cache = &machine.cache;
     for number in 0..PAGES / 16 {
-        // Others keep the only fetcher from what is ahead.
+        // Other reads keep the only fetcher busy.
         let asked = ask(cache, FILE, 16 * number, 16);
         let others = [0, 3, 6, 9].map(|page| ask(cache, OTHER, (24 * number + page) % PAGES, 2));
         assert!(answer(cache, &asked).0.expect("sound media") == original(FILE, 16 * number, 16));
@@ -186,7 +187,7 @@ fn a_damaged_page_ahead_fails_no_read_but_its_own() {
     let own = answer(cache, &ask(cache, FILE, 96, 8)).0;
     assert!(matches!(own, Err(CacheError::Store(store::StoreError::Corrupt { .. }))), "{own:?}");
     assert!(read(cache, FILE, 101, 8) == original(FILE, 101, 8), "behind it");
-    // Whoever writes all of it heals it.
+    // A write of the whole page heals it.
     write(cache, FILE, 100, 7);
     assert!(read(cache, FILE, 100, 1) == [7; BLOCK_BYTES]);
 }
@@ -248,9 +249,9 @@ fn a_cache_that_is_stopped_fetches_nothing_ahead_any_more() {
     assert!(fetched[0] > 0 && fetched[1] == 0, "{fetched:?} pages");
 }
 
-/// Draws one change of a file and makes it, here and in what the file should be.
+/// Draws a change of a file, and makes it in the cache and in the model.
 fn draw(random: &mut SeededRng, cache: &Cache, right: &mut [u8]) {
-    // Often of pages just ahead of the reader, whoever that is: the file is small.
+    // Often pages just ahead of the reader: the file is small.
     let at = random.below(right.len() as u64);
     match random.below(6) {
         0 => {
@@ -288,7 +289,7 @@ fn pages_that_change_while_they_are_fetched_ahead_are_right() {
             move || {
                 let mut right = right.lock().expect("one thread");
                 (0..random.below(4)).for_each(|_| draw(&mut random, &cache, &mut right));
-                // What changed, cuts too, is written back while older pages are on their way.
+                // Changes, with punches, are written back while older pages are being fetched.
                 if random.once_in(3) {
                     cache.drain().expect("sound media");
                 }
@@ -300,7 +301,7 @@ fn pages_that_change_while_they_are_fetched_ahead_are_right() {
         for _ in 0..60 {
             let mut page = random.below(FEW_PAGES / 2);
             let pages = 1 + random.below(12);
-            // What is fetched ahead of this reader is changed while it comes.
+            // Pages that are read ahead for this reader change while they are fetched.
             while page + pages <= FEW_PAGES && !random.once_in(12) {
                 read(&cache, FILE, page, pages);
                 page += pages;
@@ -326,7 +327,7 @@ fn pages_that_change_while_they_are_fetched_ahead_are_right() {
         }
         ahead += machine.fetched().1;
         meddled += *times.lock().expect("one thread");
-        // The cache and what meddles with it own each other.
+        // The cache and the meddler own each other.
         *machine.meddling.lock().expect("one thread") = None;
     }
     assert!(ahead > 1000 && meddled > 100, "{ahead} pages ahead, changed {meddled} times");

@@ -1,4 +1,5 @@
-//! A buffer that fails for good: what was in memory alone becomes a volume, and what the buffer held is as it was.
+//! A buffer that fails for good: changes that were in memory alone become a volume, and the cached volume is
+//! what the buffer makes of it.
 
 use crate::common::{Disks, Machine, Model, OBJECT_BYTES, Run, change, plain, read_whole};
 use cache::{BackgroundTask, Cache, ObjectChange, TransactionCost};
@@ -11,7 +12,7 @@ use store::{Found, NewVolume, Store, VolumeMode, Want};
 const ALWAYS: DiskFaults =
     DiskFaults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 
-/// A life until the buffer fails, and its last changes, of which nothing is durable.
+/// Runs until the buffer fails, with last changes of which none is durable.
 fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
     for _ in 0..20 + run.random.below(200) {
         match run.random.below(6) {
@@ -87,7 +88,7 @@ fn everything_that_anybody_was_told_of_is_in_a_volume_and_the_cached_one_is_what
         assert_eq!(cache.store().volumes().len(), 2, "seed {seed}: what was begun is gone");
         drop(cache);
 
-        // The device comes back: the cached volume is some prefix, and the other one is still whole.
+        // The device comes back: the cached volume is some prefix, and the rescued one is still complete.
         machine.crash();
         machine.buffer.set_faults(DiskFaults::default());
         let cache = machine.open().expect("both media work");
@@ -98,7 +99,7 @@ fn everything_that_anybody_was_told_of_is_in_a_volume_and_the_cached_one_is_what
         }
         assert_is(&cache, &name, &all, seed);
 
-        // The other one is mounted.
+        // The rescued volume is mounted.
         let volume = cache.store().volume_named(&name).expect("the volume").id;
         run.volume = volume;
         run.durable = all;
@@ -200,7 +201,7 @@ const SECOND: u64 = 1000;
 const OTHER: u64 = 5000;
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 
-/// Damages both copies of the one node of the map that only `FIRST` is below; damaging them again heals it.
+/// Damages both copies of the map's node above `FIRST` alone. Damaging them again heals it.
 fn damage_leaf(machine: &plain::Machine) -> [Block; 2] {
     let page_lsns = || {
         let store = Store::open(machine.store.clone()).ok()?;

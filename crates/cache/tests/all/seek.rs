@@ -1,5 +1,5 @@
-//! Seeking holes and data, against a plain set of written pages: over what is stored, what is dirty, what is on its way,
-//! and cuts that the store has not heard of.
+//! Seeks of holes and data, compared with a plain set of written pages: stored pages, dirty pages, pages in
+//! write-back, and punches that the store has not heard of.
 
 use crate::common::Disks;
 use cache::{
@@ -95,8 +95,8 @@ impl Machine {
     }
 }
 
-/// What a change does to the set of pages with data: a page that is zeroed as a whole becomes a hole, one that is zeroed
-/// in part is data.
+/// Applies a change to the set of data pages: a page that is zeroed as a whole becomes a hole, a page that is
+/// zeroed in part is data.
 fn note(written: &mut BTreeSet<u64>, change: &ObjectChange<'_>) {
     match *change {
         ObjectChange::LogBypassed { .. } => {}
@@ -130,7 +130,7 @@ fn note(written: &mut BTreeSet<u64>, change: &ObjectChange<'_>) {
     }
 }
 
-/// Pages that go to another place of the object, from one half of it to the other.
+/// Pages that move from one half of the object to the other.
 fn transfer(random: &mut SeededRng) -> PageTransfer {
     let half = PAGES / 2;
     let len = 1 + random.below(50);

@@ -1,4 +1,5 @@
-//! Space is found in the background, a bounded step at a time, before writers need it; and only where there may be some.
+//! Space is made in the background, a bounded step at a time, before writers need it; and only if there is
+//! some to be made.
 
 use crate::common::Disks;
 use cache::{
@@ -12,11 +13,11 @@ use std::time::Duration;
 use store::{Cleaning, NewVolume, StoreError, VolumeMode};
 
 const SEGMENTS: u64 = 144;
-/// Of large ones, so that most of it can be used.
+/// Large ones, so that most of the store can be used.
 const LARGE_SEGMENTS: u64 = 216;
 const SEGMENT_BLOCKS: u64 = 32;
-/// So that a step of the cleaner, eight blocks at least, is an eighth of one. Where segments are as small, a page that goes
-/// back may cost more than one of them once three quarters are full.
+/// So that a step of the cleaner, at least eight blocks, is an eighth of a segment. In small segments a
+/// write-back of one page may cost more than a segment, once the store is three quarters full.
 const LARGE_SEGMENT_BLOCKS: u64 = 128;
 const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
 const OTHER_FILE: ObjectId = VolumeId::MAIN.object(6, 1);
@@ -40,7 +41,8 @@ impl Machine {
         Machine { disks, clock, cache }
     }
 
-    /// Writes a page, doing all background work until it is let in; `each` sees every step of the checkpointer.
+    /// Writes a page, doing background work until it is admitted. `each` gets the result of every maintenance
+    /// step.
     fn write(&self, page: u64, each: &mut dyn FnMut(StepProgress)) -> Result<(), CacheError> {
         self.write_to(FILE, page, each)
     }
@@ -119,16 +121,16 @@ enum Load {
 /// When background work is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Background {
-    /// A step of each kind for each write, too.
+    /// A step of each kind for each write.
     Beside,
-    /// While a write waits only: the writer is faster than the store.
+    /// Only while a write waits: the writer is faster than the store.
     WhileWaiting,
 }
 
-/// Overwrites pages of a store that is so full, twice its size. The most blocks that the cleaner moved while one write
-/// waited.
+/// Overwrites pages of a store that is `percent` full, twice its size. Returns the most blocks that the
+/// cleaner moved while one write waited.
 fn most_moved_during_a_wait(percent: u64, load: Load, background: Background) -> u64 {
-    // Few reservations are out, so it is for the cleaner if anybody waits.
+    // Few reservations are out, so only the cleaner can make a write wait.
     let settings = CacheSettings { dirty_bytes_max: 32 * BLOCK_BYTES as u64, ..CacheSettings::default() };
     let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, settings);
     let mut random = SeededRng::new(percent);
@@ -192,7 +194,7 @@ fn what_was_stored_as_deltas_is_folded_when_nothing_was_written_for_a_while_and_
     let mut machine = Machine::new();
     (0..200).for_each(|page| machine.write(page, &mut |_| {}).expect("space"));
     machine.cache.drain().expect("sound media");
-    // Written whole they are in memory, and would be stored so.
+    // Pages that are written whole are in memory, and would be stored whole.
     machine.disks.crash();
     machine.cache = machine.disks.open(machine.clock.clone(), CacheSettings::default()).expect("sound media");
     for page in 0..150 {
@@ -218,14 +220,14 @@ fn what_was_stored_as_deltas_is_folded_when_nothing_was_written_for_a_while_and_
 }
 
 impl Machine {
-    /// Lets in writes of new pages, without any work in between, until one has to wait.
+    /// Admits writes of new pages, without any work in between, until one has to wait.
     fn reserve_all(&self) {
         for page in 1 << 20.. {
             let bytes = [1; BLOCK_BYTES];
             let changes =
                 [ObjectChange::Write { object: FILE, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
             let admit = || {
-                // All is counted that is known.
+                // The store knows the estimate for all.
                 self.cache.store_without_spare();
                 self.cache.admit_at_once(TransactionCost::of(&changes)).expect("power")
             };
@@ -294,7 +296,7 @@ impl Machine {
         machine
     }
 
-    /// Uses up free segments behind the cache's back, as many short lives with a crash each may do.
+    /// Uses up free segments behind the cache's back, as many short mounts with a crash each may do.
     fn use_up_free_segments(&self, mut page: impl FnMut() -> u64) {
         let store = self.cache.store();
         let page_lsn = store.newest_lsn();
@@ -311,7 +313,7 @@ impl Machine {
         assert!(matches!(error, StoreError::Full), "{error}");
     }
 
-    /// Works until all pages are stored, for less than writers have patience.
+    /// Works until all pages are stored, within the patience of writers.
     fn write_all_back(&self, begun: Duration) {
         while self.cache.status().dirty_pages > 0 {
             self.work(&mut |_| {});
@@ -356,8 +358,8 @@ fn pages_for_which_the_store_has_no_space_have_it_cleaned_until_it_has_some() {
     }
 }
 
-/// A store that is full of two files which take turns, and in which a round of cleaning has begun that will empty nothing: blocks were
-/// shared once, so it counts what is live.
+/// A store that is full of two files in turns. A round of cleaning has begun that will empty nothing: blocks
+/// were shared once, so it counts what is live.
 fn full_and_counting() -> Machine {
     let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, CacheSettings::default());
     let store = machine.cache.store();

@@ -1,4 +1,4 @@
-//! What happens while something cannot be written back: a damaged map, a store that fails every write.
+//! Items that cannot be written back: a damaged map, a store that fails every write.
 
 use crate::common::plain::{Machine, PATIENCE};
 use cache::{BackgroundTask, CacheError, CacheSettings, ObjectChange, SpaceReservation, TransactionCost};
@@ -13,7 +13,7 @@ const ALWAYS: DiskFaults =
     DiskFaults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 
 impl Machine {
-    /// Damages both copies of the map's nodes that hold pages of `object`, whatever they are, and leaves all others.
+    /// Damages both copies of the map's nodes that hold pages of `object`, and no others.
     fn damage_map_of(&self, object: ObjectId) {
         let cannot_be_found = || {
             let store = Store::open(self.store.clone()).ok()?;
@@ -150,7 +150,7 @@ fn a_store_that_fails_all_writes_fails_writers_after_a_while_and_no_reader_and_r
     let why = status.stalled.as_ref().expect("it says why");
     assert!(why.contains("made-up") && why.contains("attempts"), "{why}");
     assert_eq!(status.parked_admissions, 0);
-    // Later ones are told at once.
+    // Later writers get the error at once.
     assert!(machine.fill(&cache, VICTIM).is_err());
     assert!(machine.clock.monotonic() < waited + Duration::from_secs(1));
     machine.sync(&cache).expect("the buffer works, and so does a sync");
@@ -359,7 +359,7 @@ fn a_rescue_without_a_cut_is_not_called_whole() {
     );
 }
 
-/// What a failed attempt to write back and the next one take.
+/// The time of a failed attempt to write back and the next one.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 #[test]
@@ -368,7 +368,8 @@ fn a_file_system_that_takes_back_what_it_gave_is_enospc_at_once_and_all_goes_on_
     let cache = machine.open();
     machine.write(&cache, VICTIM, 3, &[5; 100]).expect("space");
     machine.sync(&cache).expect("a buffer that works");
-    // Nobody has told the store that it is a sparse file, or that each write takes new space: copy-on-write, or a quota.
+    // The store was not told that it is a sparse file, or that each write takes new space: copy-on-write, or
+    // a quota.
     machine.store.set_space(machine.store.written_blocks().len() as u64);
     let begun = machine.clock.monotonic();
     let error = machine.fill(&cache, OTHER).expect_err("nothing is written back");

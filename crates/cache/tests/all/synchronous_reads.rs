@@ -1,9 +1,9 @@
-//! Reading many ranges at once: all of them now, or in the store first, with what is newer laid over it.
+//! Synchronous reads of many ranges: as they are now, or from the store first and overlaid with newer bytes.
 
 use crate::common::{Machine, OBJECT_BYTES, OBJECTS, Run};
 use device::{ObjectId, VolumeId};
 
-/// The bytes of an object from `offset` on, or `None` where it has to be read in the usual way.
+/// The bytes of an object from `offset` on. `None` if it has to be read in the usual way.
 fn read(cache: &cache::Cache, object: ObjectId, offset: u64, len: usize) -> Option<Vec<u8>> {
     let found = cache::read_stored(cache.store(), object, &[(offset, len), (offset + 1, len)]);
     let [mut bytes, mut shifted] = found.expect("a store that works").try_into().expect("as many as wanted");
@@ -24,7 +24,7 @@ fn what_is_read_now_or_in_the_store_with_what_is_newer_over_it_is_what_was_writt
         for number in 0..400 {
             assert!(run.apply(&machine, &cache), "no faults");
             if number % 50 == 49 {
-                // Opened anew, all of what is newer is what was found in the buffer.
+                // After a restart everything newer comes from the buffer.
                 assert!(run.sync(&machine, &cache), "no faults");
                 drop(cache);
                 cache = machine.open().expect("sound media");
@@ -45,7 +45,7 @@ fn what_is_read_now_or_in_the_store_with_what_is_newer_over_it_is_what_was_writt
                         assert!(found == wanted, "seed {seed}, {number}: {object} at {at}+{len}");
                         whole += 1;
                     }
-                    // Where a cut is on its way.
+                    // A punch is pending.
                     None => {
                         assert!(cache.status().pending_punches > 0, "nothing of {object} is cut");
                         cut += 1;

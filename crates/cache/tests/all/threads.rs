@@ -1,5 +1,6 @@
-//! The threads of production at work together, which a simulator of one thread never sees: several fetchers, a
-//! write-back, a checkpointer, a committer, and clients that commit for themselves; then the power fails.
+//! The threads of production at work together, which a simulator of one thread never sees: several fetchers,
+//! a write-back, store maintenance, a committer, and clients that commit for themselves. Then the power
+//! fails.
 
 use crate::common::Disks;
 use cache::{
@@ -32,7 +33,8 @@ fn open(disks: &Disks, inline: bool) -> Cache {
         dirty_bytes_max: 60 * BLOCK_BYTES as u64,
         commit_inline_below: Duration::from_micros(if inline { 1_000_000 } else { 0 }),
         checkpoint_blocks: 200,
-        // Without power nothing is written back: where all is durable and all clients wait for space, only this ends them.
+        // Without power nothing is written back: if everything is durable and all clients wait for space,
+        // only this ends their waiting.
         store_patience: Duration::from_secs(2),
         ..CacheSettings::default()
     };
@@ -96,7 +98,7 @@ impl Client {
             })?;
             assert!(found == self.now()[at..at + len], "object {} at {at}+{len}", self.object);
             at += len;
-            // Who goes on has pages fetched ahead while others change theirs.
+            // A client that continues in order has pages read ahead while others change theirs.
             if at == OBJECT_BYTES || self.random.once_in(2) {
                 return Ok(());
             }
@@ -144,7 +146,7 @@ fn work(cache: &Cache, task: BackgroundTask, ended: &AtomicBool) {
     }
 }
 
-/// Runs clients and workers for a while, ends with or without a power failure, and looks at what is left.
+/// Runs clients and workers for a while, ends with or without a power failure, and checks what is left.
 fn run(seed: u64, inline: bool, powerless: bool) {
     let disks = Disks::new(seed, 8192, 256, 32);
     let cache = open(&disks, inline);
@@ -167,7 +169,7 @@ fn run(seed: u64, inline: bool, powerless: bool) {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(100));
-        // However busy they are.
+        // Even while they are busy.
         assert_eq!(cache.grow_buffer(Some(400)).expect("devices that work"), 400);
         assert_eq!(cache.status().buffer_bytes, 397 * BLOCK_BYTES as u64);
         std::thread::sleep(Duration::from_millis(100 + seed % 7 * 10));

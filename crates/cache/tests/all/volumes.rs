@@ -1,6 +1,6 @@
-//! Copies of volumes, writes to one volume after the other, and deleted ones, on a machine that loses power and every subset of
-//! what was not flushed. A copy is what some moment of the call left, or there is none; a volume to which nothing is written
-//! any more is what it was, whatever of it only the buffer has.
+//! Clones of volumes, writes to one volume after the other, and deletions, on a machine that loses power and
+//! any subset of the writes that were not flushed. A clone is a state of its source during the call, or does
+//! not exist. A volume that is not written any more keeps its state, even if only the buffer has some of it.
 
 use crate::common::meddled::{Meddled, Meddler};
 use crate::common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued};
@@ -17,19 +17,19 @@ const SMALL: u64 = 1800;
 /// Volumes beside the mounted one, at most.
 const OTHERS_MAX: usize = 3;
 
-/// What a crash may have let happen or not.
+/// An operation that a crash may have let happen or not.
 enum Pending {
     Nothing,
-    /// One that may be there, and what it may be then.
+    /// A clone that may exist, and the states that it may have.
     Clone(String, Vec<Model>),
     Delete(VolumeId),
 }
 
-/// What happened, so that a test that tests little is seen.
+/// Counts of events, so that a run that tests little is noticed.
 #[derive(Debug, Default)]
 struct Tally {
     cloned: u64,
-    /// Clones that the call did not answer for and that were there after the crash, and those that were not.
+    /// Clones without an answer from the call that existed after the crash, and clones that did not.
     found: u64,
     not_found: u64,
     /// Transactions applied during a clone's call.
@@ -47,7 +47,7 @@ struct World {
     /// The mounted volume's.
     run: Run,
     mounted: VolumeId,
-    /// What each other volume is.
+    /// The state of each other volume.
     others: BTreeMap<VolumeId, Model>,
     pending: Pending,
     names: u64,
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// Opens, crashing as often as the power fails meanwhile, and compares everything.
+    /// Opens the cache, crashing whenever the power fails meanwhile, and compares everything.
     fn open(&mut self) -> Cache {
         let cache = loop {
             let meddled =
@@ -89,7 +89,7 @@ impl World {
         cache
     }
 
-    /// Finds out what of the operation that the crash ended happened.
+    /// Finds out whether the operation happened that the crash cut off.
     fn settle(&mut self, cache: &Cache) {
         delete_rescued(cache);
         let found: Vec<VolumeId> = cache.store().volumes().into_iter().map(|(id, _)| id).collect();
@@ -110,7 +110,7 @@ impl World {
         assert_eq!(found, expected, "seed {}: other volumes than there should be", self.seed);
     }
 
-    /// The other volume is written to from here on. All of this one is durable.
+    /// Mounts the other volume. Everything of this one is durable.
     fn mount(&mut self, to: VolumeId) {
         let now = self.run.now();
         self.others.insert(self.mounted, now);
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// Which of some models, the last of those that are alike, a volume is.
+    /// Which of several states a volume has; the last one among equal states.
     fn which(&self, cache: &Cache, volume: VolumeId, models: &[Model]) -> usize {
         let mut candidates: Vec<usize> = (0..models.len()).collect();
         let all = models.iter().chain(self.others.values()).chain([&self.run.durable]);
@@ -165,7 +165,7 @@ impl World {
         go_on && !self.machine.power.is_lost()
     }
 
-    /// An operation failed that only needs power.
+    /// An operation failed for want of power alone.
     fn needs_power(&self) -> bool {
         assert!(self.machine.power.is_lost(), "seed {}: an operation failed with power on", self.seed);
         false
@@ -195,7 +195,7 @@ impl World {
         }
         self.run.number_anew();
         match cloned {
-            // The power went while the buffer was to name it: what it holds is looked at after the next start.
+            // The power failed before the buffer named the volume. The next start tells what it has.
             Ok(_) if self.machine.power.is_lost() => {
                 self.pending = Pending::Clone(name, may_be);
                 false
@@ -204,24 +204,24 @@ impl World {
             Err(error) => {
                 self.allow(faulty, &error);
                 self.pending = Pending::Clone(name, may_be);
-                // Nobody knows whether it is there until the next start.
+                // The next start tells whether it exists.
                 false
             }
         }
     }
 
-    /// It is some state during the call, and nothing that is not durable.
+    /// It is some state during the call, which was durable.
     fn cloned(&mut self, cache: &Cache, volume: VolumeId, may_be: Vec<Model>) -> bool {
         let which = self.which(cache, volume, &may_be);
         self.tally.cloned += 1;
-        // All before the first that may be it was durable when the call returned.
+        // Every state before the first possible one was durable when the call returned.
         self.run.durable = may_be[0].clone();
         self.run.since.drain(..self.run.since.len() + 1 - may_be.len());
         self.others.insert(volume, may_be.into_iter().nth(which).expect("it was one of them"));
         goes_on(cache)
     }
 
-    /// From here on transactions are applied while devices work. Returns those that were.
+    /// Lets transactions be applied while devices work. Returns them.
     fn meddle(&mut self, cache: &Cache) -> Arc<Mutex<Vec<Vec<Step>>>> {
         let applied: Arc<Mutex<Vec<Vec<Step>>>> = Arc::default();
         if !cache.writes_at_once() {
@@ -336,7 +336,7 @@ impl World {
         self.end();
     }
 
-    /// All volumes but the mounted one are deleted: what they held comes back, and nothing else goes.
+    /// Deletes all volumes but the mounted one: their space comes back, and nothing else is lost.
     fn end(&mut self) {
         let cache = self.open();
         self.machine.power.restore();
@@ -354,8 +354,8 @@ impl World {
     }
 }
 
-/// Whether there is more to do before the next start. What was asked for is durable, but the buffer, which names it, may have
-/// failed.
+/// Whether there is more to do before the next start. The operation is durable, but the buffer, which names
+/// it, may have failed.
 fn goes_on(cache: &Cache) -> bool {
     cache.status().failed.is_none()
 }

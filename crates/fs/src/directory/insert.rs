@@ -74,7 +74,8 @@ impl NameTree {
         let leaf = NameLeaf::of(&copy, block)?;
         let names = leaf.sorted()?;
         let log2 = u32::from(leaf.head.size_log2);
-        let (used, dead) = (usize::from(leaf.head.used.get()), usize::from(leaf.head.dead.get()));
+        let used = usize::from(leaf.head.used.get());
+        let dead = usize::from(leaf.head.dead.get());
         // Compacts only if a quarter is removed names, so that their removals pay for the work.
         if used - dead + need <= class_bytes(log2) && dead * 4 >= class_bytes(log2) {
             tx.write(block.offset(), &encode_leaf(log2, &names));

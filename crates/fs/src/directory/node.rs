@@ -5,7 +5,8 @@ use super::key::hash_in;
 use crate::arena::{Arena, FsTransaction, corrupt};
 use crate::error::FsError;
 use crate::format::{
-    DirBlockHead, DirChild, DirNameHead, HEAP_LOG2_MAX, HEAP_LOG2_MIN, HeapBlock, InodeSlot, kind_of,
+    DirBlockHead, DirChild, DirNameHead, HEAP_LOG2_MAX, HEAP_LOG2_MIN, HeapBlock, InodeSlot, kind_number,
+    kind_of,
 };
 use crate::heap_allocator::class_bytes;
 use crate::types::FileKind;
@@ -89,7 +90,8 @@ impl<'a> NameLeaf<'a> {
 
     /// The names, without removed ones, in the order of their insertion.
     pub(crate) fn names(&self) -> impl Iterator<Item = Result<LeafName<'a>, FsError>> + use<'a> {
-        let (bytes, block) = (self.bytes, self.block);
+        let bytes = self.bytes;
+        let block = self.block;
         let mut at = HEAD;
         std::iter::from_fn(move || {
             while at < bytes.len() {
@@ -104,7 +106,8 @@ impl<'a> NameLeaf<'a> {
                 };
                 at += NAME_HEAD + name.len();
                 if let Some(kind) = kind_of(head.kind) {
-                    let (key, slot) = (head.key.get(), InodeSlot(head.slot.get()));
+                    let key = head.key.get();
+                    let slot = InodeSlot(head.slot.get());
                     return Some(Ok(LeafName { at: here, key, slot, kind, name }));
                 }
             }
@@ -118,14 +121,16 @@ impl<'a> NameLeaf<'a> {
         let mut at = HEAD;
         while let Some(head) = self.bytes.get(at..at + NAME_HEAD) {
             let head = DirNameHead::ref_from_bytes(head).expect("exactly its size, and no alignment");
-            let (here, start) = (at, at + NAME_HEAD);
+            let here = at;
+            let start = at + NAME_HEAD;
             at = start + usize::from(head.len);
             if hash_in(head.key.get()) != hash {
                 continue;
             }
             let Some(kind) = kind_of(head.kind) else { continue };
             if let Some(name) = self.bytes.get(start..at).filter(|name| *name == wanted) {
-                let (key, slot) = (head.key.get(), InodeSlot(head.slot.get()));
+                let key = head.key.get();
+                let slot = InodeSlot(head.slot.get());
                 return Ok(Some(LeafName { at: here, key, slot, kind, name }));
             }
         }
@@ -162,7 +167,7 @@ pub(crate) fn encode_name(key: u64, slot: InodeSlot, kind: FileKind, name: &[u8]
     let head = DirNameHead {
         key: U64::new(key),
         slot: U32::new(slot.0),
-        kind: crate::format::kind_number(kind),
+        kind: kind_number(kind),
         len: name.len() as u8,
     };
     into.extend_from_slice(head.as_bytes());
@@ -172,7 +177,9 @@ pub(crate) fn encode_name(key: u64, slot: InodeSlot, kind: FileKind, name: &[u8]
 /// The bytes of a leaf with `names` only.
 pub(crate) fn encode_leaf(log2: u32, names: &[LeafName<'_>]) -> Vec<u8> {
     let mut bytes = vec![0; HEAD];
-    names.iter().for_each(|name| encode_name(name.key, name.slot, name.kind, name.name, &mut bytes));
+    for name in names {
+        encode_name(name.key, name.slot, name.kind, name.name, &mut bytes);
+    }
     assert!(bytes.len() <= class_bytes(log2), "the names fit the leaf");
     let head = DirBlockHead {
         level: 0,

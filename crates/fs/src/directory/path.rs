@@ -42,7 +42,8 @@ fn child_for(children: &[DirChild], key: u64) -> usize {
 
 /// The leaf for `key`, and the path to it. The tree must not be empty.
 pub(crate) fn descend(arena: &Arena, root: HeapBlock, key: u64) -> Result<(LeafPath, HeapBlock), FsError> {
-    let (mut path, mut block) = (LeafPath::default(), root);
+    let mut path = LeafPath::default();
+    let mut block = root;
     let mut level = node::block_head(arena, root)?.level;
     while level > 0 {
         let children = inner_children(arena, block)?;

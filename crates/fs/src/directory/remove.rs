@@ -69,7 +69,8 @@ impl NameTree {
         block: HeapBlock,
         head: DirBlockHead,
     ) -> Result<(), FsError> {
-        let (log2, live) = (u32::from(head.size_log2), live_bytes(head));
+        let log2 = u32::from(head.size_log2);
+        let live = live_bytes(head);
         if log2 == LEAF_LOG2_MIN || live * 4 > class_bytes(log2) {
             return Ok(());
         }
@@ -85,13 +86,16 @@ impl NameTree {
         let step = *path.steps.last().expect("a leaf with neighbours has a node above");
         let children = inner_children(tx.arena(), step.block)?.to_vec();
         for right in right_siblings(step.index, children.len()) {
-            let (left, gone) = (child_block(&children, right - 1), child_block(&children, right));
-            let (left_head, gone_head) = (block_head(tx.arena(), left)?, block_head(tx.arena(), gone)?);
+            let left = child_block(&children, right - 1);
+            let gone = child_block(&children, right);
+            let left_head = block_head(tx.arena(), left)?;
+            let gone_head = block_head(tx.arena(), gone)?;
             if live_bytes(left_head) + live_bytes(gone_head) - HEAD > JOINED_BYTES_MAX {
                 continue;
             }
             let copy = |block| tx.arena().block_bytes(block, HEAP_LOG2_MAX).map(<[u8]>::to_vec);
-            let (left_bytes, gone_bytes) = (copy(left)?, copy(gone)?);
+            let left_bytes = copy(left)?;
+            let gone_bytes = copy(gone)?;
             let mut names = NameLeaf::of(&left_bytes, left)?.sorted()?;
             names.extend(NameLeaf::of(&gone_bytes, gone)?.sorted()?);
             tx.write(left.offset(), &encode_leaf(HEAP_LOG2_MAX, &names));
@@ -161,12 +165,17 @@ impl NameTree {
         }
         let siblings = inner_children(tx.arena(), above.block)?.to_vec();
         for right in right_siblings(above.index, siblings.len()) {
-            let (left, gone) = (child_block(&siblings, right - 1), child_block(&siblings, right));
-            let of = |block: HeapBlock| match block == step.block {
-                true => Ok(children.to_vec()),
-                false => inner_children(tx.arena(), block).map(<[DirChild]>::to_vec),
+            let left = child_block(&siblings, right - 1);
+            let gone = child_block(&siblings, right);
+            let children_of = |block: HeapBlock| {
+                if block == step.block {
+                    Ok(children.to_vec())
+                } else {
+                    inner_children(tx.arena(), block).map(<[DirChild]>::to_vec)
+                }
             };
-            let (mut joined, mut more) = (of(left)?, of(gone)?);
+            let mut joined = children_of(left)?;
+            let mut more = children_of(gone)?;
             if joined.len() + more.len() > JOINED_CHILDREN_MAX {
                 continue;
             }

@@ -8,8 +8,7 @@ use crate::arena::FsTransaction;
 use crate::cost;
 use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, Inode};
-use crate::fs::Fs;
-use crate::fs::FsCore;
+use crate::fs::{Fs, FsCore};
 use crate::types::{FsCompletion, Ino};
 use cache::{CacheError, ObjectChange, SeekTarget};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
@@ -82,7 +81,8 @@ impl FsTransaction<'_> {
         range: (u64, u64),
         size: SizePolicy,
     ) -> Result<(), FsError> {
-        let (offset, end) = (range.0, checked_end(range.0, range.1)?);
+        let offset = range.0;
+        let end = checked_end(range.0, range.1)?;
         let (slot, mut inode) = self.find_file(ino)?;
         let last = zeros_end(&inode, end);
         if what != FallocateMode::Allocate && inode.is_written() && offset < last {
@@ -114,7 +114,9 @@ struct HoleCount {
 impl HoleCount {
     /// Finds the next hole. Each answer comes from a worker thread, so the calls do not nest.
     fn find_next_hole(self) {
-        let (core, object, left) = (self.core.clone(), self.object, self.left.clone());
+        let core = self.core.clone();
+        let object = self.object;
+        let left = self.left.clone();
         let then = move |hole: Result<Option<PageNo>, CacheError>| match hole {
             Err(error) => (self.done)(Err(error.into())),
             Ok(None) => (self.done)(Ok(())),
@@ -124,7 +126,9 @@ impl HoleCount {
     }
 
     fn count_hole(mut self, hole: PageNo) {
-        let (core, object, left) = (self.core.clone(), self.object, hole..self.left.end);
+        let core = self.core.clone();
+        let object = self.object;
+        let left = hole..self.left.end;
         let then = move |data: Result<Option<PageNo>, CacheError>| match data {
             Err(error) => (self.done)(Err(error.into())),
             Ok(data) => {
@@ -170,7 +174,6 @@ impl Fs {
         let cost = cost::allocate(what != FallocateMode::Allocate && is_whole_pages(offset, len));
         let core = self.core().clone();
         if what != FallocateMode::Allocate {
-            let core = core.clone();
             return self.core().count_before_removal(ino, offset..last.max(offset), move |counted| {
                 let change = move |tx: &mut FsTransaction<'_>| {
                     tx.set_removed_pages(counted);

@@ -47,23 +47,25 @@ impl FsTransaction<'_> {
     /// Copies a range, with size and times. Returns how many bytes were copied: no more than the source has.
     pub(crate) fn copy_range(&mut self, copied: RangeCopy) -> Result<u64, FsError> {
         let RangeCopy { from, offset, len, to, at } = copied;
-        let (source, source_hot) = self.find_file(from)?;
+        let (source, source_inode) = self.find_file(from)?;
         let (slot, before) = self.find_file(to)?;
         let mut inode = before;
-        let len = len.min(source_hot.size().saturating_sub(offset));
+        let len = len.min(source_inode.size().saturating_sub(offset));
         if len == 0 {
             return Ok(0);
         }
         // Bytes behind the source's end are zeros, so its last page can be shared as a whole, unless the
         // target is longer.
-        let ends = offset + len == source_hot.size() && at + len >= inode.size();
+        let ends = offset + len == source_inode.size() && at + len >= inode.size();
         if !len.is_multiple_of(PAGE) && !ends {
             return Err(FsError::Unsupported);
         }
         let pages = len.div_ceil(PAGE);
-        if source_hot.is_written() {
-            let (first, end) = (PageNo(offset / PAGE), PageNo(offset / PAGE + pages));
-            let (from, to) = (self.data_object(source, &source_hot), self.data_object(slot, &inode));
+        if source_inode.is_written() {
+            let first = PageNo(offset / PAGE);
+            let end = PageNo(offset / PAGE + pages);
+            let from = self.data_object(source, &source_inode);
+            let to = self.data_object(slot, &inode);
             self.add_data_change(ObjectChange::Clone {
                 transfer: PageTransfer { from, first, end, to, at: PageNo(at / PAGE) },
             });
@@ -71,7 +73,7 @@ impl FsTransaction<'_> {
             inode.set_written();
             self.charge(slot, &before, &mut inode, at..at + len, 0);
             self.charges_mut().note_removal(slot);
-            if source_hot.is_sparse() {
+            if source_inode.is_sparse() {
                 self.charges_mut().add_unsure(slot, pages, inode.charged_pages());
             }
         } else {

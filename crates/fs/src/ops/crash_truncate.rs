@@ -44,7 +44,8 @@ impl FsCore {
 
     fn truncate_before(self: &Arc<FsCore>, object: ObjectId, page: PageNo) -> Result<(), FsError> {
         let outcome = Arc::new(Mutex::new(None));
-        let (told, cache) = (outcome.clone(), Arc::clone(&self.cache));
+        let outcome_of_work = outcome.clone();
+        let cache = Arc::clone(&self.cache);
         // Done even if the wait below gives up: the log keeps the loss until it is forgotten.
         let set = move |done: Result<(), FsError>| {
             if done.is_ok() {
@@ -55,7 +56,7 @@ impl FsCore {
                     }
                 }));
             }
-            *told.lock().expect("nobody panics holding an outcome") = Some(done);
+            *outcome_of_work.lock().expect("nobody panics holding an outcome") = Some(done);
         };
         self.run_transaction(
             cost::attributes(true),
@@ -71,8 +72,8 @@ impl Fs {
     /// Truncates files before the pages that a crash took, in all volumes with such files.
     ///
     /// For volumes that are not opened; [`open`](Fs::open) does it for its own volume, and must come first.
-    /// Returns the volumes in which it failed, with the reason, as damage: the cache [remembers](Cache::lost_tails)
-    /// the losses there, and `open` fails for these volumes.
+    /// Returns the volumes in which it failed, with the reason, as damage. The cache
+    /// [remembers](Cache::lost_tails) the losses there, and `open` fails for these volumes.
     #[must_use = "files of these volumes still have bytes that a crash took"]
     pub fn truncate_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Vec<(VolumeId, FsError)> {
         let volumes: BTreeSet<VolumeId> =

@@ -4,7 +4,7 @@ use crate::acl::PosixAcl;
 use crate::arena::{FsState, FsTransaction, corrupt};
 use crate::directory_names::check_name;
 use crate::error::FsError;
-use crate::format::{HeapBlock, Inode, InodeSlot, LINK_BYTES_MAX, LINKS_MAX};
+use crate::format::{ArenaRegion, HeapBlock, Inode, InodeSlot, LINK_BYTES_MAX, LINKS_MAX};
 use crate::heap_allocator::class_log2;
 use crate::owner_table::OwnerAndMode;
 use crate::types::{CallerCredentials, FileAttributes, FileKind, Ino};
@@ -215,10 +215,10 @@ impl FsTransaction<'_> {
         if links > i64::from(LINKS_MAX) {
             return Err(FsError::TooManyLinks);
         }
-        inode.links = U32::new(u32::try_from(links).map_err(|_| {
-            let at = crate::format::ArenaRegion::Inodes.at::<crate::format::Inode>(slot.0);
-            crate::arena::corrupt(at, "fewer links than names")
-        })?);
+        inode.links = U32::new(
+            u32::try_from(links)
+                .map_err(|_| corrupt(ArenaRegion::Inodes.at::<Inode>(slot.0), "fewer links than names"))?,
+        );
         self.set_inode(slot, &inode);
         Ok(())
     }

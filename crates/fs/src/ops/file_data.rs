@@ -68,7 +68,7 @@ impl FsTransaction<'_> {
         &mut self,
         ino: Ino,
         offset: u64,
-        is_stream: bool,
+        is_bypassing: bool,
         known: u64,
     ) -> Result<(), FsError> {
         let bytes = self.file_bytes();
@@ -82,7 +82,7 @@ impl FsTransaction<'_> {
         self.charge(slot, &before, &mut inode, offset..offset + len as u64, known);
         self.set_inode(slot, &inode);
         self.touch_modified(slot)?;
-        if is_stream && offset <= size && (offset + len as u64 <= size || size.is_multiple_of(PAGE)) {
+        if is_bypassing && offset <= size && (offset + len as u64 <= size || size.is_multiple_of(PAGE)) {
             // A crash may take bypassed pages: each part is lost or kept as a whole, the part behind the old
             // end with the growth.
             let (within, behind) = bytes.split_at(len.min((size - offset) as usize));

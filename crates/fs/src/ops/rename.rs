@@ -146,8 +146,10 @@ impl Fs {
     /// Moves a name. After a crash exactly one of the two names leads to the file.
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), if_exists: IfExists, done: FsCompletion<()>) {
         let cost = cost::rename(self.levels(from.0), self.levels(to.0));
-        let (from, from_name) = (from.0, from.1.to_vec());
-        let (to, to_name) = (to.0, to.1.to_vec());
+        let from_name = from.1.to_vec();
+        let from = from.0;
+        let to_name = to.1.to_vec();
+        let to = to.0;
         let work = move |tx: &mut FsTransaction<'_>| {
             tx.rename((from, &from_name), (to, &to_name), if_exists, None).map(drop)
         };
@@ -166,8 +168,10 @@ impl Fs {
         done: FsCompletion<Option<FileAttributes>>,
     ) {
         let cost = cost::rename_leaving_whiteout(self.levels(from.0), self.levels(to.0));
-        let (from, from_name) = (from.0, from.1.to_vec());
-        let (to, to_name) = (to.0, to.1.to_vec());
+        let from_name = from.1.to_vec();
+        let from = from.0;
+        let to_name = to.1.to_vec();
+        let to = to.0;
         let work = move |tx: &mut FsTransaction<'_>| {
             tx.rename((from, &from_name), (to, &to_name), if_exists, Some(caller))
         };
@@ -176,8 +180,10 @@ impl Fs {
 
     /// Exchanges the files of two names. After a crash both are exchanged, or none.
     pub fn exchange(&self, one: (Ino, &[u8]), other: (Ino, &[u8]), done: FsCompletion<()>) {
-        let (one, one_name) = (one.0, one.1.to_vec());
-        let (other, other_name) = (other.0, other.1.to_vec());
+        let one_name = one.1.to_vec();
+        let one = one.0;
+        let other_name = other.1.to_vec();
+        let other = other.0;
         let work = move |tx: &mut FsTransaction<'_>| tx.exchange((one, &one_name), (other, &other_name));
         self.core().run_transaction(cost::exchange(), work, done);
     }

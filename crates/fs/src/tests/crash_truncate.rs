@@ -1,4 +1,4 @@
-//! Streams that a crash cut short in a volume that is damaged: they keep no other volume from being used.
+//! Sequential writes that a crash cut short in a damaged volume: other volumes stay usable.
 
 use super::in_memory::{OWNER, SECRET};
 use crate::Fs;
@@ -34,7 +34,8 @@ impl Media {
 
     fn fork(&self) -> Media {
         let power = PowerSupply::new();
-        let (store, buffer) = (self.store.fork(&power, 3), self.buffer.fork(&power, 4));
+        let store = self.store.fork(&power, 3);
+        let buffer = self.buffer.fork(&power, 4);
         Media { power, store, buffer, clock: self.clock.clone() }
     }
 
@@ -66,7 +67,7 @@ impl Media {
         same.into_values().filter_map(|blocks| blocks.try_into().ok()).collect()
     }
 
-    /// Damages both copies, or heals both that were damaged.
+    /// Damages both copies, or repairs both if they are damaged.
     fn rot(&self, pair: [Block; 2]) {
         pair.into_iter().for_each(|at| self.store.rot(at, 77));
     }
@@ -89,7 +90,8 @@ fn wait<T: Send + 'static>(cache: &Cache, start: impl FnOnce(FsCompletion<T>)) -
     panic!("an operation never completed");
 }
 
-/// A store whose volume `work` lost a stream when the power failed, and the metadata that is this volume's alone.
+/// A store after a power failure in which its volume `work` lost the end of a sequential write; and the
+/// metadata blocks that only this volume has.
 fn cut_short() -> (Media, VolumeId, Vec<[Block; 2]>) {
     let media = Media::new();
     let cache = media.open().expect("sound media");

@@ -1,4 +1,4 @@
-//! Directories at their limits: names of one hash, many names, and what is left of them.
+//! Directories at their limits: names of one hash, many names, and few names after many.
 
 use super::in_memory::InMemoryFs;
 use super::model::{ModelListing, ModelOperation, ModelSubject};
@@ -17,12 +17,12 @@ fn unlink(fs: &mut InMemoryFs, parent: Ino, name: &str) {
     fs.apply(&ModelOperation::Unlink { parent, name: name.as_bytes().to_vec() }).expect("unlinked");
 }
 
-/// Blocks' bytes, as `stat` tells.
+/// Bytes of a directory's blocks, as `stat` reports them.
 fn size(fs: &InMemoryFs, ino: Ino) -> u64 {
     fs.attributes(ino).expect("attributes").size
 }
 
-/// Adds a name under a hash of the test's choice, as if that were its hash.
+/// Adds a name under a hash that the test chooses, instead of its own.
 fn insert(fs: &mut InMemoryFs, directory: Ino, hash: u64, name: &str) -> Result<(), FsError> {
     let (slot, inode) = fs.state.find_directory(directory)?;
     fs.run(ANY, |tx| {
@@ -64,7 +64,7 @@ fn names_of_one_hash_are_told_apart_wherever_they_are_and_a_seventeenth_is_refus
     let twins: Vec<_> = listed.iter().filter(|one| one.1.starts_with(b"twin")).map(|one| one.0).collect();
     assert_eq!(twins, (hash..hash + KEYS_PER_HASH).collect::<Vec<_>>(), "each has a cookie of its own");
     assert!(matches!(insert(&mut fs, directory, hash, "one more"), Err(FsError::NoSpace)));
-    // The ninth goes; its key is the one that the next gets.
+    // The ninth name is removed; its key is the one that the next name gets.
     remove(&mut fs, directory, hash, &twin(8)).expect("out");
     assert!(!find(&fs, directory, hash, &twin(8)));
     insert(&mut fs, directory, hash, "one more").expect("a place is free");
@@ -96,7 +96,7 @@ fn a_directory_of_200_000_names_costs_small_changes_and_shrinks_with_them() {
     let full = size(&fs, directory);
     let listed = fs.list(directory).expect("a listing");
     assert!(listed.len() as u64 == NAMES && listed.windows(2).all(|pair| pair[0].0 < pair[1].0));
-    // All but a thousand go, in no order.
+    // All but a thousand names are removed, in random order.
     let mut left: Vec<u64> = (0..NAMES).collect();
     let mut random = SeededRng::new(7);
     while left.len() > 1000 {
@@ -161,7 +161,7 @@ fn a_path_may_be_as_deep_as_there_are_inodes_and_the_check_still_names_it() {
     };
     assert!(matches!(fs.apply(&moved), Err(FsError::Invalid)));
     fs.verify();
-    // Damage at the bottom is told with the end of its path.
+    // A finding at the bottom has the end of its path.
     let (slot, mut inode, _) = fs.state.find_inode(at).expect("the deepest");
     inode.links = 7.into();
     let plant = fs.run(ANY, |tx| {

@@ -42,7 +42,8 @@ fn inodes_owners_and_names_are_the_examples() {
     let leaf = example("leaf");
     let block = NameTree::of(&root).root;
     assert_eq!(fs.state.bytes(block.offset(), leaf.len()).expect("a leaf"), leaf);
-    let (name, value) = (b"user.tag".to_vec(), b"blue".to_vec());
+    let name = b"user.tag".to_vec();
+    let value = b"blue".to_vec();
     fs.apply(&ModelOperation::SetXattr { ino, name, value, how: SetXattrMode::Any }).expect("an attribute");
     let (_, inode, _) = fs.state.find_inode(ino).expect("a file");
     let xattr = example("xattr");

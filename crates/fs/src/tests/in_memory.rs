@@ -23,7 +23,7 @@ pub(super) const ARENA: ObjectId = arena_object(VolumeId::MAIN);
 pub(crate) const SECRET: [u8; 16] = *b"a secret of 16 b";
 pub(crate) const OWNER: CallerCredentials = CallerCredentials { uid: 1000, gid: 100, umask: 0 };
 
-/// What lies below: every object's pages.
+/// The pages of all objects, in place of a cache.
 #[derive(Default, Clone)]
 pub(crate) struct ObjectPages(BTreeMap<(ObjectId, u64), [u8; BLOCK_BYTES]>);
 
@@ -67,7 +67,8 @@ impl ObjectPages {
     }
 
     fn copy(&mut self, transfer: &PageTransfer) {
-        let (source, target) = (transfer.source(), transfer.target());
+        let source = transfer.source();
+        let target = transfer.target();
         let pages = self.0.range((transfer.from, source.start.0)..(transfer.from, source.end.0));
         let copies: Vec<_> = pages
             .map(|(&(_, page), bytes)| ((transfer.to, transfer.target_of(PageNo(page)).0), *bytes))
@@ -89,19 +90,20 @@ fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<
     let page = BLOCK_BYTES as u64;
     let end = offset + len as u64;
     (offset / page..end.div_ceil(page)).map(move |number| {
-        let (from, to) = (offset.max(number * page), end.min((number + 1) * page));
+        let from = offset.max(number * page);
+        let to = end.min((number + 1) * page);
         (number, (from % page) as usize, (from - offset) as usize..(to - offset) as usize)
     })
 }
 
-/// The state and what lies below it.
+/// A file system in memory, with its objects' pages.
 pub(crate) struct InMemoryFs {
     pub(crate) state: FsState,
     pub(crate) objects: ObjectPages,
     pub(crate) now: i64,
     /// Bytes of the last transaction's changes to the arena.
     pub(crate) arena_bytes: u64,
-    /// Transactions are given up once their work is done, as when the cache refuses them.
+    /// Transactions are undone after their work, as if the cache refused them.
     gives_up: bool,
 }
 
@@ -115,7 +117,7 @@ impl InMemoryFs {
         fs
     }
 
-    /// Does what `Core::commit` does, on plain memory.
+    /// Does what `FsCore::apply_transaction` does, on plain memory.
     pub(crate) fn run<T>(
         &mut self,
         cost: TransactionCost,
@@ -203,7 +205,9 @@ impl InMemoryFs {
         name: &str,
         kind: FileKind,
     ) -> Result<FileAttributes, FsError> {
-        let (name, mode, caller) = (name.as_bytes().to_vec(), 0o644, OWNER);
+        let name = name.as_bytes().to_vec();
+        let mode = 0o644;
+        let caller = OWNER;
         let made = self.apply(&ModelOperation::Make { caller, parent, name, kind, mode, device: 0 });
         made.map(|made| made.expect("making tells attributes"))
     }
@@ -216,7 +220,7 @@ impl InMemoryFs {
         self.make(parent, name, FileKind::Directory).expect("a new directory").ino
     }
 
-    /// Checks that memory and what lies below agree, byte for byte, and that all rules hold.
+    /// Checks that the arena in memory and its pages agree, byte for byte, and that all rules hold.
     pub(crate) fn verify(&self) {
         let below = self.load();
         for region in ArenaRegion::ALL {
@@ -227,13 +231,13 @@ impl InMemoryFs {
     }
 }
 
-/// A region up to its end. What was never touched is zeros, whether memory for it is there or not.
+/// A region up to its end. Bytes that were never written are zeros, whether memory for them exists or not.
 fn region_bytes(arena: &Arena, region: ArenaRegion) -> Vec<u8> {
     let len = arena.used_bytes(region);
     arena.bytes(region.base(), len).map_or_else(|_| vec![0; len], <[u8]>::to_vec)
 }
 
-/// Everything in memory that a transaction may change, to compare.
+/// Everything in memory that a transaction may change, for comparison.
 pub(crate) fn snapshot(state: &FsState) -> Vec<Vec<u8>> {
     ArenaRegion::ALL.into_iter().map(|region| region_bytes(state.arena(), region)).collect()
 }
@@ -351,7 +355,8 @@ impl ModelSubject for InMemoryFs {
 
     fn list(&self, ino: Ino) -> Result<Vec<ModelListing>, FsError> {
         let (_, inode) = self.state.find_directory(ino)?;
-        let (mut after, mut all) = (Some(0), Vec::new());
+        let mut after = Some(0);
+        let mut all = Vec::new();
         while let Some(cookie) = after {
             after = NameTree::of(&inode).list(self.state.arena(), cookie, &mut |one| {
                 all.push((one.key, one.name.to_vec(), self.state.numbering.ino(one.slot), one.kind));

@@ -47,7 +47,7 @@ pub(crate) enum ModelOperation {
         from: (Ino, Vec<u8>),
         to: (Ino, Vec<u8>),
         if_exists: IfExists,
-        /// Whose whiteout stays at the old name.
+        /// The owner of the whiteout at the old name, if there is to be one.
         whiteout: Option<CallerCredentials>,
     },
     Exchange {
@@ -90,12 +90,12 @@ pub(crate) enum ModelOperation {
 /// An entry: cookie, name, number, kind.
 pub(crate) type ModelListing = (u64, Vec<u8>, Ino, FileKind);
 
-/// What is compared with the model.
+/// A file system that is compared with the model.
 pub(crate) trait ModelSubject {
     fn now(&self) -> i64;
     fn set_now(&mut self, now: i64);
     fn apply(&mut self, operation: &ModelOperation) -> Result<Option<FileAttributes>, FsError>;
-    /// Does an operation and gives it up, which must leave everything as it was.
+    /// Does an operation and undoes it, which must leave everything as it was.
     fn rehearse(&mut self, _operation: &ModelOperation) {}
     fn attributes(&self, ino: Ino) -> Result<FileAttributes, FsError>;
     fn read(&self, ino: Ino) -> Result<Vec<u8>, FsError>;
@@ -125,7 +125,7 @@ pub(crate) struct ModelNode {
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// All of them. The numbers of new ones are those that the subject gave.
+/// A plain file system. New inodes have the numbers that the compared file system gave them.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelFs {
     pub(crate) nodes: BTreeMap<Ino, ModelNode>,
@@ -278,9 +278,10 @@ impl ModelFs {
             node.rights.2 |= if node.kind == FileKind::Directory { 0o2000 } else { 0 };
         }
         if node.kind != FileKind::Symlink {
-            match directory.xattrs.contains_key(xattr::DEFAULT) {
-                true => directory.inherit(&mut node),
-                false => node.rights.2 &= !umask,
+            if directory.xattrs.contains_key(xattr::DEFAULT) {
+                directory.inherit(&mut node);
+            } else {
+                node.rights.2 &= !umask;
             }
         }
         let made = made.expect("the subject made it too");

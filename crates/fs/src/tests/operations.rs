@@ -15,7 +15,8 @@ fn unlink(fs: &mut InMemoryFs, parent: Ino, name: &str) -> Result<(), FsError> {
 }
 
 fn rename(fs: &mut InMemoryFs, from: (Ino, &str), to: (Ino, &str)) -> Result<(), FsError> {
-    let (from, to) = ((from.0, from.1.as_bytes().to_vec()), (to.0, to.1.as_bytes().to_vec()));
+    let from = (from.0, from.1.as_bytes().to_vec());
+    let to = (to.0, to.1.as_bytes().to_vec());
     fs.apply(&ModelOperation::Rename { from, to, if_exists: IfExists::Replace, whiteout: None }).map(drop)
 }
 
@@ -103,10 +104,12 @@ fn orphans_go_at_the_next_opening() {
 fn a_whiteout_takes_the_old_names_place_and_counts_as_a_new_inode() {
     let mut fs = InMemoryFs::new();
     let one = fs.directory(ROOT, "one");
-    let (file, gone) = (fs.file(one, "f"), fs.file(ROOT, "gone"));
+    let file = fs.file(one, "f");
+    let gone = fs.file(ROOT, "gone");
     let caller = CallerCredentials { uid: 7, gid: 8, umask: 0 };
     let rename = |from: (Ino, &str), to: (Ino, &str), if_exists| {
-        let (from, to) = ((from.0, from.1.as_bytes().to_vec()), (to.0, to.1.as_bytes().to_vec()));
+        let from = (from.0, from.1.as_bytes().to_vec());
+        let to = (to.0, to.1.as_bytes().to_vec());
         ModelOperation::Rename { from, to, if_exists, whiteout: Some(caller) }
     };
     let left = fs.apply(&rename((one, "f"), (ROOT, "gone"), IfExists::Replace)).expect("a move");
@@ -126,8 +129,10 @@ fn a_whiteout_takes_the_old_names_place_and_counts_as_a_new_inode() {
 #[test]
 fn a_rename_replaces_what_it_may_and_nothing_else() {
     let mut fs = InMemoryFs::new();
-    let (full, empty) = (fs.directory(ROOT, "full"), fs.directory(ROOT, "empty"));
-    let (file, other) = (fs.file(full, "file"), fs.file(ROOT, "other"));
+    let full = fs.directory(ROOT, "full");
+    let empty = fs.directory(ROOT, "empty");
+    let file = fs.file(full, "file");
+    let other = fs.file(ROOT, "other");
     assert!(matches!(rename(&mut fs, (ROOT, "empty"), (ROOT, "full")), Err(FsError::NotEmpty)));
     assert!(matches!(rename(&mut fs, (ROOT, "empty"), (ROOT, "other")), Err(FsError::NotDirectory)));
     assert!(matches!(rename(&mut fs, (ROOT, "other"), (ROOT, "empty")), Err(FsError::IsDirectory)));
@@ -146,7 +151,8 @@ fn a_rename_replaces_what_it_may_and_nothing_else() {
 #[test]
 fn a_moved_directory_knows_its_new_parent() {
     let mut fs = InMemoryFs::new();
-    let (one, other) = (fs.directory(ROOT, "one"), fs.directory(ROOT, "other"));
+    let one = fs.directory(ROOT, "one");
+    let other = fs.directory(ROOT, "other");
     let moved = fs.directory(one, "moved");
     rename(&mut fs, (one, "moved"), (other, "moved")).expect("a move");
     let (_, inode) = fs.state.find_directory(moved).expect("a directory");

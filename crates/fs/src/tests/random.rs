@@ -10,10 +10,10 @@ use crate::types::{
 };
 use device::SeededRng;
 
-/// A seeded source of operations that make sense often and not always.
+/// A seeded source of operations, most of which make sense.
 pub(crate) struct Source {
     random: SeededRng,
-    /// Different names: many make directories big, few make names meet.
+    /// Different names: many make directories big, few make names collide.
     names: u64,
 }
 
@@ -30,7 +30,7 @@ impl Source {
     }
 
     fn ino(&mut self, model: &ModelFs, wanted: impl Fn(FileKind) -> bool) -> Ino {
-        // Seldom one that does not fit, or that was never there.
+        // Seldom a number of another kind, or one that never existed.
         if self.random.once_in(60) {
             return Ino(self.random.below(1 << 52) + 2);
         }
@@ -65,7 +65,8 @@ impl Source {
             0..30 => {
                 let (kind, device) = self.kind();
                 let mode = [0o644, 0o755, 0o2755, 0o600, 0o4711][self.random.below(5) as usize];
-                let (parent, name) = (self.ino(model, directory), self.name());
+                let parent = self.ino(model, directory);
+                let name = self.name();
                 ModelOperation::Make { caller, parent, name, kind, mode, device }
             }
             30..35 => {
@@ -171,7 +172,8 @@ impl Source {
         let all = u32::MAX;
         let (owner, group, others) =
             ((1, permissions(), all), (4, permissions(), all), (32, permissions(), all));
-        let (user, mask) = ((2, permissions(), 5), (16, permissions(), all));
+        let user = (2, permissions(), 5);
+        let mask = (16, permissions(), all);
         match self.random.below(3) {
             0 => acl(&[owner, group, others]),
             1 => acl(&[owner, group, mask, others]),
@@ -214,7 +216,7 @@ pub(crate) fn run(subject: &mut dyn ModelSubject, seed: u64, names: u64, steps: 
         let found = subject.apply(&operation);
         let made = found.as_ref().ok().and_then(|made| made.map(|made| made.ino));
         let expected = match (&found, &operation) {
-            // The model needs the number of what was made; without one it must not make anything.
+            // The model needs the number of a new inode. Without one it must make none.
             (Err(error), ModelOperation::Make { .. } | ModelOperation::Symlink { .. }) => {
                 model.clone().apply(&operation, Some(Ino(u64::MAX))).expect_err(&format!("refused: {error}"))
             }
@@ -249,8 +251,8 @@ fn random_operations_do_what_a_plain_model_does() {
 
 #[test]
 fn a_crash_after_any_operation_leaves_what_a_plain_model_has() {
-    // The cache makes each transaction durable as a whole and in order, so what lies below after each of them is all
-    // that a crash can leave. Open counts are lost with it.
+    // The cache makes each transaction durable as a whole and in order, so a crash can leave only a state
+    // after one of them. Open counts are lost.
     for seed in 200..206 {
         run(&mut InMemoryFs::new(), seed, 12, 400, 1);
     }

@@ -37,12 +37,12 @@ pub(crate) struct SimulatedStack {
 }
 
 impl SimulatedStack {
-    /// One with a small buffer and little memory, so that both come round.
+    /// A stack with a small buffer and little memory, so that both are reused.
     pub(crate) fn new(seed: u64, fetch: FetchMode, store_blocks: u64) -> SimulatedStack {
         SimulatedStack::of(seed, fetch, store_blocks, 1024, 200 * BLOCK_BYTES as u64)
     }
 
-    /// One whose buffer and memory have space for everything.
+    /// A stack whose buffer and memory hold everything.
     pub(crate) fn roomy(seed: u64, store_blocks: u64) -> SimulatedStack {
         SimulatedStack::of(seed, FetchMode::Lazy, store_blocks, 16384, 256 << 20)
     }
@@ -201,7 +201,8 @@ impl ModelSubject for SimulatedStack {
                 self.wait(|done| fs.remove_directory(parent, &name, done)).map(|()| None)
             }
             ModelOperation::Rename { from, to, if_exists, whiteout } => {
-                let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
+                let from = (from.0, &from.1[..]);
+                let to = (to.0, &to.1[..]);
                 match whiteout {
                     Some(caller) => {
                         self.wait(|done| fs.rename_leaving_whiteout(caller, from, to, if_exists, done))
@@ -210,7 +211,8 @@ impl ModelSubject for SimulatedStack {
                 }
             }
             ModelOperation::Exchange { one, other } => {
-                let (one, other) = ((one.0, &one.1[..]), (other.0, &other.1[..]));
+                let one = (one.0, &one.1[..]);
+                let other = (other.0, &other.1[..]);
                 self.wait(|done| fs.exchange(one, other, done)).map(|()| None)
             }
             ModelOperation::SetXattr { ino, name, value, how } => {
@@ -259,7 +261,8 @@ impl ModelSubject for SimulatedStack {
         let mut all: Vec<ModelListing> = Vec::new();
         loop {
             // A few at a time, going on from the cookie, as the kernel does.
-            let (cookie, before) = (all.last().map_or(0, |&(cookie, _, _, _)| cookie), all.len());
+            let cookie = all.last().map_or(0, |&(cookie, _, _, _)| cookie);
+            let before = all.len();
             self.fs().read_directory(ino, cookie, &mut |entry| {
                 all.push((entry.cookie, entry.name.to_vec(), entry.ino, entry.kind));
                 all.len() < before + 10
@@ -304,7 +307,8 @@ fn a_listing_that_is_taken_holds_what_was_taken_and_nothing_else() {
         let name = format!("file-{name}").into_bytes();
         stack.wait(|done| fs.make(OWNER, Ino::ROOT, &name, FileKind::File, 0o600, done)).expect("a file");
     }
-    let (mut taken, mut left) = (Vec::new(), None);
+    let mut taken = Vec::new();
+    let mut left = None;
     fs.read_directory_and_hold(Ino::ROOT, 0, &mut |entry, found| {
         assert_eq!((entry.ino, entry.kind), (found.ino, found.kind));
         if taken.len() == 200 {
@@ -349,7 +353,8 @@ fn small_files_that_nobody_holds_any_more_go_together_and_large_ones_at_once() {
     let large = gone("large", 1 << 20);
     assert!(!is_there(&large) && !is_there(&waits), "what is large does not wait");
     let last = gone("the last", 100);
-    let (before, after) = (fs.usage(), fs.usage());
+    let before = fs.usage();
+    let after = fs.usage();
     assert!(!is_there(&last), "whoever asks for the usage is told the truth");
     assert_eq!(before, after);
     let orphan = gone("an orphan at the stop", 100);
@@ -384,7 +389,7 @@ fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_somethin
         let (cache, _) = stack.open.as_ref().expect("it is open");
         PreloadedArena::read(cache.store(), volume).expect("what was made")
     };
-    // Whether as many pages are read as without what was read before; the metadata are right in any case.
+    // Whether as many pages are read as without preloaded metadata. The metadata are right in any case.
     let reads_again = |stack: &SimulatedStack, preloaded: PreloadedArena| {
         let (cache, _) = stack.open.as_ref().expect("it is open");
         let load = |preloaded| {
@@ -404,7 +409,8 @@ fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_somethin
     assert!(reads_again(&stack, of_another_instance));
     assert!(!reads_again(&stack, read(&stack, VolumeId::MAIN)));
 
-    let (store, copy) = (stack.store(), VolumeId(1));
+    let store = stack.store();
+    let copy = VolumeId(1);
     let cloned = store.clone_volume(VolumeId::MAIN, copy, VolumeMode::Writable, store.newest_lsn());
     cloned.expect("space for a copy");
     assert!(reads_again(&stack, read(&stack, copy)));
@@ -492,7 +498,8 @@ fn a_full_store_refuses_writes_and_takes_them_again_after_deletions() {
 fn a_volume_without_a_file_system_is_refused() {
     let stack = SimulatedStack::new(5, FetchMode::Lazy, 4096);
     let power = PowerSupply::new();
-    let (store, buffer) = (SimDisk::new("store", 4096, &power, 1), SimDisk::new("buffer", 256, &power, 2));
+    let store = SimDisk::new("store", 4096, &power, 1);
+    let buffer = SimDisk::new("buffer", 256, &power, 2);
     let id = StoreId([8; 16]);
     Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
     buffer::Buffer::format(&*buffer, id).expect("a format");

@@ -1,4 +1,4 @@
-//! Space for ranges: what is refused, what is allocated, what is a hole.
+//! Space of ranges: allocation, refusals and holes.
 
 use super::in_memory::{InMemoryFs, OWNER, snapshot};
 use super::model::{ModelOperation, ModelSubject};
@@ -45,9 +45,10 @@ fn size(stack: &SimulatedStack, ino: Ino) -> u64 {
     stack.attributes(ino).expect("it is there").size
 }
 
-/// Every change of data and hole, as found by seeking.
+/// Every offset at which data or a hole begins, as found by seeking.
 fn layout(stack: &SimulatedStack, ino: Ino) -> Vec<(u64, u64)> {
-    let (mut at, mut found) = (0, Vec::new());
+    let mut at = 0;
+    let mut found = Vec::new();
     while let Some(data) = seek(stack, ino, at, SeekWhence::Data) {
         at = seek(stack, ino, data, SeekWhence::Hole).expect("a hole ends every file");
         found.push((data, at));
@@ -83,13 +84,13 @@ fn holes_and_data_are_found_in_memory_and_in_the_store() {
     assert_eq!(seek(&stack, ino, 11 * PAGE + 7, SeekWhence::Data), Some(12 * PAGE));
     stack.reopen();
     assert_eq!(layout(&stack, ino), expected);
-    // To the end and beyond: the last page goes as a whole.
+    // To the end and beyond: the last page is removed as a whole.
     allocate(&stack, ino, FallocateMode::PunchHole, (10 * PAGE, 1 << 41), SizePolicy::Keep).expect("a hole");
     assert_eq!(layout(&stack, ino), [(0, PAGE)]);
     assert_eq!(size(&stack, ino), (1 << 40) + 10);
 }
 
-/// What it is charged for, in pages.
+/// The pages that a file is charged for.
 fn charged(stack: &SimulatedStack, ino: Ino) -> u64 {
     stack.attributes(ino).expect("it is there").stored_bytes / PAGE
 }
@@ -181,7 +182,7 @@ fn pages_that_are_written_over_and_over_are_charged_for_once() {
         write(&stack, ino, 0, &[round; 100 * PAGE as usize]);
         (0..3).for_each(|_| stack.step());
         let charged = charged(&stack, ino);
-        // Each may count twice until they are counted anew.
+        // Each page may count twice until the file's pages are counted again.
         assert!((200..=300).contains(&charged), "round {round}: {charged}");
     }
     stack.reopen();
@@ -208,7 +209,8 @@ fn a_copy_is_charged_for_the_pages_that_it_shares() {
 #[test]
 fn a_copy_of_nothing_over_a_file_s_end_takes_off_what_was_there() {
     let stack = SimulatedStack::new(16, FetchMode::Lazy, 16384);
-    let (empty, ino) = (file(&stack, b"empty"), file(&stack, b"file"));
+    let empty = file(&stack, b"empty");
+    let ino = file(&stack, b"file");
     resize(&stack, empty, 100 * PAGE);
     write(&stack, ino, 0, &[1; 10 * PAGE as usize]);
     for (from, to) in [(8, 18), (20, 30)] {
@@ -279,7 +281,7 @@ fn what_is_there_already_needs_no_space() {
     let stack = SimulatedStack::new(5, FetchMode::Lazy, 4096);
     let ino = file(&stack, b"file");
     let space = || stack.store().space().available() * PAGE;
-    // Half of what there is, so that the whole does not fit a second time.
+    // Half of the space, so that the whole does not fit a second time.
     let half = space() / 2 / PAGE * PAGE;
     let mut written = 0;
     while written < half {
@@ -356,7 +358,8 @@ fn removed_files_and_punched_ranges_are_free_space_in_seconds() {
     let mut stack = SimulatedStack::new(9, FetchMode::Lazy, 16384);
     let used = |stack: &SimulatedStack| stack.fs().usage().blocks - stack.fs().usage().available;
     let empty = used(&stack);
-    let (removed, punched) = (file(&stack, b"removed"), file(&stack, b"punched"));
+    let removed = file(&stack, b"removed");
+    let punched = file(&stack, b"punched");
     for ino in [removed, punched] {
         for piece in 0..16 {
             write(&stack, ino, piece * 64 * PAGE, &[7; 64 * PAGE as usize]);
@@ -370,7 +373,7 @@ fn removed_files_and_punched_ranges_are_free_space_in_seconds() {
     assert!(used(&stack) < empty + 200, "{} blocks used, {empty} when it was empty", used(&stack));
 }
 
-/// What a person does to make order on a full file system.
+/// Makes order on a full file system, as a person would.
 fn tidy_up(stack: &SimulatedStack, ino: Ino, round: u16) {
     let mode = SetAttributes { mode: Some(0o640 + round % 2), ..SetAttributes::default() };
     stack.wait(|done| stack.fs().set_attributes(ino, mode, done)).expect("chmod");
@@ -413,7 +416,8 @@ fn names_and_attributes_change_on_a_full_store() {
     assert_eq!(stack.findings(), []);
 }
 
-/// Each dirty page of names keeps its reservation until it is stored, and nothing asks for that but whoever finds too little space.
+/// Each dirty page of names keeps its reservation until it is stored. Only an operation that finds too little
+/// space asks for that.
 #[test]
 fn a_name_moves_on_a_full_store_after_the_modes_of_all_files_changed() {
     let stack = SimulatedStack::roomy(11, 65536);

@@ -35,10 +35,12 @@ pub(crate) struct XattrBlock {
 impl Arena {
     /// The blocks of an inode's attributes, in order.
     pub(crate) fn xattr_blocks(&self, inode: &Inode) -> Result<Vec<XattrBlock>, FsError> {
-        let (mut links, mut next) = (Vec::new(), inode.xattrs());
+        let mut links = Vec::new();
+        let mut next = inode.xattrs();
         while !next.is_none() {
             let head: XattrBlockHead = self.get(next.offset())?;
-            let (log2, used) = (u32::from(head.size_log2), usize::from(head.used.get()));
+            let log2 = u32::from(head.size_log2);
+            let used = usize::from(head.used.get());
             let after = HeapBlock(head.next.get());
             let whole = log2 == HEAP_LOG2_MAX && used == PART_BYTES;
             let sane = (HEAP_LOG2_MIN..=HEAP_LOG2_MAX).contains(&log2)

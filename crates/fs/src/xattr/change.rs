@@ -2,9 +2,9 @@
 
 use super::{ACCESS_ACL, CAPABILITY, XattrKey, XattrNamespace, records};
 use crate::acl::{PosixAcl, mode_with};
-use crate::arena::FsTransaction;
+use crate::arena::{FsTransaction, corrupt};
 use crate::error::FsError;
-use crate::format::{Inode, InodeSlot};
+use crate::format::{ArenaRegion, Inode, InodeSlot};
 use crate::owner_table::OwnerAndMode;
 use crate::types::{FileKind, Ino, SetXattrMode};
 
@@ -115,8 +115,8 @@ impl FsTransaction<'_> {
     }
 
     fn corrupt_acl(&self, slot: InodeSlot) -> FsError {
-        let at = crate::format::ArenaRegion::Inodes.at::<Inode>(slot.0);
-        crate::arena::corrupt(at, "an inode's access control list makes no sense")
+        let at = ArenaRegion::Inodes.at::<Inode>(slot.0);
+        corrupt(at, "an inode's access control list makes no sense")
     }
 }
 

@@ -49,7 +49,8 @@ pub(crate) fn records(string: &[u8]) -> impl Iterator<Item = Result<XattrRecord<
 fn parse(string: &[u8], at: usize) -> Result<XattrRecord<'_>, &'static str> {
     let (head, rest) =
         XattrRecordHead::ref_from_prefix(&string[at..]).map_err(|_| "an attribute's head is cut off")?;
-    let (name, value) = (usize::from(head.name_len), head.value_len.get() as usize);
+    let name = usize::from(head.name_len);
+    let value = head.value_len.get() as usize;
     let body = rest.get(..name.saturating_add(value)).ok_or("an attribute is cut off")?;
     if head.space != 0 && XattrNamespace::of_number(head.space).is_none() {
         return Err("an attribute of an unknown space");
@@ -145,7 +146,8 @@ mod tests {
         fn a_string_of_records_is_a_map(changes in proptest::collection::vec(
             (0..12u8, proptest::option::weighted(0.7, 0..300usize), any::<u8>()), 1..120,
         )) {
-            let (mut string, mut model) = (Vec::new(), BTreeMap::new());
+            let mut string = Vec::new();
+            let mut model = BTreeMap::new();
             for (name, len, fill) in changes {
                 let name = vec![b'a' + name; 1 + usize::from(name)];
                 let key = user(&name);

@@ -169,7 +169,8 @@ fn a_request_that_ends_too_early_is_an_error_at_every_length() {
 
 #[test]
 fn an_operation_that_weir_does_not_have_is_told_so_whatever_its_body() {
-    // Locks, FUSE_ACCESS, FUSE_FLUSH, FUSE_INTERRUPT, FUSE_IOCTL, FUSE_TMPFILE, FUSE_STATX, and numbers that are nobody's yet.
+    // Locks, FUSE_ACCESS, FUSE_FLUSH, FUSE_INTERRUPT, FUSE_IOCTL, FUSE_TMPFILE, FUSE_STATX, and unassigned
+    // numbers.
     for opcode in [0, 7, 25, 31, 32, 33, 34, 36, 37, 39, 40, 48, 50, 51, 52, 54, 4096, u32::MAX] {
         for body in [&[][..], &[0; 300], &[0xff; 300]] {
             assert_eq!(FuseOp::decode(&header(opcode), body), Err(Errno::NOSYS), "{opcode}");

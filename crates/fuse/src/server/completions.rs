@@ -14,7 +14,9 @@ impl FuseServer {
         class: OpClass,
         reply: PendingReply,
     ) -> FsCompletion<FileAttributes> {
-        let (timer, fs, ttl) = (self.shared_timer(class), self.fs.clone(), self.ttl);
+        let timer = self.shared_timer(class);
+        let fs = self.fs.clone();
+        let ttl = self.ttl;
         Box::new(move |made| {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
@@ -30,7 +32,8 @@ impl FuseServer {
         class: OpClass,
         reply: PendingReply,
     ) -> FsCompletion<FileAttributes> {
-        let (timer, ttl) = (self.shared_timer(class), self.ttl);
+        let timer = self.shared_timer(class);
+        let ttl = self.ttl;
         Box::new(move |done| {
             let _timer = timer;
             match done {

@@ -15,13 +15,13 @@ use std::time::Duration;
 use store::{Store, StoreLayout};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Steps of background work after which a reply that has not come never will.
+/// Steps of background work within which every reply must come.
 const STEPS_MAX: u32 = 100_000;
 
-/// Of these, so many are made without a pause.
+/// Steps between two pauses.
 const STEPS_AT_ONCE: u32 = 1000;
 
-/// Bytes of the fixed arguments of each operation that has some, names and bytes left out.
+/// The bytes of each operation's fixed arguments, without names and data, by opcode.
 const ARGUMENT_BYTES: [(u32, usize); 22] = [
     (2, 8),
     (3, 16),
@@ -47,14 +47,14 @@ const ARGUMENT_BYTES: [(u32, usize); 22] = [
     (47, 56),
 ];
 
-/// The same as number 47, with more bits in its reply.
+/// Like opcode 47, with more bits in its reply.
 const COPY_FILE_RANGE_64: u32 = 53;
 const BATCH_FORGET: u32 = 42;
 const READ: u32 = 15;
 const WRITE: u32 = 16;
 const SETXATTR: u32 = 21;
 
-/// Ends of types, of pages, and of the largest file.
+/// Limits of types, of pages, and of the largest file.
 const ENDS: [u64; 22] = [
     0,
     1,
@@ -87,16 +87,19 @@ struct Bench {
     cache: Arc<Cache>,
     fs: Arc<Fs>,
     clock: Arc<SimClock>,
-    /// What the kernel was told to drop.
+    /// Ranges that the kernel was told to invalidate.
     dropped: Arc<Mutex<Vec<(u64, u64)>>>,
     asked: u64,
 }
 
 impl Bench {
     fn new() -> Bench {
-        let (power, clock) = (PowerSupply::new(), Arc::new(SimClock::new()));
+        let power = PowerSupply::new();
+        let clock = Arc::new(SimClock::new());
         let disk = |name, blocks| SimDisk::new(name, blocks, &power, 1);
-        let (store, buffer, id) = (disk("store", 16_384), disk("buffer", 2048), StoreId([7; 16]));
+        let store = disk("store", 16_384);
+        let buffer = disk("buffer", 2048);
+        let id = StoreId([7; 16]);
         Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
         buffer::Buffer::format(&*buffer, id).expect("a format");
         let store = Arc::new(Store::open(store).expect("a store"));
@@ -106,7 +109,8 @@ impl Bench {
         let owner = CallerCredentials { uid: 0, gid: 0, umask: 0 };
         Fs::create(&cache, VolumeId::MAIN, &*clock, owner, [7; 16]).expect("a new file system");
         let fs = Arc::new(Fs::open(cache.clone(), VolumeId::MAIN, clock.clone()).expect("a file system"));
-        let (latencies, requests) = (Arc::new(OpLatencies::default()), Arc::new(RequestCounter::default()));
+        let latencies = Arc::new(OpLatencies::default());
+        let requests = Arc::new(RequestCounter::default());
         let replies = tempfile::NamedTempFile::new().expect("a file");
         let appended = File::options().append(true).open(replies.path()).expect("the file");
         let server = FuseServer::new(fs.clone(), latencies, requests, KernelCachePolicy::Full);
@@ -134,7 +138,7 @@ impl Bench {
         }
         let mut reply = Vec::new();
         for step in 0..STEPS_MAX {
-            // Another thread may be about to answer.
+            // Another thread may be about to reply.
             if step > STEPS_AT_ONCE {
                 thread::sleep(Duration::from_micros(100));
             }
@@ -159,7 +163,7 @@ impl Bench {
         Some((number(4), reply.split_off(16)))
     }
 
-    /// The inode that `name` in the root leads to; 0: none.
+    /// The inode of `name` in the root directory, or 0.
     fn look_up(&mut self, name: &[u8]) -> u64 {
         let found = self.ask(1, 1, &[name, b"\0"].concat()).expect("a reply");
         found.1.first_chunk().map_or(0, |node| u64::from_ne_bytes(*node))
@@ -216,7 +220,8 @@ fn draw(random: &mut SeededRng, opcode: u32, nodes: &[u64; 3]) -> Vec<u8> {
     let mut body = words(random, bytes, nodes);
     let data = words(random, 8 * random.clone().index(600), nodes);
     match opcode {
-        // What the kernel sees to: bytes as many as it says, and no more asked for than it allows.
+        // The kernel guarantees that the data are as long as the request says, and that no more bytes are
+        // requested than it allows.
         WRITE => body[16..20].copy_from_slice(&(data.len() as u32).to_ne_bytes()),
         SETXATTR => body[0..4].copy_from_slice(&(data.len() as u32).to_ne_bytes()),
         READ => body[18..20].copy_from_slice(&random.below(16).to_ne_bytes()[..2]),
@@ -274,7 +279,7 @@ fn requests_cut_short_and_of_equal_bytes_are_answered_and_break_nothing() {
                 let body = vec![byte; len];
                 for node in [1, file, u64::MAX] {
                     bench.ask(opcode, node, &body);
-                    // The same with an end for names.
+                    // The same, with a zero byte that ends names.
                     bench.ask(opcode, node, &[&body[..], b"\0x\0"].concat());
                 }
             }
@@ -283,7 +288,7 @@ fn requests_cut_short_and_of_equal_bytes_are_answered_and_break_nothing() {
     }
 }
 
-/// The flag of reads and writes around the kernel's pages.
+/// The flag of O_DIRECT reads and writes.
 const AROUND: u32 = 2;
 
 /// The arguments of a read or write of one page.
@@ -297,7 +302,7 @@ impl Bench {
         assert_eq!(self.ask(READ, node, &of_page(page, flags)).expect("a reply").0, 0);
     }
 
-    /// Writes a page, and returns what the kernel was told to drop before it was answered.
+    /// Writes a page, and returns the ranges that the kernel was told to invalidate before the reply.
     fn write_page(&mut self, node: u64, page: u64, flags: u32) -> Vec<(u64, u64)> {
         let body = [&of_page(page, flags)[..], &[7; 4096]].concat();
         assert_eq!(self.ask(WRITE, node, &body).expect("a reply").0, 0);
@@ -316,13 +321,13 @@ fn the_kernel_drops_pages_that_a_write_around_them_made_old_before_that_is_answe
     assert_eq!(bench.write_page(file, 3, AROUND), [(12_288, 16_384)]);
     assert_eq!(bench.write_page(file, 3, 0), [], "it has what it writes");
     assert_eq!(bench.write_page(file, 2, AROUND), [(8192, 12_288)]);
-    // Where it has asked for none for a minute, it drops all.
+    // A minute after the last cached read or write, all pages are invalidated.
     bench.clock.advance(Duration::from_secs(61));
     assert_eq!(bench.write_page(file, 2, AROUND), [(0, u64::MAX)]);
     assert_eq!(bench.write_page(file, 2, AROUND), []);
     bench.write_page(file, 5, 0);
     assert_eq!(bench.write_page(file, 2, AROUND), [(8192, 12_288)]);
-    // It forgets pages with the file.
+    // The kernel forgets a file's pages with the file.
     bench.ask(2, file, &u64::MAX.to_ne_bytes());
     let [file, ..] = bench.tree();
     assert_eq!(bench.write_page(file, 2, AROUND), []);
@@ -353,7 +358,8 @@ fn a_reply_that_nobody_sends_is_an_error() {
 #[test]
 fn a_mount_of_one_user_serves_others_only_what_the_kernel_asks_in_nobodys_name() {
     let header = |uid| RequestHeader { uid, ..RequestHeader::new_zeroed() };
-    let (lookup, read) = (FuseOp::Lookup { name: b"x" }, FuseOp::Read { offset: 0, size: 1, flags: 0 });
+    let lookup = FuseOp::Lookup { name: b"x" };
+    let read = FuseOp::Read { offset: 0, size: 1, flags: 0 };
     assert!(AllowedUsers::Only(7).admit(&header(7), &lookup));
     assert!(!AllowedUsers::Only(7).admit(&header(0), &lookup));
     assert!(AllowedUsers::Only(7).admit(&header(0), &read));

@@ -138,7 +138,7 @@ fn umount_is_unmount() {
 fn a_file_larger_than_is_allowed_below_is_not_called_a_full_disk() {
     let sandbox = Sandbox::new();
     let said = fails(failing_after(1024).arg("format").args(common::SMALL).arg(sandbox.store()));
-    assert_says(&said, "larger than the file system below allows");
+    assert_says(&said, "larger than the host file system allows");
     assert!(!said.contains("no space"), "{said}");
     assert!(!sandbox.store().exists());
 }

@@ -13,7 +13,7 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// Formatted, with so many blocks each.
+    /// Formatted, with the given numbers of blocks.
     pub fn new(seed: u64, store_blocks: u64, buffer_blocks: u64, segment_blocks: u32) -> Disks {
         let power = PowerSupply::new();
         let store = SimDisk::new("store", store_blocks, &power, seed);
@@ -30,7 +30,7 @@ impl Disks {
         Cache::open(store, self.buffer.clone(), clock, settings)
     }
 
-    /// The two copies of each block of metadata, as far as any two blocks with equal bytes are that.
+    /// The two copies of each block of metadata: any two blocks with equal bytes count as such.
     pub fn pairs(&self) -> Vec<[Block; 2]> {
         let mut same: BTreeMap<[u8; BLOCK_BYTES], Vec<Block>> = BTreeMap::new();
         for at in self.store.written_blocks() {
@@ -41,7 +41,7 @@ impl Disks {
         same.into_values().filter_map(|blocks| blocks.try_into().ok()).collect()
     }
 
-    /// Damages both, or heals both that were damaged.
+    /// Damages both copies, or heals both if they are damaged.
     pub fn rot_both(&self, pair: [Block; 2]) {
         pair.into_iter().for_each(|at| self.store.rot(at, 77));
     }

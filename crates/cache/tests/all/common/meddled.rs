@@ -1,13 +1,13 @@
-//! A disk in the middle of whose work others go on, as other threads' do.
+//! A disk that lets other work go on in the middle of its own, as other threads would.
 
 use device::{Block, Device, DeviceError, Page};
 use sim_disk::SimDisk;
 use std::sync::{Arc, Mutex};
 
-/// Called before a device's work.
+/// Called before an operation of the device.
 pub type Meddler = Box<dyn FnMut() + Send>;
 
-/// A disk below which somebody else gets a turn before each of its operations.
+/// A disk that calls a meddler before each of its operations.
 pub struct Meddled {
     pub disk: Arc<SimDisk>,
     pub meddler: Arc<Mutex<Option<Meddler>>>,

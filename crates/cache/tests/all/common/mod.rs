@@ -1,4 +1,4 @@
-//! Random transactions on a simulated machine, beside a model that knows what every prefix of them leaves.
+//! Random transactions on a simulated machine, beside a model that knows the result of every prefix of them.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 mod disks;
@@ -22,7 +22,7 @@ use store::{Found, Store, VolumeId, Want};
 pub const OBJECTS: u64 = 6;
 pub const OBJECT_BYTES: usize = 24 * BLOCK_BYTES;
 
-/// One transaction, owned.
+/// One change of a transaction, owned.
 #[derive(Debug, Clone)]
 pub enum Step {
     Write(ObjectId, usize, Vec<u8>),
@@ -57,7 +57,7 @@ pub fn apply_to(model: &mut Model, steps: &[Step]) {
     }
 }
 
-/// What a clone does. Returns the source's bytes' positions.
+/// Applies a clone to the model. Returns the positions of the source's bytes.
 fn copy(model: &mut Model, transfer: &PageTransfer) -> Range<usize> {
     let bytes = |pages: Range<PageNo>| pages.start.offset() as usize..pages.end.offset() as usize;
     let from = bytes(transfer.source());
@@ -89,7 +89,7 @@ impl Machine {
         Machine::sized(seed, 4096)
     }
 
-    /// With a store of so many blocks.
+    /// With a store of `blocks` blocks.
     pub fn sized(seed: u64, blocks: u64) -> Machine {
         let modes = [FetchMode::Blocking, FetchMode::Lazy, FetchMode::Background, FetchMode::Adaptive];
         let fetch = modes[(seed % 4) as usize];
@@ -102,7 +102,7 @@ impl Machine {
         self.open_on(self.store.clone(), self.buffer.clone())
     }
 
-    /// Opens its disks with something above them.
+    /// Opens the cache on disks that are wrapped.
     pub fn open_on(&self, store: Arc<dyn Device>, buffer: Arc<dyn Device>) -> Result<Cache, CacheError> {
         let settings = CacheSettings {
             fetch: self.fetch,
@@ -117,7 +117,7 @@ impl Machine {
     }
 }
 
-/// A value that a completion leaves behind.
+/// The result that a completion leaves behind.
 pub struct Slot<T>(Arc<Mutex<Option<Result<T, CacheError>>>>);
 
 impl<T: Send + 'static> Slot<T> {
@@ -156,7 +156,7 @@ pub struct Run {
     pub volume: VolumeId,
     pub generations: BTreeMap<u64, u32>,
     highest: BTreeMap<u64, u32>,
-    /// What is surely durable, and every transaction since.
+    /// The newest state that is surely durable, and every transaction since.
     pub durable: Model,
     pub since: Vec<Vec<Step>>,
 }
@@ -182,7 +182,7 @@ impl Run {
         (0..1 + self.random.below(3)).map(|_| self.step()).collect()
     }
 
-    /// Some pages of an object for another place, mostly the same of another object.
+    /// Some pages of an object and a new place for them, mostly the same place in another object.
     fn transfer(&mut self) -> Option<PageTransfer> {
         let from = self.object();
         let to = self.object();
@@ -258,7 +258,7 @@ impl Run {
         synced
     }
 
-    /// Compares one object's bytes, some of them, and at times those that follow: they are fetched ahead.
+    /// Compares some bytes of an object, and at times those that follow, which are read ahead.
     pub fn read(&mut self, machine: &Machine, cache: &Cache) -> bool {
         let object = self.object();
         let at = self.random.below(OBJECT_BYTES as u64) as usize;
@@ -282,7 +282,7 @@ impl Run {
         true
     }
 
-    /// After a crash: finds the prefix that is there, and goes on from it.
+    /// After a crash: finds the prefix that the cache has, and continues from it.
     pub fn adopt(&mut self, cache: &Cache) {
         let mut model = self.durable.clone();
         let mut candidates = vec![model.clone()];
@@ -304,20 +304,20 @@ impl Run {
                 self.since.len()
             );
         }
-        // Several prefixes may look alike; the shortest is the least that may be promised from here on.
+        // Several prefixes may look alike. The shortest is the least that counts as durable from here on.
         self.durable = candidates.swap_remove(0);
         self.begin_anew();
     }
 
-    /// Generations that fit what is durable, and nothing else is there. An object of zeros may be gone, and another one
-    /// of zeros be in its slot, so it counts as gone.
+    /// Sets the generations to those of durable objects. An object of zeros may have been deleted, and its
+    /// slot reused by another one of zeros, so it counts as deleted.
     pub fn begin_anew(&mut self) {
         self.since.clear();
         self.durable.retain(|_, content| content.iter().any(|&byte| byte != 0));
         self.number_anew();
     }
 
-    /// Generations that fit what is there: a slot is used again under one that no volume had.
+    /// Sets the generations to new ones: a slot is reused with a generation that no volume had.
     pub fn number_anew(&mut self) {
         let now = self.now();
         for (slot, generation) in &mut self.generations {
@@ -347,7 +347,7 @@ fn in_volume(transfer: &PageTransfer, volume: VolumeId) -> PageTransfer {
     PageTransfer { from: transfer.from.in_volume(volume), to: transfer.to.in_volume(volume), ..*transfer }
 }
 
-/// Deletes what was rescued from a buffer that failed and is well again.
+/// Deletes volumes that were rescued from a buffer that failed and works again.
 pub fn delete_rescued(cache: &Cache) {
     for volume in cache.store().describe_volumes() {
         if volume.name.starts_with("rescu") {

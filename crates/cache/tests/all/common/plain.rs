@@ -1,4 +1,4 @@
-//! A machine with sound disks, on which a test says what happens when.
+//! A machine with sound disks, on which a test decides what happens when.
 
 use super::Disks;
 use cache::{
@@ -39,7 +39,7 @@ impl Machine {
         self.open_on(self.store.clone(), self.buffer.clone())
     }
 
-    /// Opens its disks with something above or instead of them.
+    /// Opens the cache on disks that are wrapped or replaced.
     pub fn open_on(&self, store: Arc<dyn Device>, buffer: Arc<dyn Device>) -> Result<Cache, CacheError> {
         let settings = CacheSettings {
             commit_inline_below: Duration::ZERO,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 type Others = Box<dyn FnMut() + Send>;
 
-/// A disk that takes time, in which other threads get on.
+/// A disk whose operations take time, in which other threads go on.
 pub struct SlowDisk {
     disk: Arc<SimDisk>,
     clock: Arc<SimClock>,
@@ -18,19 +18,19 @@ pub struct SlowDisk {
 }
 
 impl SlowDisk {
-    /// Before the machine's store.
+    /// Above the machine's store.
     pub fn of(machine: &Machine, per_block: Duration, per_flush: Duration) -> Arc<SlowDisk> {
         let disk = machine.store.clone();
         let clock = machine.clock.clone();
         Arc::new(SlowDisk { disk, clock, per_block, per_flush, others: Mutex::default() })
     }
 
-    /// Meanwhile `others` is called, once for each write and flush.
+    /// Calls `others` once for each write and flush.
     pub fn meanwhile(&self, others: impl FnMut() + Send + 'static) {
         *self.others.lock().expect("one thread") = Some(Box::new(others));
     }
 
-    /// From now on nobody gets on meanwhile.
+    /// Calls nothing any more.
     pub fn alone(&self) {
         *self.others.lock().expect("one thread") = None;
     }

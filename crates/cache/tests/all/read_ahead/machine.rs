@@ -1,4 +1,4 @@
-//! A cache over media that read as they were written, and reads that say what was fetched for them.
+//! A cache over sound media, with reads that tell which pages were fetched for them.
 
 use crate::common::{Disks, Slot};
 use cache::{BackgroundTask, Cache, CacheError, CacheSettings, ObjectChange, StepProgress, TransactionCost};
@@ -9,17 +9,17 @@ use std::time::Duration;
 use store::Store;
 
 pub const PAGE: u64 = BLOCK_BYTES as u64;
-/// What the kernel's read-ahead asks for.
+/// The size of the kernel's read-ahead.
 pub const READ_PAGES: u64 = 32;
 pub const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
 pub const OTHER: ObjectId = VolumeId::MAIN.object(6, 1);
 /// Pages of each file.
 pub const PAGES: u64 = 1024;
 
-/// Happens while the device reads.
+/// Called while the device reads.
 pub type Meddling = Box<dyn FnMut() + Send>;
 
-/// A store's disk during whose reads something else happens.
+/// A store's disk that calls a meddler during its reads.
 pub struct Meddled {
     disk: Arc<SimDisk>,
     meddling: Arc<Mutex<Option<Meddling>>>,
@@ -66,14 +66,14 @@ impl Device for Meddled {
     }
 }
 
-/// A cache of which nothing is in memory, over two files.
+/// A cache with nothing in memory, over two files.
 pub struct Machine {
     pub disks: Disks,
     pub cache: Cache,
     pub meddling: Arc<Mutex<Option<Meddling>>>,
 }
 
-/// What a page of a file has all over: no two neighbours the same.
+/// The byte that fills a page of a file. Neighbours differ.
 pub fn byte(object: ObjectId, page: u64) -> u8 {
     (object.slot + page % 250) as u8
 }
@@ -109,7 +109,7 @@ impl Machine {
         self.cache.step(BackgroundTask::Fetch);
     }
 
-    /// What meddles may write pages back, and so must not be called by who does.
+    /// A meddler may write pages back, so work that does must not call it.
     pub fn undisturbed<T>(&self, work: impl FnOnce() -> T) -> T {
         let meddling = self.meddling.lock().expect("one thread").take();
         let done = work();
@@ -117,12 +117,12 @@ impl Machine {
         done
     }
 
-    /// Does all that there is to fetch.
+    /// Does all fetches.
     pub fn fetch_all(&self) {
         while self.cache.step(BackgroundTask::Fetch) == StepProgress::Worked {}
     }
 
-    /// Where the store has what a page of a file has all over, of whichever file.
+    /// Where the store has pages with the bytes of this page, of either file.
     pub fn places(&self, object: ObjectId, page: u64) -> impl Iterator<Item = Block> {
         let store = &self.disks.store;
         store.written_blocks().into_iter().filter(move |&at| {
@@ -148,14 +148,14 @@ pub fn write(cache: &Cache, object: ObjectId, page: u64, byte: u8) {
     change(cache, ObjectChange::Write { object, offset: page * PAGE, bytes: &[byte; BLOCK_BYTES] });
 }
 
-/// Asks for pages of a file that has `PAGES`.
+/// Reads pages of a file that has `PAGES` pages.
 pub fn ask(cache: &Cache, object: ObjectId, page: u64, pages: u64) -> Slot<Vec<u8>> {
     let slot = Slot::new();
     cache.read(object, page * PAGE, (pages * PAGE) as usize, PAGES * PAGE, slot.then());
     slot
 }
 
-/// Steps until there is an answer; how many steps that took.
+/// Steps until there is an answer. Returns it, with the number of steps.
 pub fn answer(cache: &Cache, slot: &Slot<Vec<u8>>) -> (Result<Vec<u8>, CacheError>, u64) {
     for steps in 0.. {
         if let Some(answer) = slot.take() {
@@ -170,7 +170,7 @@ pub fn read(cache: &Cache, object: ObjectId, page: u64, pages: u64) -> Vec<u8> {
     answer(cache, &ask(cache, object, page, pages)).0.expect("sound media")
 }
 
-/// What pages read as that nobody wrote to.
+/// The content of pages that were not written since.
 pub fn original(object: ObjectId, page: u64, pages: u64) -> Vec<u8> {
     (page..page + pages).flat_map(|page| [byte(object, page); BLOCK_BYTES]).collect()
 }

@@ -1,5 +1,5 @@
-//! Fetching behind writes, in adaptive mode: once a read had to wait for the rest of a partial page, the next such pages of its file
-//! are there before they are read.
+//! Prefetch in adaptive mode: after a read had to wait for the rest of a partial page, the next such pages of
+//! its file are whole before they are read.
 
 use super::machine::*;
 use cache::{Cache, ObjectChange};
@@ -7,7 +7,7 @@ use device::BLOCK_BYTES;
 use sim_disk::DiskFaults;
 
 const PART: usize = 100;
-/// As many as one read earns.
+/// Prefetches that one read earns.
 const EARNED: u64 = 8;
 
 /// Overwrites the beginning of pages.
@@ -25,7 +25,7 @@ fn fetched_behind(machine: &Machine) -> u64 {
     machine.cache.status().counters.fetched_in_background
 }
 
-/// A machine whose file has earned fetches: page 0 was written in part, and read.
+/// A machine whose file has earned prefetches: page 0 was written in part, and read.
 fn read_once() -> Machine {
     let machine = Machine::new(512 << 20);
     write_parts(&machine.cache, 0..1);

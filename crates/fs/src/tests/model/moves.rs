@@ -54,7 +54,8 @@ impl ModelFs {
     pub(super) fn exchange(&mut self, one: (Ino, Vec<u8>), other: (Ino, Vec<u8>)) -> ModelOutcome {
         self.directory(one.0)?;
         self.directory(other.0)?;
-        let (at_one, at_other) = (self.lookup(one.0, &one.1)?, self.lookup(other.0, &other.1)?);
+        let at_one = self.lookup(one.0, &one.1)?;
+        let at_other = self.lookup(other.0, &other.1)?;
         if self.lies_below(other.0, at_one) || self.lies_below(one.0, at_other) {
             return Err(FsError::Invalid);
         }

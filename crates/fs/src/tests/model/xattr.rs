@@ -1,5 +1,5 @@
-//! Extended attributes and access control lists of the model: written apart from the real ones, from what acl(5) and
-//! setxattr(2) say.
+//! Extended attributes and access control lists of the model, written from acl(5) and setxattr(2),
+//! independently of the real ones.
 
 use super::{ModelFs, ModelNode, ModelOutcome};
 use crate::error::FsError;
@@ -49,7 +49,7 @@ fn with_classes(value: &[u8], mode: u16) -> Vec<u8> {
 }
 
 impl ModelNode {
-    /// What a directory's default list gives to something new: its mode, and its lists.
+    /// The mode and the lists that a new inode inherits from a directory's default list.
     pub(super) fn inherit(&self, new: &mut ModelNode) {
         let Some(default) = self.xattrs.get(DEFAULT) else { return };
         let mode = new.rights.2;

@@ -1,12 +1,12 @@
 //! What a life is like: how much there is of each thing that can happen.
 
-use crate::stack::{Pick, TASKS};
+use crate::stack::{RandomPick, TASKS};
 use cache::BackgroundTask;
 use device::SeededRng;
 
 /// One thing that happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Happening {
+pub(crate) enum SwarmEvent {
     Request,
     /// Something is done to volumes.
     Volumes,
@@ -16,7 +16,7 @@ pub(crate) enum Happening {
 }
 
 /// How often each kind of background work gets its turn for a while: rare combinations come from extremes.
-pub(crate) struct Weather {
+pub(crate) struct SwarmWeights {
     requests: u64,
     tasks: [u64; TASKS.len()],
     volumes: u64,
@@ -29,8 +29,8 @@ pub(crate) struct Weather {
     pub(crate) refusals: u64,
 }
 
-impl Weather {
-    pub(crate) fn draw(random: &mut SeededRng) -> Weather {
+impl SwarmWeights {
+    pub(crate) fn draw(random: &mut SeededRng) -> SwarmWeights {
         let mut weight = || random.pick(&[0, 1, 4, 16]);
         let tasks = [weight(), weight(), weight(), weight() / 2];
         let time = weight() / 4;
@@ -39,21 +39,21 @@ impl Weather {
         let crowd = random.pick(&[0, 4, 16]);
         // In the last one the devices stand still for longer than a commit interval.
         let slow = random.pick(&[0, 0, 0, 100_000, 50_000_000, 3_000_000_000]);
-        Weather { requests: 20, tasks, volumes, time, crowd, slow, refusals: random.pick(&[0, 0, 30]) }
+        SwarmWeights { requests: 20, tasks, volumes, time, crowd, slow, refusals: random.pick(&[0, 0, 30]) }
     }
 
     /// What happens next, each as often as it has weight.
-    pub(crate) fn next(&self, random: &mut SeededRng) -> Happening {
+    pub(crate) fn next(&self, random: &mut SeededRng) -> SwarmEvent {
         let total = self.requests + self.volumes + self.tasks.iter().sum::<u64>() + self.time;
         let mut dice = random.below(total);
-        let volumes = (self.volumes, Happening::Volumes);
-        let tasks = TASKS.into_iter().zip(self.tasks).map(|(task, weight)| (weight, Happening::Step(task)));
-        for (weight, happening) in [(self.requests, Happening::Request), volumes].into_iter().chain(tasks) {
+        let volumes = (self.volumes, SwarmEvent::Volumes);
+        let tasks = TASKS.into_iter().zip(self.tasks).map(|(task, weight)| (weight, SwarmEvent::Step(task)));
+        for (weight, happening) in [(self.requests, SwarmEvent::Request), volumes].into_iter().chain(tasks) {
             if dice < weight {
                 return happening;
             }
             dice -= weight;
         }
-        Happening::Time
+        SwarmEvent::Time
     }
 }

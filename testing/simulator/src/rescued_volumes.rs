@@ -1,22 +1,22 @@
 //! What a buffer that fails takes with it is in a volume: all that anybody was told of, as it was in memory.
 
-use crate::change::Change;
-use crate::oracle::Oracle;
-use crate::run::Run;
+use crate::change::ModelChange;
+use crate::oracle::HistoryOracle;
+use crate::run_state::SimulationRun;
 use crate::stack::delete_rescued;
 use store::VolumeId;
 
 /// The volume that a life may leave whose buffer failed.
-pub(crate) struct Rescued {
+pub(crate) struct ExpectedRescue {
     /// That of what was mounted.
     name: String,
     /// Somebody was told that it is there.
     told: bool,
-    oracle: Oracle,
-    outstanding: Vec<Change>,
+    oracle: HistoryOracle,
+    outstanding: Vec<ModelChange>,
 }
 
-impl Run {
+impl SimulationRun {
     /// A life ends: what is to be found of it if its buffer failed.
     pub(crate) fn expect_rescued(&mut self) {
         let Some(stack) = self.stack.as_ref() else { return };
@@ -29,7 +29,7 @@ impl Run {
             VolumeId::MAIN => format!("rescued-{number}"),
             other => format!("rescued-{number}-{other}"),
         };
-        self.rescued = Some(Rescued {
+        self.rescued = Some(ExpectedRescue {
             told: status.rescued.is_some_and(|names| names.split(", ").any(|one| one == name)),
             name,
             oracle: self.oracle.as_of_now(),
@@ -40,7 +40,7 @@ impl Run {
     /// The next life has begun: looks at what was rescued, then deletes it, as somebody would who needs the space.
     pub(crate) fn look_at_rescued(&mut self) -> Result<(), String> {
         let cache = self.stack().cache.clone();
-        if let Some(Rescued { name, told, mut oracle, outstanding }) = self.rescued.take() {
+        if let Some(ExpectedRescue { name, told, mut oracle, outstanding }) = self.rescued.take() {
             match cache.store().volume_named(&name) {
                 None if told => return Err(format!("{name} was rescued, and is not there")),
                 None => {}

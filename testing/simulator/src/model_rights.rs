@@ -1,7 +1,7 @@
 //! Who may do what, in the model: modes, owners, access control lists and the other extended attributes.
 
-use crate::change::Refusal;
-use crate::model::{CALLER, Id, Inode, Model};
+use crate::change::ChangeErrno;
+use crate::model::{CALLER, FsModel, ModelId, ModelInode};
 use fs::{FileKind, SetXattrMode};
 
 pub(crate) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -15,27 +15,27 @@ const OTHERS: u16 = 0x20;
 
 /// An access control list: (tag, permissions, id), as Linux orders them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Acl(pub(crate) Vec<(u16, u16, u32)>);
+pub(crate) struct ModelAcl(pub(crate) Vec<(u16, u16, u32)>);
 
-impl Acl {
+impl ModelAcl {
     /// One that names the user `uid`, or nobody.
-    pub(crate) fn new(mode: u16, mask: u16, uid: Option<u32>) -> Acl {
+    pub(crate) fn new(mode: u16, mask: u16, uid: Option<u32>) -> ModelAcl {
         let nobody = u32::MAX;
         let mut entries = vec![(OWNER, mode >> 6 & 7, nobody)];
         entries.extend(uid.map(|uid| (0x02, 6, uid)));
         entries.push((OWNING_GROUP, mode >> 3 & 7, nobody));
         entries.extend(uid.map(|_| (MASK, mask & 7, nobody)));
         entries.push((OTHERS, mode & 7, nobody));
-        Acl(entries)
+        ModelAcl(entries)
     }
 
-    fn of(value: &[u8]) -> Acl {
+    fn of(value: &[u8]) -> ModelAcl {
         let entry = |bytes: &[u8]| {
             let short = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
             let id = u32::from_le_bytes(bytes[4..8].try_into().expect("4 bytes"));
             (short(0), short(2), id)
         };
-        Acl(value[4..].chunks_exact(8).map(entry).collect())
+        ModelAcl(value[4..].chunks_exact(8).map(entry).collect())
     }
 
     pub(crate) fn value(&self) -> Vec<u8> {
@@ -75,7 +75,7 @@ impl Acl {
     }
 }
 
-impl Inode {
+impl ModelInode {
     /// Setuid goes, and setgid where the group may execute: else it is a lock's mark, not a power. And capabilities.
     fn drop_powers(&mut self) -> bool {
         let before = self.mode;
@@ -87,14 +87,14 @@ impl Inode {
     fn set_mode(&mut self, mode: u16) {
         self.mode = mode;
         if let Some(value) = self.xattrs.get_mut(ACCESS_ACL) {
-            let mut acl = Acl::of(value);
+            let mut acl = ModelAcl::of(value);
             acl.set_mode(mode);
             *value = acl.value();
         }
     }
 
     /// What a new inode gets from its directory.
-    pub(crate) fn inherit(&mut self, directory: &Inode) {
+    pub(crate) fn inherit(&mut self, directory: &ModelInode) {
         let is_directory = self.is_directory();
         if directory.mode & 0o2000 != 0 {
             self.gid = directory.gid;
@@ -107,7 +107,7 @@ impl Inode {
             self.mode &= !CALLER.umask;
             return;
         };
-        let mut access = Acl::of(default);
+        let mut access = ModelAcl::of(default);
         access.set_mode(access.mode() & self.mode);
         self.mode = self.mode & !0o777 | access.mode();
         if access.says_more_than_a_mode() {
@@ -119,15 +119,15 @@ impl Inode {
     }
 }
 
-impl Model {
-    pub(crate) fn set_mode(&mut self, id: Id, mode: u16, now: Option<i64>) {
+impl FsModel {
+    pub(crate) fn set_mode(&mut self, id: ModelId, mode: u16, now: Option<i64>) {
         let inode = self.get_mut(id);
         inode.set_mode(mode);
         inode.change(now);
     }
 
     /// Who gets a file does not get the powers that its old owner gave it.
-    pub(crate) fn set_owner(&mut self, id: Id, uid: Option<u32>, gid: Option<u32>, now: Option<i64>) {
+    pub(crate) fn set_owner(&mut self, id: ModelId, uid: Option<u32>, gid: Option<u32>, now: Option<i64>) {
         let inode = self.get_mut(id);
         inode.uid = uid.unwrap_or(inode.uid);
         inode.gid = gid.unwrap_or(inode.gid);
@@ -137,7 +137,7 @@ impl Model {
         inode.change(now);
     }
 
-    pub(crate) fn drop_powers(&mut self, id: Id, now: Option<i64>) {
+    pub(crate) fn drop_powers(&mut self, id: ModelId, now: Option<i64>) {
         let inode = self.get_mut(id);
         if !inode.is_directory() && inode.drop_powers() {
             inode.change(now);
@@ -146,22 +146,22 @@ impl Model {
 
     pub(crate) fn set_xattr(
         &mut self,
-        id: Id,
+        id: ModelId,
         name: &[u8],
         value: &[u8],
         how: SetXattrMode,
         now: Option<i64>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ChangeErrno> {
         let inode = self.get_mut(id);
         may_have(inode.kind(), name)?;
         match (how, inode.xattrs.contains_key(name)) {
-            (SetXattrMode::Create, true) => return Err(Refusal::Exists),
-            (SetXattrMode::Replace, false) => return Err(Refusal::NoXattr),
+            (SetXattrMode::Create, true) => return Err(ChangeErrno::Exists),
+            (SetXattrMode::Replace, false) => return Err(ChangeErrno::NoXattr),
             _ => {}
         }
         inode.xattrs.insert(name.to_vec(), value.to_vec());
         if name == ACCESS_ACL {
-            let acl = Acl::of(value);
+            let acl = ModelAcl::of(value);
             inode.mode = inode.mode & !0o777 | acl.mode();
             if !acl.says_more_than_a_mode() {
                 inode.xattrs.remove(name);
@@ -171,27 +171,32 @@ impl Model {
         Ok(())
     }
 
-    pub(crate) fn remove_xattr(&mut self, id: Id, name: &[u8], now: Option<i64>) -> Result<(), Refusal> {
+    pub(crate) fn remove_xattr(
+        &mut self,
+        id: ModelId,
+        name: &[u8],
+        now: Option<i64>,
+    ) -> Result<(), ChangeErrno> {
         let inode = self.get_mut(id);
         may_have(inode.kind(), name)?;
         match inode.xattrs.remove(name) {
             Some(_) => inode.change(now),
             None if [ACCESS_ACL, DEFAULT_ACL].contains(&name) => {}
-            None => return Err(Refusal::NoXattr),
+            None => return Err(ChangeErrno::NoXattr),
         }
         Ok(())
     }
 }
 
 /// Which attributes a file of this kind may have.
-fn may_have(kind: FileKind, name: &[u8]) -> Result<(), Refusal> {
+fn may_have(kind: FileKind, name: &[u8]) -> Result<(), ChangeErrno> {
     let is_acl = [ACCESS_ACL, DEFAULT_ACL].contains(&name);
     match kind {
-        FileKind::Symlink if is_acl => Err(Refusal::Unsupported),
+        FileKind::Symlink if is_acl => Err(ChangeErrno::Unsupported),
         FileKind::File | FileKind::Directory if name.starts_with(b"user.") => Ok(()),
-        _ if name.starts_with(b"user.") => Err(Refusal::NotPermitted),
+        _ if name.starts_with(b"user.") => Err(ChangeErrno::NotPermitted),
         FileKind::Directory => Ok(()),
-        _ if name == DEFAULT_ACL => Err(Refusal::NotPermitted),
+        _ if name == DEFAULT_ACL => Err(ChangeErrno::NotPermitted),
         _ => Ok(()),
     }
 }

@@ -1,8 +1,8 @@
 //! The store and the buffer get larger in use, and the store between two lives: a crash at any point leaves either as large as before
 //! or after, and whole.
 
-use crate::log::Role;
-use crate::run::{Phase, Run};
+use crate::event_log::MediumRole;
+use crate::run_state::{HarnessPhase, SimulationRun};
 use device::Device;
 use store::{Store, StoreError};
 
@@ -11,7 +11,7 @@ const GROWN_ONE_IN: u64 = 8;
 /// Between two lives, power fails within so many operations of it: there are four.
 const CUT_WITHIN: u64 = 5;
 
-impl Run {
+impl SimulationRun {
     /// Whether it is time. Runs whose stores do not grow draw nothing.
     pub(crate) fn grows_now(&mut self) -> bool {
         self.media.growths_left > 0 && self.random.once_in(GROWN_ONE_IN)
@@ -24,7 +24,7 @@ impl Run {
 
     /// Makes one of them larger while everybody goes on.
     pub(crate) fn grow_in_use(&mut self) -> Result<(), String> {
-        self.phase = Phase::Growth;
+        self.phase = HarnessPhase::Growth;
         self.arm_for_volumes();
         if self.random.once_in(2) { self.grow_buffer() } else { self.grow_store() }
     }
@@ -74,12 +74,12 @@ impl Run {
 
     /// Makes it larger between two lives; power may fail meanwhile.
     pub(crate) fn grow_unopened(&mut self) -> Result<(), String> {
-        self.phase = Phase::Growth;
+        self.phase = HarnessPhase::Growth;
         let (blocks, errors) = (self.larger(), self.media.log.errors_made_up());
         if self.random.once_in(2) {
             self.media.power.cut_after(self.random.below(CUT_WITHIN));
         }
-        match Store::grow_unopened(&self.media.watched(Role::Store), Some(blocks)) {
+        match Store::grow_unopened(&self.media.watched(MediumRole::Store), Some(blocks)) {
             Ok(_) => self.counts.growths += 1,
             Err(_) if self.media.power.is_lost() => {
                 *self.counts.crashes.entry("growth of the store").or_default() += 1;

@@ -1,15 +1,15 @@
 //! Whether what a client was told is right.
 
-use crate::call::Reply;
-use crate::loose::bytes_difference;
-use crate::model::{Body, Id, Model};
+use crate::model::{FsModel, ModelBody, ModelId};
 use crate::oracle::expected_links;
+use crate::request_call::FsReply;
+use crate::unsynced_pages::bytes_difference;
 use device::BLOCK_BYTES;
 use fs::{FileAttributes, FileKind, FsError, SeekWhence};
 use std::ops::Range;
 
 /// What a read must return now.
-pub(crate) fn right_bytes(model: &Model, file: Id, offset: u64, len: usize) -> Vec<u8> {
+pub(crate) fn right_bytes(model: &FsModel, file: ModelId, offset: u64, len: usize) -> Vec<u8> {
     let content = model.get(file).content();
     let start = content.len().min(offset as usize);
     content[start..content.len().min(start + len)].to_vec()
@@ -46,7 +46,7 @@ pub(crate) fn check_seek(
     content: &[u8],
     offset: u64,
     what: SeekWhence,
-    found: &Result<Reply, FsError>,
+    found: &Result<FsReply, FsError>,
 ) -> Result<(), String> {
     let size = content.len() as u64;
     let wrong = || Err(format!("{found:?}, of {size} bytes"));
@@ -55,9 +55,9 @@ pub(crate) fn check_seek(
     match (what, found) {
         (_, Err(FsError::PastEnd)) if offset >= size => Ok(()),
         (SeekWhence::Data, Err(FsError::PastEnd)) if is_zeros(offset..size) => Ok(()),
-        (_, Ok(Reply::Place(place))) if !(offset..=size).contains(place) => wrong(),
-        (SeekWhence::Data, Ok(Reply::Place(place))) if *place < size && is_zeros(offset..*place) => Ok(()),
-        (SeekWhence::Hole, Ok(Reply::Place(place))) => {
+        (_, Ok(FsReply::Place(place))) if !(offset..=size).contains(place) => wrong(),
+        (SeekWhence::Data, Ok(FsReply::Place(place))) if *place < size && is_zeros(offset..*place) => Ok(()),
+        (SeekWhence::Hole, Ok(FsReply::Place(place))) => {
             let end = (place / BLOCK_BYTES as u64 + 1) * BLOCK_BYTES as u64;
             if is_zeros(*place..end.min(size)) { Ok(()) } else { wrong() }
         }
@@ -65,15 +65,15 @@ pub(crate) fn check_seek(
     }
 }
 
-pub(crate) fn check_attributes(model: &Model, id: Id, found: &FileAttributes) -> Result<(), String> {
+pub(crate) fn check_attributes(model: &FsModel, id: ModelId, found: &FileAttributes) -> Result<(), String> {
     let inode = model.get(id);
     let size = match &inode.body {
-        Body::File(bytes) => Some(bytes.len() as u64),
-        Body::Symlink(target) => Some(target.len() as u64),
-        Body::Directory { .. } => None,
-        Body::Node(..) => Some(0),
+        ModelBody::File(bytes) => Some(bytes.len() as u64),
+        ModelBody::Symlink(target) => Some(target.len() as u64),
+        ModelBody::Directory { .. } => None,
+        ModelBody::Node(..) => Some(0),
     };
-    let device = if let Body::Node(_, device) = inode.body { device } else { 0 };
+    let device = if let ModelBody::Node(_, device) = inode.body { device } else { 0 };
     let right = found.kind == inode.body.kind()
         && size.is_none_or(|size| found.size == size)
         && found.mode == inode.mode

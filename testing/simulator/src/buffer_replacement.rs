@@ -1,9 +1,9 @@
 //! Another buffer for the store, between two lives, as `weir replace-buffer` does it: a crash at any point leaves one buffer that
 //! holds everything. And a look at both media that writes to neither, as `weir mount --read-only` has it.
 
-use crate::log::Role;
-use crate::run::{Phase, Run};
-use crate::stack::{ID, Media, Stack, end_lost, sound};
+use crate::event_log::MediumRole;
+use crate::run_state::{HarnessPhase, SimulationRun};
+use crate::stack::{ID, SimulatedMedia, SimulatedStack, end_lost, sound};
 use cache::{Cache, CacheSettings, RecoveredBuffer};
 use device::{Clock, Device, Lsn, OverlayDevice};
 use sim_disk::{PowerSupply, SimDisk};
@@ -19,7 +19,7 @@ const LOOKED_AT_ONE_IN: u64 = 12;
 /// The power fails within so many operations of a replacement.
 const CUT_WITHIN: u64 = 100;
 
-impl Run {
+impl SimulationRun {
     /// Before the next life, at times, its buffer is replaced; the power may fail meanwhile.
     pub(crate) fn between_lives(&mut self) -> Result<(), String> {
         if self.random.once_in(LOOKED_AT_ONE_IN) {
@@ -34,7 +34,7 @@ impl Run {
         if !self.random.once_in(REPLACED_ONE_IN) {
             return Ok(());
         }
-        self.phase = Phase::Replacement;
+        self.phase = HarnessPhase::Replacement;
         if self.random.once_in(2) {
             self.media.power.cut_after(self.random.below(CUT_WITHIN));
         }
@@ -63,7 +63,7 @@ impl Run {
         buffer::Buffer::format_after(&*new, ID, Lsn(newest.0 + GAP))
             .map_err(|error| format!("format_after: {error}"))?;
         let old = std::mem::replace(&mut self.media.buffer, new);
-        self.media.log.forget(Role::Buffer);
+        self.media.log.forget(MediumRole::Buffer);
         buffer::Buffer::retire(&*old).map_err(|error| format!("retire: {error}"))?;
         let (cache, _) = self.media.open_cache(self.volumes.mounted())?;
         cache.store().fence(cache.buffer().newest_lsn()).map_err(|error| format!("fence: {error}"))
@@ -73,8 +73,8 @@ impl Run {
     fn look_without_writing(&mut self) -> Result<(), String> {
         let seen = self.media.power.operations_seen();
         let (store, buffer): (Arc<dyn Device>, Arc<dyn Device>) = (
-            Arc::new(OverlayDevice::new(self.media.watched(Role::Store))),
-            Arc::new(OverlayDevice::new(self.media.watched(Role::Buffer))),
+            Arc::new(OverlayDevice::new(self.media.watched(MediumRole::Store))),
+            Arc::new(OverlayDevice::new(self.media.watched(MediumRole::Buffer))),
         );
         let volume = self.volumes.mounted();
         let cache = self.media.open_cache_on(volume, store, buffer);
@@ -90,9 +90,9 @@ impl Run {
     }
 }
 
-impl Media {
+impl SimulatedMedia {
     /// A volume as it is for who gives up the buffer: by the store alone, with an empty one. Nothing that this does reaches the media.
-    pub(crate) fn open_without_buffer(&self, volume: VolumeId) -> Result<Stack, String> {
+    pub(crate) fn open_without_buffer(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
         let power = PowerSupply::new();
         let store = Store::open(sound(&self.store, &power));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
@@ -106,14 +106,17 @@ impl Media {
     /// Writes back what the buffer holds, which stays as it is. Returns its newest change.
     fn write_back(&self) -> Result<Lsn, String> {
         // What is written back must not be newer than what the buffer has after a crash.
-        buffer::Buffer::open(Arc::new(self.watched(Role::Buffer)), ID, &mut |_| ())
+        buffer::Buffer::open(Arc::new(self.watched(MediumRole::Buffer)), ID, &mut |_| ())
             .and_then(|buffer| buffer.make_durable())
             .map_err(|error| format!("the old buffer: {error}"))?;
-        let store = Store::open(Arc::new(self.watched(Role::Store)))
+        let store = Store::open(Arc::new(self.watched(MediumRole::Store)))
             .map_err(|error| format!("Store::open: {error}"))?;
-        let recovered =
-            RecoveredBuffer::read(Arc::new(OverlayDevice::new(self.watched(Role::Buffer))), ID, &*self.clock)
-                .map_err(|error| format!("Recovered::read: {error}"))?;
+        let recovered = RecoveredBuffer::read(
+            Arc::new(OverlayDevice::new(self.watched(MediumRole::Buffer))),
+            ID,
+            &*self.clock,
+        )
+        .map_err(|error| format!("Recovered::read: {error}"))?;
         let settings = CacheSettings { buffer_is_given_up: true, ..self.settings.clone() };
         let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), settings);
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;

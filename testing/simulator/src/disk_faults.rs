@@ -1,7 +1,7 @@
-//! When disks make errors, and which.
+//! Which errors the disks return, and when.
 
-use crate::run::Run;
-use crate::stack::Pick;
+use crate::run_state::SimulationRun;
+use crate::stack::RandomPick;
 use device::{BLOCK_BYTES, Block, Device};
 use sim_disk::{BlockDamage, DiskFaults};
 
@@ -22,7 +22,7 @@ const SCRATCHED_MAX: u64 = 200;
 /// How blocks begin that say whose others are.
 const OWNER_HEADS: [&[u8]; 2] = [b"weir.log", b"weir.own"];
 
-impl Run {
+impl SimulationRun {
     /// Lets disks begin and stop to make errors.
     pub(crate) fn faults(&mut self) {
         if !self.options.faults {

@@ -1,38 +1,38 @@
 //! How a life of the stack ends, as far as the media are concerned.
 
-use crate::log::Role;
-use crate::run::Run;
-use crate::stack::Pick;
+use crate::event_log::MediumRole;
+use crate::run_state::SimulationRun;
+use crate::stack::RandomPick;
 
 /// How a life ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum LifeEnd {
     /// What was not flushed is lost in part.
     PowerCut,
     /// The process goes, the media keep what they accepted.
     Kill,
     /// The process goes, and one medium loses what was not flushed.
-    Loss(Role),
+    Loss(MediumRole),
 }
 
-impl End {
+impl LifeEnd {
     /// Whether a medium loses what was not flushed, in part.
-    fn loses(self, role: Role) -> bool {
-        self == End::PowerCut || self == End::Loss(role)
+    fn loses(self, role: MediumRole) -> bool {
+        self == LifeEnd::PowerCut || self == LifeEnd::Loss(role)
     }
 }
 
-impl Run {
+impl SimulationRun {
     /// What stops everything in the middle of a device operation is mostly a power cut.
-    pub(crate) fn draw_end(&mut self) -> End {
+    pub(crate) fn draw_end(&mut self) -> LifeEnd {
         match self.random.below(6) {
-            0 => End::Kill,
-            1 => End::Loss(self.random.pick(&[Role::Store, Role::Buffer])),
-            _ => End::PowerCut,
+            0 => LifeEnd::Kill,
+            1 => LifeEnd::Loss(self.random.pick(&[MediumRole::Store, MediumRole::Buffer])),
+            _ => LifeEnd::PowerCut,
         }
     }
 
-    pub(crate) fn lose_power(&mut self, end: End) {
+    pub(crate) fn lose_power(&mut self, end: LifeEnd) {
         self.no_faults();
         self.media.meanwhile.never_comes();
         // Nothing that the stack does while it falls apart may reach the media.
@@ -41,10 +41,10 @@ impl Run {
             // Requests that are parked in the cache keep it alive.
             stack.cache.stop();
         }
-        if end.loses(Role::Store) {
+        if end.loses(MediumRole::Store) {
             self.media.store.crash();
         }
-        if end.loses(Role::Buffer) {
+        if end.loses(MediumRole::Buffer) {
             self.media.buffer.crash();
         }
         cache::end_refusal();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// What a page was.
 #[derive(Debug, Clone)]
-struct Older {
+struct OlderPage {
     bytes: Arc<Vec<u8>>,
     /// The change that made it something else, by its number in the history.
     until: u64,
@@ -16,8 +16,8 @@ struct Older {
 
 /// Of one file.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Loose {
-    pages: BTreeMap<u64, Vec<Older>>,
+pub(crate) struct UnsyncedPages {
+    pages: BTreeMap<u64, Vec<OlderPage>>,
     /// Pages that the file grew with, and the changes with which it did.
     grown: BTreeMap<u64, u64>,
 }
@@ -38,7 +38,7 @@ pub(crate) fn bypasses_buffer(offset: u64, len: u64, size: u64) -> bool {
     len > 0 && is_whole(offset | len) && offset <= size && (offset + len <= size || is_whole(size))
 }
 
-impl Loose {
+impl UnsyncedPages {
     /// The bytes of a range bypassed the buffer by change `number`, over `content`.
     pub(crate) fn write(&mut self, content: &[u8], range: Range<u64>, number: u64) {
         for page in pages_of(range) {
@@ -50,7 +50,7 @@ impl Loose {
             let mut bytes =
                 content[page as usize * BLOCK_BYTES..content.len().min(page_bytes(page).end)].to_vec();
             bytes.resize(BLOCK_BYTES, 0);
-            self.pages.entry(page).or_default().push(Older { bytes: Arc::new(bytes), until: number });
+            self.pages.entry(page).or_default().push(OlderPage { bytes: Arc::new(bytes), until: number });
         }
     }
 
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn each_page_may_be_what_it_was_or_what_it_became_and_nothing_else() {
-        let mut loose = Loose::default();
+        let mut loose = UnsyncedPages::default();
         loose.write(&content(&[1, 2, 3]), 0..2 * PAGE, 10);
         let now = content(&[4, 5, 3]);
         for seen in [[4, 5, 3], [1, 5, 3], [4, 2, 3], [1, 2, 3]] {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_file_may_end_before_a_page_that_it_grew_with() {
-        let mut loose = Loose::default();
+        let mut loose = UnsyncedPages::default();
         loose.write(&content(&[1]), PAGE..3 * PAGE, 10);
         let now = content(&[1, 2, 3]);
         for len in 1..=3 {

@@ -8,20 +8,20 @@ use std::time::Duration;
 
 /// Where other threads get their turns in production, and here: at the beginning and at the end of each device operation.
 #[derive(Default)]
-pub(crate) struct Meanwhile(Mutex<State>);
+pub(crate) struct Interleaving(Mutex<InterleavingState>);
 
 #[derive(Default)]
-struct State {
-    request: Option<Due>,
+struct InterleavingState {
+    request: Option<DueAction>,
     /// Each counts from the one before it on, so that it may happen during that one.
-    steps: VecDeque<Due>,
-    slow: Option<Slow>,
+    steps: VecDeque<DueAction>,
+    slow: Option<SlowDevices>,
 }
 
 /// What happens at the turn after so many others.
-struct Due(u64, Box<dyn FnOnce() + Send>);
+struct DueAction(u64, Box<dyn FnOnce() + Send>);
 
-impl Due {
+impl DueAction {
     fn is_now(&mut self) -> bool {
         self.0 = self.0.saturating_sub(1);
         self.0 == 0
@@ -29,7 +29,7 @@ impl Due {
 }
 
 /// Devices that take their time.
-struct Slow {
+struct SlowDevices {
     random: SeededRng,
     clock: Arc<SimClock>,
     nanos_max: u64,
@@ -38,21 +38,21 @@ struct Slow {
 /// Of so many turns, time passes at one.
 const TIME_PASSES_ONE_IN: u64 = 4;
 
-impl Meanwhile {
+impl Interleaving {
     /// Lets `request` come in at the turn after the next `turns`.
     pub(crate) fn comes_after(&self, turns: u64, request: Box<dyn FnOnce() + Send>) {
-        self.state().request = Some(Due(turns + 1, request));
+        self.state().request = Some(DueAction(turns + 1, request));
     }
 
     /// Lets `step` be taken at the turn after the `turns` that come once all steps before it have begun.
     pub(crate) fn steps_after(&self, turns: u64, step: Box<dyn FnOnce() + Send>) {
-        self.state().steps.push_back(Due(turns + 1, step));
+        self.state().steps.push_back(DueAction(turns + 1, step));
     }
 
     /// From now on, operations may take so long.
     pub(crate) fn slow_down(&self, random: SeededRng, clock: &Arc<SimClock>, nanos_max: u64) {
         let clock = clock.clone();
-        self.state().slow = (nanos_max > 0).then_some(Slow { random, clock, nanos_max });
+        self.state().slow = (nanos_max > 0).then_some(SlowDevices { random, clock, nanos_max });
     }
 
     /// Whether operations take time.
@@ -63,15 +63,15 @@ impl Meanwhile {
     /// A device operation begins or ends.
     pub(crate) fn turn(&self) {
         let mut state = self.state();
-        if let Some(Slow { random, clock, nanos_max }) = &mut state.slow
+        if let Some(SlowDevices { random, clock, nanos_max }) = &mut state.slow
             && random.once_in(TIME_PASSES_ONE_IN)
         {
             clock.advance(Duration::from_nanos(random.below(*nanos_max)));
         }
-        let due = state.request.as_mut().is_some_and(Due::is_now);
+        let due = state.request.as_mut().is_some_and(DueAction::is_now);
         let request = if due { state.request.take() } else { None };
         drop(state);
-        if let Some(Due(_, request)) = request {
+        if let Some(DueAction(_, request)) = request {
             request();
         }
         while let Some(step) = self.step_due() {
@@ -86,7 +86,7 @@ impl Meanwhile {
         }
         let step = state.steps.pop_front();
         // The next one may be due at once.
-        step.map(|Due(_, step)| step)
+        step.map(|DueAction(_, step)| step)
     }
 
     /// Whether a request has not come in yet.
@@ -102,7 +102,7 @@ impl Meanwhile {
     /// A request that has not come in yet does so now.
     pub(crate) fn comes_now(&self) {
         let late = self.state().request.take();
-        if let Some(Due(_, request)) = late {
+        if let Some(DueAction(_, request)) = late {
             request();
         }
     }
@@ -114,7 +114,7 @@ impl Meanwhile {
         state.request = None;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InterleavingState> {
         self.0.lock().expect("nobody panics with what happens meanwhile")
     }
 }

@@ -1,7 +1,7 @@
 //! A disk whose every operation is logged, and lets others have their turns.
 
-use crate::log::{Log, Role};
-use crate::meanwhile::Meanwhile;
+use crate::event_log::{EventLog, MediumRole};
+use crate::interleaving::Interleaving;
 use device::{Block, Device, DeviceError, DeviceOperation, Page};
 use sim_disk::SimDisk;
 use std::ops::Range;
@@ -11,21 +11,21 @@ use std::sync::Arc;
 const LOGS: [&[u8]; 2] = [b"weir.log", b"weirgrup"];
 
 /// A disk whose every operation is logged, and lets intruders in.
-pub(crate) struct Watched {
+pub(crate) struct InstrumentedDisk {
     disk: Arc<SimDisk>,
-    role: Role,
-    log: Arc<Log>,
-    meanwhile: Arc<Meanwhile>,
+    role: MediumRole,
+    log: Arc<EventLog>,
+    meanwhile: Arc<Interleaving>,
 }
 
-impl Watched {
+impl InstrumentedDisk {
     pub(crate) fn new(
         disk: &Arc<SimDisk>,
-        role: Role,
-        log: &Arc<Log>,
-        meanwhile: &Arc<Meanwhile>,
-    ) -> Watched {
-        Watched { disk: disk.clone(), role, log: log.clone(), meanwhile: meanwhile.clone() }
+        role: MediumRole,
+        log: &Arc<EventLog>,
+        meanwhile: &Arc<Interleaving>,
+    ) -> InstrumentedDisk {
+        InstrumentedDisk { disk: disk.clone(), role, log: log.clone(), meanwhile: meanwhile.clone() }
     }
 
     /// One operation, with others' turns before and after it.
@@ -50,7 +50,7 @@ impl Watched {
     }
 }
 
-impl Device for Watched {
+impl Device for InstrumentedDisk {
     fn blocks(&self) -> u64 {
         self.disk.blocks()
     }

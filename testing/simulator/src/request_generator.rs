@@ -1,9 +1,9 @@
 //! What the simulated clients ask for: random, likely to be legal, dense in what is hard.
 
-use crate::change::Change;
-use crate::model::{Body, Id, Model, Name};
-use crate::options::Options;
-use crate::rights::{ACCESS_ACL, Acl, CAPABILITY, DEFAULT_ACL};
+use crate::change::ModelChange;
+use crate::model::{FsModel, ModelBody, ModelId, ModelName};
+use crate::model_rights::{ACCESS_ACL, CAPABILITY, DEFAULT_ACL, ModelAcl};
+use crate::options::SimulatorOptions;
 use device::{BLOCK_BYTES, SeededRng};
 use fs::{FallocateMode, FileKind, IfExists, SeekWhence, SetXattrMode, SizePolicy};
 use std::sync::Arc;
@@ -24,39 +24,39 @@ const LONG_FILE_BYTES_MAX: u64 = 1200 << 10;
 
 /// What a client asks for.
 #[derive(Debug, Clone)]
-pub(crate) enum Request {
-    Change(Change),
+pub(crate) enum ClientRequest {
+    Change(ModelChange),
     Read {
-        file: Id,
+        file: ModelId,
         offset: u64,
         len: usize,
     },
     Seek {
-        file: Id,
+        file: ModelId,
         offset: u64,
         what: SeekWhence,
     },
     /// Names and values of all extended attributes.
-    ListXattrs(Id),
+    ListXattrs(ModelId),
     Sync,
     /// A sync of one file, whose removal is durable from then on as long as somebody holds it.
-    SyncFile(Id),
+    SyncFile(ModelId),
     Lookup {
-        parent: Id,
-        name: Name,
+        parent: ModelId,
+        name: ModelName,
     },
-    Stat(Id),
-    List(Id),
-    ReadLink(Id),
+    Stat(ModelId),
+    List(ModelId),
+    ReadLink(ModelId),
     /// Takes a handle on a file, so that it lives on without a name.
-    Open(Id),
+    Open(ModelId),
     /// Lets the client's handle number so many go.
     Close(usize),
 }
 
 /// What a whole run is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Temper {
+pub(crate) enum WorkloadProfile {
     /// Everything, in changing shares.
     Mixed,
     /// The store is full, or nearly so, most of the time.
@@ -67,35 +67,35 @@ pub(crate) enum Temper {
     Long,
 }
 
-impl Temper {
+impl WorkloadProfile {
     /// That of a run.
-    pub(crate) fn of(options: &Options) -> Temper {
+    pub(crate) fn of(options: &SimulatorOptions) -> WorkloadProfile {
         // Of every five seeds in a row.
         match options.seed % 5 {
-            _ if options.full => Temper::Full,
-            0 => Temper::Full,
-            1 => Temper::Names,
-            2 => Temper::Long,
-            _ => Temper::Mixed,
+            _ if options.full => WorkloadProfile::Full,
+            0 => WorkloadProfile::Full,
+            1 => WorkloadProfile::Names,
+            2 => WorkloadProfile::Long,
+            _ => WorkloadProfile::Mixed,
         }
     }
 }
 
 /// Draws requests.
-pub(crate) struct Workload {
+pub(crate) struct RequestGenerator {
     random: SeededRng,
-    temper: Temper,
+    temper: WorkloadProfile,
     /// Requests for which clients rather give space back.
     freeing: u32,
-    mood: Mood,
+    mood: RequestWeights,
     /// Where the last read ended: the next may go on there, and has pages fetched ahead.
-    read_until: Option<(Id, u64)>,
+    read_until: Option<(ModelId, u64)>,
     /// Where whole pages bypass the buffer, they are written more often; drawn from this.
     whole_pages: Option<SeededRng>,
 }
 
 /// What the clients do most for a while, so that rare combinations come up: weights of kinds of request.
-struct Mood {
+struct RequestWeights {
     writes: u64,
     sizes: u64,
     names: u64,
@@ -132,11 +132,11 @@ pub(crate) const ALIKE: [[&[u8]; 2]; 6] = [
     [b"ccflgekmicpikbk", b"eokpgcjikifeeif"],
 ];
 
-impl Workload {
-    pub(crate) fn new(seed: u64, temper: Temper) -> Workload {
+impl RequestGenerator {
+    pub(crate) fn new(seed: u64, temper: WorkloadProfile) -> RequestGenerator {
         let mut random = SeededRng::new(seed);
-        let mood = Mood::draw(&mut random, temper);
-        Workload { random, temper, freeing: 0, mood, read_until: None, whole_pages: None }
+        let mood = RequestWeights::draw(&mut random, temper);
+        RequestGenerator { random, temper, freeing: 0, mood, read_until: None, whole_pages: None }
     }
 
     /// Whether whole pages bypass the buffer from now on.
@@ -145,13 +145,13 @@ impl Workload {
     }
 
     fn bytes_max(&self) -> u64 {
-        if self.mood.filling || self.temper == Temper::Long { FILLING_BYTES_MAX } else { BYTES_MAX }
+        if self.mood.filling || self.temper == WorkloadProfile::Long { FILLING_BYTES_MAX } else { BYTES_MAX }
     }
 
     /// Draws what the clients do most from now on, unless they stay with what they do: some things take long.
     pub(crate) fn change_mood(&mut self) {
         if self.random.once_in(6) {
-            self.mood = Mood::draw(&mut self.random, self.temper);
+            self.mood = RequestWeights::draw(&mut self.random, self.temper);
         }
     }
 
@@ -159,7 +159,7 @@ impl Workload {
     pub(crate) fn no_space(&mut self) {
         self.freeing = match self.temper {
             // Just enough that the next write may fit.
-            Temper::Full => self.random.below(6) as u32,
+            WorkloadProfile::Full => self.random.below(6) as u32,
             _ => 40,
         };
     }
@@ -170,20 +170,23 @@ impl Workload {
     }
 
     /// The next request of a client that holds `handles`.
-    pub(crate) fn next(&mut self, model: &Model, handles: &[Id]) -> Request {
+    pub(crate) fn next(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
         self.freeing = self.freeing.saturating_sub(1);
         if self.freeing > 0 || model.bytes() > self.bytes_max() {
             return self.give_back(model);
         }
-        let Mood { writes, sizes, names, reads, syncs, .. } = self.mood;
+        let RequestWeights { writes, sizes, names, reads, syncs, .. } = self.mood;
         let total = writes + sizes + names + reads + syncs + 3;
         let mut dice = self.random.below(total);
         for (weight, draw) in [
-            (writes, Workload::write as fn(&mut Workload, &Model, &[Id]) -> Request),
-            (sizes, Workload::attributes),
-            (names, Workload::names),
-            (reads, Workload::look),
-            (syncs, Workload::sync),
+            (
+                writes,
+                RequestGenerator::write as fn(&mut RequestGenerator, &FsModel, &[ModelId]) -> ClientRequest,
+            ),
+            (sizes, RequestGenerator::attributes),
+            (names, RequestGenerator::names),
+            (reads, RequestGenerator::look),
+            (syncs, RequestGenerator::sync),
         ] {
             if dice < weight {
                 return draw(self, model, handles);
@@ -193,34 +196,34 @@ impl Workload {
         self.handle(model, handles)
     }
 
-    pub(crate) fn give_back(&mut self, model: &Model) -> Request {
+    pub(crate) fn give_back(&mut self, model: &FsModel) -> ClientRequest {
         match (self.some_name(model), self.some_file(model, &[])) {
             (_, Some(file)) if self.random.once_in(2) => {
                 let size = self.random.below(model.get(file).content().len() as u64 + 1);
-                Request::Change(Change::SetSize { file, size })
+                ClientRequest::Change(ModelChange::SetSize { file, size })
             }
             (Some((parent, name, id)), _) if !model.get(id).is_directory() => {
-                Request::Change(Change::Unlink { parent, name })
+                ClientRequest::Change(ModelChange::Unlink { parent, name })
             }
-            _ => Request::Sync,
+            _ => ClientRequest::Sync,
         }
     }
 
-    fn sync(&mut self, model: &Model, handles: &[Id]) -> Request {
+    fn sync(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
         match self.some_file(model, handles) {
-            Some(file) if self.random.once_in(2) => Request::SyncFile(file),
-            _ => Request::Sync,
+            Some(file) if self.random.once_in(2) => ClientRequest::SyncFile(file),
+            _ => ClientRequest::Sync,
         }
     }
 
-    fn write(&mut self, model: &Model, handles: &[Id]) -> Request {
+    fn write(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
         let Some(file) = self.some_file(model, handles) else {
             return self.make(model, FileKind::File);
         };
         let size = model.get(file).content().len() as u64;
         // By its number, so that a file stays big or small.
         let limit = match file.0 % 8 {
-            0 if self.temper == Temper::Long => LONG_FILE_BYTES_MAX,
+            0 if self.temper == WorkloadProfile::Long => LONG_FILE_BYTES_MAX,
             0 => BIG_FILE_BYTES_MAX,
             _ if self.mood.filling => BIG_FILE_BYTES_MAX,
             _ => FILE_BYTES_MAX,
@@ -249,7 +252,12 @@ impl Workload {
             false => (offset, len),
         };
         let bytes = Arc::new(self.bytes(len));
-        Request::Change(Change::Write { file, offset, bytes, bypasses: self.whole_pages.is_some() })
+        ClientRequest::Change(ModelChange::Write {
+            file,
+            offset,
+            bytes,
+            bypasses: self.whole_pages.is_some(),
+        })
     }
 
     fn bytes(&mut self, len: u64) -> Vec<u8> {
@@ -264,9 +272,9 @@ impl Workload {
         bytes
     }
 
-    fn attributes(&mut self, model: &Model, handles: &[Id]) -> Request {
+    fn attributes(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
         if self.random.once_in(8) {
-            let inode = self.some_name(model).map_or(Id::ROOT, |(_, _, id)| id);
+            let inode = self.some_name(model).map_or(ModelId::ROOT, |(_, _, id)| id);
             return self.rights_or_times(model, inode);
         }
         let Some(file) = self.some_file(model, handles) else {
@@ -288,10 +296,10 @@ impl Workload {
             5 => old + self.random.below(200),
             _ => self.random.below(FILE_BYTES_MAX),
         };
-        Request::Change(Change::SetSize { file, size })
+        ClientRequest::Change(ModelChange::SetSize { file, size })
     }
 
-    fn allocate(&mut self, model: &Model, file: Id) -> Request {
+    fn allocate(&mut self, model: &FsModel, file: ModelId) -> ClientRequest {
         let old = model.get(file).content().len() as u64;
         let unit = [1, 512, PAGE][self.random.below(3) as usize];
         let offset = self.random.below(old.min(FILE_BYTES_MAX) + PAGE) / unit * unit;
@@ -299,22 +307,22 @@ impl Workload {
         let what = [FallocateMode::Allocate, FallocateMode::ZeroRange, FallocateMode::PunchHole]
             [self.random.below(3) as usize];
         let size = if self.random.once_in(2) { SizePolicy::Grow } else { SizePolicy::Keep };
-        Request::Change(Change::Allocate { file, what, offset, len, size })
+        ClientRequest::Change(ModelChange::Allocate { file, what, offset, len, size })
     }
 
     /// Mostly the same place of another file, and to the end.
-    fn copy(&mut self, model: &Model, from: Id, to: Id) -> Request {
-        let pages = |id: Id| model.get(id).content().len() as u64 / PAGE + 1;
+    fn copy(&mut self, model: &FsModel, from: ModelId, to: ModelId) -> ClientRequest {
+        let pages = |id: ModelId| model.get(id).content().len() as u64 / PAGE + 1;
         let (source, target) = (pages(from), pages(to));
         let offset = if self.random.once_in(2) { 0 } else { PAGE * self.random.below(source) };
         let at = if self.random.once_in(3) { PAGE * self.random.below(target) } else { offset };
         let some = self.random.once_in(2).then(|| PAGE * (1 + self.random.below(8)));
         let len = some.unwrap_or(BIG_FILE_BYTES_MAX);
         let at = if self.random.once_in(20) { at + 100 } else { at };
-        Request::Change(Change::Copy { from, offset, len, to, at })
+        ClientRequest::Change(ModelChange::Copy { from, offset, len, to, at })
     }
 
-    fn xattr(&mut self, model: &Model, inode: Id) -> Change {
+    fn xattr(&mut self, model: &FsModel, inode: ModelId) -> ModelChange {
         let name = match self.random.below(10) {
             0 => CAPABILITY.to_vec(),
             1 => b"trusted.overlay.opaque".to_vec(),
@@ -324,7 +332,7 @@ impl Workload {
             _ => format!("user.{}", self.random.below(4)).into_bytes(),
         };
         if self.random.once_in(4) {
-            return Change::RemoveXattr { inode, name };
+            return ModelChange::RemoveXattr { inode, name };
         }
         let how = match self.random.below(8) {
             0 => SetXattrMode::Create,
@@ -333,7 +341,7 @@ impl Workload {
         };
         let value = if name == ACCESS_ACL || name == DEFAULT_ACL {
             let named = self.random.once_in(2).then(|| self.random.below(5) as u32);
-            Acl::new(self.random.below(0o1000) as u16, self.random.below(8) as u16, named).value()
+            ModelAcl::new(self.random.below(0o1000) as u16, self.random.below(8) as u16, named).value()
         } else {
             let len = match self.random.below(8) {
                 0 => 0,
@@ -342,33 +350,33 @@ impl Workload {
             };
             self.bytes(len)
         };
-        Change::SetXattr { inode, name, value: Arc::new(value), how }
+        ModelChange::SetXattr { inode, name, value: Arc::new(value), how }
     }
 
-    fn rights_or_times(&mut self, model: &Model, inode: Id) -> Request {
-        Request::Change(match self.random.below(6) {
+    fn rights_or_times(&mut self, model: &FsModel, inode: ModelId) -> ClientRequest {
+        ClientRequest::Change(match self.random.below(6) {
             0 => match model.get(inode).body {
-                Body::Symlink(_) => return Request::Stat(inode),
-                _ => Change::SetMode { inode, mode: self.random.below(0o10000) as u16 },
+                ModelBody::Symlink(_) => return ClientRequest::Stat(inode),
+                _ => ModelChange::SetMode { inode, mode: self.random.below(0o10000) as u16 },
             },
             1 => {
                 let (uid, gid) = (1000 + self.random.below(4) as u32, 100 + self.random.below(4) as u32);
                 let (uid, gid) = (self.random.once_in(2).then_some(uid), Some(gid));
-                Change::SetOwner { inode, uid, gid }
+                ModelChange::SetOwner { inode, uid, gid }
             }
-            2 => Change::DropPowers { inode },
+            2 => ModelChange::DropPowers { inode },
             3..=4 => self.xattr(model, inode),
             _ => {
                 // Before 1970, too.
                 let time = self.random.next_u64() as i64 / 4;
                 let accessed = self.random.once_in(2).then_some(time);
                 let modified = (accessed.is_none() || self.random.once_in(2)).then_some(-time);
-                Change::SetTimes { inode, accessed, modified }
+                ModelChange::SetTimes { inode, accessed, modified }
             }
         })
     }
 
-    fn names(&mut self, model: &Model, handles: &[Id]) -> Request {
+    fn names(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
         let (parent, name) = (self.some_directory(model), self.name());
         let change = match (self.random.below(20), self.some_name(model)) {
             (0..=6, _) | (_, None) => return self.make(model, FileKind::File),
@@ -377,18 +385,18 @@ impl Workload {
             (8, _) => {
                 let len =
                     1 + if self.random.once_in(8) { self.random.below(1000) } else { self.random.below(30) };
-                Change::Symlink { parent, name, target: vec![b'a' + len as u8 % 26; len as usize] }
+                ModelChange::Symlink { parent, name, target: vec![b'a' + len as u8 % 26; len as usize] }
             }
             (9..=10, _) => match self.some_file(model, handles) {
-                Some(file) => Change::Link { file, parent, name },
+                Some(file) => ModelChange::Link { file, parent, name },
                 None => return self.make(model, FileKind::File),
             },
             (11..=14, Some((parent, name, id)))
                 if !model.get(id).is_directory() || self.random.once_in(8) =>
             {
-                Change::Unlink { parent, name }
+                ModelChange::Unlink { parent, name }
             }
-            (11..=14, Some((parent, name, _))) => Change::RemoveDirectory { parent, name },
+            (11..=14, Some((parent, name, _))) => ModelChange::RemoveDirectory { parent, name },
             (_, Some((from, old, _))) => {
                 // Often over a name that exists.
                 let to = match self.some_name(model) {
@@ -396,51 +404,56 @@ impl Workload {
                     _ => (parent, name),
                 };
                 if self.random.once_in(6) {
-                    return Request::Change(Change::Exchange { one: (from, old), other: to });
+                    return ClientRequest::Change(ModelChange::Exchange { one: (from, old), other: to });
                 }
                 let if_exists = if self.random.once_in(8) { IfExists::Refuse } else { IfExists::Replace };
                 match self.random.once_in(8) {
-                    true => Change::WhiteOut { from: (from, old), to, if_exists },
-                    false => Change::Rename { from: (from, old), to, if_exists },
+                    true => ModelChange::WhiteOut { from: (from, old), to, if_exists },
+                    false => ModelChange::Rename { from: (from, old), to, if_exists },
                 }
             }
         };
-        Request::Change(change)
+        ClientRequest::Change(change)
     }
 
-    fn make(&mut self, model: &Model, kind: FileKind) -> Request {
+    fn make(&mut self, model: &FsModel, kind: FileKind) -> ClientRequest {
         let directories = model.inodes.values().filter(|inode| inode.is_directory()).count();
         let kind = if directories as u64 > self.mood.directories_max { FileKind::File } else { kind };
         let mode = if self.random.once_in(2) { 0o644 } else { 0o755 };
-        Request::Change(Change::Make { parent: self.some_directory(model), name: self.name(), kind, mode })
-    }
-
-    /// A FIFO, a socket, or a device.
-    fn make_special(&mut self, model: &Model) -> Request {
-        let (parent, name, mode) = (self.some_directory(model), self.name(), 0o644);
-        let number = self.random.next_u64() as u32;
-        Request::Change(match self.random.below(4) {
-            0 => Change::Make { parent, name, kind: FileKind::Fifo, mode },
-            1 => Change::Make { parent, name, kind: FileKind::Socket, mode },
-            2 => Change::MakeDevice { parent, name, kind: FileKind::CharDevice, number, mode },
-            _ => Change::MakeDevice { parent, name, kind: FileKind::BlockDevice, number, mode },
+        ClientRequest::Change(ModelChange::Make {
+            parent: self.some_directory(model),
+            name: self.name(),
+            kind,
+            mode,
         })
     }
 
-    fn look(&mut self, model: &Model, handles: &[Id]) -> Request {
+    /// A FIFO, a socket, or a device.
+    fn make_special(&mut self, model: &FsModel) -> ClientRequest {
+        let (parent, name, mode) = (self.some_directory(model), self.name(), 0o644);
+        let number = self.random.next_u64() as u32;
+        ClientRequest::Change(match self.random.below(4) {
+            0 => ModelChange::Make { parent, name, kind: FileKind::Fifo, mode },
+            1 => ModelChange::Make { parent, name, kind: FileKind::Socket, mode },
+            2 => ModelChange::MakeDevice { parent, name, kind: FileKind::CharDevice, number, mode },
+            _ => ModelChange::MakeDevice { parent, name, kind: FileKind::BlockDevice, number, mode },
+        })
+    }
+
+    fn look(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
         match (self.random.below(10), self.some_name(model), self.some_file(model, handles)) {
-            (0, Some((parent, name, _)), _) => Request::Lookup { parent, name },
-            (1, _, _) => Request::Lookup { parent: self.some_directory(model), name: self.name() },
+            (0, Some((parent, name, _)), _) => ClientRequest::Lookup { parent, name },
+            (1, _, _) => ClientRequest::Lookup { parent: self.some_directory(model), name: self.name() },
             (2, Some((_, _, id)), _) => match model.get(id).body {
-                Body::Symlink(_) => Request::ReadLink(id),
-                _ => Request::Stat(id),
+                ModelBody::Symlink(_) => ClientRequest::ReadLink(id),
+                _ => ClientRequest::Stat(id),
             },
-            (3, Some((_, _, id)), _) if self.random.once_in(2) => Request::ListXattrs(id),
-            (3, _, _) => Request::List(self.some_directory(model)),
+            (3, Some((_, _, id)), _) if self.random.once_in(2) => ClientRequest::ListXattrs(id),
+            (3, _, _) => ClientRequest::List(self.some_directory(model)),
             (4, _, Some(file)) => {
                 let offset = self.random.below(model.get(file).content().len() as u64 + PAGE);
                 let what = if self.random.once_in(2) { SeekWhence::Data } else { SeekWhence::Hole };
-                Request::Seek { file, offset, what }
+                ClientRequest::Seek { file, offset, what }
             }
             (_, _, Some(file)) => {
                 let size = model.get(file).content().len() as u64;
@@ -455,22 +468,22 @@ impl Workload {
                 let last = last.filter(is_file);
                 let (file, offset) = last.unwrap_or_else(|| (file, self.random.below(size + PAGE)));
                 self.read_until = Some((file, offset + len));
-                Request::Read { file, offset, len: len as usize }
+                ClientRequest::Read { file, offset, len: len as usize }
             }
-            _ => Request::List(Id::ROOT),
+            _ => ClientRequest::List(ModelId::ROOT),
         }
     }
 
-    fn handle(&mut self, model: &Model, handles: &[Id]) -> Request {
+    fn handle(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
         let close = !handles.is_empty() && (handles.len() > 3 || self.random.once_in(2));
         match self.some_file(model, &[]) {
-            _ if close => Request::Close(self.random.below(handles.len() as u64) as usize),
-            Some(file) => Request::Open(file),
-            None => Request::List(Id::ROOT),
+            _ if close => ClientRequest::Close(self.random.below(handles.len() as u64) as usize),
+            Some(file) => ClientRequest::Open(file),
+            None => ClientRequest::List(ModelId::ROOT),
         }
     }
 
-    fn name(&mut self) -> Name {
+    fn name(&mut self) -> ModelName {
         let letter = b'A' + self.random.below(26) as u8;
         match self.mood.space {
             NameSpace::Few if self.random.once_in(10) => vec![letter; 100 + usize::from(letter)],
@@ -490,14 +503,15 @@ impl Workload {
     }
 
     /// A directory that has a name.
-    fn some_directory(&mut self, model: &Model) -> Id {
-        let living = |&(_, inode): &(&Id, &crate::model::Inode)| inode.is_directory() && inode.links > 0;
-        let directories: Vec<Id> = model.inodes.iter().filter(living).map(|(&id, _)| id).collect();
-        self.pick(&directories).unwrap_or(Id::ROOT)
+    fn some_directory(&mut self, model: &FsModel) -> ModelId {
+        let living =
+            |&(_, inode): &(&ModelId, &crate::model::ModelInode)| inode.is_directory() && inode.links > 0;
+        let directories: Vec<ModelId> = model.inodes.iter().filter(living).map(|(&id, _)| id).collect();
+        self.pick(&directories).unwrap_or(ModelId::ROOT)
     }
 
     /// A name and what it names.
-    fn some_name(&mut self, model: &Model) -> Option<(Id, Name, Id)> {
+    fn some_name(&mut self, model: &FsModel) -> Option<(ModelId, ModelName, ModelId)> {
         let parent = self.some_directory(model);
         let names = model.names(parent).expect("a directory");
         let (name, &id) = names.iter().nth(self.random.below(names.len().max(1) as u64) as usize)?;
@@ -505,34 +519,35 @@ impl Workload {
     }
 
     /// A regular file: one of `handles` at times, which may have no name any more.
-    fn some_file(&mut self, model: &Model, handles: &[Id]) -> Option<Id> {
+    fn some_file(&mut self, model: &FsModel, handles: &[ModelId]) -> Option<ModelId> {
         if self.random.once_in(4) && !handles.is_empty() {
             return self.pick(handles);
         }
-        let is_file = |&(_, inode): &(&Id, &crate::model::Inode)| inode.is_file() && inode.links > 0;
-        let files: Vec<Id> = model.inodes.iter().filter(is_file).map(|(&id, _)| id).collect();
+        let is_file =
+            |&(_, inode): &(&ModelId, &crate::model::ModelInode)| inode.is_file() && inode.links > 0;
+        let files: Vec<ModelId> = model.inodes.iter().filter(is_file).map(|(&id, _)| id).collect();
         self.pick(&files)
     }
 }
 
-impl Mood {
-    fn draw(random: &mut SeededRng, temper: Temper) -> Mood {
+impl RequestWeights {
+    fn draw(random: &mut SeededRng, temper: WorkloadProfile) -> RequestWeights {
         let mut weight = |usual: u64| match random.below(4) {
             0 => usual / 4,
             1 => usual * 4,
             _ => usual,
         };
         let (writes, sizes, names, reads, syncs) = (weight(30), weight(8), weight(12), weight(20), weight(4));
-        let (hot, filling) = (random.below(3) * 40, random.once_in(6) || temper == Temper::Full);
+        let (hot, filling) = (random.below(3) * 40, random.once_in(6) || temper == WorkloadProfile::Full);
         let writes = if filling { 8 * writes } else { writes } + 1;
-        let names = if temper == Temper::Names { 4 * names } else { names } + 1;
+        let names = if temper == WorkloadProfile::Names { 4 * names } else { names } + 1;
         let directories_max = DIRECTORIES_MAX[random.below(3) as usize];
-        let space = match random.below(if temper == Temper::Names { 4 } else { 8 }) {
+        let space = match random.below(if temper == WorkloadProfile::Names { 4 } else { 8 }) {
             0 => NameSpace::Many,
             1 => NameSpace::Longest,
             2 => NameSpace::Alike,
             _ => NameSpace::Few,
         };
-        Mood { writes, sizes, names, reads, syncs, hot, filling, directories_max, space }
+        RequestWeights { writes, sizes, names, reads, syncs, hot, filling, directories_max, space }
     }
 }

@@ -1,13 +1,13 @@
 //! One run: all that there is in it, background work, and how the time passes.
 
-use crate::client::Clients;
-use crate::options::Options;
-use crate::oracle::Oracle;
-use crate::rescued::Rescued;
-use crate::stack::{Media, Pick, Stack, TASKS};
-use crate::volumes::{Tally, Volumes};
-use crate::weather::Weather;
-use crate::workload::{Temper, Workload};
+use crate::client::SimulatedClients;
+use crate::options::SimulatorOptions;
+use crate::oracle::HistoryOracle;
+use crate::request_generator::{RequestGenerator, WorkloadProfile};
+use crate::rescued_volumes::ExpectedRescue;
+use crate::stack::{RandomPick, SimulatedMedia, SimulatedStack, TASKS};
+use crate::swarm_weights::SwarmWeights;
+use crate::volumes::{SimulatedVolumes, VolumeCounts};
 use cache::{BackgroundTask, StepProgress};
 use device::{Clock, SeededRng};
 use sim_disk::SimDisk;
@@ -38,7 +38,7 @@ pub(crate) const ARMED_OPERATIONS_MAX: u64 = 30;
 
 /// What happened, for the summary.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Counts {
+pub(crate) struct RunCounts {
     pub(crate) operations: u64,
     /// Power cuts and kills, by what was going on.
     pub(crate) crashes: BTreeMap<&'static str, u64>,
@@ -48,7 +48,7 @@ pub(crate) struct Counts {
     pub(crate) no_space: u64,
     /// Changes that were admitted and found no space, made up.
     pub(crate) refused: u64,
-    /// Volumes that were rescued from buffers that failed.
+    /// SimulatedVolumes that were rescued from buffers that failed.
     pub(crate) rescued: u64,
     /// Buffers that took another one's place.
     pub(crate) replaced: u64,
@@ -57,10 +57,10 @@ pub(crate) struct Counts {
     /// Errors that a client was told because a disk made one up.
     pub(crate) errors_told: u64,
     pub(crate) errors_made_up: u64,
-    pub(crate) volumes: Tally,
+    pub(crate) volumes: VolumeCounts,
 }
 
-impl Counts {
+impl RunCounts {
     pub(crate) fn crashes(&self) -> u64 {
         self.crashes.values().sum()
     }
@@ -68,7 +68,7 @@ impl Counts {
 
 /// What the harness is calling: where a power cut hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum HarnessPhase {
     Request,
     Work(BackgroundTask),
     Drain,
@@ -84,7 +84,7 @@ pub(crate) enum Phase {
 
 /// The plan for this life of the stack, from one open to the next.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Life {
+pub(crate) struct LifePlan {
     /// The operation after which the end begins.
     pub(crate) ends_at: u64,
     /// If the end is an armed power cut, the operation after which it happens anyway.
@@ -93,7 +93,7 @@ pub(crate) struct Life {
     pub(crate) faulty_until: Option<u64>,
 }
 
-impl Life {
+impl LifePlan {
     /// Lets it end after `operations`.
     pub(crate) fn die_soon(&mut self, operations: u64) {
         self.ends_at = self.ends_at.min(operations);
@@ -102,67 +102,67 @@ impl Life {
 }
 
 /// One run. Everything in it is drawn from the seed.
-pub(crate) struct Run {
-    pub(crate) options: Options,
+pub(crate) struct SimulationRun {
+    pub(crate) options: SimulatorOptions,
     pub(crate) random: SeededRng,
-    pub(crate) workload: Workload,
-    pub(crate) media: Media,
+    pub(crate) workload: RequestGenerator,
+    pub(crate) media: SimulatedMedia,
     /// `None` only between a crash and the recovery.
-    pub(crate) stack: Option<Stack>,
-    pub(crate) oracle: Oracle,
-    pub(crate) volumes: Volumes,
-    pub(crate) clients: Clients,
-    pub(crate) counts: Counts,
-    pub(crate) phase: Phase,
-    pub(crate) life: Life,
+    pub(crate) stack: Option<SimulatedStack>,
+    pub(crate) oracle: HistoryOracle,
+    pub(crate) volumes: SimulatedVolumes,
+    pub(crate) clients: SimulatedClients,
+    pub(crate) counts: RunCounts,
+    pub(crate) phase: HarnessPhase,
+    pub(crate) life: LifePlan,
     /// Errors that the disks had made up when the stack was opened: those told later need newer ones.
     pub(crate) errors_at_open: u64,
     /// The store as it was at an earlier start.
     pub(crate) older_store: Option<Arc<SimDisk>>,
     /// What the life before this one may have left.
-    pub(crate) rescued: Option<Rescued>,
-    pub(crate) weather: Weather,
+    pub(crate) rescued: Option<ExpectedRescue>,
+    pub(crate) weather: SwarmWeights,
     pub(crate) turns_without_reply: u32,
     /// Steps of the committer since one had nothing to do.
     commits_at_once: u32,
     started: Instant,
 }
 
-impl Run {
-    pub(crate) fn new(options: &Options) -> Result<Run, String> {
+impl SimulationRun {
+    pub(crate) fn new(options: &SimulatorOptions) -> Result<SimulationRun, String> {
         let mut random = SeededRng::new(options.seed);
-        let media = Media::new(random.next_u64(), options);
+        let media = SimulatedMedia::new(random.next_u64(), options);
         media.format()?;
-        Run::open(options, random, media, Volumes::new(), Oracle::new())
+        SimulationRun::open(options, random, media, SimulatedVolumes::new(), HistoryOracle::new())
     }
 
     /// Another run that begins with what this one has durable.
-    pub(crate) fn fork(&self, seed: u64) -> Result<Run, String> {
+    pub(crate) fn fork(&self, seed: u64) -> Result<SimulationRun, String> {
         let mut random = SeededRng::new(seed);
         let media = self.media.fork(random.next_u64(), &self.options);
         let volumes = self.volumes.clone();
-        Run::open(&self.options, random, media, volumes, self.oracle.clone())
+        SimulationRun::open(&self.options, random, media, volumes, self.oracle.clone())
     }
 
     fn open(
-        options: &Options,
+        options: &SimulatorOptions,
         mut random: SeededRng,
-        media: Media,
-        volumes: Volumes,
-        oracle: Oracle,
-    ) -> Result<Run, String> {
+        media: SimulatedMedia,
+        volumes: SimulatedVolumes,
+        oracle: HistoryOracle,
+    ) -> Result<SimulationRun, String> {
         let stack = media.open(volumes.mounted())?;
-        let mut run = Run {
+        let mut run = SimulationRun {
             options: options.clone(),
-            workload: Workload::new(random.next_u64(), Temper::of(options)),
-            weather: Weather::draw(&mut random),
-            life: Life::default(),
+            workload: RequestGenerator::new(random.next_u64(), WorkloadProfile::of(options)),
+            weather: SwarmWeights::draw(&mut random),
+            life: LifePlan::default(),
             stack: Some(stack),
             oracle,
             volumes,
-            clients: Clients::new(random.pick(&CLIENTS)),
-            counts: Counts::default(),
-            phase: Phase::Request,
+            clients: SimulatedClients::new(random.pick(&CLIENTS)),
+            counts: RunCounts::default(),
+            phase: HarnessPhase::Request,
             errors_at_open: 0,
             older_store: None,
             rescued: None,
@@ -195,7 +195,7 @@ impl Run {
         }
     }
 
-    pub(crate) fn stack(&self) -> &Stack {
+    pub(crate) fn stack(&self) -> &SimulatedStack {
         self.stack.as_ref().expect("the stack is open while clients run")
     }
 
@@ -208,7 +208,8 @@ impl Run {
             0 => u64::MAX / 2,
             _ => self.random.below(2 * operations / crashes + 1),
         };
-        self.life = Life { ends_at: self.counts.operations + length, armed_until: None, faulty_until: None };
+        self.life =
+            LifePlan { ends_at: self.counts.operations + length, armed_until: None, faulty_until: None };
     }
 
     /// Some operations on volumes meet a power cut: during the call, or soon after it.
@@ -225,7 +226,7 @@ impl Run {
 
     /// New weather and a new mood, so that no two lives are alike.
     pub(crate) fn change_weather(&mut self) {
-        self.weather = Weather::draw(&mut self.random);
+        self.weather = SwarmWeights::draw(&mut self.random);
         let random = SeededRng::new(self.random.next_u64());
         self.media.meanwhile.slow_down(random, &self.media.clock, self.weather.slow);
         self.workload.change_mood();
@@ -260,7 +261,7 @@ impl Run {
     }
 
     pub(crate) fn step(&mut self, task: BackgroundTask) {
-        self.phase = Phase::Work(task);
+        self.phase = HarnessPhase::Work(task);
         let begun = self.media.clock.monotonic();
         let progress = self.stack().cache.step(task);
         match (task, progress) {

@@ -5,34 +5,34 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The run's event log. Only its hash is kept, and what the reports need of the newest events.
-pub(crate) struct Log(Mutex<State>);
+pub(crate) struct EventLog(Mutex<EventLogState>);
 
-struct State {
+struct EventLogState {
     hash: u64,
-    newest: Option<(Role, DeviceOperation)>,
+    newest: Option<(MediumRole, DeviceOperation)>,
     errors_made_up: u64,
     verbose: bool,
-    writes: [Writes; 2],
+    writes: [RecentLogWrites; 2],
 }
 
 /// Which of the two media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum MediumRole {
     Store,
     Buffer,
 }
 
-impl Log {
-    pub(crate) fn new(verbose: bool) -> Arc<Log> {
+impl EventLog {
+    pub(crate) fn new(verbose: bool) -> Arc<EventLog> {
         // The offset basis of 64-bit FNV-1a.
-        let state = State {
+        let state = EventLogState {
             hash: 0xcbf2_9ce4_8422_2325,
             newest: None,
             errors_made_up: 0,
             verbose,
             writes: Default::default(),
         };
-        Arc::new(Log(Mutex::new(state)))
+        Arc::new(EventLog(Mutex::new(state)))
     }
 
     /// Folds `words` in.
@@ -50,7 +50,7 @@ impl Log {
     }
 
     /// An operation was asked of a medium.
-    pub(crate) fn asked(&self, role: Role, operation: DeviceOperation, succeeded: bool) {
+    pub(crate) fn asked(&self, role: MediumRole, operation: DeviceOperation, succeeded: bool) {
         if operation == DeviceOperation::Read {
             return;
         }
@@ -62,17 +62,17 @@ impl Log {
     }
 
     /// Something of a log was written to a medium.
-    pub(crate) fn wrote(&self, role: Role, at: Block, count: u64) {
+    pub(crate) fn wrote(&self, role: MediumRole, at: Block, count: u64) {
         self.state().writes[role as usize].wrote(at, count);
     }
 
     /// Another medium has taken this one's place.
-    pub(crate) fn forget(&self, role: Role) {
-        self.state().writes[role as usize] = Writes::default();
+    pub(crate) fn forget(&self, role: MediumRole) {
+        self.state().writes[role as usize] = RecentLogWrites::default();
     }
 
     /// Blocks of a medium's log that later blocks of it know to have been durable.
-    pub(crate) fn known_durable(&self, role: Role) -> Vec<Block> {
+    pub(crate) fn known_durable(&self, role: MediumRole) -> Vec<Block> {
         self.state().writes[role as usize].known_durable()
     }
 
@@ -94,7 +94,7 @@ impl Log {
     }
 
     /// What was last asked of which medium, reads apart: at a power failure, what it hit.
-    pub(crate) fn newest(&self) -> Option<(Role, DeviceOperation)> {
+    pub(crate) fn newest(&self) -> Option<(MediumRole, DeviceOperation)> {
         self.state().newest
     }
 
@@ -103,7 +103,7 @@ impl Log {
         self.state().errors_made_up
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, EventLogState> {
         // A crate that panics is a finding: the report still needs the log.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -111,16 +111,16 @@ impl Log {
 
 /// The newest writes of a log to a medium.
 #[derive(Default)]
-struct Writes {
+struct RecentLogWrites {
     /// The first block, their number, and the flushes before it.
     newest: VecDeque<(Block, u64, u64)>,
     flushes: u64,
 }
 
-/// Writes that are remembered: what lies further back is hardly needed any more.
+/// RecentLogWrites that are remembered: what lies further back is hardly needed any more.
 const WRITES_MAX: usize = 48;
 
-impl Writes {
+impl RecentLogWrites {
     fn wrote(&mut self, at: Block, count: u64) {
         self.newest.retain(|&(old, blocks, _)| old.0 + blocks <= at.0 || at.0 + count <= old.0);
         self.newest.push_back((at, count, self.flushes));
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn the_hash_depends_on_every_byte_and_on_the_order() {
         let hash = |parts: &[&[u8]]| {
-            let log = Log::new(false);
+            let log = EventLog::new(false);
             parts.iter().for_each(|part| log.bytes(part));
             log.hash()
         };

@@ -1,54 +1,54 @@
 //! One run from its beginning to its end: clients, background work, time and failures, interleaved by one seed on one thread.
 
-use crate::client::When;
-use crate::options::{Options, repeat_line};
-use crate::plant::Plant;
-use crate::run::{Counts, INTRUDES_WITHIN, Phase, Run};
-use crate::watchdog::Watchdog;
-use crate::weather::Happening;
+use crate::client::IssueTime;
+use crate::options::{SimulatorOptions, repeat_line};
+use crate::planted_rules::PlantedRule;
+use crate::run_state::{HarnessPhase, INTRUDES_WITHIN, RunCounts, SimulationRun};
+use crate::swarm_weights::SwarmEvent;
+use crate::watchdog::StuckRunWatchdog;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// What one run did.
 #[derive(Debug)]
-pub(crate) struct Summary {
-    pub(crate) counts: Counts,
+pub(crate) struct RunSummary {
+    pub(crate) counts: RunCounts,
     pub(crate) hash: u64,
     pub(crate) seconds: f64,
 }
 
 /// What went wrong, and after how many operations.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct RunFailure {
     pub(crate) what: String,
     pub(crate) operations: u64,
     pub(crate) hash: u64,
 }
 
 /// One run of one seed.
-pub(crate) fn run(options: &Options) -> Result<Summary, Failure> {
-    Plant::for_this_thread(options.plant);
-    let mut run = Run::new(options).map_err(|what| Failure { what, operations: 0, hash: 0 })?;
+pub(crate) fn run(options: &SimulatorOptions) -> Result<RunSummary, RunFailure> {
+    PlantedRule::for_this_thread(options.plant);
+    let mut run = SimulationRun::new(options).map_err(|what| RunFailure { what, operations: 0, hash: 0 })?;
     let outcome = catch_unwind(AssertUnwindSafe(|| run.go()));
     let (operations, hash) = (run.counts.operations, run.media.log.hash());
     match outcome {
-        Ok(Ok(())) => Ok(Summary { counts: run.counts.clone(), hash, seconds: run.seconds() }),
-        Ok(Err(what)) => Err(Failure { what, operations, hash }),
+        Ok(Ok(())) => Ok(RunSummary { counts: run.counts.clone(), hash, seconds: run.seconds() }),
+        Ok(Err(what)) => Err(RunFailure { what, operations, hash }),
         Err(panic) => {
             // After a panic the stack's locks are poisoned: dropping it could panic again.
             std::mem::forget(run);
             let words = panic.downcast_ref::<String>().cloned();
             let words = words.or_else(|| panic.downcast_ref::<&str>().map(|words| (*words).to_owned()));
             let what = format!("a panic: {}", words.unwrap_or_default());
-            Err(Failure { what, operations, hash })
+            Err(RunFailure { what, operations, hash })
         }
     }
 }
 
-impl Run {
+impl SimulationRun {
     /// Runs to the end; says what is wrong.
     fn go(&mut self) -> Result<(), String> {
-        let watchdog = Watchdog::new(repeat_line(&self.options));
+        let watchdog = StuckRunWatchdog::new(repeat_line(&self.options));
         let mut told = Instant::now();
         self.new_life();
         while self.counts.operations < self.options.operations || self.counts.crashes() < self.options.crashes
@@ -69,25 +69,25 @@ impl Run {
         let idle = self.clients.idle();
         match self.weather.next(&mut self.random) {
             _ if idle.is_empty() => self.everybody_waits()?,
-            Happening::Request => {
+            SwarmEvent::Request => {
                 let client = idle[self.random.below(idle.len() as u64) as usize];
-                self.phase = Phase::Request;
+                self.phase = HarnessPhase::Request;
                 if self.weather.refusals > 0 && self.random.once_in(self.weather.refusals) {
                     cache::refuse_next_change();
                 }
-                self.issue(client, When::Now)?;
+                self.issue(client, IssueTime::Now)?;
             }
-            Happening::Volumes => self.change_volumes()?,
-            Happening::Step(task) => {
+            SwarmEvent::Volumes => self.change_volumes()?,
+            SwarmEvent::Step(task) => {
                 if self.random.once_in(2) && !self.media.meanwhile.waits() {
                     let client = idle[self.random.below(idle.len() as u64) as usize];
                     let operations = self.random.below(INTRUDES_WITHIN);
-                    self.issue(client, When::AfterTurns(operations))?;
+                    self.issue(client, IssueTime::AfterTurns(operations))?;
                 }
                 self.let_others_step();
                 self.step(task);
             }
-            Happening::Time => self.pass_time(),
+            SwarmEvent::Time => self.pass_time(),
         }
         if self.deliver()? > 0 {
             self.turns_without_reply = 0;

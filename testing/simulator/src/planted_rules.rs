@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 /// A rule that the stack can be made to break, to show that the simulator notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Plant {
+pub(crate) enum PlantedRule {
     /// The store cuts pages whose bytes are newer than the cut.
     CutIgnoresPageLsn,
     /// The store uses a segment again while a root or a reader still needs it.
@@ -115,7 +115,7 @@ pub(crate) enum Plant {
     NotUndone,
 }
 
-impl Plant {
+impl PlantedRule {
     /// As it is called at the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().expect("every rule has a name").get_name().to_owned()
@@ -123,80 +123,80 @@ impl Plant {
 
     pub(crate) fn in_store(self) -> Option<store::PlantedBug> {
         match self {
-            Plant::CutIgnoresPageLsn => Some(store::PlantedBug::CutIgnoresPageLsn),
-            Plant::ReusedBeforePins => Some(store::PlantedBug::ReusedBeforePins),
-            Plant::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
-            Plant::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
-            Plant::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
-            Plant::ForgottenReservation => Some(store::PlantedBug::ForgottenReservation),
-            Plant::ReservationCountedTwice => Some(store::PlantedBug::ReservationCountedTwice),
-            Plant::HolderMissed => Some(store::PlantedBug::HolderMissed),
-            Plant::FreedWithOneHolder => Some(store::PlantedBug::FreedWithOneHolder),
-            Plant::DyingTwice => Some(store::PlantedBug::DyingTwice),
-            Plant::FreedOnceTooOften => Some(store::PlantedBug::FreedOnceTooOften),
-            Plant::LeakedNode => Some(store::PlantedBug::LeakedNode),
-            Plant::EntriesBeforeRoot => Some(store::PlantedBug::EntriesBeforeRoot),
-            Plant::PinsIgnored => Some(store::PlantedBug::PinsIgnored),
-            Plant::OthersFlushesIgnored => Some(store::PlantedBug::OthersFlushesIgnored),
-            Plant::OneRoot => Some(store::PlantedBug::OneRoot),
-            Plant::SettledEarly => Some(store::PlantedBug::SettledEarly),
-            Plant::RepairFromWrongCopy => Some(store::PlantedBug::RepairFromWrongCopy),
-            Plant::CopiesInOneSegment => Some(store::PlantedBug::CopiesInOneSegment),
-            Plant::PageCopyForgotten => Some(store::PlantedBug::PageCopyForgotten),
-            Plant::MissingPairBelieved => Some(store::PlantedBug::MissingPairBelieved),
-            Plant::StoreRotTakenForTorn => Some(store::PlantedBug::RotTakenForTorn),
-            Plant::DeltasInWrongOrder => Some(store::PlantedBug::DeltasInWrongOrder),
-            Plant::DeltaBlockFreedEarly => Some(store::PlantedBug::DeltaBlockFreedEarly),
-            Plant::BaseFreedEarly => Some(store::PlantedBug::BaseFreedEarly),
-            Plant::FoldWithoutDeltas => Some(store::PlantedBug::FoldWithoutDeltas),
-            Plant::RangeRepeated => Some(store::PlantedBug::RangeRepeated),
-            Plant::VolumeNumberUsedAgain => Some(store::PlantedBug::VolumeNumberUsedAgain),
+            PlantedRule::CutIgnoresPageLsn => Some(store::PlantedBug::CutIgnoresPageLsn),
+            PlantedRule::ReusedBeforePins => Some(store::PlantedBug::ReusedBeforePins),
+            PlantedRule::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
+            PlantedRule::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
+            PlantedRule::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
+            PlantedRule::ForgottenReservation => Some(store::PlantedBug::ForgottenReservation),
+            PlantedRule::ReservationCountedTwice => Some(store::PlantedBug::ReservationCountedTwice),
+            PlantedRule::HolderMissed => Some(store::PlantedBug::HolderMissed),
+            PlantedRule::FreedWithOneHolder => Some(store::PlantedBug::FreedWithOneHolder),
+            PlantedRule::DyingTwice => Some(store::PlantedBug::DyingTwice),
+            PlantedRule::FreedOnceTooOften => Some(store::PlantedBug::FreedOnceTooOften),
+            PlantedRule::LeakedNode => Some(store::PlantedBug::LeakedNode),
+            PlantedRule::EntriesBeforeRoot => Some(store::PlantedBug::EntriesBeforeRoot),
+            PlantedRule::PinsIgnored => Some(store::PlantedBug::PinsIgnored),
+            PlantedRule::OthersFlushesIgnored => Some(store::PlantedBug::OthersFlushesIgnored),
+            PlantedRule::OneRoot => Some(store::PlantedBug::OneRoot),
+            PlantedRule::SettledEarly => Some(store::PlantedBug::SettledEarly),
+            PlantedRule::RepairFromWrongCopy => Some(store::PlantedBug::RepairFromWrongCopy),
+            PlantedRule::CopiesInOneSegment => Some(store::PlantedBug::CopiesInOneSegment),
+            PlantedRule::PageCopyForgotten => Some(store::PlantedBug::PageCopyForgotten),
+            PlantedRule::MissingPairBelieved => Some(store::PlantedBug::MissingPairBelieved),
+            PlantedRule::StoreRotTakenForTorn => Some(store::PlantedBug::RotTakenForTorn),
+            PlantedRule::DeltasInWrongOrder => Some(store::PlantedBug::DeltasInWrongOrder),
+            PlantedRule::DeltaBlockFreedEarly => Some(store::PlantedBug::DeltaBlockFreedEarly),
+            PlantedRule::BaseFreedEarly => Some(store::PlantedBug::BaseFreedEarly),
+            PlantedRule::FoldWithoutDeltas => Some(store::PlantedBug::FoldWithoutDeltas),
+            PlantedRule::RangeRepeated => Some(store::PlantedBug::RangeRepeated),
+            PlantedRule::VolumeNumberUsedAgain => Some(store::PlantedBug::VolumeNumberUsedAgain),
             _ => None,
         }
     }
 
     pub(crate) fn in_buffer(self) -> Option<buffer::BufferBug> {
         match self {
-            Plant::TornGroupApplied => Some(buffer::BufferBug::TornGroupApplied),
-            Plant::StaleIncarnation => Some(buffer::BufferBug::StaleIncarnation),
-            Plant::BufferWithoutFlush => Some(buffer::BufferBug::MissingFlush),
-            Plant::BeginWithoutFlush => Some(buffer::BufferBug::BeginWithoutFlush),
-            Plant::BufferRotTakenForTorn => Some(buffer::BufferBug::RotTakenForTorn),
+            PlantedRule::TornGroupApplied => Some(buffer::BufferBug::TornGroupApplied),
+            PlantedRule::StaleIncarnation => Some(buffer::BufferBug::StaleIncarnation),
+            PlantedRule::BufferWithoutFlush => Some(buffer::BufferBug::MissingFlush),
+            PlantedRule::BeginWithoutFlush => Some(buffer::BufferBug::BeginWithoutFlush),
+            PlantedRule::BufferRotTakenForTorn => Some(buffer::BufferBug::RotTakenForTorn),
             _ => None,
         }
     }
 
     fn in_cache(self) -> Option<cache::CacheBug> {
         match self {
-            Plant::NewerBytesLostAtMerge => Some(cache::CacheBug::NewerBytesLostAtMerge),
-            Plant::CutForgotten => Some(cache::CacheBug::CutForgotten),
-            Plant::CutWithoutGroups => Some(cache::CacheBug::CutWithoutGroups),
-            Plant::OldGroupForgotten => Some(cache::CacheBug::OldGroupForgotten),
-            Plant::MergedCutKills => Some(cache::CacheBug::MergedCutKills),
-            Plant::StoredBeforeDurable => Some(cache::CacheBug::StoredBeforeDurable),
-            Plant::RelogNotDurable => Some(cache::CacheBug::RelogNotDurable),
-            Plant::CloneTooLate => Some(cache::CacheBug::CloneTooLate),
-            Plant::CloneTooEarly => Some(cache::CacheBug::CloneTooEarly),
-            Plant::RescueCutsLate => Some(cache::CacheBug::RescueCutsLate),
-            Plant::RangeOvertaken => Some(cache::CacheBug::TransferOvertaken),
-            Plant::DeltaOverCut => Some(cache::CacheBug::DeltaOverCut),
-            Plant::RangeRecoveredTwice => Some(cache::CacheBug::TransferRepeated),
-            Plant::NameBeforeBytes => Some(cache::CacheBug::NameBeforeBytes),
-            Plant::CloneBeforeBytes => Some(cache::CacheBug::CloneBeforeBytes),
-            Plant::PartBeforeWhole => Some(cache::CacheBug::PartBeforeWhole),
-            Plant::SyncWithoutBytes => Some(cache::CacheBug::SyncWithoutBytes),
-            Plant::OlderOverBypassed => Some(cache::CacheBug::OlderOverBypassed),
-            Plant::OverdueNotLogged => Some(cache::CacheBug::OverdueNotLogged),
-            Plant::EndWithoutCommit => Some(cache::CacheBug::EndWithoutCommit),
+            PlantedRule::NewerBytesLostAtMerge => Some(cache::CacheBug::NewerBytesLostAtMerge),
+            PlantedRule::CutForgotten => Some(cache::CacheBug::CutForgotten),
+            PlantedRule::CutWithoutGroups => Some(cache::CacheBug::CutWithoutGroups),
+            PlantedRule::OldGroupForgotten => Some(cache::CacheBug::OldGroupForgotten),
+            PlantedRule::MergedCutKills => Some(cache::CacheBug::MergedCutKills),
+            PlantedRule::StoredBeforeDurable => Some(cache::CacheBug::StoredBeforeDurable),
+            PlantedRule::RelogNotDurable => Some(cache::CacheBug::RelogNotDurable),
+            PlantedRule::CloneTooLate => Some(cache::CacheBug::CloneTooLate),
+            PlantedRule::CloneTooEarly => Some(cache::CacheBug::CloneTooEarly),
+            PlantedRule::RescueCutsLate => Some(cache::CacheBug::RescueCutsLate),
+            PlantedRule::RangeOvertaken => Some(cache::CacheBug::TransferOvertaken),
+            PlantedRule::DeltaOverCut => Some(cache::CacheBug::DeltaOverCut),
+            PlantedRule::RangeRecoveredTwice => Some(cache::CacheBug::TransferRepeated),
+            PlantedRule::NameBeforeBytes => Some(cache::CacheBug::NameBeforeBytes),
+            PlantedRule::CloneBeforeBytes => Some(cache::CacheBug::CloneBeforeBytes),
+            PlantedRule::PartBeforeWhole => Some(cache::CacheBug::PartBeforeWhole),
+            PlantedRule::SyncWithoutBytes => Some(cache::CacheBug::SyncWithoutBytes),
+            PlantedRule::OlderOverBypassed => Some(cache::CacheBug::OlderOverBypassed),
+            PlantedRule::OverdueNotLogged => Some(cache::CacheBug::OverdueNotLogged),
+            PlantedRule::EndWithoutCommit => Some(cache::CacheBug::EndWithoutCommit),
             _ => None,
         }
     }
 
     /// Plants what is planted for a whole thread; nothing where `plant` is none, or is told to each store and buffer when it is
     /// opened.
-    pub(crate) fn for_this_thread(plant: Option<Plant>) {
-        cache::plant(plant.and_then(Plant::in_cache));
-        store::plant(plant.and_then(Plant::in_store));
-        fs::plant_never_undoes(plant == Some(Plant::NotUndone));
+    pub(crate) fn for_this_thread(plant: Option<PlantedRule>) {
+        cache::plant(plant.and_then(PlantedRule::in_cache));
+        store::plant(plant.and_then(PlantedRule::in_store));
+        fs::plant_never_undoes(plant == Some(PlantedRule::NotUndone));
     }
 }
