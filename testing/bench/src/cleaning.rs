@@ -16,13 +16,13 @@ use host::{DeviceCall, IoCounters};
 use serde::Serialize;
 use store::{Counters, Store};
 
+use super::cleanup;
 use super::error::BenchError;
-use super::in_process::{Stack, wait, with_stack, write};
+use super::in_process::{InProcessStack, wait, with_stack, write};
 use super::program::run;
 use super::quantile::quantile;
 use super::slow_device::remove_on_drop;
 use super::system::weir_on;
-use super::undo;
 
 const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 const BUFFER_BYTES: u64 = 64 << 20;
@@ -44,8 +44,8 @@ pub(super) struct CleaningArgs {
     #[arg(long, value_delimiter = ',', default_values_t = [60, 80, 90], value_parser = clap::value_parser!(u64).range(1..=100))]
     full: Vec<u64>,
     /// Which pages are overwritten: any as often, or a tenth of them nine times of ten
-    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Load::Uniform, Load::Skewed])]
-    load: Vec<Load>,
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [OverwritePattern::Uniform, OverwritePattern::Skewed])]
+    load: Vec<OverwritePattern>,
     /// How much is overwritten, in sizes of the store
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     times: u64,
@@ -63,34 +63,34 @@ pub(super) struct CleaningArgs {
 /// Which pages are overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-enum Load {
+enum OverwritePattern {
     Uniform,
     /// Nine of ten writes go to a tenth of the pages.
     Skewed,
 }
 
-impl Load {
+impl OverwritePattern {
     fn page(self, random: &mut SeededRng, pages: u64) -> u64 {
         match self {
-            Load::Skewed if !random.once_in(10) => random.below(pages / 10 + 1),
+            OverwritePattern::Skewed if !random.once_in(10) => random.below(pages / 10 + 1),
             _ => random.below(pages),
         }
     }
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct CleaningReport {
     benchmark: &'static str,
     version: &'static str,
     store_bytes: u64,
     times: u64,
-    rows: Vec<Row>,
+    rows: Vec<CleaningRow>,
 }
 
 /// One load on one store.
 #[derive(Debug, Serialize)]
-struct Row {
-    load: Load,
+struct CleaningRow {
+    load: OverwritePattern,
     asked_percent: u64,
     /// As full as it got: less than was asked for where the store keeps more back than the rest.
     full_percent: f64,
@@ -103,12 +103,12 @@ struct Row {
     written: PerPage,
     /// What `written.data` would be of uniform overwrites, if segments were cleaned oldest first.
     oldest_first: f64,
-    micros: Latency,
+    micros: WriteLatency,
     /// What the cleaner moved at most while one write waited to be let in, in segments; those that filled the store count, too.
     moved_until_let_in: f64,
-    slowest: Wait,
+    slowest: CleaningWait,
     /// The write until whose answer the cleaner moved most: with what it moved while the writer had no processor.
-    most_moved: Wait,
+    most_moved: CleaningWait,
     /// Writes that were refused, since the store was full, and tried again.
     refused: u64,
 }
@@ -123,7 +123,7 @@ struct PerPage {
 }
 
 #[derive(Debug, Serialize)]
-struct Latency {
+struct WriteLatency {
     median: f64,
     p99: f64,
     p9999: f64,
@@ -131,7 +131,7 @@ struct Latency {
 
 /// What happened while one write waited to be answered, whether or not it waited for that.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-struct Wait {
+struct CleaningWait {
     /// Until it was answered; of the slowest, until its writer went on.
     ms: f64,
     /// What the cleaner moved, in segments.
@@ -143,13 +143,13 @@ struct Wait {
     disk_ms: f64,
 }
 
-impl Wait {
+impl CleaningWait {
     /// From `before` until now.
-    fn until_now(stack: &Watched, before: &Counters, asked: Instant) -> Wait {
+    fn until_now(stack: &WatchedStore, before: &Counters, asked: Instant) -> CleaningWait {
         let now = stack.store.counters();
         let moved = now.pages_cleaned - before.pages_cleaned;
         let calls = stack.disks.iter().flat_map(|disk| DeviceCall::ALL.map(|call| disk.max_latency.of(call)));
-        Wait {
+        CleaningWait {
             ms: asked.elapsed().as_secs_f64() * 1000.0,
             segments_moved: moved as f64 / stack.store.segment_blocks() as f64,
             pages_stored: now.pages_written - before.pages_written,
@@ -159,9 +159,9 @@ impl Wait {
     }
 }
 
-impl fmt::Display for Wait {
+impl fmt::Display for CleaningWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Wait { ms, segments_moved, pages_stored, checkpoints, disk_ms } = self;
+        let CleaningWait { ms, segments_moved, pages_stored, checkpoints, disk_ms } = self;
         write!(
             f,
             "{ms:.1} ms, in which {segments_moved:.2} segments were moved, {pages_stored} pages were stored, there were \
@@ -172,7 +172,7 @@ impl fmt::Display for Wait {
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
-    undo::install()?;
+    cleanup::install()?;
     let parent = args.on.clone().unwrap_or_else(std::env::temp_dir);
     let root = parent.join(format!("weir-bench-{}", std::process::id()));
     let mut rows = Vec::new();
@@ -190,7 +190,7 @@ pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
         }
     }
     let (version, store_bytes) = (env!("CARGO_PKG_VERSION"), args.size << 20);
-    let report = Report { benchmark: "cleaning", version, store_bytes, times: args.times, rows };
+    let report = CleaningReport { benchmark: "cleaning", version, store_bytes, times: args.times, rows };
     match args.json {
         true => println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers")),
         false => print(&report),
@@ -198,7 +198,12 @@ pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn measure(args: &CleaningArgs, store: &Path, load: Load, percent: u64) -> Result<Row, BenchError> {
+fn measure(
+    args: &CleaningArgs,
+    store: &Path,
+    load: OverwritePattern,
+    percent: u64,
+) -> Result<CleaningRow, BenchError> {
     let (size, buffer) = (format!("--size={}MiB", args.size), format!("--buffer-size={BUFFER_BYTES}"));
     let segment = args.segment.map(|kib| format!("--segment-size={kib}KiB"));
     run(weir_on(store, "format").arg(store).args([size, buffer]).args(segment))?;
@@ -207,7 +212,12 @@ fn measure(args: &CleaningArgs, store: &Path, load: Load, percent: u64) -> Resul
 }
 
 /// Fills the store, then overwrites it.
-fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Result<Row, FsError> {
+fn overwrite(
+    args: &CleaningArgs,
+    stack: &InProcessStack,
+    load: OverwritePattern,
+    percent: u64,
+) -> Result<CleaningRow, FsError> {
     let total = stack.store.space().total;
     let (file, pages) = fill(stack, total * percent / 100)?;
     wait(|done| stack.fs.sync(done))?;
@@ -220,7 +230,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let after = stack.store.counters();
     let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
     let micros = |share| quantile(&waits.micros, share);
-    Ok(Row {
+    Ok(CleaningRow {
         load,
         asked_percent: percent,
         full_percent: pages as f64 / total as f64 * 100.0,
@@ -230,7 +240,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
         pages_stored,
         written: PerPage { data: 1.0 + of(|now| now.pages_cleaned), all: of(|now| now.blocks_written) },
         oldest_first: oldest_first(live_share(stack, &before, &after, pages)),
-        micros: Latency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
+        micros: WriteLatency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
         moved_until_let_in: cleaned as f64 / stack.store.segment_blocks() as f64,
         slowest: waits.slowest,
         most_moved: waits.most_moved,
@@ -240,24 +250,30 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
 
 /// What writes waited for.
 #[derive(Default)]
-struct Waits {
+struct WriteWaits {
     micros: Vec<f64>,
-    slowest: Wait,
-    most_moved: Wait,
+    slowest: CleaningWait,
+    most_moved: CleaningWait,
     refused: u64,
 }
 
 /// What is looked at when a write is answered.
 #[derive(Clone)]
-struct Watched {
+struct WatchedStore {
     store: Arc<Store>,
     disks: [Arc<IoCounters>; 2],
 }
 
-fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> Result<Waits, FsError> {
+fn write_all(
+    stack: &InProcessStack,
+    file: Ino,
+    writes: u64,
+    load: OverwritePattern,
+    pages: u64,
+) -> Result<WriteWaits, FsError> {
     let (mut random, page) = (SeededRng::new(7), vec![0x5a; PAGE_BYTES as usize]);
-    let mut waits = Waits::default();
-    let watched = Watched { store: stack.store.clone(), disks: stack.disks.clone() };
+    let mut waits = WriteWaits::default();
+    let watched = WatchedStore { store: stack.store.clone(), disks: stack.disks.clone() };
     for _ in 0..writes {
         let number = load.page(&mut random, pages);
         watched.disks.iter().for_each(|disk| disk.max_latency.reset());
@@ -273,8 +289,8 @@ fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> R
         waits.micros.push(took.as_nanos() as f64 / 1000.0);
         let ms = took.as_secs_f64() * 1000.0;
         if ms > waits.slowest.ms {
-            let wait = waited.unwrap_or_else(|| Wait::until_now(&watched, &before, asked));
-            waits.slowest = Wait { ms, ..wait };
+            let wait = waited.unwrap_or_else(|| CleaningWait::until_now(&watched, &before, asked));
+            waits.slowest = CleaningWait { ms, ..wait };
         }
         if let Some(wait) = waited.filter(|wait| wait.segments_moved > waits.most_moved.segments_moved) {
             waits.most_moved = wait;
@@ -286,12 +302,12 @@ fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> R
 /// Writes a page. Where that had to wait: what happened until it was answered, which may be long before this thread has a
 /// processor again.
 fn write_and_look(
-    stack: &Stack,
-    watched: &Watched,
+    stack: &InProcessStack,
+    watched: &WatchedStore,
     (before, asked): (Counters, Instant),
     (file, number): (Ino, u64),
     page: &[u8],
-) -> Result<Option<Wait>, FsError> {
+) -> Result<Option<CleaningWait>, FsError> {
     let offset = number * PAGE_BYTES;
     if let Some(written) = stack.fs.try_write(file, offset, page) {
         return written.map(|()| None);
@@ -299,14 +315,14 @@ fn write_and_look(
     let watched = watched.clone();
     wait(|done| {
         let look = move |written: Result<(), FsError>| {
-            done(written.map(|()| Some(Wait::until_now(&watched, &before, asked))));
+            done(written.map(|()| Some(CleaningWait::until_now(&watched, &before, asked))));
         };
         stack.fs.write(file, offset, page.to_vec(), Box::new(look));
     })
 }
 
 /// A file of so many pages, or as many as leave space for what may be dirty at once, and for a round of cleaning.
-fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
+fn fill(stack: &InProcessStack, pages: u64) -> Result<(Ino, u64), FsError> {
     let (store, caller) = (&stack.store, CallerCredentials { uid: 0, gid: 0, umask: 0 });
     let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", FileKind::File, 0o600, done))?.ino;
     let segments = store.space().total / store.segment_blocks();
@@ -330,7 +346,7 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
 
 /// Which share of the blocks for data holds live pages. Log entries and segment summaries take some of these blocks, and the
 /// store keeps some segments free.
-fn live_share(stack: &Stack, before: &Counters, after: &Counters, pages: u64) -> f64 {
+fn live_share(stack: &InProcessStack, before: &Counters, after: &Counters, pages: u64) -> f64 {
     /// Each node has a copy.
     const COPIES: u64 = 2;
     let space = stack.store.space();
@@ -354,7 +370,7 @@ fn oldest_first(live_share: f64) -> f64 {
     1.0 / (1.0 - still_live)
 }
 
-fn print(report: &Report) {
+fn print(report: &CleaningReport) {
     println!(
         "weir {} · a store of {} MiB in segments of {} KiB, overwritten {} times its size by one thread in pages of 4 KiB; blocks \
          written for each page that was written back",

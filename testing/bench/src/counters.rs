@@ -9,12 +9,12 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::cleanup::{self, CleanupGuard};
 use super::error::BenchError;
 use super::program::run;
 use super::slow_device::remove_on_drop;
 use super::system::{weir, weir_on, weir_unmount_on_drop};
-use super::undo::{self, Undo};
-use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out, sync};
+use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out, sync};
 
 /// Whatever a run takes, it is not this long.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
@@ -42,7 +42,7 @@ pub(super) struct CountersArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Counted {
+struct CountersResult {
     benchmark: &'static str,
     version: &'static str,
     writes: u64,
@@ -60,7 +60,7 @@ struct Counted {
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &CountersArgs) -> Result<(), BenchError> {
-    undo::install()?;
+    cleanup::install()?;
     let counted = count(args)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&counted).expect("names and numbers"));
@@ -70,7 +70,7 @@ pub(super) fn run_benchmark(args: &CountersArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn count(args: &CountersArgs) -> Result<Counted, BenchError> {
+fn count(args: &CountersArgs) -> Result<CountersResult, BenchError> {
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let _files = remove_on_drop(&root);
     let (store, mount_point) = (root.join("store"), root.join("mount"));
@@ -95,13 +95,13 @@ fn count(args: &CountersArgs) -> Result<Counted, BenchError> {
     drop(mounted);
 
     let mounted = mount(&store, &mount_point, &settings)?;
-    let before = Status::of(&mount_point)?;
+    let before = WeirStatus::of(&mount_point)?;
     write_all(&file, args)?;
-    let after = Status::of(&mount_point)?;
+    let after = WeirStatus::of(&mount_point)?;
     drop(mounted);
     // Mounting reads as well, the file system's metadata: count from here on.
     let since = |name| Ok::<_, BenchError>(after.counter(name)? - before.counter(name)?);
-    Ok(Counted {
+    Ok(CountersResult {
         benchmark: "counters",
         version: env!("CARGO_PKG_VERSION"),
         writes: args.writes,
@@ -130,35 +130,42 @@ fn write_all(file: &Path, args: &CountersArgs) -> Result<(), BenchError> {
     let mut left = args.writes - synced;
     let mut seed = args.seed;
     while left > 0 {
-        let done = Overwriter::open(file, args.pages, args.bytes, seed)?.run(left, FOR_EVER, Sync::Never)?;
+        let done =
+            PageOverwriter::open(file, args.pages, args.bytes, seed)?.run(left, FOR_EVER, SyncMode::Never)?;
         sync(file)?;
         left -= done.writes;
         seed += 1;
     }
-    Overwriter::open(file, args.pages, args.bytes, seed)?.run(synced, FOR_EVER, Sync::EachWrite).map(drop)
+    PageOverwriter::open(file, args.pages, args.bytes, seed)?
+        .run(synced, FOR_EVER, SyncMode::EachWrite)
+        .map(drop)
 }
 
 /// Mounts weir; dropping the result unmounts it.
-pub(super) fn mount(store: &Path, mount_point: &Path, settings: &[String]) -> Result<Undo, BenchError> {
+pub(super) fn mount(
+    store: &Path,
+    mount_point: &Path,
+    settings: &[String],
+) -> Result<CleanupGuard, BenchError> {
     let mounted = weir_unmount_on_drop(mount_point);
-    undo::uninterrupted(|| run(weir_on(store, "mount").arg(store).arg(mount_point).args(settings)))?;
+    cleanup::uninterrupted(|| run(weir_on(store, "mount").arg(store).arg(mount_point).args(settings)))?;
     Ok(mounted)
 }
 
 /// What `weir status --json` said.
-pub(super) struct Status {
+pub(super) struct WeirStatus {
     mount_point: PathBuf,
     json: Value,
 }
 
-impl Status {
-    pub(super) fn of(mount_point: &Path) -> Result<Status, BenchError> {
+impl WeirStatus {
+    pub(super) fn of(mount_point: &Path) -> Result<WeirStatus, BenchError> {
         let text = run(weir("status").arg(mount_point).arg("--json"))?;
-        let json = serde_json::from_str(&text).map_err(|error| BenchError::Status {
+        let json = serde_json::from_str(&text).map_err(|error| BenchError::WeirStatus {
             directory: mount_point.into(),
             pointer: error.to_string(),
         })?;
-        Ok(Status { mount_point: mount_point.into(), json })
+        Ok(WeirStatus { mount_point: mount_point.into(), json })
     }
 
     pub(super) fn counter(&self, name: &str) -> Result<u64, BenchError> {
@@ -174,14 +181,14 @@ impl Status {
     }
 
     fn at<T>(&self, pointer: &str, read: fn(&Value) -> Option<T>) -> Result<T, BenchError> {
-        self.json.pointer(pointer).and_then(read).ok_or_else(|| BenchError::Status {
+        self.json.pointer(pointer).and_then(read).ok_or_else(|| BenchError::WeirStatus {
             directory: self.mount_point.clone(),
             pointer: pointer.to_owned(),
         })
     }
 }
 
-fn print(counted: &Counted) {
+fn print(counted: &CountersResult) {
     println!("weir {} · {}", counted.version, counted.settings);
     println!(
         "{} writes of {} B to {} un-cached pages, and {} syncs:",

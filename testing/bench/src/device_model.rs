@@ -20,7 +20,7 @@ const LIMITED_BYTES_PER_SECOND: u64 = 300 << 20;
 /// A device that can be modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Device {
+pub(super) enum DeviceKind {
     /// A slow disk without seeks: 8 ms for each request, one at a time. A flush costs nothing.
     Hdd,
     /// A cloud volume: 1 ms for each request, 64 at a time. A flush costs nothing.
@@ -43,7 +43,7 @@ pub(super) enum Device {
 
 /// What one lane is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lane {
+enum DeviceLane {
     /// Every request takes as long, and every flush.
     Steady { nanos: u64, flush: u64, at_once: usize },
     /// One request moves at a time, and is answered `after` its bytes have moved, while the next one moves.
@@ -53,38 +53,38 @@ enum Lane {
     Disk { settle: u64, far: u64, half_turn: u64 },
 }
 
-impl Lane {
+impl DeviceLane {
     fn bytes_per_second(self) -> u64 {
         match self {
-            Lane::Link { bytes_per_second, .. } => bytes_per_second,
-            Lane::Steady { .. } | Lane::Disk { .. } => BYTES_PER_SECOND,
+            DeviceLane::Link { bytes_per_second, .. } => bytes_per_second,
+            DeviceLane::Steady { .. } | DeviceLane::Disk { .. } => BYTES_PER_SECOND,
         }
     }
 
     /// How long a request is under way that the lane has nothing to do with any more.
     fn after(self) -> u64 {
         match self {
-            Lane::Link { after, .. } => after,
-            Lane::Steady { .. } | Lane::Disk { .. } => 0,
+            DeviceLane::Link { after, .. } => after,
+            DeviceLane::Steady { .. } | DeviceLane::Disk { .. } => 0,
         }
     }
 }
 
-impl Device {
-    fn lanes(self) -> (usize, Lane) {
-        let steady = |nanos, at_once| (1, Lane::Steady { nanos, flush: 0, at_once });
-        let flash = Lane::Steady { nanos: 400 * MICROS, flush: 400 * MICROS, at_once: 8 };
-        let disk = Lane::Disk { settle: 300 * MICROS, far: 4 * MILLIS, half_turn: 500 * MICROS };
+impl DeviceKind {
+    fn lanes(self) -> (usize, DeviceLane) {
+        let steady = |nanos, at_once| (1, DeviceLane::Steady { nanos, flush: 0, at_once });
+        let flash = DeviceLane::Steady { nanos: 400 * MICROS, flush: 400 * MICROS, at_once: 8 };
+        let disk = DeviceLane::Disk { settle: 300 * MICROS, far: 4 * MILLIS, half_turn: 500 * MICROS };
         match self {
-            Device::Hdd => steady(8 * MILLIS, 1),
-            Device::Cloud => steady(MILLIS, 64),
-            Device::Ssd => steady(0, 64),
-            Device::Flash => (1, flash),
-            Device::FlashTwo => (2, flash),
-            Device::Disk => (1, disk),
-            Device::DiskTwo => (2, disk),
-            Device::Limited => {
-                (1, Lane::Link { bytes_per_second: LIMITED_BYTES_PER_SECOND, after: 100 * MICROS })
+            DeviceKind::Hdd => steady(8 * MILLIS, 1),
+            DeviceKind::Cloud => steady(MILLIS, 64),
+            DeviceKind::Ssd => steady(0, 64),
+            DeviceKind::Flash => (1, flash),
+            DeviceKind::FlashTwo => (2, flash),
+            DeviceKind::Disk => (1, disk),
+            DeviceKind::DiskTwo => (2, disk),
+            DeviceKind::Limited => {
+                (1, DeviceLane::Link { bytes_per_second: LIMITED_BYTES_PER_SECOND, after: 100 * MICROS })
             }
         }
     }
@@ -97,31 +97,33 @@ impl Device {
     /// For reports.
     pub(super) fn text(self) -> &'static str {
         match self {
-            Device::Hdd => "8 ms a request, one at a time",
-            Device::Cloud => "1 ms a request, 64 at a time",
-            Device::Ssd => "no delay",
-            Device::Flash => "0.4 ms a request, 8 at a time",
-            Device::FlashTwo => "two of 0.4 ms a request, 8 at a time each, striped by 64 KiB",
-            Device::Disk => "0.3 ms + up to 4 ms of seek + 0.5 ms of turn, one at a time, the nearest first",
-            Device::DiskTwo => "two disks, striped by 64 KiB",
-            Device::Limited => "300 MiB/s in all, 0.1 ms a request",
+            DeviceKind::Hdd => "8 ms a request, one at a time",
+            DeviceKind::Cloud => "1 ms a request, 64 at a time",
+            DeviceKind::Ssd => "no delay",
+            DeviceKind::Flash => "0.4 ms a request, 8 at a time",
+            DeviceKind::FlashTwo => "two of 0.4 ms a request, 8 at a time each, striped by 64 KiB",
+            DeviceKind::Disk => {
+                "0.3 ms + up to 4 ms of seek + 0.5 ms of turn, one at a time, the nearest first"
+            }
+            DeviceKind::DiskTwo => "two disks, striped by 64 KiB",
+            DeviceKind::Limited => "300 MiB/s in all, 0.1 ms a request",
         }
     }
 }
 
 /// A part of a request, on one lane.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct RequestPart {
     request: u64,
     at: u64,
     bytes: u64,
 }
 
 #[derive(Debug)]
-struct State {
-    waiting: Vec<(u64, Part)>,
+struct LaneState {
+    waiting: Vec<(u64, RequestPart)>,
     /// When each is done.
-    served: Vec<(u64, Part)>,
+    served: Vec<(u64, RequestPart)>,
     /// When each place that nobody takes became free.
     free: Vec<u64>,
     /// Where the last request ended.
@@ -130,24 +132,24 @@ struct State {
 
 /// A device at work.
 #[derive(Debug)]
-pub(super) struct Model {
+pub(super) struct DeviceModel {
     bytes: u64,
-    lane: Lane,
-    lanes: Vec<State>,
+    lane: DeviceLane,
+    lanes: Vec<LaneState>,
     /// How many parts of each request are not done.
     parts: HashMap<u64, u32>,
 }
 
-impl Model {
+impl DeviceModel {
     /// An idle device.
-    pub(super) fn new(device: Device, bytes: u64) -> Model {
+    pub(super) fn new(device: DeviceKind, bytes: u64) -> DeviceModel {
         let (count, lane) = device.lanes();
         let places = match lane {
-            Lane::Steady { at_once, .. } => at_once,
-            Lane::Link { .. } | Lane::Disk { .. } => 1,
+            DeviceLane::Steady { at_once, .. } => at_once,
+            DeviceLane::Link { .. } | DeviceLane::Disk { .. } => 1,
         };
-        let state = || State { waiting: Vec::new(), served: Vec::new(), free: vec![0; places], head: 0 };
-        Model { bytes, lane, lanes: (0..count).map(|_| state()).collect(), parts: HashMap::new() }
+        let state = || LaneState { waiting: Vec::new(), served: Vec::new(), free: vec![0; places], head: 0 };
+        DeviceModel { bytes, lane, lanes: (0..count).map(|_| state()).collect(), parts: HashMap::new() }
     }
 
     /// A read or a write of `bytes` at `at`; 0 bytes are a flush, which all lanes serve where their heads are.
@@ -155,7 +157,9 @@ impl Model {
         let count = self.lanes.len() as u64;
         let mut parts = Vec::new();
         if bytes == 0 {
-            let flush = |(lane, state): (usize, &State)| (lane, Part { request, at: state.head, bytes: 0 });
+            let flush = |(lane, state): (usize, &LaneState)| {
+                (lane, RequestPart { request, at: state.head, bytes: 0 })
+            };
             parts.extend(self.lanes.iter().enumerate().map(flush));
         }
         let (mut at, end) = (at, at + bytes);
@@ -163,7 +167,7 @@ impl Model {
             let (stripe, within) = (at / STRIPE_BYTES, at % STRIPE_BYTES);
             let bytes = if count == 1 { end - at } else { (STRIPE_BYTES - within).min(end - at) };
             let on_lane = if count == 1 { at } else { stripe / count * STRIPE_BYTES + within };
-            parts.push(((stripe % count) as usize, Part { request, at: on_lane, bytes }));
+            parts.push(((stripe % count) as usize, RequestPart { request, at: on_lane, bytes }));
             at += bytes;
         }
         self.parts.insert(request, parts.len() as u32);
@@ -196,7 +200,7 @@ impl Model {
 
     /// Takes the first part that is done, and lets the next one in at the moment at which its place became free: whoever
     /// asks late changes nothing.
-    fn finish(&mut self, lane: usize, now: u64) -> Option<Part> {
+    fn finish(&mut self, lane: usize, now: u64) -> Option<RequestPart> {
         let state = &mut self.lanes[lane];
         let due = (0..state.served.len()).filter(|at| state.served[*at].0 <= now);
         let first = due.min_by_key(|at| state.served[*at].0)?;
@@ -222,13 +226,13 @@ impl Model {
     }
 }
 
-impl State {
+impl LaneState {
     /// Which of those that wait is next, on a place that became free then.
-    fn choose(&self, lane: Lane, free: u64) -> usize {
+    fn choose(&self, lane: DeviceLane, free: u64) -> usize {
         match lane {
-            Lane::Steady { .. } | Lane::Link { .. } => 0,
+            DeviceLane::Steady { .. } | DeviceLane::Link { .. } => 0,
             // Nobody knows of requests that are yet to come; if all are, the first is served.
-            Lane::Disk { .. } => {
+            DeviceLane::Disk { .. } => {
                 let known = |at: &usize| self.waiting[*at].0 <= free;
                 let distance = |at: &usize| self.waiting[*at].1.at.abs_diff(self.head);
                 (0..self.waiting.len()).filter(known).min_by_key(distance).unwrap_or(0)
@@ -236,16 +240,16 @@ impl State {
         }
     }
 
-    fn takes(&self, lane: Lane, part: Part, size: u64) -> u64 {
+    fn takes(&self, lane: DeviceLane, part: RequestPart, size: u64) -> u64 {
         let moving = part.bytes * 1_000_000_000 / lane.bytes_per_second();
         moving
             + match lane {
-                Lane::Link { .. } => 0,
-                Lane::Steady { flush, .. } if part.bytes == 0 => flush,
-                Lane::Steady { nanos, .. } => nanos,
-                Lane::Disk { half_turn, .. } if part.bytes == 0 => half_turn,
-                Lane::Disk { .. } if part.at == self.head => 0,
-                Lane::Disk { settle, far, half_turn } => {
+                DeviceLane::Link { .. } => 0,
+                DeviceLane::Steady { flush, .. } if part.bytes == 0 => flush,
+                DeviceLane::Steady { nanos, .. } => nanos,
+                DeviceLane::Disk { half_turn, .. } if part.bytes == 0 => half_turn,
+                DeviceLane::Disk { .. } if part.at == self.head => 0,
+                DeviceLane::Disk { settle, far, half_turn } => {
                     let share = part.at.abs_diff(self.head) as f64 / size.max(1) as f64;
                     settle + half_turn + (far as f64 * share.sqrt()) as u64
                 }
@@ -262,7 +266,7 @@ mod tests {
     const MOVING: u64 = PAGE * 1_000_000_000 / BYTES_PER_SECOND;
 
     /// When each request is done, in that order.
-    fn all(model: &mut Model) -> Vec<(u64, u64)> {
+    fn all(model: &mut DeviceModel) -> Vec<(u64, u64)> {
         let mut all = Vec::new();
         while let Some(next) = model.next() {
             all.extend(model.done(next).into_iter().map(|request| (request, next)));
@@ -272,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_steady_device_serves_as_many_at_once_as_it_can_and_then_the_next_ones() {
-        let mut model = Model::new(Device::Flash, SIZE);
+        let mut model = DeviceModel::new(DeviceKind::Flash, SIZE);
         (0..17).for_each(|request| model.arrive(0, request, request * PAGE, PAGE));
         let one = 400 * MICROS + MOVING;
         let mut times: Vec<u64> = all(&mut model).into_iter().map(|(_, at)| at / one).collect();
@@ -282,11 +286,11 @@ mod tests {
 
     #[test]
     fn whoever_looks_late_changes_nothing() {
-        let mut model = Model::new(Device::Disk, SIZE);
+        let mut model = DeviceModel::new(DeviceKind::Disk, SIZE);
         model.arrive(0, 0, SIZE / 2, PAGE);
         model.arrive(1, 1, SIZE / 2, PAGE);
         model.arrive(2, 2, 0, PAGE);
-        let mut same = Model::new(Device::Disk, SIZE);
+        let mut same = DeviceModel::new(DeviceKind::Disk, SIZE);
         (0..3).for_each(|request| {
             same.arrive(request, request, [SIZE / 2, SIZE / 2, 0][request as usize], PAGE)
         });
@@ -297,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_disk_serves_the_nearest_first_and_goes_on_at_once_where_it_is() {
-        let mut model = Model::new(Device::Disk, SIZE);
+        let mut model = DeviceModel::new(DeviceKind::Disk, SIZE);
         model.arrive(0, 0, 0, PAGE);
         // While the first is served, three more come.
         for (request, at) in [(1, SIZE / 2), (2, SIZE / 4), (3, PAGE)] {
@@ -314,7 +318,7 @@ mod tests {
 
     #[test]
     fn requests_share_a_link_and_are_answered_while_the_next_one_moves() {
-        let mut model = Model::new(Device::Limited, SIZE);
+        let mut model = DeviceModel::new(DeviceKind::Limited, SIZE);
         (0..3).for_each(|request| model.arrive(0, request, 0, 3 << 20));
         model.arrive(0, 3, 0, 0);
         let moved = [10, 20, 30, 30].map(|millis| millis * MILLIS + 100 * MICROS);
@@ -323,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_request_over_two_stripes_is_served_by_both_lanes_and_done_when_both_are() {
-        let mut model = Model::new(Device::FlashTwo, SIZE);
+        let mut model = DeviceModel::new(DeviceKind::FlashTwo, SIZE);
         model.arrive(0, 7, 0, 2 * STRIPE_BYTES);
         let done = all(&mut model);
         let part = 400 * MICROS + STRIPE_BYTES * 1_000_000_000 / BYTES_PER_SECOND;

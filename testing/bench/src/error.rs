@@ -45,7 +45,7 @@ pub(crate) enum BenchError {
 
     /// The benchmark could not choose its processors.
     #[error("cannot choose the processors to run on: {source}")]
-    Placement {
+    CpuAffinity {
         /// Why.
         source: io::Error,
     },
@@ -86,7 +86,7 @@ pub(crate) enum BenchError {
 
     /// `weir status --json` did not say what the benchmark has to know.
     #[error("`weir status` of {} has not what it should at {pointer}", directory.display())]
-    Status {
+    WeirStatus {
         /// The mount point.
         directory: PathBuf,
         /// Where in the JSON it should be.
@@ -105,7 +105,7 @@ impl BenchError {
             BenchError::Io { .. } => {
                 "benchmarks keep their files below $TMPDIR: give it a place with free space".into()
             }
-            BenchError::Placement { .. } => "`--placement free` leaves that to the kernel".into(),
+            BenchError::CpuAffinity { .. } => "`--cpu-affinity free` leaves that to the kernel".into(),
             // The program's own message is part of ours.
             BenchError::Command { .. } | BenchError::Late { .. } | BenchError::Open { .. } => {
                 WITHOUT_HELP.into()
@@ -114,7 +114,9 @@ impl BenchError {
                 "build it with `cargo build --release`, or say where it is: --weir PATH".into()
             }
             BenchError::Fs { source } => source.help().unwrap_or(WITHOUT_HELP.into()),
-            BenchError::Status { .. } => "measure with the `weir` that was built with this program".into(),
+            BenchError::WeirStatus { .. } => {
+                "measure with the `weir` that was built with this program".into()
+            }
         }
     }
 

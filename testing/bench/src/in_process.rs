@@ -14,11 +14,11 @@ use fs::{CallerCredentials, FileKind, Fs, FsCompletion, FsError, Ino};
 use host::{CountingDevice, DiskAccess, HostDisk, IoCounters, ReadBusyTime, SystemClock};
 use store::Store;
 
+use super::cleanup;
 use super::error::BenchError;
 use super::program::run;
 use super::slow_device::remove_on_drop;
 use super::system::weir_on;
-use super::undo;
 use super::workload::PAGE_BYTES;
 
 const STORE_BYTES: u64 = 4 << 30;
@@ -39,7 +39,7 @@ const WORKERS: [BackgroundTask; 7] = [
 const NAP: Duration = Duration::from_millis(500);
 
 /// An open store with everything above it but the kernel, and its background work going on.
-pub(super) struct Stack {
+pub(super) struct InProcessStack {
     pub(super) store: Arc<Store>,
     pub(super) cache: Cache,
     pub(super) fs: Arc<Fs>,
@@ -49,9 +49,9 @@ pub(super) struct Stack {
     workers: Vec<JoinHandle<()>>,
 }
 
-impl Stack {
+impl InProcessStack {
     /// Opens the store in `directory`, which `weir format` made.
-    pub(super) fn open(directory: &Path, settings: CacheSettings) -> Result<Stack, BenchError> {
+    pub(super) fn open(directory: &Path, settings: CacheSettings) -> Result<InProcessStack, BenchError> {
         let (store_disk, of_store) = open_disk(&directory.join("store"))?;
         let (buffer_disk, of_buffer) = open_disk(&directory.join("buffer"))?;
         let store = Arc::new(Store::open(store_disk).map_err(BenchError::opening(directory))?);
@@ -68,7 +68,7 @@ impl Stack {
             std::thread::spawn(move || work(&cache, task, &stopping))
         };
         let workers = WORKERS.into_iter().map(worker).collect();
-        Ok(Stack { store, cache, fs, disks: [of_store, of_buffer], stopping, workers })
+        Ok(InProcessStack { store, cache, fs, disks: [of_store, of_buffer], stopping, workers })
     }
 
     /// Refuses new operations, ends the background work, and writes everything back.
@@ -99,9 +99,9 @@ fn open_disk(path: &Path) -> Result<(Arc<dyn Device>, Arc<IoCounters>), BenchErr
 pub(super) fn with_stack<T>(
     directory: &Path,
     settings: CacheSettings,
-    work: impl FnOnce(&Stack) -> Result<T, FsError>,
+    work: impl FnOnce(&InProcessStack) -> Result<T, FsError>,
 ) -> Result<T, BenchError> {
-    let stack = Stack::open(directory, settings)?;
+    let stack = InProcessStack::open(directory, settings)?;
     let done = work(&stack);
     let closed = stack.close().map_err(FsError::Cache);
     done.and_then(|done| closed.map(|()| done)).map_err(|source| BenchError::Fs { source })
@@ -112,7 +112,7 @@ pub(super) fn with_fs<T>(
     settings: CacheSettings,
     work: impl FnOnce(&Arc<Fs>) -> Result<T, FsError>,
 ) -> Result<T, BenchError> {
-    undo::install()?;
+    cleanup::install()?;
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let _files = remove_on_drop(&root);
     create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;

@@ -46,7 +46,7 @@ pub(super) struct LargeStoreArgs {
 
 /// Times of steps, in milliseconds.
 #[derive(Debug, Serialize)]
-struct Steps {
+struct StepTimes {
     count: usize,
     median_ms: f64,
     longest_ms: f64,
@@ -57,7 +57,7 @@ struct Steps {
 
 /// What was measured.
 #[derive(Debug, Serialize)]
-struct Results {
+struct LargeStoreResults {
     gib: u64,
     pages: u64,
     /// Leaves of the map: what a walk reads.
@@ -67,26 +67,26 @@ struct Results {
     rounds: Vec<(u64, u64)>,
     walks: u64,
     delete_ms: f64,
-    freeing: Steps,
-    cutting: Steps,
+    freeing: StepTimes,
+    cutting: StepTimes,
 }
 
 /// A device that keeps what is not the one page of data that is ever written to it, and of that where it is.
 struct MetadataOnly {
     blocks: u64,
     data: Page,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptPages>,
     pages: AtomicU64,
 }
 
 #[derive(Default)]
-struct Kept {
+struct KeptPages {
     metadata: HashMap<u64, Box<Page>>,
     /// A bit for each block.
     is_data: Vec<u64>,
 }
 
-impl Kept {
+impl KeptPages {
     fn set_data(&mut self, at: u64, is_data: bool) {
         let word = &mut self.is_data[(at / 64) as usize];
         *word = if is_data { *word | 1 << (at % 64) } else { *word & !(1 << (at % 64)) };
@@ -95,7 +95,7 @@ impl Kept {
 
 impl MetadataOnly {
     fn new(blocks: u64) -> MetadataOnly {
-        let kept = Kept { metadata: HashMap::new(), is_data: vec![0; blocks.div_ceil(64) as usize] };
+        let kept = KeptPages { metadata: HashMap::new(), is_data: vec![0; blocks.div_ceil(64) as usize] };
         MetadataOnly {
             blocks,
             data: Page([0xda; BLOCK_BYTES]),
@@ -104,7 +104,7 @@ impl MetadataOnly {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, KeptPages> {
         self.kept.lock().expect("no panic in the device")
     }
 
@@ -164,7 +164,7 @@ impl Device for MetadataOnly {
 }
 
 /// The store, and what is written to it.
-struct Large {
+struct LargeStore {
     disk: Arc<MetadataOnly>,
     store: Store,
     lsn: u64,
@@ -172,13 +172,13 @@ struct Large {
     checkpointed: u64,
 }
 
-impl Large {
-    fn new(blocks: u64) -> Result<Large, StoreError> {
+impl LargeStore {
+    fn new(blocks: u64) -> Result<LargeStore, StoreError> {
         let disk = Arc::new(MetadataOnly::new(blocks));
         Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: None })?;
         let store = Store::open(disk.clone())?;
         store.begin(Incarnation(1))?;
-        Ok(Large { disk, store, lsn: 0, checkpointed: 0 })
+        Ok(LargeStore { disk, store, lsn: 0, checkpointed: 0 })
     }
 
     fn write(&mut self, object: ObjectId, pages: &[u64]) -> Result<(), StoreError> {
@@ -239,8 +239,8 @@ impl Large {
     /// Makes steps until there are no more, and times each; checkpoints come between them.
     fn steps(
         &mut self,
-        mut step: impl FnMut(&mut Large) -> Result<bool, StoreError>,
-    ) -> Result<Steps, StoreError> {
+        mut step: impl FnMut(&mut LargeStore) -> Result<bool, StoreError>,
+    ) -> Result<StepTimes, StoreError> {
         let (reads, before) = (self.store.counters().node_reads, self.memory());
         let (mut times, mut most) = (Vec::new(), before);
         loop {
@@ -255,7 +255,7 @@ impl Large {
                 break;
             }
         }
-        Ok(Steps {
+        Ok(StepTimes {
             count: times.len(),
             longest_ms: times.iter().copied().fold(0.0, f64::max),
             median_ms: quantile(&times, 0.5),
@@ -284,12 +284,12 @@ pub(super) fn run_benchmark(args: &LargeStoreArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn measure(args: &LargeStoreArgs) -> Result<Results, StoreError> {
+fn measure(args: &LargeStoreArgs) -> Result<LargeStoreResults, StoreError> {
     let blocks = (args.size << 30) / BLOCK_BYTES as u64;
     let half = blocks * args.full / 200;
     let (deleted, cut) = (VolumeId::MAIN.object(7, 1), VolumeId::MAIN.object(8, 1));
     let begun = Instant::now();
-    let mut large = Large::new(blocks)?;
+    let mut large = LargeStore::new(blocks)?;
     large.write_range(deleted, half)?;
     large.write_range(cut, half)?;
     let writing_s = begun.elapsed().as_secs_f64();
@@ -314,7 +314,7 @@ fn measure(args: &LargeStoreArgs) -> Result<Results, StoreError> {
         from = until;
         Ok(until < PageNo(u64::MAX))
     })?;
-    Ok(Results {
+    Ok(LargeStoreResults {
         gib: args.size,
         pages: 2 * half,
         leaves: 2 * half.div_ceil(LEAF_PAGES),
@@ -327,8 +327,9 @@ fn measure(args: &LargeStoreArgs) -> Result<Results, StoreError> {
     })
 }
 
-fn print(results: &Results) {
-    let Results { gib, pages, leaves, writing_s, rounds, walks, delete_ms, freeing, cutting } = results;
+fn print(results: &LargeStoreResults) {
+    let LargeStoreResults { gib, pages, leaves, writing_s, rounds, walks, delete_ms, freeing, cutting } =
+        results;
     println!(
         "a store of {gib} GiB with {pages} pages in two files, {leaves} leaves; written in {writing_s:.0} s"
     );
@@ -336,7 +337,7 @@ fn print(results: &Results) {
     println!("cleaning: (nodes visited or read, segments emptied) {rounds:?}; walks: {walks}");
     println!("deletion of half of them: {delete_ms:.1} ms");
     for (what, steps) in [("freeing it", freeing), ("cutting the other half", cutting)] {
-        let Steps { count, median_ms, longest_ms, nodes_read, memory_mib: (before, most) } = steps;
+        let StepTimes { count, median_ms, longest_ms, nodes_read, memory_mib: (before, most) } = steps;
         println!(
             "{what}: {count} steps of {median_ms:.2} ms, the longest {longest_ms:.1} ms; {nodes_read} nodes read; \
              memory {before} MiB before, {most} at most"

@@ -1,28 +1,29 @@
 #![doc = include_str!("../README.md")]
 
-mod bystander;
-mod cells;
 mod cleaning;
+mod cleanup;
 mod counters;
+mod cpu_affinity;
 mod delta_reads;
 mod device_model;
-mod disk_time;
+mod device_speed;
+mod disk_counters;
 mod error;
 mod front_end;
 mod in_process;
+mod interference;
 mod json_lines;
 mod large_store;
-mod measure;
 mod modelled_device;
 mod nonblocking_writes;
 mod overview;
 mod periodic_flushing;
 mod personalities;
-mod placement;
 mod program;
 mod quantile;
 mod replay_accuracy;
 mod report;
+mod result_matrix;
 mod scaling;
 mod shared_disk;
 mod slow_device;
@@ -31,7 +32,6 @@ mod steady_writes;
 mod streams;
 mod sync_matrix;
 mod system;
-mod undo;
 mod workload;
 
 use clap::{Parser, Subcommand};
@@ -46,16 +46,16 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// Measures weir beside its baselines. Results go to standard output, everything else to standard error.
 #[derive(Debug, Parser)]
 #[command(name = "weir-bench", version, max_term_width = 100)]
-struct Cli {
+struct BenchCli {
     /// The `weir` to measure [default: $WEIR, or else the one beside this program]
     #[arg(long, value_name = "PATH", global = true)]
     weir: Option<PathBuf>,
     #[command(subcommand)]
-    experiment: Experiment,
+    experiment: BenchCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Experiment {
+enum BenchCommand {
     /// SQLite and small overwrites beside ext4 on the same modelled device, as bars; a minute.
     Overview(overview::OverviewArgs),
     /// Small overwrites of un-cached pages, beside ext4 on the same modelled device.
@@ -83,7 +83,7 @@ enum Experiment {
     /// What operations cost from the file system down, without the kernel, by one thread and by several.
     Scaling(scaling::ScalingArgs),
     /// How long small writes wait while another client reads, writes, or cuts off much at once.
-    Bystander(bystander::BystanderArgs),
+    Interference(interference::InterferenceArgs),
     /// How long a mount takes after a kill -9, by parts.
     Start(start::StartArgs),
     /// How far a replay's time is from the program's own, on other storage than that on which it was traced.
@@ -93,7 +93,7 @@ enum Experiment {
     ReplayLoad(replay_accuracy::LoadArgs),
     /// A modelled device, in a process of its own.
     #[command(hide = true)]
-    ModelledDevice(modelled_device::ServedArgs),
+    ModelledDevice(modelled_device::ModelledDeviceArgs),
     /// The trivial file system, in a process of its own.
     #[command(hide = true)]
     FrontEndPeer(front_end::PeerArgs),
@@ -103,7 +103,7 @@ enum Experiment {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = BenchCli::parse();
     match system::find_weir(cli.weir).and_then(|()| run(&cli.experiment)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -117,28 +117,28 @@ fn main() -> ExitCode {
 ///
 /// # Errors
 /// A missing program or privilege, a program or file operation that failed; everything is taken down before it returns.
-fn run(experiment: &Experiment) -> Result<(), BenchError> {
+fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
     match experiment {
-        Experiment::Overview(args) => overview::run_benchmark(args),
-        Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
-        Experiment::SteadyWrites(args) => steady_writes::run_benchmark(args),
-        Experiment::Personalities(args) => personalities::run_benchmark(args),
-        Experiment::PeriodicFlushing(args) => periodic_flushing::run_benchmark(args),
-        Experiment::SyncMatrix(args) => sync_matrix::run_benchmark(args),
-        Experiment::Streams(args) => streams::run_benchmark(args),
-        Experiment::DeltaReads(args) => delta_reads::run_benchmark(args),
-        Experiment::Counters(args) => counters::run_benchmark(args),
-        Experiment::Cleaning(args) => cleaning::run_benchmark(args),
-        Experiment::LargeStore(args) => large_store::run_benchmark(args),
-        Experiment::Bystander(args) => bystander::run_benchmark(args),
-        Experiment::Start(args) => start::run_benchmark(args),
-        Experiment::FrontEnd(args) => front_end::run_benchmark(args),
-        Experiment::Scaling(args) => scaling::run_benchmark(args),
-        Experiment::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
-        Experiment::ReplayLoad(args) => replay_accuracy::run_load(args),
-        Experiment::ModelledDevice(args) => modelled_device::run_device(args),
-        Experiment::FrontEndPeer(args) => front_end::run_peer(args),
-        Experiment::Busy(args) => {
+        BenchCommand::Overview(args) => overview::run_benchmark(args),
+        BenchCommand::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
+        BenchCommand::SteadyWrites(args) => steady_writes::run_benchmark(args),
+        BenchCommand::Personalities(args) => personalities::run_benchmark(args),
+        BenchCommand::PeriodicFlushing(args) => periodic_flushing::run_benchmark(args),
+        BenchCommand::SyncMatrix(args) => sync_matrix::run_benchmark(args),
+        BenchCommand::Streams(args) => streams::run_benchmark(args),
+        BenchCommand::DeltaReads(args) => delta_reads::run_benchmark(args),
+        BenchCommand::Counters(args) => counters::run_benchmark(args),
+        BenchCommand::Cleaning(args) => cleaning::run_benchmark(args),
+        BenchCommand::LargeStore(args) => large_store::run_benchmark(args),
+        BenchCommand::Interference(args) => interference::run_benchmark(args),
+        BenchCommand::Start(args) => start::run_benchmark(args),
+        BenchCommand::FrontEnd(args) => front_end::run_benchmark(args),
+        BenchCommand::Scaling(args) => scaling::run_benchmark(args),
+        BenchCommand::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
+        BenchCommand::ReplayLoad(args) => replay_accuracy::run_load(args),
+        BenchCommand::ModelledDevice(args) => modelled_device::run_device(args),
+        BenchCommand::FrontEndPeer(args) => front_end::run_peer(args),
+        BenchCommand::Busy(args) => {
             front_end::run_busy(args);
             Ok(())
         }
@@ -152,6 +152,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        BenchCli::command().debug_assert();
     }
 }

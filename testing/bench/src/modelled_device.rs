@@ -19,7 +19,7 @@ use fuser::{
     WriteFlags,
 };
 
-use super::device_model::{Device, Model};
+use super::device_model::{DeviceKind, DeviceModel};
 use super::error::BenchError;
 
 /// The file's name.
@@ -34,23 +34,23 @@ const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1);
 
 /// What to model, and where to mount it.
 #[derive(Debug, Args)]
-pub(super) struct ServedArgs {
+pub(super) struct ModelledDeviceArgs {
     directory: PathBuf,
     #[arg(long, value_enum)]
-    device: Device,
+    device: DeviceKind,
     #[arg(long)]
     bytes: u64,
 }
 
 /// Serves until it is unmounted.
-pub(super) fn run_device(args: &ServedArgs) -> Result<(), BenchError> {
+pub(super) fn run_device(args: &ModelledDeviceArgs) -> Result<(), BenchError> {
     // Of its own session: a scheduler that shares processors out by session must not see one program with the load.
     let _ = rustix::process::setsid();
     let mut config = fuser::Config::default();
     config.mount_options = vec![MountOption::FSName("weir-bench-device".into())];
-    let queue = Arc::new(Queue {
-        state: Mutex::new(State {
-            model: Model::new(args.device, args.bytes),
+    let queue = Arc::new(RequestQueue {
+        state: Mutex::new(QueueState {
+            model: DeviceModel::new(args.device, args.bytes),
             replies: HashMap::new(),
             next: 0,
         }),
@@ -59,33 +59,33 @@ pub(super) fn run_device(args: &ServedArgs) -> Result<(), BenchError> {
     });
     let answers = Arc::clone(&queue);
     std::thread::spawn(move || answers.answer());
-    let disk = Disk { bytes: Mutex::new(vec![0; args.bytes as usize]), size: args.bytes, queue };
+    let disk = ModelledDisk { bytes: Mutex::new(vec![0; args.bytes as usize]), size: args.bytes, queue };
     fuser::Session::new(disk, &args.directory, &config)
         .and_then(fuser::Session::run)
         .map_err(|error| BenchError::io("cannot mount a modelled device on", &args.directory, error))
 }
 
 /// What is said when a request is done.
-enum Answer {
+enum HeldReply {
     Read(ReplyData, Vec<u8>),
     Written(ReplyWrite, u32),
     Flushed(ReplyEmpty),
 }
 
-struct State {
-    model: Model,
-    replies: HashMap<u64, Answer>,
+struct QueueState {
+    model: DeviceModel,
+    replies: HashMap<u64, HeldReply>,
     next: u64,
 }
 
-struct Queue {
-    state: Mutex<State>,
+struct RequestQueue {
+    state: Mutex<QueueState>,
     came: Condvar,
     began: Instant,
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl RequestQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -93,7 +93,7 @@ impl Queue {
         self.began.elapsed().as_nanos() as u64
     }
 
-    fn ask(&self, at: u64, bytes: u64, answer: Answer) {
+    fn ask(&self, at: u64, bytes: u64, answer: HeldReply) {
         let mut state = self.lock();
         let request = state.next;
         state.next += 1;
@@ -115,7 +115,7 @@ impl Queue {
             let answers: Vec<_> = done.iter().filter_map(|request| state.replies.remove(request)).collect();
             if !answers.is_empty() {
                 drop(state);
-                answers.into_iter().for_each(Answer::send);
+                answers.into_iter().for_each(HeldReply::send);
                 state = self.lock();
                 continue;
             }
@@ -132,23 +132,23 @@ impl Queue {
     }
 }
 
-impl Answer {
+impl HeldReply {
     fn send(self) {
         match self {
-            Answer::Read(reply, bytes) => reply.data(&bytes),
-            Answer::Written(reply, bytes) => reply.written(bytes),
-            Answer::Flushed(reply) => reply.ok(),
+            HeldReply::Read(reply, bytes) => reply.data(&bytes),
+            HeldReply::Written(reply, bytes) => reply.written(bytes),
+            HeldReply::Flushed(reply) => reply.ok(),
         }
     }
 }
 
-struct Disk {
+struct ModelledDisk {
     bytes: Mutex<Vec<u8>>,
     size: u64,
-    queue: Arc<Queue>,
+    queue: Arc<RequestQueue>,
 }
 
-impl Disk {
+impl ModelledDisk {
     fn attributes(&self, ino: u64) -> FileAttr {
         let epoch = SystemTime::UNIX_EPOCH;
         let directory = ino != FILE_INODE;
@@ -178,7 +178,7 @@ impl Disk {
     }
 }
 
-impl Filesystem for Disk {
+impl Filesystem for ModelledDisk {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // A kernel without one of these gives a slower device, of which no figure here depends.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
@@ -212,7 +212,7 @@ impl Filesystem for Disk {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let read = bytes[self.range(offset, u64::from(size))].to_vec();
         drop(bytes);
-        self.queue.ask(offset, u64::from(size).max(1), Answer::Read(reply, read));
+        self.queue.ask(offset, u64::from(size).max(1), HeldReply::Read(reply, read));
     }
 
     fn write(
@@ -232,10 +232,10 @@ impl Filesystem for Disk {
         let taken = range.len();
         bytes[range].copy_from_slice(&data[..taken]);
         drop(bytes);
-        self.queue.ask(offset, (taken as u64).max(1), Answer::Written(reply, taken as u32));
+        self.queue.ask(offset, (taken as u64).max(1), HeldReply::Written(reply, taken as u32));
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.queue.ask(0, 0, Answer::Flushed(reply));
+        self.queue.ask(0, 0, HeldReply::Flushed(reply));
     }
 }

@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::cleanup::{self, CleanupGuard};
+use super::cpu_affinity::{self, CpuAffinity, ProcessorSplit};
+use super::device_speed::{DeviceSpeed, measure_speed};
 use super::error::BenchError;
-use super::measure::{Measured, measure};
-use super::placement::{self, Placement, Processors};
 use super::program::{check_machine, command, run};
 use super::quantile::median;
-use super::report::{BySize, ModelReport, Ratio, Report, Row, Run, text};
-use super::slow_device::{Design, Model, SlowDevice, remove_on_drop, unmount_on_drop};
-use super::system::{Fetch, Kind, System};
-use super::undo::{self, Undo};
-use super::workload::{BareLoop, Overwriter, Sync};
+use super::report::{BySize, DeviceReport, LoadRun, OverwriteReport, OverwriteRow, TargetRatio, text};
+use super::slow_device::{ComparedDevice, DeviceSpec, SlowDevice, remove_on_drop, unmount_on_drop};
+use super::system::{ComparedSystem, FetchChoice, SystemKind};
+use super::workload::{BareLoop, PageOverwriter, SyncMode};
 
 /// The size that the targets speak of.
 const WRITE_BYTES: u64 = 512;
@@ -36,11 +36,11 @@ const BARE: &str = "bare pwrite + fdatasync on the disk";
 #[derive(Debug, Args)]
 pub(super) struct NonblockingWritesArgs {
     /// `small` only shows that everything works; `real` gives figures.
-    #[arg(long, value_enum, default_value_t = Size::Real)]
-    size: Size,
+    #[arg(long, value_enum, default_value_t = RunSize::Real)]
+    size: RunSize,
     /// The modelled device: hdd, cloud, ssd or all.
-    #[arg(long, value_enum, default_value_t = Models::All)]
-    model: Models,
+    #[arg(long, value_enum, default_value_t = DeviceSelection::All)]
+    model: DeviceSelection,
     /// Write the result as JSON.
     #[arg(long)]
     json: bool,
@@ -48,8 +48,8 @@ pub(super) struct NonblockingWritesArgs {
     #[arg(long)]
     table: bool,
     /// Whether the modelled devices have processors of their own; the rest of the machine shares the first one.
-    #[arg(long, value_enum, default_value_t = Placement::Apart)]
-    placement: Placement,
+    #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
+    cpu_affinity: CpuAffinity,
     /// The random order's seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -57,50 +57,50 @@ pub(super) struct NonblockingWritesArgs {
 
 /// How much to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Size {
+pub(super) enum RunSize {
     Small,
     Real,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum Models {
+pub(super) enum DeviceSelection {
     Hdd,
     Cloud,
     Ssd,
     All,
 }
 
-impl Models {
-    pub(super) fn list(self) -> &'static [Model] {
+impl DeviceSelection {
+    pub(super) fn list(self) -> &'static [ComparedDevice] {
         match self {
-            Models::Hdd => &[Model::Hdd],
-            Models::Cloud => &[Model::Cloud],
-            Models::Ssd => &[Model::Ssd],
-            Models::All => &Model::ALL,
+            DeviceSelection::Hdd => &[ComparedDevice::Hdd],
+            DeviceSelection::Cloud => &[ComparedDevice::Cloud],
+            DeviceSelection::Ssd => &[ComparedDevice::Ssd],
+            DeviceSelection::All => &ComparedDevice::ALL,
         }
     }
 }
 
 /// A load, and the system that it works on.
-type Turn = (&'static str, &'static str, Sync);
+type OverwriteTurn = (&'static str, &'static str, SyncMode);
 
 /// Every load, in the order in which the systems take turns.
-const TURNS: [Turn; 8] = [
-    (OVERWRITE, EXT4, Sync::Never),
-    (OVERWRITE, WEIR_DISK, Sync::Never),
-    (OVERWRITE, WEIR_BLOCKING, Sync::Never),
-    (OVERWRITE_SYNC, EXT4, Sync::EachWrite),
-    (OVERWRITE_SYNC, EXT4_JOURNAL_TMPFS, Sync::EachWrite),
-    (OVERWRITE_SYNC, WEIR_TMPFS, Sync::EachWrite),
-    (OVERWRITE_SYNC, EXT4_JOURNAL_DISK, Sync::EachWrite),
-    (OVERWRITE_SYNC, WEIR_DISK, Sync::EachWrite),
+const TURNS: [OverwriteTurn; 8] = [
+    (OVERWRITE, EXT4, SyncMode::Never),
+    (OVERWRITE, WEIR_DISK, SyncMode::Never),
+    (OVERWRITE, WEIR_BLOCKING, SyncMode::Never),
+    (OVERWRITE_SYNC, EXT4, SyncMode::EachWrite),
+    (OVERWRITE_SYNC, EXT4_JOURNAL_TMPFS, SyncMode::EachWrite),
+    (OVERWRITE_SYNC, WEIR_TMPFS, SyncMode::EachWrite),
+    (OVERWRITE_SYNC, EXT4_JOURNAL_DISK, SyncMode::EachWrite),
+    (OVERWRITE_SYNC, WEIR_DISK, SyncMode::EachWrite),
 ];
 /// Those that the ratios to ext4 are made of.
-const TURNS_FOR_RATIOS: [Turn; 4] = [TURNS[0], TURNS[1], TURNS[3], TURNS[5]];
+const TURNS_FOR_RATIOS: [OverwriteTurn; 4] = [TURNS[0], TURNS[1], TURNS[3], TURNS[5]];
 
 /// The numbers behind `--size`.
 #[derive(Debug, Clone)]
-struct Scale {
+struct OverwriteScale {
     pages: u64,
     /// No run overwrites more of them.
     writes_max: u64,
@@ -113,14 +113,14 @@ struct Scale {
     slice: Duration,
     runs: u32,
     sizes: &'static [u64],
-    turns: &'static [Turn],
+    turns: &'static [OverwriteTurn],
 }
 
-impl Scale {
-    fn new(size: Size, with_table: bool) -> Scale {
+impl OverwriteScale {
+    fn new(size: RunSize, with_table: bool) -> OverwriteScale {
         let sizes: &'static [u64] = if with_table { &TABLE_BYTES } else { &[WRITE_BYTES] };
         match size {
-            Size::Small => Scale {
+            RunSize::Small => OverwriteScale {
                 pages: 2_000,
                 writes_max: 2_000,
                 device_bytes: 256 << 20,
@@ -131,7 +131,7 @@ impl Scale {
                 sizes,
                 turns: &TURNS,
             },
-            Size::Real => Scale {
+            RunSize::Real => OverwriteScale {
                 pages: 100_000,
                 writes_max: 100_000,
                 device_bytes: 4 << 30,
@@ -147,31 +147,31 @@ impl Scale {
 
     /// Only what the ratios to ext4 need, in so many runs that are as short as they can be: `real` ones take some
     /// minutes. weir writes back what it was given after each turn, on the disk model at 8 ms for each page.
-    fn for_ratios(size: Size, model: Model, runs: u32) -> Scale {
-        let all = Scale { runs, turns: &TURNS_FOR_RATIOS, ..Scale::new(size, false) };
+    fn for_ratios(size: RunSize, model: ComparedDevice, runs: u32) -> OverwriteScale {
+        let all = OverwriteScale { runs, turns: &TURNS_FOR_RATIOS, ..OverwriteScale::new(size, false) };
         match (size, model) {
-            (Size::Small, Model::Hdd) => Scale { writes_max: 200, ..all },
-            (Size::Small, _) => all,
-            (Size::Real, model) => {
-                let writes_max = if model == Model::Hdd { 2_000 } else { 20_000 };
-                Scale { pages: 20_000, writes_max, limit: Duration::from_secs(3), ..all }
+            (RunSize::Small, ComparedDevice::Hdd) => OverwriteScale { writes_max: 200, ..all },
+            (RunSize::Small, _) => all,
+            (RunSize::Real, model) => {
+                let writes_max = if model == ComparedDevice::Hdd { 2_000 } else { 20_000 };
+                OverwriteScale { pages: 20_000, writes_max, limit: Duration::from_secs(3), ..all }
             }
         }
     }
 }
 
 /// Where things lie. Fields are taken down from the top.
-struct Places {
+struct BufferPlaces {
     /// A tmpfs of our own.
     memory: PathBuf,
     /// The machine's disk.
     disk: PathBuf,
-    _unmount: Undo,
-    _files: Undo,
+    _unmount: CleanupGuard,
+    _files: CleanupGuard,
 }
 
-impl Places {
-    fn new(root: &Path, scale: &Scale) -> Result<Places, BenchError> {
+impl BufferPlaces {
+    fn new(root: &Path, scale: &OverwriteScale) -> Result<BufferPlaces, BenchError> {
         let files = remove_on_drop(root);
         let (memory, disk) = (root.join("memory"), root.join("disk"));
         for directory in [&memory, &disk] {
@@ -182,30 +182,30 @@ impl Places {
         // A buffer, a journal, and space for what belongs to them.
         let option = format!("size={}", scale.buffer_bytes * 3);
         run(command("mount", ["-t", "tmpfs", "-o", &option, "weir-bench"]).arg(&memory))?;
-        Ok(Places { memory, disk, _unmount: unmount, _files: files })
+        Ok(BufferPlaces { memory, disk, _unmount: unmount, _files: files })
     }
 }
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchError> {
     check_machine()?;
-    undo::install()?;
+    cleanup::install()?;
     let present = std::thread::available_parallelism().map_or(1, usize::from);
-    let processors = Processors::claim(args.placement)?;
-    let scale = Scale::new(args.size, args.table);
+    let processors = ProcessorSplit::claim(args.cpu_affinity)?;
+    let scale = OverwriteScale::new(args.size, args.table);
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let places = Places::new(&root, &scale)?;
+    let places = BufferPlaces::new(&root, &scale)?;
     let mut models = Vec::new();
     for &model in args.model.list() {
-        let design = Design { device: model.device(), bytes: scale.device_bytes, processors };
+        let design = DeviceSpec { device: model.device(), bytes: scale.device_bytes, processors };
         models.push(run_model(model, &design, &scale, &places, args.seed)?);
     }
-    let report = Report {
+    let report = OverwriteReport {
         benchmark: "nonblocking-writes",
         version: env!("CARGO_PKG_VERSION"),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         processors: present,
-        placement: placement::text(processors),
+        cpu_affinity: cpu_affinity::text(processors),
         disk: file_system_of(&places.disk),
         pages: scale.pages,
         seconds_max: scale.limit.as_secs_f64(),
@@ -225,21 +225,21 @@ pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchErr
 
 /// What one device model's overwrites came to, in writes a second, run by run.
 pub(super) struct BesideExt4 {
-    pub(super) model: Model,
-    pub(super) measured: Measured,
-    pub(super) sync: Sync,
+    pub(super) model: ComparedDevice,
+    pub(super) measured: DeviceSpeed,
+    pub(super) sync: SyncMode,
     pub(super) weir: Vec<f64>,
     pub(super) ext4: Vec<f64>,
 }
 
 /// Overwrites of 512 B beside ext4 on each device model, the fastest first, by one thread, with and without fdatasync, everything wherever the
 /// kernel puts it. Everything lies below `root`.
-pub(super) fn beside_ext4(root: &Path, size: Size, runs: u32) -> Result<Vec<BesideExt4>, BenchError> {
+pub(super) fn beside_ext4(root: &Path, size: RunSize, runs: u32) -> Result<Vec<BesideExt4>, BenchError> {
     let mut found = Vec::new();
-    for model in Model::ALL.into_iter().rev() {
-        let scale = Scale::for_ratios(size, model, runs);
-        let places = Places::new(root, &scale)?;
-        let design = Design { device: model.device(), bytes: scale.device_bytes, processors: None };
+    for model in ComparedDevice::ALL.into_iter().rev() {
+        let scale = OverwriteScale::for_ratios(size, model, runs);
+        let places = BufferPlaces::new(root, &scale)?;
+        let design = DeviceSpec { device: model.device(), bytes: scale.device_bytes, processors: None };
         let report = run_model(model, &design, &scale, &places, 1)?;
         let rates = |load, system| -> Vec<f64> {
             let row = report.rows.iter().find(|row| (row.load, row.system) == (load, system));
@@ -263,43 +263,47 @@ pub(super) fn file_system_of(path: &Path) -> String {
 }
 
 /// The systems that one model compares, by name.
-struct Systems(Vec<(&'static str, System)>);
+struct OverwriteSystems(Vec<(&'static str, ComparedSystem)>);
 
-impl Systems {
+impl OverwriteSystems {
     /// Sets up those that take turns.
-    fn set_up(device: &Design, scale: &Scale, places: &Places) -> Result<Systems, BenchError> {
-        let weir = |fetch, place: &Path| Kind::Weir {
+    fn set_up(
+        device: &DeviceSpec,
+        scale: &OverwriteScale,
+        places: &BufferPlaces,
+    ) -> Result<OverwriteSystems, BenchError> {
+        let weir = |fetch, place: &Path| SystemKind::Weir {
             fetch,
             buffer_in: place.to_path_buf(),
             buffer_bytes: scale.buffer_bytes,
             memory_bytes: None,
             options: Vec::new(),
         };
-        let journal = |place: &Path| Kind::Ext4DataJournal {
+        let journal = |place: &Path| SystemKind::Ext4DataJournal {
             journal_in: place.to_path_buf(),
             journal_bytes: scale.buffer_bytes,
         };
         let all = [
-            (EXT4, "ext4", Kind::Ext4),
+            (EXT4, "ext4", SystemKind::Ext4),
             (EXT4_JOURNAL_TMPFS, "ext4-journal-tmpfs", journal(&places.memory)),
             (EXT4_JOURNAL_DISK, "ext4-journal-disk", journal(&places.disk)),
-            (WEIR_BLOCKING, "weir-blocking", weir(Fetch::Blocking, &places.disk)),
-            (WEIR_DISK, "weir-disk", weir(Fetch::Lazy, &places.disk)),
-            (WEIR_TMPFS, "weir-tmpfs", weir(Fetch::Lazy, &places.memory)),
+            (WEIR_BLOCKING, "weir-blocking", weir(FetchChoice::Blocking, &places.disk)),
+            (WEIR_DISK, "weir-disk", weir(FetchChoice::Lazy, &places.disk)),
+            (WEIR_TMPFS, "weir-tmpfs", weir(FetchChoice::Lazy, &places.memory)),
         ];
         let takes_turns = |name| scale.turns.iter().any(|&(_, system, _)| system == name);
         let set_up = |(name, file_name, kind)| {
             eprintln!("{}: setting up {name}", device.device.name());
-            Ok((name, System::set_up(file_name, kind, device, &places.disk, scale.pages)?))
+            Ok((name, ComparedSystem::set_up(file_name, kind, device, &places.disk, scale.pages)?))
         };
         all.into_iter()
             .filter(|&(name, ..)| takes_turns(name))
             .map(set_up)
             .collect::<Result<_, _>>()
-            .map(Systems)
+            .map(OverwriteSystems)
     }
 
-    fn named(&self, name: &str) -> &System {
+    fn named(&self, name: &str) -> &ComparedSystem {
         let found = self.0.iter().find(|(system, _)| *system == name);
         &found.expect("what takes turns was set up").1
     }
@@ -307,37 +311,37 @@ impl Systems {
 
 /// What one size's turns found.
 #[derive(Default)]
-struct Found {
+struct SizeFigures {
     /// The runs of each load, in the order of the turns.
-    runs: Vec<Vec<Run>>,
-    bare: Vec<Run>,
+    runs: Vec<Vec<LoadRun>>,
+    bare: Vec<LoadRun>,
     /// weir with its buffer on the disk, over the bare loop beside it, slice by slice.
     disk_to_bare: Vec<f64>,
 }
 
 fn run_model(
-    model: Model,
-    design: &Design,
-    scale: &Scale,
-    places: &Places,
+    model: ComparedDevice,
+    design: &DeviceSpec,
+    scale: &OverwriteScale,
+    places: &BufferPlaces,
     seed: u64,
-) -> Result<ModelReport, BenchError> {
+) -> Result<DeviceReport, BenchError> {
     let measured = {
         let device = SlowDevice::up(design, &places.disk.join("measured"))?;
-        measure(device.path(), scale.device_bytes, scale.limit / 5)?
+        measure_speed(device.path(), scale.device_bytes, scale.limit / 5)?
     };
-    let systems = Systems::set_up(design, scale, places)?;
-    let mut report = ModelReport { model, measured, rows: Vec::new(), ratios: Vec::new() };
+    let systems = OverwriteSystems::set_up(design, scale, places)?;
+    let mut report = DeviceReport { model, measured, rows: Vec::new(), ratios: Vec::new() };
     for &bytes in scale.sizes {
-        let mut found = Found { runs: vec![Vec::new(); scale.turns.len()], ..Found::default() };
+        let mut found = SizeFigures { runs: vec![Vec::new(); scale.turns.len()], ..SizeFigures::default() };
         for turn in 0..scale.runs {
             eprintln!("{}: {bytes} B, run {} of {}", model.name(), turn + 1, scale.runs);
             take_turns(&systems, scale, places, bytes, seed + u64::from(turn), &mut found)?;
         }
         let turns = scale.turns.iter().zip(found.runs);
-        let mut rows: Vec<Row> =
-            turns.map(|((load, system, _), runs)| Row::new(load, system, bytes, runs)).collect();
-        rows.push(Row::new(OVERWRITE_SYNC, BARE, bytes, found.bare));
+        let mut rows: Vec<OverwriteRow> =
+            turns.map(|((load, system, _), runs)| OverwriteRow::new(load, system, bytes, runs)).collect();
+        rows.push(OverwriteRow::new(OVERWRITE_SYNC, BARE, bytes, found.bare));
         if bytes == WRITE_BYTES {
             report.ratios = ratios(model, &rows, median(&found.disk_to_bare));
         }
@@ -347,20 +351,20 @@ fn run_model(
 }
 
 fn take_turns(
-    systems: &Systems,
-    scale: &Scale,
-    places: &Places,
+    systems: &OverwriteSystems,
+    scale: &OverwriteScale,
+    places: &BufferPlaces,
     bytes: u64,
     seed: u64,
-    found: &mut Found,
+    found: &mut SizeFigures,
 ) -> Result<(), BenchError> {
     for (index, &(_, name, sync)) in scale.turns.iter().enumerate() {
         let mounted = systems.named(name).mount()?;
-        let mut load = Overwriter::open(&mounted.file, scale.pages, bytes, seed)?;
-        let done = if (name, sync) == (WEIR_DISK, Sync::EachWrite) {
+        let mut load = PageOverwriter::open(&mounted.file, scale.pages, bytes, seed)?;
+        let done = if (name, sync) == (WEIR_DISK, SyncMode::EachWrite) {
             beside_the_bare_loop(&mut load, scale, places, bytes, found)?
         } else {
-            Run::from(load.run(scale.writes_max, scale.limit, sync)?)
+            LoadRun::from(load.run(scale.writes_max, scale.limit, sync)?)
         };
         found.runs[index].push(done);
     }
@@ -369,18 +373,18 @@ fn take_turns(
 
 /// Lets the load and the bare loop on the same disk take turns, so that both see the same disk.
 fn beside_the_bare_loop(
-    load: &mut Overwriter,
-    scale: &Scale,
-    places: &Places,
+    load: &mut PageOverwriter,
+    scale: &OverwriteScale,
+    places: &BufferPlaces,
     bytes: u64,
-    found: &mut Found,
-) -> Result<Run, BenchError> {
+    found: &mut SizeFigures,
+) -> Result<LoadRun, BenchError> {
     let mut bare_loop = BareLoop::create(&places.disk.join("bare"), bytes)?;
-    let mut sum = Run { writes: 0, seconds: 0.0, writes_per_s: 0.0 };
+    let mut sum = LoadRun { writes: 0, seconds: 0.0, writes_per_s: 0.0 };
     let mut bare_sum = sum;
     while sum.seconds < scale.limit.as_secs_f64() {
         let bare = bare_loop.run(scale.slice)?;
-        let done = load.run(scale.pages, scale.slice, Sync::EachWrite)?;
+        let done = load.run(scale.pages, scale.slice, SyncMode::EachWrite)?;
         if done.elapsed < scale.slice {
             break; // No page is left: a slice cut short says nothing.
         }
@@ -395,21 +399,25 @@ fn beside_the_bare_loop(
     Ok(sum)
 }
 
-fn ratios(model: Model, rows: &[Row], disk_to_bare: f64) -> Vec<Ratio> {
+fn ratios(model: ComparedDevice, rows: &[OverwriteRow], disk_to_bare: f64) -> Vec<TargetRatio> {
     let rate = |load, system| {
         let row = rows.iter().find(|row| (row.load, row.system) == (load, system));
         row.map_or(f64::NAN, |row| row.median_writes_per_s)
     };
     let (lazy_target, sync_target) = match model {
-        Model::Hdd => (200.0, 300.0),
-        Model::Cloud => (40.0, 60.0),
-        Model::Ssd => (4.0, 8.0),
+        ComparedDevice::Hdd => (200.0, 300.0),
+        ComparedDevice::Cloud => (40.0, 60.0),
+        ComparedDevice::Ssd => (4.0, 8.0),
     };
     let lazy = rate(OVERWRITE, WEIR_DISK) / rate(OVERWRITE, EXT4);
     let sync = rate(OVERWRITE_SYNC, WEIR_TMPFS) / rate(OVERWRITE_SYNC, EXT4);
     vec![
-        Ratio::new("overwrite, weir lazy to ext4", lazy, lazy_target),
-        Ratio::new("overwrite + fdatasync, weir with its buffer on tmpfs to ext4", sync, sync_target),
-        Ratio::new("overwrite + fdatasync, weir with its buffer on disk to the bare loop", disk_to_bare, 0.6),
+        TargetRatio::new("overwrite, weir lazy to ext4", lazy, lazy_target),
+        TargetRatio::new("overwrite + fdatasync, weir with its buffer on tmpfs to ext4", sync, sync_target),
+        TargetRatio::new(
+            "overwrite + fdatasync, weir with its buffer on disk to the bare loop",
+            disk_to_bare,
+            0.6,
+        ),
     ]
 }

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 
+use super::cleanup;
+use super::cpu_affinity::{self, CpuAffinity, ProcessorSplit};
+use super::device_speed::{DeviceSpeed, measure_speed};
 use super::error::BenchError;
-use super::measure::{Measured, measure};
-use super::placement::{self, Placement, Processors};
 use super::program::{check_machine, check_programs, command, run};
-use super::slow_device::{Design, Model, SlowDevice, remove_on_drop};
-use super::system::{Fetch, Kind, System};
-use super::undo;
-use super::workload::{Done, Overwriter, PAGE_BYTES, Sync};
+use super::slow_device::{ComparedDevice, DeviceSpec, SlowDevice, remove_on_drop};
+use super::system::{ComparedSystem, FetchChoice, SystemKind};
+use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, WorkDone};
 
 /// Of each overwrite.
 const WRITE_BYTES: u64 = 512;
@@ -32,8 +32,8 @@ const BAR_COLUMNS: f64 = 48.0;
 #[derive(Debug, Args)]
 pub(super) struct OverviewArgs {
     /// The modelled device
-    #[arg(long, value_enum, default_value_t = Model::Cloud)]
-    model: Model,
+    #[arg(long, value_enum, default_value_t = ComparedDevice::Cloud)]
+    model: ComparedDevice,
     /// How many rows SQLite inserts, each in a transaction of its own
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rows: u64,
@@ -44,8 +44,8 @@ pub(super) struct OverviewArgs {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
     /// Whether the modelled devices have processors of their own; the rest of the machine shares the first one
-    #[arg(long, value_enum, default_value_t = Placement::Apart)]
-    placement: Placement,
+    #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
+    cpu_affinity: CpuAffinity,
     /// Write the result as JSON
     #[arg(long)]
     json: bool,
@@ -53,7 +53,7 @@ pub(super) struct OverviewArgs {
 
 /// One load on both systems.
 #[derive(Debug, Serialize)]
-struct Pair {
+struct SystemPair {
     load: &'static str,
     unit: &'static str,
     ext4: f64,
@@ -61,31 +61,31 @@ struct Pair {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct OverviewReport {
     benchmark: &'static str,
     version: &'static str,
     kernel: String,
     processors: usize,
-    placement: &'static str,
-    model: Model,
-    measured: Measured,
-    loads: Vec<Pair>,
+    cpu_affinity: &'static str,
+    model: ComparedDevice,
+    measured: DeviceSpeed,
+    loads: Vec<SystemPair>,
 }
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &OverviewArgs) -> Result<(), BenchError> {
     check_machine()?;
     check_programs(&["sqlite3"])?;
-    undo::install()?;
+    cleanup::install()?;
     let present = std::thread::available_parallelism().map_or(1, usize::from);
-    let processors = Processors::claim(args.placement)?;
+    let processors = ProcessorSplit::claim(args.cpu_affinity)?;
     let (measured, loads) = measure_all(args, processors)?;
-    let report = Report {
+    let report = OverviewReport {
         benchmark: "overview",
         version: env!("CARGO_PKG_VERSION"),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         processors: present,
-        placement: placement::text(processors),
+        cpu_affinity: cpu_affinity::text(processors),
         model: args.model,
         measured,
         loads,
@@ -100,36 +100,36 @@ pub(super) fn run_benchmark(args: &OverviewArgs) -> Result<(), BenchError> {
 
 fn measure_all(
     args: &OverviewArgs,
-    processors: Option<Processors>,
-) -> Result<(Measured, Vec<Pair>), BenchError> {
+    processors: Option<ProcessorSplit>,
+) -> Result<(DeviceSpeed, Vec<SystemPair>), BenchError> {
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let _files = remove_on_drop(&root);
     fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
     // A dirty page reserves several blocks until it is stored.
     let bytes = DEVICE_BYTES_MIN.max(args.pages * PAGE_BYTES * 8);
-    let design = Design { device: args.model.device(), bytes, processors };
+    let design = DeviceSpec { device: args.model.device(), bytes, processors };
     let measured = {
         let device = SlowDevice::up(&design, &root.join("measured"))?;
-        measure(device.path(), bytes, DEVICE_FIGURE)?
+        measure_speed(device.path(), bytes, DEVICE_FIGURE)?
     };
     let statements = root.join("statements");
     write_statements(&statements, args.rows)
         .map_err(|error| BenchError::io("cannot write", &statements, error))?;
-    let weir = Kind::Weir {
-        fetch: Fetch::Lazy,
+    let weir = SystemKind::Weir {
+        fetch: FetchChoice::Lazy,
         buffer_in: root.clone(),
         buffer_bytes: BUFFER_BYTES,
         memory_bytes: None,
         options: Vec::new(),
     };
     let mut rates = Vec::new();
-    for (name, kind) in [("ext4", Kind::Ext4), ("weir", weir)] {
+    for (name, kind) in [("ext4", SystemKind::Ext4), ("weir", weir)] {
         eprintln!("{name} on the {} model: setting up, then three loads", args.model.name());
-        let system = System::set_up(name, kind, &design, &root, args.pages)?;
+        let system = ComparedSystem::set_up(name, kind, &design, &root, args.pages)?;
         rates.push([
             insert(&system, &statements, args.rows)?,
-            overwrite(&system, args, Sync::Never)?,
-            overwrite(&system, args, Sync::EachWrite)?,
+            overwrite(&system, args, SyncMode::Never)?,
+            overwrite(&system, args, SyncMode::EachWrite)?,
         ]);
     }
     let loads = [
@@ -137,7 +137,8 @@ fn measure_all(
         ("overwrites of 512 B in pages that are not in memory", "writes/s"),
         ("the same, each followed by fdatasync", "writes/s"),
     ];
-    let pair = |(index, (load, unit))| Pair { load, unit, ext4: rates[0][index], weir: rates[1][index] };
+    let pair =
+        |(index, (load, unit))| SystemPair { load, unit, ext4: rates[0][index], weir: rates[1][index] };
     Ok((measured, loads.into_iter().enumerate().map(pair).collect()))
 }
 
@@ -154,7 +155,7 @@ fn write_statements(path: &Path, rows: u64) -> std::io::Result<()> {
 }
 
 /// Rows per second, from SQLite's start to its end.
-fn insert(system: &System, statements: &Path, rows: u64) -> Result<f64, BenchError> {
+fn insert(system: &ComparedSystem, statements: &Path, rows: u64) -> Result<f64, BenchError> {
     let mounted = system.mount()?;
     let file = File::open(statements).map_err(|error| BenchError::io("cannot open", statements, error))?;
     let mut sqlite = command("sqlite3", ["-batch", "-bail", "-init", "/dev/null"]);
@@ -168,18 +169,18 @@ fn insert(system: &System, statements: &Path, rows: u64) -> Result<f64, BenchErr
             says: format!("not {rows} rows: {says}"),
         });
     }
-    Ok(Done { writes: rows, elapsed }.rate())
+    Ok(WorkDone { writes: rows, elapsed }.rate())
 }
 
 /// Writes per second; mounting afresh has emptied the system's caches.
-fn overwrite(system: &System, args: &OverviewArgs, sync: Sync) -> Result<f64, BenchError> {
+fn overwrite(system: &ComparedSystem, args: &OverviewArgs, sync: SyncMode) -> Result<f64, BenchError> {
     let mounted = system.mount()?;
-    let mut load = Overwriter::open(&mounted.file, args.pages, WRITE_BYTES, 1)?;
+    let mut load = PageOverwriter::open(&mounted.file, args.pages, WRITE_BYTES, 1)?;
     Ok(load.run(args.pages, Duration::from_secs(args.seconds), sync)?.rate())
 }
 
 /// The report as bars.
-fn text(report: &Report) -> String {
+fn text(report: &OverviewReport) -> String {
     let mut out = format!(
         "{} model, measured: {:.0} reads/s of 4 KiB one at a time, {:.0} at depth 32\n\
          weir {}, Linux {}, {} processors, one run\n{}\n\
@@ -190,7 +191,7 @@ fn text(report: &Report) -> String {
         report.version,
         report.kernel,
         report.processors,
-        report.placement,
+        report.cpu_affinity,
     );
     for pair in &report.loads {
         let longest = pair.ext4.max(pair.weir);
@@ -221,16 +222,19 @@ mod tests {
     #[test]
     fn a_report_fits_eighty_columns_below_its_head() {
         let load = "a load";
-        let loads = vec![Pair { load, unit: "rows/s", ext4: 300.0, weir: 120_000.0 }];
-        let measured =
-            Measured { reads_per_s_depth_1: 700.0, reads_per_s_depth_32: 6000.0, sequential_mib_per_s: 1.0 };
-        let report = Report {
+        let loads = vec![SystemPair { load, unit: "rows/s", ext4: 300.0, weir: 120_000.0 }];
+        let measured = DeviceSpeed {
+            reads_per_s_depth_1: 700.0,
+            reads_per_s_depth_32: 6000.0,
+            sequential_mib_per_s: 1.0,
+        };
+        let report = OverviewReport {
             benchmark: "overview",
             version: "0",
             kernel: "6".into(),
             processors: 2,
-            placement: "",
-            model: Model::Cloud,
+            cpu_affinity: "",
+            model: ComparedDevice::Cloud,
             measured,
             loads,
         };

@@ -11,16 +11,19 @@ use clap::{Args, ValueEnum};
 use device::SeededRng;
 use serde_json::json;
 
-use super::cells::{self, Cell, Cells, Comparison, Figures, Key, Output, Published, geometric_mean};
+use super::cleanup;
+use super::cpu_affinity::{CpuAffinity, ProcessorSplit};
 use super::error::BenchError;
-use super::nonblocking_writes::Size;
-use super::placement::{Placement, Processors};
+use super::nonblocking_writes::RunSize;
 use super::program::check_machine;
 use super::quantile::quantile;
-use super::slow_device::{Design, Model, remove_on_drop};
-use super::system::{Fetch, Kind, System};
-use super::undo;
-use super::workload::{Done, PAGE_BYTES, shuffled};
+use super::result_matrix::{
+    self, CellFigures, CellKey, OutputArgs, PaperComparison, PaperFigure, ResultCell, ResultMatrix,
+    geometric_mean,
+};
+use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
+use super::system::{ComparedSystem, FetchChoice, SystemKind};
+use super::workload::{PAGE_BYTES, WorkDone, shuffled};
 
 const NAME: &str = "personalities";
 const UNIT: &str = "operations/s";
@@ -33,14 +36,14 @@ const MEMORY_BYTES_MIN: u64 = 32 << 20;
 #[derive(Debug, Args)]
 pub(super) struct PersonalitiesArgs {
     /// `small` only shows that everything works; `real` gives figures
-    #[arg(long, value_enum, default_value_t = Size::Real)]
-    size: Size,
+    #[arg(long, value_enum, default_value_t = RunSize::Real)]
+    size: RunSize,
     /// The modelled devices
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Model::Hdd, Model::Ssd])]
-    model: Vec<Model>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ComparedDevice::Hdd, ComparedDevice::Ssd])]
+    model: Vec<ComparedDevice>,
     /// The fetch modes that take turns
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Fetch::value_variants().to_vec())]
-    modes: Vec<Fetch>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = FetchChoice::value_variants().to_vec())]
+    modes: Vec<FetchChoice>,
     /// The personalities
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Personality::value_variants().to_vec())]
     only: Vec<Personality>,
@@ -60,10 +63,10 @@ pub(super) struct PersonalitiesArgs {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     limit_ms: Option<u64>,
     /// Whether the modelled devices have processors of their own; the rest of the machine shares the first one
-    #[arg(long, value_enum, default_value_t = Placement::Apart)]
-    placement: Placement,
+    #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
+    cpu_affinity: CpuAffinity,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 fn io_bytes(text: &str) -> Result<u64, String> {
@@ -84,13 +87,13 @@ enum Personality {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Access {
+enum AccessKind {
     Read,
     Write,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
+enum AccessOrder {
     Sequential,
     /// One operation in each page.
     Random,
@@ -102,37 +105,39 @@ impl Personality {
     }
 
     /// A thread for each.
-    fn threads(self) -> &'static [(Access, Order)] {
+    fn threads(self) -> &'static [(AccessKind, AccessOrder)] {
         match self {
-            Personality::SequentialWrite => &[(Access::Write, Order::Sequential)],
-            Personality::RandomWrite => &[(Access::Write, Order::Random)],
-            Personality::RandomReadwrite => &[(Access::Read, Order::Random), (Access::Write, Order::Random)],
-            Personality::RandomRead => &[(Access::Read, Order::Random)],
-            Personality::SequentialRead => &[(Access::Read, Order::Sequential)],
+            Personality::SequentialWrite => &[(AccessKind::Write, AccessOrder::Sequential)],
+            Personality::RandomWrite => &[(AccessKind::Write, AccessOrder::Random)],
+            Personality::RandomReadwrite => {
+                &[(AccessKind::Read, AccessOrder::Random), (AccessKind::Write, AccessOrder::Random)]
+            }
+            Personality::RandomRead => &[(AccessKind::Read, AccessOrder::Random)],
+            Personality::SequentialRead => &[(AccessKind::Read, AccessOrder::Sequential)],
         }
     }
 
     fn writes(self) -> bool {
-        self.threads().iter().any(|&(access, _)| access == Access::Write)
+        self.threads().iter().any(|&(access, _)| access == AccessKind::Write)
     }
 }
 
 /// The numbers behind `--size`.
 #[derive(Debug, Clone, Copy)]
-struct Scale {
+struct PersonalityScale {
     file_bytes: u64,
     rounds: u32,
     pairs: u32,
     limit: Duration,
 }
 
-impl Scale {
-    fn new(args: &PersonalitiesArgs) -> Scale {
+impl PersonalityScale {
+    fn new(args: &PersonalitiesArgs) -> PersonalityScale {
         let (file_mib, rounds, pairs, limit_ms) = match args.size {
-            Size::Small => (8, 1, 2, 200),
-            Size::Real => (256, 3, 20, 5000),
+            RunSize::Small => (8, 1, 2, 200),
+            RunSize::Real => (256, 3, 20, 5000),
         };
-        Scale {
+        PersonalityScale {
             file_bytes: args.file.unwrap_or(file_mib) << 20,
             rounds: args.rounds.unwrap_or(rounds),
             pairs: args.pairs.unwrap_or(pairs),
@@ -158,15 +163,15 @@ impl Scale {
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &PersonalitiesArgs) -> Result<(), BenchError> {
     check_machine()?;
-    undo::install()?;
-    let scale = Scale::new(args);
-    let mut cells = Cells::open(args.output.into.as_deref())?;
-    let processors = Processors::claim(args.placement)?;
+    cleanup::install()?;
+    let scale = PersonalityScale::new(args);
+    let mut matrix = ResultMatrix::open(args.output.into.as_deref())?;
+    let processors = ProcessorSplit::claim(args.cpu_affinity)?;
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let _files = remove_on_drop(&root);
     std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
     for &model in &args.model {
-        let design = Design { device: model.device(), bytes: scale.device_bytes(), processors };
+        let design = DeviceSpec { device: model.device(), bytes: scale.device_bytes(), processors };
         for &personality in &args.only {
             for &io_bytes in &args.io {
                 let parameters = json!({
@@ -174,51 +179,63 @@ pub(super) fn run_benchmark(args: &PersonalitiesArgs) -> Result<(), BenchError> 
                     "modes": args.modes.iter().map(|mode| mode.name()).collect::<Vec<_>>(),
                     "file_bytes": scale.file_bytes, "memory_bytes": scale.memory_bytes(),
                     "rounds": scale.rounds(io_bytes), "limit_ms": scale.limit.as_millis() as u64,
-                    "placement": args.placement,
+                    "cpu_affinity": args.cpu_affinity,
                 });
                 let chart = format!("{}, {}", model.name(), personality.name());
-                let key = Key { benchmark: NAME.into(), chart, label: format!("{io_bytes} B"), parameters };
-                let turns =
-                    Turns { personality, io_bytes, modes: &args.modes, scale, design: &design, root: &root };
-                cells.measure(key, |figures| turns.take(figures))?;
+                let key =
+                    CellKey { benchmark: NAME.into(), chart, label: format!("{io_bytes} B"), parameters };
+                let turns = PersonalityCell {
+                    personality,
+                    io_bytes,
+                    modes: &args.modes,
+                    scale,
+                    design: &design,
+                    root: &root,
+                };
+                matrix.measure(key, |figures| turns.take(figures))?;
             }
         }
     }
-    cells::print(&args.output, cells.chosen(), &comparisons(cells.chosen()));
+    result_matrix::print(&args.output, matrix.chosen(), &comparisons(matrix.chosen()));
     Ok(())
 }
 
 /// A cell.
-struct Turns<'a> {
+struct PersonalityCell<'a> {
     personality: Personality,
     io_bytes: u64,
-    modes: &'a [Fetch],
-    scale: Scale,
-    design: &'a Design,
+    modes: &'a [FetchChoice],
+    scale: PersonalityScale,
+    design: &'a DeviceSpec,
     root: &'a Path,
 }
 
-impl Turns<'_> {
+impl PersonalityCell<'_> {
     /// Each mode has a new file on a device of its own; the modes take turns, in another order each round.
-    fn take(&self, figures: &mut Figures) -> Result<(), BenchError> {
+    fn take(&self, figures: &mut CellFigures) -> Result<(), BenchError> {
         let pages = self.scale.file_bytes / PAGE_BYTES;
-        let set_up = |&fetch: &Fetch| {
-            let kind = Kind::Weir {
+        let set_up = |&fetch: &FetchChoice| {
+            let kind = SystemKind::Weir {
                 fetch,
                 buffer_in: self.root.to_path_buf(),
                 buffer_bytes: 256 << 20,
                 memory_bytes: Some(self.scale.memory_bytes()),
                 options: Vec::new(),
             };
-            Ok((fetch.name(), System::set_up(&fetch.name(), kind, self.design, self.root, pages)?))
+            Ok((fetch.name(), ComparedSystem::set_up(&fetch.name(), kind, self.design, self.root, pages)?))
         };
-        let mut systems: Vec<(String, System)> =
+        let mut systems: Vec<(String, ComparedSystem)> =
             self.modes.iter().map(set_up).collect::<Result<_, BenchError>>()?;
         for round in 0..self.scale.rounds(self.io_bytes) {
             for (name, system) in &systems {
                 let mounted = system.mount()?;
-                let load = Load { path: &mounted.file, pages, io_bytes: self.io_bytes, seed: round.into() };
-                let done = undo::uninterrupted(|| load.run(self.personality, self.scale.limit))?;
+                let load = PersonalityRun {
+                    path: &mounted.file,
+                    pages,
+                    io_bytes: self.io_bytes,
+                    seed: round.into(),
+                };
+                let done = cleanup::uninterrupted(|| load.run(self.personality, self.scale.limit))?;
                 figures.add(UNIT, name, done.rate());
             }
             systems.rotate_left(1);
@@ -229,19 +246,20 @@ impl Turns<'_> {
 
 /// A personality at work.
 #[derive(Debug, Clone, Copy)]
-struct Load<'a> {
+struct PersonalityRun<'a> {
     path: &'a Path,
     pages: u64,
     io_bytes: u64,
     seed: u64,
 }
 
-impl Load<'_> {
+impl PersonalityRun<'_> {
     /// Until the time is up, or a thread has nothing left to do.
-    fn run(&self, personality: Personality, limit: Duration) -> Result<Done, BenchError> {
+    fn run(&self, personality: Personality, limit: Duration) -> Result<WorkDone, BenchError> {
         let is_over = AtomicBool::new(false);
         let began = Instant::now();
-        let goes_on = || !is_over.load(Ordering::Relaxed) && began.elapsed() < limit && !undo::is_stopping();
+        let goes_on =
+            || !is_over.load(Ordering::Relaxed) && began.elapsed() < limit && !cleanup::is_stopping();
         let thread = |index: usize, (access, order)| {
             let done = self.work(access, order, self.seed << 8 | index as u64, goes_on);
             is_over.store(true, Ordering::Relaxed);
@@ -256,37 +274,41 @@ impl Load<'_> {
                 .map(|thread| thread.join().expect("a thread does not panic"))
                 .collect::<Result<_, _>>()
         })?;
-        Ok(Done { writes: counts.iter().sum(), elapsed: began.elapsed() })
+        Ok(WorkDone { writes: counts.iter().sum(), elapsed: began.elapsed() })
     }
 
     /// How many operations it made.
     fn work(
         &self,
-        access: Access,
-        order: Order,
+        access: AccessKind,
+        order: AccessOrder,
         seed: u64,
         goes_on: impl Fn() -> bool,
     ) -> std::io::Result<u64> {
         // A writer that has no need to read gives no reason to fetch.
-        let file: File =
-            OpenOptions::new().read(access == Access::Read).write(access == Access::Write).open(self.path)?;
+        let file: File = OpenOptions::new()
+            .read(access == AccessKind::Read)
+            .write(access == AccessKind::Write)
+            .open(self.path)?;
         let mut bytes = vec![0x5a; self.io_bytes as usize];
         let mut done = 0;
         for offset in self.offsets(order, seed).take_while(|_| goes_on()) {
             match access {
-                Access::Read => file.read_exact_at(&mut bytes, offset)?,
-                Access::Write => file.write_all_at(&bytes, offset)?,
+                AccessKind::Read => file.read_exact_at(&mut bytes, offset)?,
+                AccessKind::Write => file.write_all_at(&bytes, offset)?,
             }
             done += 1;
         }
         Ok(done)
     }
 
-    fn offsets(&self, order: Order, seed: u64) -> Box<dyn Iterator<Item = u64>> {
+    fn offsets(&self, order: AccessOrder, seed: u64) -> Box<dyn Iterator<Item = u64>> {
         let (pages, io_bytes) = (self.pages, self.io_bytes);
         match order {
-            Order::Sequential => Box::new((0..pages * PAGE_BYTES / io_bytes).map(move |at| at * io_bytes)),
-            Order::Random => {
+            AccessOrder::Sequential => {
+                Box::new((0..pages * PAGE_BYTES / io_bytes).map(move |at| at * io_bytes))
+            }
+            AccessOrder::Random => {
                 let mut random = SeededRng::new(seed);
                 let order = shuffled(pages, &mut random).into_iter();
                 Box::new(
@@ -298,32 +320,33 @@ impl Load<'_> {
 }
 
 /// Campello et al., "Non-blocking Writes to Files", FAST 2015, section 1: the personalities that write, over blocking writes.
-fn published(model: Model) -> [Option<Published>; 2] {
+fn published(model: ComparedDevice) -> [Option<PaperFigure>; 2] {
     let source = "Non-blocking Writes to Files, section 1 and figure 10, of all its modes";
     let [mean, most] = match model {
-        Model::Hdd => [7.0, 45.4],
-        Model::Ssd => [2.1, 4.2],
-        Model::Cloud => return [None, None],
+        ComparedDevice::Hdd => [7.0, 45.4],
+        ComparedDevice::Ssd => [2.1, 4.2],
+        ComparedDevice::Cloud => return [None, None],
     };
-    [mean, most].map(|value| Some(Published { value, source }))
+    [mean, most].map(|value| Some(PaperFigure { value, source }))
 }
 
 /// Each mode over blocking: the personalities that write, for each model, and whole pages, pair by pair.
-fn comparisons(cells: &[Cell]) -> Vec<Comparison> {
-    let blocking = Fetch::Blocking.name();
-    let others = Fetch::value_variants().iter().map(|mode| mode.name()).filter(|mode| *mode != blocking);
+fn comparisons(cells: &[ResultCell]) -> Vec<PaperComparison> {
+    let blocking = FetchChoice::Blocking.name();
+    let others =
+        FetchChoice::value_variants().iter().map(|mode| mode.name()).filter(|mode| *mode != blocking);
     let mut found = Vec::new();
     for mode in others {
-        for &model in Model::value_variants() {
+        for &model in ComparedDevice::value_variants() {
             let of_model = cells.iter().filter(|cell| cell.key.parameters["model"] == json!(model));
-            let writing: Vec<&Cell> = of_model.clone().filter(|cell| is_write(cell)).collect();
+            let writing: Vec<&ResultCell> = of_model.clone().filter(|cell| is_write(cell)).collect();
             let ratios = writing.iter().filter_map(|cell| cell.ratio(UNIT, &mode, &blocking));
             let most = ratios.clone().fold(0.0, f64::max);
             let name = model.name();
             let [mean_published, most_published] = published(model);
             let mut add = |what: &str, here, published| {
                 let what = format!("{name}, {mode} over blocking: {what}");
-                found.push(Comparison { what, here, unit: "×", published });
+                found.push(PaperComparison { what, here, unit: "×", published });
             };
             if let Some(mean) = geometric_mean(ratios) {
                 add("geometric mean of the personalities that write", mean, mean_published);
@@ -346,13 +369,13 @@ fn comparisons(cells: &[Cell]) -> Vec<Comparison> {
     found
 }
 
-fn is_write(cell: &Cell) -> bool {
+fn is_write(cell: &ResultCell) -> bool {
     let name = cell.key.parameters["personality"].as_str().unwrap_or_default();
     Personality::from_str(name, true).is_ok_and(Personality::writes)
 }
 
 /// Round by round.
-fn pairs(cell: &Cell, mode: &str, base: &str) -> Vec<f64> {
+fn pairs(cell: &ResultCell, mode: &str, base: &str) -> Vec<f64> {
     let [mode, base] = [mode, base].map(|system| cell.rounds(UNIT, system));
     mode.iter().zip(base).map(|(mode, base)| mode / base).collect()
 }
@@ -364,11 +387,12 @@ mod tests {
 
     #[test]
     fn random_offsets_hit_each_page_once_and_sequential_ones_every_byte() {
-        let load = Load { path: Path::new(""), pages: 10, io_bytes: 256, seed: 1 };
-        let mut pages: Vec<u64> = load.offsets(Order::Random, 3).map(|offset| offset / PAGE_BYTES).collect();
+        let load = PersonalityRun { path: Path::new(""), pages: 10, io_bytes: 256, seed: 1 };
+        let mut pages: Vec<u64> =
+            load.offsets(AccessOrder::Random, 3).map(|offset| offset / PAGE_BYTES).collect();
         pages.sort_unstable();
         assert_eq!(pages, (0..10).collect::<Vec<_>>());
-        let offsets: Vec<u64> = load.offsets(Order::Sequential, 3).collect();
+        let offsets: Vec<u64> = load.offsets(AccessOrder::Sequential, 3).collect();
         assert_eq!(offsets, (0..160).map(|at| at * 256).collect::<Vec<_>>());
     }
 
@@ -377,7 +401,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("file");
         lay_out(&path, 4).expect("layout");
-        let load = Load { path: &path, pages: 4, io_bytes: 1024, seed: 1 };
+        let load = PersonalityRun { path: &path, pages: 4, io_bytes: 1024, seed: 1 };
         for &personality in Personality::value_variants() {
             let done = load.run(personality, Duration::from_secs(60)).expect("operations");
             assert!((4..=16).contains(&done.writes), "{personality:?}: {done:?}");
@@ -388,7 +412,7 @@ mod tests {
     fn the_mean_and_the_best_are_beside_the_papers_figures_and_pairs_have_a_median() {
         let cell = |io_bytes: u64, lazy: f64| {
             let parameters = json!({ "model": "ssd", "personality": "random-write", "io_bytes": io_bytes });
-            let key = Key { benchmark: NAME.into(), chart: "c".into(), label: "l".into(), parameters };
+            let key = CellKey { benchmark: NAME.into(), chart: "c".into(), label: "l".into(), parameters };
             let line = json!({
                 "benchmark": key.benchmark, "chart": key.chart, "label": key.label, "parameters": key.parameters,
                 "machine": { "version": "0", "kernel": "6", "processors": 2, "load_average": 0.0 },
@@ -397,7 +421,7 @@ mod tests {
                     { "unit": UNIT, "system": "lazy", "rounds": [lazy] },
                 ],
             });
-            serde_json::from_value::<Cell>(line).expect("a cell")
+            serde_json::from_value::<ResultCell>(line).expect("a cell")
         };
         let found = comparisons(&[cell(64, 8.0), cell(4096, 2.0)]);
         let here: Vec<f64> = found.iter().map(|one| one.here).collect();

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::cleanup::CleanupGuard;
 use super::error::BenchError;
-use super::undo::Undo;
 
 /// The Debian packages that bring every program a benchmark drives.
 pub(super) const PACKAGES: &str = "fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3";
@@ -32,7 +32,7 @@ pub(super) fn run(command: &mut Command) -> Result<String, BenchError> {
 pub(super) fn run_until_stopped(command: &mut Command) -> Result<String, BenchError> {
     let process = Arc::new(OnceLock::new());
     let started = Arc::clone(&process);
-    let _kill = Undo::new(move || {
+    let _kill = CleanupGuard::new(move || {
         if let Some(process) = started.get() {
             // A process that has ended is nobody else's yet: this names it, not its number.
             let _ = pidfd_send_signal(process, Signal::KILL);

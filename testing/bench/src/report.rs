@@ -4,45 +4,50 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::measure::Measured;
+use super::device_speed::DeviceSpeed;
 use super::quantile::median;
-use super::slow_device::Model;
-use super::workload::Done;
+use super::slow_device::ComparedDevice;
+use super::workload::WorkDone;
 
 /// One run of one load.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Run {
+pub(super) struct LoadRun {
     pub(super) writes: u64,
     pub(super) seconds: f64,
     pub(super) writes_per_s: f64,
 }
 
-impl From<Done> for Run {
-    fn from(done: Done) -> Run {
-        Run { writes: done.writes, seconds: done.elapsed.as_secs_f64(), writes_per_s: done.rate() }
+impl From<WorkDone> for LoadRun {
+    fn from(done: WorkDone) -> LoadRun {
+        LoadRun { writes: done.writes, seconds: done.elapsed.as_secs_f64(), writes_per_s: done.rate() }
     }
 }
 
 /// All runs of one load on one system.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Row {
+pub(super) struct OverwriteRow {
     pub(super) load: &'static str,
     pub(super) system: &'static str,
     pub(super) write_bytes: u64,
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<LoadRun>,
     /// The middle of the runs' rates.
     pub(super) median_writes_per_s: f64,
     /// (fastest − slowest) / median.
     pub(super) spread: f64,
 }
 
-impl Row {
-    pub(super) fn new(load: &'static str, system: &'static str, write_bytes: u64, runs: Vec<Run>) -> Row {
+impl OverwriteRow {
+    pub(super) fn new(
+        load: &'static str,
+        system: &'static str,
+        write_bytes: u64,
+        runs: Vec<LoadRun>,
+    ) -> OverwriteRow {
         let rates: Vec<f64> = runs.iter().map(|run| run.writes_per_s).collect();
         let median_writes_per_s = median(&rates);
         let (low, high) =
             rates.iter().fold((f64::MAX, 0.0_f64), |(low, high), &rate| (low.min(rate), high.max(rate)));
-        Row {
+        OverwriteRow {
             load,
             system,
             write_bytes,
@@ -55,40 +60,40 @@ impl Row {
 
 /// How two rows compare, and how they have to.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Ratio {
+pub(super) struct TargetRatio {
     pub(super) what: &'static str,
     pub(super) ratio: f64,
     pub(super) target: f64,
     pub(super) met: bool,
 }
 
-impl Ratio {
-    pub(super) fn new(what: &'static str, ratio: f64, target: f64) -> Ratio {
-        Ratio { what, ratio, target, met: ratio >= target }
+impl TargetRatio {
+    pub(super) fn new(what: &'static str, ratio: f64, target: f64) -> TargetRatio {
+        TargetRatio { what, ratio, target, met: ratio >= target }
     }
 }
 
 /// One model's part of the result.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct ModelReport {
-    pub(super) model: Model,
-    pub(super) measured: Measured,
-    pub(super) rows: Vec<Row>,
-    pub(super) ratios: Vec<Ratio>,
+pub(super) struct DeviceReport {
+    pub(super) model: ComparedDevice,
+    pub(super) measured: DeviceSpeed,
+    pub(super) rows: Vec<OverwriteRow>,
+    pub(super) ratios: Vec<TargetRatio>,
 }
 
 /// The result of `weir-bench nonblocking-writes`.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Report {
+pub(super) struct OverwriteReport {
     pub(super) benchmark: &'static str,
     pub(super) version: &'static str,
     pub(super) kernel: String,
     pub(super) processors: usize,
-    pub(super) placement: &'static str,
+    pub(super) cpu_affinity: &'static str,
     pub(super) disk: String,
     pub(super) pages: u64,
     pub(super) seconds_max: f64,
-    pub(super) models: Vec<ModelReport>,
+    pub(super) models: Vec<DeviceReport>,
 }
 
 /// How rows are shown.
@@ -99,7 +104,7 @@ pub(super) enum BySize {
 }
 
 /// The report as text for people: a line for each load and system, or with `by_size` a table.
-pub(super) fn text(report: &Report, by_size: BySize) -> String {
+pub(super) fn text(report: &OverwriteReport, by_size: BySize) -> String {
     let mut out = format!(
         "weir {} · Linux {} · {} processors · temporary files on {}\n{}\n\
          first {} overwrites of un-cached pages, each page once, random order, one thread, at most {} s per run\n",
@@ -107,7 +112,7 @@ pub(super) fn text(report: &Report, by_size: BySize) -> String {
         report.kernel,
         report.processors,
         report.disk,
-        report.placement,
+        report.cpu_affinity,
         report.pages,
         report.seconds_max
     );
@@ -122,11 +127,11 @@ pub(super) fn text(report: &Report, by_size: BySize) -> String {
     out
 }
 
-fn write_device(out: &mut String, model: &ModelReport) {
+fn write_device(out: &mut String, model: &DeviceReport) {
     let _ = writeln!(out, "\n{} model: {}", model.model.name(), model.measured);
 }
 
-fn write_rows(out: &mut String, model: &ModelReport, seconds_max: f64) {
+fn write_rows(out: &mut String, model: &DeviceReport, seconds_max: f64) {
     let _ = writeln!(
         out,
         "{:<24}{:<38}{:>6}{:>12}{:>6}{:>9}{:>10}",
@@ -150,7 +155,7 @@ fn write_rows(out: &mut String, model: &ModelReport, seconds_max: f64) {
     }
 }
 
-fn write_ratios(out: &mut String, model: &ModelReport) {
+fn write_ratios(out: &mut String, model: &DeviceReport) {
     for ratio in &model.ratios {
         let verdict = if ratio.met { "met" } else { "MISSED" };
         let _ = writeln!(out, "  {}: {:.2}× (target {}×: {verdict})", ratio.what, ratio.ratio, ratio.target);
@@ -158,7 +163,7 @@ fn write_ratios(out: &mut String, model: &ModelReport) {
 }
 
 /// Writes per second by size (rows) and system (columns).
-fn write_table(out: &mut String, model: &ModelReport) {
+fn write_table(out: &mut String, model: &DeviceReport) {
     let mut columns: Vec<(&str, &str)> = Vec::new();
     let mut sizes: Vec<u64> = Vec::new();
     for row in &model.rows {
@@ -181,7 +186,7 @@ fn write_table(out: &mut String, model: &ModelReport) {
     }
 }
 
-fn cell(model: &ModelReport, (load, system): (&str, &str), size: u64) -> String {
+fn cell(model: &DeviceReport, (load, system): (&str, &str), size: u64) -> String {
     let found = model.rows.iter().find(|row| (row.load, row.system, row.write_bytes) == (load, system, size));
     found.map_or_else(|| format!("{:>11}", "-"), |row| format!("{:>11.0}", row.median_writes_per_s))
 }
@@ -190,32 +195,32 @@ fn cell(model: &ModelReport, (load, system): (&str, &str), size: u64) -> String 
 mod tests {
     use super::*;
 
-    fn run(writes_per_s: f64) -> Run {
-        Run { writes: 10, seconds: 1.0, writes_per_s }
+    fn run(writes_per_s: f64) -> LoadRun {
+        LoadRun { writes: 10, seconds: 1.0, writes_per_s }
     }
 
     #[test]
     fn a_row_states_median_and_spread() {
-        let row = Row::new("overwrite", "ext4", 512, vec![run(90.0), run(100.0), run(120.0)]);
+        let row = OverwriteRow::new("overwrite", "ext4", 512, vec![run(90.0), run(100.0), run(120.0)]);
         assert_eq!(row.median_writes_per_s, 100.0);
         assert!((row.spread - 0.3).abs() < 1e-9);
     }
 
     #[test]
     fn a_ratio_at_its_target_is_met_and_below_is_missed() {
-        assert!(Ratio::new("lazy to ext4", 200.0, 200.0).met);
-        assert!(!Ratio::new("lazy to ext4", 199.9, 200.0).met);
+        assert!(TargetRatio::new("lazy to ext4", 200.0, 200.0).met);
+        assert!(!TargetRatio::new("lazy to ext4", 199.9, 200.0).met);
     }
 
     #[test]
     fn the_table_has_a_line_for_each_size_and_a_dash_for_what_was_not_run() {
         let measured =
-            Measured { reads_per_s_depth_1: 1.0, reads_per_s_depth_32: 1.0, sequential_mib_per_s: 1.0 };
+            DeviceSpeed { reads_per_s_depth_1: 1.0, reads_per_s_depth_32: 1.0, sequential_mib_per_s: 1.0 };
         let rows = vec![
-            Row::new("overwrite", "ext4", 64, vec![run(1.0)]),
-            Row::new("overwrite", "weir lazy", 512, vec![run(2.0)]),
+            OverwriteRow::new("overwrite", "ext4", 64, vec![run(1.0)]),
+            OverwriteRow::new("overwrite", "weir lazy", 512, vec![run(2.0)]),
         ];
-        let model = ModelReport { model: Model::Ssd, measured, rows, ratios: Vec::new() };
+        let model = DeviceReport { model: ComparedDevice::Ssd, measured, rows, ratios: Vec::new() };
         let mut table = String::new();
         write_table(&mut table, &model);
         assert!(table.lines().any(|line| line.split_whitespace().eq(["64", "1", "-"])), "{table}");

@@ -38,22 +38,22 @@ pub(super) struct ScalingArgs {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Operation {
+enum ScalingOperation {
     Write(usize),
     Read(usize),
     Attributes,
 }
 
-const OPERATIONS: [(&str, Operation); 4] = [
-    ("write 512 B", Operation::Write(512)),
-    ("write 4 KiB", Operation::Write(4096)),
-    ("read 4 KiB", Operation::Read(4096)),
-    ("attributes", Operation::Attributes),
+const OPERATIONS: [(&str, ScalingOperation); 4] = [
+    ("write 512 B", ScalingOperation::Write(512)),
+    ("write 4 KiB", ScalingOperation::Write(4096)),
+    ("read 4 KiB", ScalingOperation::Read(4096)),
+    ("attributes", ScalingOperation::Attributes),
 ];
 
 /// Operations per second, all threads together; medians over the rounds.
 #[derive(Debug, Serialize)]
-struct Row {
+struct ScalingRow {
     operation: &'static str,
     one_thread: f64,
     several_threads: f64,
@@ -62,18 +62,18 @@ struct Row {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct ScalingReport {
     benchmark: &'static str,
     version: &'static str,
     threads: u8,
     rounds: u16,
-    rows: Vec<Row>,
+    rows: Vec<ScalingRow>,
 }
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &ScalingArgs) -> Result<(), BenchError> {
     let rows = with_fs(CacheSettings::default(), |fs| measure(args, fs))?;
-    let report = Report {
+    let report = ScalingReport {
         benchmark: "scaling",
         version: env!("CARGO_PKG_VERSION"),
         threads: args.threads,
@@ -88,7 +88,7 @@ pub(super) fn run_benchmark(args: &ScalingArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn measure(args: &ScalingArgs, fs: &Arc<Fs>) -> Result<Vec<Row>, FsError> {
+fn measure(args: &ScalingArgs, fs: &Arc<Fs>) -> Result<Vec<ScalingRow>, FsError> {
     let files = (0..args.threads)
         .map(|number| lay_out(fs, &format!("file-{number}"), FILE_PAGES))
         .collect::<Result<Vec<_>, _>>()?;
@@ -100,13 +100,13 @@ fn row(
     fs: &Arc<Fs>,
     files: &[Ino],
     name: &'static str,
-    operation: Operation,
-) -> Result<Row, FsError> {
+    operation: ScalingOperation,
+) -> Result<ScalingRow, FsError> {
     let slice = Duration::from_millis(args.slice);
     let rounds = (0..args.rounds)
         .map(|_| Ok((turn(fs, &files[..1], operation, slice)?, turn(fs, files, operation, slice)?)))
         .collect::<Result<Vec<(f64, f64)>, FsError>>()?;
-    Ok(Row {
+    Ok(ScalingRow {
         operation: name,
         one_thread: median(&rounds.iter().map(|round| round.0).collect::<Vec<_>>()),
         several_threads: median(&rounds.iter().map(|round| round.1).collect::<Vec<_>>()),
@@ -115,7 +115,7 @@ fn row(
 }
 
 /// Operations per second of one thread for each of `files`, all at once.
-fn turn(fs: &Arc<Fs>, files: &[Ino], operation: Operation, slice: Duration) -> Result<f64, FsError> {
+fn turn(fs: &Arc<Fs>, files: &[Ino], operation: ScalingOperation, slice: Duration) -> Result<f64, FsError> {
     let barrier = Barrier::new(files.len());
     let work = |file: Ino| {
         let mut random = SeededRng::new(file.0);
@@ -137,19 +137,19 @@ fn turn(fs: &Arc<Fs>, files: &[Ino], operation: Operation, slice: Duration) -> R
 fn operate(
     fs: &Arc<Fs>,
     file: Ino,
-    operation: Operation,
+    operation: ScalingOperation,
     bytes: &[u8],
     random: &mut SeededRng,
 ) -> Result<(), FsError> {
     let offset = random.below(FILE_PAGES) * PAGE_BYTES;
     match operation {
-        Operation::Write(len) => write(fs, file, offset, &bytes[..len]),
-        Operation::Read(len) => wait(|done| fs.read(file, offset, len, done)).map(drop),
-        Operation::Attributes => fs.attributes(file).map(drop),
+        ScalingOperation::Write(len) => write(fs, file, offset, &bytes[..len]),
+        ScalingOperation::Read(len) => wait(|done| fs.read(file, offset, len, done)).map(drop),
+        ScalingOperation::Attributes => fs.attributes(file).map(drop),
     }
 }
 
-fn print(report: &Report) {
+fn print(report: &ScalingReport) {
     println!("weir {} · 1 thread and {} · {} rounds", report.version, report.threads, report.rounds);
     println!(
         "{:<14} {:>14} {:>14} {:>9}",

@@ -10,17 +10,17 @@ use clap::ValueEnum;
 use rustix::fs::{Advice, fadvise, syncfs};
 use serde::Serialize;
 
-use super::counters::{Status, mount};
-use super::device_model::Device;
-use super::disk_time::Written;
+use super::cleanup::{self, CleanupGuard};
+use super::counters::{WeirStatus, mount};
+use super::device_model::DeviceKind;
+use super::device_speed::{DeviceSpeed, measure_speed};
+use super::disk_counters::DiskWrites;
 use super::error::BenchError;
-use super::front_end::Used;
-use super::measure::{Measured, measure};
+use super::front_end::ProcessUsage;
 use super::nonblocking_writes::file_system_of;
 use super::program::run;
-use super::slow_device::{Design, SlowDevice, remove_on_drop};
-use super::system::{Kind, Mounted, System, weir};
-use super::undo::{self, Undo};
+use super::slow_device::{DeviceSpec, SlowDevice, remove_on_drop};
+use super::system::{ComparedSystem, MountedSystem, SystemKind, weir};
 use super::workload::{PAGE_BYTES, lay_out};
 
 /// What is measured of a disk lies within so many bytes.
@@ -33,14 +33,14 @@ const STORE_BYTES_MIN: u64 = 384 << 20;
 /// Where both file systems lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Disk {
+pub(super) enum SharedDisk {
     This,
     Limited,
     Cloud,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum Disks {
+pub(super) enum DiskSelection {
     /// This machine's own, where temporary files lie: everything
     This,
     /// A modelled one of 300 MiB/s: everything
@@ -51,36 +51,36 @@ pub(super) enum Disks {
     All,
 }
 
-impl Disks {
-    pub(super) fn list(self) -> &'static [Disk] {
+impl DiskSelection {
+    pub(super) fn list(self) -> &'static [SharedDisk] {
         match self {
-            Disks::This => &[Disk::This],
-            Disks::Limited => &[Disk::Limited],
-            Disks::Cloud => &[Disk::Cloud],
-            Disks::All => &[Disk::This, Disk::Limited, Disk::Cloud],
+            DiskSelection::This => &[SharedDisk::This],
+            DiskSelection::Limited => &[SharedDisk::Limited],
+            DiskSelection::Cloud => &[SharedDisk::Cloud],
+            DiskSelection::All => &[SharedDisk::This, SharedDisk::Limited, SharedDisk::Cloud],
         }
     }
 }
 
-impl Disk {
-    fn model(self) -> Option<Device> {
+impl SharedDisk {
+    fn model(self) -> Option<DeviceKind> {
         match self {
-            Disk::This => None,
-            Disk::Limited => Some(Device::Limited),
-            Disk::Cloud => Some(Device::Cloud),
+            SharedDisk::This => None,
+            SharedDisk::Limited => Some(DeviceKind::Limited),
+            SharedDisk::Cloud => Some(DeviceKind::Cloud),
         }
     }
 
     pub(super) fn name(self) -> String {
-        self.model().map_or("this".to_owned(), Device::name)
+        self.model().map_or("this".to_owned(), DeviceKind::name)
     }
 
     /// What is modelled, and what lies there.
     pub(super) fn text(self) -> String {
-        let model = self.model().map_or("this machine's own", Device::text);
+        let model = self.model().map_or("this machine's own", DeviceKind::text);
         match self {
-            Disk::Cloud => format!("{model}; the buffer on this machine's own"),
-            Disk::This | Disk::Limited => model.to_owned(),
+            SharedDisk::Cloud => format!("{model}; the buffer on this machine's own"),
+            SharedDisk::This | SharedDisk::Limited => model.to_owned(),
         }
     }
 }
@@ -89,19 +89,19 @@ impl Disk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileSystem {
     Ext4,
-    WeirStreams,
-    WeirStrict,
+    WeirOrdered,
+    WeirJournal,
 }
 
 impl FileSystem {
     pub(super) const ALL: [FileSystem; 3] =
-        [FileSystem::Ext4, FileSystem::WeirStreams, FileSystem::WeirStrict];
+        [FileSystem::Ext4, FileSystem::WeirOrdered, FileSystem::WeirJournal];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             FileSystem::Ext4 => "ext4",
-            FileSystem::WeirStreams => "weir --data ordered",
-            FileSystem::WeirStrict => "weir --data journal",
+            FileSystem::WeirOrdered => "weir --data ordered",
+            FileSystem::WeirJournal => "weir --data journal",
         }
     }
 
@@ -109,57 +109,57 @@ impl FileSystem {
     fn option(self) -> Option<&'static str> {
         match self {
             FileSystem::Ext4 => None,
-            FileSystem::WeirStreams => Some("--data=ordered"),
-            FileSystem::WeirStrict => Some("--data=journal"),
+            FileSystem::WeirOrdered => Some("--data=ordered"),
+            FileSystem::WeirJournal => Some("--data=journal"),
         }
     }
 }
 
 /// A disk with a file system on it, in which the peer's files and weir's store lie. Fields are taken down from the top.
-pub(super) struct Place {
-    pub(super) disk: Disk,
+pub(super) struct SharedPlace {
+    pub(super) disk: SharedDisk,
     /// Type and source.
     pub(super) file_system: String,
-    pub(super) measured: Measured,
+    pub(super) measured: DeviceSpeed,
     peer: PathBuf,
     store: PathBuf,
     /// Where it is not beside the store.
     buffer: Option<PathBuf>,
     mount_point: PathBuf,
-    _mounted: Option<Mounted>,
-    _system: Option<System>,
-    _files: Undo,
+    _mounted: Option<MountedSystem>,
+    _system: Option<ComparedSystem>,
+    _files: CleanupGuard,
 }
 
-impl Place {
+impl SharedPlace {
     /// Sets a disk up that holds five times `file_bytes`, with its files below `root`, which must not exist.
     pub(super) fn up(
-        disk: Disk,
+        disk: SharedDisk,
         file_bytes: u64,
         each_figure: Duration,
         root: &Path,
-    ) -> Result<Place, BenchError> {
+    ) -> Result<SharedPlace, BenchError> {
         let files = remove_on_drop(root);
         let mount_point = root.join("mount");
         make(&mount_point)?;
         let (measured, system) = match disk.model() {
             None => (measure_file(&root.join("measured"), each_figure)?, None),
             Some(device) => {
-                let design = Design { device, bytes: MEASURED_BYTES, processors: None };
+                let design = DeviceSpec { device, bytes: MEASURED_BYTES, processors: None };
                 let measured = {
                     let alone = SlowDevice::up(&design, &root.join("measured"))?;
-                    undo::uninterrupted(|| measure(alone.path(), MEASURED_BYTES, each_figure))?
+                    cleanup::uninterrupted(|| measure_speed(alone.path(), MEASURED_BYTES, each_figure))?
                 };
-                let design = Design { bytes: 5 * file_bytes + (1 << 30), ..design };
-                (measured, Some(System::set_up("ext4", Kind::Ext4, &design, root, 0)?))
+                let design = DeviceSpec { bytes: 5 * file_bytes + (1 << 30), ..design };
+                (measured, Some(ComparedSystem::set_up("ext4", SystemKind::Ext4, &design, root, 0)?))
             }
         };
-        let mounted = system.as_ref().map(System::mount).transpose()?;
+        let mounted = system.as_ref().map(ComparedSystem::mount).transpose()?;
         let on_disk = mounted.as_ref().and_then(|mounted| mounted.file.parent()).unwrap_or(root);
         let (peer, store) = (on_disk.join("peer"), on_disk.join("store"));
-        let buffer = (disk == Disk::Cloud).then(|| root.join("buffer"));
+        let buffer = (disk == SharedDisk::Cloud).then(|| root.join("buffer"));
         make(&peer)?;
-        Ok(Place {
+        Ok(SharedPlace {
             disk,
             file_system: file_system_of(&peer),
             measured,
@@ -174,24 +174,24 @@ impl Place {
     }
 
     /// Lets a file system have its turn, once everything before is stored and nothing of its files is in memory.
-    pub(super) fn turn(&self, weir: &Weir, system: FileSystem) -> Result<Turn, BenchError> {
+    pub(super) fn turn(&self, weir: &WeirStore, system: FileSystem) -> Result<SystemTurn, BenchError> {
         self.settle()?;
         let Some(option) = system.option() else {
-            return Ok(Turn { directory: self.peer.clone(), weir: None });
+            return Ok(SystemTurn { directory: self.peer.clone(), weir: None });
         };
         let mounted = mount(&weir.store, &self.mount_point, &[option.to_owned()])?;
         settle(&self.mount_point)?;
-        Ok(Turn { directory: self.mount_point.clone(), weir: Some(mounted) })
+        Ok(SystemTurn { directory: self.mount_point.clone(), weir: Some(mounted) })
     }
 
     /// What was written to the disk so far, by whomever; `None` where the file system is not on one disk.
-    pub(super) fn written(&self) -> Option<Written> {
-        Written::below(&self.peer)
+    pub(super) fn written(&self) -> Option<DiskWrites> {
+        DiskWrites::below(&self.peer)
     }
 
     /// Stores what weir and the peer left to the kernel, and empties its cache of the peer's files.
     pub(super) fn settle(&self) -> Result<(), BenchError> {
-        let files = undo::uninterrupted(|| -> io::Result<()> {
+        let files = cleanup::uninterrupted(|| -> io::Result<()> {
             syncfs(File::open(&self.peer)?)?;
             fs::read_dir(&self.peer)?
                 .try_for_each(|entry| Ok(fadvise(File::open(entry?.path())?, 0, None, Advice::DontNeed)?))
@@ -205,9 +205,9 @@ fn make(directory: &Path) -> Result<(), BenchError> {
 }
 
 /// What the disk below a file can do.
-fn measure_file(path: &Path, each: Duration) -> Result<Measured, BenchError> {
+fn measure_file(path: &Path, each: Duration) -> Result<DeviceSpeed, BenchError> {
     lay_out(path, MEASURED_BYTES / PAGE_BYTES)?;
-    let measured = measure(path, MEASURED_BYTES, each)?;
+    let measured = measure_speed(path, MEASURED_BYTES, each)?;
     fs::remove_file(path).map_err(|error| BenchError::io("cannot remove", path, error))?;
     Ok(measured)
 }
@@ -216,7 +216,7 @@ fn measure_file(path: &Path, each: Duration) -> Result<Measured, BenchError> {
 fn settle(mount_point: &Path) -> Result<(), BenchError> {
     let start = Instant::now();
     loop {
-        let status = undo::uninterrupted(|| Status::of(mount_point))?;
+        let status = cleanup::uninterrupted(|| WeirStatus::of(mount_point))?;
         if status.number("/dirty/bytes")? == 0 && !status.flag("/space/freeing")? {
             return Ok(());
         }
@@ -229,14 +229,18 @@ fn settle(mount_point: &Path) -> Result<(), BenchError> {
 }
 
 /// A store of weir's, mounted while it has its turn. Dropping it removes it.
-pub(super) struct Weir {
+pub(super) struct WeirStore {
     store: PathBuf,
-    _files: Vec<Undo>,
+    _files: Vec<CleanupGuard>,
 }
 
-impl Weir {
+impl WeirStore {
     /// A store for files of that many bytes.
-    pub(super) fn format(place: &Place, file_bytes: u64, buffer_bytes: u64) -> Result<Weir, BenchError> {
+    pub(super) fn format(
+        place: &SharedPlace,
+        file_bytes: u64,
+        buffer_bytes: u64,
+    ) -> Result<WeirStore, BenchError> {
         let mut format = weir("format");
         format.arg(&place.store).arg(format!("--buffer-size={buffer_bytes}"));
         format.arg(format!("--size={}", STORE_BYTES_MIN.max(3 * file_bytes)));
@@ -246,36 +250,36 @@ impl Weir {
             make(directory)?;
             format.arg("--buffer").arg(directory.join("buffer"));
         }
-        undo::uninterrupted(|| run(&mut format))?;
-        Ok(Weir { store: place.store.clone(), _files: files })
+        cleanup::uninterrupted(|| run(&mut format))?;
+        Ok(WeirStore { store: place.store.clone(), _files: files })
     }
 }
 
 /// A file system that has its turn; dropping it unmounts weir, which stores everything.
-pub(super) struct Turn {
+pub(super) struct SystemTurn {
     /// Where its files lie.
     pub(super) directory: PathBuf,
-    weir: Option<Undo>,
+    weir: Option<CleanupGuard>,
 }
 
-impl Turn {
+impl SystemTurn {
     pub(super) fn remove_files(&self) -> Result<(), BenchError> {
-        let files = undo::uninterrupted(|| {
+        let files = cleanup::uninterrupted(|| {
             fs::read_dir(&self.directory)?.try_for_each(|entry| fs::remove_file(entry?.path()))
         });
         files.map_err(|error| BenchError::io("cannot remove the files in", &self.directory, error))
     }
 
     /// What weir spent so far.
-    pub(super) fn spent(&self) -> Result<Option<Spent>, BenchError> {
+    pub(super) fn spent(&self) -> Result<Option<DaemonUsage>, BenchError> {
         if self.weir.is_none() {
             return Ok(None);
         }
-        let status = undo::uninterrupted(|| Status::of(&self.directory))?;
+        let status = cleanup::uninterrupted(|| WeirStatus::of(&self.directory))?;
         let process = u32::try_from(status.number("/pid")?).unwrap_or(0);
         let written = status.counter("store/blocks_written")? * PAGE_BYTES;
-        Ok(Some(Spent {
-            processor: Used::by(process)?.cpu,
+        Ok(Some(DaemonUsage {
+            processor: ProcessUsage::by(process)?.cpu,
             store_bytes: written + status.number("/dirty/bytes")?,
         }))
     }
@@ -283,15 +287,15 @@ impl Turn {
 
 /// What a daemon spent until some moment, or between two.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spent {
+pub(super) struct DaemonUsage {
     pub(super) processor: Duration,
-    /// Written to the store, or dirty and to be written.
+    /// DiskWrites to the store, or dirty and to be written.
     pub(super) store_bytes: u64,
 }
 
-impl Spent {
-    pub(super) fn since(self, before: Spent) -> Spent {
-        Spent {
+impl DaemonUsage {
+    pub(super) fn since(self, before: DaemonUsage) -> DaemonUsage {
+        DaemonUsage {
             processor: self.processor.saturating_sub(before.processor),
             store_bytes: self.store_bytes.saturating_sub(before.store_bytes),
         }

@@ -2,7 +2,7 @@
 //! [`super::modelled_device`].
 //!
 //! The kernel may merge requests and read ahead above them, as above any disk. Because of what the parts cost, a model is
-//! stated together with what it measured ([`super::measure`]).
+//! stated together with what it measured ([`super::device_speed`]).
 
 use std::fs::{self, File};
 use std::io;
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::device_model::Device;
+use super::cleanup::CleanupGuard;
+use super::cpu_affinity::ProcessorSplit;
+use super::device_model::DeviceKind;
 use super::error::BenchError;
 use super::modelled_device::FILE;
-use super::placement::Processors;
 use super::program::{command, line, run};
 use super::system::own;
-use super::undo::Undo;
 
 /// Bringing up two small programs takes well under a second; a loaded machine gets a minute.
 const UP_SECONDS_MAX: u64 = 60;
@@ -31,7 +31,7 @@ const REMOVALS_MAX: u32 = 100;
 /// The devices that weir and ext4 are compared on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Model {
+pub(super) enum ComparedDevice {
     /// A disk.
     Hdd,
     /// A cloud volume.
@@ -40,8 +40,9 @@ pub(super) enum Model {
     Ssd,
 }
 
-impl Model {
-    pub(super) const ALL: [Model; 3] = [Model::Hdd, Model::Cloud, Model::Ssd];
+impl ComparedDevice {
+    pub(super) const ALL: [ComparedDevice; 3] =
+        [ComparedDevice::Hdd, ComparedDevice::Cloud, ComparedDevice::Ssd];
 
     /// The name on the command line and in results.
     pub(super) fn name(self) -> String {
@@ -49,11 +50,11 @@ impl Model {
     }
 
     /// What is modelled.
-    pub(super) fn device(self) -> Device {
+    pub(super) fn device(self) -> DeviceKind {
         match self {
-            Model::Hdd => Device::Hdd,
-            Model::Cloud => Device::Cloud,
-            Model::Ssd => Device::Ssd,
+            ComparedDevice::Hdd => DeviceKind::Hdd,
+            ComparedDevice::Cloud => DeviceKind::Cloud,
+            ComparedDevice::Ssd => DeviceKind::Ssd,
         }
     }
 }
@@ -61,21 +62,21 @@ impl Model {
 /// A loop device, detached on drop.
 pub(super) struct LoopDevice {
     path: PathBuf,
-    _detach: Undo,
+    _detach: CleanupGuard,
 }
 
 impl LoopDevice {
     /// Attaches `file` to a free loop device.
-    pub(super) fn attach(file: &Path, direct: Direct) -> Result<LoopDevice, BenchError> {
+    pub(super) fn attach(file: &Path, direct: DirectIo) -> Result<LoopDevice, BenchError> {
         let found: Arc<Mutex<Option<PathBuf>>> = Arc::default();
         let attached = Arc::clone(&found);
-        let detach = Undo::new(move || {
+        let detach = CleanupGuard::new(move || {
             if let Some(path) = attached.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 let _ = run(command("losetup", ["-d"]).arg(path));
             }
         });
         let mut losetup = command("losetup", ["--show", "-f"]);
-        if direct == Direct::Yes {
+        if direct == DirectIo::Yes {
             losetup.arg("--direct-io=on");
         }
         let path = PathBuf::from(run(losetup.arg(file))?);
@@ -91,7 +92,7 @@ impl LoopDevice {
 
 /// Whether a loop device passes by the page cache of the file below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direct {
+pub(super) enum DirectIo {
     Yes,
     No,
 }
@@ -99,30 +100,30 @@ pub(super) enum Direct {
 /// One modelled device. Fields are dropped, and so taken down, from the top.
 pub(super) struct SlowDevice {
     block: LoopDevice,
-    _unmount: Undo,
-    _server: Server,
-    _files: Undo,
+    _unmount: CleanupGuard,
+    _server: ServerProcess,
+    _files: CleanupGuard,
 }
 
 /// What to model, and where.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Design {
-    pub(super) device: Device,
+pub(super) struct DeviceSpec {
+    pub(super) device: DeviceKind,
     pub(super) bytes: u64,
     /// Where its programs run; `None`: wherever the kernel puts them.
-    pub(super) processors: Option<Processors>,
+    pub(super) processors: Option<ProcessorSplit>,
 }
 
 impl SlowDevice {
     /// Sets up a device with its files in `directory`, which must not exist.
-    pub(super) fn up(design: &Design, directory: &Path) -> Result<SlowDevice, BenchError> {
+    pub(super) fn up(design: &DeviceSpec, directory: &Path) -> Result<SlowDevice, BenchError> {
         match design.processors {
             Some(processors) => processors.start_device(|| SlowDevice::start(design, directory))?,
             None => SlowDevice::start(design, directory),
         }
     }
 
-    fn start(design: &Design, directory: &Path) -> Result<SlowDevice, BenchError> {
+    fn start(design: &DeviceSpec, directory: &Path) -> Result<SlowDevice, BenchError> {
         let files = remove_on_drop(directory);
         let served = directory.join("device");
         fs::create_dir_all(&served).map_err(|error| BenchError::io("cannot create", &served, error))?;
@@ -132,9 +133,9 @@ impl SlowDevice {
             .arg(&served)
             .args(["--device", &design.device.name()])
             .arg(format!("--bytes={}", design.bytes));
-        let server = Server::start(&mut device, directory.join("device.log"))?;
+        let server = ServerProcess::start(&mut device, directory.join("device.log"))?;
         server.wait_for(&served.join(FILE))?;
-        let block = LoopDevice::attach(&served.join(FILE), Direct::Yes)?;
+        let block = LoopDevice::attach(&served.join(FILE), DirectIo::Yes)?;
         Ok(SlowDevice { block, _unmount: unmount, _server: server, _files: files })
     }
 
@@ -145,9 +146,9 @@ impl SlowDevice {
 }
 
 /// Removes `directory` and everything in it.
-pub(super) fn remove_on_drop(directory: &Path) -> Undo {
+pub(super) fn remove_on_drop(directory: &Path) -> CleanupGuard {
     let directory = directory.to_path_buf();
-    Undo::new(move || {
+    CleanupGuard::new(move || {
         // Clients that are being stopped may still make files meanwhile, until their directory is gone.
         for _ in 0..REMOVALS_MAX {
             match fs::remove_dir_all(&directory) {
@@ -159,9 +160,9 @@ pub(super) fn remove_on_drop(directory: &Path) -> Undo {
 }
 
 /// Unmounts `directory` if something is mounted there: in order if possible, else at once.
-pub(super) fn unmount_on_drop(directory: &Path) -> Undo {
+pub(super) fn unmount_on_drop(directory: &Path) -> CleanupGuard {
     let directory = directory.to_path_buf();
-    Undo::new(move || {
+    CleanupGuard::new(move || {
         if run(command("umount", [""; 0]).arg(&directory)).is_err() {
             let _ = run(command("umount", ["-l"]).arg(&directory));
         }
@@ -169,19 +170,19 @@ pub(super) fn unmount_on_drop(directory: &Path) -> Undo {
 }
 
 /// A program that runs until it is dropped.
-pub(super) struct Server {
+pub(super) struct ServerProcess {
     /// Empty before it starts and after it was ended.
     child: Arc<Mutex<Option<Child>>>,
     log: PathBuf,
-    _end: Undo,
+    _end: CleanupGuard,
 }
 
-impl Server {
-    pub(super) fn start(program: &mut Command, log: PathBuf) -> Result<Server, BenchError> {
+impl ServerProcess {
+    pub(super) fn start(program: &mut Command, log: PathBuf) -> Result<ServerProcess, BenchError> {
         let says = File::create(&log).map_err(|error| BenchError::io("cannot create", &log, error))?;
         let child: Arc<Mutex<Option<Child>>> = Arc::default();
         let started = Arc::clone(&child);
-        let end = Undo::new(move || {
+        let end = CleanupGuard::new(move || {
             if let Some(mut child) = started.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -195,7 +196,7 @@ impl Server {
             .spawn()
             .map_err(|error| BenchError::Command { command: line(program), says: error.to_string() })?;
         *child.lock().unwrap_or_else(PoisonError::into_inner) = Some(spawned);
-        Ok(Server { child, log, _end: end })
+        Ok(ServerProcess { child, log, _end: end })
     }
 
     /// Waits until the server has made `path`.

@@ -13,13 +13,13 @@ use serde_json::Value;
 use device::{Block, BlockRead, Device};
 use host::{DiskAccess, HostDisk};
 
-use super::disk_time::DiskTime;
+use super::cleanup::{self, CleanupGuard};
+use super::disk_counters::DiskTime;
 use super::error::BenchError;
 use super::program::run;
 use super::slow_device::remove_on_drop;
 use super::system::{resident_bytes, weir, weir_on, weir_unmount_on_drop};
-use super::undo::{self, Undo};
-use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
+use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out};
 
 /// Files of a directory.
 const FILES_PER_DIRECTORY: u64 = 1000;
@@ -64,18 +64,18 @@ pub(super) struct StartArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct StartReport {
     benchmark: &'static str,
     version: &'static str,
     files: u64,
     pages: u64,
     buffer_bytes: u64,
-    runs: Vec<Started>,
+    runs: Vec<StartRun>,
 }
 
 /// One start.
 #[derive(Debug, Serialize)]
-struct Started {
+struct StartRun {
     /// Of the buffer, how much was in use when the daemon was killed.
     buffer_used_bytes: u64,
     /// Records of the small writes among it, at least: pages that were not stored.
@@ -88,12 +88,12 @@ struct Started {
     disk: Option<DiskTime>,
     /// Memory of the daemon when it was ready.
     memory_bytes: u64,
-    control: Control,
+    control: StartControl,
 }
 
 /// What this machine takes for the least that any start has to do.
 #[derive(Debug, Serialize)]
-struct Control {
+struct StartControl {
     /// Reading as much of the buffer as was in use, and doing nothing with it.
     read_ms: f64,
     /// The kernel's account of that.
@@ -104,11 +104,11 @@ struct Control {
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &StartArgs) -> Result<(), BenchError> {
-    undo::install()?;
+    cleanup::install()?;
     let parent = args.on.clone().unwrap_or_else(std::env::temp_dir);
     let root = parent.join(format!("weir-bench-{}", std::process::id()));
     let _files = remove_on_drop(&root);
-    let bench = Bench { store: root.join("store"), mount_point: root.join("mount") };
+    let bench = StartBench { store: root.join("store"), mount_point: root.join("mount") };
     fs::create_dir_all(&bench.mount_point)
         .map_err(|error| BenchError::io("cannot create", &bench.mount_point, error))?;
     bench.prepare(args)?;
@@ -118,7 +118,7 @@ pub(super) fn run_benchmark(args: &StartArgs) -> Result<(), BenchError> {
     }
     let (version, buffer_bytes) = (env!("CARGO_PKG_VERSION"), args.buffer << 20);
     let report =
-        Report { benchmark: "start", version, files: args.files, pages: args.pages, buffer_bytes, runs };
+        StartReport { benchmark: "start", version, files: args.files, pages: args.pages, buffer_bytes, runs };
     match args.json {
         true => println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers")),
         false => print(&report),
@@ -126,12 +126,12 @@ pub(super) fn run_benchmark(args: &StartArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-struct Bench {
+struct StartBench {
     store: PathBuf,
     mount_point: PathBuf,
 }
 
-impl Bench {
+impl StartBench {
     /// Makes the store with its files, all of it stored.
     fn prepare(&self, args: &StartArgs) -> Result<(), BenchError> {
         let store_bytes =
@@ -160,14 +160,14 @@ impl Bench {
     }
 
     /// A mount that writes nothing back before the buffer makes it.
-    fn mount(&self) -> Result<Undo, BenchError> {
+    fn mount(&self) -> Result<CleanupGuard, BenchError> {
         let mounted = weir_unmount_on_drop(&self.mount_point);
         let settings = ["--memory=4GiB", "--dirty-age=86400"];
         run(weir_on(&self.store, "mount").arg(&self.store).arg(&self.mount_point).args(settings))?;
         Ok(mounted)
     }
 
-    fn start(&self, args: &StartArgs, seed: u64) -> Result<Started, BenchError> {
+    fn start(&self, args: &StartArgs, seed: u64) -> Result<StartRun, BenchError> {
         let mounted = self.mount()?;
         let status = self.fill(args, seed)?;
         let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
@@ -189,8 +189,8 @@ impl Bench {
         let buffer_used_bytes = number("/buffer_log/bytes") - number("/buffer_log/free_bytes");
         let before = DiskTime::below(&self.store);
         let read_ms = self.read_buffer(buffer_used_bytes)?;
-        let control = Control { read_ms, disk: self.disk_since(before), touch_ms: touch(memory_bytes) };
-        Ok(Started {
+        let control = StartControl { read_ms, disk: self.disk_since(before), touch_ms: touch(memory_bytes) };
+        Ok(StartRun {
             buffer_used_bytes,
             pages_not_stored: number("/dirty/pages"),
             ready_ms,
@@ -230,12 +230,12 @@ impl Bench {
         let mut rounds = (seed << 32)..;
         let mut open = || {
             let seed = rounds.next().unwrap_or(seed);
-            Overwriter::open(&self.file(), args.pages, RECORD_BYTES, seed)
+            PageOverwriter::open(&self.file(), args.pages, RECORD_BYTES, seed)
         };
         let mut writer = open()?;
         let (mut least, mut in_vain) = (u64::MAX, 0);
         loop {
-            let done = writer.run(WRITES_AT_ONCE, Duration::from_secs(3600), Sync::Never)?;
+            let done = writer.run(WRITES_AT_ONCE, Duration::from_secs(3600), SyncMode::Never)?;
             if done.writes == 0 {
                 // Each page was written to once: now again.
                 writer = open()?;
@@ -260,7 +260,7 @@ impl Bench {
     }
 
     fn unclear(&self, pointer: &str) -> BenchError {
-        BenchError::Status { directory: self.mount_point.clone(), pointer: pointer.into() }
+        BenchError::WeirStatus { directory: self.mount_point.clone(), pointer: pointer.into() }
     }
 }
 
@@ -278,7 +278,7 @@ fn touch(bytes: u64) -> f64 {
     millis(begun)
 }
 
-fn print(report: &Report) {
+fn print(report: &StartReport) {
     println!(
         "weir {} \u{b7} {} files, a buffer of {} MiB, records of {RECORD_BYTES} B over {} pages",
         report.version,
@@ -289,7 +289,7 @@ fn print(report: &Report) {
     report.runs.iter().for_each(print_run);
 }
 
-fn print_run(run: &Started) {
+fn print_run(run: &StartRun) {
     let part = |name: &str| run.parts[name].as_f64().unwrap_or(f64::NAN);
     let mib = |bytes: f64| bytes / 1048576.0;
     let rate = |ms: f64| mib(run.buffer_used_bytes as f64) / ms * 1000.0;

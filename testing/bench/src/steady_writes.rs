@@ -10,14 +10,14 @@ use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::{Models, Size};
+use super::nonblocking_writes::{DeviceSelection, RunSize};
 use super::program::{check_machine, run};
 use super::quantile::{median, quantile};
-use super::slow_device::{Design, remove_on_drop};
-use super::system::{Fetch, Kind, Mounted, System, resident_bytes, weir};
-use super::undo;
-use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
+use super::slow_device::{DeviceSpec, remove_on_drop};
+use super::system::{ComparedSystem, FetchChoice, MountedSystem, SystemKind, resident_bytes, weir};
+use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out};
 
 const WRITE_BYTES: u64 = 512;
 
@@ -25,11 +25,11 @@ const WRITE_BYTES: u64 = 512;
 #[derive(Debug, Args)]
 pub(super) struct SteadyWritesArgs {
     /// `small` only shows that everything works; `real` gives figures.
-    #[arg(long, value_enum, default_value_t = Size::Real)]
-    size: Size,
+    #[arg(long, value_enum, default_value_t = RunSize::Real)]
+    size: RunSize,
     /// The modelled device: hdd, cloud, ssd or all.
-    #[arg(long, value_enum, default_value_t = Models::All)]
-    model: Models,
+    #[arg(long, value_enum, default_value_t = DeviceSelection::All)]
+    model: DeviceSelection,
     /// The file, in MiB [default: 1024, or 16 where `small`]
     #[arg(long, value_name = "MIB")]
     file: Option<u64>,
@@ -64,7 +64,7 @@ pub(super) struct SteadyWritesArgs {
 
 /// What one system did.
 #[derive(Debug, Serialize)]
-struct Row {
+struct SteadyRow {
     model: String,
     system: &'static str,
     /// Of each second.
@@ -75,7 +75,7 @@ struct Row {
     p999_ms: f64,
     slowest_ms: f64,
     /// Each second: what was asked for with `--watch`.
-    held: Vec<Held>,
+    held: Vec<MemoryHeld>,
     /// For each write, what the store wrote to its device and read for write-back, in bytes.
     store_bytes_written: Option<f64>,
     store_pages_read: Option<f64>,
@@ -83,7 +83,7 @@ struct Row {
 
 /// What weir holds at one moment.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-struct Held {
+struct MemoryHeld {
     /// Since the file was laid out.
     second: u64,
     dirty_mib: f64,
@@ -95,10 +95,10 @@ struct Held {
     slowest_ms: f64,
 }
 
-impl Held {
-    fn most(all: &[Held]) -> Held {
-        let most = |of: fn(&Held) -> f64| all.iter().map(of).fold(0.0, f64::max);
-        Held {
+impl MemoryHeld {
+    fn most(all: &[MemoryHeld]) -> MemoryHeld {
+        let most = |of: fn(&MemoryHeld) -> f64| all.iter().map(of).fold(0.0, f64::max);
+        MemoryHeld {
             second: all.len() as u64,
             dirty_mib: most(|held| held.dirty_mib),
             deltas_mib: most(|held| held.deltas_mib),
@@ -113,10 +113,10 @@ impl Held {
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
     check_machine()?;
-    undo::install()?;
+    cleanup::install()?;
     let (file, seconds) = match args.size {
-        Size::Small => (args.file.unwrap_or(16), args.seconds.unwrap_or(1)),
-        Size::Real => (args.file.unwrap_or(1024), args.seconds.unwrap_or(60)),
+        RunSize::Small => (args.file.unwrap_or(16), args.seconds.unwrap_or(1)),
+        RunSize::Real => (args.file.unwrap_or(1024), args.seconds.unwrap_or(60)),
     };
     let (pages, seconds) = ((file << 20) / PAGE_BYTES, seconds.max(1));
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
@@ -125,17 +125,17 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
     let mut rows = Vec::new();
     for &model in args.model.list() {
         let bytes = args.device.map_or(3 * (file << 20).max(128 << 20), |device| device << 20);
-        let design = Design { device: model.device(), bytes, processors: None };
-        let weir = Kind::Weir {
-            fetch: Fetch::Lazy,
+        let design = DeviceSpec { device: model.device(), bytes, processors: None };
+        let weir = SystemKind::Weir {
+            fetch: FetchChoice::Lazy,
             buffer_in: root.clone(),
             buffer_bytes: 512 << 20,
             memory_bytes: Some(args.memory << 20),
             options: args.deltas.map(|deltas| format!("--deltas={}", deltas << 20)).into_iter().collect(),
         };
-        for (name, kind) in [("ext4", Kind::Ext4), ("weir", weir)].into_iter().skip(args.alone.into()) {
+        for (name, kind) in [("ext4", SystemKind::Ext4), ("weir", weir)].into_iter().skip(args.alone.into()) {
             eprintln!("{}: {name}", model.name());
-            let system = System::set_up(name, kind, &design, &root, pages)?;
+            let system = ComparedSystem::set_up(name, kind, &design, &root, pages)?;
             let mounted = system.mount()?;
             let beside = args.full.map_or(0, |full| (bytes / 100 * full).saturating_sub(file << 20));
             if beside > 0 {
@@ -171,8 +171,15 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
         );
     }
     for row in rows.iter().filter(|row| !row.held.is_empty()) {
-        let Held { dirty_mib, deltas_mib, dirty_age_s, buffer_used_mib, resident_mib, slowest_ms, second } =
-            Held::most(&row.held);
+        let MemoryHeld {
+            dirty_mib,
+            deltas_mib,
+            dirty_age_s,
+            buffer_used_mib,
+            resident_mib,
+            slowest_ms,
+            second,
+        } = MemoryHeld::most(&row.held);
         println!(
             "\n{}: at most, in {second} s: dirty {dirty_mib:.0} MiB, of that deltas {deltas_mib:.0} MiB, {dirty_age_s:.0} s old; \
              buffer {buffer_used_mib:.0} MiB; resident {resident_mib:.0} MiB; slowest write {slowest_ms:.0} ms",
@@ -186,16 +193,16 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
 fn measure(
     model: String,
     system: &'static str,
-    mounted: &Mounted,
+    mounted: &MountedSystem,
     pages: u64,
     (passes, seconds, watch): (u64, u64, bool),
-) -> Result<Row, BenchError> {
+) -> Result<SteadyRow, BenchError> {
     let path = &mounted.file;
     let cached =
         OpenOptions::new().read(true).open(path).map_err(|e| BenchError::io("cannot open", path, e))?;
     let counted = || if system == "weir" { counters(path.parent().unwrap_or(path)) } else { Ok(None) };
     let (mut seed, mut took, mut rates, mut held) = (1, Vec::new(), Vec::new(), Vec::new());
-    let mut load = Overwriter::open(path, pages, WRITE_BYTES, seed)?;
+    let mut load = PageOverwriter::open(path, pages, WRITE_BYTES, seed)?;
     let (mut before, mut writes) = (None, 0);
     let mut second = 0;
     while second < seconds {
@@ -208,17 +215,18 @@ fn measure(
         let begun = Instant::now();
         let (mut done, mut slowest) = (0, Duration::ZERO);
         while begun.elapsed() < Duration::from_secs(1) {
-            let one = load.run(1, Duration::from_secs(1), Sync::Never)?;
+            let one = load.run(1, Duration::from_secs(1), SyncMode::Never)?;
             if one.writes == 0 {
                 seed += 1;
-                load = Overwriter::open(path, pages, WRITE_BYTES, seed)?;
+                load = PageOverwriter::open(path, pages, WRITE_BYTES, seed)?;
             }
             slowest = slowest.max(one.elapsed);
             took.push(one.elapsed.as_secs_f64() * 1e3);
             done += one.writes;
         }
         if watch && system == "weir" {
-            let mut now = Held { second: held.len() as u64, ..self::held(path.parent().unwrap_or(path))? };
+            let mut now =
+                MemoryHeld { second: held.len() as u64, ..self::held(path.parent().unwrap_or(path))? };
             now.slowest_ms = slowest.as_secs_f64() * 1e3;
             held.push(now);
         }
@@ -230,12 +238,12 @@ fn measure(
         fadvise(&cached, 0, None, Advice::DontNeed)
             .map_err(|error| BenchError::io("cannot advise", path, error.into()))?;
     }
-    let each = |now: Option<Counted>, of: fn(&Counted) -> u64| {
+    let each = |now: Option<StoreCounts>, of: fn(&StoreCounts) -> u64| {
         Some((of(&now?) - of(before.as_ref()?)) as f64 / writes.max(1) as f64)
     };
     let after = counted()?;
     let half = &rates[rates.len() / 2..];
-    Ok(Row {
+    Ok(SteadyRow {
         model,
         system,
         steady_per_s: median(half),
@@ -249,28 +257,28 @@ fn measure(
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Counted {
+struct StoreCounts {
     blocks_written: u64,
     pages_read: u64,
 }
 
 /// What weir's store did so far.
-fn counters(mount: &Path) -> Result<Option<Counted>, BenchError> {
+fn counters(mount: &Path) -> Result<Option<StoreCounts>, BenchError> {
     let blocks_written = store_counter(mount, "blocks_written")?;
     let pages_read = store_counter(mount, "page_reads")?;
     Ok(blocks_written
         .zip(pages_read)
-        .map(|(blocks_written, pages_read)| Counted { blocks_written, pages_read }))
+        .map(|(blocks_written, pages_read)| StoreCounts { blocks_written, pages_read }))
 }
 
 /// What it holds now.
-fn held(mount: &Path) -> Result<Held, BenchError> {
+fn held(mount: &Path) -> Result<MemoryHeld, BenchError> {
     let status: Value =
         serde_json::from_str(&run(weir("status").arg("--json").arg(mount))?).unwrap_or(Value::Null);
     let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_f64).unwrap_or(f64::NAN);
     let mib = f64::from(1 << 20);
     let resident = resident_bytes(number("/pid") as u64);
-    Ok(Held {
+    Ok(MemoryHeld {
         second: 0,
         dirty_mib: number("/dirty/bytes") / mib,
         deltas_mib: number("/dirty/delta_bytes") / mib,

@@ -10,14 +10,17 @@ use clap::Args;
 use device::SeededRng;
 use serde_json::json;
 
-use super::cells::{self, Cell, Cells, Comparison, Figures, Key, Output, Published, geometric_mean};
+use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::Size;
+use super::nonblocking_writes::RunSize;
 use super::program::check_machine;
-use super::shared_disk::{Disk, Disks, FileSystem, Place, Weir};
+use super::result_matrix::{
+    self, CellFigures, CellKey, OutputArgs, PaperComparison, PaperFigure, ResultCell, ResultMatrix,
+    geometric_mean,
+};
+use super::shared_disk::{DiskSelection, FileSystem, SharedDisk, SharedPlace, WeirStore};
 use super::slow_device::remove_on_drop;
-use super::undo;
-use super::workload::{Done, PAGE_BYTES, lay_out};
+use super::workload::{PAGE_BYTES, WorkDone, lay_out};
 
 const NAME: &str = "sync-matrix";
 const RATE: &str = "writes/s";
@@ -38,11 +41,11 @@ const BUFFER_BYTES: u64 = 256 << 20;
 #[derive(Debug, Args)]
 pub(super) struct SyncMatrixArgs {
     /// `small` only shows that everything works; `real` gives figures
-    #[arg(long, value_enum, default_value_t = Size::Real)]
-    size: Size,
+    #[arg(long, value_enum, default_value_t = RunSize::Real)]
+    size: RunSize,
     /// Where both file systems lie; what others write to this machine's own disk meanwhile is counted, too
-    #[arg(long, value_enum, default_value_t = Disks::Limited)]
-    disk: Disks,
+    #[arg(long, value_enum, default_value_t = DiskSelection::Limited)]
+    disk: DiskSelection,
     /// How many of the writes are followed by fdatasync, in per cent
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = SHARES, value_parser = clap::value_parser!(u64).range(0..=100))]
     shares: Vec<u64>,
@@ -59,24 +62,24 @@ pub(super) struct SyncMatrixArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 /// The numbers behind `--size`.
 #[derive(Debug, Clone, Copy)]
-struct Scale {
+struct SyncScale {
     file_bytes: u64,
     limit_ms: u64,
     rounds: u32,
 }
 
-impl Scale {
-    fn new(args: &SyncMatrixArgs) -> Scale {
+impl SyncScale {
+    fn new(args: &SyncMatrixArgs) -> SyncScale {
         let (file_mib, limit_ms, rounds) = match args.size {
-            Size::Small => (16, 200, 1),
-            Size::Real => (1024, 10_000, 3),
+            RunSize::Small => (16, 200, 1),
+            RunSize::Real => (1024, 10_000, 3),
         };
-        Scale {
+        SyncScale {
             file_bytes: args.file.unwrap_or(file_mib) << 20,
             limit_ms: args.limit_ms.unwrap_or(limit_ms),
             rounds: args.rounds.unwrap_or(rounds),
@@ -87,12 +90,12 @@ impl Scale {
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &SyncMatrixArgs) -> Result<(), BenchError> {
     check_machine()?;
-    undo::install()?;
-    let scale = Scale::new(args);
+    cleanup::install()?;
+    let scale = SyncScale::new(args);
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let _files = remove_on_drop(&root);
     std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-    let mut cells = Cells::open(args.output.into.as_deref())?;
+    let mut matrix = ResultMatrix::open(args.output.into.as_deref())?;
     for &disk in args.disk.list() {
         for &io_bytes in &args.io {
             for &share in &args.shares {
@@ -102,32 +105,37 @@ pub(super) fn run_benchmark(args: &SyncMatrixArgs) -> Result<(), BenchError> {
                 });
                 let chart = format!("writes of {io_bytes} B, disk {}", disk.name());
                 let key =
-                    Key { benchmark: NAME.into(), chart, label: format!("{share} % synced"), parameters };
-                let writes = Writes { io_bytes, share, scale };
-                cells.measure(key, |figures| take_turns(disk, writes, &root, figures))?;
+                    CellKey { benchmark: NAME.into(), chart, label: format!("{share} % synced"), parameters };
+                let writes = SyncedWrites { io_bytes, share, scale };
+                matrix.measure(key, |figures| take_turns(disk, writes, &root, figures))?;
             }
         }
     }
-    cells::print(&args.output, cells.chosen(), &comparisons(cells.chosen()));
+    result_matrix::print(&args.output, matrix.chosen(), &comparisons(matrix.chosen()));
     Ok(())
 }
 
 /// Both file systems, round by round, each with a file of its own that is made before.
-fn take_turns(disk: Disk, writes: Writes, root: &Path, figures: &mut Figures) -> Result<(), BenchError> {
+fn take_turns(
+    disk: SharedDisk,
+    writes: SyncedWrites,
+    root: &Path,
+    figures: &mut CellFigures,
+) -> Result<(), BenchError> {
     let scale = writes.scale;
-    let place = Place::up(disk, scale.file_bytes, Duration::from_millis(10), &root.join(disk.name()))?;
-    let weir = Weir::format(&place, scale.file_bytes, BUFFER_BYTES)?;
-    let mut systems = [(EXT4, FileSystem::Ext4), (WEIR, FileSystem::WeirStrict)];
+    let place = SharedPlace::up(disk, scale.file_bytes, Duration::from_millis(10), &root.join(disk.name()))?;
+    let weir = WeirStore::format(&place, scale.file_bytes, BUFFER_BYTES)?;
+    let mut systems = [(EXT4, FileSystem::Ext4), (WEIR, FileSystem::WeirJournal)];
     for (_, system) in systems {
         let turn = place.turn(&weir, system)?;
-        undo::uninterrupted(|| lay_out(&turn.directory.join("file"), scale.file_bytes / PAGE_BYTES))?;
+        cleanup::uninterrupted(|| lay_out(&turn.directory.join("file"), scale.file_bytes / PAGE_BYTES))?;
     }
     for round in 0..scale.rounds {
         for (name, system) in systems {
             let turn = place.turn(&weir, system)?;
             let (spent, written) = (turn.spent()?, place.written());
             let done =
-                undo::uninterrupted(|| writes.run(&turn.directory.join("file"), u64::from(round) + 1))?;
+                cleanup::uninterrupted(|| writes.run(&turn.directory.join("file"), u64::from(round) + 1))?;
             let store = turn.spent()?.zip(spent).map(|(after, before)| after.since(before).store_bytes);
             // What is still in memory belongs to the bill.
             drop(turn);
@@ -149,22 +157,22 @@ fn take_turns(disk: Disk, writes: Writes, root: &Path, figures: &mut Figures) ->
 
 /// The load of a cell.
 #[derive(Debug, Clone, Copy)]
-struct Writes {
+struct SyncedWrites {
     io_bytes: u64,
     share: u64,
-    scale: Scale,
+    scale: SyncScale,
 }
 
-impl Writes {
+impl SyncedWrites {
     /// At random, up to an fsync at the end. No two are equal.
-    fn run(&self, path: &Path, seed: u64) -> Result<Done, BenchError> {
-        let run = || -> std::io::Result<Done> {
+    fn run(&self, path: &Path, seed: u64) -> Result<WorkDone, BenchError> {
+        let run = || -> std::io::Result<WorkDone> {
             let file = OpenOptions::new().write(true).open(path)?;
             let mut random = SeededRng::new(seed);
             let mut bytes = vec![0xa5; self.io_bytes as usize];
             let limit = Duration::from_millis(self.scale.limit_ms);
             let (start, mut writes) = (Instant::now(), 0);
-            while start.elapsed() < limit && !undo::is_stopping() {
+            while start.elapsed() < limit && !cleanup::is_stopping() {
                 bytes[..8].copy_from_slice(&(seed << 48 | writes).to_le_bytes());
                 let offset = random.below(self.scale.file_bytes / self.io_bytes) * self.io_bytes;
                 file.write_all_at(&bytes, offset)?;
@@ -174,7 +182,7 @@ impl Writes {
                 writes += 1;
             }
             file.sync_all()?;
-            Ok(Done { writes, elapsed: start.elapsed() })
+            Ok(WorkDone { writes, elapsed: start.elapsed() })
         };
         run().map_err(|error| BenchError::io("cannot write", path, error))
     }
@@ -186,9 +194,9 @@ impl Writes {
 }
 
 /// Weir over ext4 by share, over all sizes.
-fn comparisons(cells: &[Cell]) -> Vec<Comparison> {
+fn comparisons(cells: &[ResultCell]) -> Vec<PaperComparison> {
     // Another program, and sizes of 1 to 8 KB: sequential writes, too.
-    let published = Published {
+    let published = PaperFigure {
         value: 1.226,
         source: "Eliminating Periodic Flush Overhead, section 4.3 and figure 13, IOzone, over ext4 with pdflush",
     };
@@ -204,7 +212,7 @@ fn comparisons(cells: &[Cell]) -> Vec<Comparison> {
             if let Some(here) = geometric_mean(ratios) {
                 let what = format!("{share} % synced: {unit}, weir over ext4, geometric mean of all sizes");
                 let published = (share == 0 && unit == RATE).then_some(published);
-                found.push(Comparison { what, here, unit: "×", published });
+                found.push(PaperComparison { what, here, unit: "×", published });
             }
         }
     }
@@ -217,9 +225,9 @@ mod tests {
 
     #[test]
     fn the_share_of_synced_writes_is_what_was_asked_for() {
-        let scale = Scale { file_bytes: 0, limit_ms: 0, rounds: 0 };
+        let scale = SyncScale { file_bytes: 0, limit_ms: 0, rounds: 0 };
         for share in SHARES {
-            let writes = Writes { io_bytes: 8, share, scale };
+            let writes = SyncedWrites { io_bytes: 8, share, scale };
             assert_eq!((0..1000).filter(|&write| writes.syncs(write)).count() as u64, share * 10);
         }
     }
@@ -229,8 +237,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("file");
         lay_out(&path, 2).expect("layout");
-        let scale = Scale { file_bytes: 2 * PAGE_BYTES, limit_ms: 20, rounds: 1 };
-        let done = Writes { io_bytes: 100, share: 20, scale }.run(&path, 1).expect("writes");
+        let scale = SyncScale { file_bytes: 2 * PAGE_BYTES, limit_ms: 20, rounds: 1 };
+        let done = SyncedWrites { io_bytes: 100, share: 20, scale }.run(&path, 1).expect("writes");
         assert!(done.writes > 0);
         assert_eq!(std::fs::metadata(&path).expect("a file").len(), 2 * PAGE_BYTES);
     }

@@ -10,22 +10,22 @@ use std::sync::OnceLock;
 
 use clap::ValueEnum;
 
+use super::cleanup::{self, CleanupGuard};
 use super::error::BenchError;
 use super::program::{command, run};
-use super::slow_device::{Design, Direct, LoopDevice, SlowDevice, unmount_on_drop};
-use super::undo::{self, Undo};
+use super::slow_device::{DeviceSpec, DirectIo, LoopDevice, SlowDevice, unmount_on_drop};
 use super::workload::lay_out;
 
 /// How weir treats a write to a page that it does not hold: what `weir mount --fetch` knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Fetch {
+pub(super) enum FetchChoice {
     Blocking,
     Lazy,
     Background,
     Adaptive,
 }
 
-impl Fetch {
+impl FetchChoice {
     /// The name on the command line, weir's too, and in results.
     pub(super) fn name(self) -> String {
         self.to_possible_value().expect("every mode can be typed").get_name().to_owned()
@@ -34,7 +34,7 @@ impl Fetch {
 
 /// What sits on the modelled device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SystemKind {
     /// ext4 as mke2fs makes it.
     Ext4,
     /// ext4 with `data=journal`, its journal of `journal_bytes` on a device of its own: a loop over a file in
@@ -42,7 +42,7 @@ pub(super) enum Kind {
     Ext4DataJournal { journal_in: PathBuf, journal_bytes: u64 },
     /// weir, its buffer of `buffer_bytes` a file in `buffer_in`.
     Weir {
-        fetch: Fetch,
+        fetch: FetchChoice,
         buffer_in: PathBuf,
         buffer_bytes: u64,
         memory_bytes: Option<u64>,
@@ -52,48 +52,50 @@ pub(super) enum Kind {
 }
 
 /// A system with a file laid out on it, not mounted. Fields are taken down from the top.
-pub(super) struct System {
-    kind: Kind,
+pub(super) struct ComparedSystem {
+    kind: SystemKind,
     mount_point: PathBuf,
     beside: PathBuf,
     journal: Option<LoopDevice>,
     device: SlowDevice,
-    _beside: Undo,
+    _beside: CleanupGuard,
 }
 
 /// A mounted system; dropping it unmounts.
-pub(super) struct Mounted {
+pub(super) struct MountedSystem {
     /// The file that was laid out.
     pub(super) file: PathBuf,
-    _unmount: Undo,
+    _unmount: CleanupGuard,
 }
 
-impl System {
+impl ComparedSystem {
     /// Sets up a device and a file system on it, with a file of `pages` pages.
     /// `name` is a file name, other than those of other systems; everything lies below `directory`.
     pub(super) fn set_up(
         name: &str,
-        kind: Kind,
-        device: &Design,
+        kind: SystemKind,
+        device: &DeviceSpec,
         directory: &Path,
         pages: u64,
-    ) -> Result<System, BenchError> {
+    ) -> Result<ComparedSystem, BenchError> {
         let device = SlowDevice::up(device, &directory.join(name))?;
         let mount_point = directory.join(format!("{name}.mount"));
         fs::create_dir_all(&mount_point)
             .map_err(|error| BenchError::io("cannot create", &mount_point, error))?;
         // A buffer or a journal, on another device.
         let beside = match &kind {
-            Kind::Ext4 => PathBuf::new(),
-            Kind::Ext4DataJournal { journal_in, .. } => journal_in.join(format!("{name}.journal")),
-            Kind::Weir { buffer_in, .. } => buffer_in.join(format!("{name}.buffer")),
+            SystemKind::Ext4 => PathBuf::new(),
+            SystemKind::Ext4DataJournal { journal_in, .. } => journal_in.join(format!("{name}.journal")),
+            SystemKind::Weir { buffer_in, .. } => buffer_in.join(format!("{name}.buffer")),
         };
         let removed = remove_file_on_drop(&beside);
         let journal = match &kind {
-            Kind::Ext4DataJournal { journal_bytes, .. } => Some(journal_device(&beside, *journal_bytes)?),
+            SystemKind::Ext4DataJournal { journal_bytes, .. } => {
+                Some(journal_device(&beside, *journal_bytes)?)
+            }
             _ => None,
         };
-        let system = System { kind, mount_point, beside, journal, device, _beside: removed };
+        let system = ComparedSystem { kind, mount_point, beside, journal, device, _beside: removed };
         system.format()?;
         let mounted = system.mount()?;
         lay_out(&mounted.file, pages)?;
@@ -103,7 +105,7 @@ impl System {
 
     fn format(&self) -> Result<(), BenchError> {
         let mut format = match (&self.kind, &self.journal) {
-            (Kind::Weir { buffer_bytes, .. }, _) => {
+            (SystemKind::Weir { buffer_bytes, .. }, _) => {
                 let mut format = weir_on(&self.beside, "format");
                 format.arg(self.device.path()).arg("--buffer").arg(&self.beside);
                 format.args(["--buffer-size", &buffer_bytes.to_string()]);
@@ -120,7 +122,7 @@ impl System {
                 format
             }
         };
-        undo::uninterrupted(|| run(&mut format)).map(drop)
+        cleanup::uninterrupted(|| run(&mut format)).map(drop)
     }
 
     /// The block device that the file system is on; weir's buffer and an external journal are not.
@@ -129,14 +131,14 @@ impl System {
     }
 
     /// Mounts it otherwise from now on: it stays what it is.
-    pub(super) fn remount_as(&mut self, kind: Kind) {
+    pub(super) fn remount_as(&mut self, kind: SystemKind) {
         self.kind = kind;
     }
 
     /// Mounts, with nothing of the file cached.
-    pub(super) fn mount(&self) -> Result<Mounted, BenchError> {
+    pub(super) fn mount(&self) -> Result<MountedSystem, BenchError> {
         let (unmount, mut mount) = match &self.kind {
-            Kind::Weir { fetch, memory_bytes, options, .. } => {
+            SystemKind::Weir { fetch, memory_bytes, options, .. } => {
                 let mut mount = weir_on(&self.beside, "mount");
                 mount.arg(self.device.path()).arg(&self.mount_point).arg("--buffer").arg(&self.beside);
                 mount.args(["--fetch", &fetch.name()]);
@@ -147,14 +149,14 @@ impl System {
                 (weir_unmount_on_drop(&self.mount_point), mount)
             }
             kind => {
-                let options = if *kind == Kind::Ext4 { "noatime" } else { "noatime,data=journal" };
+                let options = if *kind == SystemKind::Ext4 { "noatime" } else { "noatime,data=journal" };
                 let mut mount = command("mount", ["-t", "ext4", "-o", options]);
                 mount.arg(self.device.path()).arg(&self.mount_point);
                 (unmount_on_drop(&self.mount_point), mount)
             }
         };
-        undo::uninterrupted(|| run(&mut mount))?;
-        Ok(Mounted { file: self.mount_point.join("file"), _unmount: unmount })
+        cleanup::uninterrupted(|| run(&mut mount))?;
+        Ok(MountedSystem { file: self.mount_point.join("file"), _unmount: unmount })
     }
 }
 
@@ -194,18 +196,18 @@ pub(super) fn own(verb: &str) -> Command {
 }
 
 /// Unmounts weir in order; if that fails, takes the mount away under it.
-pub(super) fn weir_unmount_on_drop(mount_point: &Path) -> Undo {
+pub(super) fn weir_unmount_on_drop(mount_point: &Path) -> CleanupGuard {
     let last_resort = unmount_on_drop(mount_point);
     let mount_point = mount_point.to_path_buf();
-    Undo::new(move || {
+    CleanupGuard::new(move || {
         let _ = run(weir("unmount").arg(mount_point));
         drop(last_resort);
     })
 }
 
-fn remove_file_on_drop(file: &Path) -> Undo {
+fn remove_file_on_drop(file: &Path) -> CleanupGuard {
     let file = file.to_path_buf();
-    Undo::new(move || {
+    CleanupGuard::new(move || {
         let _ = fs::remove_file(file);
     })
 }
@@ -214,7 +216,7 @@ fn journal_device(file: &Path, bytes: u64) -> Result<LoopDevice, BenchError> {
     fs::File::create(file)
         .and_then(|created| created.set_len(bytes))
         .map_err(|error| BenchError::io("cannot create", file, error))?;
-    let journal = LoopDevice::attach(file, Direct::No)?;
+    let journal = LoopDevice::attach(file, DirectIo::No)?;
     run(command("mke2fs", ["-q", "-F", "-O", "journal_dev", "-b", "4096"]).arg(journal.path()))?;
     Ok(journal)
 }

@@ -18,19 +18,19 @@ const LAYOUT_BYTES: usize = 1 << 20;
 
 /// Whether each write is made durable before the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sync {
+pub(super) enum SyncMode {
     Never,
     EachWrite,
 }
 
 /// What was done in some time.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Done {
+pub(super) struct WorkDone {
     pub(super) writes: u64,
     pub(super) elapsed: Duration,
 }
 
-impl Done {
+impl WorkDone {
     /// Writes per second.
     pub(super) fn rate(self) -> f64 {
         self.writes as f64 / self.elapsed.as_secs_f64().max(1e-9)
@@ -70,7 +70,7 @@ pub(super) fn shuffled(pages: u64, random: &mut SeededRng) -> Vec<u64> {
 }
 
 /// Overwrites part of each page of a file once.
-pub(super) struct Overwriter {
+pub(super) struct PageOverwriter {
     file: File,
     path: std::path::PathBuf,
     order: std::vec::IntoIter<u64>,
@@ -78,9 +78,9 @@ pub(super) struct Overwriter {
     bytes: Vec<u8>,
 }
 
-impl Overwriter {
+impl PageOverwriter {
     /// Overwrites `bytes` bytes, a power of two up to a page, in each of the file's `pages` pages.
-    pub(super) fn open(path: &Path, pages: u64, bytes: u64, seed: u64) -> Result<Overwriter, BenchError> {
+    pub(super) fn open(path: &Path, pages: u64, bytes: u64, seed: u64) -> Result<PageOverwriter, BenchError> {
         assert!(bytes.is_power_of_two() && bytes <= PAGE_BYTES, "{bytes} bytes do not divide a page");
         // Write-only: a program that has no need to read gives no reason to fetch.
         let file = OpenOptions::new()
@@ -90,13 +90,18 @@ impl Overwriter {
         let mut random = SeededRng::new(seed);
         let order = shuffled(pages, &mut random).into_iter();
         let bytes = (0..bytes).map(|_| random.next_u64() as u8).collect();
-        Ok(Overwriter { file, path: path.to_path_buf(), order, random, bytes })
+        Ok(PageOverwriter { file, path: path.to_path_buf(), order, random, bytes })
     }
 
     /// Goes on for at most `limit` and `writes_max` writes, or until no page is left.
-    pub(super) fn run(&mut self, writes_max: u64, limit: Duration, sync: Sync) -> Result<Done, BenchError> {
+    pub(super) fn run(
+        &mut self,
+        writes_max: u64,
+        limit: Duration,
+        sync: SyncMode,
+    ) -> Result<WorkDone, BenchError> {
         let start = Instant::now();
-        let mut done = Done::default();
+        let mut done = WorkDone::default();
         while done.writes < writes_max && done.elapsed < limit {
             let Some(page) = self.order.next() else { break };
             self.write(page, sync).map_err(|error| BenchError::io("cannot write", &self.path, error))?;
@@ -106,13 +111,13 @@ impl Overwriter {
         Ok(done)
     }
 
-    fn write(&mut self, page: u64, sync: Sync) -> std::io::Result<()> {
+    fn write(&mut self, page: u64, sync: SyncMode) -> std::io::Result<()> {
         let size = self.bytes.len() as u64;
         let offset = page * PAGE_BYTES + self.random.below(PAGE_BYTES / size) * size;
         self.file.write_all_at(&self.bytes, offset)?;
         match sync {
-            Sync::Never => Ok(()),
-            Sync::EachWrite => self.file.sync_data(),
+            SyncMode::Never => Ok(()),
+            SyncMode::EachWrite => self.file.sync_data(),
         }
     }
 }
@@ -139,9 +144,9 @@ impl BareLoop {
         Ok(BareLoop { file, path: path.to_path_buf(), bytes: vec![0x5a; bytes as usize], offset: 0 })
     }
 
-    pub(super) fn run(&mut self, limit: Duration) -> Result<Done, BenchError> {
+    pub(super) fn run(&mut self, limit: Duration) -> Result<WorkDone, BenchError> {
         let start = Instant::now();
-        let mut done = Done::default();
+        let mut done = WorkDone::default();
         while done.elapsed < limit {
             self.file
                 .write_all_at(&self.bytes, self.offset)
@@ -173,8 +178,8 @@ mod tests {
         let path = directory.path().join("file");
         lay_out(&path, 8).expect("layout");
         let before = std::fs::read(&path).expect("read");
-        let mut load = Overwriter::open(&path, 8, 64, 1).expect("open");
-        let done = load.run(100, Duration::from_secs(60), Sync::EachWrite).expect("writes");
+        let mut load = PageOverwriter::open(&path, 8, 64, 1).expect("open");
+        let done = load.run(100, Duration::from_secs(60), SyncMode::EachWrite).expect("writes");
         assert_eq!(done.writes, 8);
         let after = std::fs::read(&path).expect("read");
         assert_eq!(after.len(), before.len());

@@ -76,14 +76,14 @@ fn streams_prints_every_load_on_weir_with_either_order_beside_ext4() {
 }
 
 #[test]
-fn delta_reads_prints_both_ways_of_reading_before_folding_and_after() {
+fn delta_reads_prints_both_ways_of_reading_before_and_after_delta_merge() {
     if !can_mount() {
         return;
     }
     let report = bench(&["delta-reads", "--size", "small", "--model", "ssd"]);
     let rows = report.as_array().expect("rows");
     let names: Vec<_> = rows.iter().map(|row| row["what"].as_str().expect("a name")).collect();
-    assert_eq!(names, ["random", "sequential", "random, folded", "sequential, folded"]);
+    assert_eq!(names, ["random", "sequential", "random, merged", "sequential, merged"]);
     assert!(rows.iter().all(|row| row["ratio"][1].as_f64().expect("a figure") > 0.0));
 }
 

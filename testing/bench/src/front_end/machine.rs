@@ -10,20 +10,20 @@ use rustix::process::{WaitOptions, getpid, getppid, set_child_subreaper, setsid,
 use serde::Serialize;
 
 use super::super::error::BenchError;
-use super::super::slow_device::Server;
+use super::super::slow_device::ServerProcess;
 use super::super::system::own;
 
 /// Keeps all processors from sleeping until it is dropped, as `weir mount` does by itself while requests flow. Needs root.
-pub(super) struct Awake {
+pub(super) struct PmQosHold {
     _file: File,
 }
 
-impl Awake {
-    pub(super) fn hold() -> io::Result<Awake> {
+impl PmQosHold {
+    pub(super) fn hold() -> io::Result<PmQosHold> {
         let mut file = OpenOptions::new().write(true).open("/dev/cpu_dma_latency")?;
         // The longest time that a processor may take to wake up, in microseconds.
         file.write_all(&0_i32.to_ne_bytes())?;
-        Ok(Awake { _file: file })
+        Ok(PmQosHold { _file: file })
     }
 }
 
@@ -52,8 +52,8 @@ pub(crate) fn run_busy(args: &BusyArgs) {
 }
 
 /// Starts so many busy threads at normal priority; they end when the result is dropped.
-pub(super) fn keep_busy(threads: usize, root: &Path) -> Result<Server, BenchError> {
-    Server::start(own("busy").arg(threads.to_string()), root.join("busy.log"))
+pub(super) fn keep_busy(threads: usize, root: &Path) -> Result<ServerProcess, BenchError> {
+    ServerProcess::start(own("busy").arg(threads.to_string()), root.join("busy.log"))
 }
 
 /// Has every process that is started from now on, daemons too, counted as ours once it has ended.
@@ -69,7 +69,7 @@ pub(super) fn take_in_adopted() {
 
 /// What the processors did since the machine started, in the kernel's ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ticks {
+pub(super) struct CpuTicks {
     /// All that there were.
     all: u64,
     /// Those in which something ran.
@@ -82,24 +82,24 @@ pub(super) struct Ticks {
 
 /// What others used of the processors, as shares of all there is.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(super) struct Others {
+pub(super) struct ForeignLoad {
     /// Other programs, and the kernel's own threads.
     pub(super) used: f64,
     /// The host of a virtual machine.
     pub(super) host: f64,
 }
 
-impl Ticks {
+impl CpuTicks {
     /// Until now.
-    pub(super) fn now() -> Result<Ticks, BenchError> {
+    pub(super) fn now() -> Result<CpuTicks, BenchError> {
         let read =
             |path: &str| fs::read_to_string(path).map_err(|error| BenchError::io("cannot read", path, error));
         let (machine, own) = (read("/proc/stat")?, read("/proc/self/stat")?);
-        Ok(Ticks::parse(&machine, &own))
+        Ok(CpuTicks::parse(&machine, &own))
     }
 
     /// The fields are described in proc(5).
-    fn parse(machine: &str, own: &str) -> Ticks {
+    fn parse(machine: &str, own: &str) -> CpuTicks {
         let numbers = |text: &str| -> Vec<u64> {
             text.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect()
         };
@@ -108,7 +108,7 @@ impl Ticks {
         let at = |index: usize| machine.get(index).copied().unwrap_or(0);
         // The second field, the program's name in parentheses, may contain anything.
         let own = numbers(own.rsplit(')').next().unwrap_or_default());
-        Ticks {
+        CpuTicks {
             all: machine.iter().take(8).sum(),
             busy: at(0) + at(1) + at(2) + at(5) + at(6),
             stolen: at(7),
@@ -118,10 +118,10 @@ impl Ticks {
     }
 
     /// What others used since `before`.
-    pub(super) fn others_since(self, before: Ticks) -> Others {
+    pub(super) fn others_since(self, before: CpuTicks) -> ForeignLoad {
         let all = self.all.saturating_sub(before.all).max(1) as f64;
         let own = self.own.saturating_sub(before.own);
-        Others {
+        ForeignLoad {
             used: self.busy.saturating_sub(before.busy).saturating_sub(own) as f64 / all,
             host: self.stolen.saturating_sub(before.stolen) as f64 / all,
         }
@@ -135,9 +135,9 @@ mod tests {
     #[test]
     fn others_used_what_the_machine_did_without_us() {
         let own = |ticks: u64| format!("7 (a ) name) S 1 7 7 0 -1 4 5 6 7 8 {ticks} 1 2 3 20 0 1 0 99");
-        let before = Ticks::parse("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3\n", &own(10));
-        assert_eq!(before, Ticks { all: 1000, busy: 150, stolen: 0, own: 16 });
-        let after = Ticks::parse("cpu  200 10 100 1400 100 20 20 150 0 0\n", &own(110));
+        let before = CpuTicks::parse("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3\n", &own(10));
+        assert_eq!(before, CpuTicks { all: 1000, busy: 150, stolen: 0, own: 16 });
+        let after = CpuTicks::parse("cpu  200 10 100 1400 100 20 20 150 0 0\n", &own(110));
         let others = after.others_since(before);
         assert!((others.used - 0.1).abs() < 1e-9, "{others:?}");
         assert!((others.host - 0.15).abs() < 1e-9, "{others:?}");
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn this_kernel_counts_as_we_read_it() {
-        let now = Ticks::now().expect("the kernel tells");
+        let now = CpuTicks::now().expect("the kernel tells");
         assert!(now.all > now.busy && now.busy > now.own, "{now:?}");
     }
 }

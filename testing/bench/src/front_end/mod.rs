@@ -10,14 +10,14 @@
 //! | --- | --- |
 //! | `peer` | the trivial file system |
 //! | `mounted` | mounts, and what their processes used of the machine |
-//! | `operations`, `load` | single operations, by one client and several |
+//! | `operations`, `clients` | single operations, by one client and several |
 //! | `overwrites` | of un-cached pages, on modelled devices |
 //! | `tree`, `tar` | programs on trees of files; the tree |
 //! | `sqlite` | transactions |
 //! | `machine` | kept awake, kept busy, and how much of it others used |
 //! | `report` | figures and targets as text and JSON |
 
-mod load;
+mod clients;
 mod machine;
 mod mounted;
 mod operations;
@@ -34,32 +34,32 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
+use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::{Size, file_system_of};
+use super::nonblocking_writes::{RunSize, file_system_of};
 use super::program::{check_machine, check_programs};
 use super::slow_device::remove_on_drop;
-use super::undo;
-use load::Operation;
-use machine::{Awake, Ticks};
-use operations::{Plan, Row};
-use report::{Report, Reported, Target};
+use clients::ClientOperation;
+use machine::{CpuTicks, PmQosHold};
+use operations::{OperationPlan, OperationRow};
+use report::{FrontEndReport, ReportedOperation, SpeedTarget};
 
 pub(super) use machine::{BusyArgs, run_busy};
-pub(super) use mounted::Used;
+pub(super) use mounted::ProcessUsage;
 pub(super) use peer::{PeerArgs, run_peer};
 
 /// What to measure.
 #[derive(Debug, Args)]
 pub(super) struct FrontEndArgs {
     /// `small` only shows that everything works; `real` gives figures.
-    #[arg(long, value_enum, default_value_t = Size::Real)]
-    size: Size,
+    #[arg(long, value_enum, default_value_t = RunSize::Real)]
+    size: RunSize,
     /// Write the result as JSON.
     #[arg(long)]
     json: bool,
     /// Only these groups of rows [default: all; overwrites and tree need root].
     #[arg(long, value_enum, value_delimiter = ',')]
-    rows: Vec<Group>,
+    rows: Vec<RowGroup>,
     /// How often all take their turn [default: 20 for operations, 5 for sqlite and tree, 3 for overwrites].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: Option<u16>,
@@ -80,12 +80,12 @@ pub(super) struct FrontEndArgs {
     slice: u64,
     /// Operations: only these [default: all].
     #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<Operation>,
+    only: Vec<ClientOperation>,
 }
 
 /// Rows of the report that are measured together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Group {
+enum RowGroup {
     /// Single operations, beside the peer and the disk's file system.
     Operations,
     /// Un-cached 512 B overwrites on modelled devices.
@@ -97,34 +97,34 @@ enum Group {
 }
 
 impl FrontEndArgs {
-    fn has(&self, group: Group) -> bool {
+    fn has(&self, group: RowGroup) -> bool {
         self.rows.is_empty() || self.rows.contains(&group)
     }
 
-    fn rounds(&self, group: Group) -> u16 {
+    fn rounds(&self, group: RowGroup) -> u16 {
         self.rounds.unwrap_or(match group {
-            Group::Operations => 20,
-            Group::Sqlite | Group::Tree => 5,
-            Group::Overwrites => 3,
+            RowGroup::Operations => 20,
+            RowGroup::Sqlite | RowGroup::Tree => 5,
+            RowGroup::Overwrites => 3,
         })
     }
 }
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &FrontEndArgs) -> Result<(), BenchError> {
-    if args.has(Group::Overwrites) {
+    if args.has(RowGroup::Overwrites) {
         check_machine()?;
     }
-    if args.has(Group::Tree) {
+    if args.has(RowGroup::Tree) {
         check_programs(&tree::PROGRAMS)?;
     }
-    undo::install()?;
+    cleanup::install()?;
     machine::adopt_daemons()?;
     let parent = args.media.clone().unwrap_or_else(std::env::temp_dir);
     let root = parent.join(format!("weir-bench-{}", std::process::id()));
     let files = remove_on_drop(&root);
     fs::create_dir(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-    let (start, before) = (Instant::now(), Ticks::now()?);
+    let (start, before) = (Instant::now(), CpuTicks::now()?);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let busy_threads = if args.load { processors } else { 0 };
     let busy = (busy_threads > 0).then(|| machine::keep_busy(busy_threads, &root)).transpose()?;
@@ -133,16 +133,16 @@ pub(super) fn run_benchmark(args: &FrontEndArgs) -> Result<(), BenchError> {
     let found = measure(args, &root, &disk)?;
     drop((busy, files));
     machine::take_in_adopted();
-    let report = Report {
+    let report = FrontEndReport {
         benchmark: "front-end",
         version: env!("CARGO_PKG_VERSION"),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         processors,
         disk: disk.split_whitespace().collect::<Vec<_>>().join(" "),
         busy_threads,
-        others: Ticks::now()?.others_since(before),
+        others: CpuTicks::now()?.others_since(before),
         seconds: start.elapsed().as_secs(),
-        operations: found.operations.into_iter().map(Reported::from).collect(),
+        operations: found.operations.into_iter().map(ReportedOperation::from).collect(),
         targets: found.targets,
         notes: found.notes,
     };
@@ -155,50 +155,52 @@ pub(super) fn run_benchmark(args: &FrontEndArgs) -> Result<(), BenchError> {
 }
 
 #[derive(Default)]
-struct Found {
-    operations: Vec<Row>,
-    targets: Vec<Target>,
+struct FrontEndFigures {
+    operations: Vec<OperationRow>,
+    targets: Vec<SpeedTarget>,
     notes: Vec<String>,
 }
 
 /// Measures what is asked for, one group after the other.
-fn measure(args: &FrontEndArgs, root: &Path, disk: &str) -> Result<Found, BenchError> {
-    let mut found = Found::default();
+fn measure(args: &FrontEndArgs, root: &Path, disk: &str) -> Result<FrontEndFigures, BenchError> {
+    let mut found = FrontEndFigures::default();
     let disk = disk.split_whitespace().next().unwrap_or("an unknown file system");
     if disk != "ext4" {
         found.notes.push(format!("everything lies on {disk}: the targets speak of ext4 (--media DIR)"));
     }
-    if args.has(Group::Operations) {
-        if let Err(error) = Awake::hold() {
+    if args.has(RowGroup::Operations) {
+        if let Err(error) = PmQosHold::hold() {
             found.notes.push(format!("the peer was measured on processors that may sleep: {error}"));
         }
         found.operations = operations::measure(root, &plan(args))?;
         found.targets.extend(operations::targets(&found.operations));
     }
-    if args.has(Group::Overwrites) {
-        let (targets, notes) = overwrites::measure(root, args.size, args.rounds(Group::Overwrites))?;
+    if args.has(RowGroup::Overwrites) {
+        let (targets, notes) = overwrites::measure(root, args.size, args.rounds(RowGroup::Overwrites))?;
         found.targets.extend(targets);
         found.notes.extend(notes);
     }
-    if args.has(Group::Tree) {
-        found.targets.extend(tree::measure(root, args.size, args.rounds(Group::Tree), disk)?);
+    if args.has(RowGroup::Tree) {
+        found.targets.extend(tree::measure(root, args.size, args.rounds(RowGroup::Tree), disk)?);
     }
-    if args.has(Group::Sqlite) {
+    if args.has(RowGroup::Sqlite) {
         match sqlite::missing() {
             Some(why) => found.notes.push(why),
-            None => found.targets.extend(sqlite::measure(root, args.size, args.rounds(Group::Sqlite), disk)?),
+            None => {
+                found.targets.extend(sqlite::measure(root, args.size, args.rounds(RowGroup::Sqlite), disk)?)
+            }
         }
     }
     Ok(found)
 }
 
-fn plan(args: &FrontEndArgs) -> Plan<'_> {
-    let chosen = |operation: &Operation| args.only.is_empty() || args.only.contains(operation);
-    Plan {
-        operations: Operation::ALL.into_iter().filter(chosen).collect(),
+fn plan(args: &FrontEndArgs) -> OperationPlan<'_> {
+    let chosen = |operation: &ClientOperation| args.only.is_empty() || args.only.contains(operation);
+    OperationPlan {
+        operations: ClientOperation::ALL.into_iter().filter(chosen).collect(),
         clients: &args.clients,
         threads: args.threads,
-        rounds: args.rounds(Group::Operations),
+        rounds: args.rounds(RowGroup::Operations),
         slice: Duration::from_millis(args.slice),
     }
 }

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde_json::Value;
 
+use super::super::cleanup::{self, CleanupGuard};
 use super::super::error::BenchError;
 use super::super::program::run;
 use super::super::slow_device::unmount_on_drop;
 use super::super::system::{own, weir, weir_on, weir_unmount_on_drop};
-use super::super::undo::{self, Undo};
 
 /// How long a mount may take to appear.
 const UP: Duration = Duration::from_secs(10);
@@ -27,43 +27,47 @@ pub(super) const FRONT_END_THREADS: &str = "fuse";
 
 /// What the kernel may remember of names, attributes and listings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum KernelCache {
+pub(super) enum KernelCacheMode {
     Full,
     None,
 }
 
-impl KernelCache {
+impl KernelCacheMode {
     pub(super) fn name(self) -> &'static str {
         match self {
-            KernelCache::Full => "full",
-            KernelCache::None => "none",
+            KernelCacheMode::Full => "full",
+            KernelCacheMode::None => "none",
         }
     }
 
     /// How long the kernel may believe what it was told, as weir says it.
     pub(super) fn ttl(self) -> Duration {
         match self {
-            KernelCache::Full => fuse::KernelCachePolicy::Full.ttl(),
-            KernelCache::None => fuse::KernelCachePolicy::None.ttl(),
+            KernelCacheMode::Full => fuse::KernelCachePolicy::Full.ttl(),
+            KernelCacheMode::None => fuse::KernelCachePolicy::None.ttl(),
         }
     }
 }
 
 /// A mounted file system and the process that serves it. Dropping it takes it down.
-pub(super) struct Mount {
+pub(super) struct FrontEndMount {
     directory: PathBuf,
     process: u32,
-    _down: Vec<Undo>,
+    _down: Vec<CleanupGuard>,
 }
 
-impl Mount {
+impl FrontEndMount {
     /// The trivial file system.
-    pub(super) fn peer(directory: &Path, threads: u8, cache: KernelCache) -> Result<Mount, BenchError> {
+    pub(super) fn peer(
+        directory: &Path,
+        threads: u8,
+        cache: KernelCacheMode,
+    ) -> Result<FrontEndMount, BenchError> {
         make(directory)?;
         let child: Arc<Mutex<Option<Child>>> = Arc::default();
         let started = child.clone();
         // Taken down in this order: the mount, then the process, which has ended by itself.
-        let ended = Undo::new(move || {
+        let ended = CleanupGuard::new(move || {
             if let Some(mut child) = started.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 let _ = child.wait();
             }
@@ -72,7 +76,7 @@ impl Mount {
         let mut peer = own("front-end-peer");
         peer.arg(directory);
         peer.args([format!("--threads={threads}"), format!("--kernel-cache={}", cache.name())]);
-        let process = undo::uninterrupted(|| {
+        let process = cleanup::uninterrupted(|| {
             let spawned = peer.stdout(Stdio::null()).spawn();
             let spawned =
                 spawned.map_err(|error| BenchError::io("cannot start a peer on", directory, error))?;
@@ -80,7 +84,7 @@ impl Mount {
             *child.lock().unwrap_or_else(PoisonError::into_inner) = Some(spawned);
             wait_for_mount(directory).map(|()| process)
         })?;
-        Ok(Mount { directory: directory.into(), process, _down: vec![unmounted, ended] })
+        Ok(FrontEndMount { directory: directory.into(), process, _down: vec![unmounted, ended] })
     }
 
     /// weir, with the store in `media`; with as many threads as it has by default, or so many.
@@ -88,17 +92,17 @@ impl Mount {
         media: &Path,
         directory: &Path,
         threads: Option<u8>,
-        cache: KernelCache,
-    ) -> Result<Mount, BenchError> {
+        cache: KernelCacheMode,
+    ) -> Result<FrontEndMount, BenchError> {
         make(directory)?;
         let unmounted = weir_unmount_on_drop(directory);
         let mut mount = weir_on(media, "mount");
         mount.arg(format!("--kernel-cache={}", cache.name()));
         mount.args(threads.map(|threads| format!("--threads={threads}")));
-        undo::uninterrupted(|| run(mount.arg(media).arg(directory)))?;
+        cleanup::uninterrupted(|| run(mount.arg(media).arg(directory)))?;
         let process = number(directory, &status(directory)?, "/pid")?;
         let process = u32::try_from(process).map_err(|_| unclear(directory, "/pid"))?;
-        Ok(Mount { directory: directory.into(), process, _down: vec![unmounted] })
+        Ok(FrontEndMount { directory: directory.into(), process, _down: vec![unmounted] })
     }
 
     /// How many threads take requests in weir's front end.
@@ -136,7 +140,7 @@ fn number(directory: &Path, status: &Value, pointer: &str) -> Result<u64, BenchE
 }
 
 fn unclear(directory: &Path, pointer: &str) -> BenchError {
-    BenchError::Status { directory: directory.into(), pointer: pointer.to_owned() }
+    BenchError::WeirStatus { directory: directory.into(), pointer: pointer.to_owned() }
 }
 
 /// The sum over all classes of requests. What nobody waits for, as the kernel's forgetting, has no class.
@@ -166,19 +170,19 @@ fn wait_for_mount(directory: &Path) -> Result<(), BenchError> {
 
 /// What a process used since it began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Used {
+pub(crate) struct ProcessUsage {
     /// CPU time of all its threads.
     pub(crate) cpu: Duration,
     /// How often its threads went to sleep, those of the front end left out: each needed somebody to wake it.
     pub(super) sleeps_behind_the_front_end: u64,
 }
 
-impl Used {
+impl ProcessUsage {
     /// What `process` used so far. Threads that have ended are not counted: neither process ends any.
-    pub(crate) fn by(process: u32) -> Result<Used, BenchError> {
+    pub(crate) fn by(process: u32) -> Result<ProcessUsage, BenchError> {
         let tasks = PathBuf::from(format!("/proc/{process}/task"));
         let failed = |error| BenchError::io("cannot look at", &tasks, error);
-        let mut used = Used { cpu: Duration::ZERO, sleeps_behind_the_front_end: 0 };
+        let mut used = ProcessUsage { cpu: Duration::ZERO, sleeps_behind_the_front_end: 0 };
         for task in fs::read_dir(&tasks).map_err(failed)? {
             let task = task.map_err(failed)?.path();
             let read = |name: &str| fs::read_to_string(task.join(name)).unwrap_or_default();
@@ -190,8 +194,8 @@ impl Used {
         Ok(used)
     }
 
-    pub(super) fn since(&self, before: &Used) -> Used {
-        Used {
+    pub(super) fn since(&self, before: &ProcessUsage) -> ProcessUsage {
+        ProcessUsage {
             cpu: self.cpu.saturating_sub(before.cpu),
             sleeps_behind_the_front_end: self
                 .sleeps_behind_the_front_end
@@ -234,7 +238,7 @@ mod tests {
         // One of its own: of this one threads end meanwhile, and what they used is counted no more.
         let mut working =
             std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh");
-        let by = || Used::by(working.id()).expect("a process that runs");
+        let by = || ProcessUsage::by(working.id()).expect("a process that runs");
         let (before, start) = (by(), Instant::now());
         while by().since(&before).cpu < Duration::from_millis(5) && start.elapsed() < UP {
             std::thread::sleep(Duration::from_millis(5));

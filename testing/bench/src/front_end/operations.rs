@@ -6,15 +6,15 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::super::error::BenchError;
-use super::load::{self, Done, Load, Operation};
-use super::machine::Awake;
-use super::mounted::KernelCache;
-use super::mounted::{self, Mount, Used};
-use super::report::{Bound, Spread, Target};
+use super::clients::{self, ClientFiles, ClientOperation, TurnResult};
+use super::machine::PmQosHold;
+use super::mounted::KernelCacheMode;
+use super::mounted::{self, FrontEndMount, ProcessUsage};
+use super::report::{RoundSpread, SpeedTarget, TargetBound};
 
 /// What to measure.
-pub(super) struct Plan<'a> {
-    pub(super) operations: Vec<Operation>,
+pub(super) struct OperationPlan<'a> {
+    pub(super) operations: Vec<ClientOperation>,
     pub(super) clients: &'a [u8],
     /// In each front end, if not as many as weir has by default.
     pub(super) threads: Option<u8>,
@@ -24,7 +24,7 @@ pub(super) struct Plan<'a> {
 
 /// One turn on one system.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Cell {
+struct TurnFigures {
     /// Of the middle operation, in microseconds.
     p50_micros: f64,
     /// Operations of all clients in a second.
@@ -35,10 +35,10 @@ struct Cell {
     sleeps: f64,
 }
 
-impl Cell {
-    fn new(done: Done, used: Used) -> Cell {
+impl TurnFigures {
+    fn new(done: TurnResult, used: ProcessUsage) -> TurnFigures {
         let count = done.operations.max(1) as f64;
-        Cell {
+        TurnFigures {
             p50_micros: done.p50.as_secs_f64() * 1e6,
             per_s: done.operations as f64 / done.elapsed.as_secs_f64().max(1e-9),
             cpu_micros: used.cpu.as_secs_f64() * 1e6 / count,
@@ -49,53 +49,53 @@ impl Cell {
 
 /// One operation by so many clients at once, in every round.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Row {
-    pub(super) operation: Operation,
+pub(super) struct OperationRow {
+    pub(super) operation: ClientOperation,
     pub(super) clients: u8,
-    peer: Vec<Cell>,
-    weir: Vec<Cell>,
+    peer: Vec<TurnFigures>,
+    weir: Vec<TurnFigures>,
     /// Empty where the disk's file system does not have the operation.
-    disk: Vec<Cell>,
+    disk: Vec<TurnFigures>,
 }
 
 /// What a row comes to.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Summary {
-    pub(super) peer_micros: Spread,
-    pub(super) weir_micros: Spread,
-    pub(super) disk_micros: Option<Spread>,
+pub(super) struct OperationSummary {
+    pub(super) peer_micros: RoundSpread,
+    pub(super) weir_micros: RoundSpread,
+    pub(super) disk_micros: Option<RoundSpread>,
     /// weir's p50 over the peer's, round by round.
-    pub(super) ratio: Spread,
-    pub(super) peer_per_s: Spread,
-    pub(super) weir_per_s: Spread,
-    pub(super) disk_per_s: Option<Spread>,
+    pub(super) ratio: RoundSpread,
+    pub(super) peer_per_s: RoundSpread,
+    pub(super) weir_per_s: RoundSpread,
+    pub(super) disk_per_s: Option<RoundSpread>,
     pub(super) peer_cpu_micros: f64,
     pub(super) weir_cpu_micros: f64,
     pub(super) weir_sleeps: f64,
 }
 
-fn all(cells: &[Cell], of: fn(&Cell) -> f64) -> Vec<f64> {
+fn all(cells: &[TurnFigures], of: fn(&TurnFigures) -> f64) -> Vec<f64> {
     cells.iter().map(of).collect()
 }
 
-impl Row {
-    fn new(operation: Operation, clients: u8) -> Row {
-        Row { operation, clients, peer: Vec::new(), weir: Vec::new(), disk: Vec::new() }
+impl OperationRow {
+    fn new(operation: ClientOperation, clients: u8) -> OperationRow {
+        OperationRow { operation, clients, peer: Vec::new(), weir: Vec::new(), disk: Vec::new() }
     }
 
-    pub(super) fn summary(&self) -> Summary {
-        let spread = |cells: &[Cell], of: fn(&Cell) -> f64| Spread::of(&all(cells, of));
+    pub(super) fn summary(&self) -> OperationSummary {
+        let spread = |cells: &[TurnFigures], of: fn(&TurnFigures) -> f64| RoundSpread::of(&all(cells, of));
         let disk = |of| (!self.disk.is_empty()).then(|| spread(&self.disk, of));
-        let p50: fn(&Cell) -> f64 = |cell| cell.p50_micros;
-        let per_s: fn(&Cell) -> f64 = |cell| cell.per_s;
+        let p50: fn(&TurnFigures) -> f64 = |cell| cell.p50_micros;
+        let per_s: fn(&TurnFigures) -> f64 = |cell| cell.per_s;
         let sleeps = all(&self.weir, |cell| cell.sleeps);
         let rounds = self.peer.iter().zip(&self.weir);
         let ratios: Vec<f64> = rounds.map(|(peer, weir)| weir.p50_micros / peer.p50_micros).collect();
-        Summary {
+        OperationSummary {
             peer_micros: spread(&self.peer, p50),
             weir_micros: spread(&self.weir, p50),
             disk_micros: disk(p50),
-            ratio: Spread::of(&ratios),
+            ratio: RoundSpread::of(&ratios),
             peer_per_s: spread(&self.peer, per_s),
             weir_per_s: spread(&self.weir, per_s),
             disk_per_s: disk(per_s),
@@ -108,77 +108,90 @@ impl Row {
 }
 
 /// The targets among what was measured.
-pub(super) fn targets(rows: &[Row]) -> Vec<Target> {
+pub(super) fn targets(rows: &[OperationRow]) -> Vec<SpeedTarget> {
     let row = |operation, clients| {
         rows.iter().filter(move |row| (row.operation, row.clients) == (operation, clients))
     };
     let mut targets = Vec::new();
-    for row in row(Operation::Write512, 8) {
+    for row in row(ClientOperation::Write512, 8) {
         let rate = all(&row.weir, |cell| cell.per_s);
-        targets.push(Target::own("512 B writes, 8 clients", "/s", &rate, Bound::AtLeast(80_000.0)));
+        targets.push(SpeedTarget::own(
+            "512 B writes, 8 clients",
+            "/s",
+            &rate,
+            TargetBound::AtLeast(80_000.0),
+        ));
     }
     for (operation, name, micros_max, ratio_max) in [
-        (Operation::Write512, "512 B write, one client, p50", 20.0, 1.3),
-        (Operation::CreateUnlink, "create + unlink, one client, p50", 60.0, 1.5),
+        (ClientOperation::Write512, "512 B write, one client, p50", 20.0, 1.3),
+        (ClientOperation::CreateUnlink, "create + unlink, one client, p50", 60.0, 1.5),
     ] {
         for row in row(operation, 1) {
             let [weir, peer] = [&row.weir, &row.peer].map(|cells| all(cells, |cell| cell.p50_micros));
-            targets.push(Target::own(name, "us", &weir, Bound::AtMost(micros_max)));
+            targets.push(SpeedTarget::own(name, "us", &weir, TargetBound::AtMost(micros_max)));
             let over = format!("{name}, over the peer's");
-            targets.push(Target::ratio(over, "us", &weir, &peer, Bound::AtMost(ratio_max)));
+            targets.push(SpeedTarget::ratio(over, "us", &weir, &peer, TargetBound::AtMost(ratio_max)));
         }
     }
     targets
 }
 
 /// Measures everything, below `root`.
-pub(super) fn measure(root: &Path, plan: &Plan<'_>) -> Result<Vec<Row>, BenchError> {
+pub(super) fn measure(root: &Path, plan: &OperationPlan<'_>) -> Result<Vec<OperationRow>, BenchError> {
     let mut rows = Vec::new();
     // Data and names go through the cache that a mount has by default; what the kernel would answer from its memory is
     // measured with mounts that it may not remember anything of.
-    for cache in [KernelCache::Full, KernelCache::None] {
+    for cache in [KernelCacheMode::Full, KernelCacheMode::None] {
         let operations = plan.operations.iter().copied().filter(|one| one.kernel_cache() == cache);
-        let turns =
-            operations.flat_map(|one| plan.clients.iter().map(move |&clients| Row::new(one, clients)));
-        let turns: Vec<Row> = turns.collect();
+        let turns = operations
+            .flat_map(|one| plan.clients.iter().map(move |&clients| OperationRow::new(one, clients)));
+        let turns: Vec<OperationRow> = turns.collect();
         if !turns.is_empty() {
-            rows.extend(Systems::set_up(root, plan, cache)?.take_turns(turns, plan)?);
+            rows.extend(OperationSystems::set_up(root, plan, cache)?.take_turns(turns, plan)?);
         }
     }
     Ok(rows)
 }
 
 /// The three that take turns.
-struct Systems {
-    peer: Prepared,
-    weir: Prepared,
-    disk: Prepared,
+struct OperationSystems {
+    peer: PreparedSystem,
+    weir: PreparedSystem,
+    disk: PreparedSystem,
 }
 
-impl Systems {
-    fn set_up(root: &Path, plan: &Plan<'_>, cache: KernelCache) -> Result<Systems, BenchError> {
+impl OperationSystems {
+    fn set_up(
+        root: &Path,
+        plan: &OperationPlan<'_>,
+        cache: KernelCacheMode,
+    ) -> Result<OperationSystems, BenchError> {
         let place = |name: &str| root.join(format!("{name}-{}", cache.name()));
         let clients = plan.clients.iter().copied().max().unwrap_or(1);
         mounted::format(&place("media"))?;
-        let weir = Mount::weir(&place("media"), &place("weir"), plan.threads, cache)?;
-        let peer = Mount::peer(&place("peer"), weir.threads()?, cache)?;
-        Ok(Systems {
-            peer: Prepared::new(&place("peer"), clients, Some(peer))?,
-            weir: Prepared::new(&place("weir"), clients, Some(weir))?,
-            disk: Prepared::new(&place("disk"), clients, None)?,
+        let weir = FrontEndMount::weir(&place("media"), &place("weir"), plan.threads, cache)?;
+        let peer = FrontEndMount::peer(&place("peer"), weir.threads()?, cache)?;
+        Ok(OperationSystems {
+            peer: PreparedSystem::new(&place("peer"), clients, Some(peer))?,
+            weir: PreparedSystem::new(&place("weir"), clients, Some(weir))?,
+            disk: PreparedSystem::new(&place("disk"), clients, None)?,
         })
     }
 
-    fn take_turns(&self, mut rows: Vec<Row>, plan: &Plan<'_>) -> Result<Vec<Row>, BenchError> {
+    fn take_turns(
+        &self,
+        mut rows: Vec<OperationRow>,
+        plan: &OperationPlan<'_>,
+    ) -> Result<Vec<OperationRow>, BenchError> {
         for round in 0..plan.rounds {
             for row in &mut rows {
-                let turn = |one: &Prepared| one.turn(row.operation, row.clients, plan.slice);
+                let turn = |one: &PreparedSystem| one.turn(row.operation, row.clients, plan.slice);
                 // Everybody is the first as often as the others.
                 for number in 0..3 {
                     match (number + round) % 3 {
                         // weir's mount keeps the processors awake by itself, for a moment longer than its turn.
                         0 => {
-                            let _awake = Awake::hold();
+                            let _awake = PmQosHold::hold();
                             row.peer.push(turn(&self.peer)?);
                         }
                         1 => row.weir.push(turn(&self.weir)?),
@@ -192,7 +205,7 @@ impl Systems {
 }
 
 /// `None` where a file system cannot do it: reads of 512 B past the kernel's memory on a disk of larger blocks, or in memory.
-fn if_it_can(turn: Result<Cell, BenchError>) -> Result<Option<Cell>, BenchError> {
+fn if_it_can(turn: Result<TurnFigures, BenchError>) -> Result<Option<TurnFigures>, BenchError> {
     match turn {
         Err(BenchError::Io { source, .. }) if source.kind() == std::io::ErrorKind::InvalidInput => Ok(None),
         turn => turn.map(Some),
@@ -200,22 +213,33 @@ fn if_it_can(turn: Result<Cell, BenchError>) -> Result<Option<Cell>, BenchError>
 }
 
 /// The clients' files on a mount, or in a directory.
-struct Prepared {
-    loads: Vec<Load>,
-    mount: Option<Mount>,
+struct PreparedSystem {
+    loads: Vec<ClientFiles>,
+    mount: Option<FrontEndMount>,
 }
 
-impl Prepared {
-    fn new(directory: &Path, clients: u8, mount: Option<Mount>) -> Result<Prepared, BenchError> {
-        let load = |client: u8| Load::prepare(&directory.join(format!("client-{client}")), client);
-        Ok(Prepared { loads: (0..clients).map(load).collect::<Result<_, _>>()?, mount })
+impl PreparedSystem {
+    fn new(
+        directory: &Path,
+        clients: u8,
+        mount: Option<FrontEndMount>,
+    ) -> Result<PreparedSystem, BenchError> {
+        let load = |client: u8| ClientFiles::prepare(&directory.join(format!("client-{client}")), client);
+        Ok(PreparedSystem { loads: (0..clients).map(load).collect::<Result<_, _>>()?, mount })
     }
 
-    fn turn(&self, operation: Operation, clients: u8, slice: Duration) -> Result<Cell, BenchError> {
-        let used = || self.mount.as_ref().map_or(Ok(Used::default()), |mount| Used::by(mount.process()));
+    fn turn(
+        &self,
+        operation: ClientOperation,
+        clients: u8,
+        slice: Duration,
+    ) -> Result<TurnFigures, BenchError> {
+        let used = || {
+            self.mount.as_ref().map_or(Ok(ProcessUsage::default()), |mount| ProcessUsage::by(mount.process()))
+        };
         let before = used()?;
-        let done = load::run(&self.loads[..usize::from(clients)], operation, slice)?;
-        Ok(Cell::new(done, used()?.since(&before)))
+        let done = clients::run(&self.loads[..usize::from(clients)], operation, slice)?;
+        Ok(TurnFigures::new(done, used()?.since(&before)))
     }
 }
 
@@ -223,11 +247,11 @@ impl Prepared {
 mod tests {
     use super::*;
 
-    fn cell(p50: u64, operations: u64) -> Cell {
+    fn cell(p50: u64, operations: u64) -> TurnFigures {
         let elapsed = Duration::from_millis(10);
-        let done = Done { operations, elapsed, p50: Duration::from_micros(p50) };
+        let done = TurnResult { operations, elapsed, p50: Duration::from_micros(p50) };
         let cpu = Duration::from_micros(operations * 3);
-        Cell::new(done, Used { cpu, sleeps_behind_the_front_end: 10 })
+        TurnFigures::new(done, ProcessUsage { cpu, sleeps_behind_the_front_end: 10 })
     }
 
     #[test]
@@ -239,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_row_compares_round_by_round_and_has_no_figure_where_the_disk_cannot() {
-        let mut row = Row::new(Operation::Read512, 1);
+        let mut row = OperationRow::new(ClientOperation::Read512, 1);
         // The machine was slow in the last round.
         for (peer, weir) in [(10, 12), (10, 13), (40, 44)] {
             row.peer.push(cell(peer, 1000));
@@ -253,12 +277,12 @@ mod tests {
     #[test]
     fn targets_speak_of_writes_and_names_by_one_client_and_of_writes_by_eight() {
         let row = |operation, clients| {
-            let mut row = Row::new(operation, clients);
+            let mut row = OperationRow::new(operation, clients);
             row.peer.push(cell(10, 1000));
             row.weir.push(cell(12, 1000));
             row
         };
-        let rows = [Operation::Write512, Operation::Fstat, Operation::CreateUnlink]
+        let rows = [ClientOperation::Write512, ClientOperation::Fstat, ClientOperation::CreateUnlink]
             .map(|operation| [1, 2, 8].map(|clients| row(operation, clients)))
             .concat();
         assert_eq!(targets(&rows).len(), 2 + 2 + 1);

@@ -3,21 +3,21 @@
 use std::path::Path;
 
 use super::super::error::BenchError;
-use super::super::nonblocking_writes::{BesideExt4, Size, beside_ext4};
-use super::super::slow_device::Model;
-use super::super::workload::Sync;
-use super::report::{Bound, Target};
+use super::super::nonblocking_writes::{BesideExt4, RunSize, beside_ext4};
+use super::super::slow_device::ComparedDevice;
+use super::super::workload::SyncMode;
+use super::report::{SpeedTarget, TargetBound};
 
 /// Measures, below `root`; returns targets, and a line about each device.
 pub(super) fn measure(
     root: &Path,
-    size: Size,
+    size: RunSize,
     rounds: u16,
-) -> Result<(Vec<Target>, Vec<String>), BenchError> {
+) -> Result<(Vec<SpeedTarget>, Vec<String>), BenchError> {
     let mut found = beside_ext4(&root.join("overwrites"), size, rounds.into())?;
     let mut notes: Vec<String> = found.iter().map(note).collect();
     notes.dedup();
-    found.sort_by_key(|one| one.sync == Sync::EachWrite);
+    found.sort_by_key(|one| one.sync == SyncMode::EachWrite);
     Ok((found.iter().map(target).collect(), notes))
 }
 
@@ -30,19 +30,19 @@ fn note(found: &BesideExt4) -> String {
     )
 }
 
-fn target(found: &BesideExt4) -> Target {
+fn target(found: &BesideExt4) -> SpeedTarget {
     let least = match (found.sync, found.model) {
-        (Sync::Never, Model::Ssd) => 9.0,
-        (Sync::Never, Model::Cloud) => 40.0,
-        (Sync::Never, Model::Hdd) => 270.0,
-        (Sync::EachWrite, Model::Ssd) => 12.0,
-        (Sync::EachWrite, Model::Cloud) => 60.0,
-        (Sync::EachWrite, Model::Hdd) => 400.0,
+        (SyncMode::Never, ComparedDevice::Ssd) => 9.0,
+        (SyncMode::Never, ComparedDevice::Cloud) => 40.0,
+        (SyncMode::Never, ComparedDevice::Hdd) => 270.0,
+        (SyncMode::EachWrite, ComparedDevice::Ssd) => 12.0,
+        (SyncMode::EachWrite, ComparedDevice::Cloud) => 60.0,
+        (SyncMode::EachWrite, ComparedDevice::Hdd) => 400.0,
     };
     let what = match found.sync {
-        Sync::Never => "un-cached 512 B overwrite",
-        Sync::EachWrite => "the same with fdatasync, buffer on tmpfs",
+        SyncMode::Never => "un-cached 512 B overwrite",
+        SyncMode::EachWrite => "the same with fdatasync, buffer on tmpfs",
     };
     let row = format!("{what}, {} model, over ext4", found.model.name());
-    Target::ratio(row, "/s", &found.weir, &found.ext4, Bound::AtLeast(least))
+    SpeedTarget::ratio(row, "/s", &found.weir, &found.ext4, TargetBound::AtLeast(least))
 }

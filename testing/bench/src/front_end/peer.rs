@@ -17,7 +17,7 @@ use fuser::{
 };
 
 use super::super::error::BenchError;
-use super::mounted::KernelCache;
+use super::mounted::KernelCacheMode;
 
 /// Where and how to mount it.
 #[derive(Debug, Args)]
@@ -25,8 +25,8 @@ pub(crate) struct PeerArgs {
     directory: PathBuf,
     #[arg(long, default_value_t = 1)]
     threads: u8,
-    #[arg(long, value_enum, default_value_t = KernelCache::Full)]
-    kernel_cache: KernelCache,
+    #[arg(long, value_enum, default_value_t = KernelCacheMode::Full)]
+    kernel_cache: KernelCacheMode,
 }
 
 /// Serves until it is unmounted.
@@ -39,17 +39,17 @@ pub(crate) fn run_peer(args: &PeerArgs) -> Result<(), BenchError> {
         vec![MountOption::FSName("weir-bench-peer".into()), MountOption::DefaultPermissions];
     config.n_threads = Some(usize::from(args.threads));
     config.clone_fd = args.threads > 1;
-    fuser::Session::new(Peer::new(args.kernel_cache), &args.directory, &config)
+    fuser::Session::new(NullServer::new(args.kernel_cache), &args.directory, &config)
         .and_then(fuser::Session::run)
         .map_err(|error| BenchError::io("cannot mount the peer on", &args.directory, error))
 }
 
-struct Node {
+struct PeerNode {
     attributes: FileAttr,
-    body: Body,
+    body: PeerBody,
 }
 
-enum Body {
+enum PeerBody {
     File(Vec<u8>),
     /// Names by name, and in the order in which they came, which is that of their numbers.
     Directory {
@@ -58,38 +58,41 @@ enum Body {
     },
 }
 
-impl Body {
-    fn directory() -> Body {
-        Body::Directory { by_name: HashMap::new(), in_order: BTreeMap::new() }
+impl PeerBody {
+    fn directory() -> PeerBody {
+        PeerBody::Directory { by_name: HashMap::new(), in_order: BTreeMap::new() }
     }
 }
 
-struct Nodes {
-    nodes: HashMap<u64, Node>,
+struct PeerNodes {
+    nodes: HashMap<u64, PeerNode>,
     newest: u64,
 }
 
-struct Peer {
-    nodes: RwLock<Nodes>,
-    kernel_cache: KernelCache,
+struct NullServer {
+    nodes: RwLock<PeerNodes>,
+    kernel_cache: KernelCacheMode,
     /// How long the kernel may believe what we said.
     ttl: Duration,
 }
 
 const ROOT: u64 = 1;
 
-impl Peer {
-    fn new(kernel_cache: KernelCache) -> Peer {
-        let root = Node { attributes: attributes(ROOT, FileType::Directory, 0o755), body: Body::directory() };
-        let nodes = Nodes { nodes: HashMap::from([(ROOT, root)]), newest: ROOT };
-        Peer { nodes: RwLock::new(nodes), kernel_cache, ttl: kernel_cache.ttl() }
+impl NullServer {
+    fn new(kernel_cache: KernelCacheMode) -> NullServer {
+        let root = PeerNode {
+            attributes: attributes(ROOT, FileType::Directory, 0o755),
+            body: PeerBody::directory(),
+        };
+        let nodes = PeerNodes { nodes: HashMap::from([(ROOT, root)]), newest: ROOT };
+        NullServer { nodes: RwLock::new(nodes), kernel_cache, ttl: kernel_cache.ttl() }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Nodes> {
+    fn read(&self) -> RwLockReadGuard<'_, PeerNodes> {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Nodes> {
+    fn write(&self) -> RwLockWriteGuard<'_, PeerNodes> {
         self.nodes.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -115,17 +118,19 @@ fn attributes(ino: u64, kind: FileType, mode: u32) -> FileAttr {
     }
 }
 
-impl Nodes {
-    fn node(&self, ino: INodeNo) -> Result<&Node, Errno> {
+impl PeerNodes {
+    fn node(&self, ino: INodeNo) -> Result<&PeerNode, Errno> {
         self.nodes.get(&ino.0).ok_or(Errno::ENOENT)
     }
 
-    fn node_mut(&mut self, ino: INodeNo) -> Result<&mut Node, Errno> {
+    fn node_mut(&mut self, ino: INodeNo) -> Result<&mut PeerNode, Errno> {
         self.nodes.get_mut(&ino.0).ok_or(Errno::ENOENT)
     }
 
     fn lookup(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
-        let Body::Directory { by_name, .. } = &self.node(parent)?.body else { return Err(Errno::ENOTDIR) };
+        let PeerBody::Directory { by_name, .. } = &self.node(parent)?.body else {
+            return Err(Errno::ENOTDIR);
+        };
         let ino = by_name.get(name).ok_or(Errno::ENOENT)?;
         Ok(self.node(INodeNo(*ino))?.attributes)
     }
@@ -136,10 +141,10 @@ impl Nodes {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        body: Body,
+        body: PeerBody,
     ) -> Result<FileAttr, Errno> {
         let ino = self.newest + 1;
-        let Body::Directory { by_name, in_order } = &mut self.node_mut(parent)?.body else {
+        let PeerBody::Directory { by_name, in_order } = &mut self.node_mut(parent)?.body else {
             return Err(Errno::ENOTDIR);
         };
         if by_name.contains_key(name) {
@@ -148,21 +153,23 @@ impl Nodes {
         by_name.insert(name.to_owned(), ino);
         in_order.insert(ino, name.to_owned());
         let kind = match body {
-            Body::File(_) => FileType::RegularFile,
-            Body::Directory { .. } => FileType::Directory,
+            PeerBody::File(_) => FileType::RegularFile,
+            PeerBody::Directory { .. } => FileType::Directory,
         };
         let attributes = FileAttr { uid: request.uid(), gid: request.gid(), ..attributes(ino, kind, mode) };
         let directory = self.node_mut(parent)?;
         directory.attributes.mtime = attributes.mtime;
         directory.attributes.ctime = attributes.mtime;
-        self.nodes.insert(ino, Node { attributes, body });
+        self.nodes.insert(ino, PeerNode { attributes, body });
         self.newest = ino;
         Ok(attributes)
     }
 
     fn remove(&mut self, parent: INodeNo, name: &OsStr) -> Result<(), Errno> {
         let directory = self.node_mut(parent)?;
-        let Body::Directory { by_name, in_order } = &mut directory.body else { return Err(Errno::ENOTDIR) };
+        let PeerBody::Directory { by_name, in_order } = &mut directory.body else {
+            return Err(Errno::ENOTDIR);
+        };
         let ino = by_name.remove(name).ok_or(Errno::ENOENT)?;
         in_order.remove(&ino);
         let now = SystemTime::now();
@@ -174,7 +181,7 @@ impl Nodes {
 
     fn write(&mut self, ino: INodeNo, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let node = self.node_mut(ino)?;
-        let Body::File(bytes) = &mut node.body else { return Err(Errno::EISDIR) };
+        let PeerBody::File(bytes) = &mut node.body else { return Err(Errno::EISDIR) };
         let (start, end) = (offset as usize, offset as usize + data.len());
         if bytes.len() < end {
             bytes.resize(end, 0);
@@ -196,7 +203,7 @@ impl Nodes {
         mut each: impl FnMut(u64, &OsStr, &FileAttr) -> bool,
     ) -> Result<(), Errno> {
         let directory = self.node(ino)?;
-        let Body::Directory { in_order, .. } = &directory.body else { return Err(Errno::ENOTDIR) };
+        let PeerBody::Directory { in_order, .. } = &directory.body else { return Err(Errno::ENOTDIR) };
         // Entry numbers are above 2, so that 1 and 2 are free for the dots.
         for (dot, name) in [(1, "."), (2, "..")] {
             if offset < dot && each(dot, OsStr::new(name), &directory.attributes) {
@@ -212,7 +219,7 @@ impl Nodes {
     }
 }
 
-impl Filesystem for Peer {
+impl Filesystem for NullServer {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         fuse::configure_kernel(config);
         Ok(())
@@ -255,7 +262,7 @@ impl Filesystem for Peer {
     ) {
         match self.write().node_mut(ino) {
             Ok(node) => {
-                if let (Some(size), Body::File(bytes)) = (size, &mut node.body) {
+                if let (Some(size), PeerBody::File(bytes)) = (size, &mut node.body) {
                     bytes.resize(size as usize, 0);
                     node.attributes.size = size;
                 }
@@ -275,7 +282,7 @@ impl Filesystem for Peer {
         _device: u32,
         reply: ReplyEntry,
     ) {
-        let done = self.write().make(request, parent, name, mode, Body::File(Vec::new()));
+        let done = self.write().make(request, parent, name, mode, PeerBody::File(Vec::new()));
         match done {
             Ok(made) => reply.entry(&self.ttl, &made, Generation(0)),
             Err(error) => reply.error(error),
@@ -291,7 +298,7 @@ impl Filesystem for Peer {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        let done = self.write().make(request, parent, name, mode, Body::directory());
+        let done = self.write().make(request, parent, name, mode, PeerBody::directory());
         match done {
             Ok(made) => reply.entry(&self.ttl, &made, Generation(0)),
             Err(error) => reply.error(error),
@@ -308,7 +315,7 @@ impl Filesystem for Peer {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let done = self.write().make(request, parent, name, mode, Body::File(Vec::new()));
+        let done = self.write().make(request, parent, name, mode, PeerBody::File(Vec::new()));
         match done {
             Ok(made) => {
                 let flags = FopenFlags::FOPEN_KEEP_CACHE;
@@ -332,8 +339,8 @@ impl Filesystem for Peer {
 
     fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.kernel_cache {
-            KernelCache::Full => reply.error(Errno::ENOSYS),
-            KernelCache::None => reply.opened(FileHandle(0), FopenFlags::empty()),
+            KernelCacheMode::Full => reply.error(Errno::ENOSYS),
+            KernelCacheMode::None => reply.opened(FileHandle(0), FopenFlags::empty()),
         }
     }
 
@@ -349,7 +356,7 @@ impl Filesystem for Peer {
         reply: ReplyData,
     ) {
         match self.read().node(ino) {
-            Ok(Node { body: Body::File(bytes), .. }) => {
+            Ok(PeerNode { body: PeerBody::File(bytes), .. }) => {
                 let start = bytes.len().min(offset as usize);
                 let end = bytes.len().min(start + size as usize);
                 reply.data(&bytes[start..end]);

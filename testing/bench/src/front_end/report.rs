@@ -5,51 +5,51 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::super::quantile::{median, quantile};
-use super::machine::Others;
-use super::operations::{Row, Summary};
+use super::machine::ForeignLoad;
+use super::operations::{OperationRow, OperationSummary};
 
 /// The middle of what the rounds found, and where the middle half of it lies. All 0 for no rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(super) struct Spread {
+pub(super) struct RoundSpread {
     pub(super) median: f64,
     pub(super) first_quartile: f64,
     pub(super) third_quartile: f64,
 }
 
-impl Spread {
-    pub(super) fn of(values: &[f64]) -> Spread {
+impl RoundSpread {
+    pub(super) fn of(values: &[f64]) -> RoundSpread {
         let (first_quartile, third_quartile) = (quantile(values, 0.25), quantile(values, 0.75));
-        Spread { median: median(values), first_quartile, third_quartile }
+        RoundSpread { median: median(values), first_quartile, third_quartile }
     }
 }
 
 /// What a figure has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Bound {
+pub(super) enum TargetBound {
     AtMost(f64),
     AtLeast(f64),
 }
 
-impl Bound {
+impl TargetBound {
     fn holds(self, figure: f64) -> bool {
         match self {
-            Bound::AtMost(most) => figure <= most,
-            Bound::AtLeast(least) => figure >= least,
+            TargetBound::AtMost(most) => figure <= most,
+            TargetBound::AtLeast(least) => figure >= least,
         }
     }
 
     fn text(self) -> String {
         match self {
-            Bound::AtMost(most) => format!("<= {most}"),
-            Bound::AtLeast(least) => format!(">= {least}"),
+            TargetBound::AtMost(most) => format!("<= {most}"),
+            TargetBound::AtLeast(least) => format!(">= {least}"),
         }
     }
 }
 
 /// A figure with a target: one of weir's own, or its ratio to another system's, round by round.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Target {
+pub(super) struct SpeedTarget {
     row: String,
     /// Of weir's and the other's figures.
     unit: &'static str,
@@ -57,15 +57,20 @@ pub(super) struct Target {
     weir: Vec<f64>,
     other: Option<Vec<f64>>,
     /// What is compared with the target.
-    figure: Spread,
-    target: Bound,
+    figure: RoundSpread,
+    target: TargetBound,
     met: bool,
 }
 
-impl Target {
+impl SpeedTarget {
     /// A figure of weir's own.
-    pub(super) fn own(row: impl Into<String>, unit: &'static str, weir: &[f64], target: Bound) -> Target {
-        Target::new(row.into(), unit, weir, None, weir, target)
+    pub(super) fn own(
+        row: impl Into<String>,
+        unit: &'static str,
+        weir: &[f64],
+        target: TargetBound,
+    ) -> SpeedTarget {
+        SpeedTarget::new(row.into(), unit, weir, None, weir, target)
     }
 
     /// weir's figure over another system's.
@@ -74,10 +79,10 @@ impl Target {
         unit: &'static str,
         weir: &[f64],
         other: &[f64],
-        target: Bound,
-    ) -> Target {
+        target: TargetBound,
+    ) -> SpeedTarget {
         let ratios: Vec<f64> = weir.iter().zip(other).map(|(weir, other)| weir / other).collect();
-        Target::new(row.into(), unit, weir, Some(other), &ratios, target)
+        SpeedTarget::new(row.into(), unit, weir, Some(other), &ratios, target)
     }
 
     fn new(
@@ -86,18 +91,18 @@ impl Target {
         weir: &[f64],
         other: Option<&[f64]>,
         figures: &[f64],
-        target: Bound,
-    ) -> Target {
-        let figure = Spread::of(figures);
+        target: TargetBound,
+    ) -> SpeedTarget {
+        let figure = RoundSpread::of(figures);
         // What was not measured, or against nothing, is not met.
         let met = !figures.is_empty() && figure.median.is_finite() && target.holds(figure.median);
-        Target { row, unit, weir: weir.to_vec(), other: other.map(<[f64]>::to_vec), figure, target, met }
+        SpeedTarget { row, unit, weir: weir.to_vec(), other: other.map(<[f64]>::to_vec), figure, target, met }
     }
 }
 
 /// The result of `weir-bench front-end`.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct FrontEndReport {
     pub(super) benchmark: &'static str,
     pub(super) version: &'static str,
     pub(super) kernel: String,
@@ -106,25 +111,25 @@ pub(super) struct Report {
     pub(super) disk: String,
     /// How many busy threads ran beside all that.
     pub(super) busy_threads: usize,
-    pub(super) others: Others,
+    pub(super) others: ForeignLoad,
     pub(super) seconds: u64,
-    pub(super) operations: Vec<Reported>,
-    pub(super) targets: Vec<Target>,
+    pub(super) operations: Vec<ReportedOperation>,
+    pub(super) targets: Vec<SpeedTarget>,
     /// What a reader has to know besides.
     pub(super) notes: Vec<String>,
 }
 
 /// A row with what it comes to.
 #[derive(Debug, Serialize)]
-pub(super) struct Reported {
+pub(super) struct ReportedOperation {
     #[serde(flatten)]
-    row: Row,
-    summary: Summary,
+    row: OperationRow,
+    summary: OperationSummary,
 }
 
-impl From<Row> for Reported {
-    fn from(row: Row) -> Reported {
-        Reported { summary: row.summary(), row }
+impl From<OperationRow> for ReportedOperation {
+    fn from(row: OperationRow) -> ReportedOperation {
+        ReportedOperation { summary: row.summary(), row }
     }
 }
 
@@ -132,7 +137,7 @@ impl From<Row> for Reported {
 const IDLE_MAX: f64 = 0.1;
 
 /// The report as text for people.
-pub(super) fn text(report: &Report) -> String {
+pub(super) fn text(report: &FrontEndReport) -> String {
     let others = report.others;
     let idle = if others.used + others.host < IDLE_MAX { "idle" } else { "BUSY" };
     let mut out = format!(
@@ -158,7 +163,7 @@ pub(super) fn text(report: &Report) -> String {
     out
 }
 
-fn write_operations(out: &mut String, rows: &[Reported], disk: &str) {
+fn write_operations(out: &mut String, rows: &[ReportedOperation], disk: &str) {
     if rows.is_empty() {
         return;
     }
@@ -180,7 +185,7 @@ fn write_operations(out: &mut String, rows: &[Reported], disk: &str) {
         "weir CPU",
         "weir sleeps"
     );
-    for Reported { row, summary: of } in rows {
+    for ReportedOperation { row, summary: of } in rows {
         let disk = |value: Option<f64>| value.map_or("-".to_owned(), figure);
         let _ = writeln!(
             out,
@@ -202,7 +207,7 @@ fn write_operations(out: &mut String, rows: &[Reported], disk: &str) {
     }
 }
 
-fn write_targets(out: &mut String, targets: &[Target]) {
+fn write_targets(out: &mut String, targets: &[SpeedTarget]) {
     let _ = writeln!(
         out,
         "\n{:<62}{:>11}{:>11}  {:<9}{:>10}{:>16}{:>10}",
@@ -226,7 +231,7 @@ fn write_targets(out: &mut String, targets: &[Target]) {
     let _ = writeln!(out, "\n{met} of {} met", targets.len());
 }
 
-fn quartiles(of: Spread) -> String {
+fn quartiles(of: RoundSpread) -> String {
     format!("{}..{}", figure(of.first_quartile), figure(of.third_quartile))
 }
 
@@ -245,39 +250,44 @@ mod tests {
 
     #[test]
     fn the_quartiles_hold_the_middle_half() {
-        let of = Spread::of(&[8.0, 1.0, 7.0, 2.0, 6.0, 3.0, 5.0, 4.0]);
-        assert_eq!(of, Spread { median: 4.5, first_quartile: 2.75, third_quartile: 6.25 });
-        let one = Spread::of(&[3.0]);
-        assert_eq!(one, Spread { median: 3.0, first_quartile: 3.0, third_quartile: 3.0 });
+        let of = RoundSpread::of(&[8.0, 1.0, 7.0, 2.0, 6.0, 3.0, 5.0, 4.0]);
+        assert_eq!(of, RoundSpread { median: 4.5, first_quartile: 2.75, third_quartile: 6.25 });
+        let one = RoundSpread::of(&[3.0]);
+        assert_eq!(one, RoundSpread { median: 3.0, first_quartile: 3.0, third_quartile: 3.0 });
     }
 
     #[test]
     fn a_ratio_is_taken_round_by_round() {
         // The machine became slower by ten times in the middle of the run.
-        let target =
-            Target::ratio("write", "us", &[12.0, 120.0, 130.0], &[10.0, 100.0, 100.0], Bound::AtMost(1.2));
+        let target = SpeedTarget::ratio(
+            "write",
+            "us",
+            &[12.0, 120.0, 130.0],
+            &[10.0, 100.0, 100.0],
+            TargetBound::AtMost(1.2),
+        );
         assert!((target.figure.median - 1.2).abs() < 1e-9 && target.met, "{target:?}");
         assert_eq!(target.other, Some(vec![10.0, 100.0, 100.0]));
     }
 
     #[test]
     fn what_is_at_its_target_is_met_and_beyond_or_not_measured_is_missed() {
-        let own = |values: &[f64], bound| Target::own("row", "us", values, bound).met;
-        assert!(own(&[20.0], Bound::AtMost(20.0)) && !own(&[20.1], Bound::AtMost(20.0)));
-        assert!(own(&[9.0], Bound::AtLeast(9.0)) && !own(&[8.9], Bound::AtLeast(9.0)));
-        assert!(!own(&[], Bound::AtMost(20.0)), "nothing was measured");
-        let over_nothing = Target::ratio("row", "/s", &[1.0], &[0.0], Bound::AtLeast(1.0));
+        let own = |values: &[f64], bound| SpeedTarget::own("row", "us", values, bound).met;
+        assert!(own(&[20.0], TargetBound::AtMost(20.0)) && !own(&[20.1], TargetBound::AtMost(20.0)));
+        assert!(own(&[9.0], TargetBound::AtLeast(9.0)) && !own(&[8.9], TargetBound::AtLeast(9.0)));
+        assert!(!own(&[], TargetBound::AtMost(20.0)), "nothing was measured");
+        let over_nothing = SpeedTarget::ratio("row", "/s", &[1.0], &[0.0], TargetBound::AtLeast(1.0));
         assert!(!over_nothing.met, "{over_nothing:?}");
     }
 
     #[test]
     fn a_report_tells_what_was_missed_and_whether_the_machine_was_idle() {
         let targets = vec![
-            Target::own("one", "us", &[1.0], Bound::AtMost(2.0)),
-            Target::own("two", "us", &[3.0], Bound::AtMost(2.0)),
+            SpeedTarget::own("one", "us", &[1.0], TargetBound::AtMost(2.0)),
+            SpeedTarget::own("two", "us", &[3.0], TargetBound::AtMost(2.0)),
         ];
-        let others = Others { used: 0.01, host: 0.0 };
-        let mut report = Report {
+        let others = ForeignLoad { used: 0.01, host: 0.0 };
+        let mut report = FrontEndReport {
             benchmark: "front-end",
             version: "0",
             kernel: String::new(),

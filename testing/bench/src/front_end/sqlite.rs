@@ -8,18 +8,18 @@ use std::time::Instant;
 use device::SeededRng;
 
 use super::super::error::BenchError;
-use super::super::nonblocking_writes::Size;
+use super::super::nonblocking_writes::RunSize;
 use super::super::program::{command, run_until_stopped};
-use super::mounted::KernelCache;
-use super::mounted::{self, Mount};
-use super::report::{Bound, Target};
+use super::mounted::KernelCacheMode;
+use super::mounted::{self, FrontEndMount};
+use super::report::{SpeedTarget, TargetBound};
 
 const PROGRAM: &str = "sqlite3";
 /// In hexadecimal digits; with its key and header a row has about 200 bytes.
 const ROW_DIGITS: usize = 190;
 
 /// How a database makes transactions durable.
-struct Mode {
+struct SqliteMode {
     journal: &'static str,
     synchronous: &'static str,
     /// Of weir's rate over that of the disk's file system.
@@ -28,10 +28,10 @@ struct Mode {
     rows: u32,
 }
 
-const MODES: [Mode; 3] = [
-    Mode { journal: "WAL", synchronous: "NORMAL", least: 0.4, rows: 20_000 },
-    Mode { journal: "DELETE", synchronous: "FULL", least: 0.9, rows: 300 },
-    Mode { journal: "WAL", synchronous: "FULL", least: 3.0, rows: 1_000 },
+const MODES: [SqliteMode; 3] = [
+    SqliteMode { journal: "WAL", synchronous: "NORMAL", least: 0.4, rows: 20_000 },
+    SqliteMode { journal: "DELETE", synchronous: "FULL", least: 0.9, rows: 300 },
+    SqliteMode { journal: "WAL", synchronous: "FULL", least: 3.0, rows: 1_000 },
 ];
 
 /// Why it cannot be measured here, if it cannot.
@@ -43,15 +43,20 @@ pub(super) fn missing() -> Option<String> {
 }
 
 /// Measures, below `root`, beside a directory there, on `disk`.
-pub(super) fn measure(root: &Path, size: Size, rounds: u16, disk: &str) -> Result<Vec<Target>, BenchError> {
+pub(super) fn measure(
+    root: &Path,
+    size: RunSize,
+    rounds: u16,
+    disk: &str,
+) -> Result<Vec<SpeedTarget>, BenchError> {
     let (media, on_weir, on_disk) =
         (root.join("sqlite-media"), root.join("sqlite-weir"), root.join("sqlite-disk"));
     mounted::format(&media)?;
-    let _mount = Mount::weir(&media, &on_weir, None, KernelCache::Full)?;
+    let _mount = FrontEndMount::weir(&media, &on_weir, None, KernelCacheMode::Full)?;
     fs::create_dir_all(&on_disk).map_err(|error| BenchError::io("cannot create", &on_disk, error))?;
     let mut targets = Vec::new();
     for mode in MODES {
-        let rows = if size == Size::Small { 50 } else { mode.rows };
+        let rows = if size == RunSize::Small { 50 } else { mode.rows };
         let inserts = root.join("inserts.sql");
         fs::write(&inserts, script(mode.synchronous, rows, 1))
             .map_err(|error| BenchError::io("cannot write", &inserts, error))?;
@@ -65,7 +70,7 @@ pub(super) fn measure(root: &Path, size: Size, rounds: u16, disk: &str) -> Resul
             }
         }
         let row = format!("SQLite {}/{}, over {disk}", mode.journal, mode.synchronous);
-        targets.push(Target::ratio(row, "/s", &weir, &other, Bound::AtLeast(mode.least)));
+        targets.push(SpeedTarget::ratio(row, "/s", &weir, &other, TargetBound::AtLeast(mode.least)));
     }
     Ok(targets)
 }

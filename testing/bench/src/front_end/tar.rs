@@ -16,14 +16,14 @@ const MODIFIED: u64 = 1_700_000_000;
 
 /// A directory, or a file of so many bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct TarEntry {
     pub(super) name: String,
     pub(super) bytes: Option<u64>,
 }
 
 /// A tree `tree` of so many files, fifty to a directory, each directory before what is in it.
-pub(super) fn entries(files: u64, random: &mut SeededRng) -> Vec<Entry> {
-    let directory = |name: String| Entry { name, bytes: None };
+pub(super) fn entries(files: u64, random: &mut SeededRng) -> Vec<TarEntry> {
+    let directory = |name: String| TarEntry { name, bytes: None };
     let mut entries = vec![directory("tree/".to_owned())];
     for file in 0..files {
         let leaf = file / FILES_PER_DIRECTORY;
@@ -36,13 +36,14 @@ pub(super) fn entries(files: u64, random: &mut SeededRng) -> Vec<Entry> {
             entries.push(directory(lower.clone()));
         }
         let most = random.below(FILE_BYTES_MAX + 1);
-        entries.push(Entry { name: format!("{lower}file-{file:05}"), bytes: Some(random.below(most + 1)) });
+        entries
+            .push(TarEntry { name: format!("{lower}file-{file:05}"), bytes: Some(random.below(most + 1)) });
     }
     entries
 }
 
 /// Writes the entries as an archive (ustar), files with random bytes in them.
-pub(super) fn write(entries: &[Entry], random: &mut SeededRng, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(entries: &[TarEntry], random: &mut SeededRng, out: &mut impl Write) -> io::Result<()> {
     let mut body = vec![0; FILE_BYTES_MAX as usize];
     for entry in entries {
         out.write_all(&header(entry))?;
@@ -62,7 +63,7 @@ pub(super) fn fill(random: &mut SeededRng, bytes: &mut [u8]) {
 }
 
 /// The fields are described in tar(5).
-fn header(entry: &Entry) -> [u8; BLOCK_BYTES] {
+fn header(entry: &TarEntry) -> [u8; BLOCK_BYTES] {
     let mut header = [0; BLOCK_BYTES];
     let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
     let (kind, mode) = if entry.bytes.is_some() { ("0", "0000644") } else { ("5", "0000755") };
@@ -87,7 +88,7 @@ mod tests {
     use std::fs;
     use std::process::Command;
 
-    fn archive(files: u64, seed: u64) -> (Vec<Entry>, Vec<u8>) {
+    fn archive(files: u64, seed: u64) -> (Vec<TarEntry>, Vec<u8>) {
         let mut random = SeededRng::new(seed);
         let entries = entries(files, &mut random);
         let mut archive = Vec::new();

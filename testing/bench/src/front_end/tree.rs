@@ -11,11 +11,11 @@ use std::time::Instant;
 use device::SeededRng;
 
 use super::super::error::BenchError;
-use super::super::nonblocking_writes::Size;
+use super::super::nonblocking_writes::RunSize;
 use super::super::program::{command, line, run, run_until_stopped};
-use super::mounted::KernelCache;
-use super::mounted::{self, Mount};
-use super::report::{Bound, Target};
+use super::mounted::KernelCacheMode;
+use super::mounted::{self, FrontEndMount};
+use super::report::{SpeedTarget, TargetBound};
 use super::tar;
 
 /// What the benchmark drives.
@@ -24,7 +24,7 @@ pub(super) const PROGRAMS: [&str; 3] = ["tar", "rm", "ls"];
 const READ_BYTES: usize = 1 << 20;
 
 /// How much there is to work on.
-struct Scale {
+struct TreeScale {
     /// In the tree.
     files: u64,
     /// In the directory that is listed.
@@ -33,17 +33,17 @@ struct Scale {
     large_bytes: u64,
 }
 
-impl Scale {
-    fn new(size: Size) -> Scale {
+impl TreeScale {
+    fn new(size: RunSize) -> TreeScale {
         match size {
-            Size::Small => Scale { files: 200, listed: 100, large_bytes: 8 << 20 },
-            Size::Real => Scale { files: 20_000, listed: 5_000, large_bytes: 512 << 20 },
+            RunSize::Small => TreeScale { files: 200, listed: 100, large_bytes: 8 << 20 },
+            RunSize::Real => TreeScale { files: 20_000, listed: 5_000, large_bytes: 512 << 20 },
         }
     }
 }
 
 /// What one round found on one system, in seconds.
-struct Times {
+struct TreeTimes {
     /// weir's alone: a request for each file, and so on.
     requests_per_file: Option<f64>,
     untar: f64,
@@ -57,11 +57,16 @@ struct Times {
 }
 
 /// Measures, below `root`, beside a directory there, on `disk`.
-pub(super) fn measure(root: &Path, size: Size, rounds: u16, disk: &str) -> Result<Vec<Target>, BenchError> {
-    let scale = Scale::new(size);
+pub(super) fn measure(
+    root: &Path,
+    size: RunSize,
+    rounds: u16,
+    disk: &str,
+) -> Result<Vec<SpeedTarget>, BenchError> {
+    let scale = TreeScale::new(size);
     let archive = root.join("tree.tar");
     write_archive(&archive, scale.files)?;
-    let (mut weir, mut other) = (Side::weir(root)?, Side::disk(root)?);
+    let (mut weir, mut other) = (TreeSide::weir(root)?, TreeSide::disk(root)?);
     for side in [&weir, &other] {
         side.prepare(&scale)?;
     }
@@ -77,24 +82,24 @@ pub(super) fn measure(root: &Path, size: Size, rounds: u16, disk: &str) -> Resul
     Ok(targets(&on_weir, &on_disk, &scale, disk))
 }
 
-fn targets(weir: &[Times], other: &[Times], scale: &Scale, disk: &str) -> Vec<Target> {
+fn targets(weir: &[TreeTimes], other: &[TreeTimes], scale: &TreeScale, disk: &str) -> Vec<SpeedTarget> {
     let requests: Vec<f64> = weir.iter().filter_map(|times| times.requests_per_file).collect();
-    let row = |what: String, of: fn(&Times) -> f64, most| {
+    let row = |what: String, of: fn(&TreeTimes) -> f64, most| {
         let [weir, other] =
             [weir, other].map(|times| times.iter().map(|one| of(one) * 1e3).collect::<Vec<f64>>());
-        Target::ratio(format!("{what}, over {disk}"), "ms", &weir, &other, Bound::AtMost(most))
+        SpeedTarget::ratio(format!("{what}, over {disk}"), "ms", &weir, &other, TargetBound::AtMost(most))
     };
-    let rate = |times: &Times| scale.large_bytes as f64 / f64::from(1 << 20) / times.read;
+    let rate = |times: &TreeTimes| scale.large_bytes as f64 / f64::from(1 << 20) / times.read;
     let [read_weir, read_other] = [weir, other].map(|times| times.iter().map(rate).collect::<Vec<f64>>());
     let read = format!("cold sequential read, over {disk}");
     vec![
-        Target::own("requests for each file of an untar", "", &requests, Bound::AtMost(9.0)),
+        SpeedTarget::own("requests for each file of an untar", "", &requests, TargetBound::AtMost(9.0)),
         row(format!("untar of {} files", scale.files), |times| times.untar, 5.0),
         row("rm -rf of them, just untarred".to_owned(), |times| times.remove_new, 3.0),
         row("rm -rf of them, from the disk".to_owned(), |times| times.remove_old, 3.0),
         row("cold tar of them through a pipe".to_owned(), |times| times.tar, 1.5),
         row(format!("cold ls -l of {} files", scale.listed), |times| times.list, 2.0),
-        Target::ratio(read, "MiB/s", &read_weir, &read_other, Bound::AtLeast(0.7)),
+        SpeedTarget::ratio(read, "MiB/s", &read_weir, &read_other, TargetBound::AtLeast(0.7)),
     ]
 }
 
@@ -111,28 +116,28 @@ fn write_archive(archive: &Path, files: u64) -> Result<(), BenchError> {
 }
 
 /// Where the programs work.
-struct Side {
+struct TreeSide {
     directory: PathBuf,
     /// weir's store, and its mount.
-    weir: Option<(PathBuf, Option<Mount>)>,
+    weir: Option<(PathBuf, Option<FrontEndMount>)>,
 }
 
-impl Side {
-    fn weir(root: &Path) -> Result<Side, BenchError> {
+impl TreeSide {
+    fn weir(root: &Path) -> Result<TreeSide, BenchError> {
         let (media, directory) = (root.join("tree-media"), root.join("tree-weir"));
         mounted::format(&media)?;
-        let mount = Mount::weir(&media, &directory, None, KernelCache::Full)?;
-        Ok(Side { directory, weir: Some((media, Some(mount))) })
+        let mount = FrontEndMount::weir(&media, &directory, None, KernelCacheMode::Full)?;
+        Ok(TreeSide { directory, weir: Some((media, Some(mount))) })
     }
 
-    fn disk(root: &Path) -> Result<Side, BenchError> {
+    fn disk(root: &Path) -> Result<TreeSide, BenchError> {
         let directory = root.join("tree-disk");
         fs::create_dir_all(&directory).map_err(|error| BenchError::io("cannot create", &directory, error))?;
-        Ok(Side { directory, weir: None })
+        Ok(TreeSide { directory, weir: None })
     }
 
     /// Makes what stays for all rounds: the directory that is listed, and the file that is read.
-    fn prepare(&self, scale: &Scale) -> Result<(), BenchError> {
+    fn prepare(&self, scale: &TreeScale) -> Result<(), BenchError> {
         let (names, large) = (self.directory.join("names"), self.directory.join("large"));
         let make = || -> io::Result<()> {
             fs::create_dir(&names)?;
@@ -156,7 +161,7 @@ impl Side {
         }
         rustix::fs::sync();
         if let Some((media, mount)) = &mut self.weir {
-            *mount = Some(Mount::weir(media, &self.directory, None, KernelCache::Full)?);
+            *mount = Some(FrontEndMount::weir(media, &self.directory, None, KernelCacheMode::Full)?);
         }
         let path = "/proc/sys/vm/drop_caches";
         fs::write(path, "3").map_err(|error| BenchError::io("cannot write", path, error))?;
@@ -166,10 +171,10 @@ impl Side {
 
     fn requests(&self) -> Result<Option<u64>, BenchError> {
         let mount = self.weir.as_ref().and_then(|(_, mount)| mount.as_ref());
-        mount.map(Mount::requests).transpose()
+        mount.map(FrontEndMount::requests).transpose()
     }
 
-    fn turn(&mut self, archive: &Path, files: u64) -> Result<Times, BenchError> {
+    fn turn(&mut self, archive: &Path, files: u64) -> Result<TreeTimes, BenchError> {
         self.cold()?;
         read_all(File::open(archive)).map_err(|error| BenchError::io("cannot read", archive, error))?;
         let before = self.requests()?;
@@ -188,7 +193,7 @@ impl Side {
         let tar = timed(|| self.tar())?;
         let remove_old = timed(|| self.remove())?;
         let requests_per_file = requests.map(|count| count as f64 / files as f64);
-        Ok(Times { requests_per_file, untar, list, read, tar, remove_new, remove_old })
+        Ok(TreeTimes { requests_per_file, untar, list, read, tar, remove_new, remove_old })
     }
 
     fn untar(&self, archive: &Path) -> Result<(), BenchError> {
@@ -238,7 +243,7 @@ mod tests {
 
     #[test]
     fn times_are_ratios_of_seconds_and_reading_is_a_ratio_of_rates() {
-        let times = |seconds: f64, requests_per_file| Times {
+        let times = |seconds: f64, requests_per_file| TreeTimes {
             requests_per_file,
             untar: seconds,
             list: seconds,
@@ -247,7 +252,7 @@ mod tests {
             remove_new: seconds,
             remove_old: seconds,
         };
-        let scale = Scale::new(Size::Real);
+        let scale = TreeScale::new(RunSize::Real);
         // Twice as slow as the disk: enough for what may take twice as long, too slow to read.
         let found = targets(&[times(2.0, Some(8.5))], &[times(1.0, None)], &scale, "ext4");
         let text = serde_json::to_value(&found).expect("names and numbers");

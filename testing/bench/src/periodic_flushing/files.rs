@@ -11,38 +11,38 @@ use device::SeededRng;
 const SHAPE: f64 = 1.5;
 
 /// A set of files.
-pub(super) struct Files {
+pub(super) struct FileSet {
     directory: PathBuf,
     /// Files of a directory.
     width: u64,
     mean_bytes: u64,
-    state: Mutex<State>,
+    state: Mutex<FileNumbers>,
 }
 
 /// Numbers of files with which no thread works.
 #[derive(Debug, Default)]
-struct State {
+struct FileNumbers {
     present: Vec<u64>,
     absent: Vec<u64>,
 }
 
 /// Whether a file is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Presence {
+pub(super) enum FilePresence {
     Present,
     Absent,
 }
 
-impl State {
-    fn of(&mut self, presence: Presence) -> &mut Vec<u64> {
+impl FileNumbers {
+    fn of(&mut self, presence: FilePresence) -> &mut Vec<u64> {
         match presence {
-            Presence::Present => &mut self.present,
-            Presence::Absent => &mut self.absent,
+            FilePresence::Present => &mut self.present,
+            FilePresence::Absent => &mut self.absent,
         }
     }
 }
 
-impl Files {
+impl FileSet {
     /// `count` files below `directory`, so many in each of its directories; `present_percent` of them are to be made.
     pub(super) fn new(
         directory: &Path,
@@ -50,10 +50,10 @@ impl Files {
         width: u64,
         mean_bytes: u64,
         present_percent: u64,
-    ) -> Files {
+    ) -> FileSet {
         let present = count * present_percent / 100;
-        let state = State { present: (0..present).collect(), absent: (present..count).collect() };
-        Files { directory: directory.to_path_buf(), width, mean_bytes, state: Mutex::new(state) }
+        let state = FileNumbers { present: (0..present).collect(), absent: (present..count).collect() };
+        FileSet { directory: directory.to_path_buf(), width, mean_bytes, state: Mutex::new(state) }
     }
 
     /// Makes the directories, and the files that are to be there.
@@ -81,18 +81,18 @@ impl Files {
     }
 
     /// Any file that nobody works with.
-    pub(super) fn take(&self, presence: Presence, random: &mut SeededRng) -> Option<u64> {
+    pub(super) fn take(&self, presence: FilePresence, random: &mut SeededRng) -> Option<u64> {
         let mut state = self.state();
         let of = state.of(presence);
         (!of.is_empty()).then(|| of.swap_remove(random.index(of.len())))
     }
 
     /// Leaves a file to others.
-    pub(super) fn put(&self, number: u64, presence: Presence) {
+    pub(super) fn put(&self, number: u64, presence: FilePresence) {
         self.state().of(presence).push(number);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FileNumbers> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn sizes_have_the_mean_that_was_asked_for() {
-        let files = Files::new(Path::new(""), 1, 1, 16_384, 100);
+        let files = FileSet::new(Path::new(""), 1, 1, 16_384, 100);
         let mut random = SeededRng::new(1);
         let sizes: Vec<f64> = (0..100_000).map(|_| files.size(&mut random) as f64).collect();
         let mean = sizes.iter().sum::<f64>() / sizes.len() as f64;
@@ -133,14 +133,14 @@ mod tests {
 
     #[test]
     fn a_file_is_taken_once_until_it_is_put_back() {
-        let files = Files::new(Path::new(""), 4, 2, 1, 50);
+        let files = FileSet::new(Path::new(""), 4, 2, 1, 50);
         let mut random = SeededRng::new(1);
-        let first = files.take(Presence::Present, &mut random).expect("two are there");
-        let second = files.take(Presence::Present, &mut random).expect("two are there");
+        let first = files.take(FilePresence::Present, &mut random).expect("two are there");
+        let second = files.take(FilePresence::Present, &mut random).expect("two are there");
         assert_ne!(first, second);
-        assert_eq!(files.take(Presence::Present, &mut random), None);
-        files.put(first, Presence::Absent);
-        files.put(second, Presence::Present);
-        assert_eq!(files.take(Presence::Present, &mut random), Some(second));
+        assert_eq!(files.take(FilePresence::Present, &mut random), None);
+        files.put(first, FilePresence::Absent);
+        files.put(second, FilePresence::Present);
+        assert_eq!(files.take(FilePresence::Present, &mut random), Some(second));
     }
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use device::SeededRng;
 
+use super::super::cleanup;
 use super::super::error::BenchError;
-use super::super::undo;
-use super::super::workload::Done;
-use super::files::{Files, Presence, write};
+use super::super::workload::WorkDone;
+use super::files::{FilePresence, FileSet, write};
 
 /// Of a read or a write, at most.
 const IO_BYTES: usize = 1 << 20;
@@ -24,7 +24,7 @@ pub(super) const LOG_BYTES_MAX: u64 = 256 << 20;
 
 /// What the load is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Server {
+pub(super) enum ServerKind {
     Varmail,
     Fileserver,
     Webserver,
@@ -33,20 +33,20 @@ pub(super) enum Server {
 
 /// A part of what a server does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum ServerStep {
     Delete,
     Stat,
     /// Creates a file, does that with it, and closes it.
-    Create(&'static [Action]),
+    Create(&'static [FileAction]),
     /// The same with a file that is there.
-    Open(&'static [Action]),
+    Open(&'static [FileAction]),
     /// Appends to a log that all threads share.
     Log,
 }
 
 /// What is done with an open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Action {
+enum FileAction {
     ReadAll,
     /// As much as a file of the set is long.
     WriteAll,
@@ -56,37 +56,51 @@ enum Action {
 
 /// A server's files.
 #[derive(Debug, Clone, Copy)]
-struct Profile {
+struct ServerProfile {
     files: u64,
     mean_bytes: u64,
     /// Files of a directory.
     width: u64,
     /// How many of them are there at first.
     present_percent: u64,
-    steps: &'static [Step],
+    steps: &'static [ServerStep],
 }
 
-const READ: Step = Step::Open(&[Action::ReadAll]);
-const VARMAIL: [Step; 4] = [
-    Step::Delete,
-    Step::Create(&[Action::Append, Action::Sync]),
-    Step::Open(&[Action::ReadAll, Action::Append, Action::Sync]),
+const READ: ServerStep = ServerStep::Open(&[FileAction::ReadAll]);
+const VARMAIL: [ServerStep; 4] = [
+    ServerStep::Delete,
+    ServerStep::Create(&[FileAction::Append, FileAction::Sync]),
+    ServerStep::Open(&[FileAction::ReadAll, FileAction::Append, FileAction::Sync]),
     READ,
 ];
-const FILESERVER: [Step; 5] =
-    [Step::Create(&[Action::WriteAll]), Step::Open(&[Action::Append]), READ, Step::Delete, Step::Stat];
-const WEBSERVER: [Step; 11] = [READ, READ, READ, READ, READ, READ, READ, READ, READ, READ, Step::Log];
-const PROXY: [Step; 8] =
-    [Step::Delete, Step::Create(&[Action::Append]), READ, READ, READ, READ, READ, Step::Log];
+const FILESERVER: [ServerStep; 5] = [
+    ServerStep::Create(&[FileAction::WriteAll]),
+    ServerStep::Open(&[FileAction::Append]),
+    READ,
+    ServerStep::Delete,
+    ServerStep::Stat,
+];
+const WEBSERVER: [ServerStep; 11] =
+    [READ, READ, READ, READ, READ, READ, READ, READ, READ, READ, ServerStep::Log];
+const PROXY: [ServerStep; 8] = [
+    ServerStep::Delete,
+    ServerStep::Create(&[FileAction::Append]),
+    READ,
+    READ,
+    READ,
+    READ,
+    READ,
+    ServerStep::Log,
+];
 
-impl Server {
+impl ServerKind {
     pub(super) fn name(self) -> String {
         self.to_possible_value().expect("every server can be typed").get_name().to_owned()
     }
 
     /// As `varmail.f`, `fileserver.f`, `webserver.f` and `webproxy.f` of filebench 1.4.9 have them.
-    fn profile(self) -> Profile {
-        let all = Profile {
+    fn profile(self) -> ServerProfile {
+        let all = ServerProfile {
             files: 1_000,
             mean_bytes: 16 << 10,
             width: 1_000_000,
@@ -94,12 +108,14 @@ impl Server {
             steps: &VARMAIL,
         };
         match self {
-            Server::Varmail => all,
-            Server::Fileserver => {
-                Profile { files: 10_000, mean_bytes: 128 << 10, width: 20, steps: &FILESERVER, ..all }
+            ServerKind::Varmail => all,
+            ServerKind::Fileserver => {
+                ServerProfile { files: 10_000, mean_bytes: 128 << 10, width: 20, steps: &FILESERVER, ..all }
             }
-            Server::Webserver => Profile { width: 20, present_percent: 100, steps: &WEBSERVER, ..all },
-            Server::Proxy => Profile { files: 10_000, steps: &PROXY, ..all },
+            ServerKind::Webserver => {
+                ServerProfile { width: 20, present_percent: 100, steps: &WEBSERVER, ..all }
+            }
+            ServerKind::Proxy => ServerProfile { files: 10_000, steps: &PROXY, ..all },
         }
     }
 
@@ -115,22 +131,22 @@ impl Server {
 }
 
 /// A server at work in a directory.
-pub(super) struct Load {
-    server: Server,
-    files: Files,
+pub(super) struct ServerLoad {
+    server: ServerKind,
+    files: FileSet,
     log: PathBuf,
     log_bytes: AtomicU64,
     directory: PathBuf,
     seed: u64,
 }
 
-impl Load {
-    pub(super) fn new(server: Server, directory: &Path, percent: u64, seed: u64) -> Load {
-        let Profile { mean_bytes, width, present_percent, .. } = server.profile();
+impl ServerLoad {
+    pub(super) fn new(server: ServerKind, directory: &Path, percent: u64, seed: u64) -> ServerLoad {
+        let ServerProfile { mean_bytes, width, present_percent, .. } = server.profile();
         let files =
-            Files::new(&directory.join("files"), server.files(percent), width, mean_bytes, present_percent);
+            FileSet::new(&directory.join("files"), server.files(percent), width, mean_bytes, present_percent);
         let (log, directory) = (directory.join("log"), directory.to_path_buf());
-        Load { server, files, log, log_bytes: AtomicU64::new(0), directory, seed }
+        ServerLoad { server, files, log, log_bytes: AtomicU64::new(0), directory, seed }
     }
 
     /// Makes the files.
@@ -148,22 +164,22 @@ impl Load {
         threads: u32,
         limit: Duration,
         paced_to: Option<u32>,
-    ) -> Result<Done, BenchError> {
+    ) -> Result<WorkDone, BenchError> {
         let began = Instant::now();
         let goes_on = |operations: u64| {
             let due = paced_to.map_or(0.0, |all| operations as f64 * f64::from(threads) / f64::from(all));
             wait_until(began, Duration::from_secs_f64(due).min(limit));
-            began.elapsed() < limit && !undo::is_stopping()
+            began.elapsed() < limit && !cleanup::is_stopping()
         };
         let operations: Vec<u64> = std::thread::scope(|scope| {
             let threads: Vec<_> = (1..=threads)
-                .map(|thread| scope.spawn(move || Worker::new(self, thread)?.run(goes_on)))
+                .map(|thread| scope.spawn(move || ServerThread::new(self, thread)?.run(goes_on)))
                 .collect();
             let joined = threads.into_iter().map(|thread| thread.join().expect("a thread does not panic"));
             joined.collect::<io::Result<_>>()
         })
         .map_err(|error| self.failed(error))?;
-        Ok(Done { writes: operations.iter().sum(), elapsed: began.elapsed() })
+        Ok(WorkDone { writes: operations.iter().sum(), elapsed: began.elapsed() })
     }
 
     fn failed(&self, error: io::Error) -> BenchError {
@@ -172,8 +188,8 @@ impl Load {
 }
 
 /// One thread of a server.
-struct Worker<'a> {
-    load: &'a Load,
+struct ServerThread<'a> {
+    load: &'a ServerLoad,
     random: SeededRng,
     log: File,
     memory: Vec<u8>,
@@ -181,11 +197,11 @@ struct Worker<'a> {
     operations: u64,
 }
 
-impl Worker<'_> {
-    fn new(load: &Load, thread: u32) -> io::Result<Worker<'_>> {
+impl ServerThread<'_> {
+    fn new(load: &ServerLoad, thread: u32) -> io::Result<ServerThread<'_>> {
         let log = OpenOptions::new().write(true).open(&load.log)?;
         let random = SeededRng::new(load.seed << 16 | u64::from(thread));
-        Ok(Worker { load, random, log, memory: vec![0xa5; IO_BYTES], operations: 0 })
+        Ok(ServerThread { load, random, log, memory: vec![0xa5; IO_BYTES], operations: 0 })
     }
 
     /// `goes_on` is asked with the number of operations so far, and may take its time.
@@ -200,28 +216,28 @@ impl Worker<'_> {
     }
 
     /// A step for which there is no file is left out.
-    fn step(&mut self, step: Step) -> io::Result<()> {
+    fn step(&mut self, step: ServerStep) -> io::Result<()> {
         let (from, to) = match step {
-            Step::Delete => (Presence::Present, Presence::Absent),
-            Step::Create(_) => (Presence::Absent, Presence::Present),
-            Step::Stat | Step::Open(_) => (Presence::Present, Presence::Present),
-            Step::Log => return self.log(),
+            ServerStep::Delete => (FilePresence::Present, FilePresence::Absent),
+            ServerStep::Create(_) => (FilePresence::Absent, FilePresence::Present),
+            ServerStep::Stat | ServerStep::Open(_) => (FilePresence::Present, FilePresence::Present),
+            ServerStep::Log => return self.log(),
         };
         let Some(number) = self.load.files.take(from, &mut self.random) else { return Ok(()) };
         let path = self.load.files.path(number);
         match step {
-            Step::Delete => fs::remove_file(&path)?,
-            Step::Stat => {
+            ServerStep::Delete => fs::remove_file(&path)?,
+            ServerStep::Stat => {
                 fs::metadata(&path)?;
             }
-            Step::Create(actions) => {
+            ServerStep::Create(actions) => {
                 self.work(&mut OpenOptions::new().append(true).create_new(true).open(&path)?, actions)?;
             }
-            Step::Open(actions) => {
-                let append = actions.contains(&Action::Append);
+            ServerStep::Open(actions) => {
+                let append = actions.contains(&FileAction::Append);
                 self.work(&mut OpenOptions::new().read(true).append(append).open(&path)?, actions)?;
             }
-            Step::Log => unreachable!("has no file of the set"),
+            ServerStep::Log => unreachable!("has no file of the set"),
         }
         self.load.files.put(number, to);
         self.operations += 1;
@@ -229,13 +245,13 @@ impl Worker<'_> {
     }
 
     /// The close that follows counts as an operation, too.
-    fn work(&mut self, file: &mut File, actions: &[Action]) -> io::Result<()> {
+    fn work(&mut self, file: &mut File, actions: &[FileAction]) -> io::Result<()> {
         for action in actions {
             match action {
-                Action::ReadAll => while file.read(&mut self.memory)? > 0 {},
-                Action::WriteAll => write(file, &self.memory, self.load.files.size(&mut self.random))?,
-                Action::Append => write(file, &self.memory, append_bytes(&mut self.random))?,
-                Action::Sync => file.sync_all()?,
+                FileAction::ReadAll => while file.read(&mut self.memory)? > 0 {},
+                FileAction::WriteAll => write(file, &self.memory, self.load.files.size(&mut self.random))?,
+                FileAction::Append => write(file, &self.memory, append_bytes(&mut self.random))?,
+                FileAction::Sync => file.sync_all()?,
             }
         }
         self.operations += actions.len() as u64 + 1;
@@ -253,7 +269,7 @@ impl Worker<'_> {
 
 /// Until so long after a moment, unless the benchmark is stopped meanwhile.
 fn wait_until(began: Instant, due: Duration) {
-    while !undo::is_stopping()
+    while !cleanup::is_stopping()
         && let Some(left) = due.checked_sub(began.elapsed())
         && !left.is_zero()
     {
@@ -272,7 +288,7 @@ mod tests {
     #[test]
     fn a_paced_load_makes_as_many_operations_as_asked_for_at_most() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let load = Load::new(Server::Webserver, directory.path(), 1, 1);
+        let load = ServerLoad::new(ServerKind::Webserver, directory.path(), 1, 1);
         load.make().expect("files");
         let done = load.run(2, Duration::from_millis(200), Some(100)).expect("operations");
         // A thread waits once it made as many as are due: at most a step more than that.
@@ -281,9 +297,9 @@ mod tests {
 
     #[test]
     fn every_server_works_by_several_threads_and_keeps_about_as_many_files() {
-        for &server in Server::value_variants() {
+        for &server in ServerKind::value_variants() {
             let directory = tempfile::tempdir().expect("a temporary directory");
-            let load = Load::new(server, directory.path(), 1, 1);
+            let load = ServerLoad::new(server, directory.path(), 1, 1);
             load.make().expect("files");
             let done = load.run(3, Duration::from_millis(100), None).expect("operations");
             assert!(done.writes > 20, "{server:?}: {done:?}");

@@ -15,15 +15,17 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::cells::{self, Cell, Cells, Comparison, Figures, Key, Output, Published};
-use super::disk_time::Written;
+use super::cleanup;
+use super::disk_counters::DiskWrites;
 use super::error::BenchError;
-use super::nonblocking_writes::Size;
+use super::nonblocking_writes::RunSize;
 use super::program::check_machine;
-use super::slow_device::{Design, Model, remove_on_drop};
-use super::system::{Fetch, Kind, System};
-use super::undo;
-use load::{LOG_BYTES_MAX, Load, Server};
+use super::result_matrix::{
+    self, CellFigures, CellKey, OutputArgs, PaperComparison, PaperFigure, ResultCell, ResultMatrix,
+};
+use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
+use super::system::{ComparedSystem, FetchChoice, SystemKind};
+use load::{LOG_BYTES_MAX, ServerKind, ServerLoad};
 
 const NAME: &str = "periodic-flushing";
 const RATE: &str = "operations/s";
@@ -44,14 +46,14 @@ const BUFFER_BYTES: u64 = 256 << 20;
 #[derive(Debug, Args)]
 pub(super) struct PeriodicFlushingArgs {
     /// `small` only shows that everything works; `real` gives figures
-    #[arg(long, value_enum, default_value_t = Size::Real)]
-    size: Size,
+    #[arg(long, value_enum, default_value_t = RunSize::Real)]
+    size: RunSize,
     /// The servers
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Server::value_variants().to_vec())]
-    only: Vec<Server>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = ServerKind::value_variants().to_vec())]
+    only: Vec<ServerKind>,
     /// The modelled devices; their content is in memory
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Model::Cloud])]
-    model: Vec<Model>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ComparedDevice::Cloud])]
+    model: Vec<ComparedDevice>,
     /// How many threads work at once
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8], value_parser = clap::value_parser!(u32).range(1..=1000))]
     threads: Vec<u32>,
@@ -68,25 +70,25 @@ pub(super) struct PeriodicFlushingArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 /// The numbers behind `--size`.
 #[derive(Debug, Clone, Copy)]
-struct Scale {
+struct FlushingScale {
     files_percent: u64,
     seconds: u64,
     rounds: u32,
     rate: Option<u32>,
 }
 
-impl Scale {
-    fn new(args: &PeriodicFlushingArgs) -> Scale {
+impl FlushingScale {
+    fn new(args: &PeriodicFlushingArgs) -> FlushingScale {
         let (files, seconds, rounds) = match args.size {
-            Size::Small => (2, 1, 1),
-            Size::Real => (100, 90, 3),
+            RunSize::Small => (2, 1, 1),
+            RunSize::Real => (100, 90, 3),
         };
-        Scale {
+        FlushingScale {
             files_percent: args.files.unwrap_or(files),
             seconds: args.seconds.unwrap_or(seconds),
             rounds: args.rounds.unwrap_or(rounds),
@@ -98,12 +100,12 @@ impl Scale {
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &PeriodicFlushingArgs) -> Result<(), BenchError> {
     check_machine()?;
-    undo::install()?;
-    let scale = Scale::new(args);
+    cleanup::install()?;
+    let scale = FlushingScale::new(args);
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let _files = remove_on_drop(&root);
     std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-    let mut cells = Cells::open(args.output.into.as_deref())?;
+    let mut matrix = ResultMatrix::open(args.output.into.as_deref())?;
     for &model in &args.model {
         for &server in &args.only {
             for &threads in &args.threads {
@@ -115,29 +117,33 @@ pub(super) fn run_benchmark(args: &PeriodicFlushingArgs) -> Result<(), BenchErro
                 let paced =
                     scale.rate.map_or(String::new(), |rate| format!(", paced to {rate} operations/s"));
                 let chart = format!("{}, {}{paced}", server.name(), model.name());
-                let key =
-                    Key { benchmark: NAME.into(), chart, label: format!("{threads} threads"), parameters };
-                let turns = Turns { server, model, threads, scale, root: &root };
-                cells.measure(key, |figures| turns.take(figures))?;
+                let key = CellKey {
+                    benchmark: NAME.into(),
+                    chart,
+                    label: format!("{threads} threads"),
+                    parameters,
+                };
+                let turns = ServerCell { server, model, threads, scale, root: &root };
+                matrix.measure(key, |figures| turns.take(figures))?;
             }
         }
     }
-    cells::print(&args.output, cells.chosen(), &comparisons(cells.chosen()));
+    result_matrix::print(&args.output, matrix.chosen(), &comparisons(matrix.chosen()));
     Ok(())
 }
 
 /// A cell.
-struct Turns<'a> {
-    server: Server,
-    model: Model,
+struct ServerCell<'a> {
+    server: ServerKind,
+    model: ComparedDevice,
     threads: u32,
-    scale: Scale,
+    scale: FlushingScale,
     root: &'a Path,
 }
 
-impl Turns<'_> {
+impl ServerCell<'_> {
     /// The systems take turns, in another order each round.
-    fn take(&self, figures: &mut Figures) -> Result<(), BenchError> {
+    fn take(&self, figures: &mut CellFigures) -> Result<(), BenchError> {
         let mut systems = SYSTEMS;
         for round in 0..self.scale.rounds {
             for system in systems {
@@ -150,22 +156,22 @@ impl Turns<'_> {
     }
 
     /// With a new file system each time: what one turn left to free or to clean is on nobody else's bill.
-    fn turn(&self, name: &str, seed: u64, figures: &mut Figures) -> Result<(), BenchError> {
+    fn turn(&self, name: &str, seed: u64, figures: &mut CellFigures) -> Result<(), BenchError> {
         let bytes = (1 << 30) + 3 * (LOG_BYTES_MAX + self.server.bytes(self.scale.files_percent));
-        let design = Design { device: self.model.device(), bytes, processors: None };
-        let system = System::set_up("system", self.kind(name), &design, self.root, 0)?;
+        let design = DeviceSpec { device: self.model.device(), bytes, processors: None };
+        let system = ComparedSystem::set_up("system", self.kind(name), &design, self.root, 0)?;
         let written = || {
             let device = system.device();
             let failed =
                 || BenchError::io("cannot find the counts of", device, std::io::ErrorKind::NotFound.into());
-            Written::to(device).ok_or_else(failed)
+            DiskWrites::to(device).ok_or_else(failed)
         };
-        let load = |mount: &Path| Load::new(self.server, mount, self.scale.files_percent, seed);
+        let load = |mount: &Path| ServerLoad::new(self.server, mount, self.scale.files_percent, seed);
 
         let mounted = system.mount()?;
         let directory = mounted.file.with_file_name("server");
         let load = load(&directory);
-        undo::uninterrupted(|| {
+        cleanup::uninterrupted(|| {
             std::fs::create_dir_all(&directory)
                 .map_err(|error| BenchError::io("cannot create", &directory, error))?;
             load.make()
@@ -175,7 +181,7 @@ impl Turns<'_> {
         let mounted = system.mount()?;
         let before = written()?;
         let limit = Duration::from_secs(self.scale.seconds);
-        let done = undo::uninterrupted(|| load.run(self.threads, limit, self.scale.rate))?;
+        let done = cleanup::uninterrupted(|| load.run(self.threads, limit, self.scale.rate))?;
         let at_the_end = written()?.since(before);
         drop(mounted);
         let in_all = written()?.since(before);
@@ -188,12 +194,12 @@ impl Turns<'_> {
         Ok(())
     }
 
-    fn kind(&self, name: &str) -> Kind {
+    fn kind(&self, name: &str) -> SystemKind {
         if name == EXT4 {
-            return Kind::Ext4;
+            return SystemKind::Ext4;
         }
-        Kind::Weir {
-            fetch: Fetch::Adaptive,
+        SystemKind::Weir {
+            fetch: FetchChoice::Adaptive,
             buffer_in: self.root.to_path_buf(),
             buffer_bytes: BUFFER_BYTES,
             memory_bytes: None,
@@ -204,33 +210,33 @@ impl Turns<'_> {
 
 /// Lee et al., "Eliminating Periodic Flush Overhead of File I/O with Non-Volatile Buffer Cache": section 1 and figure 12.
 mod published {
-    use super::Published;
+    use super::PaperFigure;
 
     const SOURCE: &str = "Eliminating Periodic Flush Overhead, section 1, over pdflush, traces";
     const THROUGHPUT: &str =
         "Eliminating Periodic Flush Overhead, section 4.3 and figure 12, over ext4 with pdflush";
 
     /// The mean, and the most, in per cent.
-    pub(super) const FEWER: [Published; 2] =
-        [Published { value: 44.3, source: SOURCE }, Published { value: 73.0, source: SOURCE }];
+    pub(super) const FEWER: [PaperFigure; 2] =
+        [PaperFigure { value: 44.3, source: SOURCE }, PaperFigure { value: 73.0, source: SOURCE }];
     /// The most is that of varmail.
-    pub(super) const FASTER: [Published; 2] =
-        [Published { value: 24.6, source: THROUGHPUT }, Published { value: 43.3, source: THROUGHPUT }];
+    pub(super) const FASTER: [PaperFigure; 2] =
+        [PaperFigure { value: 24.6, source: THROUGHPUT }, PaperFigure { value: 43.3, source: THROUGHPUT }];
 }
 
 /// What weir as it is does beside each of the others: where all are paced, how many fewer writes it has, else how many more operations.
-fn comparisons(cells: &[Cell]) -> Vec<Comparison> {
-    let (paced, free): (Vec<&Cell>, Vec<&Cell>) =
+fn comparisons(cells: &[ResultCell]) -> Vec<PaperComparison> {
+    let (paced, free): (Vec<&ResultCell>, Vec<&ResultCell>) =
         cells.iter().partition(|cell| cell.key.parameters["rate"].is_number());
     let mut found = Vec::new();
     for base in [EVERY_5, EVERY_30, EXT4] {
         for (unit, what) in [(BYTES, "bytes written to the store"), (REQUESTS, "writes to the store")] {
-            let of = |cell: &Cell| Some(100.0 * (1.0 - cell.ratio(unit, WEIR, base)?));
+            let of = |cell: &ResultCell| Some(100.0 * (1.0 - cell.ratio(unit, WEIR, base)?));
             let is_published = base != EXT4 && unit == BYTES;
             let [mean, most] = if is_published { published::FEWER.map(Some) } else { [None, None] };
             found.extend(by_cell(&paced, &format!("fewer {what} than {base}"), of, mean, most));
         }
-        let of = |cell: &Cell| Some(100.0 * (cell.ratio(RATE, WEIR, base)? - 1.0));
+        let of = |cell: &ResultCell| Some(100.0 * (cell.ratio(RATE, WEIR, base)? - 1.0));
         let [mean, most] = if base == EXT4 { published::FASTER.map(Some) } else { [None, None] };
         found.extend(by_cell(&free, &format!("more operations/s than {base}"), of, mean, most));
     }
@@ -239,17 +245,22 @@ fn comparisons(cells: &[Cell]) -> Vec<Comparison> {
 
 /// A figure in per cent of each cell, their mean, and the largest.
 fn by_cell(
-    cells: &[&Cell],
+    cells: &[&ResultCell],
     what: &str,
-    of: impl Fn(&Cell) -> Option<f64>,
-    mean_published: Option<Published>,
-    most_published: Option<Published>,
-) -> Vec<Comparison> {
-    let comparison =
-        |of: &str, here, published| Comparison { what: format!("{of}: {what}"), here, unit: " %", published };
-    let one =
-        |cell: &&Cell| Some(comparison(&format!("{}, {}", cell.key.chart, cell.key.label), of(cell)?, None));
-    let mut found: Vec<Comparison> = cells.iter().filter_map(one).collect();
+    of: impl Fn(&ResultCell) -> Option<f64>,
+    mean_published: Option<PaperFigure>,
+    most_published: Option<PaperFigure>,
+) -> Vec<PaperComparison> {
+    let comparison = |of: &str, here, published| PaperComparison {
+        what: format!("{of}: {what}"),
+        here,
+        unit: " %",
+        published,
+    };
+    let one = |cell: &&ResultCell| {
+        Some(comparison(&format!("{}, {}", cell.key.chart, cell.key.label), of(cell)?, None))
+    };
+    let mut found: Vec<PaperComparison> = cells.iter().filter_map(one).collect();
     if !found.is_empty() {
         let mean = found.iter().map(|one| one.here).sum::<f64>() / found.len() as f64;
         let most = found.iter().map(|one| one.here).fold(f64::MIN, f64::max);

@@ -5,15 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::super::cleanup::CleanupGuard;
 use super::super::error::BenchError;
 use super::super::program::command;
-use super::super::undo::Undo;
 
 /// Until the first look at it.
 const OWN_BYTES_FIRST: u64 = 64 << 20;
 
 /// The files of one version.
-struct Version {
+struct CgroupVersion {
     root: &'static str,
     /// Exists where this version has the controller.
     sign: &'static str,
@@ -24,8 +24,8 @@ struct Version {
     shared: &'static str,
 }
 
-const VERSIONS: [Version; 2] = [
-    Version {
+const VERSIONS: [CgroupVersion; 2] = [
+    CgroupVersion {
         root: "/sys/fs/cgroup/memory",
         sign: "memory.limit_in_bytes",
         limit: "memory.limit_in_bytes",
@@ -33,7 +33,7 @@ const VERSIONS: [Version; 2] = [
         cache: "cache ",
         shared: "shmem ",
     },
-    Version {
+    CgroupVersion {
         root: "/sys/fs/cgroup",
         sign: "cgroup.controllers",
         limit: "memory.max",
@@ -45,10 +45,10 @@ const VERSIONS: [Version; 2] = [
 
 /// A group of processes that may fill only so much page cache.
 pub(super) struct CacheLimit {
-    version: &'static Version,
+    version: &'static CgroupVersion,
     group: PathBuf,
     cache_bytes: u64,
-    _removed: Undo,
+    _removed: CleanupGuard,
 }
 
 impl CacheLimit {
@@ -60,7 +60,7 @@ impl CacheLimit {
         })?;
         let group = Path::new(version.root).join(format!("weir-bench-{}", std::process::id()));
         let removed = group.clone();
-        let removed = Undo::new(move || {
+        let removed = CleanupGuard::new(move || {
             let _ = fs::remove_dir(removed);
         });
         fs::create_dir(&group).map_err(|error| BenchError::io("cannot create", &group, error))?;

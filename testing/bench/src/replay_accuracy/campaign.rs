@@ -9,37 +9,37 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::super::cpu_affinity::ProcessorSplit;
 use super::super::error::BenchError;
-use super::super::placement::Processors;
 use super::super::program::run;
 use super::super::system::weir;
-use super::place::Place;
-use super::plan::{Configuration, Experiment, Key, Speed, Variant, runs};
+use super::place::ReplayPlace;
+use super::plan::{ReplayExperiment, ReplaySpeed, ReplayVariant, RunKey, StorageConfig, runs};
 use super::programs::{benchmark, data_note};
-use super::results::{Outcome, Replayed, Results};
+use super::results::{ReplayFigures, RunOutcome, RunResults};
 
 /// Everything that is to be measured, and where.
-pub(super) struct Campaign<'a> {
-    pub(super) experiments: &'a [Experiment],
+pub(super) struct ReplayCampaign<'a> {
+    pub(super) experiments: &'a [ReplayExperiment],
     pub(super) rounds: u32,
     pub(super) baselines: u32,
     pub(super) directory: &'a Path,
     pub(super) device_bytes: u64,
-    pub(super) processors: Option<Processors>,
+    pub(super) processors: Option<ProcessorSplit>,
     /// When to stop.
     pub(super) until: Option<Instant>,
 }
 
 /// Whether everything is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum CampaignProgress {
     Complete,
     OutOfTime,
 }
 
-impl Campaign<'_> {
+impl ReplayCampaign<'_> {
     /// Goes on until everything is measured or the time is over.
-    pub(super) fn run(&self, results: &mut Results) -> Result<Progress, BenchError> {
+    pub(super) fn run(&self, results: &mut RunResults) -> Result<CampaignProgress, BenchError> {
         for experiment in self.experiments {
             experiment.program.make_input(&self.input(experiment))?;
             for source in &experiment.configurations {
@@ -47,7 +47,7 @@ impl Campaign<'_> {
                     continue;
                 }
                 if self.is_over(Duration::ZERO) {
-                    return Ok(Progress::OutOfTime);
+                    return Ok(CampaignProgress::OutOfTime);
                 }
                 self.session(experiment, source)?.record()?;
             }
@@ -58,28 +58,28 @@ impl Campaign<'_> {
                     continue;
                 }
                 if self.is_over(Duration::ZERO) {
-                    return Ok(Progress::OutOfTime);
+                    return Ok(CampaignProgress::OutOfTime);
                 }
-                if self.measure(experiment, target, &missing, results)? == Progress::OutOfTime {
-                    return Ok(Progress::OutOfTime);
+                if self.measure(experiment, target, &missing, results)? == CampaignProgress::OutOfTime {
+                    return Ok(CampaignProgress::OutOfTime);
                 }
             }
         }
-        Ok(Progress::Complete)
+        Ok(CampaignProgress::Complete)
     }
 
     fn measure(
         &self,
-        experiment: &Experiment,
-        target: &Configuration,
-        missing: &[Key],
-        results: &mut Results,
-    ) -> Result<Progress, BenchError> {
+        experiment: &ReplayExperiment,
+        target: &StorageConfig,
+        missing: &[RunKey],
+        results: &mut RunResults,
+    ) -> Result<CampaignProgress, BenchError> {
         let session = self.session(experiment, target)?;
         let mut longest = Duration::ZERO;
         for key in missing {
             if self.is_over(longest) {
-                return Ok(Progress::OutOfTime);
+                return Ok(CampaignProgress::OutOfTime);
             }
             let began = Instant::now();
             let outcome = match &key.replay {
@@ -92,10 +92,10 @@ impl Campaign<'_> {
             });
             let seconds = elapsed_ns as f64 / 1e9;
             eprintln!("{} on {}: {what}: {seconds:.3} s", experiment.name, target.name);
-            results.add(Outcome { key: key.clone(), elapsed_ns, replayed })?;
+            results.add(RunOutcome { key: key.clone(), elapsed_ns, replayed })?;
             longest = longest.max(began.elapsed());
         }
-        Ok(Progress::Complete)
+        Ok(CampaignProgress::Complete)
     }
 
     /// Whether something that takes so long would end too late.
@@ -103,35 +103,35 @@ impl Campaign<'_> {
         self.until.is_some_and(|until| Instant::now() + takes >= until)
     }
 
-    fn input(&self, experiment: &Experiment) -> PathBuf {
+    fn input(&self, experiment: &ReplayExperiment) -> PathBuf {
         self.directory.join(format!("{}.input", experiment.name))
     }
 
     fn session<'a>(
         &'a self,
-        experiment: &'a Experiment,
-        configuration: &Configuration,
-    ) -> Result<Session<'a>, BenchError> {
+        experiment: &'a ReplayExperiment,
+        configuration: &StorageConfig,
+    ) -> Result<ReplaySession<'a>, BenchError> {
         let place = self.directory.join("place");
-        let place = Place::up(configuration, self.device_bytes, &place, self.processors)?;
+        let place = ReplayPlace::up(configuration, self.device_bytes, &place, self.processors)?;
         let data = place.mount_point.join("data");
         let input = self.input(experiment);
         let source = configuration.name;
-        Ok(Session { experiment, source, input, data, directory: self.directory, place })
+        Ok(ReplaySession { experiment, source, input, data, directory: self.directory, place })
     }
 }
 
 /// An experiment on a configuration that is up.
-struct Session<'a> {
-    experiment: &'a Experiment,
+struct ReplaySession<'a> {
+    experiment: &'a ReplayExperiment,
     source: &'static str,
     input: PathBuf,
     data: PathBuf,
     directory: &'a Path,
-    place: Place,
+    place: ReplayPlace,
 }
 
-impl Session<'_> {
+impl ReplaySession<'_> {
     /// Puts the program's input in place and takes everything else into memory, nothing of the device.
     fn make_ready(&self) -> Result<(), BenchError> {
         let mounted = self.place.mount()?;
@@ -140,7 +140,7 @@ impl Session<'_> {
         self.experiment.program.warm(&self.directory.join("scratch"))
     }
 
-    fn original(&self) -> Result<(u64, Option<Replayed>), BenchError> {
+    fn original(&self) -> Result<(u64, Option<ReplayFigures>), BenchError> {
         self.make_ready()?;
         let _mounted = self.place.mount()?;
         let (_, took) = self.place.run(&mut self.experiment.program.command(&self.data))?;
@@ -170,7 +170,11 @@ impl Session<'_> {
         fs::rename(&unfinished, &done).map_err(|error| BenchError::io("cannot rename", &unfinished, error))
     }
 
-    fn replay(&self, source: &str, variant: Variant) -> Result<(u64, Option<Replayed>), BenchError> {
+    fn replay(
+        &self,
+        source: &str,
+        variant: ReplayVariant,
+    ) -> Result<(u64, Option<ReplayFigures>), BenchError> {
         let _mounted = self.place.mount()?;
         let benchmark = benchmark(self.directory, self.experiment.name, source);
         let note = data_note(&benchmark);
@@ -180,7 +184,7 @@ impl Session<'_> {
         replay.arg("--on").arg(&self.place.mount_point);
         replay.args(["--reuse", "--no-single", "--json", "--order", variant.order.name()]);
         replay.args(["--cache", "cold", "--cold-only"]).arg(OsStr::from_bytes(&data));
-        if variant.speed == Speed::Natural {
+        if variant.speed == ReplaySpeed::Natural {
             replay.arg("--natural");
         }
         let (report, _) = self.place.run(&mut replay)?;
@@ -193,7 +197,7 @@ impl Session<'_> {
         })?;
         let differences =
             report["causes"].as_object().map_or(0, |causes| causes.values().filter_map(Value::as_u64).sum());
-        let replayed = Replayed {
+        let replayed = ReplayFigures {
             concurrency: share("/concurrency/0"),
             recorded_concurrency: share("/concurrency/1"),
             late_ns: count("/lag/total_ns").unwrap_or_default(),

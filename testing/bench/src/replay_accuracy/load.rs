@@ -22,14 +22,14 @@ pub(crate) struct LoadArgs {
     #[arg(long)]
     reads: u64,
     #[arg(long, value_enum)]
-    how: How,
+    how: ReadPattern,
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
 /// Which parts of its file a thread reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum How {
+pub(super) enum ReadPattern {
     /// Random pages.
     Random,
     /// Random pages; the first thread reads its whole file before.
@@ -38,12 +38,12 @@ pub(super) enum How {
     Sequential,
 }
 
-impl How {
+impl ReadPattern {
     pub(super) fn name(self) -> &'static str {
         match self {
-            How::Random => "random",
-            How::ScanFirst => "scan-first",
-            How::Sequential => "sequential",
+            ReadPattern::Random => "random",
+            ReadPattern::ScanFirst => "scan-first",
+            ReadPattern::Sequential => "sequential",
         }
     }
 }
@@ -69,13 +69,13 @@ fn reader(args: &LoadArgs, thread: u32, path: &Path) -> io::Result<()> {
     let mut file = File::open(path)?;
     let pages = file.metadata()?.len() / READ_BYTES as u64;
     let mut page = [0; READ_BYTES];
-    if args.how == How::Sequential {
+    if args.how == ReadPattern::Sequential {
         // Read ahead, hundreds of pages would come with one request, and it would hardly matter whose turn it is.
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
         (0..args.reads.min(pages)).try_for_each(|_| file.read_exact(&mut page))?;
         return Ok(());
     }
-    if args.how == How::ScanFirst && thread == 0 {
+    if args.how == ReadPattern::ScanFirst && thread == 0 {
         while file.read(&mut page)? > 0 {}
     }
     let mut random = SeededRng::new(args.seed + u64::from(thread));

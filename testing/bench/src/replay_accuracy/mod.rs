@@ -26,14 +26,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 
+use super::cleanup;
+use super::cpu_affinity::{self, CpuAffinity, ProcessorSplit};
 use super::error::BenchError;
-use super::placement::{self, Placement, Processors};
 use super::program::check_programs;
-use super::undo;
-use campaign::{Campaign, Progress, edges};
-use plan::{Kind, Size, experiments};
-use results::Results;
-use table::{Table, text};
+use campaign::{CampaignProgress, ReplayCampaign, edges};
+use plan::{CampaignSize, ExperimentKind, experiments};
+use results::RunResults;
+use table::{AccuracyTable, text};
 
 /// A device holds every file twice: the program's, and the replay's.
 const DEVICE_BYTES: [u64; 2] = [128 << 20, 1 << 30];
@@ -45,11 +45,11 @@ pub(super) struct ReplayAccuracyArgs {
     #[arg(long, value_name = "DIR")]
     results: PathBuf,
     /// `small` only shows that everything works; `real` gives figures.
-    #[arg(long, value_enum, default_value_t = Size::Real)]
-    size: Size,
+    #[arg(long, value_enum, default_value_t = CampaignSize::Real)]
+    size: CampaignSize,
     /// Only experiments of this kind [default: both]
     #[arg(long, value_enum)]
-    kind: Option<Kind>,
+    kind: Option<ExperimentKind>,
     /// Only this experiment; repeat it for several
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -66,8 +66,8 @@ pub(super) struct ReplayAccuracyArgs {
     #[arg(long)]
     report: bool,
     /// Whether the modelled devices have processors of their own; the rest of the machine shares the first one.
-    #[arg(long, value_enum, default_value_t = Placement::Apart)]
-    placement: Placement,
+    #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
+    cpu_affinity: CpuAffinity,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -82,29 +82,29 @@ pub(super) fn run_benchmark(args: &ReplayAccuracyArgs) -> Result<(), BenchError>
         .map_err(|error| BenchError::io("cannot create", &args.results, error))?;
     let directory = std::path::absolute(&args.results)
         .map_err(|error| BenchError::io("cannot find", &args.results, error))?;
-    let mut results = Results::open(&directory)?;
-    let mut progress = Progress::Complete;
+    let mut results = RunResults::open(&directory)?;
+    let mut progress = CampaignProgress::Complete;
     let mut placed = None;
     if !args.report {
         let mut programs = vec!["strace", "losetup", "mke2fs", "mount", "umount"];
-        if chosen.iter().any(|experiment| experiment.kind == Kind::Macro) {
+        if chosen.iter().any(|experiment| experiment.kind == ExperimentKind::Macro) {
             programs.push("db_bench");
         }
         check_programs(&programs)?;
-        undo::install()?;
-        placed = Processors::claim(args.placement)?;
-        let campaign = Campaign {
+        cleanup::install()?;
+        placed = ProcessorSplit::claim(args.cpu_affinity)?;
+        let campaign = ReplayCampaign {
             experiments: &chosen,
             rounds: args.rounds,
             baselines: args.baselines,
             directory: &directory,
-            device_bytes: DEVICE_BYTES[usize::from(args.size == Size::Real)],
+            device_bytes: DEVICE_BYTES[usize::from(args.size == CampaignSize::Real)],
             processors: placed,
             until: args.stop_after.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
         };
         progress = campaign.run(&mut results)?;
     }
-    let table = Table::new(&chosen, results.outcomes());
+    let table = AccuracyTable::new(&chosen, results.outcomes());
     let mut traces = Vec::new();
     for experiment in &chosen {
         for source in &experiment.configurations {
@@ -114,12 +114,12 @@ pub(super) fn run_benchmark(args: &ReplayAccuracyArgs) -> Result<(), BenchError>
             }
         }
     }
-    let complete = progress == Progress::Complete;
+    let complete = progress == CampaignProgress::Complete;
     match args.json {
         true => println!("{:#}", json!({"complete": complete, "results": table, "traces": traces})),
         false => {
             if !args.report {
-                println!("{}; ext4, cold caches", placement::text(placed));
+                println!("{}; ext4, cold caches", cpu_affinity::text(placed));
             }
             print!("{}", text(&table, &traces));
         }

@@ -7,34 +7,35 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::super::cleanup::CleanupGuard;
+use super::super::cpu_affinity::ProcessorSplit;
 use super::super::error::BenchError;
-use super::super::placement::Processors;
 use super::super::program::{command, line, run};
-use super::super::slow_device::{Design, SlowDevice, unmount_on_drop};
-use super::super::undo::Undo;
+use super::super::slow_device::{DeviceSpec, SlowDevice, unmount_on_drop};
 use super::cache::CacheLimit;
-use super::plan::Configuration;
+use super::plan::StorageConfig;
 
 /// How often the limit of the page cache follows a program's own memory.
 const FOLLOW: Duration = Duration::from_millis(10);
 
 /// A configuration, set up. Fields are taken down from the top.
-pub(super) struct Place {
+pub(super) struct ReplayPlace {
     /// Where it is mounted while something runs.
     pub(super) mount_point: PathBuf,
     limit: Option<CacheLimit>,
     device: SlowDevice,
 }
 
-impl Place {
+impl ReplayPlace {
     /// Sets up a device of `bytes` with an empty file system, below `directory`.
     pub(super) fn up(
-        configuration: &Configuration,
+        configuration: &StorageConfig,
         bytes: u64,
         directory: &Path,
-        processors: Option<Processors>,
-    ) -> Result<Place, BenchError> {
-        let device = SlowDevice::up(&Design { device: configuration.device, bytes, processors }, directory)?;
+        processors: Option<ProcessorSplit>,
+    ) -> Result<ReplayPlace, BenchError> {
+        let device =
+            SlowDevice::up(&DeviceSpec { device: configuration.device, bytes, processors }, directory)?;
         let mount_point = directory.join("mnt");
         fs::create_dir_all(&mount_point)
             .map_err(|error| BenchError::io("cannot create", &mount_point, error))?;
@@ -45,11 +46,11 @@ impl Place {
         let mut format = command("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096"]);
         format.args(["-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]);
         run(format.arg(device.path()))?;
-        Ok(Place { mount_point, limit, device })
+        Ok(ReplayPlace { mount_point, limit, device })
     }
 
     /// Mounts; nothing of the device is in memory then.
-    pub(super) fn mount(&self) -> Result<Undo, BenchError> {
+    pub(super) fn mount(&self) -> Result<CleanupGuard, BenchError> {
         let unmount = unmount_on_drop(&self.mount_point);
         let mut mount = command("mount", ["-t", "ext4", "-o", "noatime"]);
         run(mount.arg(self.device.path()).arg(&self.mount_point))?;

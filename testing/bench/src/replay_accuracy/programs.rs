@@ -9,20 +9,20 @@ use super::super::program::{command, run};
 use super::super::system::own;
 use super::super::workload::lay_out;
 use super::load::file;
-use super::plan::Program;
+use super::plan::TracedProgram;
 
 const THREADS: u32 = 4;
 const VALUE_BYTES: u32 = 400;
 
-impl Program {
+impl TracedProgram {
     /// Whether what it reads has to be put in place before each run, because it changes it.
     fn changes_its_input(self) -> bool {
-        !matches!(self, Program::Readers { .. })
+        !matches!(self, TracedProgram::Readers { .. })
     }
 
     /// Makes, once, what is copied into place before each run: a database that nobody has opened since.
     pub(super) fn make_input(self, input: &Path) -> Result<(), BenchError> {
-        let Program::RocksRead { keys, .. } = self else { return Ok(()) };
+        let TracedProgram::RocksRead { keys, .. } = self else { return Ok(()) };
         if input.exists() {
             return Ok(());
         }
@@ -46,12 +46,12 @@ impl Program {
         let _ = fs::remove_dir_all(data);
         let made = |error| BenchError::io("cannot make", data, error);
         match self {
-            Program::Readers { threads, file_pages, .. } => {
+            TracedProgram::Readers { threads, file_pages, .. } => {
                 fs::create_dir(data).map_err(made)?;
                 (0..threads).try_for_each(|thread| lay_out(&file(data, thread), file_pages))?;
             }
-            Program::RocksFill { .. } => fs::create_dir(data).map_err(made)?,
-            Program::RocksRead { .. } => {
+            TracedProgram::RocksFill { .. } => fs::create_dir(data).map_err(made)?,
+            TracedProgram::RocksRead { .. } => {
                 run(command("cp", ["-r"]).arg(input).arg(data))?;
             }
         }
@@ -61,18 +61,18 @@ impl Program {
     /// The program at work on `data`.
     pub(super) fn command(self, data: &Path) -> Command {
         match self {
-            Program::Readers { threads, reads, how, .. } => {
+            TracedProgram::Readers { threads, reads, how, .. } => {
                 let mut readers = own("replay-load");
                 readers.arg(data).args(["--how", how.name()]);
                 readers.args([format!("--threads={threads}"), format!("--reads={reads}")]);
                 readers
             }
-            Program::RocksFill { writes } => {
+            TracedProgram::RocksFill { writes } => {
                 let mut fill = db_bench("fillrandom", data);
                 fill.args(["--sync=1".into(), format!("--num={writes}"), format!("--threads={THREADS}")]);
                 fill
             }
-            Program::RocksRead { reads, keys } => {
+            TracedProgram::RocksRead { reads, keys } => {
                 let mut read = db_bench("readrandom", data);
                 read.args([
                     format!("--num={keys}"),
@@ -91,7 +91,7 @@ impl Program {
         let _ = fs::remove_dir_all(scratch);
         fs::create_dir_all(scratch).map_err(|error| BenchError::io("cannot create", scratch, error))?;
         let program = match self {
-            Program::Readers { .. } => {
+            TracedProgram::Readers { .. } => {
                 lay_out(&file(scratch, 0), 1)?;
                 own("replay-load").arg(scratch).args(["--how=random", "--threads=1", "--reads=1"]).output()
             }

@@ -7,22 +7,22 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::super::quantile::quantile;
-use super::plan::{Experiment, Kind, MODE, Speed, VARIANTS, Variant};
-use super::results::{Outcome, Replayed};
+use super::plan::{ExperimentKind, MODE, ReplayExperiment, ReplaySpeed, ReplayVariant, VARIANTS};
+use super::results::{ReplayFigures, RunOutcome};
 
 /// The whole result.
 #[derive(Debug, Serialize)]
-pub(super) struct Table {
-    pub(super) mode: Speed,
-    pub(super) targets: Vec<Target>,
-    pub(super) summaries: Vec<Summary>,
+pub(super) struct AccuracyTable {
+    pub(super) mode: ReplaySpeed,
+    pub(super) targets: Vec<TargetAccuracy>,
+    pub(super) summaries: Vec<AccuracySummary>,
 }
 
 /// An experiment on a target.
 #[derive(Debug, Serialize)]
-pub(super) struct Target {
+pub(super) struct TargetAccuracy {
     experiment: &'static str,
-    kind: Kind,
+    kind: ExperimentKind,
     target: &'static str,
     device: &'static str,
     /// Of the program itself, without a tracer.
@@ -30,14 +30,14 @@ pub(super) struct Target {
     original: f64,
     /// How far one run of the program is from the median of all, on average: a share of it.
     noise: f64,
-    replays: Vec<Replay>,
+    replays: Vec<SourceAccuracy>,
 }
 
 /// A source's trace on a target.
 #[derive(Debug, Serialize)]
-pub(super) struct Replay {
+pub(super) struct SourceAccuracy {
     source: &'static str,
-    variant: Variant,
+    variant: ReplayVariant,
     runs: Vec<f64>,
     /// (Median replay − median original) / median original.
     error: f64,
@@ -51,9 +51,9 @@ pub(super) struct Replay {
 
 /// One way of replaying, over all pairs of source and target.
 #[derive(Debug, Serialize)]
-pub(super) struct Summary {
-    kind: Kind,
-    variant: Variant,
+pub(super) struct AccuracySummary {
+    kind: ExperimentKind,
+    variant: ReplayVariant,
     pairs: usize,
     mean: f64,
     median: f64,
@@ -64,32 +64,33 @@ pub(super) struct Summary {
     noise: f64,
 }
 
-impl Table {
+impl AccuracyTable {
     /// Of what was measured; pairs that lack a run are left out.
-    pub(super) fn new(experiments: &[Experiment], outcomes: &[Outcome]) -> Table {
+    pub(super) fn new(experiments: &[ReplayExperiment], outcomes: &[RunOutcome]) -> AccuracyTable {
         let mut targets = Vec::new();
         for experiment in experiments {
             for target in &experiment.configurations {
-                let own = |outcome: &&Outcome| outcome.key.experiment == experiment.name;
-                let own: Vec<&Outcome> = outcomes.iter().filter(own).collect();
-                targets.extend(Target::new(experiment, (target.name, target.device.text()), &own));
+                let own = |outcome: &&RunOutcome| outcome.key.experiment == experiment.name;
+                let own: Vec<&RunOutcome> = outcomes.iter().filter(own).collect();
+                targets.extend(TargetAccuracy::new(experiment, (target.name, target.device.text()), &own));
             }
         }
-        let kinds = [Kind::Micro, Kind::Macro];
-        let summary =
-            |kind| VARIANTS.into_iter().filter_map(|variant| Summary::new(kind, variant, &targets)).collect();
+        let kinds = [ExperimentKind::Micro, ExperimentKind::Macro];
+        let summary = |kind| {
+            VARIANTS.into_iter().filter_map(|variant| AccuracySummary::new(kind, variant, &targets)).collect()
+        };
         let summaries = kinds.into_iter().flat_map(|kind| -> Vec<_> { summary(kind) }).collect();
-        Table { mode: MODE, targets, summaries }
+        AccuracyTable { mode: MODE, targets, summaries }
     }
 }
 
-impl Target {
+impl TargetAccuracy {
     fn new(
-        experiment: &Experiment,
+        experiment: &ReplayExperiment,
         (target, device): (&'static str, &'static str),
-        own: &[&Outcome],
-    ) -> Option<Target> {
-        let here: Vec<&Outcome> =
+        own: &[&RunOutcome],
+    ) -> Option<TargetAccuracy> {
+        let here: Vec<&RunOutcome> =
             own.iter().filter(|outcome| outcome.key.target == target).copied().collect();
         let originals: Vec<f64> = here
             .iter()
@@ -107,33 +108,33 @@ impl Target {
         let mut replays = Vec::new();
         for source in &experiment.configurations {
             for variant in VARIANTS {
-                let is_it = |outcome: &&&Outcome| {
+                let is_it = |outcome: &&&RunOutcome| {
                     outcome
                         .key
                         .replay
                         .as_ref()
                         .is_some_and(|(from, how)| from == source.name && *how == variant)
                 };
-                let mine: Vec<&Outcome> = here.iter().filter(is_it).copied().collect();
-                replays.extend(Replay::new(source.name, variant, &mine, original, recorded));
+                let mine: Vec<&RunOutcome> = here.iter().filter(is_it).copied().collect();
+                replays.extend(SourceAccuracy::new(source.name, variant, &mine, original, recorded));
             }
         }
         let (experiment, kind) = (experiment.name, experiment.kind);
-        Some(Target { experiment, kind, target, device, originals, original, noise, replays })
+        Some(TargetAccuracy { experiment, kind, target, device, originals, original, noise, replays })
     }
 }
 
-impl Replay {
+impl SourceAccuracy {
     fn new(
         source: &'static str,
-        variant: Variant,
-        outcomes: &[&Outcome],
+        variant: ReplayVariant,
+        outcomes: &[&RunOutcome],
         original: f64,
         recorded: Option<f64>,
-    ) -> Option<Replay> {
+    ) -> Option<SourceAccuracy> {
         let runs: Vec<f64> = outcomes.iter().map(|outcome| seconds(outcome)).collect();
         let error = (median(&runs)? - original) / original;
-        let replayed = |of: fn(&Replayed) -> f64| -> Vec<f64> {
+        let replayed = |of: fn(&ReplayFigures) -> f64| -> Vec<f64> {
             outcomes.iter().filter_map(|outcome| outcome.replayed.as_ref().map(of)).collect()
         };
         let concurrency = median(&replayed(|replayed| replayed.concurrency))?;
@@ -142,20 +143,24 @@ impl Replay {
             replayed(|replayed| replayed.late_ns as f64 / 1e9).iter().sum::<f64>() / runs.iter().sum::<f64>();
         let differences =
             outcomes.iter().filter_map(|outcome| Some(outcome.replayed?.differences)).max().unwrap_or(0);
-        Some(Replay { source, variant, runs, error, concurrency, late, differences })
+        Some(SourceAccuracy { source, variant, runs, error, concurrency, late, differences })
     }
 }
 
-impl Summary {
-    fn new(kind: Kind, variant: Variant, targets: &[Target]) -> Option<Summary> {
+impl AccuracySummary {
+    fn new(
+        kind: ExperimentKind,
+        variant: ReplayVariant,
+        targets: &[TargetAccuracy],
+    ) -> Option<AccuracySummary> {
         let of_kind = || targets.iter().filter(|target| target.kind == kind);
-        let replays: Vec<&Replay> =
+        let replays: Vec<&SourceAccuracy> =
             of_kind().flat_map(|target| &target.replays).filter(|replay| replay.variant == variant).collect();
         let mut errors: Vec<f64> = replays.iter().map(|replay| replay.error.abs()).collect();
         errors.sort_by(f64::total_cmp);
         let worst = &errors[errors.len() - errors.len().div_ceil(10)..];
         let concurrency: Vec<f64> = replays.iter().filter_map(|replay| replay.concurrency).collect();
-        Some(Summary {
+        Some(AccuracySummary {
             kind,
             variant,
             pairs: errors.len(),
@@ -168,7 +173,7 @@ impl Summary {
     }
 }
 
-fn seconds(outcome: &Outcome) -> f64 {
+fn seconds(outcome: &RunOutcome) -> f64 {
     outcome.elapsed_ns as f64 / 1e9
 }
 
@@ -181,7 +186,7 @@ fn median(figures: &[f64]) -> Option<f64> {
 }
 
 /// For people: errors in per cent, replays that took too long with a plus.
-pub(super) fn text(table: &Table, edges: &[(String, String, Value)]) -> String {
+pub(super) fn text(table: &AccuracyTable, edges: &[(String, String, Value)]) -> String {
     let mut text = String::new();
     let heads: Vec<String> = VARIANTS
         .iter()
@@ -196,7 +201,7 @@ pub(super) fn text(table: &Table, edges: &[(String, String, Value)]) -> String {
         table.mode.name()
     );
     for target in &table.targets {
-        let Target { experiment, target: name, device, original, noise, originals, .. } = target;
+        let TargetAccuracy { experiment, target: name, device, original, noise, originals, .. } = target;
         let _ = writeln!(
             text,
             "\n{experiment} on {name} ({device}): {original:.3} s, {} runs, noise {:.1}",
@@ -211,7 +216,7 @@ pub(super) fn text(table: &Table, edges: &[(String, String, Value)]) -> String {
         let sources: BTreeSet<_> = target.replays.iter().map(|replay| replay.source).collect();
         for source in sources {
             let _ = write!(text, "  {source:<14}");
-            let of = |variant: Variant| {
+            let of = |variant: ReplayVariant| {
                 target.replays.iter().find(|replay| replay.source == source && replay.variant == variant)
             };
             for variant in VARIANTS {
@@ -235,19 +240,20 @@ fn percent(share: Option<f64>, digits: usize) -> String {
     share.map_or("-".into(), |share| format!("{:.digits$}", share * 100.0))
 }
 
-fn summaries(text: &mut String, table: &Table) {
+fn summaries(text: &mut String, table: &AccuracyTable) {
     let _ = writeln!(
         text,
         "\n{:<7}{:<10}{:<9}{:>6}{:>8}{:>8}{:>14}{:>14}{:>8}",
         "", "order", "speed", "pairs", "mean", "median", "worst decile", "concurrency %", "noise"
     );
     for summary in &table.summaries {
-        let Summary { kind, variant, pairs, mean, median, worst_decile, concurrency, noise } = summary;
+        let AccuracySummary { kind, variant, pairs, mean, median, worst_decile, concurrency, noise } =
+            summary;
         let part = |share: &f64| percent(Some(*share), 1);
         let _ = writeln!(
             text,
             "{:<7}{:<10}{:<9}{pairs:>6}{:>8}{:>8}{:>14}{:>14}{:>8}",
-            if *kind == Kind::Micro { "micro" } else { "macro" },
+            if *kind == ExperimentKind::Micro { "micro" } else { "macro" },
             variant.order.name(),
             variant.speed.name(),
             part(mean),
@@ -281,26 +287,26 @@ fn edge_table(text: &mut String, edges: &[(String, String, Value)]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{Key, Order, Size, experiments};
+    use super::super::plan::{CampaignSize, ReplayOrder, RunKey, experiments};
     use super::*;
 
-    fn outcome(replay: Option<(&str, Variant)>, round: u32, elapsed_ns: u64) -> Outcome {
+    fn outcome(replay: Option<(&str, ReplayVariant)>, round: u32, elapsed_ns: u64) -> RunOutcome {
         let replay = replay.map(|(source, variant)| (source.to_owned(), variant));
-        let replayed = replay.is_some().then_some(Replayed {
+        let replayed = replay.is_some().then_some(ReplayFigures {
             concurrency: 1.5,
             recorded_concurrency: 2.0,
             late_ns: 0,
             late_p99_ns: 0,
             differences: 0,
         });
-        let key = Key { experiment: "readers-1".into(), target: "disk".into(), replay, round };
-        Outcome { key, elapsed_ns, replayed }
+        let key = RunKey { experiment: "readers-1".into(), target: "disk".into(), replay, round };
+        RunOutcome { key, elapsed_ns, replayed }
     }
 
     #[test]
     fn an_error_is_that_of_the_medians_and_the_noise_that_of_the_originals() {
         let ours = VARIANTS[0];
-        let single = Variant { order: Order::Single, ..ours };
+        let single = ReplayVariant { order: ReplayOrder::Single, ..ours };
         let mut outcomes: Vec<_> =
             [100, 90, 120].into_iter().zip(0..).map(|(ns, round)| outcome(None, round, ns)).collect();
         outcomes.extend(
@@ -308,14 +314,14 @@ mod tests {
         );
         outcomes.push(outcome(Some(("flash", ours)), 0, 80));
         outcomes.push(outcome(Some(("disk", single)), 0, 200));
-        let table = Table::new(&experiments(Size::Small), &outcomes);
+        let table = AccuracyTable::new(&experiments(CampaignSize::Small), &outcomes);
         let close = |one: f64, other: f64| assert!((one - other).abs() < 1e-9, "{one} is not {other}");
         assert_eq!(table.targets.len(), 1);
         close(table.targets[0].noise, 0.1);
         let errors: Vec<f64> = table.targets[0].replays.iter().map(|replay| replay.error).collect();
         [0.07, 1.0, -0.2].into_iter().zip(errors).for_each(|(wanted, error)| close(error, wanted));
         let summary = &table.summaries[0];
-        assert_eq!((summary.kind, summary.variant, summary.pairs), (Kind::Micro, ours, 2));
+        assert_eq!((summary.kind, summary.variant, summary.pairs), (ExperimentKind::Micro, ours, 2));
         close(summary.mean, 0.135);
         close(summary.worst_decile, 0.2);
         close(summary.concurrency.expect("it is known"), 0.75);
@@ -330,20 +336,20 @@ mod tests {
             outcome.key.target = target.into();
             outcome
         };
-        let original = |target: &str| Outcome {
-            key: Key { target: target.into(), ..outcome(None, 0, 100).key },
+        let original = |target: &str| RunOutcome {
+            key: RunKey { target: target.into(), ..outcome(None, 0, 100).key },
             ..outcome(None, 0, 100)
         };
         // Nothing says what the program had on the disk: its trace was not replayed anywhere.
         let mut outcomes = vec![original("disk"), original("flash"), of("flash", "disk")];
-        let table = Table::new(&experiments(Size::Small), &outcomes);
+        let table = AccuracyTable::new(&experiments(CampaignSize::Small), &outcomes);
         assert_eq!(table.targets[0].replays[0].concurrency, None);
         assert_eq!(table.summaries[0].concurrency, None);
         let shown = text(&table, &[]);
         assert!(!shown.contains("NaN") && shown.contains("-     0.0            0"), "{shown}");
         // It is in the trace that was taken there, wherever that is replayed.
         outcomes.push(of("disk", "flash"));
-        let table = Table::new(&experiments(Size::Small), &outcomes);
+        let table = AccuracyTable::new(&experiments(CampaignSize::Small), &outcomes);
         assert_eq!(table.targets[0].replays[0].concurrency, Some(0.75));
     }
 }

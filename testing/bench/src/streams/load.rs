@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use device::SeededRng;
 use rustix::fs::OFlags;
 
+use super::super::cleanup;
+use super::super::device_speed::AlignedBuffer;
 use super::super::error::BenchError;
-use super::super::measure::Aligned;
-use super::super::undo;
-use super::super::workload::{Done, Overwriter, PAGE_BYTES, Sync, sync};
-use super::Scale;
+use super::super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, WorkDone, sync};
+use super::StreamScale;
 
 /// Of a stream's writes.
 pub(super) const WRITE_BYTES: u64 = 1 << 20;
@@ -21,7 +21,7 @@ const SLICE: Duration = Duration::from_millis(100);
 
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Load {
+pub(super) enum StreamLoad {
     New,
     Overwrite,
     Direct,
@@ -29,93 +29,95 @@ pub(super) enum Load {
     Random,
 }
 
-impl Load {
-    pub(super) const ALL: [Load; 5] = [Load::New, Load::Overwrite, Load::Direct, Load::Synced, Load::Random];
+impl StreamLoad {
+    pub(super) const ALL: [StreamLoad; 5] =
+        [StreamLoad::New, StreamLoad::Overwrite, StreamLoad::Direct, StreamLoad::Synced, StreamLoad::Random];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Load::New => "new file, 1 MiB in order",
-            Load::Overwrite => "overwrite, 1 MiB in order",
-            Load::Direct => "overwrite, 1 MiB in order, O_DIRECT",
-            Load::Synced => "overwrite, 1 MiB in order + fdatasync",
-            Load::Random => "overwrite, 4 KiB at random",
+            StreamLoad::New => "new file, 1 MiB in order",
+            StreamLoad::Overwrite => "overwrite, 1 MiB in order",
+            StreamLoad::Direct => "overwrite, 1 MiB in order, O_DIRECT",
+            StreamLoad::Synced => "overwrite, 1 MiB in order + fdatasync",
+            StreamLoad::Random => "overwrite, 4 KiB at random",
         }
     }
 
     pub(super) fn write_bytes(self) -> u64 {
         match self {
-            Load::Random => PAGE_BYTES,
+            StreamLoad::Random => PAGE_BYTES,
             _ => WRITE_BYTES,
         }
     }
 
     /// Writes to `path`, up to an fsync at the end. The file is there unless it is to be new. A stop ends it early.
-    pub(super) fn run(self, path: &Path, scale: &Scale, seed: u64) -> Result<Done, BenchError> {
+    pub(super) fn run(self, path: &Path, scale: &StreamScale, seed: u64) -> Result<WorkDone, BenchError> {
         let begun = Instant::now();
         let stream = |through, sync| {
-            let goes_on = || !undo::is_stopping() && (sync == Sync::Never || begun.elapsed() < scale.limit);
-            Stream::open(path, through, seed)?.run(scale.file_bytes, sync, goes_on)
+            let goes_on =
+                || !cleanup::is_stopping() && (sync == SyncMode::Never || begun.elapsed() < scale.limit);
+            StreamWriter::open(path, through, seed)?.run(scale.file_bytes, sync, goes_on)
         };
-        undo::uninterrupted(|| match self {
-            Load::New | Load::Overwrite => stream(Through::Cache, Sync::Never),
-            Load::Direct => stream(Through::Nothing, Sync::Never),
-            Load::Synced => stream(Through::Cache, Sync::EachWrite),
-            Load::Random => at_random(path, scale, seed),
+        cleanup::uninterrupted(|| match self {
+            StreamLoad::New | StreamLoad::Overwrite => stream(WritePath::Cache, SyncMode::Never),
+            StreamLoad::Direct => stream(WritePath::Nothing, SyncMode::Never),
+            StreamLoad::Synced => stream(WritePath::Cache, SyncMode::EachWrite),
+            StreamLoad::Random => at_random(path, scale, seed),
         })
     }
 }
 
 /// Whole pages at random, each once.
-fn at_random(path: &Path, scale: &Scale, seed: u64) -> Result<Done, BenchError> {
-    let mut load = Overwriter::open(path, scale.file_bytes / PAGE_BYTES, PAGE_BYTES, seed)?;
+fn at_random(path: &Path, scale: &StreamScale, seed: u64) -> Result<WorkDone, BenchError> {
+    let mut load = PageOverwriter::open(path, scale.file_bytes / PAGE_BYTES, PAGE_BYTES, seed)?;
     let (start, mut writes) = (Instant::now(), 0);
-    while start.elapsed() < scale.limit && !undo::is_stopping() {
-        let done = load.run(u64::MAX, SLICE, Sync::Never)?;
+    while start.elapsed() < scale.limit && !cleanup::is_stopping() {
+        let done = load.run(u64::MAX, SLICE, SyncMode::Never)?;
         if done.writes == 0 {
             break;
         }
         writes += done.writes;
     }
     sync(path)?;
-    Ok(Done { writes, elapsed: start.elapsed() })
+    Ok(WorkDone { writes, elapsed: start.elapsed() })
 }
 
 /// Whether writes pass through the kernel's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Through {
+pub(super) enum WritePath {
     Cache,
     Nothing,
 }
 
 /// A writer in order. Its pages are of random bytes, and each begins with its own number.
-pub(super) struct Stream {
+pub(super) struct StreamWriter {
     file: File,
     path: PathBuf,
-    memory: Aligned,
+    memory: AlignedBuffer,
     number: u64,
 }
 
-impl Stream {
-    pub(super) fn open(path: &Path, through: Through, seed: u64) -> Result<Stream, BenchError> {
-        let flags = if through == Through::Nothing { OFlags::DIRECT.bits() as i32 } else { 0 };
+impl StreamWriter {
+    pub(super) fn open(path: &Path, through: WritePath, seed: u64) -> Result<StreamWriter, BenchError> {
+        let flags = if through == WritePath::Nothing { OFlags::DIRECT.bits() as i32 } else { 0 };
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).custom_flags(flags);
         let file = options.open(path).map_err(|error| BenchError::io("cannot open", path, error))?;
         let mut random = SeededRng::new(seed);
-        let mut memory = Aligned::new(WRITE_BYTES as usize);
+        let mut memory = AlignedBuffer::new(WRITE_BYTES as usize);
         memory.bytes().fill_with(|| random.next_u64() as u8);
-        Ok(Stream { file, path: path.to_path_buf(), memory, number: seed << 48 })
+        Ok(StreamWriter { file, path: path.to_path_buf(), memory, number: seed << 48 })
     }
 
     /// From the file's start, for so many bytes or for as long as it is to go on, up to an fsync at the end.
     pub(super) fn run(
         &mut self,
         bytes: u64,
-        sync: Sync,
+        sync: SyncMode,
         goes_on: impl Fn() -> bool,
-    ) -> Result<Done, BenchError> {
+    ) -> Result<WorkDone, BenchError> {
         let start = Instant::now();
-        let mut done = Done::default();
+        let mut done = WorkDone::default();
         while done.writes < bytes / WRITE_BYTES && goes_on() {
             self.write(done.writes * WRITE_BYTES, sync)?;
             done.writes += 1;
@@ -125,14 +127,14 @@ impl Stream {
         Ok(done)
     }
 
-    fn write(&mut self, offset: u64, sync: Sync) -> Result<(), BenchError> {
+    fn write(&mut self, offset: u64, sync: SyncMode) -> Result<(), BenchError> {
         for page in self.memory.bytes().chunks_exact_mut(PAGE_BYTES as usize) {
             page[..8].copy_from_slice(&self.number.to_le_bytes());
             self.number += 1;
         }
         let written = self.file.write_all_at(self.memory.bytes(), offset).and_then(|()| match sync {
-            Sync::Never => Ok(()),
-            Sync::EachWrite => self.file.sync_data(),
+            SyncMode::Never => Ok(()),
+            SyncMode::EachWrite => self.file.sync_data(),
         });
         written.map_err(|error| BenchError::io("cannot write", &self.path, error))
     }
@@ -147,8 +149,8 @@ mod tests {
     fn a_stream_is_as_long_as_asked_for_and_no_two_pages_of_it_are_equal() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("file");
-        let mut stream = Stream::open(&path, Through::Cache, 1).expect("open");
-        let done = stream.run(3 * WRITE_BYTES, Sync::Never, || true).expect("writes");
+        let mut stream = StreamWriter::open(&path, WritePath::Cache, 1).expect("open");
+        let done = stream.run(3 * WRITE_BYTES, SyncMode::Never, || true).expect("writes");
         assert_eq!(done.writes, 3);
         let bytes = std::fs::read(&path).expect("read");
         assert_eq!(bytes.len() as u64, 3 * WRITE_BYTES);

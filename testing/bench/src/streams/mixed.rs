@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use super::super::cleanup;
 use super::super::error::BenchError;
 use super::super::quantile::quantile;
-use super::super::undo;
-use super::super::workload::{Done, Overwriter, PAGE_BYTES, Sync, lay_out};
-use super::Scale;
-use super::load::{Stream, Through, WRITE_BYTES};
+use super::super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, WorkDone, lay_out};
+use super::StreamScale;
+use super::load::{StreamWriter, WRITE_BYTES, WritePath};
 
 pub(super) const BUFFER_BYTES: u64 = 32 << 20;
 /// Of the synced writer's writes.
@@ -21,7 +21,7 @@ pub(super) const RECORD_BYTES: u64 = 512;
 
 /// How much of it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mixed {
+pub(super) struct MixedLoad {
     records: u64,
     stream: u64,
     limit: Duration,
@@ -29,7 +29,7 @@ pub(super) struct Mixed {
 
 /// What one file system did.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Found {
+pub(super) struct MixedFigures {
     pub(super) alone_per_s: f64,
     pub(super) beside_per_s: f64,
     /// Of a write with its fdatasync, 99 % lie below.
@@ -38,11 +38,11 @@ pub(super) struct Found {
     pub(super) stream_mib_per_s: f64,
 }
 
-impl Mixed {
+impl MixedLoad {
     /// The stream overwrites a quarter of what the other loads do, again and again; the records' file is a sixteenth.
-    pub(super) fn of(scale: &Scale) -> Mixed {
+    pub(super) fn of(scale: &StreamScale) -> MixedLoad {
         let part = |of: u64| (scale.file_bytes / of).next_multiple_of(WRITE_BYTES);
-        Mixed { records: part(16), stream: part(4), limit: scale.mixed }
+        MixedLoad { records: part(16), stream: part(4), limit: scale.mixed }
     }
 
     pub(super) fn file_bytes(&self) -> u64 {
@@ -50,17 +50,17 @@ impl Mixed {
     }
 
     pub(super) fn lay_out(&self, directory: &Path) -> Result<(), BenchError> {
-        undo::uninterrupted(|| {
+        cleanup::uninterrupted(|| {
             lay_out(&directory.join("records"), self.records / PAGE_BYTES)?;
             lay_out(&directory.join("stream"), self.stream / PAGE_BYTES)
         })
     }
 
-    pub(super) fn run(&self, directory: &Path, seed: u64) -> Result<Found, BenchError> {
-        undo::uninterrupted(|| {
+    pub(super) fn run(&self, directory: &Path, seed: u64) -> Result<MixedFigures, BenchError> {
+        cleanup::uninterrupted(|| {
             let alone = self.write_records(directory, 2 * seed)?;
             let (beside, stream) = self.beside_a_stream(directory, 2 * seed + 1)?;
-            Ok(Found {
+            Ok(MixedFigures {
                 alone_per_s: alone.rate(),
                 beside_per_s: beside.rate(),
                 alone_p99_ms: quantile(&alone.took_ms, 0.99),
@@ -70,7 +70,7 @@ impl Mixed {
         })
     }
 
-    fn beside_a_stream(&self, directory: &Path, seed: u64) -> Result<(Records, Done), BenchError> {
+    fn beside_a_stream(&self, directory: &Path, seed: u64) -> Result<(RecordWrites, WorkDone), BenchError> {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let stream = scope.spawn(|| self.stream(directory, seed, &is_over));
@@ -82,12 +82,12 @@ impl Mixed {
     }
 
     /// Pass by pass, until it is over.
-    fn stream(&self, directory: &Path, seed: u64, is_over: &AtomicBool) -> Result<Done, BenchError> {
+    fn stream(&self, directory: &Path, seed: u64, is_over: &AtomicBool) -> Result<WorkDone, BenchError> {
         let goes_on = || !is_over.load(Ordering::Relaxed);
-        let mut stream = Stream::open(&directory.join("stream"), Through::Cache, seed)?;
-        let mut done = Done::default();
+        let mut stream = StreamWriter::open(&directory.join("stream"), WritePath::Cache, seed)?;
+        let mut done = WorkDone::default();
         while goes_on() {
-            let pass = stream.run(self.stream, Sync::Never, goes_on)?;
+            let pass = stream.run(self.stream, SyncMode::Never, goes_on)?;
             done.writes += pass.writes;
             done.elapsed += pass.elapsed;
         }
@@ -95,18 +95,18 @@ impl Mixed {
     }
 
     /// Each made durable before the next, for as long as there is time.
-    fn write_records(&self, directory: &Path, seed: u64) -> Result<Records, BenchError> {
+    fn write_records(&self, directory: &Path, seed: u64) -> Result<RecordWrites, BenchError> {
         let (path, pages) = (directory.join("records"), self.records / PAGE_BYTES);
-        let mut records = Records::default();
+        let mut records = RecordWrites::default();
         let start = Instant::now();
         for pass in 0.. {
-            let mut load = Overwriter::open(&path, pages, RECORD_BYTES, seed << 32 | pass)?;
+            let mut load = PageOverwriter::open(&path, pages, RECORD_BYTES, seed << 32 | pass)?;
             for _ in 0..pages {
-                if start.elapsed() >= self.limit || undo::is_stopping() {
+                if start.elapsed() >= self.limit || cleanup::is_stopping() {
                     records.elapsed = start.elapsed();
                     return Ok(records);
                 }
-                let one = load.run(1, self.limit, Sync::EachWrite)?;
+                let one = load.run(1, self.limit, SyncMode::EachWrite)?;
                 records.took_ms.push(one.elapsed.as_secs_f64() * 1e3);
             }
         }
@@ -116,14 +116,14 @@ impl Mixed {
 
 /// What the synced writer did.
 #[derive(Debug, Default)]
-struct Records {
+struct RecordWrites {
     took_ms: Vec<f64>,
     elapsed: Duration,
 }
 
-impl Records {
+impl RecordWrites {
     fn rate(&self) -> f64 {
-        Done { writes: self.took_ms.len() as u64, elapsed: self.elapsed }.rate()
+        WorkDone { writes: self.took_ms.len() as u64, elapsed: self.elapsed }.rate()
     }
 }
 
@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn records_go_on_from_the_start_when_no_page_is_left_and_the_stream_stops_with_them() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let mixed = Mixed { records: 2 * PAGE_BYTES, stream: WRITE_BYTES, limit: Duration::from_millis(100) };
+        let mixed =
+            MixedLoad { records: 2 * PAGE_BYTES, stream: WRITE_BYTES, limit: Duration::from_millis(100) };
         mixed.lay_out(directory.path()).expect("files");
         let (records, stream) = mixed.beside_a_stream(directory.path(), 1).expect("writes");
         assert!(records.took_ms.len() > 2 && records.elapsed >= mixed.limit, "{records:?}");

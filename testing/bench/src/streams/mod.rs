@@ -20,25 +20,25 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::Size;
+use super::nonblocking_writes::RunSize;
 use super::program::check_machine;
-use super::shared_disk::{Disk, Disks, FileSystem, Place, Weir};
+use super::shared_disk::{DiskSelection, FileSystem, SharedDisk, SharedPlace, WeirStore};
 use super::slow_device::remove_on_drop;
-use super::undo;
-use load::Load;
-use mixed::Mixed;
-use report::{DiskReport, MixedRow, Report, Row};
+use load::StreamLoad;
+use mixed::MixedLoad;
+use report::{DiskReport, MixedRow, StreamReport, StreamRow};
 
 /// What to measure.
 #[derive(Debug, Args)]
 pub(super) struct StreamsArgs {
     /// `small` only shows that everything works; `real` gives figures
-    #[arg(long, value_enum, default_value_t = Size::Real)]
-    size: Size,
+    #[arg(long, value_enum, default_value_t = RunSize::Real)]
+    size: RunSize,
     /// Where both file systems lie
-    #[arg(long, value_enum, default_value_t = Disks::This)]
-    disk: Disks,
+    #[arg(long, value_enum, default_value_t = DiskSelection::This)]
+    disk: DiskSelection,
     /// How many times each load is measured [default: 3, or 1 where `small`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
@@ -55,7 +55,7 @@ pub(super) struct StreamsArgs {
 
 /// The numbers behind `--size`.
 #[derive(Debug, Clone, Copy)]
-struct Scale {
+struct StreamScale {
     file_bytes: u64,
     rounds: u32,
     /// Of loads that would take too long for the whole file.
@@ -67,11 +67,11 @@ struct Scale {
     buffer_bytes: u64,
 }
 
-impl Scale {
-    fn new(args: &StreamsArgs, disk: Disk) -> Scale {
+impl StreamScale {
+    fn new(args: &StreamsArgs, disk: SharedDisk) -> StreamScale {
         let file_bytes = |mib: u64| args.file.unwrap_or(mib) << 20;
         match args.size {
-            Size::Small => Scale {
+            RunSize::Small => StreamScale {
                 file_bytes: file_bytes(64),
                 rounds: args.rounds.unwrap_or(1),
                 limit: Duration::from_millis(500),
@@ -79,8 +79,8 @@ impl Scale {
                 disk_figure: Duration::from_millis(100),
                 buffer_bytes: 64 << 20,
             },
-            Size::Real => Scale {
-                file_bytes: file_bytes(if disk == Disk::This { 4096 } else { 2048 }),
+            RunSize::Real => StreamScale {
+                file_bytes: file_bytes(if disk == SharedDisk::This { 4096 } else { 2048 }),
                 rounds: args.rounds.unwrap_or(3),
                 limit: Duration::from_secs(10),
                 mixed: Duration::from_secs(20),
@@ -95,11 +95,11 @@ impl Scale {
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &StreamsArgs) -> Result<(), BenchError> {
     check_machine()?;
-    undo::install()?;
+    cleanup::install()?;
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let _files = remove_on_drop(&root);
     fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-    let mut report = Report::begin();
+    let mut report = StreamReport::begin();
     for &disk in args.disk.list() {
         report.disks.push(on_disk(args, disk, &root)?);
     }
@@ -110,10 +110,10 @@ pub(super) fn run_benchmark(args: &StreamsArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn on_disk(args: &StreamsArgs, disk: Disk, root: &Path) -> Result<DiskReport, BenchError> {
-    let scale = Scale::new(args, disk);
+fn on_disk(args: &StreamsArgs, disk: SharedDisk, root: &Path) -> Result<DiskReport, BenchError> {
+    let scale = StreamScale::new(args, disk);
     let load_average = report::load_average();
-    let place = Place::up(disk, scale.file_bytes, scale.disk_figure, &root.join(disk.name()))?;
+    let place = SharedPlace::up(disk, scale.file_bytes, scale.disk_figure, &root.join(disk.name()))?;
     let rows = if args.mixed { Vec::new() } else { streams(&place, &scale)? };
     let mixed = mixed(&place, &scale)?;
     Ok(DiskReport {
@@ -137,15 +137,17 @@ fn order(round: u32) -> [FileSystem; 3] {
 }
 
 /// Every load on every file system, round by round.
-fn streams(place: &Place, scale: &Scale) -> Result<Vec<Row>, BenchError> {
-    let weir = Weir::format(place, scale.file_bytes, scale.buffer_bytes)?;
-    let mut rows: Vec<Row> =
-        Load::ALL.iter().flat_map(|&load| FileSystem::ALL.map(|system| Row::new(load, system))).collect();
+fn streams(place: &SharedPlace, scale: &StreamScale) -> Result<Vec<StreamRow>, BenchError> {
+    let weir = WeirStore::format(place, scale.file_bytes, scale.buffer_bytes)?;
+    let mut rows: Vec<StreamRow> = StreamLoad::ALL
+        .iter()
+        .flat_map(|&load| FileSystem::ALL.map(|system| StreamRow::new(load, system)))
+        .collect();
     for round in 0..scale.rounds {
-        for load in Load::ALL {
+        for load in StreamLoad::ALL {
             for system in order(round) {
                 eprintln!("{}: round {}, {}: {}", place.disk.name(), round + 1, load.name(), system.name());
-                if load == Load::New {
+                if load == StreamLoad::New {
                     place.turn(&weir, system)?.remove_files()?;
                 }
                 let turn = place.turn(&weir, system)?;
@@ -162,11 +164,11 @@ fn streams(place: &Place, scale: &Scale) -> Result<Vec<Row>, BenchError> {
 }
 
 /// The synced writer on every file system, round by round.
-fn mixed(place: &Place, scale: &Scale) -> Result<Vec<MixedRow>, BenchError> {
-    let mixed = Mixed::of(scale);
-    let weir = Weir::format(place, mixed.file_bytes(), mixed::BUFFER_BYTES)?;
+fn mixed(place: &SharedPlace, scale: &StreamScale) -> Result<Vec<MixedRow>, BenchError> {
+    let mixed = MixedLoad::of(scale);
+    let weir = WeirStore::format(place, mixed.file_bytes(), mixed::BUFFER_BYTES)?;
     // Either order serves to lay the files out.
-    for system in [FileSystem::Ext4, FileSystem::WeirStrict] {
+    for system in [FileSystem::Ext4, FileSystem::WeirJournal] {
         mixed.lay_out(&place.turn(&weir, system)?.directory)?;
     }
     let mut rows = FileSystem::ALL.map(MixedRow::new);

@@ -4,19 +4,19 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::super::measure::Measured;
+use super::super::device_speed::DeviceSpeed;
 use super::super::quantile::{median, quantile};
-use super::super::report::Run;
-use super::super::shared_disk::{Disk, FileSystem, Spent};
-use super::super::workload::Done;
-use super::load::Load;
-use super::mixed::{BUFFER_BYTES, Found, RECORD_BYTES};
+use super::super::report::LoadRun;
+use super::super::shared_disk::{DaemonUsage, FileSystem, SharedDisk};
+use super::super::workload::WorkDone;
+use super::load::StreamLoad;
+use super::mixed::{BUFFER_BYTES, MixedFigures, RECORD_BYTES};
 
 const MIB: f64 = 1_048_576.0;
 const GIB: f64 = 1024.0 * MIB;
 
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct StreamReport {
     benchmark: &'static str,
     version: &'static str,
     kernel: String,
@@ -24,9 +24,9 @@ pub(super) struct Report {
     pub(super) disks: Vec<DiskReport>,
 }
 
-impl Report {
-    pub(super) fn begin() -> Report {
-        Report {
+impl StreamReport {
+    pub(super) fn begin() -> StreamReport {
+        StreamReport {
             benchmark: "streams",
             version: env!("CARGO_PKG_VERSION"),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -43,25 +43,25 @@ pub(super) fn load_average() -> Option<f64> {
 
 #[derive(Debug, Serialize)]
 pub(super) struct DiskReport {
-    pub(super) disk: Disk,
+    pub(super) disk: SharedDisk,
     pub(super) model: String,
     pub(super) file_system: String,
-    pub(super) measured: Measured,
+    pub(super) measured: DeviceSpeed,
     /// Before anything ran here.
     pub(super) load_average: Option<f64>,
     pub(super) rounds: u32,
     pub(super) file_mib: u64,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<StreamRow>,
     pub(super) mixed: Vec<MixedRow>,
 }
 
 /// A load on a file system.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct StreamRow {
     load: &'static str,
     system: &'static str,
     write_bytes: u64,
-    runs: Vec<Run>,
+    runs: Vec<LoadRun>,
     mib_per_s: Vec<f64>,
     /// Of weir's daemon, until the load's end.
     processor_s_per_gib: Vec<f64>,
@@ -69,9 +69,9 @@ pub(super) struct Row {
     store_bytes_per_byte: Vec<f64>,
 }
 
-impl Row {
-    pub(super) fn new(load: Load, system: FileSystem) -> Row {
-        Row {
+impl StreamRow {
+    pub(super) fn new(load: StreamLoad, system: FileSystem) -> StreamRow {
+        StreamRow {
             load: load.name(),
             system: system.name(),
             write_bytes: load.write_bytes(),
@@ -82,12 +82,12 @@ impl Row {
         }
     }
 
-    pub(super) fn is_of(&self, load: Load, system: FileSystem) -> bool {
+    pub(super) fn is_of(&self, load: StreamLoad, system: FileSystem) -> bool {
         (self.load, self.system) == (load.name(), system.name())
     }
 
     /// A run, and what weir spent on it.
-    pub(super) fn add(&mut self, done: Done, spent: Option<Spent>) {
+    pub(super) fn add(&mut self, done: WorkDone, spent: Option<DaemonUsage>) {
         let bytes = (done.writes * self.write_bytes).max(1) as f64;
         self.runs.push(done.into());
         self.mib_per_s.push(done.rate() * self.write_bytes as f64 / MIB);
@@ -102,7 +102,7 @@ impl Row {
 #[derive(Debug, Serialize)]
 pub(super) struct MixedRow {
     system: &'static str,
-    rounds: Vec<Found>,
+    rounds: Vec<MixedFigures>,
 }
 
 impl MixedRow {
@@ -114,17 +114,17 @@ impl MixedRow {
         self.system == system.name()
     }
 
-    pub(super) fn add(&mut self, found: Found) {
+    pub(super) fn add(&mut self, found: MixedFigures) {
         self.rounds.push(found);
     }
 
-    fn median(&self, of: fn(&Found) -> f64) -> f64 {
+    fn median(&self, of: fn(&MixedFigures) -> f64) -> f64 {
         median(&self.rounds.iter().map(of).collect::<Vec<_>>())
     }
 }
 
 /// The report as Markdown.
-pub(super) fn text(report: &Report) -> String {
+pub(super) fn text(report: &StreamReport) -> String {
     let mut out =
         format!("weir {}, Linux {}, {} processors\n", report.version, report.kernel, report.processors);
     for disk in &report.disks {
@@ -201,18 +201,18 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn row(system: FileSystem, seconds: &[u64], spent: Option<Spent>) -> Row {
-        let mut row = Row::new(Load::Overwrite, system);
+    fn row(system: FileSystem, seconds: &[u64], spent: Option<DaemonUsage>) -> StreamRow {
+        let mut row = StreamRow::new(StreamLoad::Overwrite, system);
         for &seconds in seconds {
-            row.add(Done { writes: 2048, elapsed: Duration::from_secs(seconds) }, spent);
+            row.add(WorkDone { writes: 2048, elapsed: Duration::from_secs(seconds) }, spent);
         }
         row
     }
 
     #[test]
     fn a_table_has_rates_in_mib_their_spread_and_what_each_byte_took() {
-        let spent = Spent { processor: Duration::from_secs(1), store_bytes: 3 << 30 };
-        let found = |alone_per_s| Found {
+        let spent = DaemonUsage { processor: Duration::from_secs(1), store_bytes: 3 << 30 };
+        let found = |alone_per_s| MixedFigures {
             alone_per_s,
             beside_per_s: 50.0,
             alone_p99_ms: 1.0,
@@ -222,10 +222,10 @@ mod tests {
         let mut mixed = MixedRow::new(FileSystem::Ext4);
         [100.0, 200.0, 500.0].into_iter().for_each(|alone| mixed.add(found(alone)));
         let disk = DiskReport {
-            disk: Disk::This,
-            model: Disk::This.text(),
+            disk: SharedDisk::This,
+            model: SharedDisk::This.text(),
             file_system: "ext4 /dev/vda".to_owned(),
-            measured: Measured {
+            measured: DeviceSpeed {
                 reads_per_s_depth_1: 1.0,
                 reads_per_s_depth_32: 2.0,
                 sequential_mib_per_s: 3.0,
@@ -235,11 +235,11 @@ mod tests {
             file_mib: 2048,
             rows: vec![
                 row(FileSystem::Ext4, &[4, 8, 16], None),
-                row(FileSystem::WeirStreams, &[4, 4, 2], Some(spent)),
+                row(FileSystem::WeirOrdered, &[4, 4, 2], Some(spent)),
             ],
             mixed: vec![mixed],
         };
-        let text = text(&Report { disks: vec![disk], ..Report::begin() });
+        let text = text(&StreamReport { disks: vec![disk], ..StreamReport::begin() });
         let has = |line: &str| assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         has("| overwrite, 1 MiB in order | ext4 | 256 | 128–512 | 1.00 |  |  |");
         has("| overwrite, 1 MiB in order | weir --data ordered | 512 | 512–1024 | 2.00 | 0.50 | 1.50 |");

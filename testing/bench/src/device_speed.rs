@@ -20,7 +20,7 @@ const ALIGN: usize = 4096;
 
 /// What a device measured.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Measured {
+pub(super) struct DeviceSpeed {
     /// 4 KiB random reads per second, one at a time.
     pub(super) reads_per_s_depth_1: f64,
     /// 4 KiB random reads per second, 32 at a time.
@@ -29,7 +29,7 @@ pub(super) struct Measured {
     pub(super) sequential_mib_per_s: f64,
 }
 
-impl fmt::Display for Measured {
+impl fmt::Display for DeviceSpeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -40,11 +40,11 @@ impl fmt::Display for Measured {
 }
 
 /// Measures the first `bytes` bytes of `path`, for `each` per figure, past the page cache.
-pub(super) fn measure(path: &Path, bytes: u64, each: Duration) -> Result<Measured, BenchError> {
+pub(super) fn measure_speed(path: &Path, bytes: u64, each: Duration) -> Result<DeviceSpeed, BenchError> {
     let failed = |error| BenchError::io("cannot measure", path, error);
     let flags = OFlags::DIRECT.bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
-    Ok(Measured {
+    Ok(DeviceSpeed {
         reads_per_s_depth_1: random_reads(&file, bytes, 1, each).map_err(failed)?,
         reads_per_s_depth_32: random_reads(&file, bytes, 32, each).map_err(failed)?,
         sequential_mib_per_s: sequential(&file, bytes, each).map_err(failed)?,
@@ -55,7 +55,7 @@ fn random_reads(file: &File, bytes: u64, depth: u64, limit: Duration) -> std::io
     let count = AtomicU64::new(0);
     let start = Instant::now();
     let reader = |seed: u64| -> std::io::Result<()> {
-        let mut memory = Aligned::new(RANDOM_BYTES);
+        let mut memory = AlignedBuffer::new(RANDOM_BYTES);
         let mut random = SeededRng::new(seed);
         while start.elapsed() < limit {
             let offset = random.below(bytes / RANDOM_BYTES as u64) * RANDOM_BYTES as u64;
@@ -72,7 +72,7 @@ fn random_reads(file: &File, bytes: u64, depth: u64, limit: Duration) -> std::io
 }
 
 fn sequential(file: &File, bytes: u64, limit: Duration) -> std::io::Result<f64> {
-    let mut memory = Aligned::new(SEQUENTIAL_BYTES);
+    let mut memory = AlignedBuffer::new(SEQUENTIAL_BYTES);
     let steps = bytes / SEQUENTIAL_BYTES as u64;
     let start = Instant::now();
     let mut done = 0;
@@ -84,17 +84,17 @@ fn sequential(file: &File, bytes: u64, limit: Duration) -> std::io::Result<f64> 
 }
 
 /// Memory that O_DIRECT accepts, cut out of a larger piece.
-pub(super) struct Aligned {
+pub(super) struct AlignedBuffer {
     memory: Vec<u8>,
     start: usize,
     len: usize,
 }
 
-impl Aligned {
-    pub(super) fn new(len: usize) -> Aligned {
+impl AlignedBuffer {
+    pub(super) fn new(len: usize) -> AlignedBuffer {
         let memory = vec![0; len + ALIGN];
         let start = memory.as_ptr().align_offset(ALIGN);
-        Aligned { memory, start, len }
+        AlignedBuffer { memory, start, len }
     }
 
     pub(super) fn bytes(&mut self) -> &mut [u8] {

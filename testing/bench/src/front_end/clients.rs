@@ -12,10 +12,10 @@ use device::SeededRng;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom, StatxFlags};
 use serde::Serialize;
 
+use super::super::device_speed::AlignedBuffer;
 use super::super::error::BenchError;
-use super::super::measure::Aligned;
 use super::super::workload::{PAGE_BYTES, lay_out};
-use super::mounted::KernelCache;
+use super::mounted::KernelCacheMode;
 
 /// A client's file: held in memory by both, larger than any processor's second cache.
 const FILE_PAGES: u64 = 2048;
@@ -29,7 +29,7 @@ const FASTEST_MICROS: usize = 1;
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Operation {
+pub(super) enum ClientOperation {
     /// pwrite of 512 B at a random place of a file of 8 MiB.
     Write512,
     /// pwrite of 4 KiB at a random page.
@@ -50,45 +50,48 @@ pub(super) enum Operation {
     Readdir,
 }
 
-impl Operation {
-    pub(super) const ALL: [Operation; 9] = [
-        Operation::Write512,
-        Operation::Write4k,
-        Operation::Read512,
-        Operation::Read4k,
-        Operation::CreateUnlink,
-        Operation::Fstat,
-        Operation::Stat,
-        Operation::Lookup,
-        Operation::Readdir,
+impl ClientOperation {
+    pub(super) const ALL: [ClientOperation; 9] = [
+        ClientOperation::Write512,
+        ClientOperation::Write4k,
+        ClientOperation::Read512,
+        ClientOperation::Read4k,
+        ClientOperation::CreateUnlink,
+        ClientOperation::Fstat,
+        ClientOperation::Stat,
+        ClientOperation::Lookup,
+        ClientOperation::Readdir,
     ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Operation::Write512 => "write 512 B",
-            Operation::Write4k => "write 4 KiB",
-            Operation::Read512 => "read 512 B, O_DIRECT",
-            Operation::Read4k => "read 4 KiB, O_DIRECT",
-            Operation::CreateUnlink => "create + unlink",
-            Operation::Fstat => "fstat",
-            Operation::Stat => "stat",
-            Operation::Lookup => "lookup",
-            Operation::Readdir => "readdir of 1000 names",
+            ClientOperation::Write512 => "write 512 B",
+            ClientOperation::Write4k => "write 4 KiB",
+            ClientOperation::Read512 => "read 512 B, O_DIRECT",
+            ClientOperation::Read4k => "read 4 KiB, O_DIRECT",
+            ClientOperation::CreateUnlink => "create + unlink",
+            ClientOperation::Fstat => "fstat",
+            ClientOperation::Stat => "stat",
+            ClientOperation::Lookup => "lookup",
+            ClientOperation::Readdir => "readdir of 1000 names",
         }
     }
 
     /// With what cache of the kernel's it is measured: where the kernel would answer from it, with none.
-    pub(super) fn kernel_cache(self) -> KernelCache {
+    pub(super) fn kernel_cache(self) -> KernelCacheMode {
         match self {
-            Operation::Fstat | Operation::Stat | Operation::Lookup | Operation::Readdir => KernelCache::None,
-            _ => KernelCache::Full,
+            ClientOperation::Fstat
+            | ClientOperation::Stat
+            | ClientOperation::Lookup
+            | ClientOperation::Readdir => KernelCacheMode::None,
+            _ => KernelCacheMode::Full,
         }
     }
 }
 
 /// What a turn did.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Done {
+pub(super) struct TurnResult {
     pub(super) operations: u64,
     pub(super) elapsed: Duration,
     /// Half of the operations took at most this long.
@@ -96,14 +99,14 @@ pub(super) struct Done {
 }
 
 /// A client's files.
-pub(super) struct Load {
+pub(super) struct ClientFiles {
     directory: PathBuf,
     number: u8,
 }
 
-impl Load {
+impl ClientFiles {
     /// Makes them in `directory`.
-    pub(super) fn prepare(directory: &Path, client: u8) -> Result<Load, BenchError> {
+    pub(super) fn prepare(directory: &Path, client: u8) -> Result<ClientFiles, BenchError> {
         let make = || -> io::Result<()> {
             fs::create_dir_all(directory.join("names"))?;
             (0..NAMES)
@@ -111,24 +114,24 @@ impl Load {
         };
         make().map_err(|error| BenchError::io("cannot make files in", directory, error))?;
         lay_out(&directory.join("data"), FILE_PAGES)?;
-        Ok(Load { directory: directory.into(), number: client })
+        Ok(ClientFiles { directory: directory.into(), number: client })
     }
 
-    fn client(&self, operation: Operation) -> io::Result<Client> {
+    fn client(&self, operation: ClientOperation) -> io::Result<LoadClient> {
         let data = self.directory.join("data");
         let mut open = OpenOptions::new();
         match operation {
             // Past the kernel's memory.
-            Operation::Read512 | Operation::Read4k => {
+            ClientOperation::Read512 | ClientOperation::Read4k => {
                 open.read(true).custom_flags(OFlags::DIRECT.bits() as i32)
             }
             _ => open.write(true),
         };
-        Ok(Client {
+        Ok(LoadClient {
             file: open.open(&data)?,
             directory: File::open(&self.directory)?,
             names: File::open(self.directory.join("names"))?,
-            memory: Aligned::new(PAGE_BYTES as usize),
+            memory: AlignedBuffer::new(PAGE_BYTES as usize),
             listing: Vec::with_capacity(LISTING_BYTES),
             random: SeededRng::new(u64::from(self.number)),
         })
@@ -140,9 +143,13 @@ fn name_of(number: u64) -> String {
 }
 
 /// Runs `operation` for `slice` in one thread for each of `loads`.
-pub(super) fn run(loads: &[Load], operation: Operation, slice: Duration) -> Result<Done, BenchError> {
+pub(super) fn run(
+    loads: &[ClientFiles],
+    operation: ClientOperation,
+    slice: Duration,
+) -> Result<TurnResult, BenchError> {
     let barrier = Barrier::new(loads.len());
-    let work = |load: &Load| -> io::Result<(Vec<u32>, Duration)> {
+    let work = |load: &ClientFiles| -> io::Result<(Vec<u32>, Duration)> {
         let client = load.client(operation);
         let mut nanos = Vec::with_capacity(slice.as_micros() as usize / FASTEST_MICROS);
         barrier.wait();
@@ -169,37 +176,37 @@ pub(super) fn run(loads: &[Load], operation: Operation, slice: Duration) -> Resu
     let operations = nanos.len() as u64;
     let middle = nanos.len() / 2;
     let p50 = Duration::from_nanos((*nanos.select_nth_unstable(middle).1).into());
-    Ok(Done { operations, elapsed, p50 })
+    Ok(TurnResult { operations, elapsed, p50 })
 }
 
 /// One client at work.
-struct Client {
+struct LoadClient {
     file: File,
     directory: File,
     names: File,
-    memory: Aligned,
+    memory: AlignedBuffer,
     listing: Vec<u8>,
     random: SeededRng,
 }
 
-impl Client {
-    fn once(&mut self, operation: Operation) -> io::Result<()> {
+impl LoadClient {
+    fn once(&mut self, operation: ClientOperation) -> io::Result<()> {
         match operation {
-            Operation::Write512 => self.write(512),
-            Operation::Write4k => self.write(PAGE_BYTES as usize),
-            Operation::Read512 => self.read(512),
-            Operation::Read4k => self.read(PAGE_BYTES as usize),
-            Operation::CreateUnlink => self.create_and_unlink(),
-            Operation::Fstat => rustix::fs::fstat(&self.file).map(drop).map_err(io::Error::from),
-            Operation::Stat => {
+            ClientOperation::Write512 => self.write(512),
+            ClientOperation::Write4k => self.write(PAGE_BYTES as usize),
+            ClientOperation::Read512 => self.read(512),
+            ClientOperation::Read4k => self.read(PAGE_BYTES as usize),
+            ClientOperation::CreateUnlink => self.create_and_unlink(),
+            ClientOperation::Fstat => rustix::fs::fstat(&self.file).map(drop).map_err(io::Error::from),
+            ClientOperation::Stat => {
                 let name = self.name();
                 Ok(rustix::fs::statat(&self.names, name, AtFlags::empty()).map(drop)?)
             }
-            Operation::Lookup => {
+            ClientOperation::Lookup => {
                 let (name, flags) = (self.name(), AtFlags::STATX_DONT_SYNC);
                 Ok(rustix::fs::statx(&self.names, name, flags, StatxFlags::TYPE).map(drop)?)
             }
-            Operation::Readdir => self.list(),
+            ClientOperation::Readdir => self.list(),
         }
     }
 
@@ -254,9 +261,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let loads = [0, 1].map(|client| {
             let own = directory.path().join(client.to_string());
-            Load::prepare(&own, client).expect("files can be made")
+            ClientFiles::prepare(&own, client).expect("files can be made")
         });
-        for operation in Operation::ALL {
+        for operation in ClientOperation::ALL {
             let done = run(&loads, operation, Duration::from_millis(5)).expect("it works");
             assert!(done.operations >= 2 && done.p50 > Duration::ZERO, "{operation:?}: {done:?}");
             assert!(done.p50 <= done.elapsed, "one of them took longer than all: {operation:?}: {done:?}");

@@ -14,7 +14,7 @@ use super::quantile::median;
 
 /// Where results go.
 #[derive(Debug, Args)]
-pub(super) struct Output {
+pub(super) struct OutputArgs {
     /// Append each cell to FILE as soon as it is measured, and measure only those that FILE has not, with the same parameters
     #[arg(long, value_name = "FILE")]
     pub(super) into: Option<PathBuf>,
@@ -25,7 +25,7 @@ pub(super) struct Output {
 
 /// Which cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Key {
+pub(super) struct CellKey {
     /// The experiment's name on the command line.
     pub(super) benchmark: String,
     /// Cells of one chart differ in one thing only, which `label` says.
@@ -37,13 +37,13 @@ pub(super) struct Key {
 
 /// What one system did, round by round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Figure {
+pub(super) struct SystemFigure {
     pub(super) unit: String,
     pub(super) system: String,
     pub(super) rounds: Vec<f64>,
 }
 
-impl Figure {
+impl SystemFigure {
     pub(super) fn median(&self) -> f64 {
         median(&self.rounds)
     }
@@ -58,22 +58,24 @@ impl Figure {
 
 /// The figures of a cell while its rounds are measured, in the order in which they come first.
 #[derive(Debug, Default)]
-pub(super) struct Figures(Vec<Figure>);
+pub(super) struct CellFigures(Vec<SystemFigure>);
 
-impl Figures {
+impl CellFigures {
     pub(super) fn add(&mut self, unit: &str, system: &str, value: f64) {
         match self.0.iter_mut().find(|figure| figure.unit == unit && figure.system == system) {
             Some(figure) => figure.rounds.push(value),
-            None => {
-                self.0.push(Figure { unit: unit.to_owned(), system: system.to_owned(), rounds: vec![value] })
-            }
+            None => self.0.push(SystemFigure {
+                unit: unit.to_owned(),
+                system: system.to_owned(),
+                rounds: vec![value],
+            }),
         }
     }
 }
 
 /// Where a cell was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Machine {
+pub(super) struct MachineInfo {
     pub(super) version: String,
     pub(super) kernel: String,
     pub(super) processors: usize,
@@ -81,10 +83,10 @@ pub(super) struct Machine {
     pub(super) load_average: f64,
 }
 
-impl Machine {
-    fn now(processors: usize) -> Machine {
+impl MachineInfo {
+    fn now(processors: usize) -> MachineInfo {
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        Machine {
+        MachineInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             processors,
@@ -95,14 +97,14 @@ impl Machine {
 
 /// One cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Cell {
+pub(super) struct ResultCell {
     #[serde(flatten)]
-    pub(super) key: Key,
-    pub(super) machine: Machine,
-    pub(super) figures: Vec<Figure>,
+    pub(super) key: CellKey,
+    pub(super) machine: MachineInfo,
+    pub(super) figures: Vec<SystemFigure>,
 }
 
-impl Cell {
+impl ResultCell {
     /// What a system did, round by round; empty if it was not measured.
     pub(super) fn rounds(&self, unit: &str, system: &str) -> &[f64] {
         let found = self.figures.iter().find(|figure| figure.unit == unit && figure.system == system);
@@ -117,24 +119,24 @@ impl Cell {
 }
 
 /// The cells of one run of an experiment.
-pub(super) struct Cells {
-    file: Option<JsonLines<Cell>>,
-    chosen: Vec<Cell>,
+pub(super) struct ResultMatrix {
+    file: Option<JsonLines<ResultCell>>,
+    chosen: Vec<ResultCell>,
     processors: usize,
 }
 
-impl Cells {
+impl ResultMatrix {
     /// To be called before an experiment gives up processors.
-    pub(super) fn open(into: Option<&Path>) -> Result<Cells, BenchError> {
+    pub(super) fn open(into: Option<&Path>) -> Result<ResultMatrix, BenchError> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Cells { file: into.map(JsonLines::open).transpose()?, chosen: Vec::new(), processors })
+        Ok(ResultMatrix { file: into.map(JsonLines::open).transpose()?, chosen: Vec::new(), processors })
     }
 
     /// Measures a cell, unless the file has it.
     pub(super) fn measure(
         &mut self,
-        key: Key,
-        how: impl FnOnce(&mut Figures) -> Result<(), BenchError>,
+        key: CellKey,
+        how: impl FnOnce(&mut CellFigures) -> Result<(), BenchError>,
     ) -> Result<(), BenchError> {
         let mut known = self.file.iter().flat_map(JsonLines::all);
         if let Some(cell) = known.find(|cell| cell.key == key) {
@@ -142,10 +144,10 @@ impl Cells {
             return Ok(());
         }
         eprintln!("{}: {}, {}", key.benchmark, key.chart, key.label);
-        let machine = Machine::now(self.processors);
-        let mut figures = Figures::default();
+        let machine = MachineInfo::now(self.processors);
+        let mut figures = CellFigures::default();
         how(&mut figures)?;
-        let cell = Cell { key, machine, figures: figures.0 };
+        let cell = ResultCell { key, machine, figures: figures.0 };
         if let Some(file) = &mut self.file {
             file.add(cell.clone())?;
         }
@@ -154,23 +156,23 @@ impl Cells {
     }
 
     /// Those of this run, measured now or before.
-    pub(super) fn chosen(&self) -> &[Cell] {
+    pub(super) fn chosen(&self) -> &[ResultCell] {
         &self.chosen
     }
 }
 
 /// A figure made of several cells, beside a paper's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Comparison {
+pub(super) struct PaperComparison {
     pub(super) what: String,
     pub(super) here: f64,
     pub(super) unit: &'static str,
-    pub(super) published: Option<Published>,
+    pub(super) published: Option<PaperFigure>,
 }
 
 /// A figure that a paper has, on other hardware and with other software.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(super) struct Published {
+pub(super) struct PaperFigure {
     pub(super) value: f64,
     pub(super) source: &'static str,
 }
@@ -182,22 +184,22 @@ pub(super) fn geometric_mean(values: impl IntoIterator<Item = f64>) -> Option<f6
 }
 
 /// Cells of one chart that have one unit.
-pub(super) struct Chart<'a> {
+pub(super) struct MatrixChart<'a> {
     pub(super) title: &'a str,
     pub(super) unit: &'a str,
     /// A label, and what each system did there.
-    pub(super) groups: Vec<(&'a str, Vec<&'a Figure>)>,
+    pub(super) groups: Vec<(&'a str, Vec<&'a SystemFigure>)>,
 }
 
 /// Cells by chart and unit, in the order in which they come.
-pub(super) fn charts<'a>(cells: &[&'a Cell]) -> Vec<Chart<'a>> {
-    let mut charts: Vec<Chart<'a>> = Vec::new();
+pub(super) fn charts<'a>(cells: &[&'a ResultCell]) -> Vec<MatrixChart<'a>> {
+    let mut charts: Vec<MatrixChart<'a>> = Vec::new();
     for cell in cells {
         for figure in &cell.figures {
             let (title, label) = (cell.key.chart.as_str(), cell.key.label.as_str());
             let found = charts.iter().position(|chart| chart.title == title && chart.unit == figure.unit);
             let index = found.unwrap_or_else(|| {
-                charts.push(Chart { title, unit: &figure.unit, groups: Vec::new() });
+                charts.push(MatrixChart { title, unit: &figure.unit, groups: Vec::new() });
                 charts.len() - 1
             });
             let groups = &mut charts[index].groups;
@@ -211,7 +213,7 @@ pub(super) fn charts<'a>(cells: &[&'a Cell]) -> Vec<Chart<'a>> {
 }
 
 /// Prints cells and comparisons, for people or as JSON.
-pub(super) fn print(output: &Output, cells: &[Cell], comparisons: &[Comparison]) {
+pub(super) fn print(output: &OutputArgs, cells: &[ResultCell], comparisons: &[PaperComparison]) {
     if output.json {
         let all = serde_json::json!({ "cells": cells, "comparisons": comparisons });
         println!("{all:#}");
@@ -220,10 +222,10 @@ pub(super) fn print(output: &Output, cells: &[Cell], comparisons: &[Comparison])
     }
 }
 
-fn text(cells: &[&Cell], comparisons: &[Comparison]) -> String {
+fn text(cells: &[&ResultCell], comparisons: &[PaperComparison]) -> String {
     let mut out = String::new();
     if let Some(cell) = cells.first() {
-        let Machine { version, kernel, processors, .. } = &cell.machine;
+        let MachineInfo { version, kernel, processors, .. } = &cell.machine;
         let _ = writeln!(out, "weir {version} · Linux {kernel} · {processors} processors");
     }
     for chart in charts(cells) {
@@ -240,8 +242,8 @@ fn text(cells: &[&Cell], comparisons: &[Comparison]) -> String {
     if !comparisons.is_empty() {
         out.push('\n');
     }
-    for Comparison { what, here, unit, published } in comparisons {
-        let paper = published.map_or(String::new(), |Published { value, source }| {
+    for PaperComparison { what, here, unit, published } in comparisons {
+        let paper = published.map_or(String::new(), |PaperFigure { value, source }| {
             format!(" (paper: {}{unit}, {source})", number(value))
         });
         let _ = writeln!(out, "{what}: {}{unit}{paper}", number(*here));
@@ -263,9 +265,9 @@ pub(super) fn number(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn key(label: &str) -> Key {
+    fn key(label: &str) -> CellKey {
         let parameters = serde_json::json!({ "seconds": 1 });
-        Key { benchmark: "some".into(), chart: "a chart".into(), label: label.into(), parameters }
+        CellKey { benchmark: "some".into(), chart: "a chart".into(), label: label.into(), parameters }
     }
 
     #[test]
@@ -273,25 +275,25 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("cells");
         let one = |value: f64| {
-            move |figures: &mut Figures| {
+            move |figures: &mut CellFigures| {
                 figures.add("writes/s", "weir", value);
                 Ok(())
             }
         };
         for value in [1.0, 2.0] {
-            let mut cells = Cells::open(Some(&path)).expect("a file");
+            let mut cells = ResultMatrix::open(Some(&path)).expect("a file");
             cells.measure(key("64 B"), one(value)).expect("a cell");
             assert_eq!(cells.chosen()[0].rounds("writes/s", "weir"), [1.0]);
         }
-        let mut cells = Cells::open(Some(&path)).expect("a file");
-        let other = Key { parameters: serde_json::json!({ "seconds": 2 }), ..key("64 B") };
+        let mut cells = ResultMatrix::open(Some(&path)).expect("a file");
+        let other = CellKey { parameters: serde_json::json!({ "seconds": 2 }), ..key("64 B") };
         cells.measure(other, one(3.0)).expect("a cell");
         assert_eq!(cells.chosen()[0].rounds("writes/s", "weir"), [3.0]);
     }
 
     #[test]
     fn figures_of_one_system_and_unit_are_rounds() {
-        let mut figures = Figures::default();
+        let mut figures = CellFigures::default();
         for value in [90.0, 120.0, 100.0] {
             figures.add("writes/s", "weir", value);
         }
@@ -309,11 +311,11 @@ mod tests {
     #[test]
     fn charts_hold_the_cells_of_one_unit_by_label() {
         let cell = |label: &str| {
-            let mut figures = Figures::default();
+            let mut figures = CellFigures::default();
             figures.add("writes/s", "ext4", 1.0);
             figures.add("writes/s", "weir", 2.0);
             figures.add("bytes", "weir", 3.0);
-            Cell { key: key(label), machine: Machine::now(2), figures: figures.0 }
+            ResultCell { key: key(label), machine: MachineInfo::now(2), figures: figures.0 }
         };
         let cells = [cell("64 B"), cell("4 KiB")];
         let charts = charts(&cells.iter().collect::<Vec<_>>());

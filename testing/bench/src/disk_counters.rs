@@ -50,36 +50,36 @@ impl DiskTime {
 
 /// What was written to a block device since it is there, or between two moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Written {
+pub(super) struct DiskWrites {
     pub(super) requests: u64,
     pub(super) bytes: u64,
 }
 
-impl Written {
+impl DiskWrites {
     /// To a block device, such as `/dev/loop0`.
-    pub(super) fn to(device: &Path) -> Option<Written> {
+    pub(super) fn to(device: &Path) -> Option<DiskWrites> {
         let number = std::fs::metadata(device).ok()?.rdev();
-        Written::of(number)
+        DiskWrites::of(number)
     }
 
     /// To the disk below the file system that `path` lies on; `None` where that is not on one disk.
-    pub(super) fn below(path: &Path) -> Option<Written> {
-        Written::of(std::fs::metadata(path).ok()?.dev())
+    pub(super) fn below(path: &Path) -> Option<DiskWrites> {
+        DiskWrites::of(std::fs::metadata(path).ok()?.dev())
     }
 
-    fn of(device: u64) -> Option<Written> {
+    fn of(device: u64) -> Option<DiskWrites> {
         let stat = format!("/sys/dev/block/{}:{}/stat", major(device), minor(device));
-        Written::parse(&std::fs::read_to_string(stat).ok()?)
+        DiskWrites::parse(&std::fs::read_to_string(stat).ok()?)
     }
 
-    fn parse(stat: &str) -> Option<Written> {
+    fn parse(stat: &str) -> Option<DiskWrites> {
         let fields: Vec<u64> = stat.split_whitespace().map_while(|field| field.parse().ok()).collect();
-        Some(Written { requests: *fields.get(4)?, bytes: fields.get(6)?.checked_mul(SECTOR_BYTES)? })
+        Some(DiskWrites { requests: *fields.get(4)?, bytes: fields.get(6)?.checked_mul(SECTOR_BYTES)? })
     }
 
     /// What was written since `earlier`, to the same device.
-    pub(super) fn since(self, earlier: Written) -> Written {
-        Written {
+    pub(super) fn since(self, earlier: DiskWrites) -> DiskWrites {
+        DiskWrites {
             requests: self.requests.saturating_sub(earlier.requests),
             bytes: self.bytes.saturating_sub(earlier.bytes),
         }
@@ -93,9 +93,9 @@ mod tests {
     #[test]
     fn the_kernels_fields_are_requests_and_sectors_written() {
         let stat = "  14111413   317761 465627330 12608392  7285614   351718 672402392  1353415        0  1166572 14173674";
-        let found = Written::parse(stat).expect("two counts");
-        assert_eq!(found, Written { requests: 7_285_614, bytes: 672_402_392 * 512 });
-        assert_eq!(Written::parse("1 2 3"), None);
+        let found = DiskWrites::parse(stat).expect("two counts");
+        assert_eq!(found, DiskWrites { requests: 7_285_614, bytes: 672_402_392 * 512 });
+        assert_eq!(DiskWrites::parse("1 2 3"), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `weir-bench bystander`: how long small writes wait while another client does something large. What they wait for are the
+//! `weir-bench interference`: how long small writes wait while another client does something large. What they wait for are the
 //! locks of file system and cache, and a processor.
 
 use std::sync::Arc;
@@ -21,23 +21,23 @@ const LARGE_BYTES: usize = 1 << 20;
 
 /// What the others do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Company {
+enum NeighbourLoad {
     Nothing,
     Reads,
     Writes,
     Cuts,
 }
 
-const COMPANY: [(&str, Company); 4] = [
-    ("nothing", Company::Nothing),
-    ("reads of 1 MiB", Company::Reads),
-    ("writes of 1 MiB", Company::Writes),
-    ("cuts off a file", Company::Cuts),
+const NEIGHBOUR_LOADS: [(&str, NeighbourLoad); 4] = [
+    ("nothing", NeighbourLoad::Nothing),
+    ("reads of 1 MiB", NeighbourLoad::Reads),
+    ("writes of 1 MiB", NeighbourLoad::Writes),
+    ("cuts off a file", NeighbourLoad::Cuts),
 ];
 
 /// What to measure.
 #[derive(Debug, Args)]
-pub(super) struct BystanderArgs {
+pub(super) struct InterferenceArgs {
     /// MiB in memory of the file that is cut off
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=4096))]
     file: u64,
@@ -51,7 +51,7 @@ pub(super) struct BystanderArgs {
 
 /// How long writes of 512 B took while the others were at work, in microseconds.
 #[derive(Debug, Serialize)]
-struct Row {
+struct InterferenceRow {
     others: &'static str,
     writes: usize,
     median: f64,
@@ -62,23 +62,29 @@ struct Row {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct InterferenceReport {
     benchmark: &'static str,
     version: &'static str,
     file_mib: u64,
     rounds: u16,
-    rows: Vec<Row>,
+    rows: Vec<InterferenceRow>,
 }
 
 /// Runs the benchmark and prints what it found.
-pub(super) fn run_benchmark(args: &BystanderArgs) -> Result<(), BenchError> {
+pub(super) fn run_benchmark(args: &InterferenceArgs) -> Result<(), BenchError> {
     let settings = CacheSettings { memory_bytes_max: (args.file + 512) << 20, ..CacheSettings::default() };
     let rows = with_fs(settings, |fs| {
         let files = [lay_out(fs, "small", FILE_PAGES)?, lay_out(fs, "large", FILE_PAGES)?];
-        COMPANY.iter().map(|&(name, company)| row(args, fs, files, name, company)).collect()
+        NEIGHBOUR_LOADS.iter().map(|&(name, company)| row(args, fs, files, name, company)).collect()
     })?;
     let version = env!("CARGO_PKG_VERSION");
-    let report = Report { benchmark: "bystander", version, file_mib: args.file, rounds: args.rounds, rows };
+    let report = InterferenceReport {
+        benchmark: "interference",
+        version,
+        file_mib: args.file,
+        rounds: args.rounds,
+        rows,
+    };
     match args.json {
         true => println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers")),
         false => print(&report),
@@ -87,20 +93,20 @@ pub(super) fn run_benchmark(args: &BystanderArgs) -> Result<(), BenchError> {
 }
 
 fn row(
-    args: &BystanderArgs,
+    args: &InterferenceArgs,
     fs: &Arc<Fs>,
     [small, large]: [Ino; 2],
     name: &'static str,
-    company: Company,
-) -> Result<Row, FsError> {
+    company: NeighbourLoad,
+) -> Result<InterferenceRow, FsError> {
     let (measuring, over) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let bystander = scope.spawn(|| stand_by(fs, small, &measuring, &over));
-        let theirs = keep_company(args, fs, large, company, &measuring);
+        let writer = scope.spawn(|| write_small(fs, small, &measuring, &over));
+        let theirs = run_neighbour(args, fs, large, company, &measuring);
         over.store(true, Ordering::Release);
-        let seen = bystander.join().expect("a client does not panic")?;
+        let seen = writer.join().expect("a client does not panic")?;
         let theirs = theirs?;
-        Ok(Row {
+        Ok(InterferenceRow {
             others: name,
             writes: seen.0.len(),
             median: seen.quantile(0.5),
@@ -113,9 +119,9 @@ fn row(
 
 /// How long each took, in microseconds.
 #[derive(Default)]
-struct Times(Vec<f64>);
+struct WriteTimes(Vec<f64>);
 
-impl Times {
+impl WriteTimes {
     fn note_since(&mut self, begun: Instant) {
         self.0.push(begun.elapsed().as_nanos() as f64 / 1000.0);
     }
@@ -126,8 +132,13 @@ impl Times {
 }
 
 /// Writes 512 B at a time, and notes how long each takes that was under way while somebody measured.
-fn stand_by(fs: &Arc<Fs>, file: Ino, measuring: &AtomicBool, over: &AtomicBool) -> Result<Times, FsError> {
-    let (mut random, mut seen) = (SeededRng::new(1), Times::default());
+fn write_small(
+    fs: &Arc<Fs>,
+    file: Ino,
+    measuring: &AtomicBool,
+    over: &AtomicBool,
+) -> Result<WriteTimes, FsError> {
+    let (mut random, mut seen) = (SeededRng::new(1), WriteTimes::default());
     while !over.load(Ordering::Acquire) {
         let (begun, counted) = (Instant::now(), measuring.load(Ordering::Acquire));
         write(fs, file, random.below(FILE_PAGES) * PAGE_BYTES, &[7; 512])?;
@@ -139,28 +150,28 @@ fn stand_by(fs: &Arc<Fs>, file: Ino, measuring: &AtomicBool, over: &AtomicBool) 
 }
 
 /// The others' work, and how long each piece of it takes.
-fn keep_company(
-    args: &BystanderArgs,
+fn run_neighbour(
+    args: &InterferenceArgs,
     fs: &Arc<Fs>,
     file: Ino,
-    company: Company,
+    company: NeighbourLoad,
     measuring: &AtomicBool,
-) -> Result<Times, FsError> {
-    let (mut took, bytes) = (Times::default(), vec![3; LARGE_BYTES]);
+) -> Result<WriteTimes, FsError> {
+    let (mut took, bytes) = (WriteTimes::default(), vec![3; LARGE_BYTES]);
     let pieces = FILE_PAGES * PAGE_BYTES / LARGE_BYTES as u64;
-    let count = u64::from(args.rounds) * if company == Company::Cuts { 1 } else { 64 };
+    let count = u64::from(args.rounds) * if company == NeighbourLoad::Cuts { 1 } else { 64 };
     for number in 0..count {
         let offset = number % pieces * LARGE_BYTES as u64;
-        if company == Company::Cuts {
+        if company == NeighbourLoad::Cuts {
             fill(fs, file, args.file << 20)?;
         }
         measuring.store(true, Ordering::Release);
         let begun = Instant::now();
         match company {
-            Company::Nothing => std::thread::sleep(std::time::Duration::from_millis(1)),
-            Company::Reads => drop(wait(|done| fs.read(file, offset, LARGE_BYTES, done))?),
-            Company::Writes => write(fs, file, offset, &bytes)?,
-            Company::Cuts => set_size(fs, file, 0)?,
+            NeighbourLoad::Nothing => std::thread::sleep(std::time::Duration::from_millis(1)),
+            NeighbourLoad::Reads => drop(wait(|done| fs.read(file, offset, LARGE_BYTES, done))?),
+            NeighbourLoad::Writes => write(fs, file, offset, &bytes)?,
+            NeighbourLoad::Cuts => set_size(fs, file, 0)?,
         }
         took.note_since(begun);
         measuring.store(false, Ordering::Release);
@@ -181,7 +192,7 @@ fn set_size(fs: &Arc<Fs>, file: Ino, size: u64) -> Result<(), FsError> {
     wait(|done| fs.set_attributes(file, set, done)).map(drop)
 }
 
-fn print(report: &Report) {
+fn print(report: &InterferenceReport) {
     println!(
         "weir {} · writes of 512 B beside another client, which cuts off {} MiB in memory · {} rounds",
         report.version, report.file_mib, report.rounds

@@ -1,6 +1,6 @@
 //! What a benchmark put up and must take down again: mounts, loop devices, programs, directories.
 //!
-//! Every such thing is an [`Undo`]. Dropping it takes the thing down; a panic, Ctrl-C or a termination signal takes
+//! Every such thing is an [`CleanupGuard`]. Dropping it takes the thing down; a panic, Ctrl-C or a termination signal takes
 //! down all that are left, newest first. The release profile aborts on panic, so the panic hook does it, not unwinding.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,39 +12,39 @@ use signal_hook::iterator::Signals;
 
 use super::error::BenchError;
 
-type Action = Box<dyn FnOnce() + Send>;
+type CleanupAction = Box<dyn FnOnce() + Send>;
 
 /// Everything that is up, oldest first. Held only to push or take an entry, never while an action runs.
-static PENDING: Mutex<Vec<(u64, Action)>> = Mutex::new(Vec::new());
+static PENDING: Mutex<Vec<(u64, CleanupAction)>> = Mutex::new(Vec::new());
 /// True while a signal's or a panic's thread takes everything down: meanwhile the others put nothing up and do not
 /// end the process. After a signal it stays true to the end.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 /// One thing that is up, taken down by dropping this.
 #[must_use = "dropping this takes the thing down at once"]
-pub(super) struct Undo(u64);
+pub(super) struct CleanupGuard(u64);
 
-impl Undo {
+impl CleanupGuard {
     /// Remembers how to take a thing down. Call it *before* putting the thing up, so that no moment lies between in
     /// which a signal would leave it; `action` therefore has to do no harm when the thing is not there yet,
-    /// and drops no younger `Undo`.
-    pub(super) fn new(action: impl FnOnce() + Send + 'static) -> Undo {
+    /// and drops no younger `CleanupGuard`.
+    pub(super) fn new(action: impl FnOnce() + Send + 'static) -> CleanupGuard {
         wait_while_stopping();
         let mut pending = pending();
         let id = pending.last().map_or(0, |(id, _)| id + 1);
         pending.push((id, Box::new(action)));
-        Undo(id)
+        CleanupGuard(id)
     }
 
     /// Puts an action in the place of the one that is pending, if it still is.
-    fn replace(&self, with: Action) -> Option<Action> {
+    fn replace(&self, with: CleanupAction) -> Option<CleanupAction> {
         let mut pending = pending();
         let entry = pending.iter_mut().find(|(id, _)| *id == self.0)?;
         Some(std::mem::replace(&mut entry.1, with))
     }
 }
 
-impl Drop for Undo {
+impl Drop for CleanupGuard {
     fn drop(&mut self) {
         let (running, wait) = running();
         let guard = running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +64,7 @@ impl Drop for Undo {
 }
 
 /// What is locked while something goes on, and an action that waits for that.
-fn running() -> (Arc<Mutex<()>>, Action) {
+fn running() -> (Arc<Mutex<()>>, CleanupAction) {
     let running = Arc::new(Mutex::new(()));
     let waited_for = Arc::clone(&running);
     (running, Box::new(move || drop(waited_for.lock())))
@@ -76,7 +76,7 @@ fn running() -> (Arc<Mutex<()>>, Action) {
 pub(super) fn uninterrupted<T>(up: impl FnOnce() -> T) -> T {
     let (running, wait) = running();
     let guard = running.lock().unwrap_or_else(PoisonError::into_inner);
-    let wait = Undo::new(wait);
+    let wait = CleanupGuard::new(wait);
     let result = up();
     drop(guard);
     drop(wait);
@@ -94,7 +94,7 @@ fn wait_while_stopping() {
     }
 }
 
-fn pending() -> MutexGuard<'static, Vec<(u64, Action)>> {
+fn pending() -> MutexGuard<'static, Vec<(u64, CleanupAction)>> {
     // A panic while the lock was held left at worst a whole entry too few: the list itself is sound.
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -136,9 +136,9 @@ mod tests {
     #[test]
     fn dropping_takes_the_thing_down_once() {
         let (tell, told) = mpsc::channel();
-        let undo = Undo::new(move || tell.send(()).expect("the receiver lives"));
+        let cleanup = CleanupGuard::new(move || tell.send(()).expect("the receiver lives"));
         assert!(told.try_recv().is_err(), "taken down too early");
-        drop(undo);
+        drop(cleanup);
         assert!(told.recv().is_ok(), "not taken down");
         assert!(told.recv().is_err(), "taken down twice");
     }

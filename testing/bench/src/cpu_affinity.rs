@@ -16,7 +16,7 @@ use super::error::BenchError;
 /// Whether load and modelled devices share processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Placement {
+pub(super) enum CpuAffinity {
     /// The load and the file system on one processor, the modelled device on the others.
     Apart,
     /// Wherever the kernel puts them.
@@ -25,17 +25,17 @@ pub(super) enum Placement {
 
 /// The processors of this run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Processors {
+pub(super) struct ProcessorSplit {
     load: CpuSet,
     devices: CpuSet,
 }
 
-impl Processors {
+impl ProcessorSplit {
     /// Moves the calling thread, and with it whatever it starts from now on, to the load's processor. `None` where
-    /// everything runs wherever the kernel puts it: with `Placement::Free`, or where there is only one processor.
-    pub(super) fn claim(placement: Placement) -> Result<Option<Processors>, BenchError> {
+    /// everything runs wherever the kernel puts it: with `CpuAffinity::Free`, or where there is only one processor.
+    pub(super) fn claim(affinity: CpuAffinity) -> Result<Option<ProcessorSplit>, BenchError> {
         let all = sched_getaffinity(None).map_err(failed)?;
-        if placement == Placement::Free || all.count() < 2 {
+        if affinity == CpuAffinity::Free || all.count() < 2 {
             return Ok(None);
         }
         let first = (0..CpuSet::MAX_CPU).find(|&processor| all.is_set(processor)).unwrap_or_default();
@@ -43,7 +43,7 @@ impl Processors {
         load.set(first);
         devices.unset(first);
         sched_setaffinity(None, &load).map_err(failed)?;
-        Ok(Some(Processors { load, devices }))
+        Ok(Some(ProcessorSplit { load, devices }))
     }
 
     /// Calls `start` on the devices' processors, so that programs that it starts stay there.
@@ -56,7 +56,7 @@ impl Processors {
 }
 
 /// Where things run, for reports.
-pub(super) fn text(processors: Option<Processors>) -> &'static str {
+pub(super) fn text(processors: Option<ProcessorSplit>) -> &'static str {
     match processors {
         Some(_) => "load and file system on one processor, modelled devices on the others",
         None => "everything wherever the kernel puts it",
@@ -64,5 +64,5 @@ pub(super) fn text(processors: Option<Processors>) -> &'static str {
 }
 
 fn failed(error: rustix::io::Errno) -> BenchError {
-    BenchError::Placement { source: io::Error::from(error) }
+    BenchError::CpuAffinity { source: io::Error::from(error) }
 }
