@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::cleanup;
 use super::error::BenchError;
 use super::nonblocking_writes::{DeviceSelection, RunSize};
+use super::output::{self, ReportTable};
 use super::program::check_machine;
 use super::quantile::quantile;
 use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
@@ -90,15 +91,17 @@ pub(super) fn run_benchmark(args: &DeltaReadsArgs) -> Result<(), BenchError> {
         rows.extend(of_model(model, &root, (file << 20) / PAGE_BYTES, args.percent, rounds.max(1))?);
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&rows).expect("names and finite numbers"));
+        output::print_json(&rows);
         return Ok(());
     }
     println!("Cold reads of a file of {file} MiB of which {} % of the pages have deltas\n", args.percent);
-    println!("| device | reads | MiB/s without deltas | with, of that: median (quartiles) |");
-    println!("| --- | --- | --- | --- |");
+    let columns = ["device", "reads", "MiB/s without deltas", "with, of that: median (quartiles)"];
+    let mut table = ReportTable::new(2, &columns);
     for DeltaReadRow { model, what, without, ratio: [low, median, high] } in &rows {
-        println!("| {model} | {what} | {without:.1} | {median:.2} ({low:.2} to {high:.2}) |");
+        let ratio = format!("{median:.2} ({low:.2} to {high:.2})");
+        table.row([model.clone(), (*what).to_owned(), format!("{without:.1}"), ratio]);
     }
+    print!("{table}");
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use super::cleanup::{self, CleanupGuard};
 use super::cpu_affinity::{self, CpuAffinity, ProcessorSplit};
 use super::device_speed::{DeviceSpeed, measure_speed};
 use super::error::BenchError;
+use super::output;
 use super::program::{check_machine, command, run};
 use super::quantile::median;
 use super::report::{BySize, DeviceReport, LoadRun, OverwriteReport, OverwriteRow, TargetRatio, text};
@@ -212,14 +213,8 @@ pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchErr
         models,
     };
     drop(places);
-    if args.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&report).expect("a report has only names and finite numbers")
-        );
-    } else {
-        print!("{}", text(&report, if args.table { BySize::Yes } else { BySize::No }));
-    }
+    let by_size = if args.table { BySize::Yes } else { BySize::No };
+    output::print_result(args.json, &report, || print!("{}", text(&report, by_size)));
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::cleanup;
 use super::error::BenchError;
 use super::nonblocking_writes::{DeviceSelection, RunSize};
+use super::output::{self, ReportTable};
 use super::program::{check_machine, run};
 use super::quantile::{median, quantile};
 use super::slow_device::{DeviceSpec, remove_on_drop};
@@ -146,30 +147,31 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
         }
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&rows).expect("names and finite numbers"));
+        output::print_json(&rows);
         return Ok(());
     }
     println!(
         "{WRITE_BYTES} B overwrites of a file of {file} MiB at random, {seconds} s, the second half of it\n"
     );
-    println!("| device | system | writes/s | over ext4 | 99.9 % ms | slowest ms | B written | pages read |");
-    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
+    let columns =
+        ["device", "system", "writes/s", "over ext4", "99.9 % ms", "slowest ms", "B written", "pages read"];
+    let mut table = ReportTable::new(2, &columns);
     let mut base = f64::NAN;
     for row in &rows {
         base = if row.system == "ext4" { row.steady_per_s } else { base };
         let number = |number: Option<f64>, digits| number.map_or(String::new(), |n| format!("{n:.digits$}"));
-        println!(
-            "| {} | {} | {:.0} | {} | {:.1} | {:.1} | {} | {} |",
-            row.model,
-            row.system,
-            row.steady_per_s,
+        table.row([
+            row.model.clone(),
+            row.system.to_owned(),
+            format!("{:.0}", row.steady_per_s),
             number(Some(row.steady_per_s / base).filter(|ratio| !ratio.is_nan()), 1),
-            row.p999_ms,
-            row.slowest_ms,
+            format!("{:.1}", row.p999_ms),
+            format!("{:.1}", row.slowest_ms),
             number(row.store_bytes_written, 0),
-            number(row.store_pages_read, 3)
-        );
+            number(row.store_pages_read, 3),
+        ]);
     }
+    print!("{table}");
     for row in rows.iter().filter(|row| !row.held.is_empty()) {
         let MemoryHeld {
             dirty_mib,
