@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::{DeviceSelection, RunSize};
 use super::output::{self, ReportTable};
 use super::program::check_machine;
 use super::quantile::quantile;
+use super::run_args::{RunArgs, RunSize};
 use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
 use super::steady_writes::store_counter;
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
@@ -37,12 +37,8 @@ const MERGE_MAX: Duration = Duration::from_secs(1200);
 /// What to measure.
 #[derive(Debug, Args)]
 pub(super) struct DeltaReadsArgs {
-    /// `small` only shows that everything works; `real` gives figures.
-    #[arg(long, value_enum, default_value_t = RunSize::Real)]
-    size: RunSize,
-    /// The modelled device: hdd, cloud, ssd or all.
-    #[arg(long, value_enum, default_value_t = DeviceSelection::All)]
-    model: DeviceSelection,
+    #[command(flatten)]
+    run: RunArgs,
     /// Each of the two files, in MiB [default: 512, or 16 where `small`]
     #[arg(long, value_name = "MIB")]
     file: Option<u64>,
@@ -52,9 +48,6 @@ pub(super) struct DeltaReadsArgs {
     /// How often each is measured [default: 5, or 1 where `small`]
     #[arg(long, value_name = "N")]
     rounds: Option<u64>,
-    /// Write the result as JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// One way of reading, on one device.
@@ -79,7 +72,7 @@ enum FileChoice {
 pub(super) fn run_benchmark(args: &DeltaReadsArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
-    let (file, rounds) = match args.size {
+    let (file, rounds) = match args.run.size {
         RunSize::Small => (args.file.unwrap_or(16), args.rounds.unwrap_or(1)),
         RunSize::Real => (args.file.unwrap_or(512), args.rounds.unwrap_or(5)),
     };
@@ -87,10 +80,10 @@ pub(super) fn run_benchmark(args: &DeltaReadsArgs) -> Result<(), BenchError> {
     let _files = remove_on_drop(&root);
     std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
     let mut rows = Vec::new();
-    for &model in args.model.list() {
+    for &model in args.run.model.list() {
         rows.extend(of_model(model, &root, (file << 20) / PAGE_BYTES, args.percent, rounds.max(1))?);
     }
-    if args.json {
+    if args.run.json {
         output::print_json(&rows);
         return Ok(());
     }

@@ -25,6 +25,7 @@ mod quantile;
 mod replay_accuracy;
 mod report;
 mod result_matrix;
+mod run_args;
 mod scaling;
 mod shared_disk;
 mod slow_device;

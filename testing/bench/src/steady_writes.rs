@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::{DeviceSelection, RunSize};
 use super::output::{self, ReportTable};
 use super::program::{check_machine, run};
 use super::quantile::{median, quantile};
+use super::run_args::{RunArgs, RunSize};
 use super::slow_device::{DeviceSpec, remove_on_drop};
 use super::system::{ComparedSystem, FetchChoice, MountedSystem, SystemKind, resident_bytes, weir};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out};
@@ -25,12 +25,8 @@ const WRITE_BYTES: u64 = 512;
 /// What to measure.
 #[derive(Debug, Args)]
 pub(super) struct SteadyWritesArgs {
-    /// `small` only shows that everything works; `real` gives figures.
-    #[arg(long, value_enum, default_value_t = RunSize::Real)]
-    size: RunSize,
-    /// The modelled device: hdd, cloud, ssd or all.
-    #[arg(long, value_enum, default_value_t = DeviceSelection::All)]
-    model: DeviceSelection,
+    #[command(flatten)]
+    run: RunArgs,
     /// The file, in MiB [default: 1024, or 16 where `small`]
     #[arg(long, value_name = "MIB")]
     file: Option<u64>,
@@ -58,9 +54,6 @@ pub(super) struct SteadyWritesArgs {
     /// How long each system writes [default: 60, or 1 where `small`]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<u64>,
-    /// Write the result as JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// What one system did.
@@ -115,7 +108,7 @@ impl MemoryHeld {
 pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
-    let (file, seconds) = match args.size {
+    let (file, seconds) = match args.run.size {
         RunSize::Small => (args.file.unwrap_or(16), args.seconds.unwrap_or(1)),
         RunSize::Real => (args.file.unwrap_or(1024), args.seconds.unwrap_or(60)),
     };
@@ -124,7 +117,7 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
     let _files = remove_on_drop(&root);
     std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
     let mut rows = Vec::new();
-    for &model in args.model.list() {
+    for &model in args.run.model.list() {
         let bytes = args.device.map_or(3 * (file << 20).max(128 << 20), |device| device << 20);
         let design = DeviceSpec { device: model.device(), bytes, processors: None };
         let weir = SystemKind::Weir {
@@ -146,7 +139,7 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
             rows.push(measure(model.name(), name, &mounted, pages, (passes, seconds, args.watch))?);
         }
     }
-    if args.json {
+    if args.run.json {
         output::print_json(&rows);
         return Ok(());
     }

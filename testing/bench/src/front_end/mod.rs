@@ -36,9 +36,10 @@ use clap::{Args, ValueEnum};
 
 use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::{RunSize, file_system_of};
+use super::nonblocking_writes::file_system_of;
 use super::output;
 use super::program::{check_machine, check_programs};
+use super::run_args::RunSize;
 use super::slow_device::remove_on_drop;
 use clients::ClientOperation;
 use machine::{CpuTicks, PmQosHold};

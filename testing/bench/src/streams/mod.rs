@@ -22,9 +22,9 @@ use clap::Args;
 
 use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::RunSize;
 use super::output;
 use super::program::check_machine;
+use super::run_args::RunSize;
 use super::shared_disk::{DiskSelection, FileSystem, SharedDisk, SharedPlace, WeirStore};
 use super::slow_device::remove_on_drop;
 use load::StreamLoad;
