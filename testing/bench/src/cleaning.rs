@@ -19,6 +19,7 @@ use store::{Counters, Store};
 use super::cleanup;
 use super::error::BenchError;
 use super::in_process::{InProcessStack, wait, with_stack, write};
+use super::output::{self, ReportTable};
 use super::program::run;
 use super::quantile::quantile;
 use super::slow_device::remove_on_drop;
@@ -191,10 +192,7 @@ pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
     }
     let (version, store_bytes) = (env!("CARGO_PKG_VERSION"), args.size << 20);
     let report = CleaningReport { benchmark: "cleaning", version, store_bytes, times: args.times, rows };
-    match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers")),
-        false => print(&report),
-    }
+    output::print_result(args.json, &report, || print(&report));
     Ok(())
 }
 
@@ -379,8 +377,7 @@ fn print(report: &CleaningReport) {
         report.rows.first().map_or(0, |row| row.segment_bytes >> 10),
         report.times
     );
-    println!(
-        "{:<8}{:>7}{:>7}{:>10}{:>7}{:>15}{:>7}{:>11}{:>9}{:>11}{:>12}{:>8}{:>10}{:>9}",
+    let columns = [
         "load",
         "asked",
         "full",
@@ -394,27 +391,28 @@ fn print(report: &CleaningReport) {
         "slowest ms",
         "let in",
         "answered",
-        "refused"
-    );
+        "refused",
+    ];
+    let mut table = ReportTable::new(1, &columns);
     for row in &report.rows {
-        println!(
-            "{:<8}{:>6}%{:>6.1}%{:>10.0}{:>7.2}{:>15.2}{:>7.2}{:>11.1}{:>9.1}{:>11.1}{:>12.1}{:>8.2}{:>10.2}{:>9}",
+        table.row([
             format!("{:?}", row.load).to_lowercase(),
-            row.asked_percent,
-            row.full_percent,
-            row.writes as f64 / row.seconds,
-            row.written.data,
-            row.oldest_first,
-            row.written.all,
-            row.micros.median,
-            row.micros.p99,
-            row.micros.p9999,
-            row.slowest.ms,
-            row.moved_until_let_in,
-            row.most_moved.segments_moved,
-            row.refused
-        );
+            format!("{} %", row.asked_percent),
+            format!("{:.1} %", row.full_percent),
+            format!("{:.0}", row.writes as f64 / row.seconds),
+            format!("{:.2}", row.written.data),
+            format!("{:.2}", row.oldest_first),
+            format!("{:.2}", row.written.all),
+            format!("{:.1}", row.micros.median),
+            format!("{:.1}", row.micros.p99),
+            format!("{:.1}", row.micros.p9999),
+            format!("{:.1}", row.slowest.ms),
+            format!("{:.2}", row.moved_until_let_in),
+            format!("{:.2}", row.most_moved.segments_moved),
+            row.refused.to_string(),
+        ]);
     }
+    print!("{table}");
     println!(
         "(oldest first): the same data of uniform overwrites in a log that is cleaned oldest first, by a formula"
     );

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::cleanup::{self, CleanupGuard};
 use super::error::BenchError;
+use super::output;
 use super::program::run;
 use super::slow_device::remove_on_drop;
 use super::system::{weir, weir_on, weir_unmount_on_drop};
@@ -62,11 +63,7 @@ struct CountersResult {
 pub(super) fn run_benchmark(args: &CountersArgs) -> Result<(), BenchError> {
     cleanup::install()?;
     let counted = count(args)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&counted).expect("names and numbers"));
-    } else {
-        print(&counted);
-    }
+    output::print_result(args.json, &counted, || print(&counted));
     Ok(())
 }
 

@@ -11,9 +11,10 @@ use serde::Serialize;
 
 use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::{DeviceSelection, RunSize};
+use super::output::{self, ReportTable};
 use super::program::check_machine;
 use super::quantile::quantile;
+use super::run_args::{RunArgs, RunSize};
 use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
 use super::steady_writes::store_counter;
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
@@ -36,12 +37,8 @@ const MERGE_MAX: Duration = Duration::from_secs(1200);
 /// What to measure.
 #[derive(Debug, Args)]
 pub(super) struct DeltaReadsArgs {
-    /// `small` only shows that everything works; `real` gives figures.
-    #[arg(long, value_enum, default_value_t = RunSize::Real)]
-    size: RunSize,
-    /// The modelled device: hdd, cloud, ssd or all.
-    #[arg(long, value_enum, default_value_t = DeviceSelection::All)]
-    model: DeviceSelection,
+    #[command(flatten)]
+    run: RunArgs,
     /// Each of the two files, in MiB [default: 512, or 16 where `small`]
     #[arg(long, value_name = "MIB")]
     file: Option<u64>,
@@ -51,9 +48,6 @@ pub(super) struct DeltaReadsArgs {
     /// How often each is measured [default: 5, or 1 where `small`]
     #[arg(long, value_name = "N")]
     rounds: Option<u64>,
-    /// Write the result as JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// One way of reading, on one device.
@@ -78,7 +72,7 @@ enum FileChoice {
 pub(super) fn run_benchmark(args: &DeltaReadsArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
-    let (file, rounds) = match args.size {
+    let (file, rounds) = match args.run.size {
         RunSize::Small => (args.file.unwrap_or(16), args.rounds.unwrap_or(1)),
         RunSize::Real => (args.file.unwrap_or(512), args.rounds.unwrap_or(5)),
     };
@@ -86,19 +80,21 @@ pub(super) fn run_benchmark(args: &DeltaReadsArgs) -> Result<(), BenchError> {
     let _files = remove_on_drop(&root);
     std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
     let mut rows = Vec::new();
-    for &model in args.model.list() {
+    for &model in args.run.model.list() {
         rows.extend(of_model(model, &root, (file << 20) / PAGE_BYTES, args.percent, rounds.max(1))?);
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&rows).expect("names and finite numbers"));
+    if args.run.json {
+        output::print_json(&rows);
         return Ok(());
     }
     println!("Cold reads of a file of {file} MiB of which {} % of the pages have deltas\n", args.percent);
-    println!("| device | reads | MiB/s without deltas | with, of that: median (quartiles) |");
-    println!("| --- | --- | --- | --- |");
+    let columns = ["device", "reads", "MiB/s without deltas", "with, of that: median (quartiles)"];
+    let mut table = ReportTable::new(2, &columns);
     for DeltaReadRow { model, what, without, ratio: [low, median, high] } in &rows {
-        println!("| {model} | {what} | {without:.1} | {median:.2} ({low:.2} to {high:.2}) |");
+        let ratio = format!("{median:.2} ({low:.2} to {high:.2})");
+        table.row([model.clone(), (*what).to_owned(), format!("{without:.1}"), ratio]);
     }
+    print!("{table}");
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::error::BenchError;
 use super::in_process::{lay_out, wait, with_fs, write};
+use super::output::{self, ReportTable};
 use super::quantile::quantile;
 use super::workload::PAGE_BYTES;
 
@@ -85,10 +86,7 @@ pub(super) fn run_benchmark(args: &InterferenceArgs) -> Result<(), BenchError> {
         rounds: args.rounds,
         rows,
     };
-    match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers")),
-        false => print(&report),
-    }
+    output::print_result(args.json, &report, || print(&report));
     Ok(())
 }
 
@@ -197,14 +195,17 @@ fn print(report: &InterferenceReport) {
         "weir {} · writes of 512 B beside another client, which cuts off {} MiB in memory · {} rounds",
         report.version, report.file_mib, report.rounds
     );
-    println!(
-        "{:<16} {:>9} {:>11} {:>11} {:>11} {:>13}",
-        "others do", "writes", "median us", "99.9% us", "slowest us", "theirs, us"
-    );
+    let columns = ["the other client", "writes", "median us", "99.9 % us", "slowest us", "its own median us"];
+    let mut table = ReportTable::new(1, &columns);
     for row in &report.rows {
-        println!(
-            "{:<16} {:>9} {:>11.1} {:>11.1} {:>11.1} {:>13.1}",
-            row.others, row.writes, row.median, row.p999, row.slowest, row.theirs
-        );
+        table.row([
+            row.others.to_owned(),
+            row.writes.to_string(),
+            format!("{:.1}", row.median),
+            format!("{:.1}", row.p999),
+            format!("{:.1}", row.slowest),
+            format!("{:.1}", row.theirs),
+        ]);
     }
+    print!("{table}");
 }

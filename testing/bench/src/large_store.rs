@@ -16,6 +16,7 @@ use serde::Serialize;
 use store::{Cleaning, Store, StoreChange, StoreError, StoreLayout};
 
 use super::error::BenchError;
+use super::output;
 use super::quantile::quantile;
 use super::system::resident_bytes;
 
@@ -276,11 +277,7 @@ fn millis(time: Duration) -> f64 {
 
 pub(super) fn run_benchmark(args: &LargeStoreArgs) -> Result<(), BenchError> {
     let results = measure(args).map_err(BenchError::opening(Path::new("the store in memory")))?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&results).expect("plain figures"));
-    } else {
-        print(&results);
-    }
+    output::print_result(args.json, &results, || print(&results));
     Ok(())
 }
 

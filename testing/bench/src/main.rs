@@ -16,6 +16,7 @@ mod json_lines;
 mod large_store;
 mod modelled_device;
 mod nonblocking_writes;
+mod output;
 mod overview;
 mod periodic_flushing;
 mod personalities;
@@ -24,6 +25,7 @@ mod quantile;
 mod replay_accuracy;
 mod report;
 mod result_matrix;
+mod run_args;
 mod scaling;
 mod shared_disk;
 mod slow_device;
@@ -39,11 +41,11 @@ use error::BenchError;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The allocator of `weir`: what is measured in this process is measured as it is there.
+/// The allocator of `weir`, so that experiments in this process measure what the daemon does.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Measures weir beside its baselines. Results go to standard output, everything else to standard error.
+/// Measures weir and its baselines in one run. Results go to standard output, progress to standard error.
 #[derive(Debug, Parser)]
 #[command(name = "weir-bench", version, max_term_width = 100)]
 struct BenchCli {
@@ -56,48 +58,48 @@ struct BenchCli {
 
 #[derive(Debug, Subcommand)]
 enum BenchCommand {
-    /// SQLite and small overwrites beside ext4 on the same modelled device, as bars; a minute.
+    /// SQLite and small overwrites on weir and on ext4, on one modelled device, as bars. Takes a minute.
     Overview(overview::OverviewArgs),
-    /// Small overwrites of un-cached pages, beside ext4 on the same modelled device.
+    /// Small overwrites of pages that are not in memory, on weir and on ext4, on modelled devices.
     NonblockingWrites(nonblocking_writes::NonblockingWritesArgs),
-    /// Small overwrites for so long that what is written back sets the pace, beside ext4 on the same modelled device.
+    /// Small overwrites that go on until write-back limits their rate, on weir and on ext4.
     SteadyWrites(steady_writes::SteadyWritesArgs),
-    /// The fetch modes under sequential and random reads and writes of parts of pages, by size and modelled device.
+    /// Sequential and random reads and writes of parts of pages, with each fetch mode.
     Personalities(personalities::PersonalitiesArgs),
-    /// Mail, file, web and proxy servers, with changes written back late and soon, beside ext4: operations, and writes to the store.
+    /// Mail, file, web and proxy servers, with late and with early write-back: operations, and writes to the store.
     PeriodicFlushing(periodic_flushing::PeriodicFlushingArgs),
-    /// Small writes of which some are synced, by size and share, beside ext4 on the same disk.
+    /// Small writes of which a share is synced, by size and share, on weir and on ext4 on one disk.
     SyncMatrix(sync_matrix::SyncMatrixArgs),
-    /// Streams of whole pages, alone and beside small synced writes, next to ext4 on the same disk.
+    /// Large sequential writes, alone and beside small synced writes, on weir and on ext4 on one disk.
     Streams(streams::StreamsArgs),
-    /// Cold reads of a file of which some pages are stored as deltas, beside one that was stored whole.
+    /// Cold reads of a file whose pages are partly stored as deltas, beside a file that was stored whole.
     DeltaReads(delta_reads::DeltaReadsArgs),
-    /// Store reads that partial writes cause, and store I/O that fsync causes.
+    /// How many store reads partial writes cause, and how much store I/O syncs cause.
     Counters(counters::CountersArgs),
-    /// Overwrites of a store that is nearly full: what is written for each page, and how long the slowest write waits.
+    /// Overwrites of a store that is nearly full: blocks written for each page, and the slowest write.
     Cleaning(cleaning::CleaningArgs),
-    /// What cleaning reads of the map of a large store, and how long deletions and cuts hold it up, on a device that keeps metadata only.
+    /// How much of the map of a large store cleaning reads, and how long deletions and truncations delay changes.
     LargeStore(large_store::LargeStoreArgs),
-    /// Operations, overwrites, trees of files and SQLite, beside a trivial in-memory file system and ext4, against targets.
+    /// Requests, overwrites, trees of files and SQLite, beside a null server and ext4, against targets.
     FrontEnd(front_end::FrontEndArgs),
-    /// What operations cost from the file system down, without the kernel, by one thread and by several.
+    /// The rate of operations without the kernel, by one thread and by several.
     Scaling(scaling::ScalingArgs),
-    /// How long small writes wait while another client reads, writes, or cuts off much at once.
+    /// How long small writes wait while another client reads, writes or truncates a large file.
     Interference(interference::InterferenceArgs),
-    /// How long a mount takes after a kill -9, by parts.
+    /// How long a mount takes after kill -9, part by part.
     Start(start::StartArgs),
-    /// How far a replay's time is from the program's own, on other storage than that on which it was traced.
+    /// How far the time of a replay is from the time of its program, on other storage than it was traced on.
     ReplayAccuracy(replay_accuracy::ReplayAccuracyArgs),
-    /// The readers that it traces.
+    /// Internal: the reading threads that `replay-accuracy` traces.
     #[command(hide = true)]
     ReplayLoad(replay_accuracy::LoadArgs),
-    /// A modelled device, in a process of its own.
+    /// Internal: a modelled device, as a process.
     #[command(hide = true)]
     ModelledDevice(modelled_device::ModelledDeviceArgs),
-    /// The trivial file system, in a process of its own.
+    /// Internal: the null server, as a process.
     #[command(hide = true)]
     FrontEndPeer(front_end::PeerArgs),
-    /// Busy threads, in a process of their own.
+    /// Internal: busy threads, as a process.
     #[command(hide = true)]
     Busy(front_end::BusyArgs),
 }
@@ -113,10 +115,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a benchmark; results go to stdout, progress to stderr.
+/// Runs an experiment; results go to stdout, progress to stderr.
 ///
 /// # Errors
-/// A missing program or privilege, a program or file operation that failed; everything is taken down before it returns.
+/// A program or privilege is missing, or a program or file operation failed. Before returning, the experiment removes all
+/// mounts, devices and files that it made.
 fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
     match experiment {
         BenchCommand::Overview(args) => overview::run_benchmark(args),

@@ -5,15 +5,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::cleanup::{self, CleanupGuard};
 use super::cpu_affinity::{self, CpuAffinity, ProcessorSplit};
 use super::device_speed::{DeviceSpeed, measure_speed};
 use super::error::BenchError;
+use super::output;
 use super::program::{check_machine, command, run};
 use super::quantile::median;
 use super::report::{BySize, DeviceReport, LoadRun, OverwriteReport, OverwriteRow, TargetRatio, text};
+use super::run_args::{RunArgs, RunSize};
 use super::slow_device::{ComparedDevice, DeviceSpec, SlowDevice, remove_on_drop, unmount_on_drop};
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
 use super::workload::{BareLoop, PageOverwriter, SyncMode};
@@ -35,15 +37,8 @@ const BARE: &str = "bare pwrite + fdatasync on the disk";
 /// What to measure.
 #[derive(Debug, Args)]
 pub(super) struct NonblockingWritesArgs {
-    /// `small` only shows that everything works; `real` gives figures.
-    #[arg(long, value_enum, default_value_t = RunSize::Real)]
-    size: RunSize,
-    /// The modelled device: hdd, cloud, ssd or all.
-    #[arg(long, value_enum, default_value_t = DeviceSelection::All)]
-    model: DeviceSelection,
-    /// Write the result as JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    run: RunArgs,
     /// Measure writes of 64 to 4096 bytes, in one short run each, and print a table by size.
     #[arg(long)]
     table: bool,
@@ -53,32 +48,6 @@ pub(super) struct NonblockingWritesArgs {
     /// The random order's seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-}
-
-/// How much to measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum RunSize {
-    Small,
-    Real,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum DeviceSelection {
-    Hdd,
-    Cloud,
-    Ssd,
-    All,
-}
-
-impl DeviceSelection {
-    pub(super) fn list(self) -> &'static [ComparedDevice] {
-        match self {
-            DeviceSelection::Hdd => &[ComparedDevice::Hdd],
-            DeviceSelection::Cloud => &[ComparedDevice::Cloud],
-            DeviceSelection::Ssd => &[ComparedDevice::Ssd],
-            DeviceSelection::All => &ComparedDevice::ALL,
-        }
-    }
 }
 
 /// A load, and the system that it works on.
@@ -192,11 +161,11 @@ pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchErr
     cleanup::install()?;
     let present = std::thread::available_parallelism().map_or(1, usize::from);
     let processors = ProcessorSplit::claim(args.cpu_affinity)?;
-    let scale = OverwriteScale::new(args.size, args.table);
+    let scale = OverwriteScale::new(args.run.size, args.table);
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let places = BufferPlaces::new(&root, &scale)?;
     let mut models = Vec::new();
-    for &model in args.model.list() {
+    for &model in args.run.model.list() {
         let design = DeviceSpec { device: model.device(), bytes: scale.device_bytes, processors };
         models.push(run_model(model, &design, &scale, &places, args.seed)?);
     }
@@ -212,14 +181,8 @@ pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchErr
         models,
     };
     drop(places);
-    if args.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&report).expect("a report has only names and finite numbers")
-        );
-    } else {
-        print!("{}", text(&report, if args.table { BySize::Yes } else { BySize::No }));
-    }
+    let by_size = if args.table { BySize::Yes } else { BySize::No };
+    output::print_result(args.run.json, &report, || print!("{}", text(&report, by_size)));
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use super::cleanup;
 use super::cpu_affinity::{self, CpuAffinity, ProcessorSplit};
 use super::device_speed::{DeviceSpeed, measure_speed};
 use super::error::BenchError;
+use super::output;
 use super::program::{check_machine, check_programs, command, run};
 use super::slow_device::{ComparedDevice, DeviceSpec, SlowDevice, remove_on_drop};
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
@@ -90,11 +91,7 @@ pub(super) fn run_benchmark(args: &OverviewArgs) -> Result<(), BenchError> {
         measured,
         loads,
     };
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).expect("names and finite numbers"));
-    } else {
-        print!("{}", text(&report));
-    }
+    output::print_result(args.json, &report, || print!("{}", text(&report)));
     Ok(())
 }
 

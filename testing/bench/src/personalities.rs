@@ -14,13 +14,13 @@ use serde_json::json;
 use super::cleanup;
 use super::cpu_affinity::{CpuAffinity, ProcessorSplit};
 use super::error::BenchError;
-use super::nonblocking_writes::RunSize;
 use super::program::check_machine;
 use super::quantile::quantile;
 use super::result_matrix::{
-    self, CellFigures, CellKey, OutputArgs, PaperComparison, PaperFigure, ResultCell, ResultMatrix,
+    self, CellFigures, CellKey, MatrixArgs, PaperComparison, PaperFigure, ResultCell, ResultMatrix,
     geometric_mean,
 };
+use super::run_args::RunSize;
 use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
 use super::workload::{PAGE_BYTES, WorkDone, shuffled};
@@ -35,9 +35,6 @@ const MEMORY_BYTES_MIN: u64 = 32 << 20;
 /// What to measure.
 #[derive(Debug, Args)]
 pub(super) struct PersonalitiesArgs {
-    /// `small` only shows that everything works; `real` gives figures
-    #[arg(long, value_enum, default_value_t = RunSize::Real)]
-    size: RunSize,
     /// The modelled devices
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ComparedDevice::Hdd, ComparedDevice::Ssd])]
     model: Vec<ComparedDevice>,
@@ -53,9 +50,6 @@ pub(super) struct PersonalitiesArgs {
     /// The file, in MiB [default: 256, or 8 where `small`]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     file: Option<u64>,
-    /// Rounds of each cell [default: 3, or 1 where `small`]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: Option<u32>,
     /// Rounds of cells of whole pages, in which no mode has an advantage [default: 20, or 2 where `small`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: Option<u32>,
@@ -66,7 +60,7 @@ pub(super) struct PersonalitiesArgs {
     #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
     cpu_affinity: CpuAffinity,
     #[command(flatten)]
-    output: OutputArgs,
+    matrix: MatrixArgs,
 }
 
 fn io_bytes(text: &str) -> Result<u64, String> {
@@ -133,13 +127,13 @@ struct PersonalityScale {
 
 impl PersonalityScale {
     fn new(args: &PersonalitiesArgs) -> PersonalityScale {
-        let (file_mib, rounds, pairs, limit_ms) = match args.size {
+        let (file_mib, rounds, pairs, limit_ms) = match args.matrix.size {
             RunSize::Small => (8, 1, 2, 200),
             RunSize::Real => (256, 3, 20, 5000),
         };
         PersonalityScale {
             file_bytes: args.file.unwrap_or(file_mib) << 20,
-            rounds: args.rounds.unwrap_or(rounds),
+            rounds: args.matrix.rounds.unwrap_or(rounds),
             pairs: args.pairs.unwrap_or(pairs),
             limit: Duration::from_millis(args.limit_ms.unwrap_or(limit_ms)),
         }
@@ -165,7 +159,7 @@ pub(super) fn run_benchmark(args: &PersonalitiesArgs) -> Result<(), BenchError> 
     check_machine()?;
     cleanup::install()?;
     let scale = PersonalityScale::new(args);
-    let mut matrix = ResultMatrix::open(args.output.into.as_deref())?;
+    let mut matrix = ResultMatrix::open(args.matrix.into.as_deref())?;
     let processors = ProcessorSplit::claim(args.cpu_affinity)?;
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let _files = remove_on_drop(&root);
@@ -196,7 +190,7 @@ pub(super) fn run_benchmark(args: &PersonalitiesArgs) -> Result<(), BenchError> 
             }
         }
     }
-    result_matrix::print(&args.output, matrix.chosen(), &comparisons(matrix.chosen()));
+    result_matrix::print(&args.matrix, matrix.chosen(), &comparisons(matrix.chosen()));
     Ok(())
 }
 

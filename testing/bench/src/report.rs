@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::device_speed::DeviceSpeed;
+use super::output::ReportTable;
 use super::quantile::median;
 use super::slow_device::ComparedDevice;
 use super::workload::WorkDone;
@@ -132,27 +133,23 @@ fn write_device(out: &mut String, model: &DeviceReport) {
 }
 
 fn write_rows(out: &mut String, model: &DeviceReport, seconds_max: f64) {
-    let _ = writeln!(
-        out,
-        "{:<24}{:<38}{:>6}{:>12}{:>6}{:>9}{:>10}",
-        "load", "system", "bytes", "writes/s", "runs", "spread", "writes"
-    );
+    let columns = ["load", "system", "bytes", "writes/s", "runs", "spread", "writes", ""];
+    let mut table = ReportTable::new(2, &columns);
     for row in &model.rows {
         let writes = row.runs.iter().map(|run| run.writes).max().unwrap_or(0);
         let stopped = row.runs.iter().any(|run| run.seconds >= seconds_max);
-        let _ = writeln!(
-            out,
-            "{:<24}{:<38}{:>6}{:>12.0}{:>6}{:>8.0}%{:>10}{}",
-            row.load,
-            row.system,
-            row.write_bytes,
-            row.median_writes_per_s,
-            row.runs.len(),
-            row.spread * 100.0,
-            writes,
-            if stopped { "  (time was up)" } else { "" }
-        );
+        table.row([
+            row.load.to_owned(),
+            row.system.to_owned(),
+            row.write_bytes.to_string(),
+            format!("{:.0}", row.median_writes_per_s),
+            row.runs.len().to_string(),
+            format!("{:.0} %", row.spread * 100.0),
+            writes.to_string(),
+            if stopped { "time was up" } else { "" }.to_owned(),
+        ]);
     }
+    let _ = write!(out, "{table}");
 }
 
 fn write_ratios(out: &mut String, model: &DeviceReport) {

@@ -11,10 +11,17 @@ use serde_json::Value;
 use super::error::BenchError;
 use super::json_lines::JsonLines;
 use super::quantile::median;
+use super::run_args::RunSize;
 
-/// Where results go.
+/// How much to measure, and where results go.
 #[derive(Debug, Args)]
-pub(super) struct OutputArgs {
+pub(super) struct MatrixArgs {
+    /// `small` only shows that everything works; `real` gives figures
+    #[arg(long, value_enum, default_value_t = RunSize::Real)]
+    pub(super) size: RunSize,
+    /// Rounds of each cell [default: 3, or 1 where `small`]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) rounds: Option<u32>,
     /// Append each cell to FILE as soon as it is measured, and measure only those that FILE has not, with the same parameters
     #[arg(long, value_name = "FILE")]
     pub(super) into: Option<PathBuf>,
@@ -213,8 +220,8 @@ pub(super) fn charts<'a>(cells: &[&'a ResultCell]) -> Vec<MatrixChart<'a>> {
 }
 
 /// Prints cells and comparisons, for people or as JSON.
-pub(super) fn print(output: &OutputArgs, cells: &[ResultCell], comparisons: &[PaperComparison]) {
-    if output.json {
+pub(super) fn print(args: &MatrixArgs, cells: &[ResultCell], comparisons: &[PaperComparison]) {
+    if args.json {
         let all = serde_json::json!({ "cells": cells, "comparisons": comparisons });
         println!("{all:#}");
     } else {

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::error::BenchError;
 use super::in_process::{lay_out, wait, with_fs, write};
+use super::output::{self, ReportTable};
 use super::quantile::median;
 use super::workload::PAGE_BYTES;
 
@@ -80,11 +81,7 @@ pub(super) fn run_benchmark(args: &ScalingArgs) -> Result<(), BenchError> {
         rounds: args.rounds,
         rows,
     };
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers"));
-    } else {
-        print(&report);
-    }
+    output::print_result(args.json, &report, || print(&report));
     Ok(())
 }
 
@@ -151,17 +148,15 @@ fn operate(
 
 fn print(report: &ScalingReport) {
     println!("weir {} · 1 thread and {} · {} rounds", report.version, report.threads, report.rounds);
-    println!(
-        "{:<14} {:>14} {:>14} {:>9}",
-        "operation",
-        "1 thread /s",
-        format!("{} threads /s", report.threads),
-        "scaling"
-    );
+    let several = format!("{} threads /s", report.threads);
+    let mut table = ReportTable::new(1, &["operation", "1 thread /s", &several, "scaling"]);
     for row in &report.rows {
-        println!(
-            "{:<14} {:>14.0} {:>14.0} {:>8.2}×",
-            row.operation, row.one_thread, row.several_threads, row.scaling
-        );
+        table.row([
+            row.operation.to_owned(),
+            format!("{:.0}", row.one_thread),
+            format!("{:.0}", row.several_threads),
+            format!("{:.2}×", row.scaling),
+        ]);
     }
+    print!("{table}");
 }

@@ -16,6 +16,7 @@ use host::{DiskAccess, HostDisk};
 use super::cleanup::{self, CleanupGuard};
 use super::disk_counters::DiskTime;
 use super::error::BenchError;
+use super::output;
 use super::program::run;
 use super::slow_device::remove_on_drop;
 use super::system::{resident_bytes, weir, weir_on, weir_unmount_on_drop};
@@ -119,10 +120,7 @@ pub(super) fn run_benchmark(args: &StartArgs) -> Result<(), BenchError> {
     let (version, buffer_bytes) = (env!("CARGO_PKG_VERSION"), args.buffer << 20);
     let report =
         StartReport { benchmark: "start", version, files: args.files, pages: args.pages, buffer_bytes, runs };
-    match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers")),
-        false => print(&report),
-    }
+    output::print_result(args.json, &report, || print(&report));
     Ok(())
 }
 

@@ -12,9 +12,10 @@ use serde_json::Value;
 
 use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::{DeviceSelection, RunSize};
+use super::output::{self, ReportTable};
 use super::program::{check_machine, run};
 use super::quantile::{median, quantile};
+use super::run_args::{RunArgs, RunSize};
 use super::slow_device::{DeviceSpec, remove_on_drop};
 use super::system::{ComparedSystem, FetchChoice, MountedSystem, SystemKind, resident_bytes, weir};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out};
@@ -24,12 +25,8 @@ const WRITE_BYTES: u64 = 512;
 /// What to measure.
 #[derive(Debug, Args)]
 pub(super) struct SteadyWritesArgs {
-    /// `small` only shows that everything works; `real` gives figures.
-    #[arg(long, value_enum, default_value_t = RunSize::Real)]
-    size: RunSize,
-    /// The modelled device: hdd, cloud, ssd or all.
-    #[arg(long, value_enum, default_value_t = DeviceSelection::All)]
-    model: DeviceSelection,
+    #[command(flatten)]
+    run: RunArgs,
     /// The file, in MiB [default: 1024, or 16 where `small`]
     #[arg(long, value_name = "MIB")]
     file: Option<u64>,
@@ -57,9 +54,6 @@ pub(super) struct SteadyWritesArgs {
     /// How long each system writes [default: 60, or 1 where `small`]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<u64>,
-    /// Write the result as JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// What one system did.
@@ -114,7 +108,7 @@ impl MemoryHeld {
 pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
-    let (file, seconds) = match args.size {
+    let (file, seconds) = match args.run.size {
         RunSize::Small => (args.file.unwrap_or(16), args.seconds.unwrap_or(1)),
         RunSize::Real => (args.file.unwrap_or(1024), args.seconds.unwrap_or(60)),
     };
@@ -123,7 +117,7 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
     let _files = remove_on_drop(&root);
     std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
     let mut rows = Vec::new();
-    for &model in args.model.list() {
+    for &model in args.run.model.list() {
         let bytes = args.device.map_or(3 * (file << 20).max(128 << 20), |device| device << 20);
         let design = DeviceSpec { device: model.device(), bytes, processors: None };
         let weir = SystemKind::Weir {
@@ -145,31 +139,32 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
             rows.push(measure(model.name(), name, &mounted, pages, (passes, seconds, args.watch))?);
         }
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&rows).expect("names and finite numbers"));
+    if args.run.json {
+        output::print_json(&rows);
         return Ok(());
     }
     println!(
         "{WRITE_BYTES} B overwrites of a file of {file} MiB at random, {seconds} s, the second half of it\n"
     );
-    println!("| device | system | writes/s | over ext4 | 99.9 % ms | slowest ms | B written | pages read |");
-    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
+    let columns =
+        ["device", "system", "writes/s", "over ext4", "99.9 % ms", "slowest ms", "B written", "pages read"];
+    let mut table = ReportTable::new(2, &columns);
     let mut base = f64::NAN;
     for row in &rows {
         base = if row.system == "ext4" { row.steady_per_s } else { base };
         let number = |number: Option<f64>, digits| number.map_or(String::new(), |n| format!("{n:.digits$}"));
-        println!(
-            "| {} | {} | {:.0} | {} | {:.1} | {:.1} | {} | {} |",
-            row.model,
-            row.system,
-            row.steady_per_s,
+        table.row([
+            row.model.clone(),
+            row.system.to_owned(),
+            format!("{:.0}", row.steady_per_s),
             number(Some(row.steady_per_s / base).filter(|ratio| !ratio.is_nan()), 1),
-            row.p999_ms,
-            row.slowest_ms,
+            format!("{:.1}", row.p999_ms),
+            format!("{:.1}", row.slowest_ms),
             number(row.store_bytes_written, 0),
-            number(row.store_pages_read, 3)
-        );
+            number(row.store_pages_read, 3),
+        ]);
     }
+    print!("{table}");
     for row in rows.iter().filter(|row| !row.held.is_empty()) {
         let MemoryHeld {
             dirty_mib,

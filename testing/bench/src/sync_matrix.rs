@@ -12,12 +12,12 @@ use serde_json::json;
 
 use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::RunSize;
 use super::program::check_machine;
 use super::result_matrix::{
-    self, CellFigures, CellKey, OutputArgs, PaperComparison, PaperFigure, ResultCell, ResultMatrix,
+    self, CellFigures, CellKey, MatrixArgs, PaperComparison, PaperFigure, ResultCell, ResultMatrix,
     geometric_mean,
 };
+use super::run_args::RunSize;
 use super::shared_disk::{DiskSelection, FileSystem, SharedDisk, SharedPlace, WeirStore};
 use super::slow_device::remove_on_drop;
 use super::workload::{PAGE_BYTES, WorkDone, lay_out};
@@ -40,9 +40,6 @@ const BUFFER_BYTES: u64 = 256 << 20;
 /// What to measure.
 #[derive(Debug, Args)]
 pub(super) struct SyncMatrixArgs {
-    /// `small` only shows that everything works; `real` gives figures
-    #[arg(long, value_enum, default_value_t = RunSize::Real)]
-    size: RunSize,
     /// Where both file systems lie; what others write to this machine's own disk meanwhile is counted, too
     #[arg(long, value_enum, default_value_t = DiskSelection::Limited)]
     disk: DiskSelection,
@@ -58,11 +55,8 @@ pub(super) struct SyncMatrixArgs {
     /// How long a file system writes in each round, in milliseconds [default: 10000, or 200 where `small`]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     limit_ms: Option<u64>,
-    /// Rounds of each cell [default: 3, or 1 where `small`]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: Option<u32>,
     #[command(flatten)]
-    output: OutputArgs,
+    matrix: MatrixArgs,
 }
 
 /// The numbers behind `--size`.
@@ -75,14 +69,14 @@ struct SyncScale {
 
 impl SyncScale {
     fn new(args: &SyncMatrixArgs) -> SyncScale {
-        let (file_mib, limit_ms, rounds) = match args.size {
+        let (file_mib, limit_ms, rounds) = match args.matrix.size {
             RunSize::Small => (16, 200, 1),
             RunSize::Real => (1024, 10_000, 3),
         };
         SyncScale {
             file_bytes: args.file.unwrap_or(file_mib) << 20,
             limit_ms: args.limit_ms.unwrap_or(limit_ms),
-            rounds: args.rounds.unwrap_or(rounds),
+            rounds: args.matrix.rounds.unwrap_or(rounds),
         }
     }
 }
@@ -95,7 +89,7 @@ pub(super) fn run_benchmark(args: &SyncMatrixArgs) -> Result<(), BenchError> {
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let _files = remove_on_drop(&root);
     std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-    let mut matrix = ResultMatrix::open(args.output.into.as_deref())?;
+    let mut matrix = ResultMatrix::open(args.matrix.into.as_deref())?;
     for &disk in args.disk.list() {
         for &io_bytes in &args.io {
             for &share in &args.shares {
@@ -111,7 +105,7 @@ pub(super) fn run_benchmark(args: &SyncMatrixArgs) -> Result<(), BenchError> {
             }
         }
     }
-    result_matrix::print(&args.output, matrix.chosen(), &comparisons(matrix.chosen()));
+    result_matrix::print(&args.matrix, matrix.chosen(), &comparisons(matrix.chosen()));
     Ok(())
 }
 

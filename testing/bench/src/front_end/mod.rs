@@ -36,8 +36,10 @@ use clap::{Args, ValueEnum};
 
 use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::{RunSize, file_system_of};
+use super::nonblocking_writes::file_system_of;
+use super::output;
 use super::program::{check_machine, check_programs};
+use super::run_args::RunSize;
 use super::slow_device::remove_on_drop;
 use clients::ClientOperation;
 use machine::{CpuTicks, PmQosHold};
@@ -146,11 +148,7 @@ pub(super) fn run_benchmark(args: &FrontEndArgs) -> Result<(), BenchError> {
         targets: found.targets,
         notes: found.notes,
     };
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers"));
-    } else {
-        print!("{}", report::text(&report));
-    }
+    output::print_result(args.json, &report, || print!("{}", report::text(&report)));
     Ok(())
 }
 

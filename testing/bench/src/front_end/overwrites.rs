@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::super::error::BenchError;
-use super::super::nonblocking_writes::{BesideExt4, RunSize, beside_ext4};
+use super::super::nonblocking_writes::{BesideExt4, beside_ext4};
+use super::super::run_args::RunSize;
 use super::super::slow_device::ComparedDevice;
 use super::super::workload::SyncMode;
 use super::report::{SpeedTarget, TargetBound};

@@ -8,8 +8,8 @@ use std::time::Instant;
 use device::SeededRng;
 
 use super::super::error::BenchError;
-use super::super::nonblocking_writes::RunSize;
 use super::super::program::{command, run_until_stopped};
+use super::super::run_args::RunSize;
 use super::mounted::KernelCacheMode;
 use super::mounted::{self, FrontEndMount};
 use super::report::{SpeedTarget, TargetBound};

@@ -18,11 +18,11 @@ use serde_json::json;
 use super::cleanup;
 use super::disk_counters::DiskWrites;
 use super::error::BenchError;
-use super::nonblocking_writes::RunSize;
 use super::program::check_machine;
 use super::result_matrix::{
-    self, CellFigures, CellKey, OutputArgs, PaperComparison, PaperFigure, ResultCell, ResultMatrix,
+    self, CellFigures, CellKey, MatrixArgs, PaperComparison, PaperFigure, ResultCell, ResultMatrix,
 };
+use super::run_args::RunSize;
 use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
 use load::{LOG_BYTES_MAX, ServerKind, ServerLoad};
@@ -45,9 +45,6 @@ const BUFFER_BYTES: u64 = 256 << 20;
 /// What to measure.
 #[derive(Debug, Args)]
 pub(super) struct PeriodicFlushingArgs {
-    /// `small` only shows that everything works; `real` gives figures
-    #[arg(long, value_enum, default_value_t = RunSize::Real)]
-    size: RunSize,
     /// The servers
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = ServerKind::value_variants().to_vec())]
     only: Vec<ServerKind>,
@@ -63,14 +60,11 @@ pub(super) struct PeriodicFlushingArgs {
     /// How long each turn takes [default: 90, or 1 where `small`]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
-    /// Rounds of each cell [default: 3, or 1 where `small`]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: Option<u32>,
     /// Pace all systems to so many operations a second, so that what they write can be compared; else each is as fast as it can be
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
     #[command(flatten)]
-    output: OutputArgs,
+    matrix: MatrixArgs,
 }
 
 /// The numbers behind `--size`.
@@ -84,14 +78,14 @@ struct FlushingScale {
 
 impl FlushingScale {
     fn new(args: &PeriodicFlushingArgs) -> FlushingScale {
-        let (files, seconds, rounds) = match args.size {
+        let (files, seconds, rounds) = match args.matrix.size {
             RunSize::Small => (2, 1, 1),
             RunSize::Real => (100, 90, 3),
         };
         FlushingScale {
             files_percent: args.files.unwrap_or(files),
             seconds: args.seconds.unwrap_or(seconds),
-            rounds: args.rounds.unwrap_or(rounds),
+            rounds: args.matrix.rounds.unwrap_or(rounds),
             rate: args.rate,
         }
     }
@@ -105,7 +99,7 @@ pub(super) fn run_benchmark(args: &PeriodicFlushingArgs) -> Result<(), BenchErro
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let _files = remove_on_drop(&root);
     std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-    let mut matrix = ResultMatrix::open(args.output.into.as_deref())?;
+    let mut matrix = ResultMatrix::open(args.matrix.into.as_deref())?;
     for &model in &args.model {
         for &server in &args.only {
             for &threads in &args.threads {
@@ -128,7 +122,7 @@ pub(super) fn run_benchmark(args: &PeriodicFlushingArgs) -> Result<(), BenchErro
             }
         }
     }
-    result_matrix::print(&args.output, matrix.chosen(), &comparisons(matrix.chosen()));
+    result_matrix::print(&args.matrix, matrix.chosen(), &comparisons(matrix.chosen()));
     Ok(())
 }
 

@@ -22,8 +22,9 @@ use clap::Args;
 
 use super::cleanup;
 use super::error::BenchError;
-use super::nonblocking_writes::RunSize;
+use super::output;
 use super::program::check_machine;
+use super::run_args::RunSize;
 use super::shared_disk::{DiskSelection, FileSystem, SharedDisk, SharedPlace, WeirStore};
 use super::slow_device::remove_on_drop;
 use load::StreamLoad;
@@ -103,10 +104,7 @@ pub(super) fn run_benchmark(args: &StreamsArgs) -> Result<(), BenchError> {
     for &disk in args.disk.list() {
         report.disks.push(on_disk(args, disk, &root)?);
     }
-    match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&report).expect("names and finite numbers")),
-        false => print!("{}", report::text(&report)),
-    }
+    output::print_result(args.json, &report, || print!("{}", report::text(&report)));
     Ok(())
 }
 
