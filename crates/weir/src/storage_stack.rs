@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use store::{IdentifiedStore, Store, VolumeId, VolumeInfo};
+use store::{Store, VolumeId, VolumeInfo};
 
 /// Threads that fetch pages. A step keeps many reads in flight, so a few threads keep any device busy while one of them
 /// waits for its slowest read.
@@ -123,7 +123,6 @@ pub(crate) fn write_back(media: &StoreMedia) -> Result<WrittenBack, WeirError> {
         open_disk(&media.store, DiskAccess::Write)?,
         Arc::new(OverlayDevice::new(buffer)),
         CacheSettings { buffer_is_given_up: true, ..CacheSettings::default() },
-        None,
         ExpectedBuffer::LastUsed,
     )?;
     let cache = Arc::new(cache);
