@@ -3,7 +3,7 @@
 use crate::block_set::BlockSet;
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES, LEAF_VOLUMES};
-use crate::map::{BlockEntry, NodeBody, NodeId, NodeTree, ObjectPages, PageMap};
+use crate::map::{BlockEntry, NodeBody, NodeId, NodeTree, ObjectPageEntries, PageMap};
 use crate::shared::Shared;
 use crate::volume::VolumeId;
 use crate::writer::Writer;
@@ -103,8 +103,8 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeI
                     let slot = at.index * LEAF_OBJECTS + number;
                     let object = at.volume.object(slot, entry.generation);
                     match &entry.pages {
-                        ObjectPages::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
-                        ObjectPages::Inline(pages) => {
+                        ObjectPageEntries::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
+                        ObjectPageEntries::Inline(pages) => {
                             let owner = Owner { volume: at.volume, object };
                             pages.iter().for_each(|(page, entry)| match entry.base() {
                                 Some(base) => meet(Met::Block(owner, *page, base)),

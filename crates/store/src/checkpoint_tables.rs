@@ -95,9 +95,12 @@ pub(crate) fn encode_tables(
     };
     let mut bytes = head.as_bytes().to_vec();
     for page in map.nodes.table.pages() {
-        let place = place_to_bits(page.place).into();
-        let crc = page.crc.into();
-        bytes.extend(DirectoryEntryBytes { place, crc, reserved: 0.into() }.as_bytes());
+        let entry = DirectoryEntryBytes {
+            place: place_to_bits(page.place).into(),
+            crc: page.crc.into(),
+            reserved: 0.into(),
+        };
+        bytes.extend(entry.as_bytes());
     }
     for (_, segment) in map.nodes.segments.iter() {
         let usage = match segment.usage {
@@ -117,9 +120,13 @@ pub(crate) fn encode_tables(
             // Without its mirror it is dead, and stored as free.
             _ => segment.twin.unwrap_or_default(),
         };
-        let live = segment.live.into();
-        let age_or_twin = age_or_twin.into();
-        bytes.extend(SegmentEntryBytes { usage, reserved: [0; 3], live, age_or_twin }.as_bytes());
+        let entry = SegmentEntryBytes {
+            usage,
+            reserved: [0; 3],
+            live: segment.live.into(),
+            age_or_twin: age_or_twin.into(),
+        };
+        bytes.extend(entry.as_bytes());
     }
     map.volumes.dying().for_each(|id| bytes.extend(id.0.to_le_bytes()));
     bytes.extend(settings);

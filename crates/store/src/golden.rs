@@ -5,8 +5,8 @@ use crate::checkpoint_tables::encode_tables;
 use crate::delta_block::{DeltaBlock, DeltaPacker, DeltaPiece, overlay_delta};
 use crate::log_entry::{BatchOrigin, ChunkHead, LogEntry, decode_chunk, encode_chunk};
 use crate::map::{
-    BlockEntry, DeltaEntry, MapNodes, MapVolumes, NodeBody, NodeId, NodeTable, NodeTree, PageEntry, PageMap,
-    VolumeEntry, decode_node, decode_table_page, encode_node,
+    BlockEntry, DeltaEntry, MapNodes, MapVolumes, NodeBody, NodeId, NodeTable, NodeTree, PageMap,
+    PageMapEntry, VolumeEntry, decode_node, decode_table_page, encode_node,
 };
 use crate::owners::{BlockOwner, OwnerList};
 use crate::segments::{SegmentEntry, Segments, Use};
@@ -129,7 +129,7 @@ fn deltas() -> DeltaBlock {
 fn page_leaf() -> NodeBody {
     let mut leaf = NodeBody::pages();
     let NodeBody::Pages(pages) = &mut leaf else { unreachable!() };
-    pages.set(0, PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: true });
+    pages.set(0, PageMapEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: true });
     let block = BlockEntry { place: Block(95), crc: 0xdede_1ade, shared: true };
     pages.add_delta(DeltaEntry { block, pages: 1 | 1 << 9 }, Lsn(509));
     leaf
@@ -148,9 +148,9 @@ fn object_leaf() -> NodeBody {
     entries[0] = Some(crate::map::ObjectEntry {
         generation: 6,
         transfer_lsn: Lsn(502),
-        pages: crate::map::ObjectPages::Inline(vec![(
+        pages: crate::map::ObjectPageEntries::Inline(vec![(
             PageNo(9),
-            PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: false },
+            PageMapEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: false },
         )]),
     });
     leaf

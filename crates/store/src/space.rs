@@ -4,7 +4,7 @@ use crate::bug::{PlantedBug, is_planted};
 use crate::error::StoreError;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES, TABLE_NODES};
 use crate::log_entry::LogEntry;
-use crate::map::{ObjectEntry, ObjectPages, PageMap};
+use crate::map::{ObjectEntry, ObjectPageEntries, PageMap};
 use crate::pace::{Pace, Round};
 use crate::policy::{self, COPIES, Class, NodeUse, ahead, low_mark};
 use crate::volume::VolumeId;
@@ -229,7 +229,7 @@ impl PageMap {
                 let objects = self.volumes.get(*volume).map_or(0, |volume| volume.objects.height);
                 path((*volume, None), slot / LEAF_OBJECTS, objects);
                 match self.slot(*volume, *slot) {
-                    Ok(Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. })) => tree.height,
+                    Ok(Some(ObjectEntry { pages: ObjectPageEntries::Tree(tree), .. })) => tree.height,
                     _ => 0,
                 }
             };
@@ -286,7 +286,7 @@ impl PageMap {
     /// Nodes that an object needs when its pages may not lie in its entry any more.
     fn nodes_as_tree(&self, object: &ObjectId) -> u64 {
         match self.object(*object) {
-            Ok(Some(ObjectEntry { pages: ObjectPages::Inline(pages), .. })) => {
+            Ok(Some(ObjectEntry { pages: ObjectPageEntries::Inline(pages), .. })) => {
                 let leaves: BTreeSet<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
                 let heights = leaves
                     .last()

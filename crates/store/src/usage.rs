@@ -5,7 +5,7 @@
 //! one, as two leaves may refer to the same block.
 
 use crate::error::StoreError;
-use crate::map::{BlockEntry, NodeBody, NodeId, ObjectPages};
+use crate::map::{BlockEntry, NodeBody, NodeId, ObjectPageEntries};
 use crate::shared::Shared;
 use crate::volume::VolumeId;
 use device::Block;
@@ -109,10 +109,10 @@ fn see(shared: &Shared, id: NodeId, owner: Owner) -> Result<Seen, StoreError> {
         NodeBody::Objects(objects) => {
             for object in objects.iter().flatten() {
                 match &object.pages {
-                    ObjectPages::Inline(pages) => {
+                    ObjectPageEntries::Inline(pages) => {
                         pages.iter().filter_map(|(_, entry)| entry.base()).for_each(&mut add);
                     }
-                    ObjectPages::Tree(tree) => children.push(tree.root),
+                    ObjectPageEntries::Tree(tree) => children.push(tree.root),
                 }
             }
         }

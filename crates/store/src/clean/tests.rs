@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::change::StoreChange;
-use crate::map::{NodeBody, PageEntry};
+use crate::map::{NodeBody, PageMapEntry};
 use crate::store::Store;
 use crate::superblock::StoreLayout;
 use device::{Incarnation, Lsn, PageNo, StoreId, VolumeId};
@@ -74,7 +74,7 @@ fn shared_after_moving(lost: Option<NodeId>) -> Vec<bool> {
     entries(&store).filter(|entry| !before.contains(&entry.place)).map(|entry| entry.shared).collect()
 }
 
-fn entries(store: &Store) -> impl Iterator<Item = PageEntry> {
+fn entries(store: &Store) -> impl Iterator<Item = PageMapEntry> {
     let map = store.shared.map();
     let leaves =
         map.nodes.table.iter().filter_map(|(id, _)| map.nodes.peek(id)).filter_map(|body| match body {

@@ -24,8 +24,8 @@ fn map() -> PageMap {
     )
 }
 
-fn entry(place: u64) -> PageEntry {
-    PageEntry { place: Block(place), page_lsn: Lsn(place * 2), crc: place as u32 * 7, shared: false }
+fn entry(place: u64) -> PageMapEntry {
+    PageMapEntry { place: Block(place), page_lsn: Lsn(place * 2), crc: place as u32 * 7, shared: false }
 }
 
 /// Leaves that lie in trees of every height.
@@ -156,8 +156,8 @@ fn shared_tree_is_copied_on_write() {
     for id in [old, leaf] {
         let NodeBody::Pages(leaf) = map.nodes.cached(id) else { panic!("a leaf of pages") };
         let entries = leaf.pages();
-        assert_eq!(entries[3], PageEntry { shared: true, ..entry(6) }, "its block has two entries now");
-        assert_eq!(entries[4], PageEntry::default(), "a hole is nobody's");
+        assert_eq!(entries[3], PageMapEntry { shared: true, ..entry(6) }, "its block has two entries now");
+        assert_eq!(entries[4], PageMapEntry::default(), "a hole is nobody's");
     }
     map.nodes.release(tree.root);
     assert_eq!(reachable(&map, &[copy.root]).len() as u64, map.nodes.table.used_count());
@@ -374,14 +374,17 @@ fn shared_flag_stays_unless_the_holder_is_alone() {
 #[test]
 fn inline_pages_that_moved_apart_become_a_tree() {
     let mut map = map();
-    let inline: Vec<(PageNo, PageEntry)> = (0..8)
-        .map(|at| (PageNo(LEAF_PAGES - 4 + at), PageEntry { page_lsn: Lsn(9), ..entry(4 + at) }))
+    let inline: Vec<(PageNo, PageMapEntry)> = (0..8)
+        .map(|at| (PageNo(LEAF_PAGES - 4 + at), PageMapEntry { page_lsn: Lsn(9), ..entry(4 + at) }))
         .collect();
     inline.iter().for_each(|(_, entry)| map.nodes.segments.inc_live(entry.place));
     let mut body = NodeBody::objects();
     let NodeBody::Objects(objects) = &mut body else { panic!("a leaf of objects") };
-    objects[5] =
-        Some(ObjectEntry { generation: 2, transfer_lsn: Lsn(0), pages: ObjectPages::Inline(inline.clone()) });
+    objects[5] = Some(ObjectEntry {
+        generation: 2,
+        transfer_lsn: Lsn(0),
+        pages: ObjectPageEntries::Inline(inline.clone()),
+    });
     let node = map.nodes.add_node(body);
     let repoint = |map: &mut PageMap, at: u64, to: u64| {
         let holder = BlockHolder { node, crc: entry(4 + at).crc, index: 5 };
@@ -398,12 +401,12 @@ fn inline_pages_that_moved_apart_become_a_tree() {
     let mut expected = inline;
     repoint(&mut map, 1, 100);
     expected[1].1.place = Block(100);
-    assert_eq!(pages(&map), ObjectPages::Inline(expected.clone()), "three runs fit");
+    assert_eq!(pages(&map), ObjectPageEntries::Inline(expected.clone()), "three runs fit");
     repoint(&mut map, 3, 200);
     expected[3].1.place = Block(200);
-    let ObjectPages::Tree(tree) = pages(&map) else { panic!("five runs do not fit") };
+    let ObjectPageEntries::Tree(tree) = pages(&map) else { panic!("five runs do not fit") };
     let leaves = tree.leaves(&map.nodes, 0..9).expect("in memory");
-    let found: Vec<(PageNo, PageEntry)> =
+    let found: Vec<(PageNo, PageMapEntry)> =
         leaves.iter().flat_map(|&leaf| map.pages_in(leaf)).map(|(page, entry)| (page, *entry)).collect();
     assert_eq!(found, expected);
     assert_eq!(map.nodes.segments.get(0).live, 6);
@@ -421,7 +424,7 @@ fn object(slot: u64) -> ObjectId {
 }
 
 fn write(map: &mut PageMap, slot: u64, page: u64, place: u64) {
-    let PageEntry { place, page_lsn, crc, .. } = entry(place);
+    let PageMapEntry { place, page_lsn, crc, .. } = entry(place);
     let entry =
         LogEntry::Write { object: object(slot), page: PageNo(page), page_lsn, place, copy: None, crc };
     map.prepare(&entry).expect("in memory");

@@ -4,7 +4,7 @@ use crate::audit::{Met, walk};
 use crate::change::StoreChange;
 use crate::check::Finding;
 use crate::format::LEAF_PAGES;
-use crate::map::{NodeBody, NodeId, ObjectPages};
+use crate::map::{NodeBody, NodeId, ObjectPageEntries};
 use crate::store::Store;
 use crate::superblock::StoreLayout;
 use crate::volume::{VolumeId, VolumeMode};
@@ -69,8 +69,8 @@ fn below(store: &Store, root: NodeId) -> (Vec<Block>, Vec<String>) {
             NodeBody::Objects(objects) => {
                 for object in objects.iter().flatten() {
                     match &object.pages {
-                        ObjectPages::Tree(tree) => todo.push(tree.root),
-                        ObjectPages::Inline(pages) => {
+                        ObjectPageEntries::Tree(tree) => todo.push(tree.root),
+                        ObjectPageEntries::Inline(pages) => {
                             places.extend(pages.iter().map(|(_, entry)| entry.place))
                         }
                     }
