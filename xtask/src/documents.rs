@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 /// Where the invariants stand, and where the rules that can be broken are named.
 const INVARIANTS: &str = "ARCHITECTURE.md";
-const BUGS: &str = "testing/simulator/src/plant.rs";
+const BUGS: &str = "testing/simulator/src/planted_rules.rs";
 
 /// Everything that is named and is not there, each as `path:line: what`.
 pub(crate) fn findings(files: &Files) -> Vec<String> {

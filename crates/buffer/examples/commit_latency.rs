@@ -1,4 +1,5 @@
-//! What a commit of one 512 B record costs the processor, on a device that costs nothing, and a million appends.
+//! Measures the processor time of a commit of one 512 B record, on a device that costs nothing, and of a
+//! million appends.
 
 use buffer::{Buffer, GroupNo, LogRecord};
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};

@@ -1,7 +1,8 @@
-//! The buffer: appending in memory, committing with one flush, letting old groups go.
+//! The buffer: appends in memory, commits with one flush, frees released groups.
 //!
-//! Two locks, taken in this order. The writer's is held for a whole commit, so that one of the callers writes for
-//! all callers that wait; the state's only for moments, so that appends go on while the device works.
+//! Two locks, taken in this order. The writer's lock is held for a whole commit, so that one caller writes
+//! for all waiting callers. The state's lock is held only for moments, so that appends go on while the device
+//! works.
 
 use crate::counters::BufferCounters;
 use crate::error::BufferError;
@@ -10,7 +11,7 @@ use crate::groups::{BufferGauges, BufferState, CommitGroup, RecoveredLog};
 use crate::layout;
 use crate::planted_bug::{BufferBug, PlantedBufferBug};
 use crate::record::{LogRecord, TransactionLsn};
-use crate::recover::{RecoveryScan, ReplayedTransaction, ScannedGroups, UnconfirmedGroup};
+use crate::recover::{RecoveryScan, ReplayedTransaction, UnconfirmedGroup};
 use crate::ring::{GroupBoundary, GroupNo, LogRing};
 use crate::sync::{Mutex, MutexGuard};
 use device::{BLOCK_BYTES, BufferId, Device, Incarnation, Lsn, Page, StoreId, pages};
@@ -18,44 +19,44 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where an appended transaction will lie.
+/// The LSNs and the commit group of an appended transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppendedTransaction {
-    /// The LSN of the transaction's first record; the others follow without gaps.
+    /// The LSN of the transaction's first record; the other records follow without gaps.
     pub first_lsn: Lsn,
-    /// The LSN of its last record; one below `first` if it has none.
+    /// The LSN of the transaction's last record; one below `first_lsn` if it has no records.
     pub last_lsn: Lsn,
-    /// The commit group that holds the whole of it.
+    /// The commit group that holds the whole transaction.
     pub group: GroupNo,
 }
 
-/// The non-volatile place of records whose changes are not stored yet.
+/// The durable log of changes that are not stored yet.
 pub struct Buffer {
     device: Arc<dyn Device>,
     identity: BufferIdentity,
     planted: PlantedBufferBug,
-    /// Held while it grows: one at a time.
+    /// Held by the one caller that makes the buffer larger.
     growing: Mutex<()>,
     writer: Mutex<CommitWriter>,
     state: Mutex<BufferState>,
     gauges: BufferGauges,
 }
 
-/// What a commit changes, and what is on media.
+/// The state that a commit changes: what is on media.
 struct CommitWriter {
-    /// The newest header slot, whose ring it is; the state has a copy of that.
+    /// The newest header slot. The log lies in its ring, of which the state has a copy.
     slot: HeaderSlot,
-    /// A larger ring, that begins when the log lies in one piece.
+    /// A larger ring, in use as soon as the log lies in one piece.
     larger_ring: Option<LogRing>,
     /// The older header slot may name another ring.
     slots_differ: bool,
-    /// One before each group from the tail on, and one behind the last.
+    /// One boundary before each group from the tail on, and one behind the last group.
     boundaries: VecDeque<GroupBoundary>,
     /// The groups of this commit.
     sealed: Vec<CommitGroup>,
     /// Groups that recovery has read, and that are not known to be durable.
     unconfirmed: Vec<UnconfirmedGroup>,
-    /// Space for a header slot.
+    /// Memory for writing a header slot.
     slot_page: Vec<Page>,
     counters: BufferCounters,
 }
@@ -71,14 +72,16 @@ impl CommitWriter {
 }
 
 impl Buffer {
-    /// Lays out an empty buffer with this identity on the whole of `device`, at least 1 MiB, writing every block once
-    /// so that later writes allocate nothing in a file system below, and makes it durable. After a crash in the
-    /// middle there is no buffer.
+    /// Formats the whole of `device`, at least 1 MiB, as an empty buffer with this identity, durably.
+    ///
+    /// Every block is written once, so that later writes allocate nothing in the host file system. After a
+    /// crash during the format there is no buffer.
     pub fn format(device: &dyn Device, identity: impl Into<BufferIdentity>) -> Result<(), BufferError> {
         layout::format(device, identity.into(), Lsn(0))
     }
 
-    /// The same for a store that has been in use, without a buffer or with another one: its records' LSNs come after `newest`.
+    /// Like [`format`](Buffer::format), for a store that was in use before, without a buffer or with another
+    /// one: LSNs of new records come after `newest`.
     pub fn format_after(
         device: &dyn Device,
         identity: impl Into<BufferIdentity>,
@@ -87,13 +90,15 @@ impl Buffer {
         layout::format(device, identity.into(), newest)
     }
 
-    /// Makes the buffer on `device` none any more, durably: it is refused from then on. What it held must be stored.
+    /// Destroys the buffer on `device`, durably: opening it is refused from then on. Everything in it must be
+    /// stored.
     pub fn retire(device: &dyn Device) -> Result<(), BufferError> {
         layout::retire(device)
     }
 
-    /// Opens the buffer of store `id` and hands every durable transaction to `replay`, in the order of the log, those of a
-    /// group at once. Writes nothing. After an error, what was replayed is worth nothing.
+    /// Opens the buffer of store `id` and passes every durable transaction to `replay`, in the order of the
+    /// log, those of a group at once. Writes nothing. If it returns an error, the caller must discard
+    /// everything that was replayed.
     pub fn open(
         device: Arc<dyn Device>,
         id: StoreId,
@@ -102,7 +107,8 @@ impl Buffer {
         Buffer::open_planted(&*device.clone(), device, id, replay, PlantedBufferBug::default())
     }
 
-    /// The same, where what the buffer holds is read from `reader`: the same medium, maybe read ahead. It is needed no more on return.
+    /// Like [`open`](Buffer::open), but reads the log from `reader`, the same medium, perhaps with
+    /// read-ahead. `reader` is not used after the return.
     pub fn open_through(
         reader: &dyn Device,
         device: Arc<dyn Device>,
@@ -112,7 +118,7 @@ impl Buffer {
         Buffer::open_planted(reader, device, id, replay, PlantedBufferBug::default())
     }
 
-    /// Like [`open`](Buffer::open), with a bug on purpose.
+    /// Like [`open`](Buffer::open), with a planted bug.
     #[cfg(feature = "planted-bugs")]
     pub fn open_with_bug(
         device: Arc<dyn Device>,
@@ -132,21 +138,19 @@ impl Buffer {
     ) -> Result<Buffer, BufferError> {
         let identity = layout::read_identity(reader, id)?;
         let (slot, agree) = layout::read_newest_slot(reader, id)?;
-        let ScannedGroups { boundaries: marks, unconfirmed: readable } =
-            RecoveryScan::new(reader, id, slot, planted).run(replay)?;
-        let (batch, page, counters) = (Vec::new(), pages(1), BufferCounters::default());
-        let (larger, slots_differ) = (None, !agree);
+        let scanned = RecoveryScan::new(reader, id, slot, planted).run(replay)?;
         let writer = CommitWriter {
             slot,
-            larger_ring: larger,
-            slots_differ,
-            boundaries: marks,
-            sealed: batch,
-            unconfirmed: readable,
-            slot_page: page,
-            counters,
+            larger_ring: None,
+            slots_differ: !agree,
+            boundaries: scanned.boundaries,
+            sealed: Vec::new(),
+            unconfirmed: scanned.unconfirmed,
+            slot_page: pages(1),
+            counters: BufferCounters::default(),
         };
-        let (tail, head) = (writer.tail(), writer.head());
+        let tail = writer.tail();
+        let head = writer.head();
         let found = RecoveredLog {
             tail: tail.position,
             end: head.position,
@@ -158,8 +162,15 @@ impl Buffer {
         };
         let state = BufferState::new(slot.ring, found);
         let gauges = BufferGauges::of(&state);
-        let (growing, writer, state) = (Mutex::new(()), Mutex::new(writer), Mutex::new(state));
-        Ok(Buffer { device, identity, planted, growing, writer, state, gauges })
+        Ok(Buffer {
+            device,
+            identity,
+            planted,
+            growing: Mutex::new(()),
+            writer: Mutex::new(writer),
+            state: Mutex::new(state),
+            gauges,
+        })
     }
 
     /// The incarnation found at opening, or the one begun since.
@@ -167,20 +178,20 @@ impl Buffer {
         self.state().incarnation
     }
 
-    /// Which buffer is on `device`. Reads one block.
+    /// The identity of the buffer on `device`. Reads one block.
     ///
     /// # Errors
-    /// What [`open`](Buffer::open) says of one that is missing, damaged, cut off or of another version.
+    /// Those of [`open`](Buffer::open) for a buffer that is missing, damaged, cut off or of another version.
     pub fn identify(device: &dyn Device) -> Result<BufferIdentity, BufferError> {
         layout::read_superblock(device)
     }
 
-    /// The store that it belongs to.
+    /// The store that the buffer belongs to.
     pub fn store_id(&self) -> StoreId {
         self.identity.store
     }
 
-    /// Which of the buffers it is that the store may have had.
+    /// The id of this buffer, which tells it from other buffers of the same store.
     pub fn buffer_id(&self) -> BufferId {
         self.identity.id
     }
@@ -190,10 +201,13 @@ impl Buffer {
         self.state().newest
     }
 
-    /// Makes `incarnation`, which is higher than any before, durable; LSNs go on after `newest`, or after the
-    /// highest in the buffer if that is higher. Before it, nothing may be appended. What recovery has read and is not known to
-    /// be durable is written again first, since a flush that failed may have dropped it from a cache that still gives it to
-    /// readers. The store has the incarnation durably by then: see [`store_batch`](Buffer::store_batch).
+    /// Makes `incarnation`, which is higher than any before, durable. Must come before the first append.
+    ///
+    /// LSNs go on after `newest`, or after the highest LSN in the buffer if that is higher. The store must
+    /// have the incarnation durably by then: see [`store_batch`](Buffer::store_batch).
+    ///
+    /// Groups that recovery has read and that are not known to be durable are written again first: a failed
+    /// flush may have dropped them from a cache that still returns them to readers.
     ///
     /// # Panics
     /// If the incarnation is not higher than the one found.
@@ -207,14 +221,17 @@ impl Buffer {
             newest.max(state.newest)
         };
         let mut head = writer.head();
-        (head.incarnation, head.lsn) = (incarnation, newest.plus(1));
+        head.incarnation = incarnation;
+        head.lsn = newest.plus(1);
         *writer.boundaries.back_mut().expect("at least one mark") = head;
         let tail = writer.tail();
-        let (first_group, durable_group) = (head.number, GroupNo(head.number.0 - 1));
-        // What was found must be durable before the slot says that it is.
-        let flushed = match self.planted.is(BufferBug::BeginWithoutFlush) {
-            true => Ok(()),
-            false => self.rewrite_unconfirmed(&mut writer).and_then(|()| self.flush(&mut writer)),
+        let first_group = head.number;
+        let durable_group = GroupNo(head.number.0 - 1);
+        // The groups found must be durable before the slot says that they are.
+        let flushed = if self.planted.is(BufferBug::BeginWithoutFlush) {
+            Ok(())
+        } else {
+            self.rewrite_unconfirmed(&mut writer).and_then(|()| self.flush(&mut writer))
         };
         flushed
             .and_then(|()| {
@@ -233,8 +250,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Writes the other header slot, too, if that may name another ring: it would lead to a part of the log only, should this one become
-    /// unreadable.
+    /// Writes the other header slot, too, if it may name another ring: should this slot become unreadable,
+    /// the other one would lead to only a part of the log.
     fn unify_slots(&self, writer: &mut CommitWriter) -> Result<(), BufferError> {
         if !writer.slots_differ {
             return Ok(());
@@ -245,8 +262,11 @@ impl Buffer {
         Ok(())
     }
 
-    /// Makes durable what opening has handed to `replay`, and begins nothing: for who takes the buffer's content elsewhere. A flush
-    /// that failed before may have dropped it from a cache that still gives it to readers, which another flush does not mend.
+    /// Makes all replayed groups durable without beginning an incarnation: for a caller that moves the
+    /// buffer's content elsewhere.
+    ///
+    /// A flush is not enough: an earlier failed flush may have dropped groups from a cache that still returns
+    /// them to readers.
     pub fn make_durable(&self) -> Result<(), BufferError> {
         let mut writer = self.writer.lock().expect("no panic in a commit");
         self.rewrite_unconfirmed(&mut writer)
@@ -256,11 +276,14 @@ impl Buffer {
         Ok(())
     }
 
-    /// Writes what was read at opening and may still be lost with the power: groups that nothing calls durable. Not the slot, of
-    /// which there may be no other: a drive may leave a block unreadable whose write the power's loss cut off.
+    /// Writes the groups again that recovery has read and that may still be lost at a power failure.
+    ///
+    /// Does not write the slot, of which there may be no other copy: a drive may leave a block unreadable if
+    /// the power fails during its write.
     fn rewrite_unconfirmed(&self, writer: &mut CommitWriter) -> Result<(), BufferError> {
         for readable in &writer.unconfirmed {
-            let (at, mut group) = (writer.slot.ring.block(readable.at), pages(readable.blocks as usize));
+            let at = writer.slot.ring.block(readable.at);
+            let mut group = pages(readable.blocks as usize);
             self.device.read(at, &mut group)?;
             self.device.write(at, &group)?;
             writer.counters.bytes_written += readable.blocks * BLOCK_BYTES as u64;
@@ -268,15 +291,18 @@ impl Buffer {
         Ok(())
     }
 
-    /// Adds a transaction to the open group, in memory: it gets the next LSNs, and survives a crash as a
-    /// whole or not at all, and only if everything appended before it does. Never waits for the device. A
-    /// transaction without records leaves no trace.
+    /// Adds a transaction to the open group, in memory, and gives its records the next LSNs. Never waits for
+    /// the device.
+    ///
+    /// The transaction survives a crash as a whole or not at all, and only if everything appended before it
+    /// does. A transaction without records leaves no trace.
     ///
     /// # Panics
     /// If no incarnation was begun, or a record leaves its page.
     pub fn append(&self, records: &[LogRecord<'_>]) -> Result<AppendedTransaction, BufferError> {
         let mut state = self.lock_for_append()?;
-        let (first, last) = (state.newest.plus(1), state.newest.plus(records.len() as u64));
+        let first = state.newest.plus(1);
+        let last = state.newest.plus(records.len() as u64);
         if !records.is_empty() {
             state.append(TransactionLsn::New(first), records)?;
             state.newest = last;
@@ -285,7 +311,8 @@ impl Buffer {
         Ok(AppendedTransaction { first_lsn: first, last_lsn: last, group: state.open.number })
     }
 
-    /// Adds the surviving delta of one page again, under its own newest LSN, so that older groups can go.
+    /// Logs the remaining delta of one page again, under its own newest LSN, so that older groups can be
+    /// released.
     ///
     /// # Panics
     /// If `newest` was not given out yet.
@@ -299,8 +326,9 @@ impl Buffer {
         Ok(state.open.number)
     }
 
-    /// Makes everything appended before the call durable and returns the highest durable LSN. Callers at the
-    /// same time share one flush. Also makes free what was released, if that is much or space is short.
+    /// Makes everything appended before the call durable and returns the highest durable LSN.
+    ///
+    /// Concurrent callers share one flush. Also frees released groups, if they are many or space is short.
     pub fn commit(&self) -> Result<Lsn, BufferError> {
         let wanted = {
             let state = self.state();
@@ -327,13 +355,17 @@ impl Buffer {
         Ok(durable)
     }
 
-    /// Makes the buffer so many blocks long, by making its file longer; or as long as its device is by now. Groups go to what is new
-    /// after the first commit that finds the log in one piece, as it is once a lap unless it is full; [`is_growing`](Buffer::is_growing) says
-    /// whether that is still to come. A crash leaves it as large as before or after. What is new is written once, as by
-    /// [`format`](Buffer::format). Returns its length then, in blocks.
+    /// Makes the buffer `blocks` blocks long, by growing its file; or as long as its device is now. Returns
+    /// the new length in blocks.
+    ///
+    /// New blocks are used after the first commit that finds the log in one piece, which happens once a lap
+    /// unless the ring is full; [`is_growing`](Buffer::is_growing) says whether that is still to come. A
+    /// crash leaves the buffer as large as before or after. New blocks are written once, as by
+    /// [`format`](Buffer::format).
     ///
     /// # Errors
-    /// [`BufferError::ShrinkRefused`]; and those of the device, after which it is as large as before.
+    /// [`BufferError::ShrinkRefused`], and errors of the device, after which the buffer is as large as
+    /// before.
     ///
     /// # Panics
     /// If no incarnation was begun.
@@ -357,7 +389,8 @@ impl Buffer {
         let end = if blocks.is_some() { asked } else { self.device.blocks() };
         if end > from {
             layout::write_zeros(&*self.device, from..end)?;
-            // A flush is everybody's: no commit is acknowledged beside one that fails.
+            // The flush covers the writes of commits, too: no commit may be acknowledged beside one that
+            // fails.
             let mut writer = writer();
             self.device.flush().map_err(|error| self.fail(error.into()))?;
             writer.larger_ring = Some(LogRing::on_device(end));
@@ -366,13 +399,15 @@ impl Buffer {
         Ok(end)
     }
 
-    /// Whether it has grown, and groups do not go to what is new yet.
+    /// Whether the buffer has grown, and does not use its new blocks yet.
     pub fn is_growing(&self) -> bool {
         self.writer.lock().expect("no panic in a commit").larger_ring.is_some()
     }
 
-    /// Begins the larger ring, if there is one and the log lies in one piece: then all of it is where the larger ring has it, too. Both
-    /// header slots know of it before a group lies where a smaller ring has no place.
+    /// Switches to the larger ring, if there is one and the log lies in one piece: then every group lies at
+    /// the same block in both rings.
+    ///
+    /// Both header slots name the larger ring before a group lies outside the smaller one.
     fn switch_to_larger_ring(&self, writer: &mut CommitWriter) -> Result<(), BufferError> {
         let Some(ring) = writer.larger_ring else { return Ok(()) };
         {
@@ -393,7 +428,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Whether no commit is under way.
+    /// Whether no commit is running.
     #[cfg(feature = "planted-bugs")]
     pub fn is_idle(&self) -> bool {
         self.writer.try_lock().is_ok()
@@ -414,15 +449,16 @@ impl Buffer {
         self.gauges.newest()
     }
 
-    /// Groups that may still be needed: from the oldest that was not released up to the one being filled, which is
-    /// `end`: a caller that needs nothing at all releases that.
+    /// The groups that may still be needed: from the oldest unreleased group up to the open one, which is
+    /// `end`. A caller that needs no group at all releases up to `end`.
     pub fn unreleased_groups(&self) -> Range<GroupNo> {
         let state = self.state();
         state.released..state.open.number
     }
 
-    /// Says that no group before `oldest_needed` is needed by a store whose batches up to `store_batch` are durable. Its space is
-    /// used again after a later commit has made that durable.
+    /// Releases all groups before `oldest_needed`: the store does not need them once its batches up to
+    /// `store_batch` are durable. Their space is used again after a later commit has made the release
+    /// durable.
     pub fn release(&self, oldest_needed: GroupNo, store_batch: u64) {
         let mut state = self.state();
         let newest = state.open.number;
@@ -430,36 +466,41 @@ impl Buffer {
         state.store_batch = state.store_batch.max(store_batch);
     }
 
-    /// The store has made `store_batch` durable, of which no record here tells: the next commit says so in any case.
+    /// Records that the store has made `store_batch` durable, which no record here implies: the next commit
+    /// writes it to a header slot in any case.
     pub fn record_store_batch(&self, store_batch: u64) {
         let mut state = self.state();
         state.store_batch = state.store_batch.max(store_batch);
         state.slot_due = true;
     }
 
-    /// The newest batch of the store on which anything was let go, or that was [recorded](Buffer::record_store_batch). A store without it, or with a lower incarnation than
-    /// this buffer's, is an older copy of the one that this buffer belongs to: what it lacks is nowhere.
+    /// The store's newest batch at a release, or that was [recorded](Buffer::record_store_batch).
+    ///
+    /// A store without this batch, or with a lower incarnation than this buffer's, is an older copy of the
+    /// store that this buffer belongs to: its missing changes are nowhere.
     pub fn store_batch(&self) -> u64 {
         self.state().store_batch
     }
 
-    /// What of that is durable here: a store without this batch is refused.
+    /// The part of [`store_batch`](Buffer::store_batch) that is durable here: a store without this batch is
+    /// refused.
     pub fn durable_store_batch(&self) -> u64 {
         self.state().durable_store_batch
     }
 
-    /// Bytes of records, headers and padding included, that can surely be appended before `Full`: transactions
-    /// whose [`footprint`](crate::footprint)s together are not more, in any order, with any commits between them.
+    /// The bytes that can surely be appended before `Full`, headers and padding included: transactions whose
+    /// [`footprint`](crate::footprint)s add up to at most this, in any order, with any commits between them.
     pub fn free_bytes(&self) -> u64 {
         self.gauges.free_blocks() * BLOCK_BYTES as u64
     }
 
-    /// Bytes that the log can hold in all.
+    /// The total capacity of the log in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.gauges.ring().blocks * BLOCK_BYTES as u64
     }
 
-    /// The largest [`footprint`](crate::footprint) of a transaction, in bytes: a quarter of the ring, at most 8 MiB.
+    /// The largest [`footprint`](crate::footprint) of a transaction, in bytes: a quarter of the ring, at most
+    /// 8 MiB.
     pub fn transaction_bytes_max(&self) -> u64 {
         self.gauges.ring().group_blocks_max * BLOCK_BYTES as u64
     }
@@ -469,7 +510,7 @@ impl Buffer {
         self.gauges.open_bytes()
     }
 
-    /// What happened since the buffer was opened; a commit counts when it is durable.
+    /// Counters since the buffer was opened; a commit counts when it is durable.
     pub fn counters(&self) -> BufferCounters {
         let state = self.state();
         BufferCounters { bytes_appended: state.bytes_appended, ..state.counters }
@@ -486,21 +527,24 @@ impl Buffer {
         Ok(state)
     }
 
-    /// From now on every append and commit says this.
+    /// Fails every append and commit from now on with the first such error.
     fn fail(&self, error: BufferError) -> BufferError {
         self.state().failed.get_or_insert(error).clone()
     }
 
-    /// The tail to write with this commit, and the store's batch by which all before it is stored: if the tail moved by more than
-    /// 1/32 of the ring, so that its writes are few; by anything while less than half of the ring is free, since an operation may wait
-    /// for space; or if the store relies on the batch.
+    /// The tail to write with this commit, and the store's batch by which everything before the tail is
+    /// stored; `None` if no slot is due.
+    ///
+    /// A slot is due if the tail moved by more than 1/32 of the ring, so that slot writes are few; by any
+    /// move while less than half of the ring is free, since an operation may wait for space; or if the store
+    /// relies on the batch.
     fn tail_due(&self, writer: &CommitWriter, state: &BufferState) -> Option<(GroupBoundary, u64)> {
         if !state.begun {
-            // A slot says what is durable; before the beginning that is not known.
+            // A slot states which groups are durable; before an incarnation is begun that is unknown.
             return None;
         }
         let oldest = writer.tail();
-        // What is not durable yet has no place on media that a tail could name.
+        // A group that is not durable yet has no place on media that a tail could name.
         let number = state.released.min(writer.head().number);
         let tail = writer.boundaries[(number.0 - oldest.number.0) as usize];
         let freed = tail.position.0 - oldest.position.0;
@@ -510,7 +554,7 @@ impl Buffer {
         due.then_some((tail, state.store_batch))
     }
 
-    /// Writes the header slot, if the tail moves, and the batch, and flushes once.
+    /// Writes the header slot, if one is due, and the sealed groups, and flushes once.
     fn write_batch(
         &self,
         writer: &mut CommitWriter,
@@ -536,7 +580,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Tells everybody what is durable now, and gives free what lies before the tail on media.
+    /// Publishes what is durable now, and frees the space before the tail on media.
     fn publish(&self, writer: &mut CommitWriter) -> Lsn {
         let tail = writer.slot.tail;
         while writer.tail().number < tail.number {
@@ -554,7 +598,7 @@ impl Buffer {
         state.durable
     }
 
-    /// Writes the next header slot over the older of the two. It counts after a flush.
+    /// Writes the next header slot over the older of the two. It is valid after a flush.
     fn write_slot(
         &self,
         writer: &mut CommitWriter,

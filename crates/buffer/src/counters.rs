@@ -1,9 +1,9 @@
-//! What `status` tells of the buffer.
+//! Counters of the buffer, for `weir status`.
 
-/// What happened since the buffer was opened.
+/// Counters since the buffer was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BufferCounters {
-    /// Commits that wrote something. Callers that found their data durable do not count.
+    /// Commits that wrote something. A commit that found its data durable does not count.
     pub commits: u64,
     /// Groups written.
     pub groups: u64,

@@ -1,4 +1,4 @@
-//! Records and transactions from bytes that may be anyone's: every number is checked before it is used.
+//! Decodes records and transactions from untrusted bytes: every number is checked before it is used.
 
 use crate::record::{
     KIND_BYPASSED, KIND_CLONE, KIND_DELETE, KIND_MOVE, KIND_PUNCH, KIND_WRITE, KIND_ZERO, LogRecord,
@@ -8,14 +8,14 @@ use crate::record::{
 use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
 use zerocopy::FromBytes;
 
-/// A transaction, as it was appended.
+/// A decoded transaction.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DecodedTransaction<'a> {
     pub(crate) lsn: TransactionLsn,
     pub(crate) records: Vec<LogRecord<'a>>,
 }
 
-/// Takes the transaction at the front of `bytes` off it.
+/// Decodes the transaction at the front of `bytes`, and advances `bytes` past it.
 pub(crate) fn decode_transaction<'a>(bytes: &mut &'a [u8]) -> Result<DecodedTransaction<'a>, &'static str> {
     let (head, _) = TransactionHeader::read_from_prefix(bytes).map_err(|_| "a transaction is cut off")?;
     let len = head.bytes.get() as usize;
@@ -38,8 +38,8 @@ pub(crate) fn decode_transaction<'a>(bytes: &mut &'a [u8]) -> Result<DecodedTran
     Ok(DecodedTransaction { lsn: head.order(), records })
 }
 
-/// What a reader without checks would take for the transaction at the front: the planted bug of a torn group.
-/// Returns the records that parse, and moves on as the header says.
+/// Decodes a transaction without checks, for the planted bug of a torn group. Returns the records that parse,
+/// and advances as far as the header says.
 pub(crate) fn decode_transaction_unchecked<'a>(bytes: &mut &'a [u8]) -> Option<DecodedTransaction<'a>> {
     let (head, _) = TransactionHeader::read_from_prefix(bytes).ok()?;
     let len = head.bytes.get() as usize;
@@ -68,12 +68,13 @@ impl TransactionHeader {
     }
 }
 
-/// Takes the record at the front of `bytes` off it.
+/// Decodes the record at the front of `bytes`, and advances `bytes` past it.
 fn decode_record<'a>(bytes: &mut &'a [u8]) -> Result<LogRecord<'a>, &'static str> {
     let (head, rest) = RecordHeader::read_from_prefix(bytes).map_err(|_| "a record is cut off")?;
     let object = VolumeId(head.volume.get()).object(head.slot(), head.generation.get());
     let page = PageNo(head.page.get());
-    let (start, len) = (head.start.get(), head.len.get());
+    let start = head.start.get();
+    let len = head.len.get();
     if head.reserve != 0 {
         return Err("a record uses bytes that are in reserve");
     }
@@ -96,7 +97,7 @@ fn decode_record<'a>(bytes: &mut &'a [u8]) -> Result<LogRecord<'a>, &'static str
             if page <= to {
                 Ok(LogRecord::Punch { object, from: page, to })
             } else {
-                Err("a cut goes backwards")
+                Err("a punch goes backwards")
             }
         }
         KIND_DELETE => Ok(LogRecord::Delete { object }),
@@ -112,19 +113,20 @@ fn decode_record<'a>(bytes: &mut &'a [u8]) -> Result<LogRecord<'a>, &'static str
     }
 }
 
-/// The page after the last, of a record that has it.
+/// The page after the last, from a record's body.
 fn page_after(body: &[u8]) -> PageNo {
     PageNo(u64::from_le_bytes(body.try_into().expect("eight bytes")))
 }
 
-/// Of a clone or a move whose source begins at a page.
+/// The transfer of a clone or a move of `from`'s pages from `first` on.
 fn decode_transfer(from: ObjectId, first: PageNo, body: &[u8]) -> Result<PageTransfer, &'static str> {
     let target = TransferTarget::read_from_bytes(body).map_err(|_| "a record is cut off")?;
     if target.slot.get() >= SLOT_END {
         return Err("a slot is over 48 bits");
     }
     let to = VolumeId(target.volume.get()).object(target.slot.get(), target.generation.get());
-    let (end, at) = (PageNo(target.end.get()), PageNo(target.at.get()));
+    let end = PageNo(target.end.get());
+    let at = PageNo(target.at.get());
     let transfer = PageTransfer { from, first, end, to, at };
     if transfer.is_valid() { Ok(transfer) } else { Err("a clone or a move goes backwards or onto itself") }
 }
@@ -145,7 +147,7 @@ mod tests {
     use zerocopy::IntoBytes;
     use zerocopy::little_endian::U32;
 
-    /// Record `bytes` in a transaction that says it is `len` long, with the right checksum.
+    /// The record `bytes` in a transaction whose header claims `len` bytes, with the right checksum.
     fn made_up(count: u32, bytes: &[u8], len: usize) -> Vec<u8> {
         let mut all =
             TransactionHeader::new(len as u32, TransactionLsn::New(Lsn(1)), count).as_bytes().to_vec();
@@ -187,11 +189,12 @@ mod tests {
             let bytes = made_up(count, record, 20 + record.len());
             decode_transaction(&mut &bytes[..]).map(|one| one.records.len())
         };
-        let cut = |from, to: u64| of(1, &record_bytes(KIND_PUNCH, from, 0, 0, &to.to_le_bytes()));
-        assert_eq!((cut(7, 8), cut(7, 7)), (Ok(1), Ok(1)));
-        assert_eq!(cut(8, 7), Err("a cut goes backwards"));
+        let punch = |from, to: u64| of(1, &record_bytes(KIND_PUNCH, from, 0, 0, &to.to_le_bytes()));
+        assert_eq!((punch(7, 8), punch(7, 7)), (Ok(1), Ok(1)));
+        assert_eq!(punch(8, 7), Err("a punch goes backwards"));
         let clone = |kind, slot: u64, end: u64, at: u64| {
-            let (volume, generation) = (U32::ZERO, U32::ZERO);
+            let volume = U32::ZERO;
+            let generation = U32::ZERO;
             let target =
                 TransferTarget { end: end.into(), slot: slot.into(), volume, generation, at: at.into() };
             of(1, &record_bytes(kind, 7, 0, 0, target.as_bytes()))
@@ -252,7 +255,9 @@ mod tests {
                 extends_file: start > 9,
             },
             _ => {
-                let (first, end, at) = (PageNo(page / 2), PageNo(page / 2 + 1), PageNo(page / 3));
+                let first = PageNo(page / 2);
+                let end = PageNo(page / 2 + 1);
+                let at = PageNo(page / 3);
                 let transfer = PageTransfer { from: object, first, end, to, at };
                 if kind == 4 { LogRecord::Clone(transfer) } else { LogRecord::Move(transfer) }
             }
@@ -262,11 +267,11 @@ mod tests {
     proptest! {
         #[test]
         fn what_was_encoded_is_decoded_and_no_flipped_bit_goes_unseen(
-            seeds in prop::collection::vec(seed(), 1..6), first: u64, merged: bool, flip: usize,
+            seeds in prop::collection::vec(seed(), 1..6), first: u64, relogged: bool, flip: usize,
         ) {
             let page: Vec<u8> = (0..4096).map(|at| at as u8).collect();
             let records: Vec<LogRecord<'_>> = seeds.iter().map(|seed| record_of(seed, &page)).collect();
-            let order = if merged { TransactionLsn::Relogged(Lsn(first)) } else { TransactionLsn::New(Lsn(first)) };
+            let order = if relogged { TransactionLsn::Relogged(Lsn(first)) } else { TransactionLsn::New(Lsn(first)) };
             let mut bytes = vec![0; transaction_bytes(&records) as usize];
             encode_transaction(order, &records, &mut bytes);
             let mut rest = &bytes[..];

@@ -1,20 +1,21 @@
-//! What can go wrong, and what to do next.
+//! Errors of the buffer, with the next step for the operator.
 
 use crate::format::VERSION;
 use crate::ring::GroupNo;
 use device::{Block, DeviceError, StoreId};
 use std::borrow::Cow;
 
-/// Why the buffer could not do what it was asked.
+/// Why an operation on the buffer failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BufferError {
-    /// The device failed. After a failed write or flush every later append and commit says so again.
+    /// The device failed. After a failed write or flush every later append and commit returns this error
+    /// again.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// No space until something is written back, is released, and a commit has made that durable.
+    /// No space until changes are written back and released, and a commit has made the release durable.
     #[error("the buffer is full")]
     Full,
-    /// A single transaction is larger than the buffer allows.
+    /// A transaction is larger than the buffer allows.
     #[error("a transaction of {bytes} bytes is over the buffer's limit of {limit}")]
     TransactionTooLarge {
         /// Its footprint.
@@ -28,18 +29,18 @@ pub enum BufferError {
         /// The device.
         device: String,
     },
-    /// The superblock was a buffer's once.
+    /// The superblock is a buffer's, and damaged.
     #[error("{device}: block 0: checksum is {found:08x}, expected {expected:08x}")]
     SuperblockDamaged {
         /// The device.
         device: String,
-        /// The checksum of the bytes that are there.
+        /// The checksum of the block's bytes.
         found: u32,
         /// The checksum that the block carries.
         expected: u32,
     },
-    /// The superblock's checksum is right but its numbers make no sense.
-    #[error("{device}: block 0: {field} is {found}, which cannot be")]
+    /// The superblock's checksum is right, but a number in it is impossible.
+    #[error("{device}: block 0: {field} is {found}, which is impossible")]
     InvalidField {
         /// The device.
         device: String,
@@ -59,16 +60,16 @@ pub enum BufferError {
     Version {
         /// The device.
         device: String,
-        /// Where it says so.
+        /// The block that has the version.
         block: Block,
         /// The version found.
         found: u32,
         /// The newest that this weir reads.
         supported: u32,
     },
-    /// A weir before this format wrote this.
+    /// An older weir wrote this.
     #[error(
-        "{device}: a buffer of format {found}, which weir 0.1 made; this weir knows format {VERSION} only; nothing was changed"
+        "{device}: a buffer of format {found}, which weir 0.1 made; this weir reads format {VERSION} only; nothing was changed"
     )]
     OldVersion {
         /// The device.
@@ -76,8 +77,8 @@ pub enum BufferError {
         /// The version found.
         found: u32,
     },
-    /// The buffer is of another store.
-    #[error("{device}: the buffer of store {found}, not of {wanted}")]
+    /// The buffer belongs to another store.
+    #[error("{device}: is the buffer of store {found}, not of {wanted}")]
     WrongStore {
         /// The device.
         device: String,
@@ -86,17 +87,17 @@ pub enum BufferError {
         /// The store that was opened.
         wanted: StoreId,
     },
-    /// The device lost its end.
-    #[error("{device}: {blocks} blocks long, and its log takes {expected}")]
+    /// The device became shorter.
+    #[error("{device}: is {blocks} blocks long, but its log needs {expected}")]
     Truncated {
         /// The device.
         device: String,
         /// Blocks now.
         blocks: u64,
-        /// Blocks that it needs.
+        /// Blocks that the log needs.
         expected: u64,
     },
-    /// A buffer needs more space than this.
+    /// The device is too small for a buffer.
     #[error("{device}: {bytes} bytes are too few for a buffer")]
     TooSmall {
         /// The device.
@@ -106,7 +107,7 @@ pub enum BufferError {
         /// The least.
         minimum: u64,
     },
-    /// A buffer does not get smaller in use.
+    /// A buffer cannot shrink while it is in use.
     #[error("{device}: the buffer has {now} blocks, more than {blocks}")]
     ShrinkRefused {
         /// The device.
@@ -116,7 +117,7 @@ pub enum BufferError {
         /// Blocks now.
         now: u64,
     },
-    /// A group that was durable can no longer be read.
+    /// A group that was durable is damaged.
     #[error("{device}: block {block}: commit group {group} was durable and is damaged")]
     GroupDamaged {
         /// The device.
@@ -126,7 +127,7 @@ pub enum BufferError {
         /// Its number.
         group: GroupNo,
     },
-    /// A group's checksum is right, but not what it says: a bug, or forged.
+    /// A group's checksum is right, but its content is invalid: a bug, or a forgery.
     #[error("{device}: block {block}: commit group {group}: {reason}")]
     Malformed {
         /// The device.
@@ -135,13 +136,13 @@ pub enum BufferError {
         block: Block,
         /// Its number.
         group: GroupNo,
-        /// What is wrong.
+        /// The rule that the group breaks.
         reason: &'static str,
     },
 }
 
 impl BufferError {
-    /// The next step.
+    /// What the operator can do next.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
             BufferError::Device(error) => return error.help(),

@@ -7,18 +7,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The newest format that this code writes and reads.
 pub(crate) const VERSION: u32 = 2;
-/// The newest record format. The same on every medium.
+/// The newest record format, the same on every medium.
 pub(crate) const RECORD_VERSION: u16 = 2;
-/// The medium is addressed in blocks.
+/// The medium type of a device that is addressed in blocks.
 pub(crate) const MEDIUM_BLOCK: u16 = 1;
 
-/// The smallest buffer. Below it a quarter of the ring, the limit of a transaction, gets too small to be useful.
+/// The smallest buffer. In a smaller one a quarter of the ring, the limit of a transaction, would be too
+/// small to be useful.
 pub(crate) const BYTES_MIN: u64 = 1 << 20;
-/// The longest group, in blocks (8 MiB). Every opening searches so far behind the log's end for signs of rot.
+/// The longest group, in blocks (8 MiB). Every opening searches this far behind the log's end for signs of
+/// rot.
 pub(crate) const GROUP_BLOCKS_MAX: u64 = 2048;
-/// Group numbers and LSNs stay below this: a million a second for a hundred thousand years. So sums never wrap.
+/// The limit of group numbers and LSNs, so that sums never wrap: enough for a million a second for a hundred
+/// thousand years.
 pub(crate) const NUMBER_END: u64 = 1 << 62;
-/// The superblock and two header slots come before the ring.
+/// The first block of the ring, behind the superblock and two header slots.
 pub(crate) const RING_START: Block = Block(3);
 /// The shortest ring.
 pub(crate) const RING_BLOCKS_MIN: u64 = BYTES_MIN / BLOCK_BYTES as u64 - RING_START.0;
@@ -27,26 +30,26 @@ pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"weirbuff";
 pub(crate) const SLOT_MAGIC: [u8; 8] = *b"weirslot";
 pub(crate) const GROUP_MAGIC: [u8; 8] = *b"weirgrup";
 
-/// Where every one of these structures keeps its checksum, in all versions.
+/// The position of the checksum in all of these structures, in all versions.
 const CHECKSUM: std::ops::Range<usize> = 8..12;
 
-/// Which buffer it is, and of which store.
+/// The identity of a buffer, and of its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BufferIdentity {
     /// The store whose changes it holds.
     pub store: StoreId,
-    /// Drawn when it was formatted, so that a store can tell its buffer from those that it had before.
+    /// Drawn at random at format, so that a store can tell its buffer from those that it had before.
     pub id: BufferId,
 }
 
-/// Of a buffer that no store needs to know again.
+/// The identity of a buffer that no store needs to recognise.
 impl From<StoreId> for BufferIdentity {
     fn from(store: StoreId) -> BufferIdentity {
         BufferIdentity { store, id: BufferId::default() }
     }
 }
 
-/// Block 0. Written by format only; how large the ring is, the header slots say.
+/// Block 0. Written by format only; the header slots have the size of the ring.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct BufferSuperblock {
@@ -61,7 +64,7 @@ pub(crate) struct BufferSuperblock {
     pub(crate) ring_start: U64,
 }
 
-/// Blocks 1 and 2, written in turn. The higher generation counts.
+/// Blocks 1 and 2, written in turn. The slot with the higher generation counts.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct HeaderSlotBytes {
@@ -83,7 +86,7 @@ pub(crate) struct HeaderSlotBytes {
     ring_blocks: U64,
 }
 
-/// What starts every commit group.
+/// The header of a commit group.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct GroupHeader {
@@ -108,10 +111,10 @@ const _: () = assert!(size_of::<BufferSuperblock>() == 64);
 const _: () = assert!(size_of::<HeaderSlotBytes>() == 124);
 const _: () = assert!(GROUP_HEADER_BYTES == 80);
 
-/// A header slot, understood.
+/// A decoded header slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeaderSlot {
-    /// Counts the slots written. Its lowest bit says which of the two blocks it lies in.
+    /// Counts the slots written. Its lowest bit selects the block of the slot.
     pub(crate) generation: u64,
     /// The newest incarnation begun.
     pub(crate) incarnation: Incarnation,
@@ -121,11 +124,11 @@ pub(crate) struct HeaderSlot {
     pub(crate) durable_group: GroupNo,
     /// No LSN up to this one may be given out again.
     pub(crate) newest: Lsn,
-    /// The oldest group that is needed.
+    /// The boundary before the oldest group that is needed.
     pub(crate) tail: GroupBoundary,
-    /// The store's newest batch when what lies before the tail was let go.
+    /// The store's newest batch when the groups before the tail were released.
     pub(crate) store_batch: u64,
-    /// Where the log lies.
+    /// The ring that holds the log.
     pub(crate) ring: LogRing,
 }
 
@@ -234,7 +237,7 @@ impl HeaderSlot {
 }
 
 impl HeaderSlot {
-    /// Whether its numbers can be: a right checksum does not say what made it.
+    /// Whether the numbers are possible: a right checksum does not prove that weir wrote them.
     fn is_valid(&self) -> bool {
         let numbers = [self.generation, self.first_group.0, self.durable_group.0, self.newest.0];
         (RING_BLOCKS_MIN..NUMBER_END).contains(&self.ring.blocks)

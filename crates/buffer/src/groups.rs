@@ -1,5 +1,5 @@
-//! The groups in memory: the open one, those sealed behind it until a commit takes them, and what may be asked of them at any time
-//! without waiting for an appender.
+//! The groups in memory: the open group, and sealed groups that wait for a commit. Also gauges that can be
+//! read at any time without waiting for an appender.
 
 use crate::counters::BufferCounters;
 use crate::error::BufferError;
@@ -12,29 +12,32 @@ use std::collections::VecDeque;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// The size of a commit group: it is sealed when the next transaction would take it beyond this, and worth a commit when it is that
-/// large. Long enough for the full speed of any device, short enough that what is copied in memory stays in its caches. A larger
-/// transaction is a group of its own; the format allows 8 MiB (`GROUP_BLOCKS_MAX`), or a quarter of the ring.
+/// The size of a commit group: a group is sealed when the next transaction would make it larger, and worth a
+/// commit when it is this large.
+///
+/// Large enough for the full speed of any device, small enough that its bytes stay in the processor's caches.
+/// A larger transaction is a group of its own; the format allows 8 MiB (`GROUP_BLOCKS_MAX`), or a quarter of
+/// the ring.
 pub const GROUP_BYTES: u64 = 1 << 20;
 
 const GROUP_BLOCKS: u64 = GROUP_BYTES / BLOCK_BYTES as u64;
 
-/// A group that is being filled (owned by the state, under its lock) or written (owned by the writer, under its).
-/// Lost at a crash unless it was written.
+/// A group that is being filled (owned by the state, under its lock) or written (owned by the writer, under
+/// its lock). Lost at a crash unless it was written.
 #[derive(Debug, Default)]
 pub(crate) struct CommitGroup {
-    /// Space for the header, then the transactions; behind `bytes` anything. Kept from group to group, so that
-    /// the steady state allocates nothing.
+    /// The header's space, then the transactions; bytes behind `bytes` are undefined. The memory is kept from
+    /// group to group, so that the steady state allocates nothing.
     pages: Vec<Page>,
     /// Bytes in use, the header's included.
     bytes: usize,
     pub(crate) number: GroupNo,
-    /// The LSN that its first new record has or will have.
+    /// The LSN that the group's first new record has or will have.
     pub(crate) first: Lsn,
-    /// New records in it.
+    /// The number of new records.
     records: u32,
     transactions: u32,
-    /// Where it goes; known once it is sealed.
+    /// The group's place in the ring, known once it is sealed.
     pub(crate) at: RingPosition,
 }
 
@@ -48,12 +51,12 @@ impl CommitGroup {
         self.transactions == 0
     }
 
-    /// Bytes of the transactions in it and its header.
+    /// The bytes of the header and the transactions.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// Blocks that it fills on the device: none while it is empty.
+    /// The blocks that the group fills on the device: none while it is empty.
     pub(crate) fn blocks(&self) -> u64 {
         if self.is_empty() { 0 } else { blocks_of(self.bytes()) }
     }
@@ -73,16 +76,16 @@ impl CommitGroup {
     fn grow_to(&mut self, bytes: usize) {
         let wanted = bytes.div_ceil(BLOCK_BYTES);
         if wanted > self.pages.len() {
-            // Doubling, so that a group filled record by record moves its bytes only a few times; but not past what most
-            // groups reach, so that the memory serves the next ones.
+            // Doubled, so that a group filled record by record moves its bytes only a few times; but not past
+            // the size of most groups, so that the memory serves the next ones.
             let doubled = (2 * self.pages.len()).min(GROUP_BLOCKS as usize);
             let more = wanted.max(doubled) - self.pages.len();
             Page::extend_vec_zeroed(&mut self.pages, more).expect("memory for a commit group");
         }
     }
 
-    /// Completes the group as the one after `mark`, when `durable` is the last durable group, and returns the mark
-    /// after it.
+    /// Completes the header of the group that follows `mark`, where `durable` is the last durable group.
+    /// Returns the boundary after the group.
     pub(crate) fn finish(&mut self, id: StoreId, mark: &GroupBoundary, durable: GroupNo) -> GroupBoundary {
         assert_eq!(self.number, mark.number, "groups are written in their order");
         let blocks = self.blocks();
@@ -114,22 +117,22 @@ impl CommitGroup {
         }
     }
 
-    /// What goes to the device, once finished.
+    /// The pages to write to the device, once finished.
     pub(crate) fn pages(&self) -> &[Page] {
         &self.pages[..self.blocks() as usize]
     }
 
-    /// Gives its memory back.
+    /// The group's memory, for a later group.
     pub(crate) fn into_pages(self) -> Vec<Page> {
         self.pages
     }
 }
 
-/// Page vectors kept for later groups: one being filled, one being written, and a burst.
+/// The page vectors kept for later groups: one being filled, one being written, and two for a burst.
 const SPARES_MAX: usize = 4;
 
-/// What appenders change, under one short lock that no thread holds while it waits for the device. All of it is lost
-/// at a crash.
+/// The state that appenders change, under one short lock that no thread holds while it waits for the device.
+/// All of it is lost at a crash.
 pub(crate) struct BufferState {
     ring: LogRing,
     pub(crate) open: CommitGroup,
@@ -137,15 +140,15 @@ pub(crate) struct BufferState {
     spare_pages: Vec<Vec<Page>>,
     /// Where the last sealed group ends.
     end: RingPosition,
-    /// The tail on media: what lies before it may be overwritten.
+    /// The tail on media: blocks before it may be overwritten.
     tail: RingPosition,
     /// No group before this one is needed.
     pub(crate) released: GroupNo,
-    /// The store's newest durable batch by then.
+    /// The store's newest durable batch, as of the last release or record.
     pub(crate) store_batch: u64,
-    /// What a header slot on media says of that.
+    /// The store batch in the newest header slot on media.
     pub(crate) durable_store_batch: u64,
-    /// Somebody relies on that to be in a header slot with the next commit.
+    /// The store relies on `store_batch` being in a header slot with the next commit.
     pub(crate) slot_due: bool,
     /// The last LSN given out.
     pub(crate) newest: Lsn,
@@ -156,14 +159,14 @@ pub(crate) struct BufferState {
     pub(crate) incarnation: Incarnation,
     /// Whether this opening has begun its incarnation.
     pub(crate) begun: bool,
-    /// The first failure of the device: from then on it is not known what is durable.
+    /// The first failure of the device: from then on it is unknown which groups are durable.
     pub(crate) failed: Option<BufferError>,
     pub(crate) bytes_appended: u64,
-    /// As of the last commit; what is appended since is counted above.
+    /// As of the last commit; bytes appended since are counted in `bytes_appended`.
     pub(crate) counters: BufferCounters,
 }
 
-/// The log, as recovery found it.
+/// The log, as recovery has found it.
 pub(crate) struct RecoveredLog {
     pub(crate) tail: RingPosition,
     pub(crate) end: RingPosition,
@@ -203,7 +206,7 @@ impl BufferState {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Begins an incarnation whose LSNs go on behind `newest`.
+    /// Begins an incarnation whose LSNs go on after `newest`.
     pub(crate) fn begin_incarnation(&mut self, incarnation: Incarnation, newest: Lsn) {
         assert!(self.open.is_empty() && self.sealed.is_empty(), "nothing is appended before the beginning");
         self.incarnation = incarnation;
@@ -257,7 +260,7 @@ impl BufferState {
         self.sealed.push_back(full);
     }
 
-    /// Keeps the memory of a written group for a later one.
+    /// Keeps the memory of a written group for a later group.
     pub(crate) fn recycle(&mut self, draft: CommitGroup) {
         let pages = draft.into_pages();
         if self.spare_pages.len() < SPARES_MAX && pages.len() as u64 <= GROUP_BLOCKS {
@@ -265,30 +268,33 @@ impl BufferState {
         }
     }
 
-    /// From now on the log lies in `larger`, if it ends before the lap of the old ring does in which `tail` is, the one on media.
-    /// Returns by how many blocks all positions are lower then. Free space does not shrink.
+    /// Moves the log to the ring `larger`, if the log ends in the lap of the old ring that `tail`, the tail
+    /// on media, is in.
+    ///
+    /// Returns the number of blocks by which all positions became lower. Free space does not shrink.
     pub(crate) fn switch_ring(&mut self, larger: LogRing, tail: RingPosition) -> Option<u64> {
         let laps = tail.0 - tail.0 % self.ring.blocks;
         if self.open_end().0 >= laps + self.ring.blocks {
             return None;
         }
         self.ring = larger;
-        (self.end, self.tail) = (self.end.minus(laps), self.tail.minus(laps));
+        self.end = self.end.minus(laps);
+        self.tail = self.tail.minus(laps);
         self.sealed.iter_mut().for_each(|draft| draft.at = draft.at.minus(laps));
         Some(laps)
     }
 
-    /// Gives the space before `tail` free.
+    /// Frees the space before `tail`.
     pub(crate) fn free_before(&mut self, tail: RingPosition) {
         self.tail = tail;
     }
 
-    /// Blocks that can surely be appended.
+    /// The blocks that can surely be appended.
     pub(crate) fn free_blocks(&self) -> u64 {
         self.ring.free_blocks(self.open_end(), self.limit(), !self.open.is_empty())
     }
 
-    /// Where the open group ends if it is sealed now.
+    /// The end of the open group if it is sealed now.
     fn open_end(&self) -> RingPosition {
         let blocks = self.open.blocks();
         self.ring.place(self.end, blocks).plus(blocks)
@@ -299,15 +305,17 @@ impl BufferState {
         self.tail.plus(self.ring.blocks)
     }
 
-    /// Bytes in sealed groups and the open one.
+    /// The bytes in sealed groups and the open one.
     pub(crate) fn open_bytes(&self) -> u64 {
         let open = if self.open.is_empty() { 0 } else { self.open.bytes() };
         open + self.sealed.iter().map(CommitGroup::bytes).sum::<u64>()
     }
 }
 
-/// Copies of figures of the state, written under its lock at the end of each change. A reader that appends under a lock
-/// of its own sees what its own last append left, or something better that a commit made of it since.
+/// Copies of figures of the state, written under its lock at the end of each change.
+///
+/// A reader that appends under a lock of its own sees the figures after its own last append, or better ones
+/// after a commit since.
 pub(crate) struct BufferGauges {
     newest: AtomicU64,
     durable: AtomicU64,
@@ -332,7 +340,7 @@ impl BufferGauges {
 
     /// Copies the figures; the caller holds the state's lock.
     pub(crate) fn publish(&self, state: &BufferState) {
-        // What is durable is read before what is appended (see `durable`), so it is written after it.
+        // A reader loads `durable` before `newest` (see `durable`), so it is stored after it.
         self.newest.store(state.newest.0, Ordering::Release);
         self.durable.store(state.durable.0, Ordering::Release);
         self.free_blocks.store(state.free_blocks(), Ordering::Release);

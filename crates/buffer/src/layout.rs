@@ -1,4 +1,4 @@
-//! Laying out a buffer, and reading its superblock and header slots.
+//! Formats a buffer, and reads its superblock and header slots.
 
 use crate::error::BufferError;
 use crate::format::{
@@ -9,7 +9,7 @@ use crate::ring::{GroupBoundary, GroupNo, LogRing, RingPosition};
 use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, StoreId, pages};
 use std::ops::Range;
 
-/// Blocks of one write while formatting: long enough for the speed of the device.
+/// Blocks of one write while formatting: enough for the device's full speed.
 const FORMAT_BLOCKS: u64 = 256;
 
 /// Writes an empty buffer. The superblock comes last, so that a crash leaves no half-made buffer.
@@ -44,7 +44,7 @@ pub(crate) fn write_zeros(device: &dyn Device, blocks: Range<u64>) -> Result<(),
     Ok(())
 }
 
-/// Makes a buffer none any more.
+/// Overwrites the superblock, so that the device is no buffer any more.
 pub(crate) fn retire(device: &dyn Device) -> Result<(), BufferError> {
     device.write(Block(0), &pages(1))?;
     Ok(device.flush()?)
@@ -70,7 +70,7 @@ fn empty_slot(generation: u64, ring: LogRing) -> HeaderSlot {
     }
 }
 
-/// Reads the superblock and believes nothing in it. Which buffer it is.
+/// Reads and checks the superblock. Returns the buffer's identity.
 pub(crate) fn read_superblock(device: &dyn Device) -> Result<BufferIdentity, BufferError> {
     if device.blocks() == 0 {
         return Err(BufferError::NotABuffer { device: device.name().to_owned() });
@@ -80,26 +80,25 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<BufferIdentity, Buf
     Ok(check_superblock(&page[0], device.name())?.identity())
 }
 
-/// Which buffer of store `wanted` it is.
+/// The identity of the buffer, which must be one of store `wanted`.
 pub(crate) fn read_identity(device: &dyn Device, wanted: StoreId) -> Result<BufferIdentity, BufferError> {
     let identity = read_superblock(device)?;
-    match identity.store == wanted {
-        true => Ok(identity),
-        false => {
-            let device = device.name().to_owned();
-            Err(BufferError::WrongStore { device, found: identity.store, wanted })
-        }
+    if identity.store != wanted {
+        let device = device.name().to_owned();
+        return Err(BufferError::WrongStore { device, found: identity.store, wanted });
     }
+    Ok(identity)
 }
 
-/// The superblock in the first block of the device `name`.
+/// Checks the superblock in the first block of the device `name`.
 fn check_superblock(page: &Page, name: &str) -> Result<BufferSuperblock, BufferError> {
     let name = || name.to_owned();
     let superblock: BufferSuperblock = front(page);
     if superblock.magic != SUPERBLOCK_MAGIC {
         return Err(BufferError::NotABuffer { device: name() });
     }
-    let (found, expected) = (checksum(&page.0), carried_checksum(&page.0));
+    let found = checksum(&page.0);
+    let expected = carried_checksum(&page.0);
     if found != expected {
         return Err(BufferError::SuperblockDamaged { device: name(), found, expected });
     }
@@ -116,7 +115,7 @@ fn check_superblock(page: &Page, name: &str) -> Result<BufferSuperblock, BufferE
     }
 }
 
-/// The first field that cannot be.
+/// The first field with an impossible value.
 fn invalid_field(superblock: &BufferSuperblock) -> Option<(&'static str, u64)> {
     let ring_start = superblock.ring_start.get();
     [
@@ -133,14 +132,16 @@ fn invalid_field(superblock: &BufferSuperblock) -> Option<(&'static str, u64)> {
     .map(|(field, found, _)| (field, found))
 }
 
-/// The newer of the header slots that can be read, and whether the other one, if it is one, surely names the same ring. The other one may
-/// be torn, or unreadable for that: it was being written.
+/// The newer readable header slot, and whether the other slot surely names the same ring.
+///
+/// The other slot may be torn, or unreadable because it was being written.
 pub(crate) fn read_newest_slot(device: &dyn Device, id: StoreId) -> Result<(HeaderSlot, bool), BufferError> {
     let mut best: Option<HeaderSlot> = None;
-    let (mut unreadable, mut rings) = (None, Vec::new());
+    let mut unreadable = None;
+    let mut rings = Vec::new();
     let mut page: Vec<Page> = pages(1);
     for at in [Block(1), Block(2)] {
-        // An error that passes must not make the older slot count.
+        // Retried, so that a passing error does not make the older slot count.
         let read = device.read(at, &mut page).or_else(|_| device.read(at, &mut page));
         if let Err(error) = read.or_else(|_| device.read(at, &mut page)) {
             unreadable = Some(error);
@@ -154,7 +155,8 @@ pub(crate) fn read_newest_slot(device: &dyn Device, id: StoreId) -> Result<(Head
     let agree = unreadable.is_none() && rings.iter().all(|ring| *ring == rings[0]);
     let damaged = || BufferError::HeadersDamaged { device: device.name().to_owned() };
     let slot = best.ok_or_else(|| unreadable.map_or_else(damaged, BufferError::from))?;
-    let (blocks, expected) = (device.blocks(), slot.ring.device_blocks());
+    let blocks = device.blocks();
+    let expected = slot.ring.device_blocks();
     if blocks < expected {
         return Err(BufferError::Truncated { device: device.name().to_owned(), blocks, expected });
     }

@@ -22,3 +22,6 @@ pub use planted_bug::BufferBug;
 pub use record::{LogRecord, RECORD_OVERHEAD_BYTES, TRANSACTION_OVERHEAD_BYTES, TRANSFER_BYTES, footprint};
 pub use recover::ReplayedTransaction;
 pub use ring::GroupNo;
+
+#[cfg(fuzzing)]
+pub mod fuzz;

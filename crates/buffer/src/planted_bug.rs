@@ -1,24 +1,25 @@
-//! Bugs that the simulator must find. Without the feature `planted-bugs` nothing here can be switched on.
+//! Bugs that the simulator must find. Without the feature `planted-bugs` none can be switched on.
 
 /// A bug to plant with `Buffer::open_with_bug`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code, unreachable_pub))]
 pub enum BufferBug {
-    /// Recovery applies what parses of a group whose checksum is wrong.
+    /// Recovery applies the transactions that parse in a group whose checksum is wrong.
     TornGroupApplied,
-    /// Recovery ignores predecessor, incarnation and number, and so takes what an earlier lap or mount left.
+    /// Recovery ignores predecessor, incarnation and number, and so replays groups of an earlier lap or
+    /// mount.
     StaleIncarnation,
     /// A commit returns without flushing.
     MissingFlush,
-    /// An incarnation begins without a flush of what the one before it left in the device's cache.
+    /// An incarnation begins without a flush of groups that the one before it left in the device's cache.
     BeginWithoutFlush,
-    /// What something later knows to have been durable, and is damaged, counts as torn.
+    /// A damaged group that a slot or a later group says was durable counts as torn.
     RotTakenForTorn,
-    /// Groups go to a larger ring of which only one header slot knows.
+    /// Groups are written to a larger ring that only one header slot names.
     LargerInOneSlot,
 }
 
-/// Which bug this buffer has: none, in what users run.
+/// The planted bug of this buffer; there is none in the build for users.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PlantedBufferBug(#[cfg(feature = "planted-bugs")] Option<BufferBug>);
 

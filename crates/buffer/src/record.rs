@@ -1,11 +1,12 @@
-//! Records and transactions as bytes. Nothing here knows where they lie: the format is the same on every medium.
+//! Records and transactions as bytes. They do not depend on their place: the format is the same on every
+//! medium.
 
 use crate::format::GROUP_HEADER_BYTES;
 use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, PageTransfer};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// One visible change, as the buffer keeps it. Byte positions are within one page.
+/// One visible change, as the log has it. Byte positions are within one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogRecord<'a> {
     /// Bytes of a page change.
@@ -39,17 +40,19 @@ pub enum LogRecord<'a> {
         /// The page after the last.
         to: PageNo,
     },
-    /// The object goes.
+    /// The object is deleted.
     Delete {
         /// The object.
         object: ObjectId,
     },
-    /// Pages become what others are, holes included.
+    /// Pages become copies of other pages, holes included.
     Clone(PageTransfer),
-    /// The same, and the others become holes.
+    /// Pages become copies of other pages, and those become holes.
     Move(PageTransfer),
-    /// Whole pages change, whose bytes are not here: the store gets them. Older records of them are older than what the store has, if it
-    /// has them as of this LSN; if not, they count.
+    /// Whole pages change, and their bytes bypass the buffer: the store gets them.
+    ///
+    /// If the store has such a page as of this LSN, older records of the page are obsolete; if not, they
+    /// count.
     Bypassed {
         /// The object.
         object: ObjectId,
@@ -57,50 +60,52 @@ pub enum LogRecord<'a> {
         from: PageNo,
         /// The page after the last.
         to: PageNo,
-        /// The file ended where they begin, and ends behind them now: not without them.
+        /// The file ended where these pages begin, and now ends behind them: it must not keep that size
+        /// without them.
         extends_file: bool,
     },
 }
 
-/// What a clone or a move carries, as a write carries its bytes.
+/// The bytes of a clone's or a move's target, beside its record header.
 pub const TRANSFER_BYTES: u64 = size_of::<TransferTarget>() as u64;
 
-/// The most that a record takes beside the bytes it writes.
+/// The largest overhead of a record beside the bytes it writes.
 pub const RECORD_OVERHEAD_BYTES: u64 = size_of::<RecordHeader>() as u64 + 8;
 
-/// The most that a transaction takes beside its records, before padding: its frame, and the header of the group
-/// that it may have to begin.
+/// The largest overhead of a transaction beside its records, before padding: its frame, and the header of the
+/// group that it may have to begin.
 pub const TRANSACTION_OVERHEAD_BYTES: u64 = (TRANSACTION_HEADER_BYTES + GROUP_HEADER_BYTES) as u64;
 
-/// The most bytes of the ring that one transaction of `records` records, which write `bytes` bytes together, can
-/// cost: as much as if it were committed alone. See [`Buffer::free_bytes`](crate::Buffer::free_bytes).
+/// The largest number of bytes of the ring that one transaction can take, as if it were committed alone: for
+/// `records` records, which write `bytes` bytes together. See
+/// [`Buffer::free_bytes`](crate::Buffer::free_bytes).
 pub fn footprint(records: u64, bytes: u64) -> u64 {
     let content = TRANSACTION_OVERHEAD_BYTES + records * RECORD_OVERHEAD_BYTES + bytes;
     content.next_multiple_of(BLOCK_BYTES as u64)
 }
 
-/// Whether the records of a transaction count in the one order.
+/// The LSN of a transaction: whether its records get new LSNs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TransactionLsn {
-    /// Each has the next LSN; the first this one.
+    /// Each record has the next LSN; the first has this one.
     New(Lsn),
-    /// They are one page's delta, re-logged; its newest LSN is this one.
+    /// The records are the delta of one page, logged again; this is the newest LSN in the delta.
     Relogged(Lsn),
 }
 
-/// What starts every transaction.
+/// The header of a transaction.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct TransactionHeader {
-    /// Of the whole transaction, this header included.
+    /// The length of the whole transaction, this header included.
     pub(crate) bytes: U32,
     pub(crate) checksum: U32,
-    /// How many; the highest bit says that they are merged.
+    /// The number of records; the highest bit marks a relogged transaction.
     pub(crate) records: U32,
     pub(crate) first: U64,
 }
 
-/// What starts every record.
+/// The header of a record.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RecordHeader {
@@ -114,7 +119,7 @@ pub(crate) struct RecordHeader {
     pub(crate) len: U16,
 }
 
-/// What follows a clone's or a move's header, which names the source and its first page.
+/// The body of a clone or a move, whose header names the source and its first page.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct TransferTarget {
@@ -146,13 +151,13 @@ impl TransactionHeader {
         }
     }
 
-    /// Over the whole transaction, without the checksum itself.
+    /// The checksum of the whole transaction, without the checksum itself.
     pub(crate) fn checksum(bytes: &[u8]) -> u32 {
         crc32c::crc32c_append(crc32c::crc32c(&bytes[..4]), &bytes[8..])
     }
 }
 
-/// Slots have 48 bits.
+/// The limit of slots, which have 48 bits.
 pub(crate) const SLOT_END: u64 = 1 << 48;
 
 pub(crate) const KIND_WRITE: u8 = 1;
@@ -163,7 +168,7 @@ pub(crate) const KIND_CLONE: u8 = 5;
 pub(crate) const KIND_MOVE: u8 = 6;
 pub(crate) const KIND_BYPASSED: u8 = 7;
 
-/// Bytes of the transaction with its frame.
+/// The bytes of a transaction with its frame.
 pub(crate) fn transaction_bytes(records: &[LogRecord<'_>]) -> u64 {
     let each = |record: &LogRecord<'_>| size_of::<RecordHeader>() as u64 + body(record).len() as u64;
     TRANSACTION_HEADER_BYTES as u64 + records.iter().map(each).sum::<u64>()
@@ -191,7 +196,7 @@ fn put(into: &mut [u8], at: usize, bytes: &[u8]) -> usize {
     at + bytes.len()
 }
 
-/// What follows a record's header.
+/// The body of a record, behind its header.
 enum RecordBody<'a> {
     Bytes(&'a [u8]),
     Number([u8; 8]),
@@ -245,7 +250,7 @@ fn header(record: &LogRecord<'_>) -> RecordHeader {
             head.set_range(start, usize::from(len));
         }
         LogRecord::Punch { object, from, to } => {
-            assert!(from <= to, "a cut of {object} from page {from} back to {to}");
+            assert!(from <= to, "a punch of {object} from page {from} back to {to}");
             head.set_object(KIND_PUNCH, object, from);
         }
         LogRecord::Delete { object } => head.set_object(KIND_DELETE, object, PageNo(0)),

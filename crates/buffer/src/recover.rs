@@ -1,4 +1,4 @@
-//! Following the log from its tail to its end, and telling a torn end from rot.
+//! Recovery: follows the log from its tail to its end, and tells a torn end from rot.
 
 use crate::decode::{DecodedTransaction, decode_transaction, decode_transaction_unchecked};
 use crate::error::BufferError;
@@ -13,16 +13,17 @@ use std::collections::VecDeque;
 use std::iter;
 use zerocopy::FromZeros;
 
-/// One transaction read back at recovery.
+/// A transaction that recovery has read.
 #[derive(Debug)]
 pub struct ReplayedTransaction<'a> {
     /// LSN of the first record.
     pub first_lsn: Lsn,
-    /// Whether every record has the next LSN, or all of them are one page's delta, re-logged, with `first`.
+    /// Whether the records are the delta of one page, logged again under `first_lsn`; otherwise each record
+    /// has the next LSN.
     pub relogged: bool,
-    /// The group it was found in.
+    /// The group that holds the transaction.
     pub group: GroupNo,
-    /// Its records, in order.
+    /// The records, in order.
     pub records: &'a [LogRecord<'a>],
 }
 
@@ -31,18 +32,18 @@ impl<'a> ReplayedTransaction<'a> {
         DecodedTransaction { lsn: order, records }: &'a DecodedTransaction<'_>,
         group: GroupNo,
     ) -> ReplayedTransaction<'a> {
-        let (first, merged) = match *order {
+        let (first, relogged) = match *order {
             TransactionLsn::New(first) => (first, false),
             TransactionLsn::Relogged(newest) => (newest, true),
         };
-        ReplayedTransaction { first_lsn: first, relogged: merged, group, records }
+        ReplayedTransaction { first_lsn: first, relogged, group, records }
     }
 }
 
-/// Reads ahead so much at a time: small groups come at the speed of a long read.
+/// The read-ahead: small groups are read at the speed of long reads.
 const WINDOW_BLOCKS: u64 = 256;
 
-/// The log being followed.
+/// A scan of the log, group by group.
 pub(crate) struct RecoveryScan<'a> {
     device: &'a dyn Device,
     id: StoreId,
@@ -50,13 +51,13 @@ pub(crate) struct RecoveryScan<'a> {
     slot: HeaderSlot,
     planted: PlantedBufferBug,
     window: RingWindow,
-    /// From the tail on, one before each group found and one behind the last.
+    /// One boundary before each group found, from the tail on, and one behind the last.
     boundaries: VecDeque<GroupBoundary>,
-    /// Of these groups, those that nothing found so far calls durable.
+    /// The groups that no slot and no group found so far calls durable.
     unconfirmed: VecDeque<UnconfirmedGroup>,
 }
 
-/// A group that was read, and may still be lost with the power.
+/// A group that was read, but may still be lost at a power failure.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UnconfirmedGroup {
     number: GroupNo,
@@ -64,10 +65,10 @@ pub(crate) struct UnconfirmedGroup {
     pub(crate) blocks: u64,
 }
 
-/// The log, followed to its end.
+/// The groups of the log, scanned to its end.
 pub(crate) struct ScannedGroups {
     pub(crate) boundaries: VecDeque<GroupBoundary>,
-    /// Groups at its end that nothing calls durable.
+    /// Groups at the log's end that no slot and no group calls durable.
     pub(crate) unconfirmed: Vec<UnconfirmedGroup>,
 }
 
@@ -79,11 +80,13 @@ impl<'a> RecoveryScan<'a> {
         planted: PlantedBufferBug,
     ) -> RecoveryScan<'a> {
         let ring = slot.ring;
-        let (window, marks, readable) = (RingWindow::default(), [slot.tail].into(), VecDeque::new());
+        let window = RingWindow::default();
+        let marks = [slot.tail].into();
+        let readable = VecDeque::new();
         RecoveryScan { device, id, ring, slot, planted, window, boundaries: marks, unconfirmed: readable }
     }
 
-    /// Hands every durable transaction to `replay`, those of a group at once, and returns what was found.
+    /// Passes every durable transaction to `replay`, those of a group at once, and returns the groups found.
     pub(crate) fn run(
         mut self,
         replay: &mut dyn FnMut(&[ReplayedTransaction<'_>]),
@@ -99,7 +102,7 @@ impl<'a> RecoveryScan<'a> {
         Ok(ScannedGroups { boundaries: self.boundaries, unconfirmed: self.unconfirmed.into() })
     }
 
-    /// All groups up to this one are durable.
+    /// Notes that all groups up to this one are durable.
     fn confirm_durable(&mut self, group: GroupNo) {
         while self.unconfirmed.front().is_some_and(|readable| readable.number <= group) {
             self.unconfirmed.pop_front();
@@ -110,8 +113,8 @@ impl<'a> RecoveryScan<'a> {
         *self.boundaries.back().expect("at least the tail's mark")
     }
 
-    /// The group behind the last one found: where that ends, or at the next lap's start if it may be too long for what is left
-    /// of this one.
+    /// The group behind the last one found: at its end, or at the next lap's start if the group may be too
+    /// long for the rest of this lap.
     fn next_group(&mut self) -> Result<Option<(RingPosition, GroupHeader)>, BufferError> {
         let here = self.head().position;
         let any_fits = self.ring.group_blocks_max <= self.ring.left(here);
@@ -126,8 +129,8 @@ impl<'a> RecoveryScan<'a> {
         Ok(None)
     }
 
-    /// Whether a group that is whole is the one that comes next, and not one that an earlier lap or an earlier
-    /// incarnation left behind.
+    /// Whether a whole group is the next one, and not left behind by an earlier lap or an earlier
+    /// incarnation.
     fn follows(&self, header: &GroupHeader, at: RingPosition) -> bool {
         let head = self.head();
         let blocks = blocks_of(u64::from(header.bytes.get()));
@@ -135,7 +138,8 @@ impl<'a> RecoveryScan<'a> {
         if self.planted.is(BufferBug::StaleIncarnation) {
             return fits;
         }
-        let (number, incarnation) = (GroupNo(header.number.get()), Incarnation(header.incarnation.get()));
+        let number = GroupNo(header.number.get());
+        let incarnation = Incarnation(header.incarnation.get());
         let first = Lsn(header.first.get());
         let of_this_incarnation = number >= self.slot.first_group;
         fits && first.0 < NUMBER_END
@@ -146,7 +150,7 @@ impl<'a> RecoveryScan<'a> {
             && (first == head.lsn || (first > head.lsn && incarnation > head.incarnation))
     }
 
-    /// The header of the group at `at`, if there is a whole one of this store.
+    /// The header of the group at `at`, if a whole group of this store is there.
     fn group_at(&mut self, at: RingPosition) -> Result<Option<GroupHeader>, BufferError> {
         let page = &self.window.get(self.device, &self.ring, at, 1)?[0];
         let header: GroupHeader = front(page);
@@ -175,7 +179,7 @@ impl<'a> RecoveryScan<'a> {
         Ok(Some(header))
     }
 
-    /// Like `group_at`, behind the log's end: there a block that cannot be read says nothing.
+    /// Like `group_at`, for a place behind the log's end: there an unreadable block proves nothing.
     fn later_group_at(&mut self, at: RingPosition) -> Result<Option<GroupHeader>, BufferError> {
         match self.group_at(at) {
             Err(BufferError::Device(_)) => Ok(None),
@@ -183,7 +187,7 @@ impl<'a> RecoveryScan<'a> {
         }
     }
 
-    /// Replays a group and returns the mark behind it. Nothing is replayed unless all of it makes sense.
+    /// Replays a group and returns the boundary behind it. Replays nothing unless the whole group is valid.
     fn replay_group(
         &mut self,
         at: RingPosition,
@@ -216,9 +220,11 @@ impl<'a> RecoveryScan<'a> {
         })
     }
 
-    /// The log ends where a group is missing. That is a torn end unless something says that the group was durable
-    /// once: the header slot, or a later group. Such groups lie behind it: the next begins at most the longest group's length
-    /// away.
+    /// Refuses the log if its end is rot and not torn.
+    ///
+    /// The log ends where a group is missing. The end is torn unless the header slot or a later group says
+    /// that the missing group was durable. Such later groups lie behind it: the next one begins at most the
+    /// longest group's length away.
     fn refuse_rot(&mut self) -> Result<(), BufferError> {
         let head = self.head();
         let mut durable = self.slot.durable_group;
@@ -239,7 +245,8 @@ impl<'a> RecoveryScan<'a> {
                     None => at.plus(1),
                 };
             }
-            // None that begins before `end` was too long for what is left of this lap.
+            // If no group that begins before `end` was too long for the rest of this lap, none was moved to
+            // the next lap.
             if end.plus(self.ring.group_blocks_max) <= limit {
                 break;
             }
@@ -257,7 +264,7 @@ impl<'a> RecoveryScan<'a> {
     }
 }
 
-/// The transactions of a whole group, checked against its header.
+/// Decodes the transactions of a whole group, and checks them against its header.
 fn decode_group<'a>(
     header: &GroupHeader,
     mut content: &'a [u8],
@@ -270,7 +277,7 @@ fn decode_group<'a>(
             TransactionLsn::New(first) if first == next => next = next.plus(one.records.len() as u64),
             TransactionLsn::New(_) => return Err("a transaction's LSN is not the next"),
             TransactionLsn::Relogged(newest) if newest < next => {}
-            TransactionLsn::Relogged(_) => return Err("a merged delta is newer than the log"),
+            TransactionLsn::Relogged(_) => return Err("a relogged delta is newer than the log"),
         }
         found.push(one);
     }
@@ -284,17 +291,17 @@ fn parseable_transactions<'a>(header: &GroupHeader, mut content: &'a [u8]) -> Ve
     (0..header.transactions.get()).map_while(|_| decode_transaction_unchecked(&mut content)).collect()
 }
 
-/// The blocks read last. Their memory is kept from one read to the next: new memory costs as much as the reading.
+/// The blocks read last. Their memory is reused for the next read: allocating costs as much as reading.
 #[derive(Default)]
 struct RingWindow {
     start: RingPosition,
-    /// How many of `pages` are what was read.
+    /// The number of `pages` that hold blocks.
     held: usize,
     pages: Vec<Page>,
 }
 
 impl RingWindow {
-    /// `count` blocks from `at` on, which do not reach past the lap's end.
+    /// Reads `count` blocks from `at` on, which must not reach past the lap's end.
     fn get(
         &mut self,
         device: &dyn Device,
@@ -311,20 +318,21 @@ impl RingWindow {
             let from = ring.block(at.plus(kept as u64));
             let held = match device.read(from, &mut self.pages[kept..ahead]) {
                 Ok(()) => ahead,
-                // Perhaps only what was read ahead is unreadable.
+                // Perhaps only a block of the read-ahead is unreadable.
                 Err(_) => {
                     device.read(from, &mut self.pages[kept..count as usize])?;
                     count as usize
                 }
             };
-            (self.start, self.held) = (at, held);
+            self.start = at;
+            self.held = held;
         }
         let from = (at.0 - self.start.0) as usize;
         Ok(&self.pages[from..from + count as usize])
     }
 
-    /// Moves what is held from `at` on to the front, so that the device is read from one end to the other, each block
-    /// once; returns how many blocks that is.
+    /// Moves the held blocks from `at` on to the front, and returns their number. So the device is read from
+    /// one end to the other, each block once.
     fn keep_from(&mut self, at: RingPosition) -> usize {
         let held = std::mem::take(&mut self.held);
         let end = self.start.0 + held as u64;

@@ -1,10 +1,10 @@
-//! Where groups go: pure arithmetic on a ring of blocks.
+//! The places of groups: pure arithmetic on a ring of blocks.
 
 use crate::format::{GROUP_BLOCKS_MAX, RING_START};
 use device::{BLOCK_BYTES, Block, Incarnation, Lsn};
 use std::fmt;
 
-/// The number of a commit group: groups are numbered in the order of the log, without gaps, for ever.
+/// The number of a commit group. Groups are numbered in the order of the log, without gaps, for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GroupNo(pub u64);
 
@@ -22,7 +22,7 @@ impl fmt::Display for GroupNo {
 }
 
 /// A block of the ring, counted on through all laps, so that later always means larger. Lap 0 starts at 0.
-/// Only its remainder is on media; laps are counted afresh by every opening.
+/// Only the remainder is on media; every opening counts laps afresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct RingPosition(pub(crate) u64);
 
@@ -36,18 +36,19 @@ impl RingPosition {
     }
 }
 
-/// A point of the log between two groups: what the group that follows must fit to.
+/// A point of the log between two groups, with the numbers that the next group must match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GroupBoundary {
-    /// Where the group starts, unless it does not fit before the ring's end: then at the next lap's start.
+    /// The start of the next group, unless it does not fit before the ring's end: then it starts at the next
+    /// lap.
     pub(crate) position: RingPosition,
-    /// Its number.
+    /// The next group's number.
     pub(crate) number: GroupNo,
-    /// The LSN after that of the last record before it.
+    /// The LSN after that of the last record before the boundary.
     pub(crate) lsn: Lsn,
-    /// The incarnation of the group before it.
+    /// The incarnation of the group before the boundary.
     pub(crate) incarnation: Incarnation,
-    /// The checksum of the group before it; 0 before the first.
+    /// The checksum of the group before the boundary; 0 before the first.
     pub(crate) predecessor: u32,
 }
 
@@ -59,23 +60,23 @@ pub(crate) struct LogRing {
     pub(crate) group_blocks_max: u64,
 }
 
-/// Blocks that `bytes` fill.
+/// The blocks that `bytes` fill.
 pub(crate) fn blocks_of(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_BYTES as u64)
 }
 
 impl LogRing {
-    /// One of so many blocks. Its longest group is a quarter of it, and no longer than any may be.
+    /// A ring of `blocks` blocks. Its longest group is a quarter of the ring, and at most `GROUP_BLOCKS_MAX`.
     pub(crate) fn with_blocks(blocks: u64) -> LogRing {
         LogRing { start: RING_START, blocks, group_blocks_max: (blocks / 4).min(GROUP_BLOCKS_MAX) }
     }
 
-    /// The ring on a device of so many blocks, none if they are too few.
+    /// The ring on a device of this many blocks; empty if they are too few.
     pub(crate) fn on_device(device_blocks: u64) -> LogRing {
         LogRing::with_blocks(device_blocks.saturating_sub(RING_START.0))
     }
 
-    /// Blocks that a device must have for it.
+    /// The blocks that a device must have for this ring.
     pub(crate) fn device_blocks(&self) -> u64 {
         self.start.0 + self.blocks
     }
@@ -95,17 +96,19 @@ impl LogRing {
         at.plus(self.left(at))
     }
 
-    /// Where a group of this length goes when the one before it ends at `at`: groups are contiguous.
+    /// The place of a group of this length when the group before it ends at `at`: groups are contiguous.
     pub(crate) fn place(&self, at: RingPosition, blocks: u64) -> RingPosition {
         if blocks <= self.left(at) { at } else { self.next_lap(at) }
     }
 
-    /// Blocks that surely can be appended behind `end` before `limit`, whatever way they are cut into groups. At
-    /// most one lap's end lies between, and there at most one block less than a group can be lost; nothing is lost
-    /// of what fits before it. Free space never shrinks when the tail moves.
+    /// The blocks that can surely be appended behind `end` before `limit`, however they are divided into
+    /// groups. Free space never shrinks when the tail moves.
     ///
-    /// `grows` says whether a group that is still open ends at `end`: if it grows beyond the lap's end it moves as
-    /// a whole, so for it the lap's end costs even when it is right here.
+    /// At most one lap's end lies between, where at most one block less than a group can be lost; nothing is
+    /// lost of groups that fit before it.
+    ///
+    /// `grows` says whether a group that is still open ends at `end`: if it grows beyond the lap's end it
+    /// moves as a whole, so for this group the lap's end costs even if `end` is exactly there.
     pub(crate) fn free_blocks(&self, end: RingPosition, limit: RingPosition, grows: bool) -> u64 {
         let free = limit.0.saturating_sub(end.0);
         let at_lap = end.0.is_multiple_of(self.blocks);
@@ -154,7 +157,8 @@ mod tests {
         fn free_space_never_shrinks_when_the_ring_gets_larger(
             blocks in 253u64..20_000, more in 0u64..20_000, tail in 0u64..20_000, used in 0u64..20_000, grows in any::<bool>(),
         ) {
-            let (ring, larger) = (LogRing::with_blocks(blocks), LogRing::with_blocks(blocks + more));
+            let ring = LogRing::with_blocks(blocks);
+            let larger = LogRing::with_blocks(blocks + more);
             let tail = tail % blocks;
             let end = tail + used % (blocks - tail);
             let space = |ring: LogRing| ring.free_blocks(RingPosition(end), RingPosition(tail + ring.blocks), grows);
@@ -175,7 +179,8 @@ mod tests {
             tail in 0u64..200, used in 0u64..40, steps in prop::collection::vec(1u64..=4, 0..60),
         ) {
             let limit = RingPosition(tail + RING.blocks);
-            let (mut end, mut open) = (RingPosition(tail + used), 0);
+            let mut end = RingPosition(tail + used);
+            let mut open = 0;
             let open_end = |end, open| RING.place(end, open).plus(open);
             let mut space = RING.free_blocks(end, limit, false);
             for more in steps {
@@ -190,7 +195,7 @@ mod tests {
                 prop_assert!(here <= limit);
                 let after = RING.free_blocks(here, limit, true);
                 prop_assert!(after >= space - more, "space {space} shrank to {after} by {more}");
-                // The next appender believes the space as it is now.
+                // The next appender uses the space as it is now.
                 space = after;
             }
         }

@@ -1,6 +1,10 @@
-//! The buffer as it ships, with `shuttle`'s locks and atomics in place of the standard library's: it runs one thread at a time and
-//! draws which goes on at each lock, atomic and call of the device. Every access is sequentially consistent there: what weaker orders
-//! of memory may show is not tried.
+//! Models of threads: the buffer's shipped sources with `shuttle`'s locks and atomics in place of the
+//! standard library's.
+//!
+//! Shuttle runs one thread at a time and draws which thread goes on at each lock, atomic and call of the
+//! device. Every access is sequentially consistent there: effects of weaker memory orders are not tried.
+//!
+//! A test binary of its own, because it compiles the sources again under `shuttle` as this crate's root.
 
 /// In place of `src/sync.rs`.
 mod sync {
@@ -8,7 +12,7 @@ mod sync {
     pub(crate) use shuttle::sync::{Mutex, MutexGuard};
 }
 
-/// Linted where they belong.
+/// Linted in the library itself.
 #[path = "../src"]
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
@@ -40,10 +44,10 @@ use std::sync::{Arc, LazyLock};
 const ID: StoreId = StoreId([7; 16]);
 const COMMITTERS: u64 = 3;
 const COMMITS_EACH: u64 = 2;
-/// The least that a buffer may have.
+/// The smallest buffer.
 const BLOCKS: u64 = 256;
 
-/// Runs a model in 2,000 orders of its threads. What repeats one that fails is printed.
+/// Runs a model in 2,000 orders of its threads. Prints how to repeat an order that fails.
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut config = Config::new();
     // Recovery's frames are larger than what shuttle gives a thread.
@@ -52,14 +56,14 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     Runner::new(RandomScheduler::new_from_seed(19, 2_000), config).run(model);
 }
 
-/// What a model of a wrong way fails with in one of as many orders.
+/// The message with which a faulty model fails in one of 2,000 orders.
 fn failure(model: impl Fn() + Send + Sync + 'static) -> String {
     let failed = catch_unwind(AssertUnwindSafe(|| check(model))).expect_err("the wrong way was not found");
     let message = failed.downcast_ref::<String>().cloned();
     message.or_else(|| failed.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
 }
 
-/// A disk whose writes and flushes take time, in which others go on.
+/// A disk during whose writes and flushes other threads run.
 struct Slow(Arc<SimDisk>);
 
 fn slowly<T>(work: impl FnOnce() -> T) -> T {
@@ -95,7 +99,7 @@ impl Device for Slow {
     }
 }
 
-/// An empty buffer, of which every order gets a copy.
+/// An empty buffer; every order works on a copy.
 static FORMATTED: LazyLock<Arc<SimDisk>> = LazyLock::new(|| {
     let disk = SimDisk::new("buffer", BLOCKS, &PowerSupply::new(), 7);
     Buffer::format(&*disk, ID).expect("a disk that is large enough");
@@ -109,7 +113,7 @@ fn begun() -> (Arc<SimDisk>, Arc<Buffer>) {
     (disk, Arc::new(buffer))
 }
 
-/// Whether a buffer would have this LSN if the power failed now.
+/// Whether the LSN would survive if the power failed now.
 fn survives(disk: &SimDisk, lsn: Lsn) -> bool {
     let left = disk.fork(&PowerSupply::new(), thread_rng().r#gen());
     left.set_faults(DiskFaults::default());
@@ -129,12 +133,13 @@ fn record(committer: u64) -> LogRecord<'static> {
 
 type Commit = fn(&Buffer) -> Result<Lsn, BufferError>;
 
-/// The wrong way: what another has taken to write it counts as written.
+/// A faulty commit: counts groups that another thread is still writing as durable.
 fn hasty(buffer: &Buffer) -> Result<Lsn, BufferError> {
     if buffer.open_bytes() == 0 { Ok(buffer.appended_lsn()) } else { buffer.commit() }
 }
 
-/// Each appends and commits while the others do. A device's error may come at any moment; from then on all are told so.
+/// Several threads append and commit. The device may fail at any moment; from then on every thread must get
+/// the error.
 fn committers(commit: Commit) {
     let (disk, buffer) = begun();
     if thread_rng().gen_bool(0.5) {
@@ -144,7 +149,8 @@ fn committers(commit: Commit) {
         });
     }
     let committer = |number: u64| {
-        let (disk, buffer) = (disk.clone(), buffer.clone());
+        let disk = disk.clone();
+        let buffer = buffer.clone();
         move || {
             for _ in 0..COMMITS_EACH {
                 let Ok(appended) = buffer.append(&[record(number)]) else { return };
@@ -175,12 +181,12 @@ fn a_commit_that_does_not_wait_for_anothers_loses_something_in_some_order() {
     assert!(found.contains("it counts as durable and is lost"), "{found}");
 }
 
-/// As long as a commit takes, at most.
+/// Pauses for at most as long as a commit takes.
 fn pause() {
     (0..thread_rng().gen_range(0..60)).for_each(|_| thread::yield_now());
 }
 
-/// Asks what is durable and what was appended while others append and commit.
+/// Asks for the durable and the appended LSN while other threads append and commit.
 fn gauges(ask: fn(&Buffer) -> (Lsn, Lsn)) {
     let (_disk, buffer) = begun();
     let committer = {

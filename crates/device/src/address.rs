@@ -17,48 +17,50 @@ pub struct Block(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PageNo(pub u64);
 
-/// A point in the one order of all visible changes. 0 is before the first change.
+/// A log sequence number: a point in the one order of all visible changes. 0 is before the first change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
-/// A volume of a store: a name space of objects. Its number is never used again.
+/// A volume of a store: a name space of objects. A volume's number is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct VolumeId(pub u32);
 
-/// An object: a sparse array of pages in a volume. Never used again once the object is deleted, because whoever reuses a
-/// slot raises the generation.
+/// An object: a sparse array of pages in a volume.
+///
+/// An id is never used again after its object was deleted: reusing a slot raises the generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ObjectId {
     /// The volume.
     pub volume: VolumeId,
     /// The place in the volume's object table; below 2^48.
     pub slot: u64,
-    /// Which of the objects that have lived in this slot.
+    /// Counts the objects that have used this slot.
     pub generation: u32,
 }
 
-/// Pages of an object that become pages of another one, or of another place in the same one: what a clone copies and a move
-/// moves.
+/// A range of pages to clone or move: to another object, or to another place in the same object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageTransfer {
-    /// Whose pages.
+    /// The source object.
     pub from: ObjectId,
-    /// The first of them.
+    /// The first page of the source.
     pub first: PageNo,
-    /// The page after the last.
+    /// The page after the last page of the source.
     pub end: PageNo,
-    /// Whose they become.
+    /// The target object.
     pub to: ObjectId,
-    /// Where the first comes to lie.
+    /// The page of the target that the first page of the source becomes.
     pub at: PageNo,
 }
 
-/// One mount of a store. Every mount makes a higher one durable on both media before it acknowledges anything,
-/// so that what an earlier mount left behind half-written is never taken for new.
+/// One mount of a store.
+///
+/// Every mount makes a higher number durable on both media before it acknowledges anything. So nothing that
+/// an earlier mount left half-written is taken for new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Incarnation(pub u64);
 
-/// Which store media belong to: drawn at random when the store is formatted, and written on all of them.
+/// The identity of a store: drawn at random when the store is formatted, and written on all of its media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct StoreId(pub [u8; 16]);
 
@@ -74,7 +76,7 @@ impl Block {
 }
 
 impl VolumeId {
-    /// The volume that every store has: the file system that was formatted.
+    /// The volume that every store has: the file system that `format` made.
     pub const MAIN: VolumeId = VolumeId(0);
 
     /// An object of this volume.
@@ -84,16 +86,16 @@ impl VolumeId {
 }
 
 impl ObjectId {
-    /// The slot of what is metadata.
+    /// The slot of each volume's metadata object.
     pub const METADATA_SLOT: u64 = 0;
 
-    /// Whether its pages are metadata, which the store writes twice: those in slot 0 of each volume, where a file system keeps its
-    /// arena.
+    /// Whether the object is metadata, which the store mirrors: slot 0 of each volume, where the file system
+    /// keeps its arena.
     pub const fn is_metadata(self) -> bool {
         self.slot == ObjectId::METADATA_SLOT
     }
 
-    /// What is in the same slot of another volume.
+    /// The object with the same slot and generation in another volume.
     pub fn in_volume(self, volume: VolumeId) -> ObjectId {
         ObjectId { volume, ..self }
     }
@@ -112,7 +114,7 @@ impl PageNo {
 }
 
 impl PageTransfer {
-    /// All pages of an object.
+    /// A transfer of all pages of an object.
     pub fn whole_object(from: ObjectId, to: ObjectId) -> PageTransfer {
         PageTransfer { from, first: PageNo(0), end: PageNo(u64::MAX), to, at: PageNo(0) }
     }
@@ -127,9 +129,10 @@ impl PageTransfer {
         self.at..PageNo(self.at.0.saturating_add(self.end.0.saturating_sub(self.first.0)))
     }
 
-    /// Whether it goes forward, not past the last page, and from one place to another.
+    /// Whether the source is not empty, the target ends within the page numbers, and the two do not overlap.
     pub fn is_valid(&self) -> bool {
-        let (source, target) = (self.source(), self.target());
+        let source = self.source();
+        let target = self.target();
         let apart = self.from != self.to || source.end <= target.start || target.end <= source.start;
         let len = self.end.0.checked_sub(self.first.0).filter(|&len| len > 0);
         apart && len.is_some_and(|len| self.at.0.checked_add(len).is_some())

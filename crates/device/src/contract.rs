@@ -4,28 +4,23 @@ use crate::address::Block;
 use crate::device::{BlockRead, Device};
 use crate::page::{Page, pages};
 
-/// Checks `device`, whose content it overwrites and which must hold at least 64 blocks, against the contract.
-///
-/// # Panics
-/// Where the device breaks the contract, saying how.
+/// Checks `device` against the contract. Overwrites its content. The device must have at least 64 blocks.
 pub fn check_contract(device: &dyn Device) {
     assert!(device.blocks() >= 64, "{}: too small to check", device.name());
-    what_was_written_is_read(device);
-    a_batch_reads_what_single_reads_do(device);
-    a_batch_is_read_while_something_else_is_done(device);
-    a_write_touches_no_neighbour(device);
-    the_end_is_the_end(device);
-    other_blocks_survive_a_trim(device);
-    what_was_allocated_is_known_and_keeps_its_bytes(device);
-    it_never_gets_smaller(device);
+    check_reads_after_writes(device);
+    check_batch_reads(device);
+    check_batch_with_work(device);
+    check_neighbours_of_a_write(device);
+    check_end(device);
+    check_neighbours_of_a_trim(device);
+    check_allocation(device);
+    check_never_shrinks(device);
 }
 
-/// Checks that `device`, which can be made larger, does get so.
-///
-/// # Panics
-/// Where it does not, saying how.
+/// Checks that `device`, whose capacity can grow, does grow.
 pub fn check_growth(device: &dyn Device) {
-    let (before, bytes) = (device.blocks(), filled(8, 3));
+    let before = device.blocks();
+    let bytes = filled(8, 3);
     device.write(Block(before - 8), &bytes).expect("a write in range");
     device.grow(before + 100).expect("space");
     assert_eq!(device.blocks(), before + 100, "{}", device.name());
@@ -33,11 +28,11 @@ pub fn check_growth(device: &dyn Device) {
     device.write(Block(before + 92), &bytes).expect("a write behind the old end");
     device.flush().expect("a flush");
     assert_eq!(read(device, Block(before + 92), 8), bytes, "{}: at the new end", device.name());
-    the_end_is_the_end(device);
-    it_never_gets_smaller(device);
+    check_end(device);
+    check_never_shrinks(device);
 }
 
-fn it_never_gets_smaller(device: &dyn Device) {
+fn check_never_shrinks(device: &dyn Device) {
     let blocks = device.blocks();
     device.write(Block(3), &filled(4, 5)).expect("a write in range");
     for asked in [0, blocks - 1, blocks] {
@@ -63,7 +58,7 @@ fn read(device: &dyn Device, at: Block, count: usize) -> Vec<Page> {
     into
 }
 
-fn what_was_written_is_read(device: &dyn Device) {
+fn check_reads_after_writes(device: &dyn Device) {
     for count in [1, 2, 7, 33] {
         let bytes = filled(count, count as u8);
         device.write(Block(5), &bytes).expect("a write in range");
@@ -73,37 +68,38 @@ fn what_was_written_is_read(device: &dyn Device) {
     }
 }
 
-fn a_batch_reads_what_single_reads_do(device: &dyn Device) {
+fn check_batch_reads(device: &dyn Device) {
     device.write(Block(0), &filled(64, 9)).expect("a write in range");
     let mut reads = some_reads(device, 50);
     device.read_batch(&mut reads);
-    check_batch(device, reads);
+    assert_batch(device, reads);
     device.read_batch(&mut []);
 }
 
-fn a_batch_is_read_while_something_else_is_done(device: &dyn Device) {
+fn check_batch_with_work(device: &dyn Device) {
     device.write(Block(0), &filled(64, 11)).expect("a write in range");
     for count in [0, 1, 2, 50] {
         let mut reads = some_reads(device, count);
-        let (mut done, mut other) = (0, some_reads(device, count));
+        let mut done = 0;
+        let mut other = some_reads(device, count);
         device.read_batch_while(&mut reads, &mut || {
             done += 1;
-            // Whoever waits for one batch may use the device for another.
+            // The work may use the device for another batch.
             device.read_batch(&mut other);
         });
         assert_eq!(done, 1, "what is to be done meanwhile is done once");
-        check_batch(device, reads);
-        check_batch(device, other);
+        assert_batch(device, reads);
+        assert_batch(device, other);
     }
 }
 
-/// So many reads, and one past the end.
+/// `count` reads, and one past the end.
 fn some_reads(device: &dyn Device, count: u64) -> Vec<BlockRead> {
     let reads = (0..count).map(|i| BlockRead::new(Block(i * 13 % 60), 1 + (i as usize) % 4));
     reads.chain([BlockRead::new(Block(device.blocks()), 1)]).collect()
 }
 
-fn check_batch(device: &dyn Device, mut reads: Vec<BlockRead>) {
+fn assert_batch(device: &dyn Device, mut reads: Vec<BlockRead>) {
     let beyond = reads.pop().expect("the last one");
     assert!(beyond.result.is_err(), "a read past the end succeeded in a batch");
     for one in &reads {
@@ -112,7 +108,7 @@ fn check_batch(device: &dyn Device, mut reads: Vec<BlockRead>) {
     }
 }
 
-fn a_write_touches_no_neighbour(device: &dyn Device) {
+fn check_neighbours_of_a_write(device: &dyn Device) {
     device.write(Block(0), &filled(64, 1)).expect("a write in range");
     device.write(Block(10), &filled(2, 77)).expect("a write in range");
     let all = read(device, Block(0), 64);
@@ -122,7 +118,7 @@ fn a_write_touches_no_neighbour(device: &dyn Device) {
     assert_eq!(all[12..], before[12..]);
 }
 
-fn the_end_is_the_end(device: &dyn Device) {
+fn check_end(device: &dyn Device) {
     let last = Block(device.blocks() - 1);
     device.write(last, &filled(1, 3)).expect("the last block can be written");
     assert_eq!(read(device, last, 1), filled(1, 3));
@@ -131,7 +127,7 @@ fn the_end_is_the_end(device: &dyn Device) {
     assert_eq!(device.blocks(), last.0 + 1, "a refused write made the device longer");
 }
 
-fn other_blocks_survive_a_trim(device: &dyn Device) {
+fn check_neighbours_of_a_trim(device: &dyn Device) {
     device.write(Block(0), &filled(64, 5)).expect("a write in range");
     device.trim(Block(16), 16).expect("a trim in range");
     device.flush().expect("a flush");
@@ -144,7 +140,7 @@ fn other_blocks_survive_a_trim(device: &dyn Device) {
     assert_eq!(read(device, Block(16), 16), before[16..32]);
 }
 
-fn what_was_allocated_is_known_and_keeps_its_bytes(device: &dyn Device) {
+fn check_allocation(device: &dyn Device) {
     device.write(Block(0), &filled(64, 6)).expect("a write in range");
     device.trim(Block(16), 16).expect("a trim in range");
     device.allocate(Block(8), 24).expect("as much was there before");

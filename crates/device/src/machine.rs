@@ -1,14 +1,14 @@
-//! What crates ask the machine for: time and randomness. Both come in as arguments, so that the simulator runs
-//! what ships.
+//! Time and randomness. Both come in as arguments, so that the simulator runs the code that ships.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Time.
+/// A source of time.
 pub trait Clock: Send + Sync {
     /// Time since some fixed point; never goes back.
     fn monotonic(&self) -> Duration;
 
-    /// The time of day, in nanoseconds since 1970-01-01 UTC. May jump, and may stand still for some milliseconds.
+    /// The time of day, in nanoseconds since 1970-01-01 UTC. It may jump, and may stand still for some
+    /// milliseconds.
     fn wall_nanos(&self) -> i64;
 }
 
@@ -25,7 +25,7 @@ pub fn nanos_since_epoch(time: SystemTime) -> i64 {
 pub struct SeededRng(u64);
 
 impl SeededRng {
-    /// A generator that repeats for this seed.
+    /// A generator for this seed.
     pub fn new(seed: u64) -> SeededRng {
         SeededRng(seed)
     }
@@ -39,13 +39,13 @@ impl SeededRng {
         bits ^ (bits >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// A number below `end`, which must not be 0.
     pub fn below(&mut self, end: u64) -> u64 {
         assert!(end > 0, "nothing is below 0");
         ((u128::from(self.next_u64()) * u128::from(end)) >> 64) as u64
     }
 
-    /// An index of a list that has so many elements, and is not empty.
+    /// An index into a list of `len` elements, which must not be empty.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
@@ -62,7 +62,8 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_numbers() {
-        let (mut one, mut other) = (SeededRng::new(7), SeededRng::new(7));
+        let mut one = SeededRng::new(7);
+        let mut other = SeededRng::new(7);
         assert!((0..100).all(|_| one.next_u64() == other.next_u64()));
         assert_ne!(SeededRng::new(7).next_u64(), SeededRng::new(8).next_u64());
     }

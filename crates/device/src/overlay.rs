@@ -1,5 +1,7 @@
-//! A device over another that keeps every write to itself: what is opened through it may recover, begin an
-//! incarnation and tidy up, and the media below stay as they were.
+//! A device that keeps all writes in memory, over another device, which it only reads.
+//!
+//! A store or a buffer that is opened through an overlay may recover, begin an incarnation and tidy up: the
+//! media below stay unchanged.
 
 use crate::address::Block;
 use crate::device::{BlockRead, Device, DeviceError, DeviceOperation};
@@ -7,15 +9,16 @@ use crate::page::Page;
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-/// Writes are kept in memory, by block, until the overlay is dropped; reads see them. Opening a store writes some
-/// dozens of blocks; more than a buffer's worth can never come.
+/// Keeps written blocks in memory until the overlay is dropped; reads see them.
+///
+/// Opening a store writes some dozens of blocks; the most that can come is the size of a buffer.
 pub struct OverlayDevice<D> {
     below: D,
     written: RwLock<HashMap<Block, Box<Page>>>,
 }
 
 impl<D: Device> OverlayDevice<D> {
-    /// One that holds nothing yet.
+    /// An overlay without written blocks.
     pub fn new(below: D) -> OverlayDevice<D> {
         OverlayDevice { below, written: RwLock::new(HashMap::new()) }
     }
@@ -38,7 +41,8 @@ impl<D: Device> OverlayDevice<D> {
         }
     }
 
-    /// One by one, those blocks that were not written here: what cannot be read below may be one that was.
+    /// Reads block by block, and only blocks that were not written here: an error of the device below does
+    /// not matter if it is about a block that was written here.
     fn read_unwritten(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         let is_covered = |at| self.written.read().unwrap_or_else(PoisonError::into_inner).contains_key(&at);
         for (index, page) in into.iter_mut().enumerate() {
@@ -81,14 +85,14 @@ impl<D: Device> Device for OverlayDevice<D> {
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         let count = from.len() as u64;
         if at.0.checked_add(count).is_none_or(|end| end > self.blocks()) {
-            let (device, reason) = (self.name().into(), "past the end".into());
             return Err(DeviceError {
-                device,
+                device: self.name().into(),
                 operation: DeviceOperation::Write,
                 at,
                 count,
+                // ENOSPC on every Linux.
                 errno: 28,
-                reason,
+                reason: "past the end".into(),
             });
         }
         let mut written = self.written.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,10 +1,10 @@
-//! Memory for media: aligned by its type, so that no caller can get the alignment of direct I/O wrong.
+//! Memory for media. The type has the alignment that direct I/O needs, so no caller can get it wrong.
 
 use crate::address::BLOCK_BYTES;
 use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// The bytes of one block or page, aligned as O_DIRECT wants them.
+/// The bytes of one block or page, with the alignment that O_DIRECT needs.
 #[derive(Clone, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
 pub struct Page(pub [u8; BLOCK_BYTES]);
@@ -15,7 +15,7 @@ impl Page {
     /// A page of zeros.
     pub const ZERO: Page = Page([0; BLOCK_BYTES]);
 
-    /// A page of zeros on the heap, without passing through the stack.
+    /// A page of zeros, allocated on the heap without a copy on the stack.
     pub fn zeroed() -> Box<Page> {
         Page::new_box_zeroed().expect("memory for a page")
     }
@@ -31,8 +31,10 @@ impl Page {
     }
 }
 
-/// A page that several hold: a cache, and who writes it to a device. Boxed, because the counts of an `Arc` beside the bytes
-/// of an aligned page make it two pages long.
+/// A page with several owners, such as a cache and a thread that writes the page to a device.
+///
+/// Boxed, because the reference counts of an `Arc` beside the bytes of an aligned page would make it two
+/// pages long.
 pub type SharedPage = Arc<Box<Page>>;
 
 impl std::fmt::Debug for Page {

@@ -1,4 +1,4 @@
-//! Overwrites of 512 bytes in pages that are dirty already, on disks in memory: what a write costs the processor below the front
+//! Overwrites of 512 bytes in pages that are dirty already, on disks in memory: the processor time of a write below the front
 //! end's handler, to be counted:
 //!
 //! ```text
@@ -14,7 +14,7 @@
 use buffer::Buffer;
 use cache::{BackgroundTask, Cache, CacheSettings, StepProgress};
 use device::{StoreId, VolumeId};
-use fs::{Caller, Fs, Ino, Kind};
+use fs::{CallerCredentials, FileKind, Fs, Ino};
 use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
@@ -30,7 +30,7 @@ const STEP_WRITES: u64 = 1000;
 /// The write that is counted.
 #[inline(never)]
 fn one_overwrite(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) -> bool {
-    matches!(fs.write_at_once(ino, offset, bytes), Some(Ok(())))
+    matches!(fs.try_write(ino, offset, bytes), Some(Ok(())))
 }
 
 fn main() {
@@ -45,16 +45,16 @@ fn main() {
     let store = Arc::new(Store::open(store).expect("a store"));
     let cache = Cache::open(store, buffer, clock.clone(), CacheSettings::default()).expect("a cache");
     let cache = Arc::new(cache);
-    Fs::create(&cache, VolumeId::MAIN, &*clock, Caller { uid: 0, gid: 0, umask: 0 }, [3; 16])
+    Fs::create(&cache, VolumeId::MAIN, &*clock, CallerCredentials { uid: 0, gid: 0, umask: 0 }, [3; 16])
         .expect("a new file system");
     let fs = Fs::open(cache.clone(), VolumeId::MAIN, clock.clone()).expect("a file system");
 
     let made = Arc::new(OnceLock::new());
     let into = made.clone();
-    let done = Box::new(move |file: Result<fs::Attributes, _>| {
+    let done = Box::new(move |file: Result<fs::FileAttributes, _>| {
         let _ = into.set(file.expect("space").ino);
     });
-    fs.make(Caller { uid: 0, gid: 0, umask: 0 }, Ino::ROOT, b"file", Kind::File, 0o644, done);
+    fs.make(CallerCredentials { uid: 0, gid: 0, umask: 0 }, Ino::ROOT, b"file", FileKind::File, 0o644, done);
     let ino = *made.get().expect("made at once");
     let (sender, written) = channel();
     fs.write(ino, 0, vec![1; FILE_BYTES as usize], Box::new(move |done| drop(sender.send(done))));

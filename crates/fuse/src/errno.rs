@@ -1,12 +1,12 @@
-//! One table from what went wrong to what the program is told.
+//! The table from errors to errnos.
 
 use crate::error_log::log_error;
 use cache::CacheError;
 use fs::FsError;
 use rustix::io::Errno;
 
-/// The errno of `error`, for a program; what no program can mend is told to the log, too.
-pub(crate) fn refused(error: &FsError) -> Errno {
+/// The errno of `error`, for a reply. An EIO is also logged, because no program can mend its cause.
+pub(crate) fn reply_errno(error: &FsError) -> Errno {
     let errno = errno(error);
     if errno == Errno::IO {
         log_error(error, error.help().as_deref());

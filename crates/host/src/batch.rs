@@ -7,33 +7,33 @@ use std::cell::RefCell;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Reads in flight per thread: as deep as one NVMe queue needs for most of its throughput, and as a cloud volume
-/// allows.
+/// Reads in flight per thread: as deep as one NVMe queue needs for most of its throughput, and as a cloud
+/// volume allows.
 const DEPTH: usize = 32;
 
 /// Adjacent reads become one of at most 1 MiB, beyond which devices gain nothing.
 const BLOCKS_PER_READ_MAX: usize = 256;
 
 thread_local! {
-    /// Made at a thread's first batch.
+    /// Created at a thread's first batch.
     static RING: RefCell<ThreadUring> = const { RefCell::new(ThreadUring::Unknown) };
 }
 
 enum ThreadUring {
     Unknown,
     Ready(Box<IoUring>),
-    /// Not permitted here, or broken: plain reads do.
+    /// Not permitted on this machine, or broken: reads are plain.
     Absent,
 }
 
-/// One read of the kernel, for reads of the batch that lie behind each other.
+/// One read for the kernel, joined from reads of the batch that are adjacent on the device.
 struct JoinedRead {
     /// Byte offset on the device.
     offset: u64,
     bytes: usize,
-    /// Which reads of the batch.
+    /// The indices of the reads in the batch.
     members: Vec<usize>,
-    /// Their memory.
+    /// The memory of these reads.
     vectors: Vec<IoVector>,
 }
 
@@ -44,7 +44,8 @@ struct IoVector {
     len: usize,
 }
 
-/// What is done while the kernel reads, if anything: once, whatever becomes of the reads. A panic goes on when they are done.
+/// Work to do while the kernel reads. It runs once, even if reads fail. A panic of the work continues when
+/// the reads are done.
 #[derive(Default)]
 struct MeanwhileWork<'a> {
     work: Option<&'a mut dyn FnMut()>,
@@ -66,8 +67,8 @@ impl MeanwhileWork<'_> {
     }
 }
 
-/// Reads as much as io_uring gives, and returns the indices of those reads that the caller must still do one by one,
-/// because they are out of range, failed, came short, or because there is no io_uring.
+/// Reads through io_uring. Returns the indices of the reads that the caller must do one by one: out of range,
+/// failed, short, or all if there is no io_uring.
 pub(crate) fn read(
     file: BorrowedFd<'_>,
     reads: &mut [BlockRead],
@@ -79,7 +80,7 @@ pub(crate) fn read(
     read_with(file, reads, in_range, MeanwhileWork::default())
 }
 
-/// The same, and does `work` once while the kernel reads.
+/// Like [`read`], and does `work` once while the kernel reads.
 pub(crate) fn read_while(
     file: BorrowedFd<'_>,
     reads: &mut [BlockRead],
@@ -100,7 +101,7 @@ fn read_with(
     let joints = join(reads, sensible);
     let moved = RING.with(|ring| match ring.try_borrow_mut() {
         Ok(mut ring) => submit(&mut ring, file, &joints, &mut meanwhile),
-        // This is itself what is done meanwhile.
+        // The caller is the work of another batch on this thread, which uses the ring.
         Err(_) => vec![None; joints.len()],
     });
     meanwhile.finish();
@@ -120,7 +121,8 @@ fn join(reads: &mut [BlockRead], mut indices: Vec<usize>) -> Vec<JoinedRead> {
     let mut joints: Vec<JoinedRead> = Vec::new();
     for index in indices {
         let read = &mut reads[index];
-        let (offset, bytes) = (read.at.0 * BLOCK_BYTES as u64, read.pages.len() * BLOCK_BYTES);
+        let offset = read.at.0 * BLOCK_BYTES as u64;
+        let bytes = read.pages.len() * BLOCK_BYTES;
         let vector = IoVector { base: read.pages.as_mut_ptr().cast(), len: bytes };
         match joints.last_mut() {
             Some(last)
@@ -137,8 +139,8 @@ fn join(reads: &mut [BlockRead], mut indices: Vec<usize>) -> Vec<JoinedRead> {
     joints
 }
 
-/// Bytes moved for each joint, `None` where it failed or was not tried. Returns when the kernel is done with all of
-/// their memory.
+/// The bytes moved for each joined read, `None` if it failed or was not tried. Returns when the kernel no
+/// longer uses any of their memory.
 fn submit(
     ring: &mut ThreadUring,
     file: BorrowedFd<'_>,
@@ -151,7 +153,8 @@ fn submit(
             .map_or(ThreadUring::Absent, |uring| ThreadUring::Ready(Box::new(uring)));
     }
     let ThreadUring::Ready(uring) = ring else { return moved };
-    let (mut next, mut in_flight) = (0, 0);
+    let mut next = 0;
+    let mut in_flight = 0;
     while next < joints.len() || in_flight > 0 {
         while next < joints.len() && in_flight < DEPTH {
             push(uring, file, &joints[next], next);
@@ -163,12 +166,14 @@ fn submit(
             let unseen = uring.submission().len();
             match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
                 Some(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN | rustix::io::Errno::BUSY) => {}
-                // The kernel has none of our memory: drop the ring with what it has not seen.
+                // The kernel has none of our memory: drop the ring with the entries that the kernel has not
+                // seen.
                 _ if in_flight == unseen => {
                     *ring = ThreadUring::Absent;
                     return moved;
                 }
-                // The kernel may still write to memory that our caller owns, and will not say when it is done.
+                // The kernel may still write to memory that our caller owns, and cannot report when it is
+                // done.
                 _ => std::process::abort(),
             }
         }
@@ -187,10 +192,10 @@ fn push(uring: &mut IoUring, file: BorrowedFd<'_>, joint: &JoinedRead, index: us
         .offset(joint.offset)
         .build()
         .user_data(index as u64);
-    // SAFETY: the entry points to the joint's vectors, which point to the pages of the batch. Both are borrowed or
-    // owned by `read_with` until `submit` returns, no two vectors overlap, nobody touches the pages meanwhile, and
-    // `submit` returns, and lets no panic through, only when no read is in the kernel's hands. The descriptor is borrowed for
-    // as long.
+    // SAFETY: the entry points to the joint's vectors, which point to the pages of the batch. Both are
+    // borrowed or owned by `read_with` until `submit` returns, no two vectors overlap, nobody touches the
+    // pages meanwhile, and `submit` returns, and lets no panic through, only when no read is in the kernel's
+    // hands. The descriptor is borrowed for as long.
     let pushed = unsafe { uring.submission().push(&entry) };
     pushed.expect("the queue is as deep as the reads in flight");
 }
@@ -202,7 +207,7 @@ mod tests {
     use std::io::Write as _;
     use std::os::fd::AsFd;
 
-    /// A file whose every byte tells its block.
+    /// A file in which every byte is the number of its block.
     fn numbered(blocks: u8) -> std::fs::File {
         let mut file = tempfile::tempfile().expect("a temporary file");
         for number in 0..blocks {

@@ -24,7 +24,7 @@ pub struct HostDisk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskKind {
     File,
-    /// A file all of which has space: nobody wanted it to be sparse, so it is not made so.
+    /// A file that has all its space, on purpose: trims do not make it sparse.
     Preallocated,
     BlockDevice,
 }
@@ -34,21 +34,26 @@ const BLKDISCARD: Opcode = opcode::none(0x12, 119);
 
 impl HostDisk {
     pub(crate) fn new(file: OwnedFd, path: &Path, kind: DiskKind, blocks: u64) -> HostDisk {
-        let (spare, blocks) = (SpareSpaceCache::default(), AtomicU64::new(blocks));
-        HostDisk { file, name: path.display().to_string(), kind, blocks, spare }
+        HostDisk {
+            file,
+            name: path.display().to_string(),
+            kind,
+            blocks: AtomicU64::new(blocks),
+            spare: SpareSpaceCache::default(),
+        }
     }
 
     pub(crate) fn with_blocks(self, blocks: u64) -> HostDisk {
         HostDisk { blocks: AtomicU64::new(blocks), ..self }
     }
 
-    /// All of a file has got space.
+    /// Marks the file as fully allocated.
     pub(crate) fn into_preallocated(self) -> HostDisk {
         let kind = if self.kind == DiskKind::File { DiskKind::Preallocated } else { self.kind };
         HostDisk { kind, ..self }
     }
 
-    /// How many bytes it has now. The end of a block device is its size; `stat` says 0 there.
+    /// The size in bytes now, found by seeking: `stat` reports 0 for a block device.
     pub(crate) fn measure(&self) -> Result<u64, Errno> {
         rustix::fs::seek(&self.file, SeekFrom::End(0))
     }
@@ -61,7 +66,7 @@ impl HostDisk {
         self.file.as_fd()
     }
 
-    /// Does `step`, which returns how many bytes it moved, until all of them moved.
+    /// Repeats `step`, which returns how many bytes it moved, until all bytes are moved.
     fn transfer_all(
         &self,
         at: Block,
@@ -130,8 +135,8 @@ impl HostDisk {
                 rustix::fs::fallocate(&self.file, mode, bytes[0], bytes[1])
             }
             DiskKind::BlockDevice => {
-                // SAFETY: BLKDISCARD reads two 64-bit numbers behind its argument, which is what `Setter` passes,
-                // and writes nothing to memory.
+                // SAFETY: BLKDISCARD reads two 64-bit numbers behind its argument, which is what `Setter`
+                // passes, and writes nothing to memory.
                 unsafe { rustix::ioctl::ioctl(&self.file, Setter::<BLKDISCARD, [u64; 2]>::new(bytes)) }
             }
         }
@@ -143,7 +148,7 @@ type StepEnd = Result<(), IoFailure>;
 
 enum IoFailure {
     Errno(Errno),
-    /// Nothing more to move after so many bytes.
+    /// The device ended after this many bytes.
     Short(usize),
 }
 
@@ -160,7 +165,7 @@ impl Device for HostDisk {
         let known = bytes(self.blocks());
         if self.kind == DiskKind::Preallocated && known < end {
             sparse::allocate(self.file(), known, end - known).map_err(|errno| {
-                // Some file systems keep what lies behind a file's end until its length is set.
+                // Some file systems keep space behind a file's end until its length is set.
                 let _ = rustix::fs::ftruncate(&self.file, length);
                 failed(errno)
             })?;
@@ -221,12 +226,12 @@ impl Device for HostDisk {
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
         self.check(DeviceOperation::Trim, at, count)?;
-        // What was allocated in full is to stay so.
+        // A fully allocated file keeps its space.
         if count == 0 || self.kind == DiskKind::Preallocated {
             return Ok(());
         }
         match self.discard(at, count) {
-            // Trimming is a hint: a device that does not know it loses nothing.
+            // Trimming is a hint: a device that does not support it loses nothing.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
             Err(errno) => Err(self.failed(DeviceOperation::Trim, at, count, IoFailure::Errno(errno))),
         }

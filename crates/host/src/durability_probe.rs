@@ -1,6 +1,7 @@
-//! Media that lose with the power what was flushed to them, as far as the kernel tells.
+//! Finds media that lose flushed data at a power failure, as far as the kernel reports.
 //!
-//! What is not known is taken for durable: a hypervisor's unsafe cache and a drive that lies cannot be seen from here.
+//! An unknown medium counts as durable: a hypervisor's unsafe cache and a drive that lies cannot be seen from
+//! here.
 
 use crate::machine::{LOOPS_MAX, SYS, WriteCache, loop_file, whole_disk, write_cache_of};
 use crate::mount_table::{MountEntry, MountTable};
@@ -8,44 +9,44 @@ use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, makedev};
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 
-/// Why what was flushed to a medium is lost with the power. As text it goes on after "it".
+/// Why a medium loses flushed data at a power failure. The text continues a sentence that begins with "it".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolatileReason {
-    /// Its file system is in memory.
+    /// The medium's file system is in memory.
     MemoryFs {
         /// Such as `tmpfs`.
         fs_type: String,
     },
-    /// Its file system is an overlay that was told to flush nothing.
+    /// The medium's file system is an overlay that was mounted to flush nothing.
     Overlay {
-        /// Where that is mounted.
+        /// The overlay's mount point.
         point: PathBuf,
     },
-    /// Its file system was told not to flush its disk, which has a cache, or may have one.
+    /// The medium's file system was mounted not to flush its disk, which has, or may have, a cache.
     NoBarriers {
-        /// Where that is mounted.
+        /// The file system's mount point.
         point: PathBuf,
-        /// What it was told.
+        /// The mount option.
         option: String,
     },
-    /// It is, or lies on, a disk that is memory.
+    /// The medium is, or lies on, a disk in memory.
     MemoryDisk {
         /// Such as `zram0`.
         name: String,
     },
-    /// It is, or lies on, a loop device.
+    /// The medium is, or lies on, a loop device over a file that loses flushed data.
     Loop {
         /// Such as `loop0`.
         name: String,
-        /// What that leads to.
+        /// The loop device's file.
         file: PathBuf,
-        /// Why what is flushed to that is lost.
+        /// Why that file loses flushed data.
         why: Box<VolatileReason>,
     },
 }
 
 impl VolatileReason {
-    /// Whether nothing of the medium is left when the power is back, or nothing that can be relied on.
+    /// Whether a power failure loses the whole medium, or all that can be relied on.
     pub fn loses_all(&self) -> bool {
         match self {
             VolatileReason::MemoryFs { .. }
@@ -75,8 +76,8 @@ impl Display for VolatileReason {
     }
 }
 
-/// Why what is flushed to the file, directory or block device at `path` is lost with the power; `None` where it is not, or
-/// where nobody knows. If it does not exist yet, its directory counts.
+/// Why flushed data of the file, directory or block device at `path` is lost at a power failure; `None` if it
+/// is kept, or if that is unknown. If `path` does not exist yet, its directory counts.
 pub fn probe_durability(path: &Path) -> Option<VolatileReason> {
     let path = std::path::absolute(path).ok()?;
     of_path(path.ancestors().find(|at| at.exists())?, LOOPS_MAX)
@@ -89,7 +90,7 @@ fn of_path(path: &Path, loops_max: u32) -> Option<VolatileReason> {
         return of_disk(stat.st_rdev, loops_max);
     }
     let mounts = MountTable::read().ok()?;
-    // A mount point may lie below another that hides it: the kernel knows which one it is.
+    // A mount point may lie below another that hides it: only the kernel knows which mount a path is on.
     let mount = mount_id(&path).and_then(|id| mounts.with_id(id)).or_else(|| mounts.mount_of(&path))?;
     let disk = disk_below(mount);
     of_file_system(mount)
@@ -97,7 +98,7 @@ fn of_path(path: &Path, loops_max: u32) -> Option<VolatileReason> {
         .or_else(|| of_barriers(mount, disk.map_or(WriteCache::Unknown, write_cache_of)))
 }
 
-/// What the kernel calls the mount that `path` lies on; it says so since Linux 5.8.
+/// The id of the mount that `path` lies on, which the kernel reports since Linux 5.8.
 fn mount_id(path: &Path) -> Option<u64> {
     let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
     (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
@@ -116,7 +117,7 @@ fn of_file_system(mount: &MountEntry) -> Option<VolatileReason> {
     }
 }
 
-/// A flush that the file system keeps to itself does no harm above a disk without a cache.
+/// Missing flushes do no harm above a disk without a cache.
 fn of_barriers(mount: &MountEntry, cache: WriteCache) -> Option<VolatileReason> {
     if cache == WriteCache::None {
         return None;
@@ -126,7 +127,8 @@ fn of_barriers(mount: &MountEntry, cache: WriteCache) -> Option<VolatileReason> 
     Some(VolatileReason::NoBarriers { point: mount.point.clone(), option: option.clone() })
 }
 
-/// The number of the block device that a file system lies on. btrfs has numbers of its own, but names one of its devices.
+/// The number of the block device that a file system lies on. btrfs has device numbers of its own, but names
+/// one of its devices as the source.
 fn disk_below(mount: &MountEntry) -> Option<u64> {
     let number = makedev(mount.device.0, mount.device.1);
     if whole_disk(Path::new(SYS), number).is_some() {
@@ -147,14 +149,14 @@ fn of_disk(device: u64, loops_max: u32) -> Option<VolatileReason> {
     }
 }
 
-/// What is behind a disk that is none.
+/// The medium behind a block device that is not a disk.
 #[derive(Debug, PartialEq, Eq)]
 enum BackingMedium {
     Memory { name: String },
     File { name: String, file: PathBuf },
 }
 
-/// What `sys` says of the block device with this number; `None` of one that may be a disk.
+/// The medium behind the block device with this number; `None` if it may be a disk.
 fn backing_medium(sys: &Path, device: u64) -> Option<BackingMedium> {
     let disk = whole_disk(sys, device)?;
     let name = disk.file_name()?.to_string_lossy().into_owned();

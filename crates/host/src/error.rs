@@ -1,50 +1,50 @@
-//! What the machine refuses, and what to do next.
+//! Errors of the host, with the next step for the operator.
 
 use crate::shell::shell_quoted;
 use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why the machine could not do what it was asked.
+/// Why an operation on the host failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// Nothing there.
+    /// Nothing exists at the path.
     #[error("{path}: no such file, directory or device")]
     Missing {
         /// The path.
         path: PathBuf,
     },
-    /// Something there that would be lost.
+    /// A file exists whose content would be lost.
     #[error("{path}: exists already")]
     Exists {
         /// The path.
         path: PathBuf,
     },
-    /// Not permitted.
+    /// This user may not.
     #[error("{path}: permission denied")]
     Permission {
         /// The path.
         path: PathBuf,
     },
-    /// The media, or the file system that the file lies on, cannot be written.
+    /// The medium, or the file system that holds it, is read-only.
     #[error("{path}: is read-only")]
     ReadOnly {
         /// The path.
         path: PathBuf,
     },
-    /// Others can read a file that holds, or will hold, everybody's files.
+    /// Other users may read the file, and its permissions cannot be changed.
     #[error(
-        "{path}: others than its owner may use it (mode {mode:04o}), and that cannot be changed: {source}"
+        "{path}: users other than its owner have access (mode {mode:04o}), and that cannot be changed: {source}"
     )]
     NotPrivate {
         /// The path.
         path: PathBuf,
-        /// Its permissions.
+        /// Its mode.
         mode: u32,
-        /// Why they stay.
+        /// Why the mode cannot be changed.
         source: io::Error,
     },
-    /// Another process has it open.
+    /// Another process has the disk open.
     #[error("{path}: in use by another process")]
     Busy {
         /// The path.
@@ -55,10 +55,10 @@ pub enum HostError {
     NotADisk {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// What it is instead.
         what: &'static str,
     },
-    /// A size that makes no sense.
+    /// A size that no disk can have.
     #[error("{path}: {bytes} bytes cannot be the size of a disk")]
     InvalidSize {
         /// The path.
@@ -74,8 +74,8 @@ pub enum HostError {
         /// What was tried.
         doing: &'static str,
     },
-    /// A limit that is not that of space.
-    #[error("{path}: {doing}: larger than the file system below allows a file to be")]
+    /// A limit other than space: of the file system, or of this process.
+    #[error("{path}: {doing}: larger than the host file system allows a file to be")]
     TooLarge {
         /// The path.
         path: PathBuf,
@@ -95,7 +95,7 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// The next step.
+    /// What the operator can do next.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         let help = match self {
             HostError::ReadOnly { .. } => {
@@ -111,19 +111,20 @@ impl HostError {
             HostError::Exists { .. } => "give another path, or --force to overwrite it",
             HostError::Permission { .. } => "run as a user who may read and write it",
             HostError::Busy { .. } => {
-                "if it is mounted, `findmnt -t fuse.weir` shows where, and `weir status` what it does"
+                "if it is mounted, `findmnt -t fuse.weir` shows where, and `weir status` shows what it does"
             }
             HostError::NotADisk { .. } => "give the path of a file or a block device",
             HostError::InvalidSize { .. } => "give a multiple of 4096 above 0",
             HostError::Full { .. } => "free some space, or give a smaller size",
-            HostError::Io { .. } => "see the kernel's log (`dmesg`) for the device's own words",
+            HostError::Io { .. } => "look for messages of the device in the kernel's log (`dmesg`)",
         };
         Some(help.into())
     }
 
-    /// Names what went wrong while `doing` something with `path`.
+    /// The error for a failure while `doing` something with `path`.
     pub(crate) fn of(path: &Path, doing: &'static str, source: impl Into<io::Error>) -> HostError {
-        let (path, source) = (path.to_owned(), source.into());
+        let path = path.to_owned();
+        let source = source.into();
         match source.kind() {
             io::ErrorKind::NotFound => HostError::Missing { path },
             io::ErrorKind::AlreadyExists => HostError::Exists { path },

@@ -1,5 +1,5 @@
-//! A process that goes on from where this one is: for what a process can do to itself only, such as giving up its root
-//! directory, and for what must outlive it.
+//! Forked processes: for changes that a process can make to itself only, such as giving up its root
+//! directory, and for work that must outlive this process.
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::io;
@@ -7,21 +7,23 @@ use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitStatus;
 
-/// What a process ends with that panicked.
+/// The exit code of a process that panicked.
 const PANICKED: u8 = 101;
 
-/// A process that was forked off.
+/// A process that this process has forked.
 #[derive(Debug)]
 pub struct ForkedProcess(Pid);
 
-/// Runs `work` in a process of its own, which ends with what it returns: nothing else of this program runs there. It begins with
-/// all that this process has open. Refused if this process has other threads, which the new one would lack.
+/// Runs `work` in a forked process, which exits with the returned code and runs nothing else of this program.
+///
+/// The new process begins with all files that this process has open. Refused if this process has other
+/// threads, which the new process would lack.
 pub fn fork(work: impl FnOnce() -> u8) -> io::Result<ForkedProcess> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("a process with several threads cannot be forked"));
     }
-    // SAFETY: this is the only thread, so no other one holds a lock or is in the middle of anything that the copy would need;
-    // the copy ends below, and never returns into the frames of the original.
+    // SAFETY: this is the only thread, so no other one holds a lock or is in the middle of anything that the
+    // copy would need; the copy ends below, and never returns into the frames of the original.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -36,12 +38,12 @@ pub fn fork(work: impl FnOnce() -> u8) -> io::Result<ForkedProcess> {
 }
 
 impl ForkedProcess {
-    /// Ends it as soon as the kernel can.
+    /// Kills the process.
     pub fn kill(&self) -> io::Result<()> {
         Ok(kill_process(self.0, Signal::KILL)?)
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends.
     pub fn wait(self) -> io::Result<ExitStatus> {
         loop {
             match waitpid(Some(self.0), WaitOptions::empty()) {

@@ -1,4 +1,4 @@
-//! A device that counts what is read through it, which is what a start cost, and knows how long its slowest calls took.
+//! A device that counts reads, and keeps the maximum latency of its calls.
 
 use crate::max_latency::{DeviceCall, MaxLatency};
 use device::{Block, BlockRead, Device, DeviceError, Page};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What was read.
+/// Counters of reads of a device.
 #[derive(Debug, Default)]
 pub struct ReadCounters {
     waits: AtomicU64,
@@ -15,33 +15,33 @@ pub struct ReadCounters {
     blocks: AtomicU64,
 }
 
-/// The same at one moment.
+/// The values of [`ReadCounters`] at one moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReadCounts {
-    /// Times that somebody waited for the device: a batch of reads at once is one.
+    /// Times that a thread waited for the device: a batch counts once.
     pub waits: u64,
     /// Reads of consecutive blocks.
     pub reads: u64,
-    /// Blocks.
+    /// Blocks read.
     pub blocks: u64,
 }
 
 impl ReadCounters {
-    /// What was read until now.
+    /// The present values.
     pub fn snapshot(&self) -> ReadCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ReadCounts { waits: of(&self.waits), reads: of(&self.reads), blocks: of(&self.blocks) }
     }
 }
 
-/// For how long at least one of some devices was being read.
+/// The time during which at least one of several devices was being read.
 #[derive(Debug, Default)]
 pub struct ReadBusyTime(Mutex<ActiveReaders>);
 
 #[derive(Debug, Default)]
 struct ActiveReaders {
     active: u32,
-    /// When the first of them came.
+    /// When the first of the active readers began.
     since: Option<Instant>,
     total: Duration,
 }
@@ -66,22 +66,22 @@ impl ReadBusyTime {
         }
     }
 
-    /// Until the last time that nobody read.
+    /// The total, up to the last moment at which no read was active.
     pub fn total(&self) -> Duration {
         self.readers().total
     }
 }
 
-/// What is known of a device.
+/// Counters and latencies of one device.
 #[derive(Debug, Default)]
 pub struct IoCounters {
-    /// What was read.
+    /// The device's reads.
     pub reads: ReadCounters,
-    /// The longest calls.
+    /// The longest calls of each kind.
     pub max_latency: MaxLatency,
 }
 
-/// A device, and what is known of it.
+/// A device that updates [`IoCounters`].
 pub struct CountingDevice {
     below: Arc<dyn Device>,
     counters: Arc<IoCounters>,
@@ -89,13 +89,13 @@ pub struct CountingDevice {
 }
 
 impl CountingDevice {
-    /// Keeps account of `below`, and in `busy` of when it is read.
+    /// Wraps `below`. Returns the wrapped device and its counters; its reads also count in `busy`.
     pub fn wrap(below: Arc<dyn Device>, busy: &Arc<ReadBusyTime>) -> (Arc<dyn Device>, Arc<IoCounters>) {
         let account = Arc::new(IoCounters::default());
         (Arc::new(CountingDevice { below, counters: account.clone(), busy: busy.clone() }), account)
     }
 
-    /// Counts what `read` reads.
+    /// Does `read`, and counts it.
     fn count<T>(&self, reads: u64, blocks: u64, read: impl FnOnce() -> T) -> T {
         self.busy.begin();
         let value = self.counters.max_latency.time(DeviceCall::Read, read);

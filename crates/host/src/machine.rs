@@ -1,4 +1,4 @@
-//! Time, randomness, and what the kernel knows of this process and its disks.
+//! Time, randomness, memory, and what the kernel reports about disks.
 
 use device::Clock;
 use rustix::fs::{FileType, major, minor};
@@ -33,14 +33,15 @@ impl Clock for SystemClock {
         self.start.elapsed()
     }
 
-    /// As of the kernel's last tick, some milliseconds ago at most: what file systems stamp with.
+    /// The time of the kernel's last tick, at most some milliseconds ago: the time that file systems stamp
+    /// with.
     fn wall_nanos(&self) -> i64 {
         let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
         now.tv_sec.saturating_mul(NANOS_PER_SECOND).saturating_add(now.tv_nsec)
     }
 }
 
-/// The memory that this process may use: the machine's, or less where its control group (version 2) has a limit.
+/// The memory that this process may use: the machine's, or less if its control group (version 2) has a limit.
 pub fn memory_bytes() -> u64 {
     let machine = rustix::system::sysinfo();
     let physical = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
@@ -50,19 +51,19 @@ pub fn memory_bytes() -> u64 {
     limit.map_or(physical, |limit| limit.min(physical))
 }
 
-/// The least limit of `group` and the groups that it is in; the mount of control groups is `root`.
+/// The lowest limit of `group` and its ancestors; control groups are mounted at `root`.
 fn memory_limit(root: &Path, group: &str) -> Option<u64> {
     let group = root.join(group);
     let groups = group.ancestors().take_while(|at| at.starts_with(root));
     let limits = groups.filter_map(|at| std::fs::read_to_string(at.join("memory.max")).ok());
-    // Where there is none, `max` is written.
+    // A group without a limit has the text `max`.
     limits.filter_map(|limit| limit.trim().parse().ok()).min()
 }
 
-/// Sixteen bytes that nobody can guess, for identities.
+/// Sixteen unguessable random bytes, for identities.
 ///
 /// # Panics
-/// On kernels before 3.17, which cannot give any.
+/// On kernels before 3.17, which have no such call.
 pub fn random_bytes() -> [u8; 16] {
     let mut bytes = [0; 16];
     let mut filled = 0;
@@ -76,24 +77,25 @@ pub fn random_bytes() -> [u8; 16] {
     bytes
 }
 
-/// Tells the kernel that memory reclaim may wait for this process, so that its own allocations must not wait for
-/// reclaim through it. Needs CAP_SYS_RESOURCE; returns whether it was permitted.
+/// Tells the kernel that memory reclaim may wait for this process, so that this process's own allocations
+/// must not wait for reclaim. Needs CAP_SYS_RESOURCE; returns whether it was permitted.
 pub fn mark_io_flusher() -> bool {
     rustix::process::configure_io_flusher_behavior(true).is_ok()
 }
 
-/// Whether a disk says that it keeps accepted writes in volatile memory until a flush.
+/// Whether a disk reports that it keeps accepted writes in volatile memory until a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteCache {
-    /// It does: a flush costs what the medium costs.
+    /// It does: a flush has the cost of the medium.
     Volatile,
     /// It does not: a flush is nearly free.
     None,
-    /// Not a block device, or the kernel does not say.
+    /// Not a block device, or not reported.
     Unknown,
 }
 
-/// What the kernel believes of the block device at `path`. A hint for operators: nothing relies on it.
+/// The write cache of the block device at `path`, as the kernel reports it. A hint for operators: nothing
+/// relies on it.
 pub fn write_cache(path: &Path) -> WriteCache {
     let Ok(stat) = rustix::fs::stat(path) else { return WriteCache::Unknown };
     if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
@@ -102,7 +104,7 @@ pub fn write_cache(path: &Path) -> WriteCache {
     write_cache_of(stat.st_rdev)
 }
 
-/// The same of the block device with this number.
+/// The write cache of the block device with this number.
 pub(crate) fn write_cache_of(device: u64) -> WriteCache {
     let text = whole_disk(Path::new(SYS), device)
         .and_then(|disk| std::fs::read_to_string(disk.join("queue/write_cache")).ok());
@@ -117,25 +119,25 @@ fn parse_write_cache(text: &str) -> WriteCache {
     }
 }
 
-/// Whether two files or block devices lie on one disk, as far as the kernel tells: what one of them does then takes from the other. A
-/// partition is its disk, a loop device is where its file lies.
+/// Whether two files or block devices lie on one disk, as far as the kernel reports, so that work on one
+/// slows the other. A partition counts as its disk, a loop device as the disk of its file.
 pub fn are_on_one_disk(one: &Path, other: &Path) -> bool {
     let disks = (disk_of(one, LOOPS_MAX), disk_of(other, LOOPS_MAX));
     matches!(disks, (Some(one), Some(other)) if one == other)
 }
 
-/// Files on loop devices on files on loop devices and so on.
+/// The nesting of loop devices that is followed.
 pub(crate) const LOOPS_MAX: u32 = 8;
 
-/// Where the kernel tells of its devices.
+/// The mount point of sysfs.
 pub(crate) const SYS: &str = "/sys";
 
-/// The number of the disk, as the kernel counts devices.
+/// The device number of the disk that `path` lies on.
 fn disk_of(path: &Path, loops_max: u32) -> Option<u64> {
     let stat = rustix::fs::stat(path).ok()?;
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     let number = if is_device { stat.st_rdev } else { stat.st_dev };
-    // Of a file system that lies on no block device there is none.
+    // A file system that lies on no block device has no such entry.
     let Some(disk) = whole_disk(Path::new(SYS), number) else { return Some(number) };
     if let Some(file) = loop_file(&disk)
         && loops_max > 0
@@ -147,7 +149,8 @@ fn disk_of(path: &Path, loops_max: u32) -> Option<u64> {
     Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What `sys` has of the block device with this number, or of the disk of which it is a partition; the directory's name is the disk's.
+/// The directory in `sys` of the block device with this number, or of the disk of which it is a partition.
+/// The directory's name is the disk's.
 pub(crate) fn whole_disk(sys: &Path, device: u64) -> Option<PathBuf> {
     let entry = sys.join(format!("dev/block/{}:{}", major(device), minor(device)));
     let mut entry = std::fs::canonicalize(entry).ok()?;
@@ -157,7 +160,7 @@ pub(crate) fn whole_disk(sys: &Path, device: u64) -> Option<PathBuf> {
     Some(entry)
 }
 
-/// The file that a disk is, if it is a loop device.
+/// The backing file of a disk that is a loop device.
 pub(crate) fn loop_file(disk: &Path) -> Option<PathBuf> {
     let file = std::fs::read_to_string(disk.join("loop/backing_file")).ok()?;
     Some(file.trim_end_matches('\n').into())
@@ -177,7 +180,8 @@ mod tests {
     #[test]
     fn the_clock_never_goes_back_and_knows_the_year() {
         let clock = SystemClock::new();
-        let (before, after) = (clock.monotonic(), clock.monotonic());
+        let before = clock.monotonic();
+        let after = clock.monotonic();
         assert!(before <= after);
         assert!(clock.wall_nanos() > 1_700_000_000_000_000_000, "it is after 2023");
     }

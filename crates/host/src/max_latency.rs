@@ -1,12 +1,13 @@
-//! The longest calls to a medium: whether it is the disk that a slow program waits for.
+//! The maximum latency of each kind of call to a medium: shows whether a slow program waits for the disk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a medium is asked to do.
+/// A kind of call to a medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceCall {
-    /// One or many at once, until all are done; with what the caller does meanwhile, if that takes longer.
+    /// One read, or a batch until all its reads are done. Includes the work that the caller does meanwhile,
+    /// if that takes longer.
     Read,
     /// One write.
     Write,
@@ -17,11 +18,11 @@ pub enum DeviceCall {
 }
 
 impl DeviceCall {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [DeviceCall; 4] =
         [DeviceCall::Read, DeviceCall::Write, DeviceCall::Flush, DeviceCall::Trim];
 
-    /// For reports.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             DeviceCall::Read => "read",
@@ -32,14 +33,14 @@ impl DeviceCall {
     }
 }
 
-/// The longest call of each kind that ended, failed ones included. Any thread may note one.
+/// The longest finished call of each kind, failed ones included. Any thread may record one.
 #[derive(Debug, Default)]
 pub struct MaxLatency {
     nanos: [AtomicU64; DeviceCall::ALL.len()],
 }
 
 impl MaxLatency {
-    /// Does `work`, which is such a call, and notes how long it took.
+    /// Does `work`, a call of this kind, and records how long it took.
     pub fn time<T>(&self, call: DeviceCall, work: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let value = work();
@@ -48,12 +49,12 @@ impl MaxLatency {
         value
     }
 
-    /// The longest call of that kind.
+    /// The longest call of this kind.
     pub fn of(&self, call: DeviceCall) -> Duration {
         Duration::from_nanos(self.nanos[call as usize].load(Ordering::Relaxed))
     }
 
-    /// Forgets all that ended so far.
+    /// Forgets all finished calls.
     pub fn reset(&self) {
         self.nanos.iter().for_each(|nanos| nanos.store(0, Ordering::Relaxed));
     }

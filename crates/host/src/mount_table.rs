@@ -1,4 +1,4 @@
-//! What is mounted where, from `/proc/self/mountinfo`.
+//! The mount table, from `/proc/self/mountinfo`.
 
 use crate::error::HostError;
 use std::ffi::OsString;
@@ -8,23 +8,24 @@ use std::path::{Path, PathBuf};
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
-    /// What the kernel calls it: the field of the same name that `statx` gives for what lies on it.
+    /// The mount's id, which `statx` reports as `mnt_id` for every file on the mount.
     pub id: u64,
-    /// Where: an absolute path.
+    /// The mount point, an absolute path.
     pub point: PathBuf,
     /// The file system's type, such as `ext4` or `fuse.weir`.
     pub fs_type: String,
-    /// What is mounted: a device's path, or any text.
+    /// The mounted source: a device's path, or any text.
     pub source: PathBuf,
-    /// Major and minor number of the mounted file system, as `stat` tells them of every file on it.
+    /// Major and minor number of the mounted file system, which `stat` reports for every file on it.
     pub device: (u32, u32),
-    /// What the file system itself was told, such as `size=5k`.
+    /// The options of the file system itself, such as `size=5k`.
     pub options: Vec<String>,
-    /// Of a FUSE mount, the user and group who made it and serve it: what only the kernel can say.
+    /// The owner of a FUSE mount: the user and group who made and serve it. Only the kernel sets them, so
+    /// they can be trusted.
     pub owner: Option<FuseMountOwner>,
 }
 
-/// Who serves a FUSE mount.
+/// The user and group who serve a FUSE mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FuseMountOwner {
     /// The user.
@@ -58,14 +59,14 @@ impl MountTable {
         MountTable(text.split(|&byte| byte == b'\n').filter_map(parse_line).collect())
     }
 
-    /// The mount that `path`, which is absolute and has no links, lies on: of the longest mount points that lead to
-    /// it the newest, since that hides the others.
+    /// The mount that `path` lies on; `path` must be absolute and without links. Of the longest mount points
+    /// that lead to it the newest, since that hides the others.
     pub fn mount_of(&self, path: &Path) -> Option<&MountEntry> {
         let leads = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         leads.max_by_key(|mount| mount.point.components().count())
     }
 
-    /// The mount that the kernel calls `id`.
+    /// The mount with this id.
     pub(crate) fn with_id(&self, id: u64) -> Option<&MountEntry> {
         self.0.iter().find(|mount| mount.id == id)
     }
@@ -75,8 +76,8 @@ impl MountTable {
         self.0.iter().rev().find(|mount| mount.point == point)
     }
 
-    /// Whether `path` lies on a file system of this type, such as `fuse.weir`, links followed. If it does not exist
-    /// yet, its directory counts.
+    /// Whether `path`, with links followed, lies on a file system of this type, such as `fuse.weir`. If
+    /// `path` does not exist yet, its directory counts.
     pub fn lies_on(&self, path: &Path, fs_type: &str) -> Result<bool, HostError> {
         let real = match path.canonicalize() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => parent(path).canonicalize(),
@@ -86,7 +87,7 @@ impl MountTable {
         Ok(self.mount_of(&real).is_some_and(|mount| mount.fs_type == fs_type))
     }
 
-    /// All of them.
+    /// All mounts.
     pub fn iter(&self) -> impl Iterator<Item = &MountEntry> {
         self.0.iter()
     }
@@ -99,7 +100,8 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// `36 35 98:0 /root /mount/point rw,noatime shared:1 - ext4 /dev/root rw`: any number of fields before the dash.
+/// `36 35 98:0 /root /mount/point rw,noatime shared:1 - ext4 /dev/root rw`: any number of fields before the
+/// dash.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -115,7 +117,8 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     Some(MountEntry { id, point: point.into(), fs_type, source: source.into(), device, options, owner })
 }
 
-/// `rw,user_id=1000,group_id=1000,allow_other`. Options of the file system's own may follow, never come first.
+/// The owner in `rw,user_id=1000,group_id=1000,allow_other`. The first value of a name counts: options of the
+/// file system's own may follow, never come first.
 fn parse_owner(options: &[u8]) -> Option<FuseMountOwner> {
     let value = |name: &[u8]| {
         let mut options = options.split(|&byte| byte == b',');
@@ -130,7 +133,7 @@ fn parse_device(field: &[u8]) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Blanks, tabs, line ends and backslashes appear as a backslash and three octal digits.
+/// Replaces escapes: blanks, tabs, line ends and backslashes appear as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

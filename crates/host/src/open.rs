@@ -1,4 +1,4 @@
-//! Opening and creating disks: who may, how, and how large they are.
+//! Opening and creating disks: access, locks, sizes.
 
 use crate::disk::{DiskKind, HostDisk};
 use crate::error::HostError;
@@ -10,42 +10,44 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What the opener wants to do.
+/// How a disk is opened, and how it is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskAccess {
-    /// Look. Others may look at the same time.
+    /// For reading. Others may read at the same time.
     Read,
-    /// Look and change. Nobody else has it open meanwhile, not even to look.
+    /// For reading and writing. No other process may have it open, not even for reading.
     Write,
 }
 
-/// How long a killed process may take to go: many times what it takes on a busy machine.
+/// How long a killed process may take to end: many times what it takes on a busy machine.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
 
-/// Between two attempts.
+/// The pause between two attempts.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-/// Whether something older may be lost.
+/// What to do if the file exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExistingFile {
-    /// Refuse to touch what exists.
+    /// Leave the file alone, and fail.
     Refuse,
-    /// What exists is emptied, once nobody uses it.
+    /// Empty the file, once no other process uses it.
     Overwrite,
 }
 
 impl HostDisk {
-    /// Opens a file or block device, with O_DIRECT where the file system allows it. The lock lasts as long as the
-    /// `HostDisk`. A file's last bytes, where they are no whole block, are left alone. Changes nothing.
+    /// Opens a file or block device, with O_DIRECT where the file system allows it. Changes nothing.
+    ///
+    /// The lock lasts as long as the `HostDisk`. A file's last bytes are ignored if they are less than a
+    /// block.
     pub fn open(path: &Path, access: DiskAccess) -> Result<HostDisk, HostError> {
         let (flags, lock) = match access {
             DiskAccess::Read => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
             DiskAccess::Write => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
         };
-        // Before opening, which would wait for the other end of a pipe, and set a tape in motion.
+        // Checked before opening, which would wait for the other end of a pipe, and set a tape in motion.
         let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
         let exclusive = match (disk_kind(path, stat.st_mode)?, access) {
-            // The kernel refuses it while it is mounted or part of something else.
+            // With O_EXCL the kernel refuses a device that is mounted or part of another device.
             (DiskKind::BlockDevice, DiskAccess::Write) => OFlags::EXCL,
             _ => OFlags::empty(),
         };
@@ -60,22 +62,24 @@ impl HostDisk {
         HostDisk::of(path, file)
     }
 
-    /// Opens a file or block device to look at it beside whoever has it open, with no lock: what is read may be changed meanwhile.
+    /// Opens a file or block device for reading, without a lock: another process may change it meanwhile.
     pub fn open_unlocked(path: &Path) -> Result<HostDisk, HostError> {
         let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
         disk_kind(path, stat.st_mode)?;
         HostDisk::of(path, open_direct(path, OFlags::RDONLY)?)
     }
 
-    /// Gives the whole file space, for good. After an error it is as sparse as it was.
+    /// Allocates space for the whole file, for good. After an error the file is as sparse as before.
     pub fn preallocate(self) -> Result<HostDisk, DeviceError> {
         self.allocate(Block(0), self.blocks())?;
         self.flush()?;
         Ok(self.into_preallocated())
     }
 
-    /// Makes a sparse file of `bytes` bytes, a multiple of 4096 above 0, and opens it for writing. After a crash it
-    /// is there as a whole or not at all, or, where it overwrites, maybe empty or not changed.
+    /// Makes a sparse file of `bytes` bytes, a multiple of 4096 above 0, and opens it for writing.
+    ///
+    /// After a crash the file exists as a whole or not at all. If it replaces another, it may also be empty
+    /// or unchanged.
     pub fn create(path: &Path, bytes: u64, overwrite: ExistingFile) -> Result<HostDisk, HostError> {
         if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES as u64) || i64::try_from(bytes).is_err() {
             return Err(HostError::InvalidSize { path: path.to_owned(), bytes });
@@ -95,7 +99,7 @@ impl HostDisk {
             .and_then(|()| rustix::fs::fsync(&file).map_err(error("making it durable")))
             .and_then(|()| sync_parent(path));
         if let Err(error) = made {
-            // We made it a moment ago and nobody can use it: leave things as they were.
+            // This call made the file, and no other process can use it yet.
             let _ = std::fs::remove_file(path);
             return Err(error);
         }
@@ -115,15 +119,18 @@ impl HostDisk {
     }
 }
 
-/// Whether the kernel writes nothing to this block device. Some kernels open it for writing all the same, and fail later.
+/// Whether the kernel treats this block device as read-only. Some kernels open it for writing all the same,
+/// and fail later.
 fn is_read_only(mode: u32, device: u64) -> bool {
     let at = format!("/sys/dev/block/{}:{}/ro", major(device), minor(device));
     FileType::from_raw_mode(mode) == FileType::BlockDevice
         && std::fs::read_to_string(at).is_ok_and(|says| says.trim() == "1")
 }
 
-/// Tries until nobody else uses the file, for a while. A daemon that was killed holds its lock until the last of its
-/// threads is gone, and whoever starts it again at once is not to be told that it is still running.
+/// Repeats `attempt` while another process uses the file, for up to [`BUSY_WAIT`].
+///
+/// A daemon that was killed holds its lock until the last of its threads has ended. An administrator who
+/// restarts it at once should not be told that it is still running.
 fn retry_while_busy(mut attempt: impl FnMut() -> Result<OwnedFd, HostError>) -> Result<OwnedFd, HostError> {
     let deadline = Instant::now() + BUSY_WAIT;
     loop {
@@ -134,7 +141,7 @@ fn retry_while_busy(mut attempt: impl FnMut() -> Result<OwnedFd, HostError>) -> 
     }
 }
 
-/// Empties a file that nobody uses and makes it `bytes` long.
+/// Empties an existing file that no other process uses, and makes it `bytes` long.
 fn overwrite_existing(path: &Path, bytes: u64) -> Result<HostDisk, HostError> {
     let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
     if disk_kind(path, stat.st_mode)? == DiskKind::BlockDevice {
@@ -153,20 +160,22 @@ fn overwrite_existing(path: &Path, bytes: u64) -> Result<HostDisk, HostError> {
     Ok(disk.with_blocks(bytes / BLOCK_BYTES as u64))
 }
 
-/// Whether what is read from a file or device at `path` comes from the device: there is direct I/O, and [`HostDisk`] uses it. Where there
-/// is none, the kernel's page cache gives back what a failed flush has lost, until the power fails.
+/// Whether reads of the file or device at `path` come from the device, because direct I/O works there.
+///
+/// Without direct I/O the kernel's page cache returns data that a failed flush has lost, until the power
+/// fails.
 pub fn has_direct_io(path: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
     !matches!(rustix::fs::open(path, flags, Mode::empty()), Err(Errno::INVAL))
 }
 
 fn open_direct(path: &Path, flags: OFlags) -> Result<OwnedFd, HostError> {
-    // Only the owner: a store holds other people's files.
+    // Only the owner may read it: a store holds other users' files.
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = flags | OFlags::CLOEXEC;
     let made = if flags.contains(OFlags::CREATE) { OFlags::EXCL } else { OFlags::empty() };
     match rustix::fs::open(path, flags | OFlags::DIRECT, mode) {
-        // This file system has no direct I/O, and made the file before it noticed.
+        // The file system has no direct I/O, and created the file before it noticed.
         Err(Errno::INVAL) => rustix::fs::open(path, flags.difference(made), mode),
         other => other,
     }

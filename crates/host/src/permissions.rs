@@ -1,4 +1,4 @@
-//! Who else may read a medium: a store holds everybody's files.
+//! Permissions of media. A store holds all users' files, so no other user may read its media.
 
 use crate::disk::{DiskKind, HostDisk};
 use crate::error::HostError;
@@ -10,13 +10,14 @@ use std::path::Path;
 /// Permission bits of a file's group and of all others.
 const OTHERS: u32 = 0o077;
 
-/// Permission to read, for all others. A block device's group is the administrator's choice: on most systems, those who may
-/// make backups of whole disks.
+/// Permission to read, for all others. A block device's group is the administrator's choice: on most systems,
+/// the operators who may make backups of whole disks.
 const ALL_READ: u32 = 0o004;
 
 impl HostDisk {
-    /// Takes every permission on a file from all but its owner; a block device stays as it is. To be called before anything
-    /// is written: who has opened the file already can still read it.
+    /// Removes all permissions on a file but its owner's; a block device is left as it is.
+    ///
+    /// Call it before anything is written: a process that has the file open already can still read it.
     pub fn make_private(&self) -> Result<(), HostError> {
         let path = Path::new(self.name());
         let stat =
@@ -32,8 +33,8 @@ impl HostDisk {
     }
 }
 
-/// The permissions of the medium at `path`, if others can read it: others than the owner of a file, or than the owner and the
-/// group of a block device.
+/// The mode of the medium at `path`, if it lets other users in: users other than the owner of a file, or than
+/// the owner and the group of a block device.
 pub fn mode_if_public(path: &Path) -> Result<Option<u32>, HostError> {
     let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
     let theirs = match disk_kind(path, stat.st_mode)? {

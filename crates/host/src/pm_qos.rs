@@ -1,9 +1,10 @@
-//! Keeping processors awake: a request to the kernel's power management (PM QoS, `/dev/cpu_dma_latency`).
+//! PM QoS: asks the kernel's power management for short wake-up latencies (`/dev/cpu_dma_latency`).
 //!
-//! A request through FUSE changes threads twice. Where the other thread's processor sleeps, each change waits until it is
-//! awake: some tens of microseconds on a virtual machine, where a halt goes through the hypervisor, against four for the
-//! change itself. A request says how long waking may take; the kernel then lets no processor sleep more deeply than that.
-//! It ends with the file that made it, so that nothing outlives a kill.
+//! A request through FUSE changes threads twice. If the other thread's processor sleeps, each change waits
+//! until the processor is awake: some tens of microseconds on a virtual machine, where a halt goes through
+//! the hypervisor, against four for the change itself. A PM QoS request says how long waking may take; the
+//! kernel then lets no processor sleep more deeply. The request ends when its file is closed, so nothing
+//! outlives a killed process.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,58 +14,60 @@ use std::time::Duration;
 const DEVICE: &str = "/dev/cpu_dma_latency";
 const SYS: &str = "/sys";
 
-/// Above it one file system's clients would keep awake a machine that mostly does something else.
+/// With more processors, one file system would keep awake a machine that mostly does other work.
 const PROCESSORS_MAX: usize = 16;
 
-/// Microseconds asked for where waking from the first sleep takes about as long: the deeper ones are ruled out.
+/// The latency to ask for, in microseconds, if waking from the first idle state takes about as long: rules
+/// out the deeper idle states.
 const FIRST_SLEEP: i32 = 2;
-/// Microseconds asked for in a virtual machine, whose halt says that it takes 1: polling, no sleep at all.
+/// The latency to ask for in a virtual machine, in microseconds. Its halt claims a latency of 1, so only 0
+/// makes it poll instead of halting.
 const NO_SLEEP: i32 = 0;
-/// What the kernel takes as "no wish".
+/// The kernel's value for "no request".
 const NO_WISH: i32 = -1;
 
 /// Milliseconds of a tick in `/proc/stat`: USER_HZ is 100 on every Linux.
 const TICK_MS: u64 = 10;
 
-/// Why processors are not kept awake.
+/// Why this machine gets no PM QoS request.
 #[derive(Debug, thiserror::Error)]
 pub enum PmQosUnavailable {
-    /// Only root may ask.
+    /// The kernel's interface cannot be opened; only root may.
     #[error("{} cannot be opened: {why}", path.display())]
     Refused {
         /// The kernel's interface to its power management.
         path: PathBuf,
-        /// What it said.
+        /// The error of opening it.
         why: io::Error,
     },
-    /// A kernel without idle states has nothing to choose from.
+    /// The kernel has no idle states to choose from.
     #[error("the kernel has no idle driver that could be asked")]
     NoDriver,
-    /// So many would be kept awake.
+    /// The machine has this many processors, too many to keep awake.
     #[error("{0} processors would be kept awake, which is more than {PROCESSORS_MAX}")]
     TooMany(usize),
 }
 
-/// A request for short wake-ups: nothing is asked for until [`acquire`](PmQosRequest::acquire).
+/// A PM QoS request, which has no effect until [`acquire`](PmQosRequest::acquire).
 #[derive(Debug)]
 pub struct PmQosRequest {
     request: File,
     micros: i32,
     sys: PathBuf,
-    /// One file for each processor that polls before it sleeps: for how many microseconds it has.
+    /// One file for each processor whose first idle state is polling: the microseconds that it has polled.
     polled: Vec<PathBuf>,
 }
 
 impl PmQosRequest {
-    /// Opens the kernel's interface, where this machine and its owner gain by it.
+    /// Opens the kernel's interface.
     ///
     /// # Errors
-    /// Why not, if they do not.
+    /// If this machine should not, or may not, be kept awake.
     pub fn open() -> Result<PmQosRequest, PmQosUnavailable> {
         PmQosRequest::open_at(Path::new(SYS), Path::new(DEVICE))
     }
 
-    /// The same with the kernel's files below `sys`, and `device`.
+    /// Like [`open`](PmQosRequest::open), with other paths for `/sys` and for the device.
     pub fn open_at(sys: &Path, device: &Path) -> Result<PmQosRequest, PmQosUnavailable> {
         let read = |name: &str| fs::read_to_string(sys.join("devices/system/cpu").join(name));
         let driver = read("cpuidle/current_driver").unwrap_or_default();
@@ -87,34 +90,35 @@ impl PmQosRequest {
         Ok(PmQosRequest { request, micros, sys: sys.into(), polled })
     }
 
-    /// For how long a processor may take to wake while this is held, in microseconds.
+    /// How long a processor may take to wake while the request is acquired, in microseconds.
     pub fn latency_micros(&self) -> i32 {
         self.micros
     }
 
-    /// Keeps all processors of the machine awake until [`release`](PmQosRequest::release), or until this process ends. Wakes each.
+    /// Keeps all processors of the machine awake until [`release`](PmQosRequest::release), or until this
+    /// process ends. Wakes each processor.
     pub fn acquire(&self) -> io::Result<()> {
         (&self.request).write_all(&self.micros.to_ne_bytes())
     }
 
-    /// Lets them sleep again.
+    /// Lets the processors sleep again.
     pub fn release(&self) -> io::Result<()> {
         (&self.request).write_all(&NO_WISH.to_ne_bytes())
     }
 
-    /// Whether the machine runs on its battery now.
+    /// Whether the machine runs on battery now.
     pub fn is_on_battery(&self) -> bool {
         is_on_battery(&self.sys)
     }
 
-    /// How long all processors together have polled instead of sleeping since the machine was started.
+    /// How long all processors together have polled instead of sleeping since boot.
     pub fn polled_time(&self) -> Duration {
         let micros = self.polled.iter().filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
         micros.map(Duration::from_micros).sum()
     }
 }
 
-/// Processors in a list of the kernel's, as `0-3,5`.
+/// The number of processors in a list of the kernel's, such as `0-3,5`.
 fn count(list: &str) -> usize {
     let parts = list.trim().split(',').filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -123,43 +127,43 @@ fn count(list: &str) -> usize {
     parts.sum()
 }
 
-/// A battery that gives away what it holds. A machine without one, or one whose battery only waits, runs on its mains.
+/// Whether a battery is discharging. A machine without a battery, or with an idle one, runs on mains.
 fn is_on_battery(sys: &Path) -> bool {
     let supplies = fs::read_dir(sys.join("class/power_supply")).into_iter().flatten().flatten();
     let says = |supply: &fs::DirEntry, file: &str, what: &str| {
         fs::read_to_string(supply.path().join(file)).is_ok_and(|text| text.trim() == what)
     };
     let mut supplies = supplies.filter(|supply| {
-        // A mouse has a battery, too.
+        // The battery of a mouse does not count.
         says(supply, "type", "Battery") && !says(supply, "scope", "Device")
     });
     supplies.any(|battery| says(&battery, "status", "Discharging"))
 }
 
-/// What the machine's processors did since it was started.
+/// Times of the machine's processors since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProcessorTimes {
-    /// All of it, of all processors.
+    /// The total over all processors.
     pub all: Duration,
-    /// Of it: they had something to do, and the hypervisor ran somebody else.
+    /// The part in which a processor had work, but the hypervisor ran another guest.
     pub stolen: Duration,
 }
 
 impl ProcessorTimes {
-    /// As of now; nothing where the kernel does not say.
+    /// The present times; zeros if the kernel does not report them.
     pub fn now() -> ProcessorTimes {
         ProcessorTimes::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
     fn parse(stat: &str) -> ProcessorTimes {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
-        // user nice system idle iowait irq softirq steal; what guests took is in the first two already.
+        // user nice system idle iowait irq softirq steal; guest times are included in the first two.
         let times = line.split_whitespace().take(8).filter_map(|ticks| ticks.parse().ok());
         let times: Vec<Duration> = times.map(|ticks: u64| Duration::from_millis(ticks * TICK_MS)).collect();
         ProcessorTimes { all: times.iter().sum(), stolen: times.get(7).copied().unwrap_or_default() }
     }
 
-    /// The share that was stolen since `before`, 0 to 1.
+    /// The stolen share of the time since `before`, 0 to 1.
     pub fn stolen_since(&self, before: &ProcessorTimes) -> f64 {
         let all = self.all.saturating_sub(before.all);
         let stolen = self.stolen.saturating_sub(before.stolen);

@@ -1,4 +1,4 @@
-//! What processes have of each other: descriptors that are passed on, locks on files, ends of a socket.
+//! Processes: inherited descriptors, file locks, peers of a socket.
 
 use crate::error::HostError;
 use crate::mount_table::MountTable;
@@ -7,7 +7,8 @@ use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use std::io;
 use std::path::Path;
 
-/// Keeps every descriptor but 0, 1 and 2 from programs that this process starts, whoever opened it.
+/// Marks every descriptor but 0, 1 and 2 as close-on-exec, so that programs started by this process do not
+/// inherit it.
 pub fn close_descriptors_on_exec() -> io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let name = entry?.file_name();
@@ -15,8 +16,8 @@ pub fn close_descriptors_on_exec() -> io::Result<()> {
         else {
             continue;
         };
-        // SAFETY: the borrow ends with the call, which changes no descriptor but only whether one is passed on; where the number
-        // is not open any more, as that of the listing itself soon is, it is refused.
+        // SAFETY: the borrow ends with the call, which changes only whether the descriptor is inherited. A
+        // number that is no longer open, such as that of the listing itself, is refused.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         match fcntl_setfd(descriptor, FdFlags::CLOEXEC) {
             Ok(()) | Err(Errno::BADF) => {}
@@ -26,21 +27,21 @@ pub fn close_descriptors_on_exec() -> io::Result<()> {
     Ok(())
 }
 
-/// Who is at the other end of a Unix socket.
+/// The process at the other end of a Unix socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketPeer {
-    /// The process, if this one can see it: of a listening socket, the one that began to listen.
+    /// The process id, if this process can see it. For a listening socket, the process that began to listen.
     pub pid: Option<u32>,
-    /// Its user at that time.
+    /// The process's user at that time.
     pub uid: u32,
 }
 
-/// Who is at the other end of `socket`, as the kernel remembers it.
+/// The process at the other end of `socket`, as the kernel recorded it.
 pub fn socket_peer(socket: BorrowedFd<'_>) -> io::Result<SocketPeer> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `found` is valid for writes of `bytes` bytes until the call returns, any bytes make a `ucred`, and the
-    // descriptor is open for as long as it is borrowed.
+    // SAFETY: `found` is valid for writes of `bytes` bytes until the call returns, any bytes make a `ucred`,
+    // and the descriptor is open for as long as it is borrowed.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -59,29 +60,30 @@ pub fn socket_peer(socket: BorrowedFd<'_>) -> io::Result<SocketPeer> {
 /// Whether a process is stopped: by SIGSTOP, from its terminal, or by a debugger.
 pub fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before the state may have any character.
+    // The name before the state may contain any character.
     stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['T', 't']))
 }
 
-/// A process that has locked the file or device at `path`, which has no links, as [`HostDisk::open`](crate::HostDisk::open) does; `None`
-/// where the kernel tells of none that this process can see.
+/// A process that has locked the file or device at `path` as [`HostDisk::open`](crate::HostDisk::open) does;
+/// `path` has no links. `None` if the kernel shows no such process.
 pub fn lock_holder(path: &Path) -> Result<Option<u32>, HostError> {
     let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
     let locks = Path::new("/proc/locks");
     let table = std::fs::read_to_string(locks).map_err(|error| HostError::of(locks, "reading it", error))?;
-    // Not the number that `stat` tells, which on btrfs is that of a subvolume.
+    // Not the number that `stat` reports, which on btrfs is a subvolume's.
     let mounts = MountTable::read()?;
     Ok(mounts.mount_of(path).and_then(|mount| parse_lock_holder(&table, mount.device, stat.st_ino)))
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 708 fd:01:13107 0 EOF`: a process, and the file's device, in hexadecimal, and number. What
-/// waits for a lock has an arrow before its kind, and a process that we cannot see is 0.
+/// `1: FLOCK  ADVISORY  WRITE 708 fd:01:13107 0 EOF`: a process, and the file's device, in hexadecimal, and
+/// number. What waits for a lock has an arrow before its kind, and a process that we cannot see is 0.
 fn parse_lock_holder(table: &str, (major, minor): (u32, u32), inode: u64) -> Option<u32> {
     let wanted = format!("{major:02x}:{minor:02x}:{inode}");
     table.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let is_lock = fields.next() == Some("FLOCK");
-        let (pid, file) = (fields.nth(2)?, fields.next()?);
+        let pid = fields.nth(2)?;
+        let file = fields.next()?;
         let pid = pid.parse().ok().filter(|&pid| pid > 0)?;
         (is_lock && file == wanted).then_some(pid)
     })

@@ -1,4 +1,4 @@
-//! Names in commands that people are to type.
+//! Quoting of paths in commands that an operator may copy.
 
 use std::path::Path;
 
@@ -6,9 +6,10 @@ use std::path::Path;
 pub fn shell_quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%".contains(c);
-    match !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
-        true => text,
-        false => format!("'{}'", text.replace('\'', r"'\''")),
+    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Files that have less space than they are long: what has some, asking for more, and how much the file system has left.
+//! Sparse files: which blocks have space, allocating more, and the free space of the host file system.
 
 use device::{BLOCK_BYTES, Block};
 use rustix::fs::{FallocateFlags, IFlags, StatVfs};
@@ -10,10 +10,10 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Gives these bytes of a file space. Where a file system does not know what that is, writing is the only way to find out, so there it
-/// counts as done.
+/// Allocates space for these bytes of a file. Succeeds on a file system that cannot allocate: there, only
+/// writing shows whether space is left.
 pub(crate) fn allocate(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<(), Errno> {
-    // What had space before keeps it: only what comes is given back after an error.
+    // Bytes that had space before keep it after an error; only new space is given back.
     let before = allocated_bytes(file, offset..offset + bytes);
     loop {
         return match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, offset, bytes) {
@@ -27,20 +27,20 @@ pub(crate) fn allocate(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<
     }
 }
 
-/// Takes the space from what lies between the ranges that are to stay.
+/// Frees the space between the ranges in `stay`.
 fn punch_unallocated(file: BorrowedFd<'_>, within: Range<u64>, stay: Vec<Range<u64>>) {
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let mut from = within.start;
     for range in stay.into_iter().chain(std::iter::once(within.end..within.end)) {
         if range.start > from {
-            // Nothing is lost if it stays: it has more space than it was known to have.
+            // Ignoring an error loses nothing: the file keeps more space than is recorded.
             let _ = rustix::fs::fallocate(file, mode, from, range.start - from);
         }
         from = from.max(range.end);
     }
 }
 
-/// The whole blocks of a file that have space, as far as its file system says.
+/// The whole blocks of a file that have space, as far as its file system reports.
 pub(crate) fn allocated(file: BorrowedFd<'_>, blocks: u64) -> Vec<Range<Block>> {
     let block = BLOCK_BYTES as u64;
     let whole = |range: Range<u64>| Block(range.start.div_ceil(block))..Block(range.end / block);
@@ -54,13 +54,13 @@ pub(crate) fn allocated(file: BorrowedFd<'_>, blocks: u64) -> Vec<Range<Block>> 
     joined.into_iter().map(whole).filter(|range| range.start < range.end).collect()
 }
 
-/// `FS_IOC_FIEMAP` of linux/fs.h, and what it takes and gives: linux/fiemap.h.
+/// `FS_IOC_FIEMAP` of linux/fs.h; its structures are those of linux/fiemap.h.
 const FIEMAP: Opcode = opcode::read_write::<FiemapHead>(b'f', 11);
 /// The extent is the last one.
 const LAST: u32 = 1;
-/// Its place is not known: not allocated yet.
+/// The extent's place is unknown: it is not allocated yet.
 const UNKNOWN: u32 = 2;
-/// Other files have it, too: a write takes new space.
+/// The extent is shared with other files: a write takes new space.
 const SHARED: u32 = 0x2000;
 /// Extents asked for at once: 28 KiB.
 const EXTENTS: usize = 500;
@@ -95,15 +95,19 @@ struct FiemapRequest {
 
 const _: () = assert!(size_of::<FiemapHead>() == 32 && size_of::<FiemapExtent>() == 56);
 
-/// The bytes within `within` that have space of their own, written or not; `None` where the file system does not say.
+/// The bytes within `within` that have space of their own, written or not; `None` if the file system does not
+/// report it.
 fn allocated_bytes(file: BorrowedFd<'_>, within: Range<u64>) -> Option<Vec<Range<u64>>> {
-    let (mut found, mut at) = (Vec::new(), within.start);
+    let mut found = Vec::new();
+    let mut at = within.start;
     let mut map =
         Box::new(FiemapRequest { head: FiemapHead::default(), extents: [FiemapExtent::default(); EXTENTS] });
     while at < within.end {
-        let (length, extent_count) = (within.end - at, EXTENTS as u32);
+        let length = within.end - at;
+        let extent_count = EXTENTS as u32;
         map.head = FiemapHead { start: at, length, extent_count, ..FiemapHead::default() };
-        // SAFETY: FIEMAP reads the head, and writes to it and to at most `extent_count` extents behind it, all of which `FiemapRequest` has.
+        // SAFETY: FIEMAP reads the head, and writes to it and to at most `extent_count` extents behind it,
+        // all of which `FiemapRequest` has.
         unsafe { rustix::ioctl::ioctl(file, Updater::<FIEMAP, FiemapRequest>::new(&mut map)) }.ok()?;
         let extents = &map.extents[..(map.head.mapped_extents as usize).min(EXTENTS)];
         let Some(last) = extents.last() else { break };
@@ -119,15 +123,16 @@ fn allocated_bytes(file: BorrowedFd<'_>, within: Range<u64>) -> Option<Vec<Range
     Some(found)
 }
 
-/// Where a file system would write each change of a file to a new place, asks it to write in place: it keeps no older version of what the
-/// store overwrites, and what has space keeps it. Only a file that is empty can be asked for; others do not know the flag.
+/// Disables copy-on-write for an empty file, if the file system has it (btrfs): no older version of an
+/// overwritten block is kept, and allocated space stays allocated. Other file systems do not know the flag.
 pub(crate) fn disable_copy_on_write(file: impl AsFd) {
     if let Ok(flags) = rustix::fs::ioctl_getflags(&file) {
         let _ = rustix::fs::ioctl_setflags(&file, flags | IFlags::NOCOW);
     }
 }
 
-/// Bytes that the file system of `path` has left for users. One that tells of no blocks at all, as `ramfs` does, has no limit.
+/// The bytes that the file system of `path` has left for users. A file system that reports no blocks at all,
+/// such as `ramfs`, has no limit.
 pub fn spare_bytes(path: &Path) -> std::io::Result<u64> {
     Ok(available_bytes(&rustix::fs::statvfs(path)?).unwrap_or(u64::MAX))
 }
@@ -136,10 +141,10 @@ fn available_bytes(of: &StatVfs) -> Option<u64> {
     (of.f_blocks > 0).then(|| of.f_bavail.saturating_mul(of.f_frsize))
 }
 
-/// How long what a file system said counts as true.
+/// How long an answer of the host file system is used.
 const SPARE_FOR: Duration = Duration::from_secs(1);
 
-/// What a file system had left when it was last asked.
+/// The free space of the host file system when it was last asked.
 #[derive(Debug, Default)]
 pub(crate) struct SpareSpaceCache(Mutex<Option<(Instant, Option<u64>)>>);
 
@@ -155,7 +160,7 @@ impl SpareSpaceCache {
         blocks
     }
 
-    /// It is asked anew the next time.
+    /// Makes the next call ask the host file system again.
     pub(crate) fn forget(&self) {
         *self.state() = None;
     }

@@ -1,10 +1,13 @@
-//! Writing a file's bytes to its device without asking the device to keep them.
+//! Writing a file's dirty bytes to its device, without a flush.
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
 
-/// Writes what is dirty of a file from `start` on, `bytes` of it or all, and waits until the device has taken it. It is *not*
-/// durable then: no metadata is written, and the device's cache is not flushed. What fsync means on some other platforms.
+/// Writes the dirty bytes of a file from `start` on, `bytes` of them or all (0), and waits until the device
+/// has accepted them.
+///
+/// They are *not* durable then: no metadata is written, and the device's cache is not flushed. Some other
+/// platforms' fsync does only this.
 pub fn write_out(file: BorrowedFd<'_>, start: u64, bytes: u64) -> io::Result<()> {
     let all =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;

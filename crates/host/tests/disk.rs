@@ -81,7 +81,8 @@ fn a_writer_has_the_disk_alone_and_readers_share_it() {
     assert!(matches!(over, Err(HostError::Busy { .. })), "overwrote what is in use");
     drop(writer);
     assert_eq!(fs::metadata(&path).expect("still there").len(), BYTES);
-    let (one, other) = (HostDisk::open(&path, DiskAccess::Read), HostDisk::open(&path, DiskAccess::Read));
+    let one = HostDisk::open(&path, DiskAccess::Read);
+    let other = HostDisk::open(&path, DiskAccess::Read);
     assert!(one.is_ok() && other.is_ok());
     assert!(matches!(HostDisk::open(&path, DiskAccess::Write), Err(HostError::Busy { .. })));
 }
@@ -254,7 +255,8 @@ fn a_file_gets_larger_and_one_that_was_preallocated_with_all_its_space_or_not_at
     disk.grow(0).expect("space");
     assert_eq!(disk.blocks(), 2 * BYTES / 4096);
     assert!(taken() >= 2 * BYTES);
-    let (length, taken_before) = (fs::metadata(&path).expect("there").len(), taken());
+    let length = fs::metadata(&path).expect("there").len();
+    let taken_before = taken();
     assert!(disk.grow(1 << 50).is_err(), "no file system has that");
     assert_eq!((disk.blocks(), fs::metadata(&path).expect("there").len()), (2 * BYTES / 4096, length));
     assert!(taken() <= taken_before + BYTES, "it keeps what it could not use");

@@ -74,3 +74,6 @@ pub use store::Store;
 pub use superblock::{StoreLayout, SuperblockRepair};
 pub use usage::{Usage, VolumeUsage};
 pub use volume::{Listed, MAIN_NAME, NewVolume, VolumeId, VolumeInfo, VolumeMode, check_name};
+
+#[cfg(fuzzing)]
+pub mod fuzz;

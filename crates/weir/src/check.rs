@@ -183,7 +183,7 @@ fn check_fs(cache: &Arc<Cache>, id: VolumeId, volume: &str, findings: &mut Check
     }
 }
 
-fn describe(finding: &fs::Finding) -> String {
+fn describe(finding: &fs::FsFinding) -> String {
     match (&finding.path, finding.ino) {
         (Some(path), _) => format!("{path}: {}", finding.what),
         (None, Some(ino)) => format!("inode {}, which has no name: {}", ino.0, finding.what),

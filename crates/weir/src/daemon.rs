@@ -19,7 +19,7 @@ use crate::storage_stack::{StorageStack, WorkerStopper, WorkerThreads};
 use crate::tell;
 use crate::volume;
 use cache::{Cache, CacheSettings, FetchMode};
-use fuse::{Latencies, Options, Traffic};
+use fuse::{MountOptions, OpLatencies, RequestCounter};
 use host::{DiskAccess, PmQosRequest, are_on_one_disk};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -104,7 +104,7 @@ impl FrontEndConfig {
         FrontEndConfig { threads, wake_ups }
     }
 
-    fn keep_awake(self, traffic: Arc<Traffic>) -> Result<Arc<PmQos>, WeirError> {
+    fn keep_awake(self, traffic: Arc<RequestCounter>) -> Result<Arc<PmQos>, WeirError> {
         match self.wake_ups {
             Ok(wake_ups) => PmQos::start(wake_ups, traffic).map_err(|source| WeirError::Spawn { source }),
             Err(why) => Ok(PmQos::off(why)),
@@ -120,15 +120,15 @@ fn serve(
     logs: Option<PathBuf>,
 ) -> Result<(), WeirError> {
     let dir = point.dir.clone();
-    let (latencies, traffic) = (Arc::new(Latencies::default()), Arc::new(Traffic::default()));
-    let options = Options {
+    let (latencies, traffic) = (Arc::new(OpLatencies::default()), Arc::new(RequestCounter::default()));
+    let options = MountOptions {
         source: stack.media.name.display().to_string(),
         allow_other: args.allow_other,
         read_only: access == DiskAccess::Read,
         threads: usize::from(front.threads),
     };
     let kernel_cache = args.tuning.kernel_cache.for_server();
-    let server = fuse::Server::new(stack.fs.clone(), latencies.clone(), traffic.clone(), kernel_cache);
+    let server = fuse::FuseServer::new(stack.fs.clone(), latencies.clone(), traffic.clone(), kernel_cache);
     let workers = WorkerThreads::start(&stack.cache, access)?;
     // Until here a signal has ended us; from here on it would leave a mount behind.
     let signals = signals::hold().map_err(|source| WeirError::Spawn { source })?;

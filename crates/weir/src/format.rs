@@ -12,7 +12,7 @@ use crate::storage_stack::StorageStack;
 use buffer::{Buffer, BufferIdentity};
 use cache::CacheError;
 use device::{BLOCK_BYTES, BufferId, Device, StoreId};
-use fs::{Caller, FsError};
+use fs::{CallerCredentials, FsError};
 use host::{
     DiskAccess, ExistingFile, HostDisk, MountTable, VolatileReason, probe_durability, random_bytes,
     spare_bytes,
@@ -277,7 +277,7 @@ fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<
     drop((store_disk, buffer_disk));
 
     let media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
-    let owner = Caller {
+    let owner = CallerCredentials {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         umask: 0,

@@ -5,7 +5,7 @@
 //! than some hundreds a second, and for a tenth of a second after: taking the kernel's word back and giving it again wakes
 //! every processor.
 
-use fuse::Traffic;
+use fuse::RequestCounter;
 use host::{PmQosRequest, ProcessorTimes};
 use serde_json::{Value, json};
 use std::io;
@@ -59,7 +59,7 @@ impl PmQos {
     }
 
     /// Begins to keep processors awake while requests flow, in a thread of its own that nobody need wait for.
-    pub(crate) fn start(wake_ups: PmQosRequest, traffic: Arc<Traffic>) -> io::Result<Arc<PmQos>> {
+    pub(crate) fn start(wake_ups: PmQosRequest, traffic: Arc<RequestCounter>) -> io::Result<Arc<PmQos>> {
         let awake = Arc::new(PmQos { micros: Some(wake_ups.latency_micros()), stats: Mutex::default() });
         let keeper = PmQosThread { wake_ups, traffic, awake: awake.clone() };
         std::thread::Builder::new().name("awake".into()).spawn(move || keeper.run())?;
@@ -137,7 +137,7 @@ impl StealTime {
 /// The thread's own.
 struct PmQosThread {
     wake_ups: PmQosRequest,
-    traffic: Arc<Traffic>,
+    traffic: Arc<RequestCounter>,
     awake: Arc<PmQos>,
 }
 
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn processors_are_kept_awake_while_requests_flow_and_not_for_a_few() {
         let root = tempfile::tempdir().expect("a directory");
-        let traffic = Arc::new(Traffic::default());
+        let traffic = Arc::new(RequestCounter::default());
         let awake = PmQos::start(wake_ups(root.path()), traffic.clone()).expect("a thread");
         let asked = || fs::read(root.path().join("latency")).expect("a file");
         (1..FLOW_REQUESTS).for_each(|_| traffic.note());

@@ -12,7 +12,7 @@ use crate::{media::path_as_utf8, volume};
 use cache::{Cache, FetchMode};
 use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
-use fuse::{Latencies, Summary};
+use fuse::{LatencySummary, OpLatencies};
 use host::{DeviceCall, DiskAccess, MaxLatency, SystemClock};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -46,7 +46,7 @@ const SCRUB_BLOCKS: u64 = 1024;
 
 /// What takes the kernel's requests.
 pub(crate) struct FrontEnd {
-    pub(crate) latencies: Arc<Latencies>,
+    pub(crate) latencies: Arc<OpLatencies>,
     pub(crate) awake: Arc<PmQos>,
     pub(crate) threads: u8,
 }
@@ -465,7 +465,7 @@ fn stuck(cache: &cache::CacheStatus) -> Value {
     json!({ "count": cache.stuck_count, "some": some.collect::<Vec<_>>() })
 }
 
-fn summary(of: &Summary) -> Value {
+fn summary(of: &LatencySummary) -> Value {
     json!({
         "count": of.count,
         "p50_us": micros(of.p50),

@@ -10,7 +10,7 @@ use crate::volume;
 use buffer::{Buffer, BufferError};
 use cache::{BackgroundTask, Cache, CacheSettings, RecoveredBuffer, StepProgress};
 use device::{BufferId, Clock, Device, Lsn, ObjectId, OverlayDevice, PageNo};
-use fs::{Caller, Fs, PreloadedArena};
+use fs::{CallerCredentials, Fs, PreloadedArena};
 use host::{CountingDevice, DiskAccess, IoCounters, ReadBusyTime, ReadCounts, SystemClock, random_bytes};
 use std::path::Path;
 use std::sync::Arc;
@@ -79,19 +79,20 @@ impl StorageStack {
             open_cache(&media, settings, access, Some(name), ExpectedBuffer::LastUsed)?;
         let volume = volume::volume_named(&store, &media.name, name)?;
         let begun = Instant::now();
-        let fs = Fs::open_over(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
-            .map_err(|source| WeirError::Volume {
-                path: media.name.clone(),
-                volume: volume.name.clone(),
-                source: Box::new(source),
-            })?;
+        let fs =
+            Fs::open_preloaded(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
+                .map_err(|source| WeirError::Volume {
+                    path: media.name.clone(),
+                    volume: volume.name.clone(),
+                    source: Box::new(source),
+                })?;
         truncate_lost_ends(&media, &store, &Arc::new(cache.clone()));
         (start.metadata, start.reads) = (begun.elapsed(), disks.store.reads.snapshot());
         Ok(StorageStack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
     }
 
     /// Makes an empty file system, owned by `owner`, on media that were just formatted, and writes it back.
-    pub(crate) fn create(media: &StoreMedia, owner: Caller) -> Result<(), WeirError> {
+    pub(crate) fn create(media: &StoreMedia, owner: CallerCredentials) -> Result<(), WeirError> {
         let OpenedCache { cache, .. } =
             open_cache(media, CacheSettings::default(), DiskAccess::Write, None, ExpectedBuffer::New)?;
         Fs::create(&Arc::new(cache.clone()), VolumeId::MAIN, &SystemClock::new(), owner, random_bytes())
@@ -135,7 +136,7 @@ pub(crate) fn write_back(media: &StoreMedia) -> Result<WrittenBack, WeirError> {
 /// returns them.
 fn truncate_lost_ends(media: &StoreMedia, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let not_truncated = Fs::end_lost(cache, &clock);
+    let not_truncated = Fs::truncate_lost(cache, &clock);
     let volumes = store.describe_volumes();
     for (id, why) in &not_truncated {
         let name = volumes.iter().find(|volume| volume.id == *id).map_or("", |volume| &volume.name);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cache::{BackgroundTask, Cache, CacheError, CacheSettings, StepProgress};
 use device::{Device, VolumeId};
-use fs::{Caller, Completion, Fs, FsError, Ino, Kind};
+use fs::{CallerCredentials, FileKind, Fs, FsCompletion, FsError, Ino};
 use host::{CountingDevice, DiskAccess, HostDisk, IoCounters, ReadBusyTime, SystemClock};
 use store::Store;
 
@@ -125,21 +125,21 @@ pub(super) fn with_fs<T>(
 
 /// As the front end does it.
 pub(super) fn write(fs: &Arc<Fs>, file: Ino, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
-    fs.write_at_once(file, offset, bytes)
+    fs.try_write(file, offset, bytes)
         .unwrap_or_else(|| wait(|done| fs.write(file, offset, bytes.to_vec(), done)))
 }
 
 /// A new file with all of so many pages.
 pub(super) fn lay_out(fs: &Arc<Fs>, name: &str, pages: u64) -> Result<Ino, FsError> {
-    let caller = Caller { uid: 0, gid: 0, umask: 0 };
-    let made = wait(|done| fs.make(caller, Ino::ROOT, name.as_bytes(), Kind::File, 0o600, done))?;
+    let caller = CallerCredentials { uid: 0, gid: 0, umask: 0 };
+    let made = wait(|done| fs.make(caller, Ino::ROOT, name.as_bytes(), FileKind::File, 0o600, done))?;
     let page = vec![1; PAGE_BYTES as usize];
     (0..pages).try_for_each(|number| write(fs, made.ino, number * PAGE_BYTES, &page))?;
     Ok(made.ino)
 }
 
 /// What an operation that ends in a completion gave.
-pub(super) fn wait<T: Send + 'static>(operation: impl FnOnce(Completion<T>)) -> Result<T, FsError> {
+pub(super) fn wait<T: Send + 'static>(operation: impl FnOnce(FsCompletion<T>)) -> Result<T, FsError> {
     let (sender, receiver) = sync_channel(1);
     operation(Box::new(move |result| {
         let _ = sender.send(result);

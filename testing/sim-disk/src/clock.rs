@@ -1,10 +1,10 @@
-//! A clock that moves when told.
+//! A virtual clock.
 
 use device::Clock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Virtual time, starting at 2026-01-01 and standing still until [`advance`](SimClock::advance).
+/// Virtual time: starts at 2026-01-01 and stands still until [`advance`](SimClock::advance).
 #[derive(Debug, Default)]
 pub struct SimClock(AtomicU64);
 

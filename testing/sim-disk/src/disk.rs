@@ -1,4 +1,4 @@
-//! A disk that keeps what was not flushed apart from what was, and decides at a crash what of it survives.
+//! A disk that keeps unflushed writes apart from durable ones, and decides at a crash which of them survive.
 
 use crate::disk_space::DiskSpace;
 use crate::faults::{BlockDamage, DiskFaults, DroppedWrites};
@@ -24,17 +24,17 @@ pub struct SimDisk {
 struct SimDiskState {
     /// Shared with forks.
     durable: HashMap<u64, Arc<Page>>,
-    /// Accepted and not flushed, oldest first; `None` is a trimmed block.
+    /// Accepted and not flushed writes, oldest first; `None` is a trim.
     pending: Vec<(u64, Option<Arc<Page>>)>,
-    /// What a read sees of `pending`: the index of the newest one for each block.
+    /// For each block, the index of its newest entry in `pending`: what a read returns.
     newest: HashMap<u64, usize>,
-    /// Of failed flushes: read, never durable.
+    /// Writes that a failed flush dropped: they can be read, and never become durable.
     dropped_readable: HashMap<u64, Option<Arc<Page>>>,
     dropped: DroppedWrites,
     header: Range<u64>,
     torn_unreadable: Range<u64>,
     damage: BTreeMap<u64, BlockDamage>,
-    /// Blocks that were read with rot in them.
+    /// How many reads returned a rotten block.
     rot_reads: u64,
     faults: DiskFaults,
     space: DiskSpace,
@@ -58,32 +58,38 @@ impl SimDisk {
             space: DiskSpace::default(),
             random: SeededRng::new(seed),
         };
-        let (name, blocks) = (name.to_owned(), AtomicU64::new(blocks));
-        Arc::new(SimDisk { name, blocks, power: power.clone(), state: Mutex::new(state) })
+        Arc::new(SimDisk {
+            name: name.to_owned(),
+            blocks: AtomicU64::new(blocks),
+            power: power.clone(),
+            state: Mutex::new(state),
+        })
     }
 
-    /// Sets the errors to make from now on.
+    /// Sets the errors that the disk makes from now on.
     pub fn set_faults(&self, faults: DiskFaults) {
         self.state().faults = faults;
     }
 
-    /// Sets what becomes of what failed flushes drop from now on.
+    /// Sets how long writes that a failed flush drops can be read, from now on.
     pub fn set_dropped(&self, dropped: DroppedWrites) {
         self.state().dropped = dropped;
     }
 
-    /// Says which blocks tell what the others are: power can be cut [after](PowerSupply::cut_after_header) they are written.
+    /// Sets the header blocks, which describe the others: power can be cut
+    /// [after](PowerSupply::cut_after_header) one of them is written.
     pub fn set_header(&self, header: Range<u64>) {
         self.state().header = header;
     }
 
-    /// From now on, one of these blocks that a power failure tears may be unreadable, until it is written.
+    /// From now on, a power failure that tears one of these blocks may make it unreadable, until it is
+    /// written.
     pub fn set_torn_unreadable(&self, blocks: Range<u64>) {
         self.state().torn_unreadable = blocks;
     }
 
-    /// From now on the disk is a sparse file that gets so many blocks of space at most, with those that it has: it has those that
-    /// were written and not trimmed.
+    /// From now on the disk is a sparse file, whose host file system has space for `blocks` blocks in all.
+    /// Blocks that were written and not trimmed have space already.
     pub fn set_space(&self, blocks: u64) {
         let mut state = self.state();
         let SimDiskState { space, durable, pending, .. } = &mut *state;
@@ -91,7 +97,7 @@ impl SimDisk {
         space.set_limit(blocks, durable.keys().copied().chain(pending));
     }
 
-    /// Blocks of space that it has, if it is a sparse file.
+    /// Blocks that have space, if the disk is a sparse file.
     pub fn space_taken(&self) -> u64 {
         self.state().space.taken()
     }
@@ -101,17 +107,17 @@ impl SimDisk {
         self.state().damage.insert(at.0, damage);
     }
 
-    /// Nothing is damaged any more but what a power failure tore, and what is unused.
+    /// Repairs all damage except torn and unused blocks.
     pub fn heal(&self) {
         self.state().damage.retain(|_, damage| matches!(damage, BlockDamage::Torn | BlockDamage::Unused));
     }
 
-    /// Blocks so far that were read with rot in them.
+    /// How many reads have returned a rotten block.
     pub fn rot_reads(&self) -> u64 {
         self.state().rot_reads
     }
 
-    /// Whether a block was never written, or trimmed since, durably.
+    /// Whether a block was never written, or was durably trimmed since.
     pub fn is_unused(&self, at: Block) -> bool {
         let state = self.state();
         match state.newest.get(&at.0) {
@@ -120,12 +126,15 @@ impl SimDisk {
         }
     }
 
-    /// What a power failure leaves: any subset of the writes since the last flush, each torn between sectors.
-    /// Call it when the power is lost and nobody uses the disk; restore the power afterwards.
+    /// Applies a power failure: any subset of the writes since the last flush survives, each torn between
+    /// sectors.
+    ///
+    /// Call it when the power is lost and no thread uses the disk; restore the power afterwards.
     pub fn crash(&self) {
         let mut state = self.state();
         let state = &mut *state;
-        // None, all, each by a coin, the first or the last ones: the shapes in which real caches lose writes.
+        // None, all, each by a coin, the first or the last ones: the patterns in which real caches lose
+        // writes.
         let shape = state.random.below(5);
         let prefix = state.random.below(state.pending.len() as u64 + 1) as usize;
         state.newest.clear();
@@ -150,21 +159,21 @@ impl SimDisk {
         }
     }
 
-    /// Flips one bit of what is durable, as rot does. The disk must have nothing pending for the block.
+    /// Flips one bit of a durable block, as bit rot does. The disk must have nothing pending for the block.
     pub fn rot(&self, at: Block, bit: usize) {
         let mut state = self.state();
         let page = state.durable.entry(at.0).or_insert_with(zeros);
         Arc::make_mut(page).0[bit / 8 % BLOCK_BYTES] ^= 1 << (bit % 8);
     }
 
-    /// The blocks that hold something durable, in order: where rot would hurt.
+    /// The blocks with durable content, in order: where bit rot would matter.
     pub fn written_blocks(&self) -> Vec<Block> {
         let mut written: Vec<Block> = self.state().durable.keys().map(|&at| Block(at)).collect();
         written.sort();
         written
     }
 
-    /// Whether something durable that begins with these bytes is in a block.
+    /// Whether a block's durable content begins with these bytes.
     pub fn begins_with(&self, at: Block, bytes: &[u8]) -> bool {
         self.state().durable.get(&at.0).is_some_and(|page| page.0.starts_with(bytes))
     }
@@ -208,7 +217,8 @@ impl SimDisk {
         }
     }
 
-    /// Accepts new content for the blocks from `at` on. If the power fails now, the first few arrive.
+    /// Accepts new content for the blocks from `at` on. If the power fails during this operation, only the
+    /// first few blocks arrive.
     fn accept(
         &self,
         operation: DeviceOperation,
@@ -244,14 +254,17 @@ impl SimDisk {
             state.damage.remove(&(at.0 + index));
             state.pending.push((at.0 + index, content(index)));
         }
-        match (powered, faulty) {
-            (true, false) => Ok(()),
-            (true, true) if operation == DeviceOperation::Trim => {
-                Err(self.error(operation, at, count, "this device does not trim"))
-            }
-            (true, true) => Err(self.error(operation, at, count, "made-up error")),
-            (false, _) => Err(self.error(operation, at, count, "power lost")),
+        if !powered {
+            return Err(self.error(operation, at, count, "power lost"));
         }
+        if !faulty {
+            return Ok(());
+        }
+        let reason = match operation {
+            DeviceOperation::Trim => "this device does not trim",
+            _ => "made-up error",
+        };
+        Err(self.error(operation, at, count, reason))
     }
 }
 
@@ -261,12 +274,13 @@ impl SimDiskState {
         self.faults.should_fail(every, &mut self.random)
     }
 
-    /// `once_after` does not count trims.
+    /// Whether a trim fails now. Unlike [`should_fail`](SimDiskState::should_fail) it does not count towards
+    /// `once_after`.
     fn trim_fails(&mut self) -> bool {
         self.faults.trim_one_in > 0 && self.random.once_in(self.faults.trim_one_in)
     }
 
-    /// Reads a block; returns why it cannot be read.
+    /// Reads a block. Returns the reason if the block cannot be read.
     fn read(&mut self, at: u64, into: &mut Page) -> Option<&'static str> {
         let found = match self.newest.get(&at) {
             Some(&newest) => self.pending[newest].1.as_deref(),
@@ -278,7 +292,7 @@ impl SimDiskState {
         into.0.copy_from_slice(found.map_or(&[0; BLOCK_BYTES], |page| &page.0));
         match self.damage.get(&at) {
             Some(BlockDamage::Unreadable) => Some("made-up unreadable block"),
-            Some(BlockDamage::Unused) => Some("unreadable, and of no use"),
+            Some(BlockDamage::Unused) => Some("unreadable and unused"),
             Some(BlockDamage::Torn) => Some("torn when the power failed"),
             Some(BlockDamage::Rot(bit)) => {
                 into.0[bit / 8 % BLOCK_BYTES] ^= 1 << (bit % 8);
@@ -369,10 +383,10 @@ impl Device for SimDisk {
                 state.dropped_readable.insert(at, page);
             }
         }
-        match faulty {
-            false => Ok(()),
-            true => Err(self.error(DeviceOperation::Flush, Block(0), 0, "made-up flush error")),
+        if faulty {
+            return Err(self.error(DeviceOperation::Flush, Block(0), 0, "made-up flush error"));
         }
+        Ok(())
     }
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
@@ -381,11 +395,13 @@ impl Device for SimDisk {
 
     fn allocate(&self, at: Block, count: u64) -> Result<(), DeviceError> {
         self.check(DeviceOperation::Allocate, at, count)?;
-        match self.power.is_lost() {
-            true => Err(self.error(DeviceOperation::Allocate, at, count, "power lost")),
-            false if self.state().space.take(at.0..at.0 + count) => Ok(()),
-            false => Err(self.no_space(DeviceOperation::Allocate, at, count)),
+        if self.power.is_lost() {
+            return Err(self.error(DeviceOperation::Allocate, at, count, "power lost"));
         }
+        if !self.state().space.take(at.0..at.0 + count) {
+            return Err(self.no_space(DeviceOperation::Allocate, at, count));
+        }
+        Ok(())
     }
 
     fn allocated(&self) -> Option<Vec<Range<Block>>> {

@@ -1,11 +1,13 @@
-//! A file system below a disk that is a sparse file: it gives space until it has no more.
+//! The space of a host file system, for a simulated disk that is a sparse file.
 
 use device::Block;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The space that a disk has, if it is a sparse file. Taken and given back at once, whatever a crash does to the bytes: a trim that a
-/// crash undid leaves bytes that count as having no space.
+/// The space that a disk has, if it is a sparse file.
+///
+/// Space is taken and given back at once, even if a crash undoes the write or the trim. The bytes of an
+/// undone trim count as having no space.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DiskSpace {
     sparse: Option<SparseLimit>,
@@ -25,7 +27,8 @@ impl DiskSpace {
         }
     }
 
-    /// Takes what these blocks lack; nothing and `false` if that is too much.
+    /// Takes space for those of these blocks that have none. Takes nothing and returns `false` if there is
+    /// too little.
     pub(crate) fn take(&mut self, blocks: Range<u64>) -> bool {
         let Some(SparseLimit { limit, taken }) = &mut self.sparse else { return true };
         let more = (blocks.end - blocks.start) - taken.range(blocks.clone()).count() as u64;

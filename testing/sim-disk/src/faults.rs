@@ -1,24 +1,24 @@
-//! What goes wrong on a disk.
+//! Errors and damage that a simulated disk makes up.
 
 use device::SeededRng;
 
-/// Errors that a disk makes up: one in so many operations of a kind; 0 means none.
+/// How often operations of each kind fail: one in N; 0 means never.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DiskFaults {
     /// Reads that fail.
     pub read_one_in: u64,
     /// Writes that fail; an unknown part of them arrives.
     pub write_one_in: u64,
-    /// Flushes that fail; an unknown part of what was not durable is dropped for good.
+    /// Flushes that fail; an unknown part of the writes that were not durable is dropped for good.
     pub flush_one_in: u64,
     /// Trims that fail; an unknown part of the blocks is trimmed.
     pub trim_one_in: u64,
-    /// One error, after so many more operations of any kind but trims that go well.
+    /// One error, after this many more successful operations of any kind but trims.
     pub once_after: Option<u64>,
 }
 
 impl DiskFaults {
-    /// Whether an operation, of which one in `every` fails, fails now.
+    /// Whether the present operation fails, where one in `every` operations does.
     pub(crate) fn should_fail(&mut self, every: u64, random: &mut SeededRng) -> bool {
         match &mut self.once_after {
             Some(0) => {
@@ -32,26 +32,26 @@ impl DiskFaults {
     }
 }
 
-/// What becomes of a write that a failed flush dropped.
+/// How long a write that a failed flush dropped can still be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DroppedWrites {
-    /// It is gone at once, as in a drive's own cache.
+    /// Not at all, as in a drive's own cache.
     #[default]
     AtOnce,
-    /// It is read until the power is lost, and no later flush makes it durable: a kernel's page cache, whose pages count as
-    /// clean after an error.
+    /// Until the power is lost, though no later flush makes it durable: as in a kernel's page cache, whose
+    /// pages count as clean after an error.
     AtPowerLoss,
 }
 
-/// What is wrong with a block, until it is written or [healed](crate::SimDisk::heal).
+/// Damage of a block, until the block is written or [healed](crate::SimDisk::heal).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockDamage {
-    /// A read of it fails.
+    /// A read fails.
     Unreadable,
-    /// A read of it fails, as it does for good: nothing was ever written there, or it was trimmed.
+    /// A read fails, and healing does not change that: the block was never written, or was trimmed.
     Unused,
-    /// A read of it fails: it was being written when the power failed.
+    /// A read fails: the block was being written when the power failed.
     Torn,
-    /// One bit of it, counted from its start, reads as what it is not.
+    /// One bit, counted from the block's start, reads flipped.
     Rot(usize),
 }

@@ -1,11 +1,11 @@
-//! A disk at whose calls a test does something of its own.
+//! A disk whose calls a test intercepts.
 
 use crate::disk::SimDisk;
 use device::{Block, Device, DeviceError, Page};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// What a test does at a disk's calls, each in place of the call itself; it makes that, if at all, when it likes.
+/// Code of a test that runs in place of a disk's calls. Each method may make the call itself, when it likes.
 pub trait DiskHooks: Send + Sync {
     /// In place of [`Device::read`].
     fn read(&self, disk: &SimDisk, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
@@ -28,7 +28,7 @@ pub trait DiskHooks: Send + Sync {
     }
 }
 
-/// A disk with [`DiskHooks`], to which it derefs.
+/// A disk whose calls go through [`DiskHooks`]; it derefs to them.
 pub struct HookedDisk<H> {
     /// The disk below.
     pub disk: Arc<SimDisk>,
@@ -36,7 +36,7 @@ pub struct HookedDisk<H> {
 }
 
 impl<H: DiskHooks> HookedDisk<H> {
-    /// `disk`, whose calls go through `hooks`.
+    /// Wraps `disk`, so that its calls go through `hooks`.
     pub fn new(disk: &Arc<SimDisk>, hooks: H) -> Arc<HookedDisk<H>> {
         Arc::new(HookedDisk { disk: disk.clone(), hooks })
     }

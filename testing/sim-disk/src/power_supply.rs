@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// One supply of power for several disks: it fails for all of them at the same moment.
+/// A power supply for several disks: it fails for all of them at the same moment.
 #[derive(Debug, Default)]
 pub struct PowerSupply(Mutex<PowerState>);
 
 #[derive(Debug, Default)]
 struct PowerState {
-    /// Writes, trims and flushes that still succeed; none: power does not fail.
+    /// Writes, trims and flushes that still succeed; `None`: the power does not fail.
     left: Option<u64>,
     after_header: Option<u64>,
     lost: bool,
@@ -17,17 +17,18 @@ struct PowerState {
 }
 
 impl PowerSupply {
-    /// Power that stays on.
+    /// A power supply that stays on.
     pub fn new() -> Arc<PowerSupply> {
         Arc::new(PowerSupply::default())
     }
 
-    /// Fails after `operations` more writes, trims and flushes; the one at which it fails is half done.
+    /// Cuts the power after `operations` more writes, trims and flushes; the operation at which it fails is
+    /// half done.
     pub fn cut_after(&self, operations: u64) {
         self.state().left = Some(operations);
     }
 
-    /// True once it has failed.
+    /// Whether the power has failed.
     pub fn is_lost(&self) -> bool {
         self.state().lost
     }
@@ -37,13 +38,13 @@ impl PowerSupply {
         self.state().seen
     }
 
-    /// Fails so many writes, trims and flushes after the next write of any disk to one of the blocks that are said to be its
-    /// [header](crate::SimDisk::set_header): what such a block says must be true already.
+    /// Cuts the power `operations` writes, trims and flushes after the next write of any disk to one of its
+    /// [header](crate::SimDisk::set_header) blocks: everything that a header says must be true already.
     pub fn cut_after_header(&self, operations: u64) {
         self.state().after_header = Some(operations);
     }
 
-    /// A header was written.
+    /// A disk calls this when a header block is written.
     pub(crate) fn header_written(&self) {
         let mut state = self.state();
         if let Some(operations) = state.after_header.take() {
@@ -54,16 +55,17 @@ impl PowerSupply {
     /// Turns the power on again, for good until the next [`cut_after`](PowerSupply::cut_after).
     pub fn restore(&self) {
         let mut state = self.state();
-        (state.left, state.after_header) = (None, None);
+        state.left = None;
+        state.after_header = None;
         state.lost = false;
     }
 
-    /// Fails now.
+    /// Cuts the power now.
     pub fn cut(&self) {
         self.state().lost = true;
     }
 
-    /// Takes the power for one operation; `false` if it fails during this one.
+    /// Counts one operation; returns `false` if the power fails during it.
     pub(crate) fn use_for_operation(&self) -> bool {
         let mut state = self.state();
         state.seen += 1;

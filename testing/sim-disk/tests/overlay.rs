@@ -1,4 +1,4 @@
-//! `device::OverlayDevice`, on a disk with bad places.
+//! `device::OverlayDevice`, on a disk with unreadable blocks.
 
 use device::{BLOCK_BYTES, Block, BlockRead, Device, OverlayDevice, Page, pages};
 use sim_disk::{PowerSupply, ScratchedBlocks, SimDisk};

@@ -1,12 +1,14 @@
-//! Clients: what they asked for, what they still wait for, and whether the answers are right.
+//! SimulatedClients: what they asked for, what they still wait for, and whether the answers are right.
 
-use crate::answer::{check_attributes, check_read, check_seek, right_bytes};
-use crate::call::{Arrival, Arrivals, Asked, Call, Reply, Ticket, number};
-use crate::change::Change;
-use crate::model::{Body, Id};
-use crate::oracle::{Synced, xattr_difference};
-use crate::run::Run;
-use crate::workload::Request;
+use crate::change::ModelChange;
+use crate::model::{ModelBody, ModelId};
+use crate::oracle::{SyncScope, xattr_difference};
+use crate::reply_checks::{check_attributes, check_read, check_seek, right_bytes};
+use crate::request_call::{
+    FsReply, IssuedRequest, ReplyArrival, ReplyInbox, RequestCall, RequestNumber, number,
+};
+use crate::request_generator::ClientRequest;
+use crate::run_state::SimulationRun;
 use device::Clock;
 use fs::FsError;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,40 +16,40 @@ use std::sync::Arc;
 
 /// Who has asked for what. Forgotten at a crash, as the programs are.
 #[derive(Default)]
-pub(crate) struct Clients {
+pub(crate) struct SimulatedClients {
     /// Files that each client holds open.
-    handles: Vec<Vec<Id>>,
-    waiting: BTreeMap<Ticket, Waiting>,
-    next: Ticket,
+    handles: Vec<Vec<ModelId>>,
+    waiting: BTreeMap<RequestNumber, WaitingClient>,
+    next: RequestNumber,
     /// Holders of each inode: handles, and requests that are under way.
-    holders: BTreeMap<Id, u64>,
+    holders: BTreeMap<ModelId, u64>,
     /// Files that were synced while they were held, and still are: their removal is durable when it returns.
-    synced: BTreeSet<Id>,
-    arrivals: Arrivals,
+    synced: BTreeSet<ModelId>,
+    arrivals: ReplyInbox,
     /// What was cut last, and not read since.
-    cut: Option<(Id, u64)>,
+    cut: Option<(ModelId, u64)>,
 }
 
 /// How much is read of what was cut.
 const CUT_READ_BYTES: usize = 20_000;
 
-/// When a request comes in.
+/// When a request is issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum IssueTime {
     Now,
     /// In the middle of the next step of background work, while it waits for a device.
     AfterTurns(u64),
 }
 
-struct Waiting {
+struct WaitingClient {
     client: usize,
-    asked: Asked,
-    held: Vec<Id>,
+    asked: IssuedRequest,
+    held: Vec<ModelId>,
 }
 
-impl Clients {
-    pub(crate) fn new(count: usize) -> Clients {
-        Clients { handles: vec![Vec::new(); count], ..Clients::default() }
+impl SimulatedClients {
+    pub(crate) fn new(count: usize) -> SimulatedClients {
+        SimulatedClients { handles: vec![Vec::new(); count], ..SimulatedClients::default() }
     }
 
     /// How many they are.
@@ -55,20 +57,20 @@ impl Clients {
         self.handles.len()
     }
 
-    /// Clients that wait for nothing.
+    /// SimulatedClients that wait for nothing.
     pub(crate) fn idle(&self) -> Vec<usize> {
         let waits = |client| self.waiting.values().any(|waiting| waiting.client == client);
         (0..self.handles.len()).filter(|&client| !waits(client)).collect()
     }
 
-    pub(crate) fn handles(&self, client: usize) -> &[Id] {
+    pub(crate) fn handles(&self, client: usize) -> &[ModelId] {
         &self.handles[client]
     }
 
     /// Changes that nobody was told the outcome of.
-    pub(crate) fn outstanding(&self) -> Vec<Change> {
+    pub(crate) fn outstanding(&self) -> Vec<ModelChange> {
         let changes = self.waiting.values().filter_map(|waiting| match &waiting.asked {
-            Asked::Change(change) => Some(change.clone()),
+            IssuedRequest::Change(change) => Some(change.clone()),
             _ => None,
         });
         changes.collect()
@@ -76,26 +78,30 @@ impl Clients {
 
     /// What each waiting client waits for, for a report.
     pub(crate) fn describe_waiting(&self) -> String {
-        let describe_one = |waiting: &Waiting| match &waiting.asked {
-            Asked::Change(change) => change.describe(),
-            Asked::Read { file, offset, len, .. } => format!("Read {file:?}, {len} bytes at {offset}"),
-            Asked::Seek { file, offset, what, .. } => format!("Seek {what:?} in {file:?} from {offset}"),
-            Asked::Sync(_) | Asked::SyncFile(..) => "Sync".to_owned(),
+        let describe_one = |waiting: &WaitingClient| match &waiting.asked {
+            IssuedRequest::Change(change) => change.describe(),
+            IssuedRequest::Read { file, offset, len, .. } => {
+                format!("Read {file:?}, {len} bytes at {offset}")
+            }
+            IssuedRequest::Seek { file, offset, what, .. } => {
+                format!("Seek {what:?} in {file:?} from {offset}")
+            }
+            IssuedRequest::Sync(_) | IssuedRequest::SyncFile(..) => "Sync".to_owned(),
         };
         self.waiting.values().map(|waiting| format!("  {}\n", describe_one(waiting))).collect()
     }
 
-    fn arrived(&self) -> Vec<Arrival> {
+    fn arrived(&self) -> Vec<ReplyArrival> {
         std::mem::take(&mut *self.arrivals.lock().expect("nobody panics with the arrivals"))
     }
 }
 
-impl Run {
+impl SimulationRun {
     /// Lets `client` ask for something.
-    pub(crate) fn issue(&mut self, client: usize, when: When) -> Result<(), String> {
+    pub(crate) fn issue(&mut self, client: usize, when: IssueTime) -> Result<(), String> {
         let request = self.draw_request(client, when);
-        if let Request::Change(
-            Change::Allocate { file, offset, .. } | Change::Copy { to: file, at: offset, .. },
+        if let ClientRequest::Change(
+            ModelChange::Allocate { file, offset, .. } | ModelChange::Copy { to: file, at: offset, .. },
         ) = request
         {
             self.clients.cut = Some((file, offset));
@@ -104,64 +110,76 @@ impl Run {
     }
 
     /// What meets background work is more often something that takes away what the work is about; and what was cut is often read.
-    fn draw_request(&mut self, client: usize, when: When) -> Request {
+    fn draw_request(&mut self, client: usize, when: IssueTime) -> ClientRequest {
         let model = &self.oracle.now;
         let cut = self.clients.cut.filter(|&(file, _)| model.inodes.contains_key(&file));
         match (when, cut) {
-            (When::AfterTurns(_), _) if self.random.once_in(4) => self.workload.give_back(model),
+            (IssueTime::AfterTurns(_), _) if self.random.once_in(4) => self.workload.give_back(model),
             (_, Some((file, offset))) if self.random.once_in(8) => {
                 self.clients.cut = None;
-                Request::Read { file, offset, len: CUT_READ_BYTES }
+                ClientRequest::Read { file, offset, len: CUT_READ_BYTES }
             }
             _ => self.workload.next(model, self.clients.handles(client)),
         }
     }
 
     /// Lets `client`, which waits for nothing, ask for `request`.
-    pub(crate) fn ask(&mut self, client: usize, when: When, request: Request) -> Result<(), String> {
+    pub(crate) fn ask(
+        &mut self,
+        client: usize,
+        when: IssueTime,
+        request: ClientRequest,
+    ) -> Result<(), String> {
         self.counts.operations += 1;
         let text = match &request {
-            Request::Change(change) => change.describe(),
+            ClientRequest::Change(change) => change.describe(),
             other => format!("{other:?}"),
         };
         self.media.log.bytes(text.as_bytes());
         self.media.log.event(|| format!("{}: client {client}: {text}", self.counts.operations), &[]);
         match request {
-            Request::Change(change) if self.is_durable_removal(&change) => {
+            ClientRequest::Change(change) if self.is_durable_removal(&change) => {
                 self.remove_durably(client, change)
             }
-            Request::Change(change) => {
+            ClientRequest::Change(change) => {
                 // The name of a file that was synced may come to where a removal on its way in looks.
-                let removes = matches!(change, Change::Unlink { .. }) && !self.clients.synced.is_empty();
+                let removes = matches!(change, ModelChange::Unlink { .. }) && !self.clients.synced.is_empty();
                 let held = change.needs(&self.oracle.now);
-                self.wait_for(client, if removes { When::Now } else { when }, Asked::Change(change), held)
+                self.wait_for(
+                    client,
+                    if removes { IssueTime::Now } else { when },
+                    IssuedRequest::Change(change),
+                    held,
+                )
             }
-            Request::Read { file, offset, len } => {
+            ClientRequest::Read { file, offset, len } => {
                 let right = vec![right_bytes(&self.oracle.now, file, offset, len)];
-                self.wait_for(client, when, Asked::Read { file, offset, len, right }, vec![file])
+                self.wait_for(client, when, IssuedRequest::Read { file, offset, len, right }, vec![file])
             }
-            Request::Seek { file, offset, what } => {
+            ClientRequest::Seek { file, offset, what } => {
                 let version = self.oracle.now.get(file).version;
-                self.wait_for(client, when, Asked::Seek { file, offset, what, version }, vec![file])
+                self.wait_for(client, when, IssuedRequest::Seek { file, offset, what, version }, vec![file])
             }
-            Request::Sync => self.wait_for(client, when, Asked::Sync(self.oracle.moment()), Vec::new()),
-            Request::SyncFile(file) => {
+            ClientRequest::Sync => {
+                self.wait_for(client, when, IssuedRequest::Sync(self.oracle.moment()), Vec::new())
+            }
+            ClientRequest::SyncFile(file) => {
                 // A removal on its way in may or may not see that the file was synced: it comes before that.
                 self.media.meanwhile.comes_now();
                 self.deliver()?;
                 if !self.oracle.now.inodes.contains_key(&file) {
                     return Ok(());
                 }
-                let asked = Asked::SyncFile(file, self.oracle.moment());
+                let asked = IssuedRequest::SyncFile(file, self.oracle.moment());
                 self.clients.synced.insert(file);
                 self.wait_for(client, when, asked, vec![file])
             }
-            Request::Open(file) => {
+            ClientRequest::Open(file) => {
                 self.hold(file)?;
                 self.clients.handles[client].push(file);
                 Ok(())
             }
-            Request::Close(index) => {
+            ClientRequest::Close(index) => {
                 let file = self.clients.handles[client].swap_remove(index);
                 self.unhold(file);
                 Ok(())
@@ -171,13 +189,13 @@ impl Run {
     }
 
     /// Whether `change` takes a name from a file that was synced while it was held.
-    fn is_durable_removal(&self, change: &Change) -> bool {
-        let Change::Unlink { parent, name } = change else { return false };
+    fn is_durable_removal(&self, change: &ModelChange) -> bool {
+        let ModelChange::Unlink { parent, name } = change else { return false };
         self.oracle.now.lookup(*parent, name).is_ok_and(|id| self.clients.synced.contains(&id))
     }
 
     /// Its effect comes before its reply, and nobody can see when. So nobody else does anything meanwhile.
-    fn remove_durably(&mut self, client: usize, change: Change) -> Result<(), String> {
+    fn remove_durably(&mut self, client: usize, change: ModelChange) -> Result<(), String> {
         self.media.meanwhile.comes_now();
         self.settle()?;
         if self.media.power.is_lost() || !self.is_durable_removal(&change) {
@@ -185,13 +203,13 @@ impl Run {
         }
         let held = change.needs(&self.oracle.now);
         let errors = self.counts.errors_told;
-        self.wait_for(client, When::Now, Asked::Change(change), held)?;
+        self.wait_for(client, IssueTime::Now, IssuedRequest::Change(change), held)?;
         self.settle()?;
         if !self.media.power.is_lost()
             && self.clients.outstanding().is_empty()
             && self.counts.errors_told == errors
         {
-            self.oracle.synced(self.oracle.moment(), Synced::Logged);
+            self.oracle.synced(self.oracle.moment(), SyncScope::Logged);
         }
         Ok(())
     }
@@ -208,20 +226,26 @@ impl Run {
         }
     }
 
-    fn wait_for(&mut self, client: usize, when: When, asked: Asked, held: Vec<Id>) -> Result<(), String> {
+    fn wait_for(
+        &mut self,
+        client: usize,
+        when: IssueTime,
+        asked: IssuedRequest,
+        held: Vec<ModelId>,
+    ) -> Result<(), String> {
         for &id in &held {
             self.hold(id)?;
         }
         let ticket = self.clients.next;
-        self.clients.next = Ticket(ticket.0 + 1);
+        self.clients.next = RequestNumber(ticket.0 + 1);
         let clock: Arc<dyn Clock> = self.media.clock.clone();
         let (model, arrivals, stack) = (&self.oracle.now, &self.clients.arrivals, self.stack());
-        let call = Call { model, arrivals, ticket, clock: &clock, stack };
+        let call = RequestCall { model, arrivals, ticket, clock: &clock, stack };
         let request = call.prepare(&asked);
-        self.clients.waiting.insert(ticket, Waiting { client, asked, held });
+        self.clients.waiting.insert(ticket, WaitingClient { client, asked, held });
         match when {
-            When::Now => request(&self.stack().fs),
-            When::AfterTurns(operations) => {
+            IssueTime::Now => request(&self.stack().fs),
+            IssueTime::AfterTurns(operations) => {
                 let fs = self.stack().fs.clone();
                 self.media.meanwhile.comes_after(operations, Box::new(move || request(&fs)));
             }
@@ -229,14 +253,14 @@ impl Run {
         Ok(())
     }
 
-    fn hold(&mut self, id: Id) -> Result<(), String> {
+    fn hold(&mut self, id: ModelId) -> Result<(), String> {
         let ino = number(&self.oracle.now, id);
         self.stack().fs.hold(ino).map_err(|error| format!("hold of {id:?}, {ino:?}: {error}"))?;
         *self.clients.holders.entry(id).or_default() += 1;
         Ok(())
     }
 
-    fn unhold(&mut self, id: Id) {
+    fn unhold(&mut self, id: ModelId) {
         self.stack().fs.unhold(number(&self.oracle.now, id), 1);
         let holders = self.clients.holders.get_mut(&id).expect("it was held");
         *holders -= 1;
@@ -249,13 +273,13 @@ impl Run {
 
     /// What has neither a name nor a holder is gone.
     fn forget_nameless(&mut self) {
-        let gone = |&(id, inode): &(&Id, &crate::model::Inode)| {
+        let gone = |&(id, inode): &(&ModelId, &crate::model::ModelInode)| {
             inode.links == 0 && !self.clients.holders.contains_key(id)
         };
-        let gone: Vec<Id> = self.oracle.now.inodes.iter().filter(gone).map(|(&id, _)| id).collect();
+        let gone: Vec<ModelId> = self.oracle.now.inodes.iter().filter(gone).map(|(&id, _)| id).collect();
         for inode in gone {
             self.oracle
-                .took_effect(Change::Forget { inode }, None, None, self.media.clock.monotonic())
+                .took_effect(ModelChange::Forget { inode }, None, None, self.media.clock.monotonic())
                 .expect("forgetting is always legal");
         }
     }
@@ -278,19 +302,19 @@ impl Run {
                     continue;
                 }
                 let waiting = self.clients.waiting.remove(&arrival.ticket);
-                let Waiting { asked, held, .. } = waiting.ok_or("a second reply to one request")?;
+                let WaitingClient { asked, held, .. } = waiting.ok_or("a second reply to one request")?;
                 let text = match &asked {
-                    Asked::Change(change) => {
+                    IssuedRequest::Change(change) => {
                         in_doubt += change.pages_max();
                         change.describe()
                     }
-                    Asked::Read { file, offset, len, .. } => {
+                    IssuedRequest::Read { file, offset, len, .. } => {
                         format!("read of {file:?}, {len} bytes at {offset}")
                     }
-                    Asked::Seek { file, offset, what, .. } => {
+                    IssuedRequest::Seek { file, offset, what, .. } => {
                         format!("seek {what:?} in {file:?} from {offset}")
                     }
-                    Asked::Sync(_) | Asked::SyncFile(..) => "sync".to_owned(),
+                    IssuedRequest::Sync(_) | IssuedRequest::SyncFile(..) => "sync".to_owned(),
                 };
                 self.check_reply(asked, arrival, in_doubt).map_err(|what| format!("{text}: {what}"))?;
                 for id in held {
@@ -300,29 +324,34 @@ impl Run {
         }
     }
 
-    fn log_reply(&self, ticket: Ticket, result: &Result<Reply, FsError>) {
+    fn log_reply(&self, ticket: RequestNumber, result: &Result<FsReply, FsError>) {
         let log = &self.media.log;
         log.words(&[ticket.0, u64::from(result.is_ok())]);
         match result {
-            Ok(Reply::Bytes(bytes)) => log.bytes(bytes),
+            Ok(FsReply::Bytes(bytes)) => log.bytes(bytes),
             Ok(_) => {}
             Err(error) => log.bytes(error.to_string().as_bytes()),
         }
         let outcome = || match result {
-            Ok(Reply::Bytes(bytes)) => format!("{} bytes", bytes.len()),
+            Ok(FsReply::Bytes(bytes)) => format!("{} bytes", bytes.len()),
             other => format!("{other:?}"),
         };
         log.event(|| format!("  reply to {}: {}", ticket.0, outcome()), &[]);
     }
 
-    fn check_reply(&mut self, asked: Asked, arrival: Arrival, in_doubt: u64) -> Result<(), String> {
-        let Arrival { result, at, reservable, transfer_waits, .. } = arrival;
+    fn check_reply(
+        &mut self,
+        asked: IssuedRequest,
+        arrival: ReplyArrival,
+        in_doubt: u64,
+    ) -> Result<(), String> {
+        let ReplyArrival { result, at, reservable, transfer_waits, .. } = arrival;
         // Where cleaning meets errors, it may win no space for a clone.
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         match (asked, result) {
-            (Asked::Change(change), Ok(reply)) => self.check_effect(change, &reply, at),
-            (Asked::Change(_), Err(FsError::NoSpace)) => self.check_no_space(reservable, in_doubt),
-            (Asked::Change(change), Err(error)) => {
+            (IssuedRequest::Change(change), Ok(reply)) => self.check_effect(change, &reply, at),
+            (IssuedRequest::Change(_), Err(FsError::NoSpace)) => self.check_no_space(reservable, in_doubt),
+            (IssuedRequest::Change(change), Err(error)) => {
                 if self.may_fail_with(&error) {
                     return self.effect_despite_error(change, at);
                 }
@@ -333,13 +362,15 @@ impl Run {
                 }
             }
             // Who asks for what it brings is told when writers would be: see docs/limits.md.
-            (Asked::Read { .. } | Asked::Seek { .. }, Err(FsError::NoSpace)) if transfer_waits || made_up => {
+            (IssuedRequest::Read { .. } | IssuedRequest::Seek { .. }, Err(FsError::NoSpace))
+                if transfer_waits || made_up =>
+            {
                 Ok(())
             }
-            (Asked::Read { offset, right, .. }, Ok(Reply::Bytes(bytes))) => {
+            (IssuedRequest::Read { offset, right, .. }, Ok(FsReply::Bytes(bytes))) => {
                 check_read(offset, &right, &bytes)
             }
-            (Asked::Seek { file, offset, what, version }, result) if !self.is_made_up(&result) => {
+            (IssuedRequest::Seek { file, offset, what, version }, result) if !self.is_made_up(&result) => {
                 let inode = self.oracle.now.get(file);
                 // What changed meanwhile may have been seen or not.
                 if inode.version == version {
@@ -348,12 +379,12 @@ impl Run {
                     Ok(())
                 }
             }
-            (Asked::Sync(moment), Ok(_)) => {
-                self.oracle.synced(moment, Synced::All);
+            (IssuedRequest::Sync(moment), Ok(_)) => {
+                self.oracle.synced(moment, SyncScope::All);
                 Ok(())
             }
-            (Asked::SyncFile(file, moment), Ok(_)) => {
-                self.oracle.synced(moment, Synced::File(file));
+            (IssuedRequest::SyncFile(file, moment), Ok(_)) => {
+                self.oracle.synced(moment, SyncScope::File(file));
                 Ok(())
             }
 
@@ -363,21 +394,21 @@ impl Run {
     }
 
     /// A removal that was to be durable, and whose sync failed, has happened.
-    fn effect_despite_error(&mut self, change: Change, at: i64) -> Result<(), String> {
-        let Change::Unlink { parent, name } = &change else { return Ok(()) };
+    fn effect_despite_error(&mut self, change: ModelChange, at: i64) -> Result<(), String> {
+        let ModelChange::Unlink { parent, name } = &change else { return Ok(()) };
         let found = self.stack().fs.lookup(number(&self.oracle.now, *parent), name);
         match (found, self.oracle.now.lookup(*parent, name)) {
             (Err(FsError::NotFound), Ok(id)) if self.clients.synced.contains(&id) => {
-                self.check_effect(change, &Reply::Done, at)
+                self.check_effect(change, &FsReply::Done, at)
             }
             _ => Ok(()),
         }
     }
 
-    fn check_effect(&mut self, change: Change, reply: &Reply, at: i64) -> Result<(), String> {
+    fn check_effect(&mut self, change: ModelChange, reply: &FsReply, at: i64) -> Result<(), String> {
         let touched = change.touches();
         let ino = match reply {
-            Reply::Attributes(attributes) => Some(attributes.ino),
+            FsReply::Attributes(attributes) => Some(attributes.ino),
             _ => None,
         };
         // One that is durable when it returns took effect before that, and time may have passed since.
@@ -386,7 +417,7 @@ impl Run {
         let made = self.oracle.took_effect(change, ino, known.then_some(at), answered);
         let made = made.map_err(|refusal| format!("succeeded, expected to be refused: {refusal:?}"))?;
         self.remember_for_reads(touched);
-        if let (Some(id), Reply::Attributes(attributes)) = (made.or(touched), reply) {
+        if let (Some(id), FsReply::Attributes(attributes)) = (made.or(touched), reply) {
             check_attributes(&self.oracle.now, id, attributes)?;
         }
         self.forget_nameless();
@@ -394,9 +425,9 @@ impl Run {
     }
 
     /// A read that is under way may see what `touched` holds now.
-    fn remember_for_reads(&mut self, touched: Option<Id>) {
+    fn remember_for_reads(&mut self, touched: Option<ModelId>) {
         for waiting in self.clients.waiting.values_mut() {
-            if let Asked::Read { file, offset, len, right } = &mut waiting.asked
+            if let IssuedRequest::Read { file, offset, len, right } = &mut waiting.asked
                 && Some(*file) == touched
             {
                 right.push(right_bytes(&self.oracle.now, *file, *offset, *len));
@@ -422,7 +453,7 @@ impl Run {
         Ok(())
     }
 
-    fn is_made_up(&self, result: &Result<Reply, FsError>) -> bool {
+    fn is_made_up(&self, result: &Result<FsReply, FsError>) -> bool {
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         made_up && matches!(result, Err(FsError::Cache(_)))
     }
@@ -435,10 +466,10 @@ impl Run {
         explained
     }
 
-    fn check_at_once(&self, request: &Request) -> Result<(), String> {
+    fn check_at_once(&self, request: &ClientRequest) -> Result<(), String> {
         let (fs, model) = (&self.stack().fs, &self.oracle.now);
         match request {
-            Request::Lookup { parent, name } => {
+            ClientRequest::Lookup { parent, name } => {
                 let found = fs.lookup(number(model, *parent), name);
                 match (found, model.lookup(*parent, name)) {
                     (Ok(attributes), Ok(id)) => check_attributes(model, id, &attributes),
@@ -446,11 +477,11 @@ impl Run {
                     (found, expected) => Err(format!("found {found:?}, expected {expected:?}")),
                 }
             }
-            Request::Stat(id) => {
+            ClientRequest::Stat(id) => {
                 let found = fs.attributes(number(model, *id)).map_err(|error| error.to_string())?;
                 check_attributes(model, *id, &found)
             }
-            Request::List(directory) => {
+            ClientRequest::List(directory) => {
                 let found = self.stack().names(number(model, *directory))?;
                 let names = model.names(*directory).expect("a directory");
                 let expected: BTreeMap<_, _> =
@@ -461,14 +492,14 @@ impl Run {
                     Err(format!("found {found:?}, expected {expected:?}"))
                 }
             }
-            Request::ListXattrs(id) => {
+            ClientRequest::ListXattrs(id) => {
                 let found = self.stack().xattrs(number(model, *id))?;
                 xattr_difference(&model.get(*id).xattrs, &found).map_or(Ok(()), Err)
             }
-            Request::ReadLink(id) => {
+            ClientRequest::ReadLink(id) => {
                 let found = fs.read_link(number(model, *id)).map_err(|error| error.to_string())?;
                 match &model.get(*id).body {
-                    Body::Symlink(target) if *target == found => Ok(()),
+                    ModelBody::Symlink(target) if *target == found => Ok(()),
                     _ => Err(format!("leads to {}", found.escape_ascii())),
                 }
             }

@@ -1,12 +1,12 @@
 //! How a life of the stack ends, and how the next one begins: power cuts at any write, kills, clean stops, and power
 //! cuts in recovery.
 
-use crate::faults::TAKES_NOTHING;
-use crate::log::Role;
-use crate::oracle::Synced;
-use crate::power::End;
-use crate::run::{ARMED_OPERATIONS_MAX, CUT_WITHIN, Phase, Run};
-use crate::stack::Pick;
+use crate::disk_faults::TAKES_NOTHING;
+use crate::event_log::MediumRole;
+use crate::oracle::SyncScope;
+use crate::power_loss::LifeEnd;
+use crate::run_state::{ARMED_OPERATIONS_MAX, CUT_WITHIN, HarnessPhase, SimulationRun};
+use crate::stack::RandomPick;
 use cache::{BackgroundTask, CacheError};
 use device::DeviceOperation;
 use std::time::Duration;
@@ -25,14 +25,14 @@ const RECOVERY_DEPTH_MAX: u32 = 3;
 
 /// Which volume the next life has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mount {
+enum NextVolume {
     /// That of the last one.
     Same,
     /// That, or another.
     Any,
 }
 
-impl Run {
+impl SimulationRun {
     /// After each turn: crashes if the power is lost, and arms the end when it is due.
     pub(crate) fn live_or_die(&mut self) -> Result<(), String> {
         if self.media.power.is_lost() {
@@ -46,12 +46,12 @@ impl Run {
             None if now < self.life.ends_at => Ok(()),
             None => match self.random.below(20) {
                 0 => self.stop_and_compare(),
-                1..=2 => self.die(End::Kill),
+                1..=2 => self.die(LifeEnd::Kill),
                 3 => {
-                    let role = self.random.pick(&[Role::Store, Role::Buffer]);
-                    self.die(End::Loss(role))
+                    let role = self.random.pick(&[MediumRole::Store, MediumRole::Buffer]);
+                    self.die(LifeEnd::Loss(role))
                 }
-                4..=5 => self.die(End::PowerCut),
+                4..=5 => self.die(LifeEnd::PowerCut),
                 dice => {
                     let within = self.random.pick(&CUT_WITHIN);
                     let operations = self.random.below(within);
@@ -68,37 +68,38 @@ impl Run {
 
     /// An armed power cut has hit nothing yet: it hits while everything is written back, or else after that.
     fn die_draining(&mut self) -> Result<(), String> {
-        self.phase = Phase::Drain;
+        self.phase = HarnessPhase::Drain;
         // Whether it fails, the power tells better.
         let _ = self.stack().cache.drain();
         self.deliver()?;
-        self.die(End::PowerCut)
+        self.die(LifeEnd::PowerCut)
     }
 
     /// The power is lost now, and what is there is compared.
     pub(crate) fn die_now(&mut self) -> Result<(), String> {
-        self.die(End::PowerCut)
+        self.die(LifeEnd::PowerCut)
     }
 
-    fn die(&mut self, end: End) -> Result<(), String> {
+    fn die(&mut self, end: LifeEnd) -> Result<(), String> {
         let phase = self.phase_name();
         let what = match end {
-            End::PowerCut => phase,
-            End::Kill => "kill",
-            End::Loss(_) => "loss of one cache",
+            LifeEnd::PowerCut => phase,
+            LifeEnd::Kill => "kill",
+            LifeEnd::Loss(_) => "loss of one cache",
         };
         *self.counts.crashes.entry(what).or_default() += 1;
-        let words = [End::Kill, End::PowerCut, End::Loss(Role::Store)].map(|other| u64::from(end == other));
+        let words = [LifeEnd::Kill, LifeEnd::PowerCut, LifeEnd::Loss(MediumRole::Store)]
+            .map(|other| u64::from(end == other));
         self.media.log.event(|| format!("=== {end:?} in {phase}"), &words);
-        self.reopen(end, Mount::Any)?;
+        self.reopen(end, NextVolume::Any)?;
         self.compare().map_err(|what| format!("after a {end:?} in {phase}: {what}"))?;
         if self.random.once_in(2) {
             // A recovery after which nothing was written changes nothing; and clients meet a cold cache.
-            let end = if self.random.once_in(2) { End::Kill } else { End::PowerCut };
-            self.reopen(end, Mount::Same)?;
+            let end = if self.random.once_in(2) { LifeEnd::Kill } else { LifeEnd::PowerCut };
+            self.reopen(end, NextVolume::Same)?;
             if self.random.once_in(8) {
                 self.compare().map_err(|what| format!("after a second recovery: {what}"))?;
-                self.reopen(End::PowerCut, Mount::Same)?;
+                self.reopen(LifeEnd::PowerCut, NextVolume::Same)?;
             }
         }
         self.new_life();
@@ -108,25 +109,25 @@ impl Run {
 
     fn phase_name(&self) -> &'static str {
         match (self.phase, self.media.log.newest()) {
-            (_, Some((Role::Store, DeviceOperation::Trim))) => "cleaning",
-            (Phase::Work(BackgroundTask::Commit), _) => "commit",
-            (Phase::Work(BackgroundTask::Fetch), _) => "fetch",
-            (Phase::Work(BackgroundTask::WriteBack), _) => "write-back",
-            (Phase::Work(BackgroundTask::Checkpoint), _) => "checkpoint",
-            (Phase::Request, _) => "request",
-            (Phase::Drain, _) => "drain",
-            (Phase::Copy, _) => "copy of a volume",
-            (Phase::Deletion, _) => "deletion of a volume",
-            (Phase::Replacement, _) => "replacement of the buffer",
-            (Phase::Growth, _) => "growth of the store",
-            (Phase::Recovery(1), _) => "recovery, depth 1",
-            (Phase::Recovery(2), _) => "recovery, depth 2",
-            (Phase::Recovery(_), _) => "recovery, depth 3",
+            (_, Some((MediumRole::Store, DeviceOperation::Trim))) => "cleaning",
+            (HarnessPhase::Work(BackgroundTask::Commit), _) => "commit",
+            (HarnessPhase::Work(BackgroundTask::Fetch), _) => "fetch",
+            (HarnessPhase::Work(BackgroundTask::WriteBack), _) => "write-back",
+            (HarnessPhase::Work(BackgroundTask::Checkpoint), _) => "checkpoint",
+            (HarnessPhase::Request, _) => "request",
+            (HarnessPhase::Drain, _) => "drain",
+            (HarnessPhase::Copy, _) => "copy of a volume",
+            (HarnessPhase::Deletion, _) => "deletion of a volume",
+            (HarnessPhase::Replacement, _) => "replacement of the buffer",
+            (HarnessPhase::Growth, _) => "growth of the store",
+            (HarnessPhase::Recovery(1), _) => "recovery, depth 1",
+            (HarnessPhase::Recovery(2), _) => "recovery, depth 2",
+            (HarnessPhase::Recovery(_), _) => "recovery, depth 3",
         }
     }
 
     /// Ends this life of the stack and opens the next, perhaps another volume, through up to three power cuts in the recovery.
-    fn reopen(&mut self, end: End, mount: Mount) -> Result<(), String> {
+    fn reopen(&mut self, end: LifeEnd, mount: NextVolume) -> Result<(), String> {
         self.expect_rescued();
         self.lose_power(end);
         self.probe()?;
@@ -134,14 +135,14 @@ impl Run {
         self.media.draw_settings(&mut self.random);
         self.scratch_unused();
         for depth in 1.. {
-            self.phase = Phase::Recovery(depth);
+            self.phase = HarnessPhase::Recovery(depth);
             if self.options.faults && depth == 1 {
                 self.faults_for_recovery();
             }
             let errors = self.media.log.errors_made_up();
             let volume = match mount {
-                Mount::Same => self.volumes.mounted(),
-                Mount::Any => self.volumes.next_to_mount(&mut self.random),
+                NextVolume::Same => self.volumes.mounted(),
+                NextVolume::Any => self.volumes.next_to_mount(&mut self.random),
             };
             if depth <= RECOVERY_DEPTH_MAX && self.random.once_in(4) {
                 let operations = self.random.below(CUT_RECOVERY_WITHIN);
@@ -191,9 +192,9 @@ impl Run {
         let outstanding = self.take_outstanding();
         let found = self.oracle.recovered(&seen, &outstanding)?;
         self.counts.changes_lost += (found.completed - found.kept) as u64;
-        let words = [found.kept as u64, found.completed as u64, self.stack().fs.newest().0];
+        let words = [found.kept as u64, found.completed as u64, self.stack().fs.newest_lsn().0];
         self.media.log.event(|| format!("=== recovered: {found:?}"), &words);
-        self.clients = super::client::Clients::new(self.clients.len());
+        self.clients = super::client::SimulatedClients::new(self.clients.len());
         let volumes = self.random.below(2) as usize;
         self.look_at_others(volumes)
     }
@@ -225,12 +226,12 @@ impl Run {
         }
         if self.stack().cache.status().failed.is_none() && !self.media.power.is_lost() {
             // What could not be stored is in the buffer.
-            self.oracle.synced(moment, Synced::All);
+            self.oracle.synced(moment, SyncScope::All);
         }
         self.counts.clean_stops += 1;
         self.media.log.event(|| "=== a clean stop".to_owned(), &[]);
-        let end = if self.random.once_in(2) { End::Kill } else { End::PowerCut };
-        self.reopen(end, Mount::Any)?;
+        let end = if self.random.once_in(2) { LifeEnd::Kill } else { LifeEnd::PowerCut };
+        self.reopen(end, NextVolume::Any)?;
         self.compare().map_err(|what| format!("after a clean stop: {what}"))?;
         self.new_life();
         self.change_weather();

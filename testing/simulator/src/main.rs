@@ -1,60 +1,60 @@
 #![doc = include_str!("../README.md")]
-mod answer;
-mod call;
+mod buffer_replacement;
+mod bug_hunt;
 mod change;
 mod client;
 mod crash;
-mod exhaust;
-mod faults;
-mod growth;
-mod log;
-mod loose;
-mod meanwhile;
+mod damage_probe;
+mod disk_faults;
+mod event_log;
+mod exhaustive;
+mod instrumented_disk;
+mod interleaving;
+mod main_loop;
 mod model;
+mod model_rights;
 mod options;
 mod oracle;
-mod plant;
-mod planted;
-mod power;
-mod probe;
-mod replace;
-mod rescued;
-mod rights;
-mod run;
+mod planted_rules;
+mod power_loss;
+mod reply_checks;
+mod request_call;
+mod request_generator;
+mod rescued_volumes;
+mod run_state;
 mod stack;
+mod store_growth;
+mod swarm_weights;
 #[cfg(test)]
 mod tests;
-mod turns;
+mod unsynced_pages;
 mod volumes;
 mod watchdog;
-mod watched;
-mod weather;
-mod workload;
 
 use clap::Parser;
-use options::{Options, repeat_line};
+use main_loop::{RunFailure, RunSummary, run};
+use options::{SimulatorOptions, repeat_line};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use turns::{Failure, Summary, run};
 
 #[derive(Parser)]
 #[command(
     name = "weir-simulator",
     about = "Simulates weir: random operations, crashes and recoveries on simulated disks"
 )]
-struct Arguments {
+struct SimulatorArguments {
     #[command(flatten)]
-    options: Options,
+    options: SimulatorOptions,
 }
 
 fn main() -> ExitCode {
-    if command(&Arguments::parse().options) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if command(&SimulatorArguments::parse().options) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Runs the simulation that `options` describe and prints its outcome; `false` if a promise was broken.
-fn command(options: &Options) -> bool {
+fn command(options: &SimulatorOptions) -> bool {
     if options.planted {
-        return planted::command(options.plant, options.seed);
+        return bug_hunt::command(options.plant, options.seed);
     }
     if options.long {
         return long_command(options);
@@ -79,7 +79,7 @@ fn command(options: &Options) -> bool {
 }
 
 /// One run; `None` if a promise was broken.
-fn run_and_print(options: &Options) -> Option<Summary> {
+fn run_and_print(options: &SimulatorOptions) -> Option<RunSummary> {
     match run(options) {
         Ok(summary) => {
             print_summary(options, &summary);
@@ -93,11 +93,13 @@ fn run_and_print(options: &Options) -> Option<Summary> {
 }
 
 /// Several seeds, the odd ones on disks that fail at times.
-fn seeds_command(options: &Options, seeds: u64) -> bool {
+fn seeds_command(options: &SimulatorOptions, seeds: u64) -> bool {
     let (mut operations, mut crashes, mut errors) = (0, 0, 0);
     for seed in options.seed..options.seed + seeds {
         let faults = options.faults || seed % 2 == 1;
-        let Some(summary) = run_and_print(&Options { seed, faults, ..options.clone() }) else { return false };
+        let Some(summary) = run_and_print(&SimulatorOptions { seed, faults, ..options.clone() }) else {
+            return false;
+        };
         operations += summary.counts.operations;
         crashes += summary.counts.crashes();
         errors += summary.counts.errors_made_up;
@@ -109,16 +111,17 @@ fn seeds_command(options: &Options, seeds: u64) -> bool {
 }
 
 /// The sizes that the nightly run has.
-fn long_command(options: &Options) -> bool {
+fn long_command(options: &SimulatorOptions) -> bool {
     const SEEDS: u64 = 50;
-    let random = Options { operations: 1_000_000 / SEEDS, crashes: 10_000 / SEEDS, ..options.clone() };
-    let short = Options { faults: true, programs: 1000, ..options.clone() };
+    let random =
+        SimulatorOptions { operations: 1_000_000 / SEEDS, crashes: 10_000 / SEEDS, ..options.clone() };
+    let short = SimulatorOptions { faults: true, programs: 1000, ..options.clone() };
     seeds_command(&random, SEEDS) && exhaust_command(&short, 2) && exhaust_command(&short, 3)
 }
 
-fn exhaust_command(options: &Options, length: u8) -> bool {
-    let Options { seed, programs, faults, .. } = options;
-    let outcome = exhaust::exhaust(options, usize::from(length), *programs);
+fn exhaust_command(options: &SimulatorOptions, length: u8) -> bool {
+    let SimulatorOptions { seed, programs, faults, .. } = options;
+    let outcome = exhaustive::exhaust(options, usize::from(length), *programs);
     match &outcome {
         Ok(tried) => println!(
             "{} programs of up to {length} operations, {} crashes, {} device errors: no promise broken",
@@ -133,8 +136,8 @@ fn exhaust_command(options: &Options, length: u8) -> bool {
     outcome.is_ok()
 }
 
-fn print_summary(options: &Options, summary: &Summary) {
-    let Summary { counts, hash, seconds } = summary;
+fn print_summary(options: &SimulatorOptions, summary: &RunSummary) {
+    let RunSummary { counts, hash, seconds } = summary;
     println!(
         "seed {}: {} operations, {} crashes, {} clean stops in {seconds:.1} s ({:.0} operations/s); hash {hash:016x}",
         options.seed,
@@ -163,8 +166,8 @@ fn print_summary(options: &Options, summary: &Summary) {
     );
 }
 
-fn print_failure(options: &Options, failure: &Failure) {
-    let Failure { what, operations, hash } = failure;
+fn print_failure(options: &SimulatorOptions, failure: &RunFailure) {
+    let RunFailure { what, operations, hash } = failure;
     println!("seed {}: FAILED after {operations} operations; hash {hash:016x}", options.seed);
     println!("{what}");
     println!("repeat with: {}", repeat_line(options));

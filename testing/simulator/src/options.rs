@@ -1,11 +1,11 @@
 //! What to run, as the command line says it.
 
-use crate::plant::Plant;
+use crate::planted_rules::PlantedRule;
 use clap::ValueEnum;
 
 /// What to run.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct SimulatorOptions {
     /// What everything is drawn from; the same seed gives the same run.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     pub(crate) long: bool,
     /// Breaks one rule, to see it found.
     #[arg(long)]
-    pub(crate) plant: Option<Plant>,
+    pub(crate) plant: Option<PlantedRule>,
     /// Breaks each rule in turn, or the one that --plant names, in short runs from --seed on, and prints after how many operations
     /// that was found.
     #[arg(long, conflicts_with_all = ["seconds", "seeds", "long", "exhaust", "faults"])]
@@ -53,10 +53,10 @@ pub(crate) struct Options {
     pub(crate) quiet: bool,
 }
 
-impl Options {
+impl SimulatorOptions {
     /// One quiet run.
-    pub(crate) fn of_one(seed: u64, operations: u64, crashes: u64) -> Options {
-        Options {
+    pub(crate) fn of_one(seed: u64, operations: u64, crashes: u64) -> SimulatorOptions {
+        SimulatorOptions {
             seed,
             operations,
             crashes,
@@ -75,14 +75,14 @@ impl Options {
     }
 
     #[cfg(test)]
-    pub(crate) fn for_test(seed: u64) -> Options {
-        Options::of_one(seed, 4000, 100)
+    pub(crate) fn for_test(seed: u64) -> SimulatorOptions {
+        SimulatorOptions::of_one(seed, 4000, 100)
     }
 }
 
 /// The line that repeats a run.
-pub(crate) fn repeat_line(options: &Options) -> String {
-    let Options { seed, operations, crashes, faults, full, .. } = options;
+pub(crate) fn repeat_line(options: &SimulatorOptions) -> String {
+    let SimulatorOptions { seed, operations, crashes, faults, full, .. } = options;
     let mut line = format!("cargo sim --seed {seed} --operations {operations} --crashes {crashes}");
     if *faults {
         line += " --faults";

@@ -1,9 +1,9 @@
 //! Decides whether what is there after a crash keeps the promise: it is exactly the state after some prefix of the
 //! changes, in the order in which they took effect, and that prefix holds everything that a completed sync covers.
 
-use crate::change::{Change, Refusal};
-use crate::model::{Body, Id, Model};
-use crate::stack::{Seen, SeenBody};
+use crate::change::{ChangeErrno, ModelChange};
+use crate::model::{FsModel, ModelBody, ModelId};
+use crate::stack::{SeenBody, SeenTree};
 use fs::Ino;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -15,62 +15,62 @@ const CANDIDATES_SHOWN: usize = 12;
 
 /// The model's history. Owned by the run.
 #[derive(Clone)]
-pub(crate) struct Oracle {
+pub(crate) struct HistoryOracle {
     /// The state that must at least be there: everything before the last completed sync was issued.
-    durable: Model,
+    durable: FsModel,
     /// What took effect since, oldest first.
-    since: VecDeque<Effect>,
+    since: VecDeque<ChangeEffect>,
     /// The state after all of them: what running programs see.
-    pub(crate) now: Model,
+    pub(crate) now: FsModel,
     /// Number of the first change in `since`, counted from the start of the run.
     first: u64,
     /// Changes that are not known to be durable with all their bytes, by their numbers, and when their clients were answered.
     answered: VecDeque<(u64, Duration)>,
     /// While a copy is made: its history, which begins when it was asked for.
-    copy: Option<Box<Oracle>>,
+    copy: Option<Box<HistoryOracle>>,
 }
 
 /// A change that took effect, when, and the number of the inode that it made, if it made one and the reply said so.
 #[derive(Debug, Clone)]
-struct Effect {
-    change: Change,
+struct ChangeEffect {
+    change: ModelChange,
     ino: Option<Ino>,
     at: Option<i64>,
 }
 
 /// A moment in the history: the number of changes before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Moment(u64);
+pub(crate) struct HistoryMoment(u64);
 
 /// What a sync is of, beside everything that is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Synced {
+pub(crate) enum SyncScope {
     Logged,
     /// All bytes of one file.
-    File(Id),
+    File(ModelId),
     /// Everything.
     All,
 }
 
 /// Where in the history the recovered state lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct RecoveredPrefix {
     /// Changes since the last completed sync that survived.
     pub(crate) kept: usize,
     /// Changes since then that had completed.
     pub(crate) completed: usize,
 }
 
-impl Oracle {
+impl HistoryOracle {
     /// An empty, durable file system.
-    pub(crate) fn new() -> Oracle {
-        Oracle::of(Model::new())
+    pub(crate) fn new() -> HistoryOracle {
+        HistoryOracle::of(FsModel::new())
     }
 
     /// One of which nothing but `model` was ever there.
-    fn of(model: Model) -> Oracle {
+    fn of(model: FsModel) -> HistoryOracle {
         let first = model.number;
-        Oracle {
+        HistoryOracle {
             durable: model.clone(),
             since: VecDeque::new(),
             now: model,
@@ -81,11 +81,11 @@ impl Oracle {
     }
 
     /// That of what is nothing but what programs see now.
-    pub(crate) fn as_of_now(&self) -> Oracle {
+    pub(crate) fn as_of_now(&self) -> HistoryOracle {
         let mut now = self.now.clone();
         now.settle_before(u64::MAX);
         now.bypasses = false;
-        Oracle::of(now)
+        HistoryOracle::of(now)
     }
 
     /// Whole pages that are written may bypass the buffer from now on. All before is durable.
@@ -99,8 +99,8 @@ impl Oracle {
         self.copy = Some(Box::new(self.as_of_now()));
     }
 
-    /// The copy is made: what it may be, and how many changes took effect since [`begin_copy`](Oracle::begin_copy).
-    pub(crate) fn end_copy(&mut self) -> (Oracle, u64) {
+    /// The copy is made: what it may be, and how many changes took effect since [`begin_copy`](HistoryOracle::begin_copy).
+    pub(crate) fn end_copy(&mut self) -> (HistoryOracle, u64) {
         let copy = *self.copy.take().expect("a copy was begun");
         let meanwhile = copy.since.len() as u64;
         (copy, meanwhile)
@@ -110,12 +110,12 @@ impl Oracle {
     /// Returns the inode that it made.
     pub(crate) fn took_effect(
         &mut self,
-        change: Change,
+        change: ModelChange,
         ino: Option<Ino>,
         at: Option<i64>,
         answered: Duration,
-    ) -> Result<Option<Id>, Refusal> {
-        let effect = Effect { change, ino, at };
+    ) -> Result<Option<ModelId>, ChangeErrno> {
+        let effect = ChangeEffect { change, ino, at };
         let made = replay(&mut self.now, &effect)?;
         if let Some(copy) = &mut self.copy {
             replay(&mut copy.now, &effect).expect(REPLAYS);
@@ -127,24 +127,24 @@ impl Oracle {
     }
 
     /// Now: what a sync that is issued here covers.
-    pub(crate) fn moment(&self) -> Moment {
-        Moment(self.first + self.since.len() as u64)
+    pub(crate) fn moment(&self) -> HistoryMoment {
+        HistoryMoment(self.first + self.since.len() as u64)
     }
 
     /// A sync of this that was issued at `moment` completed.
-    pub(crate) fn synced(&mut self, moment: Moment, what: Synced) {
+    pub(crate) fn synced(&mut self, moment: HistoryMoment, what: SyncScope) {
         while self.first < moment.0 {
             let effect = self.since.pop_front().expect("a moment lies in the history");
             replay(&mut self.durable, &effect).expect(REPLAYS);
             self.first += 1;
         }
         match what {
-            Synced::Logged => {}
-            Synced::File(file) => {
+            SyncScope::Logged => {}
+            SyncScope::File(file) => {
                 let file = self.durable.inodes.get_mut(&file).into_iter();
                 file.for_each(|file| file.settle_before(moment.0));
             }
-            Synced::All => self.durable.settle_before(moment.0),
+            SyncScope::All => self.durable.settle_before(moment.0),
         }
     }
 
@@ -153,20 +153,24 @@ impl Oracle {
         let older = self.answered.iter().take_while(|(_, one)| *one <= answered).count();
         let newest = self.answered.drain(..older).next_back();
         if let Some((last, _)) = newest {
-            self.synced(Moment(last + 1), Synced::All);
+            self.synced(HistoryMoment(last + 1), SyncScope::All);
         }
     }
 
     /// Finds the prefix that `seen` is, and goes on from there. `outstanding` are the changes whose outcome nobody
     /// was told.
-    pub(crate) fn recovered(&mut self, seen: &Seen, outstanding: &[Change]) -> Result<Found, String> {
+    pub(crate) fn recovered(
+        &mut self,
+        seen: &SeenTree,
+        outstanding: &[ModelChange],
+    ) -> Result<RecoveredPrefix, String> {
         let completed = self.since.len();
-        let mut comparison = Comparison::new(seen);
+        let mut comparison = ModelComparison::new(seen);
         let mut model = self.durable.clone();
         let mut differences = Vec::new();
         for kept in 0..=completed {
             match comparison.difference(&model) {
-                None => return Ok(self.go_on(model, &comparison, Found { kept, completed })),
+                None => return Ok(self.go_on(model, &comparison, RecoveredPrefix { kept, completed })),
                 Some(difference) => differences.push(difference),
             }
             if let Some(effect) = self.since.get(kept) {
@@ -175,13 +179,18 @@ impl Oracle {
         }
         match with_some_of(&model, outstanding, seen) {
             Some((model, comparison)) => {
-                Ok(self.go_on(model, &comparison, Found { kept: completed, completed }))
+                Ok(self.go_on(model, &comparison, RecoveredPrefix { kept: completed, completed }))
             }
             None => Err(self.explain(&differences)),
         }
     }
 
-    fn go_on(&mut self, mut model: Model, comparison: &Comparison<'_>, found: Found) -> Found {
+    fn go_on(
+        &mut self,
+        mut model: FsModel,
+        comparison: &ModelComparison<'_>,
+        found: RecoveredPrefix,
+    ) -> RecoveredPrefix {
         model.drop_nameless();
         for (id, &ino) in &comparison.pairs {
             let inode = model.inodes.get_mut(id).expect("compared inodes are in the model");
@@ -216,7 +225,7 @@ impl Oracle {
     }
 }
 
-fn replay(model: &mut Model, effect: &Effect) -> Result<Option<Id>, Refusal> {
+fn replay(model: &mut FsModel, effect: &ChangeEffect) -> Result<Option<ModelId>, ChangeErrno> {
     let made = model.apply(&effect.change, effect.at)?;
     if let Some(id) = made {
         model.inodes.get_mut(&id).expect("it was just made").ino = effect.ino;
@@ -226,27 +235,27 @@ fn replay(model: &mut Model, effect: &Effect) -> Result<Option<Id>, Refusal> {
 
 /// A model in which some of `outstanding`, in some order, took effect, too. Of two writes in a row that do not overlap one order is tried.
 fn with_some_of<'a>(
-    model: &Model,
-    outstanding: &[Change],
-    seen: &'a Seen,
-) -> Option<(Model, Comparison<'a>)> {
-    let all: Vec<(usize, &Change)> = outstanding.iter().enumerate().collect();
+    model: &FsModel,
+    outstanding: &[ModelChange],
+    seen: &'a SeenTree,
+) -> Option<(FsModel, ModelComparison<'a>)> {
+    let all: Vec<(usize, &ModelChange)> = outstanding.iter().enumerate().collect();
     with_some_after(model, None, &all, seen)
 }
 
 fn with_some_after<'a>(
-    model: &Model,
-    last: Option<(usize, &Change)>,
-    left: &[(usize, &Change)],
-    seen: &'a Seen,
-) -> Option<(Model, Comparison<'a>)> {
+    model: &FsModel,
+    last: Option<(usize, &ModelChange)>,
+    left: &[(usize, &ModelChange)],
+    seen: &'a SeenTree,
+) -> Option<(FsModel, ModelComparison<'a>)> {
     left.iter().find_map(|&(number, change)| {
         if last.is_some_and(|(before, last)| number < before && last.is_write_apart_from(change)) {
             return None;
         }
         let mut with = model.clone();
         with.apply(change, None).ok()?;
-        let mut comparison = Comparison::new(seen);
+        let mut comparison = ModelComparison::new(seen);
         if comparison.difference(&with).is_none() {
             return Some((with, comparison));
         }
@@ -256,23 +265,23 @@ fn with_some_after<'a>(
 }
 
 /// A comparison of one recovered file system with several models of one history.
-struct Comparison<'a> {
-    seen: &'a Seen,
+struct ModelComparison<'a> {
+    seen: &'a SeenTree,
     /// Which inode is which, in the newest comparison.
-    pairs: BTreeMap<Id, Ino>,
+    pairs: BTreeMap<ModelId, Ino>,
     /// Contents compared already: most files are the same in all models.
-    compared: BTreeMap<(Id, u64, Ino), Option<String>>,
+    compared: BTreeMap<(ModelId, u64, Ino), Option<String>>,
 }
 
-impl<'a> Comparison<'a> {
-    fn new(seen: &'a Seen) -> Comparison<'a> {
-        Comparison { seen, pairs: BTreeMap::new(), compared: BTreeMap::new() }
+impl<'a> ModelComparison<'a> {
+    fn new(seen: &'a SeenTree) -> ModelComparison<'a> {
+        ModelComparison { seen, pairs: BTreeMap::new(), compared: BTreeMap::new() }
     }
 
     /// The first difference found, in words.
-    fn difference(&mut self, model: &Model) -> Option<String> {
+    fn difference(&mut self, model: &FsModel) -> Option<String> {
         self.pairs.clear();
-        let mut wanted = vec![(Id::ROOT, Ino::ROOT, String::new())];
+        let mut wanted = vec![(ModelId::ROOT, Ino::ROOT, String::new())];
         while let Some((id, ino, path)) = wanted.pop() {
             match self.pairs.insert(id, ino) {
                 Some(before) if before != ino => {
@@ -284,7 +293,7 @@ impl<'a> Comparison<'a> {
             if let Some(difference) = self.inode_difference(model, id, ino) {
                 return Some(format!("{path}/: {difference}"));
             }
-            if let (Body::Directory { names, .. }, SeenBody::Directory(seen)) =
+            if let (ModelBody::Directory { names, .. }, SeenBody::Directory(seen)) =
                 (&model.get(id).body, &self.seen.0[&ino].body)
             {
                 if let Some(difference) = names_difference(names, seen) {
@@ -299,7 +308,7 @@ impl<'a> Comparison<'a> {
         None
     }
 
-    fn inode_difference(&mut self, model: &Model, id: Id, ino: Ino) -> Option<String> {
+    fn inode_difference(&mut self, model: &FsModel, id: ModelId, ino: Ino) -> Option<String> {
         let (inode, seen) = (model.get(id), &self.seen.0[&ino]);
         let found = &seen.attributes;
         if found.kind != inode.body.kind() {
@@ -326,14 +335,14 @@ impl<'a> Comparison<'a> {
             return Some(difference);
         }
         match (&inode.body, &seen.body) {
-            (Body::Node(_, expected), SeenBody::Node(found)) if expected != found => {
+            (ModelBody::Node(_, expected), SeenBody::Node(found)) if expected != found => {
                 Some(format!("is the device {found}, expected {expected}"))
             }
-            (Body::File(_), SeenBody::File(bytes)) => {
+            (ModelBody::File(_), SeenBody::File(bytes)) => {
                 let compared = self.compared.entry((id, inode.version, ino));
                 compared.or_insert_with(|| inode.loose.difference(inode.content(), bytes)).clone()
             }
-            (Body::Symlink(target), SeenBody::Symlink(found)) if target != found => {
+            (ModelBody::Symlink(target), SeenBody::Symlink(found)) if target != found => {
                 Some(format!("leads to {}, expected {}", found.escape_ascii(), target.escape_ascii()))
             }
             _ => None,
@@ -356,15 +365,15 @@ pub(crate) fn xattr_difference(
 }
 
 /// The link count that `stat` must tell: a directory counts its own dot and its children's dot-dots.
-pub(crate) fn expected_links(model: &Model, id: Id) -> u32 {
+pub(crate) fn expected_links(model: &FsModel, id: ModelId) -> u32 {
     let inode = model.get(id);
     match inode.body {
-        Body::Directory { .. } if inode.links > 0 => 2 + model.subdirectories(id),
+        ModelBody::Directory { .. } if inode.links > 0 => 2 + model.subdirectories(id),
         _ => inode.links,
     }
 }
 
-fn names_difference(expected: &BTreeMap<Vec<u8>, Id>, found: &BTreeMap<Vec<u8>, Ino>) -> Option<String> {
+fn names_difference(expected: &BTreeMap<Vec<u8>, ModelId>, found: &BTreeMap<Vec<u8>, Ino>) -> Option<String> {
     if let Some(name) = expected.keys().find(|name| !found.contains_key(*name)) {
         return Some(format!("{} is missing", name.escape_ascii()));
     }
@@ -377,14 +386,14 @@ mod tests {
     use super::super::stack::SeenInode;
     use super::*;
     use crate::model::CALLER;
-    use fs::{Attributes, Kind};
+    use fs::{FileAttributes, FileKind};
     use std::sync::Arc;
 
-    fn attributes(ino: Ino, kind: Kind, size: u64) -> Attributes {
-        let (mode, links) = if kind == Kind::Directory { (0o755, 2) } else { (0o600, 1) };
+    fn attributes(ino: Ino, kind: FileKind, size: u64) -> FileAttributes {
+        let (mode, links) = if kind == FileKind::Directory { (0o755, 2) } else { (0o600, 1) };
         let (generation, stored_bytes, uid, gid) = (0, 0, CALLER.uid, CALLER.gid);
         let (accessed, modified, changed, created) = (0, 0, 0, 0);
-        Attributes {
+        FileAttributes {
             ino,
             generation,
             kind,
@@ -403,34 +412,39 @@ mod tests {
     }
 
     /// A root with one file.
-    fn seen(name: &[u8], content: &[u8]) -> Seen {
+    fn seen(name: &[u8], content: &[u8]) -> SeenTree {
         let file = Ino(7);
         let root = SeenInode {
-            attributes: attributes(Ino::ROOT, Kind::Directory, 0),
+            attributes: attributes(Ino::ROOT, FileKind::Directory, 0),
             body: SeenBody::Directory(BTreeMap::from([(name.to_vec(), file)])),
             xattrs: BTreeMap::new(),
         };
         let inode = SeenInode {
-            attributes: attributes(file, Kind::File, content.len() as u64),
+            attributes: attributes(file, FileKind::File, content.len() as u64),
             body: SeenBody::File(content.to_vec()),
             xattrs: BTreeMap::new(),
         };
-        Seen(BTreeMap::from([(Ino::ROOT, root), (file, inode)]))
+        SeenTree(BTreeMap::from([(Ino::ROOT, root), (file, inode)]))
     }
 
-    fn write(file: Id, offset: u64, byte: u8) -> Change {
-        Change::Write { file, offset, bytes: Arc::new(vec![byte]), bypasses: false }
+    fn write(file: ModelId, offset: u64, byte: u8) -> ModelChange {
+        ModelChange::Write { file, offset, bytes: Arc::new(vec![byte]), bypasses: false }
     }
 
     /// An oracle that saw a file made, synced, and two bytes written to it.
-    fn history() -> (Oracle, Id) {
-        let mut oracle = Oracle::new();
-        let make = Change::Make { parent: Id::ROOT, name: b"a".to_vec(), kind: Kind::File, mode: 0o600 };
+    fn history() -> (HistoryOracle, ModelId) {
+        let mut oracle = HistoryOracle::new();
+        let make = ModelChange::Make {
+            parent: ModelId::ROOT,
+            name: b"a".to_vec(),
+            kind: FileKind::File,
+            mode: 0o600,
+        };
         let file = oracle
             .took_effect(make, Some(Ino(7)), None, Duration::ZERO)
             .expect("legal")
             .expect("a file is made");
-        oracle.synced(oracle.moment(), Synced::All);
+        oracle.synced(oracle.moment(), SyncScope::All);
         oracle.took_effect(write(file, 0, 1), None, None, Duration::ZERO).expect("legal");
         oracle.took_effect(write(file, 1, 2), None, None, Duration::ZERO).expect("legal");
         (oracle, file)
@@ -440,7 +454,7 @@ mod tests {
     fn every_prefix_since_the_sync_is_found_and_nothing_else() {
         for (content, kept) in [(&[0u8; 0] as &[u8], 0), (&[1], 1), (&[1, 2], 2)] {
             let found = history().0.recovered(&seen(b"a", content), &[]).expect("a prefix");
-            assert_eq!(found, Found { kept, completed: 2 });
+            assert_eq!(found, RecoveredPrefix { kept, completed: 2 });
         }
         for content in [&[0u8, 2] as &[u8], &[2], &[1, 2, 0]] {
             assert!(history().0.recovered(&seen(b"a", content), &[]).is_err(), "{content:?} is no prefix");
@@ -451,7 +465,7 @@ mod tests {
     #[test]
     fn what_was_synced_must_be_there() {
         let (mut oracle, _) = history();
-        oracle.synced(oracle.moment(), Synced::All);
+        oracle.synced(oracle.moment(), SyncScope::All);
         assert!(oracle.recovered(&seen(b"a", &[1]), &[]).is_err());
         assert!(oracle.recovered(&seen(b"a", &[1, 2]), &[]).is_ok());
     }

@@ -1,15 +1,15 @@
 //! The stack under test, from the file system down, on simulated media.
 
-use crate::log::{Log, Role};
-use crate::meanwhile::Meanwhile;
+use crate::event_log::{EventLog, MediumRole};
+use crate::instrumented_disk::InstrumentedDisk;
+use crate::interleaving::Interleaving;
 use crate::model::CALLER;
-use crate::options::Options;
-use crate::plant::Plant;
-use crate::watched::Watched;
-use crate::workload::Temper;
+use crate::options::SimulatorOptions;
+use crate::planted_rules::PlantedRule;
+use crate::request_generator::WorkloadProfile;
 use cache::{BackgroundTask, Cache, CacheSettings, FetchMode, RecoveredBuffer, StepProgress};
 use device::{Clock, Device, SeededRng, StoreId};
-use fs::{Attributes, Fs, Ino, Kind, PreloadedArena};
+use fs::{FileAttributes, FileKind, Fs, Ino, PreloadedArena};
 use sim_disk::{DiskFaults, DroppedWrites, PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,13 +51,13 @@ const READ_BYTES_MAX: u64 = 64 << 10;
 pub(crate) const TASKS: [BackgroundTask; 4] = BackgroundTask::ALL;
 
 /// What survives a crash: two disks on one power supply. And the clock and the log of the run.
-pub(crate) struct Media {
+pub(crate) struct SimulatedMedia {
     pub(crate) power: Arc<PowerSupply>,
     pub(crate) store: Arc<SimDisk>,
     pub(crate) buffer: Arc<SimDisk>,
     pub(crate) clock: Arc<SimClock>,
-    pub(crate) log: Arc<Log>,
-    pub(crate) meanwhile: Arc<Meanwhile>,
+    pub(crate) log: Arc<EventLog>,
+    pub(crate) meanwhile: Arc<Interleaving>,
     /// What the next open is given.
     pub(crate) settings: CacheSettings,
     /// Decides whether whole pages bypass the buffer in a life, if they ever do in this run.
@@ -67,7 +67,7 @@ pub(crate) struct Media {
     segment_blocks: u32,
     /// Nodes of the map to keep in memory, if not as many as there are.
     nodes_max: Option<usize>,
-    plant: Option<Plant>,
+    plant: Option<PlantedRule>,
     /// The media are below a page cache.
     is_cached: bool,
     /// Roots and header slots that power tears may be unreadable.
@@ -76,11 +76,11 @@ pub(crate) struct Media {
     pub(crate) growths_left: u32,
 }
 
-impl Media {
+impl SimulatedMedia {
     /// Two blank disks.
-    pub(crate) fn new(seed: u64, options: &Options) -> Media {
+    pub(crate) fn new(seed: u64, options: &SimulatorOptions) -> SimulatedMedia {
         let (power, mut random) = (PowerSupply::new(), SeededRng::new(seed));
-        let is_kept_full = Temper::of(options) == Temper::Full;
+        let is_kept_full = WorkloadProfile::of(options) == WorkloadProfile::Full;
         let (store_blocks, segment_blocks) = match is_kept_full {
             true => (random.pick(&STORE_BLOCKS[..2]), SEGMENT_BLOCKS),
             false if random.once_in(4) => {
@@ -104,14 +104,14 @@ impl Media {
         if SeededRng::new(options.seed ^ SPARSE).once_in(8) {
             store.set_space(store_blocks * 3 / 4);
         }
-        let media = Media {
+        let media = SimulatedMedia {
             store,
             buffer,
             is_cached,
             is_fragile,
             growths_left: if SeededRng::new(options.seed ^ GROWS).once_in(4) { GROWTHS } else { 0 },
             clock: Arc::new(SimClock::new()),
-            log: Log::new(options.verbose),
+            log: EventLog::new(options.verbose),
             meanwhile: Arc::default(),
             settings: CacheSettings::default(),
             bypass: SeededRng::new(options.seed ^ DIRECT).once_in(2).then(|| SeededRng::new(seed ^ DIRECT)),
@@ -154,33 +154,34 @@ impl Media {
     }
 
     /// Copies of the disks as they are, on their own power.
-    pub(crate) fn fork(&self, seed: u64, options: &Options) -> Media {
+    pub(crate) fn fork(&self, seed: u64, options: &SimulatorOptions) -> SimulatedMedia {
         let power = PowerSupply::new();
-        Media {
+        SimulatedMedia {
             store: self.store.fork(&power, seed ^ 0x5707e),
             buffer: self.buffer.fork(&power, seed ^ 0xb0ff),
             power,
-            ..Media::new(seed, options)
+            ..SimulatedMedia::new(seed, options)
         }
     }
 
-    fn device(&self, role: Role) -> Arc<dyn Device> {
+    fn device(&self, role: MediumRole) -> Arc<dyn Device> {
         Arc::new(self.watched(role))
     }
 
-    pub(crate) fn watched(&self, role: Role) -> Watched {
+    pub(crate) fn watched(&self, role: MediumRole) -> InstrumentedDisk {
         let disk = match role {
-            Role::Store => &self.store,
-            Role::Buffer => &self.buffer,
+            MediumRole::Store => &self.store,
+            MediumRole::Buffer => &self.buffer,
         };
-        Watched::new(disk, role, &self.log, &self.meanwhile)
+        InstrumentedDisk::new(disk, role, &self.log, &self.meanwhile)
     }
 
     /// Lays out an empty file system, durable.
     pub(crate) fn format(&self) -> Result<(), String> {
         let layout = StoreLayout { id: ID, segment_blocks: Some(self.segment_blocks) };
-        Store::format(&*self.device(Role::Store), &layout).map_err(|error| format!("format: {error}"))?;
-        buffer::Buffer::format(&*self.device(Role::Buffer), ID)
+        Store::format(&*self.device(MediumRole::Store), &layout)
+            .map_err(|error| format!("format: {error}"))?;
+        buffer::Buffer::format(&*self.device(MediumRole::Buffer), ID)
             .map_err(|error| format!("format: {error}"))?;
         let (cache, _) = self.open_cache(VolumeId::MAIN)?;
         Fs::create(&cache, VolumeId::MAIN, &*self.clock, CALLER, *b"not a secret at ")
@@ -193,7 +194,7 @@ impl Media {
         &self,
         volume: VolumeId,
     ) -> Result<(Arc<Cache>, Option<PreloadedArena>), String> {
-        self.open_cache_on(volume, self.device(Role::Store), self.device(Role::Buffer))
+        self.open_cache_on(volume, self.device(MediumRole::Store), self.device(MediumRole::Buffer))
     }
 
     /// The same, on devices that may stand before the disks.
@@ -203,13 +204,13 @@ impl Media {
         store: Arc<dyn Device>,
         buffer: Arc<dyn Device>,
     ) -> Result<(Arc<Cache>, Option<PreloadedArena>), String> {
-        let store = match self.plant.and_then(Plant::in_store) {
+        let store = match self.plant.and_then(PlantedRule::in_store) {
             Some(bug) => Store::open_with_bug(store, bug),
             None => Store::open(store),
         };
         let store = Arc::new(store.map_err(|error| format!("Store::open: {error}"))?);
         self.nodes_max.into_iter().for_each(|nodes| store.keep_nodes(nodes));
-        let recovered = match self.plant.and_then(Plant::in_buffer) {
+        let recovered = match self.plant.and_then(PlantedRule::in_buffer) {
             Some(bug) => RecoveredBuffer::read_with_bug(buffer, ID, &*self.clock, bug),
             None => RecoveredBuffer::read(buffer, ID, &*self.clock),
         };
@@ -221,7 +222,7 @@ impl Media {
     }
 
     /// Opens a volume that is on the media.
-    pub(crate) fn open(&self, volume: VolumeId) -> Result<Stack, String> {
+    pub(crate) fn open(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
         let (cache, preloaded) = self.open_cache(volume)?;
         delete_rescued(&cache);
         self.open_fs(cache, volume, preloaded)
@@ -235,7 +236,7 @@ impl Media {
     }
 
     /// A volume that is not mounted, from what the disks hold now. Nothing that this does reaches the media.
-    pub(crate) fn open_to_look(&self, volume: VolumeId) -> Result<Stack, String> {
+    pub(crate) fn open_to_look(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
         let power = PowerSupply::new();
         let store = Store::open(sound(&self.store, &power));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
@@ -250,18 +251,18 @@ impl Media {
         cache: Arc<Cache>,
         volume: VolumeId,
         preloaded: Option<PreloadedArena>,
-    ) -> Result<Stack, String> {
-        let fs = Fs::open_over(preloaded, cache.clone(), volume, self.clock.clone());
+    ) -> Result<SimulatedStack, String> {
+        let fs = Fs::open_preloaded(preloaded, cache.clone(), volume, self.clock.clone());
         let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
         let clock: Arc<dyn Clock> = self.clock.clone();
         end_lost(&cache, &clock)?;
-        Ok(Stack { clock: self.clock.clone(), fs: Arc::new(fs), cache, volume })
+        Ok(SimulatedStack { clock: self.clock.clone(), fs: Arc::new(fs), cache, volume })
     }
 }
 
 /// Lets files of all volumes end where their bytes do: none of them is damaged.
 pub(crate) fn end_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Result<(), String> {
-    match Fs::end_lost(cache, clock).first() {
+    match Fs::truncate_lost(cache, clock).first() {
         None => Ok(()),
         Some((volume, error)) => Err(format!("Fs::end_lost: volume {volume}: {error}")),
     }
@@ -316,18 +317,18 @@ fn draw_settings(random: &mut SeededRng) -> CacheSettings {
 }
 
 /// Draws one of several values.
-pub(crate) trait Pick {
+pub(crate) trait RandomPick {
     fn pick<T: Copy>(&mut self, from: &[T]) -> T;
 }
 
-impl Pick for SeededRng {
+impl RandomPick for SeededRng {
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
 }
 
 /// An open file system and what is below it.
-pub(crate) struct Stack {
+pub(crate) struct SimulatedStack {
     clock: Arc<SimClock>,
     pub(crate) fs: Arc<Fs>,
     pub(crate) cache: Arc<Cache>,
@@ -336,10 +337,10 @@ pub(crate) struct Stack {
 }
 
 /// Everything that can be seen of a file system.
-pub(crate) struct Seen(pub(crate) BTreeMap<Ino, SeenInode>);
+pub(crate) struct SeenTree(pub(crate) BTreeMap<Ino, SeenInode>);
 
 pub(crate) struct SeenInode {
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: FileAttributes,
     pub(crate) body: SeenBody,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -351,7 +352,7 @@ pub(crate) enum SeenBody {
     Node(u32),
 }
 
-impl Stack {
+impl SimulatedStack {
     /// Lets the crates check themselves; an error with what they found.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut findings = Vec::new();
@@ -365,18 +366,18 @@ impl Stack {
     }
 
     /// Walks the whole tree and reads every byte.
-    pub(crate) fn look(&self) -> Result<Seen, String> {
+    pub(crate) fn look(&self) -> Result<SeenTree, String> {
         let mut seen = BTreeMap::new();
         let mut wanted = vec![Ino::ROOT];
         while let Some(ino) = wanted.pop() {
             let attributes = self.fs.attributes(ino).map_err(|error| format!("stat of {ino:?}: {error}"))?;
             let body = match attributes.kind {
-                Kind::File => SeenBody::File(self.content(&attributes)?),
-                Kind::Symlink => {
+                FileKind::File => SeenBody::File(self.content(&attributes)?),
+                FileKind::Symlink => {
                     let target = self.fs.read_link(ino);
                     SeenBody::Symlink(target.map_err(|error| format!("readlink of {ino:?}: {error}"))?)
                 }
-                Kind::Directory => {
+                FileKind::Directory => {
                     let names = self.names(ino)?;
                     wanted.extend(names.values().copied().filter(|child| !seen.contains_key(child)));
                     SeenBody::Directory(names)
@@ -386,7 +387,7 @@ impl Stack {
             let xattrs = self.xattrs(ino)?;
             seen.insert(ino, SeenInode { attributes, body, xattrs });
         }
-        Ok(Seen(seen))
+        Ok(SeenTree(seen))
     }
 
     /// All extended attributes.
@@ -403,7 +404,7 @@ impl Stack {
     pub(crate) fn names(&self, directory: Ino) -> Result<BTreeMap<Vec<u8>, Ino>, String> {
         let mut names = BTreeMap::new();
         let mut twice = None;
-        let mut entry = |entry: fs::Entry<'_>| {
+        let mut entry = |entry: fs::DirectoryEntry<'_>| {
             if names.insert(entry.name.to_vec(), (entry.ino, entry.kind)).is_some() {
                 twice = Some(entry.name.to_vec());
             }
@@ -424,7 +425,9 @@ impl Stack {
                     name.escape_ascii()
                 ));
             }
-            if kind == Kind::Directory && !matches!(self.fs.parent(ino), Ok(parent) if parent == directory) {
+            if kind == FileKind::Directory
+                && !matches!(self.fs.parent(ino), Ok(parent) if parent == directory)
+            {
                 let parent = self.fs.parent(ino);
                 return Err(format!("{} in {directory:?}: its parent is {parent:?}", name.escape_ascii()));
             }
@@ -432,7 +435,7 @@ impl Stack {
         Ok(names.into_iter().map(|(name, (ino, _))| (name, ino)).collect())
     }
 
-    fn content(&self, attributes: &Attributes) -> Result<Vec<u8>, String> {
+    fn content(&self, attributes: &FileAttributes) -> Result<Vec<u8>, String> {
         let mut content = Vec::new();
         while (content.len() as u64) < attributes.size {
             let offset = content.len() as u64;

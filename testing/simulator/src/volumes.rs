@@ -3,11 +3,11 @@
 //! What a copy must be is a history of its own (`oracle.rs`): the state when the copy was asked for, and what took
 //! effect during the call. The first look at it says which of these it is; from then on it is that.
 
-use crate::change::Change;
-use crate::client::{Clients, When};
-use crate::oracle::{Oracle, Synced};
-use crate::run::{Phase, Run};
-use crate::stack::{Pick, Stack, is_rescued};
+use crate::change::ModelChange;
+use crate::client::{IssueTime, SimulatedClients};
+use crate::oracle::{HistoryOracle, SyncScope};
+use crate::run_state::{HarnessPhase, SimulationRun};
+use crate::stack::{RandomPick, SimulatedStack, is_rescued};
 use cache::{BackgroundTask, Cache, CacheError};
 use device::SeededRng;
 use std::collections::BTreeMap;
@@ -26,30 +26,30 @@ const INTRUDER_PAGES: u64 = 32;
 
 /// Every volume of the store. The oracle of the run is that of the mounted one.
 #[derive(Clone)]
-pub(crate) struct Volumes {
+pub(crate) struct SimulatedVolumes {
     mounted: VolumeId,
     mounted_name: String,
-    others: BTreeMap<VolumeId, Other>,
-    pending: Pending,
+    others: BTreeMap<VolumeId, UnmountedVolume>,
+    pending: PendingVolumeChange,
     /// What the last mount of the volume that is now mounted left undecided.
-    outstanding: Vec<Change>,
+    outstanding: Vec<ModelChange>,
     names: u64,
 }
 
 /// A volume that is not mounted: all of it is durable.
 #[derive(Clone)]
-struct Other {
+struct UnmountedVolume {
     name: String,
     mode: VolumeMode,
-    oracle: Oracle,
+    oracle: HistoryOracle,
     /// Changes whose outcome nobody was told.
-    outstanding: Vec<Change>,
-    kind: Kind,
+    outstanding: Vec<ModelChange>,
+    kind: VolumeOrigin,
 }
 
 /// Who may delete a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum VolumeOrigin {
     /// Its user alone.
     Kept,
     /// The stack, where it needs the space.
@@ -60,18 +60,18 @@ enum Kind {
 
 /// What a crash or an error left undecided, until the next open.
 #[derive(Clone)]
-enum Pending {
+enum PendingVolumeChange {
     Nothing,
-    Copy(Box<Other>),
+    Copy(Box<UnmountedVolume>),
     Deletion(VolumeId),
 }
 
 /// What was done to volumes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tally {
+pub(crate) struct VolumeCounts {
     pub(crate) copies: u64,
     pub(crate) deletions: u64,
-    /// Times that another volume than before was mounted.
+    /// ModelTimes that another volume than before was mounted.
     pub(crate) mounts: u64,
     /// Comparisons of volumes that were not mounted.
     pub(crate) looks: u64,
@@ -82,8 +82,8 @@ pub(crate) struct Tally {
 }
 
 #[cfg(test)]
-impl Tally {
-    pub(crate) fn add(&mut self, other: &Tally) {
+impl VolumeCounts {
+    pub(crate) fn add(&mut self, other: &VolumeCounts) {
         self.copies += other.copies;
         self.deletions += other.deletions;
         self.mounts += other.mounts;
@@ -93,13 +93,13 @@ impl Tally {
     }
 }
 
-impl Volumes {
-    pub(crate) fn new() -> Volumes {
-        Volumes {
+impl SimulatedVolumes {
+    pub(crate) fn new() -> SimulatedVolumes {
+        SimulatedVolumes {
             mounted: VolumeId::MAIN,
             mounted_name: MAIN_NAME.to_owned(),
             others: BTreeMap::new(),
-            pending: Pending::Nothing,
+            pending: PendingVolumeChange::Nothing,
             outstanding: Vec::new(),
             names: 0,
         }
@@ -116,21 +116,21 @@ impl Volumes {
         }
         self.some_other(random, |id, other| {
             other.mode == VolumeMode::Writable
-                && !matches!(self.pending, Pending::Deletion(gone) if gone == id)
+                && !matches!(self.pending, PendingVolumeChange::Deletion(gone) if gone == id)
         })
         .unwrap_or(self.mounted)
     }
 
     fn epochs(&self) -> Vec<VolumeId> {
-        self.others.iter().filter(|(_, other)| other.kind == Kind::Epoch).map(|(&id, _)| id).collect()
+        self.others.iter().filter(|(_, other)| other.kind == VolumeOrigin::Epoch).map(|(&id, _)| id).collect()
     }
 
     fn some_other(
         &self,
         random: &mut SeededRng,
-        fits: impl Fn(VolumeId, &Other) -> bool,
+        fits: impl Fn(VolumeId, &UnmountedVolume) -> bool,
     ) -> Option<VolumeId> {
-        let is_there = |other: &Other| other.kind != Kind::EpochGivenUp;
+        let is_there = |other: &UnmountedVolume| other.kind != VolumeOrigin::EpochGivenUp;
         let fitting = self.others.iter().filter(|&(&id, other)| is_there(other) && fits(id, other));
         let fitting: Vec<VolumeId> = fitting.map(|(&id, _)| id).collect();
         match fitting.len() {
@@ -148,26 +148,27 @@ impl Volumes {
     }
 
     /// What of an operation that a crash or an error ended happened; then the volumes must be those that there are.
-    fn settle(&mut self, cache: &Cache, tally: &mut Tally) -> Result<(), String> {
+    fn settle(&mut self, cache: &Cache, tally: &mut VolumeCounts) -> Result<(), String> {
         let mut found = cache.store().describe_volumes();
         found.retain(|volume| !is_rescued(volume));
-        match std::mem::replace(&mut self.pending, Pending::Nothing) {
-            Pending::Copy(copy) => {
+        match std::mem::replace(&mut self.pending, PendingVolumeChange::Nothing) {
+            PendingVolumeChange::Copy(copy) => {
                 if let Some(volume) = found.iter().find(|volume| volume.name == copy.name) {
                     tally.found += 1;
                     self.others.insert(volume.id, *copy);
                 }
             }
-            Pending::Deletion(gone) if !found.iter().any(|volume| volume.id == gone) => {
+            PendingVolumeChange::Deletion(gone) if !found.iter().any(|volume| volume.id == gone) => {
                 self.others.remove(&gone);
             }
             _ => {}
         }
         // The stack gives epochs up where it needs their space.
-        self.others
-            .retain(|&id, other| other.kind == Kind::Kept || found.iter().any(|volume| volume.id == id));
-        for other in self.others.values_mut().filter(|other| other.kind == Kind::EpochGivenUp) {
-            other.kind = Kind::Epoch;
+        self.others.retain(|&id, other| {
+            other.kind == VolumeOrigin::Kept || found.iter().any(|volume| volume.id == id)
+        });
+        for other in self.others.values_mut().filter(|other| other.kind == VolumeOrigin::EpochGivenUp) {
+            other.kind = VolumeOrigin::Epoch;
         }
         let mut expected: BTreeMap<VolumeId, (&str, VolumeMode)> =
             self.others.iter().map(|(&id, other)| (id, (other.name.as_str(), other.mode))).collect();
@@ -183,14 +184,14 @@ impl Volumes {
 }
 
 /// What a store that says it is full can still reserve, in blocks.
-struct Reservable {
+struct ReservableBlocks {
     blocks: u64,
     segment_blocks: u64,
 }
 
-impl Reservable {
-    fn of(store: &Store) -> Reservable {
-        Reservable { blocks: store.reservable_blocks(), segment_blocks: store.segment_blocks() }
+impl ReservableBlocks {
+    fn of(store: &Store) -> ReservableBlocks {
+        ReservableBlocks { blocks: store.reservable_blocks(), segment_blocks: store.segment_blocks() }
     }
 
     /// Whether it is true that there is no space for so many pages.
@@ -202,10 +203,10 @@ impl Reservable {
     }
 }
 
-impl Run {
+impl SimulationRun {
     /// Something is done to volumes, if there is something to do.
     pub(crate) fn change_volumes(&mut self) -> Result<(), String> {
-        if !matches!(self.volumes.pending, Pending::Nothing) {
+        if !matches!(self.volumes.pending, PendingVolumeChange::Nothing) {
             return Ok(());
         }
         self.counts.operations += 1;
@@ -238,7 +239,7 @@ impl Run {
         let idle = self.clients.idle();
         if !idle.is_empty() && self.random.once_in(2) && !self.media.meanwhile.waits() {
             let (client, operations) = (self.random.pick(&idle), self.random.below(INTRUDES_WITHIN));
-            self.issue(client, When::AfterTurns(operations))?;
+            self.issue(client, IssueTime::AfterTurns(operations))?;
         }
         self.let_others_step();
         self.deliver().map(drop)
@@ -247,19 +248,21 @@ impl Run {
     /// Deletes the newest copy, if there is one and it is not undecided what is.
     pub(crate) fn delete_newest(&mut self) -> Result<(), String> {
         self.notice_epochs_given_up();
-        let is_there = |(_, other): &(&VolumeId, &Other)| other.kind != Kind::EpochGivenUp;
+        let is_there = |(_, other): &(&VolumeId, &UnmountedVolume)| other.kind != VolumeOrigin::EpochGivenUp;
         match self.volumes.others.iter().rfind(is_there).map(|(&volume, _)| volume) {
-            Some(volume) if matches!(self.volumes.pending, Pending::Nothing) => self.delete(volume),
+            Some(volume) if matches!(self.volumes.pending, PendingVolumeChange::Nothing) => {
+                self.delete(volume)
+            }
             _ => Ok(()),
         }
     }
 
     /// Makes a copy of the mounted volume, while everybody goes on.
     pub(crate) fn copy_mounted(&mut self, mode: VolumeMode) -> Result<(), String> {
-        if !matches!(self.volumes.pending, Pending::Nothing) {
+        if !matches!(self.volumes.pending, PendingVolumeChange::Nothing) {
             return Ok(());
         }
-        self.phase = Phase::Copy;
+        self.phase = HarnessPhase::Copy;
         self.volumes.names += 1;
         let name = format!("copy-{}", self.volumes.names);
         self.media.log.event(|| format!("{}: {mode:?} {name}", self.counts.operations), &[mode as u64]);
@@ -270,19 +273,21 @@ impl Run {
             .stack()
             .cache
             .clone_volume(self.volumes.mounted, &NewVolume { name: &name, mode, created: 1 });
-        let reservable = Reservable::of(self.stack().cache.store_without_spare());
+        let reservable = ReservableBlocks::of(self.stack().cache.store_without_spare());
         self.deliver()?;
         let (oracle, meanwhile) = self.oracle.end_copy();
         self.counts.volumes.meanwhile += meanwhile;
         let heard = outcome.is_ok() && !self.media.power.is_lost();
         let outstanding = if heard { Vec::new() } else { self.clients.outstanding() };
         let is_epoch = mode == VolumeMode::ReadOnly && self.random.once_in(2);
-        let kind = if is_epoch { Kind::Epoch } else { Kind::Kept };
-        let copy = Other { name, mode, oracle, outstanding, kind };
+        let kind = if is_epoch { VolumeOrigin::Epoch } else { VolumeOrigin::Kept };
+        let copy = UnmountedVolume { name, mode, oracle, outstanding, kind };
         match outcome {
-            Ok(_) if self.media.power.is_lost() => self.nobody_heard(Pending::Copy(Box::new(copy))),
+            Ok(_) if self.media.power.is_lost() => {
+                self.nobody_heard(PendingVolumeChange::Copy(Box::new(copy)))
+            }
             Ok(volume) => {
-                self.oracle.synced(moment, Synced::All);
+                self.oracle.synced(moment, SyncScope::All);
                 self.volumes.others.insert(volume, copy);
                 self.stack().cache.set_expendable_volumes(self.volumes.epochs());
                 self.counts.volumes.copies += 1;
@@ -293,7 +298,7 @@ impl Run {
                 self.counts.no_space += 1;
                 self.ensure_full_for(dirty + INTRUDER_PAGES, &reservable)
             }
-            Err(error) => self.is_undecided(Pending::Copy(Box::new(copy)), &error),
+            Err(error) => self.is_undecided(PendingVolumeChange::Copy(Box::new(copy)), &error),
         }
     }
 
@@ -306,13 +311,14 @@ impl Run {
         if self.volumes.others.is_empty() {
             return Err(format!("the drain finds no space: {:?}", cache.store().space()));
         }
-        let (reservable, dirty) = (Reservable::of(cache.store_without_spare()), cache.status().dirty_pages);
+        let (reservable, dirty) =
+            (ReservableBlocks::of(cache.store_without_spare()), cache.status().dirty_pages);
         self.ensure_full_for(dirty, &reservable)
     }
 
     /// It must be true that there is no space for so many pages; but where the disks make errors, cleaning may win nothing of what could
     /// be reserved.
-    fn ensure_full_for(&self, pages: u64, reservable: &Reservable) -> Result<(), String> {
+    fn ensure_full_for(&self, pages: u64, reservable: &ReservableBlocks) -> Result<(), String> {
         match self.media.log.errors_made_up() > self.errors_at_open {
             true => Ok(()),
             false => reservable.is_full_for(pages),
@@ -322,8 +328,9 @@ impl Run {
     /// At the end of a run: all copies go, and then everything is written back.
     pub(crate) fn delete_all_copies(&mut self) -> Result<(), String> {
         self.notice_epochs_given_up();
-        let is_copy =
-            |&(&id, other): &(&VolumeId, &Other)| id != VolumeId::MAIN && other.kind != Kind::EpochGivenUp;
+        let is_copy = |&(&id, other): &(&VolumeId, &UnmountedVolume)| {
+            id != VolumeId::MAIN && other.kind != VolumeOrigin::EpochGivenUp
+        };
         let copies: Vec<VolumeId> = self.volumes.others.iter().filter(is_copy).map(|(&id, _)| id).collect();
         copies.into_iter().try_for_each(|copy| self.delete(copy))?;
         let shares = !self.volumes.others.is_empty();
@@ -344,8 +351,8 @@ impl Run {
         let there = self.stack().cache.store().volumes();
         let is_there = |volume: VolumeId| there.iter().any(|&(id, _)| id == volume);
         for (&volume, other) in &mut self.volumes.others {
-            if other.kind == Kind::Epoch && !is_there(volume) {
-                other.kind = Kind::EpochGivenUp;
+            if other.kind == VolumeOrigin::Epoch && !is_there(volume) {
+                other.kind = VolumeOrigin::EpochGivenUp;
                 self.media.log.event(|| format!("=== {} was given up", other.name), &[volume.0.into()]);
             }
         }
@@ -353,11 +360,11 @@ impl Run {
 
     /// Deletes a volume that is not mounted.
     fn delete(&mut self, volume: VolumeId) -> Result<(), String> {
-        self.phase = Phase::Deletion;
+        self.phase = HarnessPhase::Deletion;
         self.media.log.event(|| format!("{}: delete {volume}", self.counts.operations), &[volume.0.into()]);
         let outcome = self.stack().cache.delete_volume(volume);
         match outcome {
-            Ok(()) if self.media.power.is_lost() => self.nobody_heard(Pending::Deletion(volume)),
+            Ok(()) if self.media.power.is_lost() => self.nobody_heard(PendingVolumeChange::Deletion(volume)),
             Ok(()) => {
                 self.volumes.others.remove(&volume).expect("it was there");
                 self.stack().cache.set_expendable_volumes(self.volumes.epochs());
@@ -368,23 +375,23 @@ impl Run {
                 self.notice_epochs_given_up();
                 Ok(())
             }
-            Err(error) => self.is_undecided(Pending::Deletion(volume), &error),
+            Err(error) => self.is_undecided(PendingVolumeChange::Deletion(volume), &error),
         }
     }
 
     fn is_epoch(&self, volume: VolumeId) -> bool {
-        self.volumes.others.get(&volume).is_some_and(|other| other.kind == Kind::Epoch)
+        self.volumes.others.get(&volume).is_some_and(|other| other.kind == VolumeOrigin::Epoch)
     }
 
     /// The power went before the reply to `operation`, before the buffer could name the store's batch that has it: if that cannot be
     /// read, it did not happen.
-    fn nobody_heard(&mut self, operation: Pending) -> Result<(), String> {
+    fn nobody_heard(&mut self, operation: PendingVolumeChange) -> Result<(), String> {
         self.volumes.pending = operation;
         Ok(())
     }
 
     /// Whether `operation` happened is seen at the next open, which is soon.
-    fn is_undecided(&mut self, operation: Pending, error: &CacheError) -> Result<(), String> {
+    fn is_undecided(&mut self, operation: PendingVolumeChange, error: &CacheError) -> Result<(), String> {
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         if !made_up && !self.media.power.is_lost() {
             let store = self.stack().cache.store();
@@ -399,9 +406,9 @@ impl Run {
 
     /// A copy under a name that is taken, the deletion of what is mounted, of the main volume, of one that is not there.
     fn ask_for_the_impossible(&mut self) -> Result<(), String> {
-        self.phase = Phase::Deletion;
+        self.phase = HarnessPhase::Deletion;
         let (mounted, taken) = (self.volumes.mounted, self.volumes.mounted_name.clone());
-        let mut there = self.volumes.others.values().filter(|other| other.kind != Kind::EpochGivenUp);
+        let mut there = self.volumes.others.values().filter(|other| other.kind != VolumeOrigin::EpochGivenUp);
         let taken = there.next().map_or(taken, |other| other.name.clone());
         let cache = &self.stack().cache;
         let new = NewVolume { name: &taken, mode: VolumeMode::Writable, created: 1 };
@@ -438,7 +445,7 @@ impl Run {
     }
 
     /// The stack of one volume, on what is on the media; where it was never made, that of the one that was mounted.
-    pub(crate) fn open_volume(&self, volume: VolumeId) -> Result<Stack, String> {
+    pub(crate) fn open_volume(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
         let (cache, preloaded) = self.media.open_cache(volume)?;
         match cache.store().volumes().iter().any(|&(id, _)| id == volume) {
             true => self.media.open_fs(cache, volume, preloaded),
@@ -460,13 +467,13 @@ impl Run {
         self.counts.volumes.mounts += 1;
         let mut outstanding = self.clients.outstanding();
         outstanding.append(&mut self.volumes.outstanding);
-        self.clients = Clients::new(self.clients.len());
-        let before = Other {
+        self.clients = SimulatedClients::new(self.clients.len());
+        let before = UnmountedVolume {
             name: std::mem::replace(&mut self.volumes.mounted_name, next.name),
             mode: VolumeMode::Writable,
             oracle: std::mem::replace(&mut self.oracle, next.oracle),
             outstanding,
-            kind: Kind::Kept,
+            kind: VolumeOrigin::Kept,
         };
         self.volumes.others.insert(std::mem::replace(&mut self.volumes.mounted, now), before);
         self.volumes.outstanding = next.outstanding;
@@ -474,21 +481,21 @@ impl Run {
     }
 
     /// Changes to the mounted volume whose outcome nobody was told.
-    pub(crate) fn take_outstanding(&mut self) -> Vec<Change> {
+    pub(crate) fn take_outstanding(&mut self) -> Vec<ModelChange> {
         let mut outstanding = self.clients.outstanding();
         outstanding.append(&mut self.volumes.outstanding);
         outstanding
     }
 
     /// The same, which stay.
-    pub(crate) fn describe_outstanding(&self) -> Vec<Change> {
+    pub(crate) fn describe_outstanding(&self) -> Vec<ModelChange> {
         [self.clients.outstanding(), self.volumes.outstanding.clone()].concat()
     }
 
     /// Looks at some of the volumes that are not mounted.
     pub(crate) fn look_at_others(&mut self, count: usize) -> Result<(), String> {
         self.notice_epochs_given_up();
-        let there = self.volumes.others.iter().filter(|(_, other)| other.kind != Kind::EpochGivenUp);
+        let there = self.volumes.others.iter().filter(|(_, other)| other.kind != VolumeOrigin::EpochGivenUp);
         let others: Vec<VolumeId> = there.map(|(&volume, _)| volume).collect();
         let count = count.min(others.len());
         let first = self.random.below(others.len().max(1) as u64) as usize;
@@ -497,13 +504,13 @@ impl Run {
 
     /// Were the buffer lost now: a volume that nobody may change, as an epoch is one, is whole by the store alone.
     pub(crate) fn look_without_buffer(&mut self) -> Result<(), String> {
-        let is_kept = |other: &Other| {
-            let is_there = other.kind == Kind::Kept;
+        let is_kept = |other: &UnmountedVolume| {
+            let is_there = other.kind == VolumeOrigin::Kept;
             is_there && other.mode == VolumeMode::ReadOnly && other.outstanding.is_empty()
         };
         let kept: Vec<VolumeId> =
             self.volumes.others.iter().filter(|(_, other)| is_kept(other)).map(|(&id, _)| id).collect();
-        if kept.is_empty() || !matches!(self.volumes.pending, Pending::Nothing) {
+        if kept.is_empty() || !matches!(self.volumes.pending, PendingVolumeChange::Nothing) {
             return Ok(());
         }
         let volume = self.random.pick(&kept);
@@ -525,7 +532,7 @@ impl Run {
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         let other = self.volumes.others.get_mut(&volume).expect("one that is not mounted");
         // The stack may have tried to give it up: a log entry that could not be written may be found, as after a crash.
-        if other.kind == Kind::Epoch && made_up && !self.media.has_volume(volume)? {
+        if other.kind == VolumeOrigin::Epoch && made_up && !self.media.has_volume(volume)? {
             return Ok(());
         }
         let outcome = self.media.open_to_look(volume).and_then(|stack| {

@@ -9,33 +9,33 @@ use std::time::{Duration, Instant};
 const LOOKS_EVERY: Duration = Duration::from_secs(30);
 
 /// Looks from a thread of its own. Has no part in the run.
-pub(crate) struct Watchdog {
-    shared: Arc<Shared>,
+pub(crate) struct StuckRunWatchdog {
+    shared: Arc<WatchdogState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct WatchdogState {
     turns: AtomicU64,
     done: AtomicBool,
 }
 
-impl Watchdog {
+impl StuckRunWatchdog {
     /// Ends the process, printing `repeat`, if no turn is counted for a whole look.
-    pub(crate) fn new(repeat: String) -> Watchdog {
-        let shared = Arc::new(Shared::default());
+    pub(crate) fn new(repeat: String) -> StuckRunWatchdog {
+        let shared = Arc::new(WatchdogState::default());
         let watched = shared.clone();
         let thread = std::thread::spawn(move || watched.look(&repeat));
-        Watchdog { shared, thread: Some(thread) }
+        StuckRunWatchdog { shared, thread: Some(thread) }
     }
 
-    /// Counts a turn.
+    /// RunCounts a turn.
     pub(crate) fn turn(&self) {
         self.shared.turns.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Shared {
+impl WatchdogState {
     fn look(&self, repeat: &str) {
         let mut before = u64::MAX;
         let mut looked = Instant::now();
@@ -57,7 +57,7 @@ impl Shared {
     }
 }
 
-impl Drop for Watchdog {
+impl Drop for StuckRunWatchdog {
     fn drop(&mut self) {
         self.shared.done.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {

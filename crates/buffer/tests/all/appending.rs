@@ -168,7 +168,7 @@ fn header_slots_are_rare_while_there_is_space() {
 }
 
 #[test]
-fn a_merged_delta_makes_its_old_group_free() {
+fn relogged_delta_frees_its_old_group() {
     let (disk, buffer) = begun(300);
     let old = buffer.append(&[write(b"old")]).expect("space");
     buffer.commit().expect("no faults");
@@ -181,7 +181,7 @@ fn a_merged_delta_makes_its_old_group_free() {
         buffer.commit().expect("no faults");
     }
     let (_, found) = open(disk).expect("a buffer");
-    let oldest = (found[0].merged, found[0].group, found[0].first);
+    let oldest = (found[0].relogged, found[0].group, found[0].first);
     assert_eq!(oldest, (true, group, old.last_lsn));
 }
 
@@ -220,8 +220,8 @@ fn a_failed_flush_is_told_until_the_buffer_is_opened_again() {
     again.begin_incarnation(Incarnation(2), Lsn(0)).expect("no faults any more");
 }
 
-/// Of a record whose flush failed, in a cache that still gives it to readers, after `keep` and a power failure: how often it is
-/// there, of 64 times.
+/// How often, of 64 times, a record survives a failed flush, then `keep`, then a power failure. The cache
+/// still returns the record to readers after the failed flush.
 fn kept_after_a_failed_flush(keep: impl Fn(&Buffer, &SimDisk)) -> usize {
     let survives = |seed: &u64| {
         let (formatted, _) = begun(300);

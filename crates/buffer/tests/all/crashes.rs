@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 #[test]
 fn after_every_crash_exactly_a_prefix_survives_with_all_that_was_durable() {
-    let (mut crashes, mut full) = (0, 0);
+    let mut crashes = 0;
+    let mut full = 0;
     for seed in 0..40 {
         let mut run = Run::new(seed, 256 + seed % 7, open);
         let plan = Plan { seed, rounds: 20, operations: 60, faults: DiskFaults::default() };

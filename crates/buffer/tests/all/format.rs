@@ -1,4 +1,4 @@
-//! FORMAT.md is the text; this parses its hex.
+//! Parses the hex example of FORMAT.md.
 
 use buffer::{Buffer, BufferError, LogRecord};
 use device::{Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, VolumeId, pages};
@@ -17,7 +17,7 @@ fn id() -> StoreId {
     StoreId(std::array::from_fn(|at| at as u8))
 }
 
-/// The example's block.
+/// A block of the example.
 fn example(block: u64) -> Box<Page> {
     let (_, rest) = TEXT.split_once(&format!("```hex {block}\n")).expect("an example of this block");
     let mut page = Page::zeroed();
@@ -55,7 +55,7 @@ fn the_example_is_what_is_written() {
     }
 }
 
-/// Writes the example, its group changed and sealed again.
+/// Writes the example with a changed and resealed group.
 fn put_example(disk: &SimDisk, change: impl Fn(&mut [u8])) {
     for block in [0, 2, 3] {
         let mut page = example(block);
@@ -157,10 +157,10 @@ fn a_group_that_is_whole_and_contradicts_itself_is_refused_by_name() {
     };
     assert!(matches!(opened(|_| {}), Ok(1)), "the example itself");
     let older = |bytes: &mut [u8]| (bytes[91], bytes[92], bytes[76]) = (0x80, 100, 0);
-    assert!(matches!(opened(older), Ok(1)), "a merged delta that is older than the log");
+    assert!(matches!(opened(older), Ok(1)), "a relogged delta that is older than the log");
     let lies: [(&str, Change); 6] = [
         ("an LSN that is not the next", |bytes| bytes[92] += 1),
-        ("a merged delta as new as the log", |bytes| (bytes[91], bytes[76]) = (0x80, 0)),
+        ("a relogged delta as new as the log", |bytes| (bytes[91], bytes[76]) = (0x80, 0)),
         ("a record more than there are", |bytes| bytes[76] += 1),
         ("no transaction", |bytes| bytes[72] = 0),
         ("neither transactions nor records, but bytes", |bytes| (bytes[72], bytes[76]) = (0, 0)),

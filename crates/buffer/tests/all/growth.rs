@@ -1,4 +1,5 @@
-//! A buffer gets larger in use. That a crash at any write leaves it whole, the model of `crashes.rs` shows.
+//! A buffer that gets larger in use. The model of `crashes.rs` shows that a crash at any write leaves it
+//! whole.
 
 use crate::model::{ID, open};
 use buffer::{Buffer, BufferError, GroupNo, LogRecord, footprint};
@@ -29,7 +30,8 @@ pub fn found(device: Arc<dyn Device>) -> Result<(Buffer, usize), BufferError> {
     open(device).map(|(buffer, found)| (buffer, found.len()))
 }
 
-/// Appends and commits pages of about a block, one a group, until so many bytes are free at most.
+/// Appends and commits pages of about a block, one a group, until at most `free` bytes are free. Returns the
+/// number of groups.
 fn fill(buffer: &Buffer, free: u64) -> u64 {
     let mut groups = 0;
     let cost = footprint(1, BYTES.len() as u64);
@@ -70,7 +72,7 @@ fn a_log_that_has_come_around_is_as_small_as_before_until_it_lies_in_one_piece()
     assert_eq!(buffer.capacity_bytes(), 253 * 4096);
     let needed = buffer.unreleased_groups();
     assert!(needed.end.0 - needed.start.0 > 100, "{needed:?}");
-    // As a cache does that has written everything back.
+    // A cache does the same when it has written everything back.
     buffer.release(needed.end, 0);
     buffer.record_store_batch(0);
     buffer.commit().expect("a device without faults");

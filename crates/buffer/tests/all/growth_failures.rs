@@ -1,4 +1,4 @@
-//! What a larger buffer loses when flushes fail and header slots cannot be read: nothing without a word.
+//! A buffer that has grown loses nothing silently when flushes fail or header slots are unreadable.
 
 use crate::growth::{found, put};
 use crate::model::ID;
@@ -17,7 +17,8 @@ fn begun(disk: Arc<dyn Device>) -> Buffer {
     buffer
 }
 
-/// 1: the next flush is growth's. 2: it is under way. 3: a group is written beside it. 4: it has failed and dropped that.
+/// Steps. 1: the next flush is growth's. 2: that flush is running. 3: a group is written beside it. 4: the
+/// flush has failed and dropped the group.
 #[derive(Clone)]
 struct Race(Arc<AtomicU32>);
 
@@ -121,8 +122,8 @@ fn one_unreadable_slot_loses_nothing_silently_after_a_dropped_slot() {
     assert!(lost.is_empty(), "opened without a word, with so many of 400: {lost:?}");
 }
 
-/// With a ring that has become larger, a log that goes beyond where the old one ended, and one header slot alone: how many of
-/// 400 transactions are found, or none where that is refused.
+/// The number of transactions found, of 400, in a grown ring whose log goes beyond the old ring's end, if
+/// only one header slot is readable; `None` if the buffer is refused.
 pub fn found_by_one_slot(slot: u64, opener: impl FnOnce(Arc<dyn Device>) -> Buffer) -> Option<usize> {
     let power = PowerSupply::new();
     let disk = SimDisk::new("buffer", 256, &power, 1);

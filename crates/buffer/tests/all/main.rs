@@ -1,4 +1,4 @@
-//! All tests of the buffer but the models of threads, in one program: each links but once.
+//! All tests of the buffer but the models of threads (`threads.rs`), in one program that links once.
 
 mod appending;
 mod crashes;

@@ -1,4 +1,4 @@
-//! What opening does with a device that is not a whole buffer of this store, and with rot.
+//! Opening a device that is not a whole buffer of this store, or has rot.
 
 use crate::model::{ID, Plan, Run, open};
 use buffer::{Buffer, BufferError, BufferIdentity, LogRecord};
@@ -122,7 +122,8 @@ fn numbers_that_cannot_be_are_refused() {
 
 #[test]
 fn a_device_that_lost_its_end_is_refused() {
-    let (long, short) = (formatted(), SimDisk::new("buffer", 299, &PowerSupply::new(), 1));
+    let long = formatted();
+    let short = SimDisk::new("buffer", 299, &PowerSupply::new(), 1);
     let mut all = pages(299);
     long.read(Block(0), &mut all).expect("power is on");
     short.write(Block(0), &all).expect("power is on");
@@ -170,13 +171,15 @@ fn opening_writes_nothing() {
 
 #[test]
 fn rot_is_refused_or_costs_nothing_but_the_last_commit() {
-    let (mut refused, mut tried) = (0, 0);
+    let mut refused = 0;
+    let mut tried = 0;
     for seed in 0..40 {
         let mut run = Run::new(seed, 256, open);
         let plan = Plan { seed, rounds: 1 + seed % 3, operations: 100, faults: DiskFaults::default() };
         run.go(&plan).unwrap_or_else(|broken| panic!("{broken}"));
         let mut random = SeededRng::new(seed);
-        // What was found at the end may not be durable yet; beginning makes it so, and leaves evidence of it.
+        // Groups at the log's end may not be durable yet; beginning an incarnation makes them so, and leaves
+        // evidence of it.
         let (buffer, _) = open(run.disk.clone()).expect("no rot yet");
         buffer.begin_incarnation(Incarnation(1_000), Lsn(0)).expect("no faults");
         run.durable = run.all.len();

@@ -1,4 +1,5 @@
-//! Bugs planted on purpose: the model finds each within 12,000 operations (10 seeds of 20 rounds of 60), but that of a larger ring.
+//! Planted bugs. The model finds each within 12,000 operations (10 seeds of 20 rounds of 60), except the bug
+//! of a larger ring.
 
 use crate::growth_failures::found_by_one_slot;
 use crate::model::{ID, Opened, Plan, Run, Transaction};
@@ -16,7 +17,7 @@ fn open_with(device: Arc<dyn Device>, bug: BufferBug) -> Opened {
     Ok((buffer, found))
 }
 
-/// The seed, below `seeds`, at which the model finds the bug, and what it says.
+/// The first seed, below `seeds`, at which the model finds the bug, and the broken promise.
 fn found(seeds: u64, opener: fn(Arc<dyn Device>) -> Opened) -> Option<(u64, String)> {
     (0..seeds).find_map(|seed| {
         let plan = Plan { seed, rounds: 20, operations: 60, faults: DiskFaults::default() };

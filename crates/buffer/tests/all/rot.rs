@@ -1,4 +1,4 @@
-//! Where the log ends: a group that is missing was torn, unless something says that it was durable once.
+//! The log's end: a missing group was torn, unless a slot or a later group says that it was durable.
 
 use crate::model::{ID, open};
 use buffer::{Buffer, BufferError, GroupNo, LogRecord};
@@ -29,7 +29,8 @@ impl Log {
         Log { disk, buffer, end: 0, groups: Vec::new() }
     }
 
-    /// Commits one group of so many blocks. It moves to the next lap where it does not fit before the ring's end.
+    /// Commits one group of `blocks` blocks, which moves to the next lap if it does not fit before the ring's
+    /// end.
     fn commit(&mut self, blocks: u64) {
         let object = ObjectId::default();
         let write =
@@ -44,7 +45,7 @@ impl Log {
         self.end += blocks;
     }
 
-    /// How many transactions are found when group `number`, counted from 1, rots.
+    /// The number of transactions found when group `number`, counted from 1, has rotted.
     fn found_without(&self, number: usize) -> Result<usize, (Block, GroupNo)> {
         let rotten = self.disk.fork(&PowerSupply::new(), 1);
         rotten.rot(self.groups[number - 1], 1000);

@@ -1,4 +1,4 @@
-//! Blocks that cannot be read, and how often the others are.
+//! Unreadable blocks, and how often readable ones are read.
 
 use crate::model::{ID, open};
 use buffer::{BufferError, LogRecord};
@@ -37,7 +37,7 @@ fn one_unreadable_header_slot_is_survived_and_two_are_an_error_of_the_device() {
     assert!(matches!(error, BufferError::Device(_)), "{error}");
 }
 
-/// A disk that remembers how often each block was read.
+/// Counts how often each block of a disk is read.
 struct Watched(Mutex<Vec<u32>>);
 
 impl DiskHooks for Watched {
@@ -68,7 +68,7 @@ fn a_long_log_is_read_from_one_end_to_the_other_each_block_once() {
     let (_, found) = open(watched.clone()).expect("a good log");
     assert_eq!(found.len(), 640);
     let times = watched.0.lock().expect("one thread");
-    // A group that might follow is looked for behind its end. At the ring's start, where the log began, there can be none: what
-    // is left of the lap is longer than any two groups.
+    // Recovery looks for a next group behind the log's end. There can be none at the ring's start, where the
+    // log began: the rest of the lap is longer than any two groups.
     assert_eq!(times[3..1700].iter().position(|&times| times != 1), None, "{:?}", &times[3..1700]);
 }

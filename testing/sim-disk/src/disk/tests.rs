@@ -17,7 +17,7 @@ fn a_simulated_disk_keeps_the_contract() {
 }
 
 #[test]
-fn what_was_flushed_survives_every_crash() {
+fn flushed_writes_survive_every_crash() {
     for seed in 0..50 {
         let power = PowerSupply::new();
         let disk = SimDisk::new("disk", 64, &power, seed);
@@ -31,7 +31,7 @@ fn what_was_flushed_survives_every_crash() {
 }
 
 #[test]
-fn what_was_not_flushed_is_sometimes_kept_sometimes_lost_and_sometimes_torn() {
+fn unflushed_writes_are_kept_lost_or_torn() {
     let mut outcomes = std::collections::HashSet::new();
     for seed in 0..200 {
         let power = PowerSupply::new();
@@ -54,7 +54,7 @@ fn what_was_not_flushed_is_sometimes_kept_sometimes_lost_and_sometimes_torn() {
 }
 
 #[test]
-fn one_error_comes_when_it_was_ordered_and_no_other_follows() {
+fn one_ordered_error_comes_in_time_and_alone() {
     let disk = SimDisk::new("disk", 64, &PowerSupply::new(), 1);
     disk.set_faults(DiskFaults { once_after: Some(2), ..DiskFaults::default() });
     disk.write(Block(0), &page(7)).expect("the first goes well");
@@ -94,8 +94,9 @@ fn a_failed_flush_says_so_and_may_drop_writes_for_good() {
 }
 
 #[test]
-fn what_a_failed_flush_dropped_may_be_read_until_the_power_is_lost_and_not_afterwards() {
-    let (mut old, mut new) = (0, 0);
+fn dropped_writes_may_be_read_until_power_loss() {
+    let mut old = 0;
+    let mut new = 0;
     for seed in 0..50 {
         let power = PowerSupply::new();
         let disk = SimDisk::new("disk", 64, &power, seed);
@@ -109,16 +110,17 @@ fn what_a_failed_flush_dropped_may_be_read_until_the_power_is_lost_and_not_after
         power.cut();
         disk.crash();
         power.restore();
-        match read(&disk, 0) == page(7)[0] {
-            true => new += 1,
-            false => old += 1,
+        if read(&disk, 0) == page(7)[0] {
+            new += 1;
+        } else {
+            old += 1;
         }
     }
     assert!(old > 10 && new > 10, "{old} dropped, {new} kept");
 }
 
 #[test]
-fn a_trim_that_fails_says_so_and_no_other_operation_fails_for_it() {
+fn failed_trim_fails_no_other_operation() {
     let disk = SimDisk::new("disk", 64, &PowerSupply::new(), 1);
     disk.set_faults(DiskFaults { trim_one_in: 1, ..DiskFaults::default() });
     disk.write(Block(0), &page(7)).and_then(|()| disk.flush()).expect("only trims fail");
@@ -127,7 +129,7 @@ fn a_trim_that_fails_says_so_and_no_other_operation_fails_for_it() {
 }
 
 #[test]
-fn damage_is_met_until_the_block_is_written_or_healed() {
+fn damage_lasts_until_write_or_heal() {
     let disk = SimDisk::new("disk", 64, &PowerSupply::new(), 1);
     disk.write(Block(0), &page(7)).and_then(|()| disk.write(Block(1), &page(7))).expect("power");
     assert!(disk.is_unused(Block(2)) && !disk.is_unused(Block(0)));

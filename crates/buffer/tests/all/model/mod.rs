@@ -7,7 +7,7 @@ use sim_disk::{DiskFaults, PowerSupply, SimDisk};
 use std::sync::Arc;
 
 pub const ID: StoreId = StoreId([7; 16]);
-/// A buffer that is larger grows no more.
+/// A buffer with more blocks does not grow further.
 const BLOCKS_MAX: u64 = 1000;
 
 /// A record that owns its bytes.
@@ -15,7 +15,7 @@ const BLOCKS_MAX: u64 = 1000;
 pub enum Owned {
     Write(ObjectId, u64, u16, Vec<u8>),
     Zero(ObjectId, u64, u16, u16),
-    Cut(ObjectId, u64, u64),
+    Punch(ObjectId, u64, u64),
     Delete(ObjectId),
     Clone(PageTransfer),
     Move(PageTransfer),
@@ -29,7 +29,7 @@ impl Owned {
                 Owned::Write(object, page.0, start, bytes.to_vec())
             }
             LogRecord::Zero { object, page, start, len } => Owned::Zero(object, page.0, start, len),
-            LogRecord::Punch { object, from, to } => Owned::Cut(object, from.0, to.0),
+            LogRecord::Punch { object, from, to } => Owned::Punch(object, from.0, to.0),
             LogRecord::Delete { object } => Owned::Delete(object),
             LogRecord::Clone(transfer) => Owned::Clone(transfer),
             LogRecord::Move(transfer) => Owned::Move(transfer),
@@ -47,7 +47,7 @@ impl Owned {
             Owned::Zero(object, page, start, len) => {
                 LogRecord::Zero { object, page: PageNo(page), start, len }
             }
-            Owned::Cut(object, from, to) => LogRecord::Punch { object, from: PageNo(from), to: PageNo(to) },
+            Owned::Punch(object, from, to) => LogRecord::Punch { object, from: PageNo(from), to: PageNo(to) },
             Owned::Delete(object) => LogRecord::Delete { object },
             Owned::Clone(transfer) => LogRecord::Clone(transfer),
             Owned::Move(transfer) => LogRecord::Move(transfer),
@@ -89,7 +89,7 @@ pub fn random_record(random: &mut SeededRng) -> Owned {
     let page = random.next_u64() >> 12;
     match random.below(10) {
         0 => Owned::Zero(object, page, start, len),
-        1 => Owned::Cut(object, page / 2, page),
+        1 => Owned::Punch(object, page / 2, page),
         2 => Owned::Delete(object),
         3 => Owned::Clone(random_transfer(object, random)),
         4 => Owned::Move(random_transfer(object, random)),
@@ -106,7 +106,7 @@ pub fn random_record(random: &mut SeededRng) -> Owned {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
     pub first: Lsn,
-    pub merged: bool,
+    pub relogged: bool,
     pub group: GroupNo,
     pub records: Vec<Owned>,
 }
@@ -114,7 +114,7 @@ pub struct Transaction {
 impl Transaction {
     pub fn of(replayed: &ReplayedTransaction<'_>) -> Transaction {
         let records = replayed.records.iter().map(Owned::of).collect();
-        Transaction { first: replayed.first_lsn, merged: replayed.relogged, group: replayed.group, records }
+        Transaction { first: replayed.first_lsn, relogged: replayed.relogged, group: replayed.group, records }
     }
 }
 
@@ -127,7 +127,7 @@ pub fn open(device: Arc<dyn Device>) -> Opened {
     Ok((buffer, found))
 }
 
-/// What the run may do.
+/// The size and the faults of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub seed: u64,
@@ -142,9 +142,9 @@ pub struct Run {
     pub power: Arc<PowerSupply>,
     pub disk: Arc<SimDisk>,
     pub all: Vec<Transaction>,
-    /// So many of them are surely durable.
+    /// The number of transactions that are surely durable.
     pub durable: usize,
-    /// So many were before the last commit.
+    /// The number of transactions that were durable before the last commit.
     pub durable_before: usize,
     pub released: GroupNo,
     incarnation: u64,
@@ -175,7 +175,7 @@ impl Run {
         }
     }
 
-    /// Rounds of opening, working and crashing. An error tells what promise was broken.
+    /// Runs rounds of opening, working and crashing. An error names the broken promise.
     pub fn go(&mut self, plan: &Plan) -> Result<(), String> {
         for round in 0..plan.rounds {
             self.disk.set_faults(DiskFaults::default());
@@ -204,7 +204,7 @@ impl Run {
         self.crashes += 1;
     }
 
-    /// Opens and compares with the model, which from then on has only what survived.
+    /// Opens the buffer and compares it with the model, which then keeps only the surviving transactions.
     fn reopen(&mut self) -> Result<Buffer, String> {
         let (buffer, found) =
             (self.opener)(self.disk.clone()).map_err(|error| format!("refused: {error}"))?;
@@ -214,7 +214,7 @@ impl Run {
             return Err(format!("incarnation {} was never begun", buffer.incarnation()));
         }
         let newest =
-            self.all.iter().filter(|one| !one.merged).map(|one| one.first.0 + one.records.len() as u64);
+            self.all.iter().filter(|one| !one.relogged).map(|one| one.first.0 + one.records.len() as u64);
         if newest.max().is_some_and(|after| buffer.newest_lsn().0 + 1 < after) {
             return Err("LSNs would be given out twice".to_owned());
         }
@@ -222,7 +222,8 @@ impl Run {
         Ok(buffer)
     }
 
-    /// Checks that `found` is all that is needed of a prefix of the model, and returns the prefix's length.
+    /// Checks that `found` has all unreleased transactions of a prefix of the model. Returns the prefix's
+    /// length.
     pub fn compare(&self, found: &[Transaction]) -> Result<usize, String> {
         let needed = self.all.iter().take_while(|one| one.group < self.released).count();
         let from = match found.first() {
@@ -253,7 +254,7 @@ impl Run {
         {
             return Ok(());
         }
-        // Its flush covers what an earlier process left in the device's cache.
+        // The flush covers writes that an earlier process left in the device's cache.
         self.durable = self.all.len();
         self.durable_before = self.durable;
         let release_one_in = [1, 100][self.random.below(2) as usize];
@@ -261,7 +262,7 @@ impl Run {
             let alive = match self.random.below(30) {
                 0..20 => self.append(buffer)?,
                 20..26 => self.commit(buffer)?,
-                // One that is seldom full, next to one that is often.
+                // So that some runs are seldom full and others often.
                 26 if self.random.once_in(20) => self.grow(buffer)?,
                 26..29 => self.merge(buffer)?,
                 // Sometimes rarely, so that the ring fills up.
@@ -298,8 +299,9 @@ impl Run {
                     return Err("LSNs are not contiguous".to_owned());
                 }
                 if count > 0 {
-                    let (first, group) = (appended.first_lsn, appended.group);
-                    self.all.push(Transaction { first, merged: false, group, records });
+                    let first = appended.first_lsn;
+                    let group = appended.group;
+                    self.all.push(Transaction { first, relogged: false, group, records });
                 }
                 Ok(true)
             }
@@ -321,7 +323,7 @@ impl Run {
         let borrowed: Vec<LogRecord<'_>> = records.iter().map(Owned::as_record).collect();
         match buffer.append_relogged(newest, &borrowed) {
             Ok(group) => {
-                self.all.push(Transaction { first: newest, merged: true, group, records });
+                self.all.push(Transaction { first: newest, relogged: true, group, records });
                 Ok(true)
             }
             Err(BufferError::Full) => self.commit(buffer),
@@ -347,9 +349,10 @@ impl Run {
         }
     }
 
-    /// Any commit from now on may be the one that begins to use what is new.
+    /// Any later commit may be the one that switches to the larger ring.
     fn grow(&mut self, buffer: &Buffer) -> Result<bool, String> {
-        let (before, space) = (self.disk.blocks(), buffer.free_bytes());
+        let before = self.disk.blocks();
+        let space = buffer.free_bytes();
         if before > BLOCKS_MAX {
             return Ok(true);
         }
@@ -358,7 +361,7 @@ impl Run {
             Ok(grown) if grown != wanted => Err(format!("asked for {wanted} blocks, got {grown}")),
             Ok(_) if buffer.free_bytes() < space => Err("a larger buffer has less space".to_owned()),
             Ok(_) => Ok(true),
-            // It may go on as large as it was, unless a flush failed.
+            // The buffer may go on with its old size, unless a flush failed.
             Err(BufferError::Device(_)) => self.commit(buffer),
             Err(error) => Err(format!("grow: {error}")),
         }

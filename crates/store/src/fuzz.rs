@@ -1,0 +1,57 @@
+//! Entrances for the targets in `fuzz/`, and compiled for them only. Each puts magic, version and checksum right first:
+//! otherwise hardly an input gets past them.
+
+use crate::checkpoint_root::CheckpointRoot;
+use crate::format::{
+    Head, MAGIC_CHUNK, MAGIC_DELTAS, MAGIC_NODE, MAGIC_OWNERS, MAGIC_ROOT, MAGIC_TABLE, Magic, seal,
+};
+use crate::log_entry::decode_chunk;
+use crate::map::{NodeId, decode_node, decode_table_page, encode_node};
+use crate::owners::OwnerList;
+use crate::settings::StoreSettings;
+use device::{BLOCK_BYTES, Page, StoreId};
+use zerocopy::IntoBytes;
+
+const STORE: StoreId = StoreId(*b"0123456789abcdef");
+
+/// A block of this kind, of which `bytes` are the first but for its head.
+fn block(magic: Magic, bytes: &[u8]) -> Box<Page> {
+    let mut page = Page::zeroed();
+    let len = bytes.len().min(BLOCK_BYTES);
+    page.0[..len].copy_from_slice(&bytes[..len]);
+    let head = Head::new(magic, STORE);
+    page.0[..size_of::<Head>()].copy_from_slice(head.as_bytes());
+    seal(&mut page.0);
+    page
+}
+
+/// Decodes `bytes` as each structure of one block. A structure that is accepted says the same after it was written and read.
+pub fn block_structures(bytes: &[u8]) {
+    let _ = decode_chunk(std::slice::from_ref(&*block(MAGIC_CHUNK, bytes)), STORE);
+    let _ = decode_table_page(&block(MAGIC_TABLE, bytes), 0, STORE);
+    if let Some(root) = CheckpointRoot::decode(&block(MAGIC_ROOT, bytes), STORE) {
+        assert_eq!(CheckpointRoot::decode(&root.encode(STORE), STORE), Some(root));
+    }
+    if let Some(list) = OwnerList::decode(&block(MAGIC_OWNERS, bytes), STORE) {
+        assert_eq!(OwnerList::decode(&list.encode(STORE), STORE), Some(list));
+    }
+    if let Some(body) = decode_node(&block(MAGIC_NODE, bytes), NodeId(1), STORE) {
+        let (page, _) = encode_node(&body, NodeId(1), STORE);
+        assert_eq!(decode_node(&page, NodeId(1), STORE), Some(body));
+    }
+    let deltas = block(MAGIC_DELTAS, bytes);
+    for index in 0..4 {
+        let mut page = Page::zeroed();
+        let _ = crate::delta_block::overlay_delta(&deltas, index, STORE, &mut page);
+    }
+}
+
+/// Decodes `bytes` as the record of a store's settings.
+pub fn settings(bytes: &[u8]) {
+    let mut bytes = bytes.to_vec();
+    if bytes.len() >= 4 {
+        let crc = crc32c::crc32c(&bytes[4..]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    }
+    let _ = StoreSettings::decode(&bytes);
+}

@@ -1,0 +1,128 @@
+//! Another buffer for the store, between two lives, as `weir replace-buffer` does it: a crash at any point leaves one buffer that
+//! holds everything. And a look at both media that writes to neither, as `weir mount --read-only` has it.
+
+use crate::event_log::MediumRole;
+use crate::run_state::{HarnessPhase, SimulationRun};
+use crate::stack::{ID, SimulatedMedia, SimulatedStack, end_lost, sound};
+use cache::{Cache, CacheSettings, RecoveredBuffer};
+use device::{Clock, Device, Lsn, OverlayDevice};
+use sim_disk::{PowerSupply, SimDisk};
+use std::sync::Arc;
+use store::{Store, VolumeId};
+
+/// LSNs that are left out, so that the store refuses the old buffer.
+const GAP: u64 = 1 << 40;
+/// Of so many starts, one has another buffer.
+const REPLACED_ONE_IN: u64 = 40;
+/// Of so many starts, one is preceded by a look, and one by a look at what would be left without the buffer.
+const LOOKED_AT_ONE_IN: u64 = 12;
+/// The power fails within so many operations of a replacement.
+const CUT_WITHIN: u64 = 100;
+
+impl SimulationRun {
+    /// Before the next life, at times, its buffer is replaced; the power may fail meanwhile.
+    pub(crate) fn between_lives(&mut self) -> Result<(), String> {
+        if self.random.once_in(LOOKED_AT_ONE_IN) {
+            self.look_without_writing()?;
+        }
+        if self.random.once_in(LOOKED_AT_ONE_IN) {
+            self.look_without_buffer()?;
+        }
+        if self.grows_now() {
+            self.grow_unopened()?;
+        }
+        if !self.random.once_in(REPLACED_ONE_IN) {
+            return Ok(());
+        }
+        self.phase = HarnessPhase::Replacement;
+        if self.random.once_in(2) {
+            self.media.power.cut_after(self.random.below(CUT_WITHIN));
+        }
+        let seed = self.random.next_u64();
+        match self.replace_buffer(seed) {
+            Ok(()) => self.counts.replaced += 1,
+            Err(_) if self.media.power.is_lost() => {
+                *self.counts.crashes.entry("replacement of the buffer").or_default() += 1;
+                let end = self.draw_end();
+                self.lose_power(end);
+            }
+            // What has no space in the store keeps the old one.
+            Err(what) if what.contains("full") && self.volumes.has_others() => {}
+            Err(what) => return Err(format!("replace-buffer: {what}")),
+        }
+        self.media.power.restore();
+        Ok(())
+    }
+
+    fn replace_buffer(&mut self, seed: u64) -> Result<(), String> {
+        let media = &self.media;
+        let newest = media.write_back()?;
+        let blocks = media.buffer.blocks();
+        let new = SimDisk::new("buffer", blocks, &media.power, seed);
+        media.equip_buffer(&new);
+        buffer::Buffer::format_after(&*new, ID, Lsn(newest.0 + GAP))
+            .map_err(|error| format!("format_after: {error}"))?;
+        let old = std::mem::replace(&mut self.media.buffer, new);
+        self.media.log.forget(MediumRole::Buffer);
+        buffer::Buffer::retire(&*old).map_err(|error| format!("retire: {error}"))?;
+        let (cache, _) = self.media.open_cache(self.volumes.mounted())?;
+        cache.store().fence(cache.buffer().newest_lsn()).map_err(|error| format!("fence: {error}"))
+    }
+
+    /// Both media are opened through overlays: what is there may be there, and nothing of it changes.
+    fn look_without_writing(&mut self) -> Result<(), String> {
+        let seen = self.media.power.operations_seen();
+        let (store, buffer): (Arc<dyn Device>, Arc<dyn Device>) = (
+            Arc::new(OverlayDevice::new(self.media.watched(MediumRole::Store))),
+            Arc::new(OverlayDevice::new(self.media.watched(MediumRole::Buffer))),
+        );
+        let volume = self.volumes.mounted();
+        let cache = self.media.open_cache_on(volume, store, buffer);
+        let cache = cache.map_err(|what| format!("read-only: {what}"))?;
+        let stack = self.media.open_fs(cache.0, volume, cache.1)?;
+        let (found, outstanding) = (stack.look()?, self.describe_outstanding());
+        let outcome = self.oracle.clone().recovered(&found, &outstanding);
+        outcome.map_err(|what| format!("read-only: {what}"))?;
+        match self.media.power.operations_seen() == seen {
+            true => Ok(()),
+            false => Err("a look at the media has written to them".to_owned()),
+        }
+    }
+}
+
+impl SimulatedMedia {
+    /// A volume as it is for who gives up the buffer: by the store alone, with an empty one. Nothing that this does reaches the media.
+    pub(crate) fn open_without_buffer(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
+        let power = PowerSupply::new();
+        let store = Store::open(sound(&self.store, &power));
+        let store = store.map_err(|error| format!("Store::open: {error}"))?;
+        let buffer = SimDisk::new("buffer", self.buffer.blocks(), &power, 0);
+        buffer::Buffer::format_after(&*buffer, ID, Lsn(store.newest_lsn().0 + GAP))
+            .map_err(|error| format!("format_after: {error}"))?;
+        let cache = Cache::open(Arc::new(store), buffer, self.clock.clone(), self.settings.clone());
+        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume, None)
+    }
+
+    /// Writes back what the buffer holds, which stays as it is. Returns its newest change.
+    fn write_back(&self) -> Result<Lsn, String> {
+        // What is written back must not be newer than what the buffer has after a crash.
+        buffer::Buffer::open(Arc::new(self.watched(MediumRole::Buffer)), ID, &mut |_| ())
+            .and_then(|buffer| buffer.make_durable())
+            .map_err(|error| format!("the old buffer: {error}"))?;
+        let store = Store::open(Arc::new(self.watched(MediumRole::Store)))
+            .map_err(|error| format!("Store::open: {error}"))?;
+        let recovered = RecoveredBuffer::read(
+            Arc::new(OverlayDevice::new(self.watched(MediumRole::Buffer))),
+            ID,
+            &*self.clock,
+        )
+        .map_err(|error| format!("Recovered::read: {error}"))?;
+        let settings = CacheSettings { buffer_is_given_up: true, ..self.settings.clone() };
+        let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), settings);
+        let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
+        let (cache, clock): (_, Arc<dyn Clock>) = (Arc::new(cache), self.clock.clone());
+        end_lost(&cache, &clock)?;
+        cache.drain().map_err(|error| format!("drain: {error}"))?;
+        Ok(cache.status().applied)
+    }
+}

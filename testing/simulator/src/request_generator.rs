@@ -1,0 +1,553 @@
+//! What the simulated clients ask for: random, likely to be legal, dense in what is hard.
+
+use crate::change::ModelChange;
+use crate::model::{FsModel, ModelBody, ModelId, ModelName};
+use crate::model_rights::{ACCESS_ACL, CAPABILITY, DEFAULT_ACL, ModelAcl};
+use crate::options::SimulatorOptions;
+use device::{BLOCK_BYTES, SeededRng};
+use fs::{FallocateMode, FileKind, IfExists, SeekWhence, SetXattrMode, SizePolicy};
+use std::sync::Arc;
+
+const PAGE: u64 = BLOCK_BYTES as u64;
+/// Directories below the root: few, so that names meet, or more, so that they are deep.
+const DIRECTORIES_MAX: [u64; 3] = [5, 5, 20];
+/// Bytes in all files above which clients rather remove than add: a few times the memory of the cache.
+const BYTES_MAX: u64 = 3 << 20;
+/// The same while they try to fill the store: more than the smaller stores hold.
+const FILLING_BYTES_MAX: u64 = 8 << 20;
+/// Longest single write, below what a file system may split into several transactions.
+const WRITE_BYTES_MAX: u64 = 48 << 10;
+/// Largest size of most files, and of the few big ones.
+const FILE_BYTES_MAX: u64 = 48 << 10;
+const BIG_FILE_BYTES_MAX: u64 = 400 << 10;
+const LONG_FILE_BYTES_MAX: u64 = 1200 << 10;
+
+/// What a client asks for.
+#[derive(Debug, Clone)]
+pub(crate) enum ClientRequest {
+    Change(ModelChange),
+    Read {
+        file: ModelId,
+        offset: u64,
+        len: usize,
+    },
+    Seek {
+        file: ModelId,
+        offset: u64,
+        what: SeekWhence,
+    },
+    /// Names and values of all extended attributes.
+    ListXattrs(ModelId),
+    Sync,
+    /// A sync of one file, whose removal is durable from then on as long as somebody holds it.
+    SyncFile(ModelId),
+    Lookup {
+        parent: ModelId,
+        name: ModelName,
+    },
+    Stat(ModelId),
+    List(ModelId),
+    ReadLink(ModelId),
+    /// Takes a handle on a file, so that it lives on without a name.
+    Open(ModelId),
+    /// Lets the client's handle number so many go.
+    Close(usize),
+}
+
+/// What a whole run is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WorkloadProfile {
+    /// Everything, in changing shares.
+    Mixed,
+    /// The store is full, or nearly so, most of the time.
+    Full,
+    /// Directories are big, and names long or alike.
+    Names,
+    /// Some files are long, with holes: their pages are in several leaves of the store's map.
+    Long,
+}
+
+impl WorkloadProfile {
+    /// That of a run.
+    pub(crate) fn of(options: &SimulatorOptions) -> WorkloadProfile {
+        // Of every five seeds in a row.
+        match options.seed % 5 {
+            _ if options.full => WorkloadProfile::Full,
+            0 => WorkloadProfile::Full,
+            1 => WorkloadProfile::Names,
+            2 => WorkloadProfile::Long,
+            _ => WorkloadProfile::Mixed,
+        }
+    }
+}
+
+/// Draws requests.
+pub(crate) struct RequestGenerator {
+    random: SeededRng,
+    temper: WorkloadProfile,
+    /// Requests for which clients rather give space back.
+    freeing: u32,
+    mood: RequestWeights,
+    /// Where the last read ended: the next may go on there, and has pages fetched ahead.
+    read_until: Option<(ModelId, u64)>,
+    /// Where whole pages bypass the buffer, they are written more often; drawn from this.
+    whole_pages: Option<SeededRng>,
+}
+
+/// What the clients do most for a while, so that rare combinations come up: weights of kinds of request.
+struct RequestWeights {
+    writes: u64,
+    sizes: u64,
+    names: u64,
+    reads: u64,
+    syncs: u64,
+    /// The share of writes, in percent, that hit the first pages of a file.
+    hot: u64,
+    /// Whether they would fill the store.
+    filling: bool,
+    directories_max: u64,
+    space: NameSpace,
+}
+
+/// Which names come up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NameSpace {
+    /// A few short ones and some of some hundred bytes, so that names meet.
+    Few,
+    /// Hundreds, so that directories have many nodes.
+    Many,
+    /// As long as names can be: few fit a node.
+    Longest,
+    /// Pairs of the same hash.
+    Alike,
+}
+
+/// Pairs of names that have the same hash under the secret of simulated file systems (`stack.rs`), as a test makes sure.
+pub(crate) const ALIKE: [[&[u8]; 2]; 6] = [
+    [b"gpeldfaeogdifco", b"fdljdhebjehjgbm"],
+    [b"anjianpihanbkhf", b"hengiaflcfdoocm"],
+    [b"bbnocodhabbchon", b"ffjgbldonlkpcki"],
+    [b"clggddlbaedbpbh", b"domaahjnpdcaeca"],
+    [b"epajjdcgbikmfog", b"bpecjaeeoadkaho"],
+    [b"ccflgekmicpikbk", b"eokpgcjikifeeif"],
+];
+
+impl RequestGenerator {
+    pub(crate) fn new(seed: u64, temper: WorkloadProfile) -> RequestGenerator {
+        let mut random = SeededRng::new(seed);
+        let mood = RequestWeights::draw(&mut random, temper);
+        RequestGenerator { random, temper, freeing: 0, mood, read_until: None, whole_pages: None }
+    }
+
+    /// Whether whole pages bypass the buffer from now on.
+    pub(crate) fn set_bypassing(&mut self, bypasses: bool) {
+        self.whole_pages = bypasses.then(|| self.random.clone());
+    }
+
+    fn bytes_max(&self) -> u64 {
+        if self.mood.filling || self.temper == WorkloadProfile::Long { FILLING_BYTES_MAX } else { BYTES_MAX }
+    }
+
+    /// Draws what the clients do most from now on, unless they stay with what they do: some things take long.
+    pub(crate) fn change_mood(&mut self) {
+        if self.random.once_in(6) {
+            self.mood = RequestWeights::draw(&mut self.random, self.temper);
+        }
+    }
+
+    /// Somebody was told that there is no space.
+    pub(crate) fn no_space(&mut self) {
+        self.freeing = match self.temper {
+            // Just enough that the next write may fit.
+            WorkloadProfile::Full => self.random.below(6) as u32,
+            _ => 40,
+        };
+    }
+
+    /// Whether clients rather give space back now.
+    pub(crate) fn wants_space(&self) -> bool {
+        self.freeing > 0
+    }
+
+    /// The next request of a client that holds `handles`.
+    pub(crate) fn next(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
+        self.freeing = self.freeing.saturating_sub(1);
+        if self.freeing > 0 || model.bytes() > self.bytes_max() {
+            return self.give_back(model);
+        }
+        let RequestWeights { writes, sizes, names, reads, syncs, .. } = self.mood;
+        let total = writes + sizes + names + reads + syncs + 3;
+        let mut dice = self.random.below(total);
+        for (weight, draw) in [
+            (
+                writes,
+                RequestGenerator::write as fn(&mut RequestGenerator, &FsModel, &[ModelId]) -> ClientRequest,
+            ),
+            (sizes, RequestGenerator::attributes),
+            (names, RequestGenerator::names),
+            (reads, RequestGenerator::look),
+            (syncs, RequestGenerator::sync),
+        ] {
+            if dice < weight {
+                return draw(self, model, handles);
+            }
+            dice -= weight;
+        }
+        self.handle(model, handles)
+    }
+
+    pub(crate) fn give_back(&mut self, model: &FsModel) -> ClientRequest {
+        match (self.some_name(model), self.some_file(model, &[])) {
+            (_, Some(file)) if self.random.once_in(2) => {
+                let size = self.random.below(model.get(file).content().len() as u64 + 1);
+                ClientRequest::Change(ModelChange::SetSize { file, size })
+            }
+            (Some((parent, name, id)), _) if !model.get(id).is_directory() => {
+                ClientRequest::Change(ModelChange::Unlink { parent, name })
+            }
+            _ => ClientRequest::Sync,
+        }
+    }
+
+    fn sync(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
+        match self.some_file(model, handles) {
+            Some(file) if self.random.once_in(2) => ClientRequest::SyncFile(file),
+            _ => ClientRequest::Sync,
+        }
+    }
+
+    fn write(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
+        let Some(file) = self.some_file(model, handles) else {
+            return self.make(model, FileKind::File);
+        };
+        let size = model.get(file).content().len() as u64;
+        // By its number, so that a file stays big or small.
+        let limit = match file.0 % 8 {
+            0 if self.temper == WorkloadProfile::Long => LONG_FILE_BYTES_MAX,
+            0 => BIG_FILE_BYTES_MAX,
+            _ if self.mood.filling => BIG_FILE_BYTES_MAX,
+            _ => FILE_BYTES_MAX,
+        };
+        let len = match self.random.below(10) {
+            0..=3 => 1 + self.random.below(200),
+            4..=5 => 512 * (1 + self.random.below(8)),
+            6 => PAGE * (1 + self.random.below(4)),
+            7 => 1 + self.random.below(2 * PAGE),
+            8 => 1 + self.random.below(WRITE_BYTES_MAX / 4),
+            _ => 1 + self.random.below(WRITE_BYTES_MAX),
+        };
+        let len = if self.mood.filling && self.random.once_in(2) { WRITE_BYTES_MAX } else { len };
+        let hot = self.random.below(100) < self.mood.hot;
+        let offset = match self.random.below(10) {
+            _ if hot => self.random.below(2 * PAGE),
+            0..=2 => size,
+            3..=6 => self.random.below(size + 1),
+            7 => self.random.below(size + 1) / PAGE * PAGE,
+            8 => self.random.below(size + 1) / 512 * 512,
+            _ => self.random.below(limit),
+        };
+        let (offset, len) = (offset.min(limit), len.min(limit + PAGE - offset.min(limit)));
+        let (offset, len) = match self.whole_pages.as_mut().is_some_and(|random| random.once_in(2)) {
+            true => (offset / PAGE * PAGE, len.next_multiple_of(PAGE)),
+            false => (offset, len),
+        };
+        let bytes = Arc::new(self.bytes(len));
+        ClientRequest::Change(ModelChange::Write {
+            file,
+            offset,
+            bytes,
+            bypasses: self.whole_pages.is_some(),
+        })
+    }
+
+    fn bytes(&mut self, len: u64) -> Vec<u8> {
+        if self.random.once_in(16) {
+            return vec![0; len as usize];
+        }
+        let mut bytes = Vec::with_capacity(len as usize + 8);
+        while (bytes.len() as u64) < len {
+            bytes.extend_from_slice(&self.random.next_u64().to_le_bytes());
+        }
+        bytes.truncate(len as usize);
+        bytes
+    }
+
+    fn attributes(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
+        if self.random.once_in(8) {
+            let inode = self.some_name(model).map_or(ModelId::ROOT, |(_, _, id)| id);
+            return self.rights_or_times(model, inode);
+        }
+        let Some(file) = self.some_file(model, handles) else {
+            return self.make(model, FileKind::File);
+        };
+        if self.random.once_in(3) {
+            return self.allocate(model, file);
+        }
+        if self.random.once_in(4)
+            && let Some(to) = self.some_file(model, handles)
+        {
+            return self.copy(model, file, to);
+        }
+        let old = model.get(file).content().len() as u64;
+        let size = match self.random.below(8) {
+            0 => 0,
+            1 => old / PAGE * PAGE,
+            2..=4 => self.random.below(old + 1),
+            5 => old + self.random.below(200),
+            _ => self.random.below(FILE_BYTES_MAX),
+        };
+        ClientRequest::Change(ModelChange::SetSize { file, size })
+    }
+
+    fn allocate(&mut self, model: &FsModel, file: ModelId) -> ClientRequest {
+        let old = model.get(file).content().len() as u64;
+        let unit = [1, 512, PAGE][self.random.below(3) as usize];
+        let offset = self.random.below(old.min(FILE_BYTES_MAX) + PAGE) / unit * unit;
+        let len = unit * (1 + self.random.below(FILE_BYTES_MAX / unit));
+        let what = [FallocateMode::Allocate, FallocateMode::ZeroRange, FallocateMode::PunchHole]
+            [self.random.below(3) as usize];
+        let size = if self.random.once_in(2) { SizePolicy::Grow } else { SizePolicy::Keep };
+        ClientRequest::Change(ModelChange::Allocate { file, what, offset, len, size })
+    }
+
+    /// Mostly the same place of another file, and to the end.
+    fn copy(&mut self, model: &FsModel, from: ModelId, to: ModelId) -> ClientRequest {
+        let pages = |id: ModelId| model.get(id).content().len() as u64 / PAGE + 1;
+        let (source, target) = (pages(from), pages(to));
+        let offset = if self.random.once_in(2) { 0 } else { PAGE * self.random.below(source) };
+        let at = if self.random.once_in(3) { PAGE * self.random.below(target) } else { offset };
+        let some = self.random.once_in(2).then(|| PAGE * (1 + self.random.below(8)));
+        let len = some.unwrap_or(BIG_FILE_BYTES_MAX);
+        let at = if self.random.once_in(20) { at + 100 } else { at };
+        ClientRequest::Change(ModelChange::Copy { from, offset, len, to, at })
+    }
+
+    fn xattr(&mut self, model: &FsModel, inode: ModelId) -> ModelChange {
+        let name = match self.random.below(10) {
+            0 => CAPABILITY.to_vec(),
+            1 => b"trusted.overlay.opaque".to_vec(),
+            2 => [b"user.", &[b'n'; 250][..]].concat(),
+            3..=4 if model.get(inode).is_directory() => DEFAULT_ACL.to_vec(),
+            3..=4 => ACCESS_ACL.to_vec(),
+            _ => format!("user.{}", self.random.below(4)).into_bytes(),
+        };
+        if self.random.once_in(4) {
+            return ModelChange::RemoveXattr { inode, name };
+        }
+        let how = match self.random.below(8) {
+            0 => SetXattrMode::Create,
+            1 => SetXattrMode::Replace,
+            _ => SetXattrMode::Any,
+        };
+        let value = if name == ACCESS_ACL || name == DEFAULT_ACL {
+            let named = self.random.once_in(2).then(|| self.random.below(5) as u32);
+            ModelAcl::new(self.random.below(0o1000) as u16, self.random.below(8) as u16, named).value()
+        } else {
+            let len = match self.random.below(8) {
+                0 => 0,
+                1 => self.random.below(16 << 10),
+                _ => self.random.below(200),
+            };
+            self.bytes(len)
+        };
+        ModelChange::SetXattr { inode, name, value: Arc::new(value), how }
+    }
+
+    fn rights_or_times(&mut self, model: &FsModel, inode: ModelId) -> ClientRequest {
+        ClientRequest::Change(match self.random.below(6) {
+            0 => match model.get(inode).body {
+                ModelBody::Symlink(_) => return ClientRequest::Stat(inode),
+                _ => ModelChange::SetMode { inode, mode: self.random.below(0o10000) as u16 },
+            },
+            1 => {
+                let (uid, gid) = (1000 + self.random.below(4) as u32, 100 + self.random.below(4) as u32);
+                let (uid, gid) = (self.random.once_in(2).then_some(uid), Some(gid));
+                ModelChange::SetOwner { inode, uid, gid }
+            }
+            2 => ModelChange::DropPowers { inode },
+            3..=4 => self.xattr(model, inode),
+            _ => {
+                // Before 1970, too.
+                let time = self.random.next_u64() as i64 / 4;
+                let accessed = self.random.once_in(2).then_some(time);
+                let modified = (accessed.is_none() || self.random.once_in(2)).then_some(-time);
+                ModelChange::SetTimes { inode, accessed, modified }
+            }
+        })
+    }
+
+    fn names(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
+        let (parent, name) = (self.some_directory(model), self.name());
+        let change = match (self.random.below(20), self.some_name(model)) {
+            (0..=6, _) | (_, None) => return self.make(model, FileKind::File),
+            (7, _) if self.random.once_in(2) => return self.make_special(model),
+            (7, _) => return self.make(model, FileKind::Directory),
+            (8, _) => {
+                let len =
+                    1 + if self.random.once_in(8) { self.random.below(1000) } else { self.random.below(30) };
+                ModelChange::Symlink { parent, name, target: vec![b'a' + len as u8 % 26; len as usize] }
+            }
+            (9..=10, _) => match self.some_file(model, handles) {
+                Some(file) => ModelChange::Link { file, parent, name },
+                None => return self.make(model, FileKind::File),
+            },
+            (11..=14, Some((parent, name, id)))
+                if !model.get(id).is_directory() || self.random.once_in(8) =>
+            {
+                ModelChange::Unlink { parent, name }
+            }
+            (11..=14, Some((parent, name, _))) => ModelChange::RemoveDirectory { parent, name },
+            (_, Some((from, old, _))) => {
+                // Often over a name that exists.
+                let to = match self.some_name(model) {
+                    Some((parent, name, _)) if self.random.once_in(2) => (parent, name),
+                    _ => (parent, name),
+                };
+                if self.random.once_in(6) {
+                    return ClientRequest::Change(ModelChange::Exchange { one: (from, old), other: to });
+                }
+                let if_exists = if self.random.once_in(8) { IfExists::Refuse } else { IfExists::Replace };
+                match self.random.once_in(8) {
+                    true => ModelChange::WhiteOut { from: (from, old), to, if_exists },
+                    false => ModelChange::Rename { from: (from, old), to, if_exists },
+                }
+            }
+        };
+        ClientRequest::Change(change)
+    }
+
+    fn make(&mut self, model: &FsModel, kind: FileKind) -> ClientRequest {
+        let directories = model.inodes.values().filter(|inode| inode.is_directory()).count();
+        let kind = if directories as u64 > self.mood.directories_max { FileKind::File } else { kind };
+        let mode = if self.random.once_in(2) { 0o644 } else { 0o755 };
+        ClientRequest::Change(ModelChange::Make {
+            parent: self.some_directory(model),
+            name: self.name(),
+            kind,
+            mode,
+        })
+    }
+
+    /// A FIFO, a socket, or a device.
+    fn make_special(&mut self, model: &FsModel) -> ClientRequest {
+        let (parent, name, mode) = (self.some_directory(model), self.name(), 0o644);
+        let number = self.random.next_u64() as u32;
+        ClientRequest::Change(match self.random.below(4) {
+            0 => ModelChange::Make { parent, name, kind: FileKind::Fifo, mode },
+            1 => ModelChange::Make { parent, name, kind: FileKind::Socket, mode },
+            2 => ModelChange::MakeDevice { parent, name, kind: FileKind::CharDevice, number, mode },
+            _ => ModelChange::MakeDevice { parent, name, kind: FileKind::BlockDevice, number, mode },
+        })
+    }
+
+    fn look(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
+        match (self.random.below(10), self.some_name(model), self.some_file(model, handles)) {
+            (0, Some((parent, name, _)), _) => ClientRequest::Lookup { parent, name },
+            (1, _, _) => ClientRequest::Lookup { parent: self.some_directory(model), name: self.name() },
+            (2, Some((_, _, id)), _) => match model.get(id).body {
+                ModelBody::Symlink(_) => ClientRequest::ReadLink(id),
+                _ => ClientRequest::Stat(id),
+            },
+            (3, Some((_, _, id)), _) if self.random.once_in(2) => ClientRequest::ListXattrs(id),
+            (3, _, _) => ClientRequest::List(self.some_directory(model)),
+            (4, _, Some(file)) => {
+                let offset = self.random.below(model.get(file).content().len() as u64 + PAGE);
+                let what = if self.random.once_in(2) { SeekWhence::Data } else { SeekWhence::Hole };
+                ClientRequest::Seek { file, offset, what }
+            }
+            (_, _, Some(file)) => {
+                let size = model.get(file).content().len() as u64;
+                let len = match self.random.below(4) {
+                    0 => self.random.below(100),
+                    1 => self.random.below(3 * PAGE),
+                    2 => PAGE,
+                    _ => self.random.below(64 << 10),
+                };
+                let last = self.read_until.filter(|_| self.random.once_in(2));
+                let is_file = |(last, _): &_| model.inodes.get(last).is_some_and(|last| last.is_file());
+                let last = last.filter(is_file);
+                let (file, offset) = last.unwrap_or_else(|| (file, self.random.below(size + PAGE)));
+                self.read_until = Some((file, offset + len));
+                ClientRequest::Read { file, offset, len: len as usize }
+            }
+            _ => ClientRequest::List(ModelId::ROOT),
+        }
+    }
+
+    fn handle(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
+        let close = !handles.is_empty() && (handles.len() > 3 || self.random.once_in(2));
+        match self.some_file(model, &[]) {
+            _ if close => ClientRequest::Close(self.random.below(handles.len() as u64) as usize),
+            Some(file) => ClientRequest::Open(file),
+            None => ClientRequest::List(ModelId::ROOT),
+        }
+    }
+
+    fn name(&mut self) -> ModelName {
+        let letter = b'A' + self.random.below(26) as u8;
+        match self.mood.space {
+            NameSpace::Few if self.random.once_in(10) => vec![letter; 100 + usize::from(letter)],
+            NameSpace::Few => vec![b'a' + self.random.below(8) as u8],
+            NameSpace::Many => format!("name {}", self.random.below(600)).into_bytes(),
+            NameSpace::Longest => vec![letter; 255],
+            NameSpace::Alike => {
+                let pair = ALIKE[self.random.below(ALIKE.len() as u64) as usize];
+                pair[self.random.below(2) as usize].to_vec()
+            }
+        }
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        let len = from.len() as u64;
+        if len == 0 { None } else { from.get(self.random.below(len) as usize).cloned() }
+    }
+
+    /// A directory that has a name.
+    fn some_directory(&mut self, model: &FsModel) -> ModelId {
+        let living =
+            |&(_, inode): &(&ModelId, &crate::model::ModelInode)| inode.is_directory() && inode.links > 0;
+        let directories: Vec<ModelId> = model.inodes.iter().filter(living).map(|(&id, _)| id).collect();
+        self.pick(&directories).unwrap_or(ModelId::ROOT)
+    }
+
+    /// A name and what it names.
+    fn some_name(&mut self, model: &FsModel) -> Option<(ModelId, ModelName, ModelId)> {
+        let parent = self.some_directory(model);
+        let names = model.names(parent).expect("a directory");
+        let (name, &id) = names.iter().nth(self.random.below(names.len().max(1) as u64) as usize)?;
+        Some((parent, name.clone(), id))
+    }
+
+    /// A regular file: one of `handles` at times, which may have no name any more.
+    fn some_file(&mut self, model: &FsModel, handles: &[ModelId]) -> Option<ModelId> {
+        if self.random.once_in(4) && !handles.is_empty() {
+            return self.pick(handles);
+        }
+        let is_file =
+            |&(_, inode): &(&ModelId, &crate::model::ModelInode)| inode.is_file() && inode.links > 0;
+        let files: Vec<ModelId> = model.inodes.iter().filter(is_file).map(|(&id, _)| id).collect();
+        self.pick(&files)
+    }
+}
+
+impl RequestWeights {
+    fn draw(random: &mut SeededRng, temper: WorkloadProfile) -> RequestWeights {
+        let mut weight = |usual: u64| match random.below(4) {
+            0 => usual / 4,
+            1 => usual * 4,
+            _ => usual,
+        };
+        let (writes, sizes, names, reads, syncs) = (weight(30), weight(8), weight(12), weight(20), weight(4));
+        let (hot, filling) = (random.below(3) * 40, random.once_in(6) || temper == WorkloadProfile::Full);
+        let writes = if filling { 8 * writes } else { writes } + 1;
+        let names = if temper == WorkloadProfile::Names { 4 * names } else { names } + 1;
+        let directories_max = DIRECTORIES_MAX[random.below(3) as usize];
+        let space = match random.below(if temper == WorkloadProfile::Names { 4 } else { 8 }) {
+            0 => NameSpace::Many,
+            1 => NameSpace::Longest,
+            2 => NameSpace::Alike,
+            _ => NameSpace::Few,
+        };
+        RequestWeights { writes, sizes, names, reads, syncs, hot, filling, directories_max, space }
+    }
+}

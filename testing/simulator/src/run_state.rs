@@ -1,0 +1,328 @@
+//! One run: all that there is in it, background work, and how the time passes.
+
+use crate::client::SimulatedClients;
+use crate::options::SimulatorOptions;
+use crate::oracle::HistoryOracle;
+use crate::request_generator::{RequestGenerator, WorkloadProfile};
+use crate::rescued_volumes::ExpectedRescue;
+use crate::stack::{RandomPick, SimulatedMedia, SimulatedStack, TASKS};
+use crate::swarm_weights::SwarmWeights;
+use crate::volumes::{SimulatedVolumes, VolumeCounts};
+use cache::{BackgroundTask, StepProgress};
+use device::{Clock, SeededRng};
+use sim_disk::SimDisk;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Mostly enough for requests to meet, and few enough that most histories are short.
+const CLIENTS: [usize; 4] = [1, 4, 4, 12];
+/// Turns in which every client waits and nobody gets a reply, after which nobody ever will. Each turn does all
+/// background work and lets 5 ms pass, so that every interval of the settings passes several times; but less than the
+/// longest patience with a store that takes nothing, so that who is answered by its end alone is found.
+const TURNS_WITHOUT_REPLY_MAX: u32 = 5000;
+
+/// Steps in which a committer always has something to do, while others step, too, after which it always will.
+const COMMITS_MAX: u32 = 10_000;
+
+/// A request that comes in during background work does so within so many beginnings and ends of device operations.
+pub(crate) const INTRUDES_WITHIN: u64 = 24;
+
+/// It waits for that during so many steps, about.
+const INTRUDER_WAITS_STEPS: u64 = 16;
+
+/// A power cut hits within so many writes and flushes of the moment that it was armed: soon, or deep in what follows.
+pub(crate) const CUT_WITHIN: [u64; 3] = [4, 24, 100];
+/// An armed cut that hits nothing for so many operations gets something to hit: everything is written back.
+pub(crate) const ARMED_OPERATIONS_MAX: u64 = 30;
+
+/// What happened, for the summary.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RunCounts {
+    pub(crate) operations: u64,
+    /// Power cuts and kills, by what was going on.
+    pub(crate) crashes: BTreeMap<&'static str, u64>,
+    pub(crate) clean_stops: u64,
+    /// Changes that had completed, were not synced, and were lost.
+    pub(crate) changes_lost: u64,
+    pub(crate) no_space: u64,
+    /// Changes that were admitted and found no space, made up.
+    pub(crate) refused: u64,
+    /// SimulatedVolumes that were rescued from buffers that failed.
+    pub(crate) rescued: u64,
+    /// Buffers that took another one's place.
+    pub(crate) replaced: u64,
+    /// How often stores were made larger.
+    pub(crate) growths: u64,
+    /// Errors that a client was told because a disk made one up.
+    pub(crate) errors_told: u64,
+    pub(crate) errors_made_up: u64,
+    pub(crate) volumes: VolumeCounts,
+}
+
+impl RunCounts {
+    pub(crate) fn crashes(&self) -> u64 {
+        self.crashes.values().sum()
+    }
+}
+
+/// What the harness is calling: where a power cut hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HarnessPhase {
+    Request,
+    Work(BackgroundTask),
+    Drain,
+    /// A copy of the mounted volume.
+    Copy,
+    /// Another volume's.
+    Deletion,
+    /// Of the buffer by another one.
+    Replacement,
+    Growth,
+    Recovery(u32),
+}
+
+/// The plan for this life of the stack, from one open to the next.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LifePlan {
+    /// The operation after which the end begins.
+    pub(crate) ends_at: u64,
+    /// If the end is an armed power cut, the operation after which it happens anyway.
+    pub(crate) armed_until: Option<u64>,
+    /// If a disk makes errors, until this operation.
+    pub(crate) faulty_until: Option<u64>,
+}
+
+impl LifePlan {
+    /// Lets it end after `operations`.
+    pub(crate) fn die_soon(&mut self, operations: u64) {
+        self.ends_at = self.ends_at.min(operations);
+        self.armed_until = self.armed_until.map(|until| until.min(operations));
+    }
+}
+
+/// One run. Everything in it is drawn from the seed.
+pub(crate) struct SimulationRun {
+    pub(crate) options: SimulatorOptions,
+    pub(crate) random: SeededRng,
+    pub(crate) workload: RequestGenerator,
+    pub(crate) media: SimulatedMedia,
+    /// `None` only between a crash and the recovery.
+    pub(crate) stack: Option<SimulatedStack>,
+    pub(crate) oracle: HistoryOracle,
+    pub(crate) volumes: SimulatedVolumes,
+    pub(crate) clients: SimulatedClients,
+    pub(crate) counts: RunCounts,
+    pub(crate) phase: HarnessPhase,
+    pub(crate) life: LifePlan,
+    /// Errors that the disks had made up when the stack was opened: those told later need newer ones.
+    pub(crate) errors_at_open: u64,
+    /// The store as it was at an earlier start.
+    pub(crate) older_store: Option<Arc<SimDisk>>,
+    /// What the life before this one may have left.
+    pub(crate) rescued: Option<ExpectedRescue>,
+    pub(crate) weather: SwarmWeights,
+    pub(crate) turns_without_reply: u32,
+    /// Steps of the committer since one had nothing to do.
+    commits_at_once: u32,
+    started: Instant,
+}
+
+impl SimulationRun {
+    pub(crate) fn new(options: &SimulatorOptions) -> Result<SimulationRun, String> {
+        let mut random = SeededRng::new(options.seed);
+        let media = SimulatedMedia::new(random.next_u64(), options);
+        media.format()?;
+        SimulationRun::open(options, random, media, SimulatedVolumes::new(), HistoryOracle::new())
+    }
+
+    /// Another run that begins with what this one has durable.
+    pub(crate) fn fork(&self, seed: u64) -> Result<SimulationRun, String> {
+        let mut random = SeededRng::new(seed);
+        let media = self.media.fork(random.next_u64(), &self.options);
+        let volumes = self.volumes.clone();
+        SimulationRun::open(&self.options, random, media, volumes, self.oracle.clone())
+    }
+
+    fn open(
+        options: &SimulatorOptions,
+        mut random: SeededRng,
+        media: SimulatedMedia,
+        volumes: SimulatedVolumes,
+        oracle: HistoryOracle,
+    ) -> Result<SimulationRun, String> {
+        let stack = media.open(volumes.mounted())?;
+        let mut run = SimulationRun {
+            options: options.clone(),
+            workload: RequestGenerator::new(random.next_u64(), WorkloadProfile::of(options)),
+            weather: SwarmWeights::draw(&mut random),
+            life: LifePlan::default(),
+            stack: Some(stack),
+            oracle,
+            volumes,
+            clients: SimulatedClients::new(random.pick(&CLIENTS)),
+            counts: RunCounts::default(),
+            phase: HarnessPhase::Request,
+            errors_at_open: 0,
+            older_store: None,
+            rescued: None,
+            turns_without_reply: 0,
+            commits_at_once: 0,
+            started: Instant::now(),
+            media,
+            random,
+        };
+        run.may_bypass();
+        Ok(run)
+    }
+
+    /// What is written in this life may bypass the buffer, or not.
+    fn may_bypass(&mut self) {
+        self.oracle.allow_bypassing();
+        self.workload.set_bypassing(self.media.settings.bypass_after < u64::MAX);
+    }
+
+    /// Another order may count from now on. One in which pages bypass the buffer does so between requests only: of one that has begun
+    /// its answer would not tell which counted.
+    pub(crate) fn switch_order(&mut self) {
+        let Some(after) = self.media.draw_order() else { return };
+        let is_bypassing = after < u64::MAX;
+        let all_idle = self.clients.idle().len() == self.clients.len() && !self.media.meanwhile.waits();
+        if !is_bypassing || all_idle {
+            self.stack().cache.set_bypass_after(after);
+            self.workload.set_bypassing(is_bypassing);
+            self.media.log.event(|| format!("=== pages bypass the buffer: {is_bypassing}"), &[after]);
+        }
+    }
+
+    pub(crate) fn stack(&self) -> &SimulatedStack {
+        self.stack.as_ref().expect("the stack is open while clients run")
+    }
+
+    /// Draws how long the stack lives now, so that the wanted crashes spread over the wanted operations.
+    pub(crate) fn new_life(&mut self) {
+        self.may_bypass();
+        let operations = self.options.operations.saturating_sub(self.counts.operations);
+        let crashes = self.options.crashes.saturating_sub(self.counts.crashes());
+        let length = match crashes {
+            0 => u64::MAX / 2,
+            _ => self.random.below(2 * operations / crashes + 1),
+        };
+        self.life =
+            LifePlan { ends_at: self.counts.operations + length, armed_until: None, faulty_until: None };
+    }
+
+    /// Some operations on volumes meet a power cut: during the call, or soon after it.
+    pub(crate) fn arm_for_volumes(&mut self) {
+        if self.random.once_in(4)
+            && self.life.armed_until.is_none()
+            && self.counts.crashes() < self.options.crashes
+        {
+            let within = self.random.pick(&CUT_WITHIN);
+            self.media.power.cut_after(self.random.below(within));
+            self.life.armed_until = Some(self.counts.operations + ARMED_OPERATIONS_MAX);
+        }
+    }
+
+    /// New weather and a new mood, so that no two lives are alike.
+    pub(crate) fn change_weather(&mut self) {
+        self.weather = SwarmWeights::draw(&mut self.random);
+        let random = SeededRng::new(self.random.next_u64());
+        self.media.meanwhile.slow_down(random, &self.media.clock, self.weather.slow);
+        self.workload.change_mood();
+        self.turns_without_reply = 0;
+    }
+
+    /// Lets background work take steps during what comes next, where other threads would take them.
+    pub(crate) fn let_others_step(&mut self) {
+        if self.weather.crowd == 0 || self.media.meanwhile.has_steps() {
+            return;
+        }
+        let mut task = self.random.pick(&TASKS);
+        for number in 0..self.random.below(self.weather.crowd + 1) {
+            // The first one comes at any moment, others rather at once.
+            let turns = match number > 0 && self.random.below(4) > 0 {
+                true => 0,
+                false => self.random.below(INTRUDES_WITHIN),
+            };
+            if self.random.once_in(2) {
+                task = self.random.pick(&TASKS);
+            }
+            let cache = self.stack().cache.clone();
+            let log = self.media.log.clone();
+            let step = move || {
+                if cache.may_step(task) {
+                    log.event(|| format!("  meanwhile a step {task:?}"), &[task as u64]);
+                    cache.step(task);
+                }
+            };
+            self.media.meanwhile.steps_after(turns, Box::new(step));
+        }
+    }
+
+    pub(crate) fn step(&mut self, task: BackgroundTask) {
+        self.phase = HarnessPhase::Work(task);
+        let begun = self.media.clock.monotonic();
+        let progress = self.stack().cache.step(task);
+        match (task, progress) {
+            (BackgroundTask::Commit, StepProgress::Idle) => {
+                self.commits_at_once = 0;
+                self.nothing_is_left_to_commit(begun);
+            }
+            // One that always finds something to do would keep a processor busy, and the rule above from being looked at.
+            (BackgroundTask::Commit, StepProgress::Worked) => {
+                self.commits_at_once += 1;
+                assert!(self.commits_at_once < COMMITS_MAX, "the committer never comes to an end");
+            }
+            _ => {}
+        }
+        // Most steps have nothing to do; who comes in rather waits for one that has.
+        if self.random.once_in(INTRUDER_WAITS_STEPS) {
+            self.media.meanwhile.comes_now();
+        }
+        self.media.log.event(|| format!("  step {task:?}: {progress:?}"), &[task as u64, progress as u64]);
+    }
+
+    /// A committer that found nothing to do at `now` has made durable what was answered a commit interval before that, bypassed pages
+    /// included, whatever the store did.
+    fn nothing_is_left_to_commit(&mut self, now: Duration) {
+        let has_worked = !self.media.power.is_lost() && self.stack().cache.status().failed.is_none();
+        let until = now.checked_sub(self.media.settings.commit_interval).filter(|_| has_worked);
+        until.into_iter().for_each(|until| self.oracle.durable_until(until));
+    }
+
+    pub(crate) fn pass_time(&mut self) {
+        let nanos = match self.random.below(8) {
+            0 => 2_000_000_000,
+            _ => 1 + self.random.below(100_000_000),
+        };
+        self.media.clock.advance(Duration::from_nanos(nanos));
+    }
+
+    /// Only background work can help now.
+    pub(crate) fn everybody_waits(&mut self) -> Result<(), String> {
+        self.media.meanwhile.comes_now();
+        let first = self.random.below(TASKS.len() as u64) as usize;
+        for turn in 0..TASKS.len() {
+            self.let_others_step();
+            self.step(TASKS[(first + turn) % TASKS.len()]);
+        }
+        self.media.clock.advance(Duration::from_millis(5));
+        self.turns_without_reply += 1;
+        if self.turns_without_reply < TURNS_WITHOUT_REPLY_MAX || self.media.power.is_lost() {
+            return Ok(());
+        }
+        if self.media.log.errors_made_up() > self.errors_at_open {
+            // A failed device may stop everything: it is for the next open to make good.
+            self.life.die_soon(self.counts.operations);
+            return Ok(());
+        }
+        let (cache, waiting) = (&self.stack().cache, self.clients.describe_waiting());
+        let (status, space) = (cache.status(), cache.store().space());
+        Err(format!("nobody is ever answered; they wait for:\n{waiting}  {status:?}\n  {space:?}"))
+    }
+
+    pub(crate) fn seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+}
