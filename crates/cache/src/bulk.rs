@@ -5,7 +5,7 @@ use crate::pages::{Key, Pages, pages_of};
 use crate::shared::{Shared, State};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::ops::Range;
-use store::{FoundPage, Store, StoreError};
+use store::{PageResult, Store, StoreError};
 
 /// Reads ranges (offset, length) of an object as the store has it, holes as zeros: for a reader while the buffer is being
 /// [read](crate::Recovered::read), too, and has its changes [laid over](crate::Cache::lay_over) what he has read afterwards.
@@ -26,7 +26,7 @@ pub fn read_stored(
 }
 
 /// Puts a part of a page, from a position in it on, into zeros.
-type Lay<'a> = &'a mut dyn FnMut(PageNo, usize, FoundPage<'_>, &mut [u8]) -> Result<(), StoreError>;
+type Lay<'a> = &'a mut dyn FnMut(PageNo, usize, PageResult<'_>, &mut [u8]) -> Result<(), StoreError>;
 
 fn read_ranges(
     store: &Store,
@@ -76,7 +76,7 @@ pub(crate) fn read_all_now(
     object: ObjectId,
     ranges: &[(u64, usize)],
 ) -> Result<Vec<Vec<u8>>, CacheError> {
-    let mut lay = |page, start, found: FoundPage<'_>, into: &mut [u8]| {
+    let mut lay = |page, start, found: PageResult<'_>, into: &mut [u8]| {
         lay_page(&mut shared.state(), Key { object, page }, start, found, into)
     };
     Ok(read_ranges(shared.store_io(), object, ranges, &mut lay)?)
@@ -87,7 +87,7 @@ fn lay_page(
     state: &mut State,
     key: Key,
     start: usize,
-    found: FoundPage<'_>,
+    found: PageResult<'_>,
     into: &mut [u8],
 ) -> Result<(), StoreError> {
     let entry = state.pages.get(&key);

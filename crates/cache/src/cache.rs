@@ -770,7 +770,7 @@ impl Cache {
             Task::Checkpoint => {
                 let makes_space = shared.state().admission.wants_space();
                 let may_make_space = checkpointer.makes_no_space() && self.parts.may_write_back();
-                store.is_idle() && store.is_not_cleaning() && (!makes_space || may_make_space)
+                store.is_idle() && store.cleaner_is_idle() && (!makes_space || may_make_space)
             }
         }
     }
@@ -784,6 +784,6 @@ impl Parts {
         let alone = self.write_back.is_idle() && buffer.is_idle() && store.is_idle();
         // A rescue wins space by cleaning.
         let may_clean = store.cleaning_is_due() || self.shared.state().failed().is_some();
-        alone && (store.is_not_cleaning() || !may_clean)
+        alone && (store.cleaner_is_idle() || !may_clean)
     }
 }

@@ -276,7 +276,7 @@ impl Checkpointer {
     /// Folds a leaf, and leaves the devices alone for as long as that took. What cannot be folded is left as it is.
     fn fold_some(&self) -> Result<(), CacheError> {
         let begun = self.shared.now();
-        let folded = self.shared.store_io().fold_step();
+        let folded = self.shared.store_io().idle_merge_step();
         let now = self.shared.now();
         let pause = if folded.is_ok() { now - begun } else { RETRY_AFTER };
         self.pauses().fold_not_before = now + pause;
@@ -289,13 +289,13 @@ impl Checkpointer {
     /// One step of cleaning, if it is still owed, before writers need what it gives them.
     fn clean_some(&self) -> Result<(), CacheError> {
         let batches = self.shared.store().counters().batches;
-        match self.shared.store_io().clean_if_due()? {
+        match self.shared.store_io().clean_step_if_due()? {
             None | Some(Cleaning::Working) => {}
             Some(Cleaning::Emptied(_)) => self.checkpoint_twice()?,
             Some(Cleaning::NeedsCheckpoint) => {
                 self.checkpoint_twice()?;
                 if self.shared.store_io().clean_step()? == Cleaning::NeedsCheckpoint {
-                    self.shared.store().end_round();
+                    self.shared.store().give_up_round();
                 }
             }
             Some(Cleaning::Idle) => {
@@ -523,7 +523,7 @@ impl Checkpointer {
         }
         if !attempt.is_folded {
             // Deltas take space that their pages, once whole, do not. Where there is none for that, cleaning may give some.
-            attempt.is_folded = !self.shared.store_io().fold_step().unwrap_or(false);
+            attempt.is_folded = !self.shared.store_io().idle_merge_step().unwrap_or(false);
             return Ok(Progress::Worked);
         }
         if attempt.rounds == ROUNDS_MAX || !self.shared.store().cleaning_may_help() {
@@ -542,7 +542,7 @@ impl Checkpointer {
             Cleaning::NeedsCheckpoint => {
                 let moved = self.shared.store().counters().pages_cleaned;
                 if attempt.asked.replace(moved) == Some(moved) {
-                    self.shared.store().end_round();
+                    self.shared.store().give_up_round();
                     attempt.rounds = ROUNDS_MAX;
                 } else {
                     self.checkpoint_twice()?;

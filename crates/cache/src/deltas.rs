@@ -181,7 +181,9 @@ fn over_nothing(store: &Store, pages: &[ToStore<'_>]) -> BTreeMap<usize, Result<
             (Err(error), _) => Err(error),
             (Ok(None), _) => Ok(false),
             // A later clone or move may have brought what is older than the cut, which it came after.
-            (Ok(Some(page_lsn)), Some(cut)) if page_lsn < cut => store.has_had_later(key.object, cut),
+            (Ok(Some(page_lsn)), Some(cut)) if page_lsn < cut => {
+                store.has_applied_later_transfer(key.object, cut)
+            }
             (Ok(Some(_)), _) => Ok(true),
         };
         match stays {

@@ -239,7 +239,7 @@ impl Rescuer {
             left_out += self.rescue_pages(transfer.from, some)?;
         }
         // What is damaged at its edges is lost in it.
-        match self.shared.store_io().fold_for(&transfer) {
+        match self.shared.store_io().merge_deltas_for_transfer(&transfer) {
             Err(error) if error.is_damage() => left_out += 1,
             outcome => outcome?,
         }
@@ -271,7 +271,7 @@ impl Rescuer {
     /// count when the two are compared. Returns those that the store could not take.
     fn apply(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
         let (store, mut applied) = (self.shared.store_io(), Applied::default());
-        applied.apply_rest(store, &|part| store.apply_bypassing(part), vector)?;
+        applied.apply_rest(store, &|part| store.apply_bypassed(part), vector)?;
         Ok(applied.refused)
     }
 

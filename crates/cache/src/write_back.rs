@@ -316,7 +316,7 @@ impl WriteBack {
     fn forget_stored_cuts(&self) {
         let cuts: Vec<_> = self.shared.state().pages.cuts().filter(|(_, cut)| cut.logged_again).collect();
         for (object, cut) in cuts {
-            if matches!(self.shared.store_io().has_had_later(object, cut.lsn), Ok(true)) {
+            if matches!(self.shared.store_io().has_applied_later_transfer(object, cut.lsn), Ok(true)) {
                 self.shared.state().pages.cut_is_stored(object, cut.lsn);
             }
         }
@@ -337,7 +337,7 @@ impl WriteBack {
         let Some(what) = what else { return Ok(None) };
         let stuck = match self.transfer_step(&what) {
             // Others may find space, and can be read.
-            Err(CacheError::Store(error)) if error.is_full() || error.is_of_reading() => Some(error),
+            Err(CacheError::Store(error)) if error.is_full() || error.is_read_failure() => Some(error),
             outcome => outcome.inspect_err(|error| self.failed(turn, scan, error, now))?,
         };
         if let Some(error) = stuck {
@@ -392,7 +392,7 @@ impl WriteBack {
             false => self.store_beside(what, &beside),
             true => {
                 // A page at its edges that cannot be read holds up this clone, and nothing else; one that stays damaged is lost.
-                if let Err(error) = self.shared.store_io().fold_for(&what.transfer)
+                if let Err(error) = self.shared.store_io().merge_deltas_for_transfer(&what.transfer)
                     && !(error.is_damage() && self.has_failed_for_long(what))
                 {
                     return Ok(Some(error));
@@ -826,7 +826,7 @@ impl WriteBack {
     fn apply_rest(&self, vector: &[Change], applied: &mut Applied) -> Result<(), StoreError> {
         let store = self.shared.store_io();
         let apply = |part: &[Change]| match self.shared.settings().buffer_is_given_up {
-            true => store.apply_bypassing(part),
+            true => store.apply_bypassed(part),
             false => store.apply(part),
         };
         applied.apply_rest(store, &apply, vector)

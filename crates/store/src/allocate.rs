@@ -38,7 +38,7 @@ pub(crate) fn take_stock(shared: &Shared, log: &mut Log) -> Result<(), StoreErro
 pub(crate) fn allocation_is_due(shared: &Shared) -> bool {
     let map = shared.map();
     let is_low = || map.nodes.segments.free_count() < map.wanted(map.ahead());
-    map.nodes.segments.bare_count() > 0 && (shared.medium.is_known_full_below() || is_low())
+    map.nodes.segments.unbacked_count() > 0 && (shared.medium.is_known_full_below() || is_low())
 }
 
 /// Asks the file system below for as much space as will be needed soon. `false` if it is full.
@@ -68,7 +68,7 @@ pub(crate) fn allocate_more(shared: &Shared) -> Result<bool, StoreError> {
 
 /// Whether asking for more may help: there are segments without space, and the file system below was not full the last time.
 pub(crate) fn may_allocate(shared: &Shared) -> bool {
-    !shared.medium.is_known_full_below() && shared.map().nodes.segments.bare_count() > 0
+    !shared.medium.is_known_full_below() && shared.map().nodes.segments.unbacked_count() > 0
 }
 
 /// Bytes that are left in the file system below, if it has no space for a segment that the store could use.
@@ -76,13 +76,13 @@ pub(crate) fn full_below(shared: &Shared) -> Option<u64> {
     let spare = shared.medium.device().spare_blocks();
     let map = shared.map();
     let is_full = spare.is_some_and(|spare| spare < shared.medium.geometry().segment_blocks);
-    let counts = map.nodes.segments.bare_count() > 0 && (is_full || shared.medium.is_known_full_below());
+    let counts = map.nodes.segments.unbacked_count() > 0 && (is_full || shared.medium.is_known_full_below());
     counts.then(|| spare.unwrap_or(0) * BLOCK_BYTES as u64)
 }
 
 /// Why there is no space.
 pub(crate) fn full(shared: &Shared, map: &Map) -> StoreError {
-    match map.nodes.segments.bare_count() {
+    match map.nodes.segments.unbacked_count() {
         0 => StoreError::Full,
         _ => StoreError::FullBelow { device: shared.medium.name() },
     }
@@ -98,12 +98,12 @@ pub(crate) fn allocate_up_to(shared: &Shared, goal: u64) -> Result<u64, StoreErr
             .device()
             .spare_blocks()
             .is_none_or(|spare| spare >= shared.medium.geometry().segment_blocks);
-        let Some(segment) = bare_below(shared, goal) else { break };
+        let Some(segment) = next_unbacked(shared, goal) else { break };
         let outcome = if has_space { allocate(shared, segment) } else { Err(StoreError::Full) };
         match outcome {
             Ok(()) => allocated += 1,
             Err(error) => {
-                shared.map_mut().nodes.segments.stays_bare(segment);
+                shared.map_mut().nodes.segments.put_back_unbacked(segment);
                 if !error.is_full() {
                     return Err(error);
                 }
@@ -116,9 +116,9 @@ pub(crate) fn allocate_up_to(shared: &Shared, goal: u64) -> Result<u64, StoreErr
 }
 
 /// A segment to ask for space for, while fewer than `goal` are free.
-fn bare_below(shared: &Shared, goal: u64) -> Option<u32> {
+fn next_unbacked(shared: &Shared, goal: u64) -> Option<u32> {
     let mut map = shared.map_mut();
-    if map.nodes.segments.free_count() < goal { map.nodes.segments.take_bare() } else { None }
+    if map.nodes.segments.free_count() < goal { map.nodes.segments.take_unbacked() } else { None }
 }
 
 fn allocate(shared: &Shared, segment: u32) -> Result<(), StoreError> {

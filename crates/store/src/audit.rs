@@ -18,7 +18,7 @@ pub(crate) struct Owner {
 }
 
 /// What a walk meets.
-pub(crate) enum Met {
+pub(crate) enum WalkItem {
     /// A block of data, and the page whose base it is, or the first one of which it has a delta.
     Block(Owner, PageNo, BlockEntry),
     /// A page of which nothing is left.
@@ -28,7 +28,7 @@ pub(crate) enum Met {
 }
 
 /// A node to visit: its height above the leaves, the index of its first leaf, and whose it is.
-struct Visit {
+struct NodeVisit {
     id: NodeId,
     height: u8,
     index: u64,
@@ -36,18 +36,23 @@ struct Visit {
     object: Option<ObjectId>,
 }
 
-impl Visit {
+impl NodeVisit {
     fn owner(&self) -> Option<Owner> {
         self.object.map(|object| Owner { volume: self.volume, object })
     }
 }
 
 /// Visits every node once. Returns how many references each has. The caller holds the writer's lock.
-pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeId, u32> {
+pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(WalkItem)) -> BTreeMap<NodeId, u32> {
     let mut references = BTreeMap::new();
     let mut todo = Vec::new();
-    let root =
-        |tree: Tree, volume, object| Visit { id: tree.root, height: tree.height, index: 0, volume, object };
+    let root = |tree: Tree, volume, object| NodeVisit {
+        id: tree.root,
+        height: tree.height,
+        index: 0,
+        volume,
+        object,
+    };
     {
         let map = shared.map();
         // What is dying has lost its place in any object; its height matters to nobody.
@@ -65,24 +70,25 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeI
             continue;
         }
         match shared.resolve(|map| map.nodes.node(at.id).map(|node| node.body.clone())) {
-            Err(error) => meet(Met::Lost(at.owner(), error)),
+            Err(error) => meet(WalkItem::Lost(at.owner(), error)),
             Ok(Body::Inner(children)) => {
                 let step = INNER_CHILDREN.saturating_pow(u32::from(at.height.saturating_sub(1)));
-                let below = children.iter().zip(0..).map(|(&id, number)| Visit {
+                let below = children.iter().zip(0..).map(|(&id, number)| NodeVisit {
                     id,
                     height: at.height.saturating_sub(1),
                     index: at.index.saturating_add(step.saturating_mul(number)),
                     volume: at.volume,
                     object: at.object,
                 });
-                let below: Vec<Visit> = below.filter(|visit| visit.id.is_some()).collect();
+                let below: Vec<NodeVisit> = below.filter(|visit| visit.id.is_some()).collect();
                 todo.extend(below.into_iter().rev());
             }
             Ok(Body::Pages(leaf)) => {
                 let owner = at.owner().unwrap_or_default();
                 let number = |index| PageNo(at.index.saturating_mul(LEAF_PAGES).saturating_add(index));
-                leaf.first_pages().for_each(|(page, block)| meet(Met::Block(owner, number(page), block)));
-                leaf.lost().for_each(|page| meet(Met::Gone(owner, number(page))));
+                leaf.first_pages()
+                    .for_each(|(page, block)| meet(WalkItem::Block(owner, number(page), block)));
+                leaf.lost().for_each(|page| meet(WalkItem::Gone(owner, number(page))));
             }
             Ok(Body::Volumes(entries)) => {
                 // The first one first, as it is what its clones share.
@@ -102,8 +108,8 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeI
                         Pages::Inline(pages) => {
                             let owner = Owner { volume: at.volume, object };
                             pages.iter().for_each(|(page, entry)| match entry.base() {
-                                Some(base) => meet(Met::Block(owner, *page, base)),
-                                None => meet(Met::Gone(owner, *page)),
+                                Some(base) => meet(WalkItem::Block(owner, *page, base)),
+                                None => meet(WalkItem::Gone(owner, *page)),
                             });
                         }
                     }
@@ -120,7 +126,7 @@ pub(crate) fn node_blocks(map: &Map, writer: &Writer) -> Blocks {
     let nodes = map.nodes.table.iter().map(|(_, entry)| entry.place);
     let pages = map.nodes.table.pages().iter().map(|page| page.place);
     nodes.chain(pages).chain(writer.table_blocks()).filter(|&at| at != Block(0)).for_each(|at| {
-        for place in [Some(at), map.nodes.segments.copy_of(at)].into_iter().flatten() {
+        for place in [Some(at), map.nodes.segments.mirror_of(at)].into_iter().flatten() {
             blocks.add(place);
         }
     });

@@ -109,12 +109,12 @@ pub(crate) struct Planted {
     late_copies: AtomicBool,
     late_trims: AtomicBool,
     /// What a late copy or trim would have done already.
-    delayed: Mutex<Vec<Delayed>>,
+    delayed: Mutex<Vec<DelayedWrite>>,
 }
 
 /// What a late copy or trim has still to do.
 #[cfg(feature = "planted-bugs")]
-pub(crate) enum Delayed {
+pub(crate) enum DelayedWrite {
     /// And whether a checkpoint has begun since.
     Copy(Vec<(Block, Box<Page>)>, bool),
     Trim(Vec<u32>),
@@ -138,28 +138,28 @@ impl Planted {
 
     /// Takes a copy if it is to be late; gives it back if not.
     pub(crate) fn copy_later(&self, blocks: Vec<(Block, Box<Page>)>) -> Option<Vec<(Block, Box<Page>)>> {
-        self.later(&self.late_copies, Delayed::Copy(blocks, false)).map(|delayed| match delayed {
-            Delayed::Copy(blocks, _) => blocks,
-            Delayed::Trim(_) => unreachable!("given back as it was"),
+        self.later(&self.late_copies, DelayedWrite::Copy(blocks, false)).map(|delayed| match delayed {
+            DelayedWrite::Copy(blocks, _) => blocks,
+            DelayedWrite::Trim(_) => unreachable!("given back as it was"),
         })
     }
 
     /// Takes a trim if it is to be late.
     pub(crate) fn trim_later(&self, segments: &[u32]) -> bool {
-        self.later(&self.late_trims, Delayed::Trim(segments.to_vec())).is_none()
+        self.later(&self.late_trims, DelayedWrite::Trim(segments.to_vec())).is_none()
     }
 
     /// Takes out what is late.
-    pub(crate) fn take_delayed(&self) -> Vec<Delayed> {
+    pub(crate) fn take_delayed(&self) -> Vec<DelayedWrite> {
         std::mem::take(&mut *self.delayed.lock().expect("no panic while planting"))
     }
 
     /// Keeps it for later.
-    pub(crate) fn delay(&self, delayed: Delayed) {
+    pub(crate) fn delay(&self, delayed: DelayedWrite) {
         self.delayed.lock().expect("no panic while planting").push(delayed);
     }
 
-    fn later(&self, planted: &AtomicBool, delayed: Delayed) -> Option<Delayed> {
+    fn later(&self, planted: &AtomicBool, delayed: DelayedWrite) -> Option<DelayedWrite> {
         if !planted.load(Ordering::Relaxed) {
             return Some(delayed);
         }

@@ -1,13 +1,13 @@
 //! Checking a whole store: every checksum, every count.
 
-use crate::audit::{Met, Owner, node_blocks, walk};
+use crate::audit::{Owner, WalkItem, node_blocks, walk};
 use crate::blocks::Blocks;
 use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::format::ROOTS;
 use crate::map::{BlockEntry, NodeId};
-use crate::owners::{BlockOwner, owners};
-use crate::repair::{Compared, NodeRead};
+use crate::owners::{SummaryEntry, owners};
+use crate::repair::{MirrorComparison, NodeRead};
 use crate::root::Root;
 use crate::segments::Use;
 use crate::shared::Shared;
@@ -51,7 +51,7 @@ impl fmt::Display for Finding {
 
 /// What [`Store::repair`](crate::Store::repair) put right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Repaired {
+pub struct RepairedCounts {
     /// Nodes whose number of references was wrong, those that nothing refers to included.
     pub references: u64,
     /// Segments that were thought to hold less than they do.
@@ -59,10 +59,10 @@ pub struct Repaired {
 }
 
 /// What a walk of everything found.
-struct Audit {
+struct CheckWalk {
     /// Blocks of data to which something refers.
     data: Blocks,
-    /// Of each segment, the [sum](owner_sum) of what the map says of its live data.
+    /// Of each segment, the [sum](summary_sum) of what the map says of its live data.
     owners: Vec<u64>,
     /// How many references each node has.
     references: BTreeMap<NodeId, u32>,
@@ -73,7 +73,7 @@ struct Audit {
 /// Data blocks read at once: 4 MiB.
 const BLOCKS_AT_ONCE: usize = 1024;
 /// Blocks whose owners are compared one by one, at most, or one segment: 20 MB. Of segments beyond that only the number is told.
-const OWNERS_NAMED: u64 = 1 << 18;
+const SUMMARY_BLOCKS_NAMED: u64 = 1 << 18;
 
 type Entry = (Owner, PageNo, BlockEntry);
 
@@ -98,16 +98,18 @@ impl Finding {
 
 impl Finding {
     /// What was found of a block of metadata that is there twice, if anything is wrong.
-    pub(crate) fn compared(compared: &Compared) -> Option<Finding> {
+    pub(crate) fn compared(compared: &MirrorComparison) -> Option<Finding> {
         let (place, what) = match compared {
-            Compared::Whole => return None,
-            Compared::Damaged { place, error, repaired: true } => {
+            MirrorComparison::Whole => return None,
+            MirrorComparison::Damaged { place, error, repaired: true } => {
                 (Some(*place), format!("{error}; it was written again from its copy"))
             }
-            Compared::Damaged { place, error, repaired: false } => {
+            MirrorComparison::Damaged { place, error, repaired: false } => {
                 (Some(*place), format!("{error}; its copy is whole"))
             }
-            Compared::Lost { place, error } => (Some(*place), format!("{error}; its copy is damaged, too")),
+            MirrorComparison::Lost { place, error } => {
+                (Some(*place), format!("{error}; its copy is damaged, too"))
+            }
         };
         Some(Finding { place, ..Finding::about(what) })
     }
@@ -122,7 +124,7 @@ pub(crate) fn check(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Fin
     });
     check_roots(shared, report);
     let audit = audit(shared, writer, report);
-    check_owners(shared, &audit, report);
+    check_summaries(shared, &audit, report);
     // With a node lost, what is below it cannot be counted.
     if audit.lost.is_none() {
         check_references(shared, &audit.references, report);
@@ -153,7 +155,7 @@ pub(crate) fn repair(
     shared: &Shared,
     writer: &mut Writer,
     report: &mut dyn FnMut(Finding),
-) -> Result<Repaired, StoreError> {
+) -> Result<RepairedCounts, StoreError> {
     writer.make_ready(shared)?;
     let audit = audit(shared, writer, report);
     if let Some(what) = audit.lost {
@@ -161,7 +163,7 @@ pub(crate) fn repair(
     }
     check_references(shared, &audit.references, report);
     check_live(shared, writer, &audit.data, report);
-    let mut repaired = Repaired::default();
+    let mut repaired = RepairedCounts::default();
     {
         let mut map = shared.map_mut();
         repaired.references = map.nodes.set_references(&audit.references);
@@ -196,19 +198,19 @@ fn check_roots(shared: &Shared, report: &mut dyn FnMut(Finding)) {
 }
 
 /// Walks everything and compares every checksum.
-fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> Audit {
-    check_copies(shared, writer, report);
+fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> CheckWalk {
+    check_metadata_mirrors(shared, writer, report);
     let mut data = Blocks::none(shared.medium.geometry());
     let mut batch: Vec<Entry> = Vec::new();
     let mut owners = vec![0; shared.medium.geometry().segments as usize];
     let mut lost = None;
     let references = walk(shared, &mut |met| match met {
-        Met::Lost(owner, error) => {
+        WalkItem::Lost(owner, error) => {
             lost.get_or_insert(error.to_string());
             report(Finding::of(owner, error.to_string()));
         }
-        Met::Gone(owner, page) => report(Finding::gone(shared, owner, page)),
-        Met::Block(owner, page, entry) => {
+        WalkItem::Gone(owner, page) => report(Finding::gone(shared, owner, page)),
+        WalkItem::Block(owner, page, entry) => {
             let misplaced = misplaced(shared, entry.place, Use::is_data);
             let in_pair = |at| shared.map().nodes.segments.get(at).usage == Use::Arena;
             let is_paired = shared.medium.geometry().segment(entry.place).is_some_and(in_pair);
@@ -217,12 +219,12 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
                 let (page, place) = (Some(page), Some(entry.place));
                 report(Finding { page, place, ..Finding::of(Some(owner), what) });
             } else if data.add(entry.place) {
-                match shared.map().nodes.segments.copy_of(entry.place) {
+                match shared.map().nodes.segments.mirror_of(entry.place) {
                     Some(copy) => drop(data.add(copy)),
                     None => {
                         let segment = shared.medium.geometry().segment(entry.place).expect("it lies in one");
                         let sum = &mut owners[segment as usize];
-                        *sum = owner_sum(*sum, entry.place, entry.crc);
+                        *sum = summary_sum(*sum, entry.place, entry.crc);
                     }
                 }
                 batch.push((owner, page, entry));
@@ -234,7 +236,7 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
     });
     check_data(shared, writer, &mut batch, report);
     check_places(shared, report);
-    Audit { data, owners, references, lost }
+    CheckWalk { data, owners, references, lost }
 }
 
 /// Why a block cannot lie where it does, if it cannot.
@@ -247,15 +249,16 @@ fn misplaced(shared: &Shared, place: Block, right: impl Fn(Use) -> bool) -> Opti
 }
 
 /// Compares both copies of all metadata. Nodes of which both are damaged are for the walk to tell, unless memory has them.
-fn check_copies(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) {
-    shared.compare_tables(writer.tables()).iter().filter_map(Finding::compared).for_each(&mut *report);
+fn check_metadata_mirrors(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) {
+    shared.compare_table_mirrors(writer.tables()).iter().filter_map(Finding::compared).for_each(&mut *report);
     let nodes: Vec<NodeRead> = {
         let map = shared.map();
         let written = map.nodes.table.iter().filter(|(_, entry)| entry.place != Block(0));
         written.map(|(id, &entry)| NodeRead::of(&map, id, entry)).collect()
     };
-    for (node, compared) in nodes.iter().zip(shared.compare_nodes(&nodes)) {
-        let is_told = matches!(compared, Compared::Lost { .. }) && !shared.map().nodes.is_cached(node.id);
+    for (node, compared) in nodes.iter().zip(shared.compare_node_mirrors(&nodes)) {
+        let is_told =
+            matches!(compared, MirrorComparison::Lost { .. }) && !shared.map().nodes.is_cached(node.id);
         Finding::compared(&compared).filter(|_| !is_told).into_iter().for_each(&mut *report);
     }
 }
@@ -281,7 +284,7 @@ fn check_places(shared: &Shared, report: &mut dyn FnMut(Finding)) {
 
 /// Why the copy of a block cannot lie where it does, if it cannot.
 fn misplaced_copy(shared: &Shared, place: Block) -> Option<String> {
-    let Some(copy) = shared.map().nodes.segments.copy_of(place) else {
+    let Some(copy) = shared.map().nodes.segments.mirror_of(place) else {
         return Some(format!("block {place} has no copy"));
     };
     misplaced(shared, copy, |usage| usage == Use::Copies)
@@ -291,7 +294,7 @@ fn check_data(shared: &Shared, writer: &Writer, batch: &mut Vec<Entry>, report: 
     batch.sort_by_key(|(_, _, entry)| entry.place);
     let (twice, mut batch): (Vec<Entry>, Vec<Entry>) =
         batch.drain(..).partition(|(_, _, entry)| shared.map().paired(entry).is_some());
-    check_pairs(shared, writer, &twice, report);
+    check_page_mirrors(shared, writer, &twice, report);
     let mut reads: Vec<Read> = batch.iter().map(|(_, _, entry)| Read::new(entry.place, 1)).collect();
     shared.medium.device().read_batch(&mut reads);
     for ((owner, page, entry), read) in batch.drain(..).zip(reads) {
@@ -308,7 +311,7 @@ fn check_data(shared: &Shared, writer: &Writer, batch: &mut Vec<Entry>, report: 
 
 /// Adds to a sum what is known of a block. Where two sums are the same, so is what was added, in whatever order: so each segment's owners
 /// are compared with the map in one walk, with eight bytes for a segment.
-fn owner_sum(sum: u64, at: Block, crc: u32) -> u64 {
+fn summary_sum(sum: u64, at: Block, crc: u32) -> u64 {
     let mut hasher = DefaultHasher::new();
     (at.0, crc).hash(&mut hasher);
     sum.wrapping_add(hasher.finish())
@@ -316,7 +319,7 @@ fn owner_sum(sum: u64, at: Block, crc: u32) -> u64 {
 
 /// Each block of data has its owner in its segment, with the checksum that the map has. For which page it was written need not be where
 /// it is now, and its page LSN is that of the block, without later deltas.
-fn check_owners(shared: &Shared, audit: &Audit, report: &mut dyn FnMut(Finding)) {
+fn check_summaries(shared: &Shared, audit: &CheckWalk, report: &mut dyn FnMut(Finding)) {
     let (device, geometry) = (shared.medium.device(), shared.medium.geometry());
     let found = |segment: u32| match audit.data.last_in(geometry, segment) {
         Some(last) => owners(device, geometry, segment, last),
@@ -327,13 +330,13 @@ fn check_owners(shared: &Shared, audit: &Audit, report: &mut dyn FnMut(Finding))
             return false;
         }
         let live = found(segment).into_iter().filter(|(at, _)| audit.data.has(*at));
-        let sum = live.fold(0, |sum, (at, owner)| owner_sum(sum, at, owner.crc));
+        let sum = live.fold(0, |sum, (at, owner)| summary_sum(sum, at, owner.crc));
         sum != audit.owners[segment as usize]
     };
     let wrong: Vec<u32> = (0..geometry.segments).filter(is_wrong).collect();
-    let named = (OWNERS_NAMED / geometry.segment_blocks).max(1) as usize;
+    let named = (SUMMARY_BLOCKS_NAMED / geometry.segment_blocks).max(1) as usize;
     let (named, others) = wrong.split_at(named.min(wrong.len()));
-    name_owners(shared, &named.iter().map(|&segment| (segment, found(segment))).collect(), report);
+    report_summary_blocks(shared, &named.iter().map(|&segment| (segment, found(segment))).collect(), report);
     for segment in others {
         let what = format!("segment {segment}: it does not say whose all of its live blocks are");
         report(Finding { place: Some(geometry.start(*segment)), ..Finding::about(what) });
@@ -341,9 +344,9 @@ fn check_owners(shared: &Shared, audit: &Audit, report: &mut dyn FnMut(Finding))
 }
 
 /// Names the live blocks of these segments whose owners are not those that the map knows.
-fn name_owners(
+fn report_summary_blocks(
     shared: &Shared,
-    segments: &BTreeMap<u32, BTreeMap<Block, BlockOwner>>,
+    segments: &BTreeMap<u32, BTreeMap<Block, SummaryEntry>>,
     report: &mut dyn FnMut(Finding),
 ) {
     if segments.is_empty() {
@@ -351,7 +354,7 @@ fn name_owners(
     }
     let mut told = Blocks::none(shared.medium.geometry());
     walk(shared, &mut |met| {
-        let Met::Block(_, _, BlockEntry { place, crc, .. }) = met else { return };
+        let WalkItem::Block(_, _, BlockEntry { place, crc, .. }) = met else { return };
         let Some(segment) = shared.medium.geometry().segment(place) else { return };
         let Some(found) = segments.get(&segment).filter(|_| told.add(place)) else { return };
         let what = match found.get(&place) {
@@ -365,11 +368,10 @@ fn name_owners(
 }
 
 /// Compares both copies of pages of metadata. One of the last batch may never have been written: that is no damage.
-fn check_pairs(shared: &Shared, writer: &Writer, entries: &[Entry], report: &mut dyn FnMut(Finding)) {
+fn check_page_mirrors(shared: &Shared, writer: &Writer, entries: &[Entry], report: &mut dyn FnMut(Finding)) {
     let pairs: Vec<Paired> = entries.iter().filter_map(|(_, _, entry)| shared.map().paired(entry)).collect();
-    for ((owner, page, _), compared) in entries.iter().zip(shared.compare_pages(&pairs)) {
-        let is_unwritten =
-            matches!(compared, Compared::Damaged { place, .. } if writer.log().will_write_again(place));
+    for ((owner, page, _), compared) in entries.iter().zip(shared.compare_page_mirrors(&pairs)) {
+        let is_unwritten = matches!(compared, MirrorComparison::Damaged { place, .. } if writer.log().will_write_again(place));
         if let Some(finding) = Finding::compared(&compared).filter(|_| !is_unwritten) {
             let Finding { volume, object, .. } = Finding::of(Some(*owner), String::new());
             report(Finding { volume, object, page: Some(*page), ..finding });

@@ -16,7 +16,7 @@ use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::ROOTS;
 use crate::map::{Map, NodeId, NodeTable, Nodes};
-use crate::policy::Compaction;
+use crate::policy::NodeCompaction;
 use crate::progress::LogLength;
 use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
 use crate::segments::{Segment, Use};
@@ -75,7 +75,7 @@ impl PendingRoot {
 
 /// What a checkpoint is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Occasion {
+pub(crate) enum CheckpointOccasion {
     /// The store is in use.
     Running,
     /// The log starts anew, for which somebody waits: it does no more than it must.
@@ -124,9 +124,9 @@ impl Checkpointer {
     }
 
     /// Makes the pending root durable; whether there was one.
-    pub(crate) fn settle_root(&mut self, shared: &Shared) -> Result<bool, StoreError> {
+    pub(crate) fn write_pending_root(&mut self, shared: &Shared) -> Result<bool, StoreError> {
         let was_pending = self.pending.is_some();
-        self.write_root(shared, Occasion::Running)?;
+        self.write_root(shared, CheckpointOccasion::Running)?;
         Ok(was_pending)
     }
 
@@ -135,7 +135,7 @@ impl Checkpointer {
         &mut self,
         shared: &Shared,
         log: Cursor,
-        occasion: Occasion,
+        occasion: CheckpointOccasion,
     ) -> Result<(), StoreError> {
         if self.pending.is_some() {
             self.write_root(shared, occasion)?;
@@ -159,11 +159,11 @@ impl Checkpointer {
         &mut self,
         shared: &Shared,
         log: Cursor,
-        occasion: Occasion,
+        occasion: CheckpointOccasion,
         in_progress: &mut CheckpointInProgress,
     ) -> Result<PendingRoot, StoreError> {
         let since = shared.medium.failed_flushes();
-        self.keep_nodes_dense(shared, occasion);
+        self.compact_nodes(shared, occasion);
         self.write_nodes(shared, in_progress)?;
         self.write_table(shared, in_progress)?;
         let tables = self.write_tables(shared, in_progress)?;
@@ -178,7 +178,7 @@ impl Checkpointer {
 
     /// Makes the pending root durable. As long as that fails, it is not known whether the medium has it, so the next
     /// checkpoint begins with it.
-    fn write_root(&mut self, shared: &Shared, occasion: Occasion) -> Result<(), StoreError> {
+    fn write_root(&mut self, shared: &Shared, occasion: CheckpointOccasion) -> Result<(), StoreError> {
         let since = shared.medium.failed_flushes();
         let slot = if is_planted(PlantedBug::OneRoot) { 0 } else { 1 - self.root_slot };
         let Some(pending) = &self.pending else { return Ok(()) };
@@ -191,7 +191,7 @@ impl Checkpointer {
         count(&counting.checkpoints, 1);
         let CheckpointInProgress { nodes, pages, .. } = &pending.in_progress;
         count(&counting.nodes_written, (nodes.len() + pages.len()) as u64);
-        free_dead(shared, &pending, occasion);
+        free_dead_segments(shared, &pending, occasion);
         Ok(())
     }
 
@@ -297,8 +297,8 @@ impl Checkpointer {
 
     /// Nodes that rarely change would keep whole segments alive. While the node segments are less than half live, or two thirds
     /// where space is short, the nodes of the emptiest ones are written again with this checkpoint, so that these die; where space
-    /// is short also those of others of which little lives ([`NodeUse::nodes_to_compact`](crate::policy::NodeUse::nodes_to_compact)).
-    fn keep_nodes_dense(&self, shared: &Shared, occasion: Occasion) {
+    /// is short also those of others of which little lives ([`NodeSpaceUse::nodes_to_compact`](crate::policy::NodeSpaceUse::nodes_to_compact)).
+    fn compact_nodes(&self, shared: &Shared, occasion: CheckpointOccasion) {
         for (number, nodes) in self.nodes_to_compact(shared, occasion) {
             // A segment at a time: what is dirty stays in memory.
             let failed = shared.load(nodes.clone());
@@ -319,14 +319,14 @@ impl Checkpointer {
 
     /// The segments whose nodes are to be compacted, with the nodes that live there. A start waits for no more of it than must be: it would have to read
     /// these nodes first.
-    fn nodes_to_compact(&self, shared: &Shared, occasion: Occasion) -> BTreeMap<u32, Vec<NodeId>> {
+    fn nodes_to_compact(&self, shared: &Shared, occasion: CheckpointOccasion) -> BTreeMap<u32, Vec<NodeId>> {
         let map = shared.map();
         let nodes = map.node_use();
         let chosen = match nodes.compaction(map.nodes.segments.free_count(), map.is_short_of_space()) {
             Some(compaction) => {
-                let spare = compaction.spare && occasion == Occasion::Running;
+                let spare = compaction.spare && occasion == CheckpointOccasion::Running;
                 let staying = staying(&map.nodes, self.table_blocks());
-                nodes.nodes_to_compact(Compaction { spare, ..compaction }, &staying)
+                nodes.nodes_to_compact(NodeCompaction { spare, ..compaction }, &staying)
             }
             None => Vec::new(),
         };
@@ -353,7 +353,7 @@ impl Checkpointer {
         let (segment, offset) = match self.nodes_at {
             Some((segment, offset)) if offset < segment_blocks => (segment, offset),
             full => {
-                let fresh = map.nodes.segments.take_pair(Use::Nodes).ok_or(StoreError::Full)?;
+                let fresh = map.nodes.segments.take_mirrored_pair(Use::Nodes).ok_or(StoreError::Full)?;
                 if let Some((segment, _)) = full {
                     map.nodes.segments.close(segment);
                 }
@@ -387,11 +387,11 @@ impl Checkpointer {
 /// The checkpoint is durable: its nodes are clean, but for those that changed since, and what was dead twice is free. A start waits
 /// for no more trims than it needs: a file system takes 20 ms and more for that of a segment of 128 MiB. Others stay dead until the
 /// next checkpoint.
-fn free_dead(shared: &Shared, pending: &PendingRoot, occasion: Occasion) {
+fn free_dead_segments(shared: &Shared, pending: &PendingRoot, occasion: CheckpointOccasion) {
     let mut map = shared.map_mut();
     pending.in_progress.clean(&mut map);
     let mut free = map.nodes.segments.reclaim(pending.generation, &pending.in_progress.dead);
-    if occasion == Occasion::Restart {
+    if occasion == CheckpointOccasion::Restart {
         let missing = map.cleaning_starts_below().saturating_sub(map.nodes.segments.free_count());
         free.truncate(missing as usize);
     }
@@ -441,11 +441,11 @@ fn do_what_is_delayed(shared: &Shared) -> Result<(), StoreError> {
     let planted = shared.medium.planted();
     for delayed in planted.take_delayed() {
         match delayed {
-            crate::bug::Delayed::Copy(blocks, false) => {
-                planted.delay(crate::bug::Delayed::Copy(blocks, true))
+            crate::bug::DelayedWrite::Copy(blocks, false) => {
+                planted.delay(crate::bug::DelayedWrite::Copy(blocks, true))
             }
-            crate::bug::Delayed::Copy(blocks, true) => shared.medium.write_blocks(&blocks)?,
-            crate::bug::Delayed::Trim(segments) => {
+            crate::bug::DelayedWrite::Copy(blocks, true) => shared.medium.write_blocks(&blocks)?,
+            crate::bug::DelayedWrite::Trim(segments) => {
                 let (reused, waiting): (Vec<u32>, Vec<u32>) = segments
                     .into_iter()
                     .partition(|&segment| shared.map().nodes.segments.get(segment).usage != Use::Free);
@@ -462,13 +462,13 @@ fn do_what_is_delayed(shared: &Shared) -> Result<(), StoreError> {
 
 /// What goes to the second segments of pairs.
 fn copies(map: &Map, blocks: &[(Block, Box<Page>)]) -> Vec<(Block, Box<Page>)> {
-    let copy = |at: &Block| map.nodes.segments.copy_of(*at).expect("nodes go to pairs");
+    let copy = |at: &Block| map.nodes.segments.mirror_of(*at).expect("nodes go to pairs");
     blocks.iter().map(|(at, page)| (copy(at), page.clone())).collect()
 }
 
 /// Consecutive blocks put together, where their copies are consecutive, too.
 fn extents(places: &[Block], map: &Map) -> Vec<Extent> {
-    let copy = |at: &Block| map.nodes.segments.copy_of(*at).expect("the stream goes to pairs");
+    let copy = |at: &Block| map.nodes.segments.mirror_of(*at).expect("the stream goes to pairs");
     let follows = |at: &Block, next: &Block| at.0 + 1 == next.0 && copy(at).0 + 1 == copy(next).0;
     let runs = places.chunk_by(follows);
     runs.map(|run| Extent { at: run[0], copy: copy(&run[0]), count: run.len() as u64 }).collect()

@@ -25,12 +25,13 @@ use crate::counters::count;
 use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::format::LIST_OWNERS;
-use crate::lookup::{self, Looked, Lookup};
+use crate::lookup::{self, LookupProgress, ReverseLookup};
 use crate::map::{Holder, Map, Move, NodeId, Purpose, Wanted};
-use crate::owners::{BlockOwner, OwnerList, OwnerScan};
-use crate::pairs::{OpenPair, write_twice};
+use crate::owners::{SummaryBlock, SummaryEntry, SummaryScan};
+use crate::pairs::{OpenMirroredPair, write_mirrored};
 use crate::policy::{
-    self, Budget, Candidate, Class, blocks_per_step, choose, fit_with_lists, listed, segments_per_round,
+    self, Budget, Class, CleaningCandidate, blocks_per_step, choose, fit_with_summaries, listed,
+    segments_per_round,
 };
 use crate::segments::Use;
 use crate::shared::Shared;
@@ -62,16 +63,16 @@ pub enum Cleaning {
 
 /// What the cleaner remembers between steps. Nothing of it survives a crash, nor has to.
 #[derive(Default)]
-pub(crate) struct Cleaner {
+pub(crate) struct SegmentCleaner {
     round: Option<Round>,
-    to: Targets,
+    to: CopyTargets,
 }
 
 /// Where moved blocks go: those of pairs to a pair, others to a segment.
 #[derive(Default)]
-struct Targets {
+struct CopyTargets {
     copies: Copies,
-    pair: OpenPair,
+    pair: OpenMirroredPair,
 }
 
 /// Where moved blocks go.
@@ -96,7 +97,7 @@ struct Placed {
 }
 
 /// Blocks that are moved next, with their owners where these are known.
-type Coming = BTreeMap<Block, Option<BlockOwner>>;
+type UpcomingBlocks = BTreeMap<Block, Option<SummaryEntry>>;
 
 struct Round {
     /// Each step empties a segment, and free segments are taken as such a round may.
@@ -107,7 +108,7 @@ struct Round {
     /// Those of which look-ups could not tell who holds them: a walk must.
     unknown: Vec<u32>,
     /// Whose the blocks of the victim are that is worked on.
-    owners: Option<OwnerScan>,
+    owners: Option<SummaryScan>,
     /// Blocks that cannot be moved, because they or their holders cannot be read.
     stuck: BTreeSet<Block>,
     /// Segments that died, or held less than was thought.
@@ -117,7 +118,7 @@ struct Round {
 /// How far it is known who holds the victims' blocks.
 enum Stage {
     /// Those of the first victim are looked up.
-    LookingUp(Option<Lookup>),
+    LookingUp(Option<ReverseLookup>),
     /// They are known.
     LookedUp,
     /// All are walked for.
@@ -127,7 +128,7 @@ enum Stage {
 }
 
 /// A block on its way.
-struct Moving {
+struct MovingBlock {
     from: Block,
     crc: u32,
     holders: Vec<Holder>,
@@ -135,20 +136,20 @@ struct Moving {
     is_shared: bool,
 }
 
-impl Cleaner {
+impl SegmentCleaner {
     /// One bounded step: see [`Store::clean_step`](crate::Store::clean_step).
     pub(crate) fn step(&mut self, shared: &Shared, writer: &WriterLock) -> Result<Cleaning, StoreError> {
         writer.lock().make_ready(shared)?;
-        let Cleaner { round, to } = self;
+        let SegmentCleaner { round, to } = self;
         let Some(current) = round else {
             *round = Round::begin(shared);
             return Ok(if round.is_some() { Cleaning::Working } else { Cleaning::Idle });
         };
-        if current.finds_holders(shared) {
+        if current.find_holders(shared) {
             return Ok(Cleaning::Working);
         }
         if let Some(&victim) = current.victims.first() {
-            return current.work_on(victim, shared, writer, to);
+            return current.clean_victim(victim, shared, writer, to);
         }
         let mut map = shared.map_mut();
         map.nodes.end_scan(Purpose::Clean);
@@ -183,7 +184,8 @@ impl Round {
         let geometry = shared.medium.geometry();
         let free = map.nodes.segments.free_count().saturating_sub(map.floor(Class::Cleaner));
         let mut candidates = map.nodes.segments.candidates();
-        let emptied_at_once = |one: &Candidate| policy::may_empty_at_once(one, geometry.segment_blocks);
+        let emptied_at_once =
+            |one: &CleaningCandidate| policy::may_empty_at_once(one, geometry.segment_blocks);
         let empties_at_once = free == 0 && candidates.iter().any(emptied_at_once);
         if empties_at_once {
             candidates.retain(emptied_at_once);
@@ -208,7 +210,7 @@ impl Round {
             true => {
                 let work = round.victims.len() as u64 * lookup::price(geometry.segment_blocks);
                 map.begin_lookups(round.victims.iter().copied().collect(), work);
-                map.begin_pace(&round.victims);
+                map.begin_gc_pacing(&round.victims);
             }
             false => round.begin_walk(&mut map),
         }
@@ -216,12 +218,12 @@ impl Round {
     }
 
     /// As whom it takes free segments.
-    fn takes_as(&self) -> Class {
+    fn takes_segments_as(&self) -> Class {
         if self.empties_at_once { Class::EmptiesAtOnce } else { Class::Cleaner }
     }
 
     /// As whom it makes nodes dirty.
-    fn repoints_as(&self) -> Class {
+    fn dirties_nodes_as(&self) -> Class {
         if self.empties_at_once { Class::EmptiesAtOnce } else { Class::Frees }
     }
 
@@ -229,11 +231,11 @@ impl Round {
         self.stage = Stage::Walking;
         map.nodes.segments.begin_recount();
         map.begin_scan(Purpose::Clean, Wanted::In(self.victims.iter().copied().collect()));
-        map.begin_pace(&self.victims);
+        map.begin_gc_pacing(&self.victims);
     }
 
     /// Finds out more of who holds the victims' blocks; `false` once it is known of the first one, or there is none left.
-    fn finds_holders(&mut self, shared: &Shared) -> bool {
+    fn find_holders(&mut self, shared: &Shared) -> bool {
         match self.stage {
             Stage::LookedUp => false,
             Stage::LookingUp(_) => match self.victims.first() {
@@ -241,18 +243,18 @@ impl Round {
                     self.look_up(victim, shared);
                     true
                 }
-                None => self.walks_after_all(shared),
+                None => self.begin_walk_for_unknown(shared),
             },
             Stage::Counted if is_planted(PlantedBug::SettledEarly) => false,
             Stage::Walking | Stage::Counted => {
-                if !shared.visit_some(Purpose::Clean, NODES_PER_STEP).is_empty() {
-                    self.bound_holders(shared);
+                if !shared.visit_nodes(Purpose::Clean, NODES_PER_STEP).is_empty() {
+                    self.bound_holder_memory(shared);
                     return true;
                 }
                 if matches!(self.stage, Stage::Counted) {
                     return false;
                 }
-                if let Some(lower) = believe_walk(shared) {
+                if let Some(lower) = apply_walk_recount(shared) {
                     (self.emptied, self.stage) = (self.emptied + lower, Stage::Counted);
                 }
                 true
@@ -261,7 +263,7 @@ impl Round {
     }
 
     /// Begins a walk for those victims of which the owners do not tell who holds them, if there are some.
-    fn walks_after_all(&mut self, shared: &Shared) -> bool {
+    fn begin_walk_for_unknown(&mut self, shared: &Shared) -> bool {
         self.victims = std::mem::take(&mut self.unknown);
         if self.victims.is_empty() {
             return false;
@@ -275,11 +277,11 @@ impl Round {
     /// Looks up some of what the first victim's owners hold of it.
     fn look_up(&mut self, victim: u32, shared: &Shared) {
         if self.owners.as_ref().is_none_or(|scan| scan.segment() != victim) {
-            self.owners = Some(OwnerScan::new(victim));
+            self.owners = Some(SummaryScan::new(victim));
         }
         let (Stage::LookingUp(lookup), Some(owners)) = (&mut self.stage, &mut self.owners) else { return };
         let segments = self.victims.len() + self.unknown.len();
-        let lookup = lookup.get_or_insert_with(|| Lookup::new(victim, segments, &shared.map()));
+        let lookup = lookup.get_or_insert_with(|| ReverseLookup::new(victim, segments, &shared.map()));
         let looked = lookup.step(owners, shared);
         let left = lookup.left(looked, owners, shared);
         let mut map = shared.map_mut();
@@ -287,12 +289,12 @@ impl Round {
         let Some(scan) = map.nodes.scan(Purpose::Clean) else { return };
         scan.to_look_up = self.victims[1..].len() as u64 * price + left;
         match looked {
-            Looked::Working => {}
-            Looked::Found => {
+            LookupProgress::Working => {}
+            LookupProgress::Found => {
                 scan.looked_up(std::mem::take(&mut lookup.found));
                 self.stage = Stage::LookedUp;
             }
-            Looked::Unknown => {
+            LookupProgress::Unknown => {
                 // What could not be read this time is read anew.
                 (self.stage, self.owners) = (Stage::LookingUp(None), None);
                 self.victims.remove(0);
@@ -302,7 +304,7 @@ impl Round {
     }
 
     /// Lets the last victims go while there are more holders than fit.
-    fn bound_holders(&mut self, shared: &Shared) {
+    fn bound_holder_memory(&mut self, shared: &Shared) {
         let mut map = shared.map_mut();
         let Some(scan) = map.nodes.scan(Purpose::Clean) else { return };
         let mut gone = Vec::new();
@@ -315,18 +317,18 @@ impl Round {
     }
 
     /// Moves some of a victim's blocks, or settles it if there are none left.
-    fn work_on(
+    fn clean_victim(
         &mut self,
         victim: u32,
         shared: &Shared,
         writer: &WriterLock,
-        to: &mut Targets,
+        to: &mut CopyTargets,
     ) -> Result<Cleaning, StoreError> {
-        let some = self.some_held(victim, shared);
+        let some = self.next_held_blocks(victim, shared);
         if some.is_empty() {
             return Ok(self.settle(victim, shared));
         }
-        if !self.owners_are_known(victim, shared) {
+        if !self.read_summary(victim, shared) {
             return Ok(Cleaning::Working);
         }
         shared.holding_nodes(|| {
@@ -338,7 +340,7 @@ impl Round {
             if self.cannot_empty(victim, shared) {
                 return Ok(self.let_go(victim, shared));
             }
-            let moving = still_held(shared, some.iter().filter(reachable));
+            let moving = blocks_still_held(shared, some.iter().filter(reachable));
             if self.may_be_held_by_lost_nodes(victim, &moving, shared) {
                 return Ok(self.let_go(victim, shared));
             }
@@ -347,7 +349,7 @@ impl Round {
     }
 
     /// Some blocks of a victim with their holders.
-    fn some_held(&self, victim: u32, shared: &Shared) -> BTreeMap<Block, Vec<Holder>> {
+    fn next_held_blocks(&self, victim: u32, shared: &Shared) -> BTreeMap<Block, Vec<Holder>> {
         let mut map = shared.map_mut();
         let Some(scan) = map.nodes.scan(Purpose::Clean) else { return BTreeMap::new() };
         let (mut some, mut holders) = (BTreeMap::new(), 0);
@@ -370,9 +372,9 @@ impl Round {
 
     /// Looks for the owners of a victim's blocks; whether all that can be known of those that are held is. Where that may be a matter of
     /// time, as a block cannot be read, they stay where they are.
-    fn owners_are_known(&mut self, victim: u32, shared: &Shared) -> bool {
+    fn read_summary(&mut self, victim: u32, shared: &Shared) -> bool {
         // Pairs have no lists: their slot says what they are.
-        if is_pair(victim, shared) {
+        if is_mirrored_victim(victim, shared) {
             return true;
         }
         let geometry = shared.medium.geometry();
@@ -383,7 +385,7 @@ impl Round {
             held.into_iter().flatten().map(|(&at, _)| at).collect()
         };
         if self.owners.as_ref().is_none_or(|scan| scan.segment() != victim) {
-            self.owners = Some(OwnerScan::new(victim));
+            self.owners = Some(SummaryScan::new(victim));
         }
         let (Some(owners), Some(&last)) = (&mut self.owners, held.last()) else { return true };
         let known = owners.read_some(shared.medium.device(), geometry, last);
@@ -394,7 +396,7 @@ impl Round {
     }
 
     /// What is moved now, and what of the victim will be after it, as much as lists may name.
-    fn coming(&self, victim: u32, now: &[(Moving, Page)], shared: &Shared) -> Coming {
+    fn coming(&self, victim: u32, now: &[(MovingBlock, Page)], shared: &Shared) -> UpcomingBlocks {
         let mut coming: BTreeMap<Block, u32> = now.iter().map(|(one, _)| (one.from, one.crc)).collect();
         if let Some((&last, _)) = coming.last_key_value() {
             let mut map = shared.map_mut();
@@ -411,10 +413,10 @@ impl Round {
     fn move_blocks(
         &mut self,
         victim: u32,
-        moving: Vec<Moving>,
+        moving: Vec<MovingBlock>,
         shared: &Shared,
         writer: &WriterLock,
-        to: &mut Targets,
+        to: &mut CopyTargets,
     ) -> Result<Cleaning, StoreError> {
         let mut pages = self.read_moving(moving, shared);
         if self.cannot_empty(victim, shared) {
@@ -425,21 +427,21 @@ impl Round {
         }
         let taken = to.segments_for(victim, &pages, shared);
         let holders = pages.iter().map(|(one, _)| &one.holders[..]);
-        pages.truncate(shared.map().moves_that_fit(holders, taken, self.repoints_as()));
+        pages.truncate(shared.map().moves_that_fit(holders, taken, self.dirties_nodes_as()));
         if self.empties_at_once && pages.len() < self.held(victim, shared) {
             return Ok(Cleaning::NeedsCheckpoint);
         }
         let coming = self.coming(victim, &pages, shared);
         let Some(Placed { places, lists, filled }) =
-            to.places(victim, &pages, &coming, self.takes_as(), shared)
+            to.places(victim, &pages, &coming, self.takes_segments_as(), shared)
         else {
             return Ok(Cleaning::NeedsCheckpoint);
         };
         let since = shared.medium.failed_flushes();
-        let (moving, pages): (Vec<Moving>, Vec<Page>) = pages.into_iter().unzip();
+        let (moving, pages): (Vec<MovingBlock>, Vec<Page>) = pages.into_iter().unzip();
         let copied = copy(shared, lists, &places, pages).and_then(|()| shared.medium.flush_since(since));
         let repointed = match &copied {
-            Ok(()) => repoint(shared, writer, &moving, &places, self.repoints_as()),
+            Ok(()) => repoint(shared, writer, &moving, &places, self.dirties_nodes_as()),
             Err(_) => {
                 // Nobody knows what of it is on the medium: it is copied again, elsewhere.
                 to.abandon(victim, shared);
@@ -457,7 +459,7 @@ impl Round {
     }
 
     /// Reads blocks, and finds out which are not what was written.
-    fn read_moving(&mut self, moving: Vec<Moving>, shared: &Shared) -> Vec<(Moving, Page)> {
+    fn read_moving(&mut self, moving: Vec<MovingBlock>, shared: &Shared) -> Vec<(MovingBlock, Page)> {
         let places: Vec<Block> = moving.iter().map(|one| one.from).collect();
         let (mut pages, mut damaged, mut twice) = (Vec::new(), Vec::new(), Vec::new());
         for (one, page) in moving.into_iter().zip(shared.medium.read_blocks(&places)) {
@@ -470,7 +472,7 @@ impl Round {
                 Ok(_) => shared.medium.corrupt(one.from, "data".to_owned(), one.crc, found),
                 Err(error) => error,
             };
-            match shared.map().nodes.segments.copy_of(one.from) {
+            match shared.map().nodes.segments.mirror_of(one.from) {
                 Some(copy) => {
                     damaged.push((Paired { at: one.from, copy, crc: one.crc }, error));
                     twice.push(Some(one));
@@ -478,7 +480,7 @@ impl Round {
                 None => drop(self.stuck.insert(one.from)),
             }
         }
-        shared.read_page_copies(&damaged, &mut |number, page| match (twice[number].take(), page) {
+        shared.read_page_mirrors(&damaged, &mut |number, page| match (twice[number].take(), page) {
             (Some(one), Ok(page)) => pages.push((one, page.clone())),
             _ => drop(self.stuck.insert(damaged[number].0.at)),
         });
@@ -491,7 +493,7 @@ impl Round {
     }
 
     /// Whether nodes that could not be read, of which a walk has met some, may hold a part of a victim: that would stay.
-    fn may_be_held_by_lost_nodes(&self, victim: u32, moving: &[Moving], shared: &Shared) -> bool {
+    fn may_be_held_by_lost_nodes(&self, victim: u32, moving: &[MovingBlock], shared: &Shared) -> bool {
         let held = self.held(victim, shared) as u64;
         let mut map = shared.map_mut();
         let live = u64::from(map.nodes.segments.get(victim).live);
@@ -560,18 +562,18 @@ impl Round {
     }
 }
 
-impl Targets {
+impl CopyTargets {
     /// Segments that these blocks of `victim` take.
-    fn segments_for(&self, victim: u32, pages: &[(Moving, Page)], shared: &Shared) -> u64 {
-        if is_pair(victim, shared) {
+    fn segments_for(&self, victim: u32, pages: &[(MovingBlock, Page)], shared: &Shared) -> u64 {
+        if is_mirrored_victim(victim, shared) {
             return self.pair.segments_for(pages.len() as u64, shared.medium.geometry().segment_blocks);
         }
-        u64::from(!self.copies.have_space(pages, shared))
+        u64::from(!self.copies.has_space_for(pages, shared))
     }
 
     /// Goes on elsewhere with what comes from `victim`.
     fn abandon(&mut self, victim: u32, shared: &Shared) {
-        if is_pair(victim, shared) {
+        if is_mirrored_victim(victim, shared) {
             self.pair.abandon(&mut shared.map_mut().nodes.segments);
         } else {
             self.copies.abandon(shared);
@@ -582,12 +584,12 @@ impl Targets {
     fn places(
         &mut self,
         victim: u32,
-        pages: &[(Moving, Page)],
-        coming: &Coming,
+        pages: &[(MovingBlock, Page)],
+        coming: &UpcomingBlocks,
         class: Class,
         shared: &Shared,
     ) -> Option<Placed> {
-        if !is_pair(victim, shared) {
+        if !is_mirrored_victim(victim, shared) {
             return self.copies.places(victim, pages, coming, class, shared);
         }
         let mut map = shared.map_mut();
@@ -601,16 +603,16 @@ impl Targets {
     }
 }
 
-fn is_pair(victim: u32, shared: &Shared) -> bool {
+fn is_mirrored_victim(victim: u32, shared: &Shared) -> bool {
     shared.map().nodes.segments.get(victim).usage == Use::Arena
 }
 
 impl Copies {
     /// Whether these blocks of a victim fit into the open segment.
-    fn have_space(&self, pages: &[(Moving, Page)], shared: &Shared) -> bool {
+    fn has_space_for(&self, pages: &[(MovingBlock, Page)], shared: &Shared) -> bool {
         let listed = pages.iter().filter(|(one, _)| self.listed.contains(&one.from)).count();
         let left = self.at.map_or(0, |(_, offset)| shared.medium.geometry().segment_blocks - offset);
-        (pages.len() - listed) as u64 <= fit_with_lists(left - self.listed.len() as u64)
+        (pages.len() - listed) as u64 <= fit_with_summaries(left - self.listed.len() as u64)
     }
 
     /// Goes on elsewhere.
@@ -632,14 +634,14 @@ impl Copies {
     fn places(
         &mut self,
         victim: u32,
-        pages: &[(Moving, Page)],
-        coming: &Coming,
+        pages: &[(MovingBlock, Page)],
+        coming: &UpcomingBlocks,
         class: Class,
         shared: &Shared,
     ) -> Option<Placed> {
         let (mut map, geometry) = (shared.map_mut(), shared.medium.geometry());
         let mut placed = Placed::default();
-        for (Moving { from, .. }, _) in pages {
+        for (MovingBlock { from, .. }, _) in pages {
             if !self.listed.contains(from) {
                 self.leave_list();
                 if !self.begin_list(coming.range(from..), &mut map, class, shared, &mut placed) {
@@ -663,7 +665,7 @@ impl Copies {
     /// Begins a list of the owners of what is coming; `false` where there is no segment for it.
     fn begin_list<'a>(
         &mut self,
-        coming: impl Iterator<Item = (&'a Block, &'a Option<BlockOwner>)>,
+        coming: impl Iterator<Item = (&'a Block, &'a Option<SummaryEntry>)>,
         map: &mut Map,
         class: Class,
         shared: &Shared,
@@ -685,7 +687,7 @@ impl Copies {
         let coming = coming.take(fits(offset) as usize).map(|(&at, &owner)| (at, owner));
         let (blocks, owners) = coming.unzip();
         let place = geometry.start(segment).plus(offset);
-        let list = OwnerList { incarnation: shared.incarnation(), number: self.segments, place, owners };
+        let list = SummaryBlock { incarnation: shared.incarnation(), number: self.segments, place, owners };
         if !is_planted(PlantedBug::OwnerListForgotten) {
             placed.lists.push((place, list.encode(geometry.id)));
         }
@@ -695,7 +697,7 @@ impl Copies {
 }
 
 /// If the walk has met everything: how many segments hold less than was thought.
-fn believe_walk(shared: &Shared) -> Option<u64> {
+fn apply_walk_recount(shared: &Shared) -> Option<u64> {
     let mut map = shared.map_mut();
     let scan = map.nodes.scan(Purpose::Clean).as_ref()?;
     // Somebody may have made a node grey since the last visit.
@@ -707,7 +709,7 @@ fn believe_walk(shared: &Shared) -> Option<u64> {
         return Some(0);
     }
     count(&shared.medium.counting().walks, 1);
-    Some(map.nodes.segments.believe_marks())
+    Some(map.nodes.segments.apply_recount())
 }
 
 /// The holders' nodes, without those that went since they were met.
@@ -717,14 +719,17 @@ fn existing<'a>(shared: &Shared, holders: impl Iterator<Item = &'a Holder>) -> V
 }
 
 /// Those of the blocks to which an entry refers still; the others are done with.
-fn still_held<'a>(shared: &Shared, some: impl Iterator<Item = (&'a Block, &'a Vec<Holder>)>) -> Vec<Moving> {
+fn blocks_still_held<'a>(
+    shared: &Shared,
+    some: impl Iterator<Item = (&'a Block, &'a Vec<Holder>)>,
+) -> Vec<MovingBlock> {
     let mut map = shared.map_mut();
     let mut moving = Vec::new();
     for (&from, holders) in some {
         match holders.iter().find_map(|&holder| map.nodes.held_entry(holder, from)) {
             Some(entry) => {
                 let (crc, is_shared) = (entry.crc, entry.shared);
-                moving.push(Moving { from, crc, holders: holders.clone(), is_shared });
+                moving.push(MovingBlock { from, crc, holders: holders.clone(), is_shared });
             }
             None => {
                 if let Some(scan) = map.nodes.scan(Purpose::Clean) {
@@ -747,9 +752,10 @@ fn copy(
     boxed.extend(places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page))));
     // In one write where they follow each other.
     boxed.sort_by_key(|&(at, _)| at);
-    let is_pair = places.first().is_some_and(|&at| shared.map().nodes.segments.copy_of(at).is_some());
-    if is_pair {
-        return write_twice(shared, &boxed);
+    let is_mirrored_victim =
+        places.first().is_some_and(|&at| shared.map().nodes.segments.mirror_of(at).is_some());
+    if is_mirrored_victim {
+        return write_mirrored(shared, &boxed);
     }
     #[cfg(feature = "planted-bugs")]
     let Some(boxed) = shared.medium.planted().copy_later(boxed) else { return Ok(()) };
@@ -758,7 +764,13 @@ fn copy(
 
 /// Points all holders at the copies, which are durable; none of them, and `false`, if others have used the space for the nodes
 /// meanwhile.
-fn repoint(shared: &Shared, writer: &WriterLock, moving: &[Moving], places: &[Block], class: Class) -> bool {
+fn repoint(
+    shared: &Shared,
+    writer: &WriterLock,
+    moving: &[MovingBlock],
+    places: &[Block],
+    class: Class,
+) -> bool {
     // No checkpoint may be under way: it would take for clean what is changed now.
     let _writer = writer.lock();
     let mut map = shared.map_mut();

@@ -51,7 +51,7 @@ pub struct Counters {
 
 /// The counters as they are counted.
 #[derive(Debug, Default)]
-pub(crate) struct Counting {
+pub(crate) struct AtomicStoreCounters {
     pub(crate) page_reads: AtomicU64,
     pub(crate) node_reads: AtomicU64,
     pub(crate) metadata_repaired: AtomicU64,
@@ -80,7 +80,7 @@ pub(crate) fn count(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
-impl Counting {
+impl AtomicStoreCounters {
     pub(crate) fn now(&self) -> Counters {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {

@@ -236,12 +236,12 @@ impl StoreError {
     }
 
     /// Whether a node of the map is damaged for good, so that what lies below it is neither changed nor counted.
-    pub fn is_of_damaged_node(&self) -> bool {
+    pub fn is_damaged_node(&self) -> bool {
         matches!(self, StoreError::ChangeBelowDamage { .. } | StoreError::CannotCount { .. })
     }
 
     /// Whether something could not be read.
-    pub fn is_of_reading(&self) -> bool {
+    pub fn is_read_failure(&self) -> bool {
         match self {
             StoreError::Device(error) => error.operation == Operation::Read,
             error => error.is_damage(),

@@ -10,7 +10,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// The one place where a device is flushed. Lost in a crash, with everything whose flush it would have judged.
 #[derive(Debug, Default)]
-pub(crate) struct Flushes {
+pub(crate) struct DeviceFlusher {
     /// Held during a flush, and until it is counted if it failed.
     turn: Mutex<()>,
     failed: AtomicU64,
@@ -20,7 +20,7 @@ pub(crate) struct Flushes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FailedFlushes(u64);
 
-impl Flushes {
+impl DeviceFlusher {
     /// To be taken before the first write that is to become durable. Waits for no flush.
     pub(crate) fn failed(&self) -> FailedFlushes {
         FailedFlushes(self.failed.load(Ordering::Acquire))

@@ -36,7 +36,7 @@ impl Folding {
         self.cursor.is_some() || new >= (shared.map().nodes.table.used() / NODES_PER_DELTA_BLOCK).max(1)
     }
 
-    /// See [`Store::fold_step`](crate::Store::fold_step).
+    /// See [`Store::idle_merge_step`](crate::Store::idle_merge_step).
     pub(crate) fn step(&mut self, shared: &Shared, writer: &mut Writer) -> Result<bool, StoreError> {
         let written = delta_blocks_written(shared);
         let from = match self.cursor {
@@ -61,7 +61,7 @@ impl Folding {
                     return Err(error);
                 }
                 // What cannot be read stays as it is.
-                Err(error) if !error.is_of_reading() => return Err(error),
+                Err(error) if !error.is_read_failure() => return Err(error),
                 _ => {}
             }
         }

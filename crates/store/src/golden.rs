@@ -6,9 +6,9 @@ use crate::map::{
     BlockEntry, Body, DeltaEntry, Map, NodeId, NodeTable, Nodes, PageEntry, Tree, Volume, Volumes,
     decode_node, decode_table_page, encode_node,
 };
-use crate::owners::{BlockOwner, OwnerList};
+use crate::owners::{SummaryBlock, SummaryEntry};
 use crate::root::{Cursor, Extent, Newest, Root, Stream};
-use crate::segments::{SegmentEntry, Segments, Use};
+use crate::segments::{SegmentEntry, SegmentTable, Use};
 use crate::superblock::Geometry;
 use crate::tables::encode_tables;
 use crate::volume::{VolumeId, VolumeMode};
@@ -97,14 +97,14 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
     (head, entries)
 }
 
-fn owner_list() -> OwnerList {
+fn owner_list() -> SummaryBlock {
     let (object, page, page_lsn) = (VolumeId(2).object(5, 6), PageNo(9), Lsn(501));
-    let owner = BlockOwner { object, page, page_lsn, crc: 0xfeed_beef };
-    OwnerList {
+    let owner = SummaryEntry { object, page, page_lsn, crc: 0xfeed_beef };
+    SummaryBlock {
         incarnation: Incarnation(3),
         number: 4,
         place: Block(115),
-        owners: vec![Some(owner), None, Some(BlockOwner { page: PageNo(10), ..owner })],
+        owners: vec![Some(owner), None, Some(SummaryEntry { page: PageNo(10), ..owner })],
     }
 }
 
@@ -173,7 +173,7 @@ fn tables() -> Vec<u8> {
     used[8] = SegmentEntry { usage: Use::Arena, live: 4, age: 0, twin: Some(9) };
     used[9] = SegmentEntry { usage: Use::Copies, live: 4, age: 0, twin: Some(8) };
     let volumes = Volumes::unread(Tree { root: NodeId(1), height: 0 }, VolumeId(5), vec![NodeId(1)]);
-    let nodes = Nodes::new(table(), Segments::new(geometry(), used));
+    let nodes = Nodes::new(table(), SegmentTable::new(geometry(), used));
     let mut map = Map::new(nodes, volumes, Newest::default());
     map.settings.buffer = Some(BufferId(*b"fedcba9876543210"));
     map.settings.commit_interval_ms = Some(250);
@@ -247,7 +247,7 @@ fn the_examples_are_read_back() {
     let (head, entries) = chunk();
     let (found, found_entries, _) = decode_chunk(&[*page("chunk")], ID).expect("a whole chunk");
     assert_eq!((found, found_entries), (head, entries));
-    assert_eq!(OwnerList::decode(&page("list of owners"), ID), Some(owner_list()));
+    assert_eq!(SummaryBlock::decode(&page("list of owners"), ID), Some(owner_list()));
     let mut laid = Page::zeroed();
     assert!(lay_over(&page("block of deltas"), 9, ID, &mut laid).is_some() && laid.0.starts_with(b"delta"));
     let leaves = [("page leaf", page_leaf()), ("object leaf", object_leaf()), ("volume leaf", volume_leaf())];

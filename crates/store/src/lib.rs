@@ -54,23 +54,23 @@ pub mod decide {
     pub use crate::chunk::{Piece, Place, plan_writes};
     pub use crate::lookup::{is_worth_it as lookups_are_worth_it, price as price_of_lookup};
     pub use crate::pace::{Pace, Round};
-    pub use crate::space::BLOCKS_PER_PAGE;
+    pub use crate::space::RESERVED_BLOCKS_PER_PAGE;
 }
 
 #[cfg(feature = "planted-bugs")]
 pub use bug::{PlantedBug, plant};
 pub use change::Change;
-pub use check::{Finding, Repaired};
+pub use check::{Finding, RepairedCounts};
 pub use clean::Cleaning;
 pub use counters::Counters;
 pub use delta::{DeltaBlock, DeltaPacker, Piece, leaf_of};
 pub use error::StoreError;
 pub use recover::Identified;
-pub use scrub::Scrubbed;
-pub use settings::{COMMIT_INTERVALS_MS, DataMode, StoreSettings};
-pub use shared::{Found, FoundPage, Want};
+pub use scrub::ScrubProgress;
+pub use settings::{COMMIT_INTERVAL_MS_RANGE, DataMode, StoreSettings};
+pub use shared::{Found, PageResult, Want};
 pub use space::{Known, Space};
 pub use store::Store;
 pub use superblock::{Layout, Mended};
 pub use usage::{Usage, VolumeUsage};
-pub use volume::{Listed, MAIN_NAME, NewVolume, VolumeId, VolumeInfo, VolumeMode, check_name};
+pub use volume::{Listed, MAIN_VOLUME_NAME, NewVolume, VolumeId, VolumeInfo, VolumeMode, check_name};

@@ -3,9 +3,9 @@
 #[cfg(feature = "planted-bugs")]
 use crate::bug::Planted;
 use crate::coalesce::{self, Span};
-use crate::counters::{Counting, count};
+use crate::counters::{AtomicStoreCounters, count};
 use crate::error::StoreError;
-use crate::flushes::{FailedFlushes, Flushes};
+use crate::flushes::{DeviceFlusher, FailedFlushes};
 use crate::superblock::Geometry;
 use device::{Block, Device, DeviceError, Operation, Page, Read};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub(crate) struct Medium {
     /// As the store was opened, but for how many segments it has.
     opened: Geometry,
     segments: AtomicU32,
-    counting: Counting,
-    flushes: Flushes,
+    counting: AtomicStoreCounters,
+    flushes: DeviceFlusher,
     /// The file system below had no space when it was last asked.
     is_full_below: AtomicBool,
     #[cfg(feature = "planted-bugs")]
@@ -37,8 +37,8 @@ impl Medium {
             device,
             opened: geometry,
             segments: AtomicU32::new(geometry.segments),
-            counting: Counting::default(),
-            flushes: Flushes::default(),
+            counting: AtomicStoreCounters::default(),
+            flushes: DeviceFlusher::default(),
             is_full_below: AtomicBool::new(false),
             #[cfg(feature = "planted-bugs")]
             planted: Planted::default(),
@@ -63,7 +63,7 @@ impl Medium {
         self.segments.store(grown.segments, Ordering::Release);
     }
 
-    pub(crate) fn counting(&self) -> &Counting {
+    pub(crate) fn counting(&self) -> &AtomicStoreCounters {
         &self.counting
     }
 

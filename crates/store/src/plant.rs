@@ -14,7 +14,7 @@ impl Store {
     }
 
     /// Whether nobody has the cleaner's lock.
-    pub fn is_not_cleaning(&self) -> bool {
+    pub fn cleaner_is_idle(&self) -> bool {
         self.cleaner.try_lock().is_ok()
     }
 

@@ -202,7 +202,7 @@ impl Recovery {
     fn keep_fresh_log(&self, log: &mut Log) {
         let mut map = self.shared.map_mut();
         for segment in [log.cursor().segment, log.cursor().next] {
-            map.nodes.segments.found_in_log(segment);
+            map.nodes.segments.recover_log_segment(segment);
         }
         map.nodes.segments.set_log_rest(self.shared.medium.geometry().segment_blocks);
         log.keep_fresh();
@@ -214,7 +214,7 @@ impl Recovery {
             let is_cut = |entry: &&LogEntry| matches!(entry, LogEntry::Cut { .. });
             let entries = chunks.iter().flat_map(|chunk| &chunk.entries).filter(|entry| !is_cut(entry));
             // Those that cannot be read are met again below.
-            let _ = self.shared.load_for(&entries.collect::<Vec<_>>());
+            let _ = self.shared.load_nodes_for(&entries.collect::<Vec<_>>());
             chunks.iter().try_for_each(|chunk| self.replay_chunk(chunk))
         })
     }
@@ -223,14 +223,14 @@ impl Recovery {
         {
             let mut map = self.shared.map_mut();
             let segment = self.shared.medium.geometry().segment(chunk.at).expect("found inside a segment");
-            map.nodes.segments.found_in_log(segment);
+            map.nodes.segments.recover_log_segment(segment);
             if chunk.head.next < self.shared.medium.geometry().segments {
-                map.nodes.segments.found_in_log(chunk.head.next);
+                map.nodes.segments.recover_log_segment(chunk.head.next);
             }
         }
         self.find_pairs(chunk)?;
         self.shared.progress.add(LogLength { blocks: chunk.blocks(), reads: 0 });
-        self.shared.apply_what_can_be(&chunk.entries);
+        self.shared.apply_readable(&chunk.entries);
         self.shared.map_mut().saw(&chunk.entries, chunk.head.origin);
         self.shared.progress.set_durable_batch(chunk.head.batch);
         Ok(())
@@ -241,7 +241,7 @@ impl Recovery {
         let mut map = self.shared.map_mut();
         for Paired { at, copy, .. } in chunk.entries.iter().filter_map(LogEntry::paired) {
             let segment = |at| self.shared.medium.geometry().segment(at).expect("believed when it was read");
-            if !map.nodes.segments.found_pair(segment(at), segment(copy)) {
+            if !map.nodes.segments.recover_mirrored_pair(segment(at), segment(copy)) {
                 let (device, place) = (self.shared.medium.name(), chunk.at);
                 let what =
                     format!("the log's chunk {}, by which {at} and {copy} lie in a pair,", chunk.head.chunk);

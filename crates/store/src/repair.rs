@@ -47,7 +47,7 @@ pub(crate) type Pair = (Block, Option<Block>);
 
 /// What two copies are found to be.
 #[derive(Debug)]
-pub(crate) enum Compared {
+pub(crate) enum MirrorComparison {
     Whole,
     /// One is not what was written, or could not be read, and was repaired, or not yet.
     Damaged {
@@ -82,7 +82,7 @@ impl Repairs {
 
 impl NodeRead {
     pub(crate) fn of(map: &Map, id: NodeId, entry: NodeEntry) -> NodeRead {
-        NodeRead { id, entry, copy: map.nodes.segments.copy_of(entry.place) }
+        NodeRead { id, entry, copy: map.nodes.segments.mirror_of(entry.place) }
     }
 
     pub(crate) fn pair(&self) -> Pair {
@@ -93,14 +93,14 @@ impl NodeRead {
 impl Map {
     /// A page that is there twice.
     pub(crate) fn paired(&self, entry: &BlockEntry) -> Option<Paired> {
-        let copy = self.nodes.segments.copy_of(entry.place)?;
+        let copy = self.nodes.segments.mirror_of(entry.place)?;
         Some(Paired { at: entry.place, copy, crc: entry.crc })
     }
 }
 
 impl Shared {
     /// The copies of nodes that are damaged, which are repaired, or the first error of each; with `repairs` false nothing is written.
-    pub(crate) fn read_copies(
+    pub(crate) fn read_node_mirrors(
         &self,
         damaged: Vec<(NodeRead, StoreError)>,
         repairs: bool,
@@ -112,11 +112,11 @@ impl Shared {
         for ((node, error), read) in damaged.into_iter().zip(reads) {
             let page = &read.pages[0];
             let body = match &read.result {
-                Ok(()) => self.node_in(page, node.id, &node.entry).map_err(|_| error),
+                Ok(()) => self.verify_node(page, node.id, &node.entry).map_err(|_| error),
                 Err(_) => Err(error),
             };
             if body.is_ok() && repairs && self.repairs.may_write(|waiting| waiting.nodes.extend([node.id])) {
-                self.write_over(node.entry.place, read.at, page);
+                self.repair_block(node.entry.place, read.at, page);
             }
             found.push((node, body));
         }
@@ -125,7 +125,7 @@ impl Shared {
 
     /// Reads the copies of pages that are damaged, which are repaired, and hands each to `take` with its number in the list; or its error,
     /// where the copy is damaged, too. Their segments are pinned.
-    pub(crate) fn read_page_copies(
+    pub(crate) fn read_page_mirrors(
         &self,
         damaged: &[(Paired, StoreError)],
         take: &mut dyn FnMut(usize, Result<&Page, StoreError>),
@@ -141,7 +141,7 @@ impl Shared {
                 if let Some(page) = page.filter(|_| whole.is_some_and(|read| read.at != one.at))
                     && self.repairs.may_write(|waiting| waiting.pages.extend([(one.at, *one)]))
                 {
-                    self.write_over(one.at, one.copy, page);
+                    self.repair_block(one.at, one.copy, page);
                 }
                 let alone = both[0].result.clone().err().map_or_else(|| error.clone(), StoreError::from);
                 take(group * PAIRS_AT_ONCE + index, page.ok_or(alone));
@@ -150,7 +150,7 @@ impl Shared {
     }
 
     /// As [`compare`](Shared::compare), of pages that are there twice.
-    pub(crate) fn compare_pages(&self, pages: &[Paired]) -> Vec<Compared> {
+    pub(crate) fn compare_page_mirrors(&self, pages: &[Paired]) -> Vec<MirrorComparison> {
         let pairs: Vec<Pair> = pages.iter().map(|one| (one.at, Some(one.copy))).collect();
         self.compare(&pairs, &|number, place, page| {
             let expected = pages[number].crc;
@@ -166,7 +166,7 @@ impl Shared {
         &self,
         pairs: &[Pair],
         intact: &dyn Fn(usize, Block, &Page) -> Result<(), StoreError>,
-    ) -> Vec<Compared> {
+    ) -> Vec<MirrorComparison> {
         let mut compared = Vec::new();
         for pairs in pairs.chunks(PAIRS_AT_ONCE) {
             let places = pairs.iter().flat_map(|&(at, copy)| [at, copy.unwrap_or(at)]);
@@ -181,14 +181,14 @@ impl Shared {
                 let (first, second) = (&both[0], &both[1]);
                 let damaged = |bad: &Read, good: &Read, error| {
                     let repaired =
-                        self.repairs.may_write(|_| {}) && self.write_over(bad.at, good.at, &good.pages[0]);
-                    Compared::Damaged { place: bad.at, error, repaired }
+                        self.repairs.may_write(|_| {}) && self.repair_block(bad.at, good.at, &good.pages[0]);
+                    MirrorComparison::Damaged { place: bad.at, error, repaired }
                 };
                 compared.push(match (state(first), state(second)) {
-                    (Ok(()), Ok(())) => Compared::Whole,
+                    (Ok(()), Ok(())) => MirrorComparison::Whole,
                     (Err(error), Ok(())) => damaged(first, second, error),
                     (Ok(()), Err(error)) => damaged(second, first, error),
-                    (Err(error), Err(_)) => Compared::Lost { place: first.at, error },
+                    (Err(error), Err(_)) => MirrorComparison::Lost { place: first.at, error },
                 });
             }
         }
@@ -196,16 +196,16 @@ impl Shared {
     }
 
     /// As [`compare`](Shared::compare), of nodes.
-    pub(crate) fn compare_nodes(&self, nodes: &[NodeRead]) -> Vec<Compared> {
+    pub(crate) fn compare_node_mirrors(&self, nodes: &[NodeRead]) -> Vec<MirrorComparison> {
         let pairs: Vec<Pair> = nodes.iter().map(NodeRead::pair).collect();
         self.compare(&pairs, &|number, place, page| {
             let NodeRead { id, entry, .. } = nodes[number];
-            self.node_in(page, id, &NodeEntry { place, ..entry }).map(drop)
+            self.verify_node(page, id, &NodeEntry { place, ..entry }).map(drop)
         })
     }
 
     /// As [`compare`](Shared::compare), of the newest tables' `stream` and the pages of the node table. The caller holds the writer's lock.
-    pub(crate) fn compare_tables(&self, stream: &Stream) -> Vec<Compared> {
+    pub(crate) fn compare_table_mirrors(&self, stream: &Stream) -> Vec<MirrorComparison> {
         let pairs: Vec<Pair> = stream::places(&stream.extents).map(|(at, copy)| (at, Some(copy))).collect();
         let device = self.medium.device();
         let mut compared = self.compare(&pairs, &|number, place, page| {
@@ -215,7 +215,7 @@ impl Shared {
             let map = self.map();
             let pages = map.nodes.table.pages().iter().copied().enumerate();
             let written = pages.filter(|(_, page)| page.place != Block(0));
-            let pair = |page: &TablePage| (page.place, map.nodes.segments.copy_of(page.place));
+            let pair = |page: &TablePage| (page.place, map.nodes.segments.mirror_of(page.place));
             written.map(|(number, page)| (number, page, pair(&page))).collect()
         };
         let pairs: Vec<Pair> = pages.iter().map(|(.., pair)| *pair).collect();
@@ -227,7 +227,7 @@ impl Shared {
     }
 
     /// Writes `page`, which was read at `good`, over what is damaged at `bad`. Whether that was done.
-    fn write_over(&self, bad: Block, good: Block, page: &Page) -> bool {
+    fn repair_block(&self, bad: Block, good: Block, page: &Page) -> bool {
         if is_planted(PlantedBug::RepairFromWrongCopy) {
             let mut damaged = Page::zeroed();
             let _ = self.medium.device().read(bad, std::slice::from_mut(&mut *damaged));
@@ -257,9 +257,13 @@ impl Shared {
             waiting.nodes.iter().filter_map(read).collect()
         };
         // Of these each is where it was.
-        self.compare_pages(&waiting.pages.into_values().collect::<Vec<_>>());
+        self.compare_page_mirrors(&waiting.pages.into_values().collect::<Vec<_>>());
         // Those that are whole were written elsewhere.
-        let whole = self.compare_nodes(&nodes).iter().filter(|one| matches!(one, Compared::Whole)).count();
+        let whole = self
+            .compare_node_mirrors(&nodes)
+            .iter()
+            .filter(|one| matches!(one, MirrorComparison::Whole))
+            .count();
         count(&self.medium.counting().metadata_repaired, whole as u64 + waiting.others);
     }
 }

@@ -5,13 +5,13 @@
 //! of every page of metadata, and every other block of data once, however many share it. What is changed meanwhile was written just
 //! now, and is not read.
 
-use crate::audit::{Met, walk};
+use crate::audit::{WalkItem, walk};
 use crate::check::Finding;
 use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::format::{ROOTS, SUPERBLOCK};
 use crate::map::{BlockEntry, Holder, NodeId, Purpose, Wanted};
-use crate::repair::{Compared, NodeRead};
+use crate::repair::{MirrorComparison, NodeRead};
 use crate::root::Root;
 use crate::shared::Shared;
 use crate::superblock::Geometry;
@@ -24,7 +24,7 @@ const NODES_PER_STEP: usize = 4;
 
 /// How far a scrub has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Scrubbed {
+pub struct ScrubProgress {
     /// Blocks read so far.
     pub blocks: u64,
     /// Blocks that were live when it began: about as many will be read.
@@ -41,42 +41,43 @@ pub struct Scrubbed {
 
 /// A scrub under way. A crash ends it; nothing depends on it.
 #[derive(Debug, Default)]
-pub(crate) struct Scrub {
-    so_far: Scrubbed,
+pub(crate) struct StoreScrub {
+    so_far: ScrubProgress,
     /// Data that is not what was written, by its place.
     damaged: BTreeMap<Block, StoreError>,
 }
 
-impl Scrub {
+impl StoreScrub {
     /// One bounded step of `scrub`, which begins with the first and ends with the last: see
     /// [`Store::scrub_step`](crate::Store::scrub_step).
     pub(crate) fn step(
-        scrub: &mut Option<Scrub>,
+        scrub: &mut Option<StoreScrub>,
         shared: &Shared,
         writer: &WriterLock,
         report: &mut dyn FnMut(Finding),
-    ) -> Scrubbed {
+    ) -> ScrubProgress {
         let Some(current) = scrub else {
-            let mut begun = Scrub::default();
+            let mut begun = StoreScrub::default();
             begun.so_far.of_blocks = shared.space().live;
-            shared.map_mut().begin_scan(Purpose::Scrub, Wanted::Every);
+            shared.map_mut().begin_scan(Purpose::StoreScrub, Wanted::Every);
             begun.scrub_fixed(shared, writer, report);
             let so_far = begun.so_far;
             *scrub = Some(begun);
             return so_far;
         };
-        let visited = shared.visit_some(Purpose::Scrub, NODES_PER_STEP);
+        let visited = shared.visit_nodes(Purpose::StoreScrub, NODES_PER_STEP);
         if !visited.is_empty() {
             current.scrub_nodes(&visited, shared, writer, report);
             current.scrub_data(shared, report);
             return current.so_far;
         }
-        let gone = shared.map_mut().nodes.scan(Purpose::Scrub).as_ref().map_or(0, |scan| scan.pages_gone);
-        shared.map_mut().nodes.end_scan(Purpose::Scrub);
+        let gone =
+            shared.map_mut().nodes.scan(Purpose::StoreScrub).as_ref().map_or(0, |scan| scan.pages_gone);
+        shared.map_mut().nodes.end_scan(Purpose::StoreScrub);
         if gone > 0 || !current.damaged.is_empty() {
-            current.name_damaged(shared, writer, report);
+            current.report_damaged_data(shared, writer, report);
         }
-        let done = Scrubbed { done: true, ..current.so_far };
+        let done = ScrubProgress { done: true, ..current.so_far };
         *scrub = None;
         done
     }
@@ -112,7 +113,7 @@ impl Scrub {
                 Err(error) => bad(at, error.to_string()),
             }
         }
-        let tables = shared.compare_tables(writer.tables());
+        let tables = shared.compare_table_mirrors(writer.tables());
         drop(writer);
         self.so_far.repaired += u64::from(mends);
         self.so_far.blocks += 4 + 2 * tables.len() as u64;
@@ -120,8 +121,9 @@ impl Scrub {
     }
 
     /// Counts and reports what was found of a block of metadata.
-    fn tell(&mut self, compared: Compared, report: &mut dyn FnMut(Finding)) {
-        self.so_far.repaired += u64::from(matches!(compared, Compared::Damaged { repaired: true, .. }));
+    fn tell(&mut self, compared: MirrorComparison, report: &mut dyn FnMut(Finding)) {
+        self.so_far.repaired +=
+            u64::from(matches!(compared, MirrorComparison::Damaged { repaired: true, .. }));
         if let Some(finding) = Finding::compared(&compared) {
             self.so_far.damaged += 1;
             report(finding);
@@ -146,13 +148,13 @@ impl Scrub {
             written
         };
         self.so_far.blocks += 2 * nodes.len() as u64;
-        let compared = shared.compare_nodes(&nodes);
+        let compared = shared.compare_node_mirrors(&nodes);
         let _writer = writer.lock();
         let mut map = shared.map_mut();
         for (node, compared) in nodes.iter().zip(compared) {
             map.nodes.segments.unpin(node.entry.place);
             let moved = map.nodes.table.get(node.id).is_none_or(|now| now.place != node.entry.place);
-            let is_lost = matches!(compared, Compared::Lost { .. });
+            let is_lost = matches!(compared, MirrorComparison::Lost { .. });
             if is_lost && moved {
                 continue;
             }
@@ -168,26 +170,26 @@ impl Scrub {
     fn scrub_data(&mut self, shared: &Shared, report: &mut dyn FnMut(Finding)) {
         let (held, pairs) = {
             let mut map = shared.map_mut();
-            let held = map.nodes.scan(Purpose::Scrub).as_mut().map(|scan| {
+            let held = map.nodes.scan(Purpose::StoreScrub).as_mut().map(|scan| {
                 scan.holders = 0;
                 std::mem::take(&mut scan.held)
             });
             let held: Vec<_> = held.unwrap_or_default().into_iter().collect();
             held.iter().for_each(|(at, _)| map.nodes.segments.pin(*at));
-            let is_paired = |(at, _): &(Block, Vec<Holder>)| map.nodes.segments.copy_of(*at).is_some();
+            let is_paired = |(at, _): &(Block, Vec<Holder>)| map.nodes.segments.mirror_of(*at).is_some();
             let (paired, held): (Vec<_>, Vec<_>) = held.into_iter().partition(is_paired);
             let pair = |(at, holders): (Block, Vec<Holder>)| {
-                let (copy, crc) = (map.nodes.segments.copy_of(at)?, holders[0].crc);
+                let (copy, crc) = (map.nodes.segments.mirror_of(at)?, holders[0].crc);
                 Some(Paired { at, copy, crc })
             };
             (held, paired.into_iter().filter_map(pair).collect::<Vec<_>>())
         };
         let places: Vec<Block> = held.iter().map(|(at, _)| *at).collect();
         self.so_far.blocks += places.len() as u64 + 2 * pairs.len() as u64;
-        for compared in shared.compare_pages(&pairs) {
+        for compared in shared.compare_page_mirrors(&pairs) {
             match compared {
                 // Whose it is is told in the end.
-                Compared::Lost { place, error } => drop(self.damaged.insert(place, error)),
+                MirrorComparison::Lost { place, error } => drop(self.damaged.insert(place, error)),
                 other => self.tell(other, report),
             }
         }
@@ -207,16 +209,16 @@ impl Scrub {
 
     /// Whose the damaged blocks are, and the pages of which nothing is left. What nobody refers to any more was overwritten meanwhile, and
     /// is no loss.
-    fn name_damaged(&mut self, shared: &Shared, writer: &WriterLock, report: &mut dyn FnMut(Finding)) {
+    fn report_damaged_data(&mut self, shared: &Shared, writer: &WriterLock, report: &mut dyn FnMut(Finding)) {
         let _writer = writer.lock();
         walk(shared, &mut |met| {
             let (owner, page, place) = match met {
-                Met::Block(owner, page, BlockEntry { place, .. }) => (owner, page, place),
-                Met::Gone(owner, page) => {
+                WalkItem::Block(owner, page, BlockEntry { place, .. }) => (owner, page, place),
+                WalkItem::Gone(owner, page) => {
                     self.so_far.damaged += 1;
                     return report(Finding::gone(shared, owner, page));
                 }
-                Met::Lost(..) => return,
+                WalkItem::Lost(..) => return,
             };
             let Some(error) = self.damaged.remove(&place) else { return };
             self.so_far.damaged += 1;

@@ -16,11 +16,11 @@
 //! names the block in the first. Both are taken, filled, counted, closed, dead and free together; what counts or chooses segments
 //! looks at the first one only. A pair holds nodes or pages of the arena, which are data: as the log's, they have places that log
 //! entries name. A root does not say which pair was open: recovery takes all for closed, and where log entries after the root
-//! name one that was free or dead there, it was [taken since](Segments::found_pair).
+//! name one that was free or dead there, it was [taken since](SegmentTable::recover_mirrored_pair).
 
 use crate::blocks::Blocks;
 use crate::bug::{PlantedBug, is_planted};
-use crate::policy::{COPIES, Candidate};
+use crate::policy::{COPIES, CleaningCandidate};
 use crate::superblock::Geometry;
 use crate::sync::{AtomicU32, Ordering};
 use device::Block;
@@ -96,7 +96,7 @@ pub(crate) const AGE_MAX: u32 = u32::MAX;
 
 /// What segments of nodes are there, without their twins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct OfNodes {
+pub(crate) struct NodeSegments {
     pub(crate) segments: u64,
     /// Live blocks in them.
     pub(crate) live: u64,
@@ -104,7 +104,7 @@ pub(crate) struct OfNodes {
 
 /// All segments. Part of the map and under its lock, because every change of the map changes what is live.
 #[derive(Debug)]
-pub(crate) struct Segments {
+pub(crate) struct SegmentTable {
     geometry: Geometry,
     list: Vec<Segment>,
     /// Those that may be written at once. Oldest first, so that wear spreads.
@@ -123,7 +123,7 @@ pub(crate) struct Segments {
     /// Live blocks in all.
     live: u64,
     /// Segments of nodes, and their live blocks.
-    of_nodes: OfNodes,
+    node_segments: NodeSegments,
     /// Segments that the cleaner emptied, and that are not free yet.
     emptied: u64,
     /// Segments of log ever taken, and [`AGE_MAX`] more, so that nothing is older than the count.
@@ -134,9 +134,9 @@ pub(crate) struct Segments {
     reuse_at_once: bool,
 }
 
-impl Segments {
+impl SegmentTable {
     /// The segments of a store in which `used` says what each holds and how much of it is live.
-    pub(crate) fn new(geometry: Geometry, used: Vec<SegmentEntry>) -> Segments {
+    pub(crate) fn new(geometry: Geometry, used: Vec<SegmentEntry>) -> SegmentTable {
         assert_eq!(used.len(), geometry.segments as usize, "one entry for each segment");
         let clock = u64::from(AGE_MAX);
         let segment = |SegmentEntry { usage, live, age, twin }| {
@@ -146,7 +146,7 @@ impl Segments {
         let list: Vec<Segment> = used.into_iter().map(segment).collect();
         let free = |(_, segment): &(u32, &Segment)| segment.usage == Use::Free;
         let free = (0..).zip(&list).filter(free).map(|(number, _)| number).collect();
-        Segments {
+        SegmentTable {
             geometry,
             list,
             free,
@@ -156,7 +156,7 @@ impl Segments {
             recounts: false,
             log_rest: 0,
             live: 0,
-            of_nodes: OfNodes::default(),
+            node_segments: NodeSegments::default(),
             emptied: 0,
             clock,
             marks: None,
@@ -166,7 +166,7 @@ impl Segments {
         .counted()
     }
 
-    fn counted(mut self) -> Segments {
+    fn counted(mut self) -> SegmentTable {
         self.count_live();
         self
     }
@@ -175,7 +175,7 @@ impl Segments {
     pub(crate) fn count_live(&mut self) {
         self.live = self.list.iter().map(|segment| u64::from(segment.live)).sum();
         let nodes = self.list.iter().filter(|segment| segment.usage == Use::Nodes);
-        self.of_nodes = nodes.fold(OfNodes::default(), |sum, segment| OfNodes {
+        self.node_segments = nodes.fold(NodeSegments::default(), |sum, segment| NodeSegments {
             segments: sum.segments + 1,
             live: sum.live + u64::from(segment.live),
         });
@@ -200,8 +200,8 @@ impl Segments {
     }
 
     /// The segments of nodes, and their live blocks.
-    pub(crate) fn of_nodes(&self) -> OfNodes {
-        self.of_nodes
+    pub(crate) fn node_segments(&self) -> NodeSegments {
+        self.node_segments
     }
 
     /// Segments that the cleaner emptied, and that two checkpoints will make free.
@@ -215,12 +215,12 @@ impl Segments {
     }
 
     /// A shared block lost a reference, perhaps its last one.
-    pub(crate) fn doubt_counts(&mut self) {
+    pub(crate) fn mark_counts_unsure(&mut self) {
         self.unsure = true;
     }
 
     /// The same for what the tables of a root say: also while a recount is under way.
-    pub(crate) fn are_doubted(&self) -> bool {
+    pub(crate) fn counts_are_unsure(&self) -> bool {
         self.unsure || self.recounts
     }
 
@@ -260,7 +260,7 @@ impl Segments {
         u64::from(self.geometry.segments) - self.bare.len() as u64
     }
 
-    pub(crate) fn bare_count(&self) -> u64 {
+    pub(crate) fn unbacked_count(&self) -> u64 {
         self.bare.len() as u64
     }
 
@@ -298,12 +298,12 @@ impl Segments {
     }
 
     /// A segment that is bare, to ask for space for it: nothing else does.
-    pub(crate) fn take_bare(&mut self) -> Option<u32> {
+    pub(crate) fn take_unbacked(&mut self) -> Option<u32> {
         self.bare.pop_front()
     }
 
     /// There is no space for it.
-    pub(crate) fn stays_bare(&mut self, number: u32) {
+    pub(crate) fn put_back_unbacked(&mut self, number: u32) {
         self.bare.push_front(number);
     }
 
@@ -316,7 +316,7 @@ impl Segments {
         }
     }
 
-    /// Which segments of those from [`reclaim`](Segments::reclaim) to trim: all, or in a sparse file those that would be free beyond
+    /// Which segments of those from [`reclaim`](SegmentTable::reclaim) to trim: all, or in a sparse file those that would be free beyond
     /// `most`, `trims` of them at most, and those that lack space already. They lack it from now on, whatever becomes of the trim.
     pub(crate) fn choose_trims(&mut self, dead: &[u32], (most, trims): (u64, u64)) -> Vec<u32> {
         if !self.is_sparse {
@@ -336,12 +336,12 @@ impl Segments {
     }
 
     /// Opens two free segments for nodes or pages of arenas and their copies, and returns the first; `None` if there are not two.
-    pub(crate) fn take_pair(&mut self, usage: Use) -> Option<u32> {
+    pub(crate) fn take_mirrored_pair(&mut self, usage: Use) -> Option<u32> {
         if self.free.len() < 2 {
             return None;
         }
         let (first, second) = (self.take(usage)?, self.take(Use::Copies)?);
-        self.of_nodes.segments += u64::from(usage == Use::Nodes);
+        self.node_segments.segments += u64::from(usage == Use::Nodes);
         self.join(first, second);
         Some(first)
     }
@@ -352,7 +352,7 @@ impl Segments {
     }
 
     /// Where the copy of a block of metadata lies; of a copy, what it is a copy of. `None` for what has none.
-    pub(crate) fn copy_of(&self, place: Block) -> Option<Block> {
+    pub(crate) fn mirror_of(&self, place: Block) -> Option<Block> {
         let number = self.geometry.segment(place)?;
         if is_planted(PlantedBug::CopiesInOneSegment) && self.get(number).usage == Use::Nodes {
             return Some(place.plus(1));
@@ -372,7 +372,7 @@ impl Segments {
     }
 
     /// Something is written to this block now, for the first time.
-    pub(crate) fn has_young(&mut self, place: Block) {
+    pub(crate) fn note_new_data(&mut self, place: Block) {
         if let Some(number) = self.geometry.segment(place) {
             self.list[number as usize].written = self.clock;
         }
@@ -391,11 +391,11 @@ impl Segments {
     }
 
     /// The segments that cleaning may help, of data only.
-    pub(crate) fn candidates(&self) -> Vec<Candidate> {
+    pub(crate) fn candidates(&self) -> Vec<CleaningCandidate> {
         let fits = |(_, segment): &(u32, &Segment)| {
             segment.usage.is_data() && !segment.open && !segment.is_stuck() && segment.live > 0
         };
-        let candidate = |(number, segment): (u32, &Segment)| Candidate {
+        let candidate = |(number, segment): (u32, &Segment)| CleaningCandidate {
             segment: number,
             live: u64::from(segment.live),
             copies: if segment.usage == Use::Arena { COPIES } else { 1 },
@@ -411,13 +411,13 @@ impl Segments {
     }
 
     /// Segments of data that cleaning left as they were are candidates again.
-    pub(crate) fn try_stuck_again(&mut self) {
+    pub(crate) fn retry_stuck(&mut self) {
         self.list.iter_mut().filter(|segment| segment.usage.is_data()).for_each(|one| one.stuck_at = None);
     }
 
     /// Cleaning left nothing in this segment, nor in its twin. Returns how many they are.
     pub(crate) fn emptied(&mut self, number: u32) -> u64 {
-        let both: Vec<u32> = self.with_twin(number).collect();
+        let both: Vec<u32> = self.with_mirror(number).collect();
         both.iter().for_each(|&one| self.list[one as usize].emptied = true);
         self.emptied += both.len() as u64;
         both.len() as u64
@@ -436,7 +436,7 @@ impl Segments {
     }
 
     /// The walk met everything: where a count was higher than what it met, it was too high. Returns how many were.
-    pub(crate) fn believe_marks(&mut self) -> u64 {
+    pub(crate) fn apply_recount(&mut self) -> u64 {
         self.end_recount();
         let Some(marks) = &self.marks else { return 0 };
         let data = self.iter().filter(|(_, segment)| segment.usage.is_data());
@@ -454,7 +454,7 @@ impl Segments {
 
     /// All references to a segment's blocks are known: only `live` blocks have any.
     pub(crate) fn settle(&mut self, number: u32, live: u32) {
-        for one in self.with_twin(number) {
+        for one in self.with_mirror(number) {
             let segment = &mut self.list[one as usize];
             self.live -= u64::from(segment.live.saturating_sub(live));
             segment.live = segment.live.min(live);
@@ -462,21 +462,21 @@ impl Segments {
     }
 
     /// Opens a segment that the log turned out to go on in, free or dead at the root where recovery began.
-    pub(crate) fn found_in_log(&mut self, number: u32) {
+    pub(crate) fn recover_log_segment(&mut self, number: u32) {
         self.free.retain(|&free| free != number);
         self.part(number);
         let segment = &mut self.list[number as usize];
-        self.of_nodes.segments -= u64::from(segment.usage == Use::Nodes);
+        self.node_segments.segments -= u64::from(segment.usage == Use::Nodes);
         (segment.usage, segment.open, segment.dead_since) = (Use::Log, true, None);
     }
 
     /// A log entry after the root where recovery began names blocks of these two: they are a pair for pages of arenas, or become one if
     /// both were free or dead at that root. `false` if they can be neither: then the entry is not what was written, or the root's tables
     /// are not. Nobody goes on in it.
-    pub(crate) fn found_pair(&mut self, first: u32, second: u32) -> bool {
+    pub(crate) fn recover_mirrored_pair(&mut self, first: u32, second: u32) -> bool {
         let unused = |number| {
             let segment = self.get(number);
-            segment.usage == Use::Free || Segments::is_dead(segment) && segment.dead_since.is_some()
+            segment.usage == Use::Free || SegmentTable::is_dead(segment) && segment.dead_since.is_some()
         };
         match (unused(first), unused(second)) {
             (false, false) => {
@@ -504,22 +504,22 @@ impl Segments {
     }
 
     /// A segment, and its twin if it has one.
-    fn with_twin(&self, number: u32) -> impl Iterator<Item = u32> + use<> {
+    fn with_mirror(&self, number: u32) -> impl Iterator<Item = u32> + use<> {
         [Some(number), self.get(number).twin].into_iter().flatten()
     }
 
     /// Recovery begins at the root of checkpoint `generation`: what was dead then is free after the next one. If
     /// this were forgotten, a store that crashes soon after each start would never get a segment back. `log` is
     /// where the log goes on after that root, live or not.
-    pub(crate) fn dead_at_root(&mut self, generation: u64, log: [u32; 2]) {
+    pub(crate) fn set_dead_at_root(&mut self, generation: u64, log: [u32; 2]) {
         let dead =
-            |(number, segment): &(u32, &mut Segment)| Segments::is_dead(segment) && !log.contains(number);
+            |(number, segment): &(u32, &mut Segment)| SegmentTable::is_dead(segment) && !log.contains(number);
         self.iter_mut().filter(dead).for_each(|(_, segment)| segment.dead_since = Some(generation));
     }
 
     /// Nothing more is written to a segment, nor to its twin.
     pub(crate) fn close(&mut self, number: u32) {
-        self.with_twin(number).for_each(|one| self.list[one as usize].open = false);
+        self.with_mirror(number).for_each(|one| self.list[one as usize].open = false);
         self.reuse_if_planted(number);
     }
 
@@ -527,24 +527,24 @@ impl Segments {
     pub(crate) fn inc_live(&mut self, place: Block) {
         self.mark(place);
         if let Some(number) = self.geometry.segment(place) {
-            for one in self.with_twin(number) {
+            for one in self.with_mirror(number) {
                 self.list[one as usize].live += 1;
                 self.live += 1;
             }
-            self.of_nodes.live += u64::from(self.get(number).usage == Use::Nodes);
+            self.node_segments.live += u64::from(self.get(number).usage == Use::Nodes);
         }
     }
 
     /// A block is no longer referred to.
     pub(crate) fn dec_live(&mut self, place: Block) {
         let Some(number) = self.geometry.segment(place) else { return };
-        for one in self.with_twin(number) {
+        for one in self.with_mirror(number) {
             let segment = &mut self.list[one as usize];
             assert!(segment.live > 0, "segment {one}: more blocks went dead than were live");
             segment.live -= 1;
             self.live -= 1;
         }
-        self.of_nodes.live -= u64::from(self.get(number).usage == Use::Nodes);
+        self.node_segments.live -= u64::from(self.get(number).usage == Use::Nodes);
         self.reuse_if_planted(number);
     }
 
@@ -554,19 +554,19 @@ impl Segments {
 
     /// All segments in which nothing is live.
     pub(crate) fn dead(&self) -> Vec<u32> {
-        self.iter().filter(|(_, segment)| Segments::is_dead(segment)).map(|(number, _)| number).collect()
+        self.iter().filter(|(_, segment)| SegmentTable::is_dead(segment)).map(|(number, _)| number).collect()
     }
 
     /// Checkpoint `generation`, in which `dead` were dead, is durable, and so was the one before it: returns what was
-    /// dead then, too, and is not pinned. The caller trims them, then calls [`freed`](Segments::freed).
+    /// dead then, too, and is not pinned. The caller trims them, then calls [`freed`](SegmentTable::freed).
     pub(crate) fn reclaim(&mut self, generation: u64, dead: &[u32]) -> Vec<u32> {
         let mut dead_twice = Vec::new();
         for &number in dead {
             // Who reads from one of a pair may go on to the other.
             let pins =
-                self.with_twin(number).map(|one| self.get(one).pins.load(Ordering::Acquire)).sum::<u32>();
+                self.with_mirror(number).map(|one| self.get(one).pins.load(Ordering::Acquire)).sum::<u32>();
             let segment = &mut self.list[number as usize];
-            if !Segments::is_dead(segment) {
+            if !SegmentTable::is_dead(segment) {
                 continue;
             }
             let since = *segment.dead_since.get_or_insert(generation);
@@ -581,13 +581,13 @@ impl Segments {
     /// A segment that was taken and that no root names, nor ever will, is free again, after all others, and with it its twin.
     pub(crate) fn untake(&mut self, number: u32) {
         self.close(number);
-        if Segments::is_dead(self.get(number)) {
-            let both: Vec<u32> = self.with_twin(number).collect();
+        if SegmentTable::is_dead(self.get(number)) {
+            let both: Vec<u32> = self.with_mirror(number).collect();
             self.freed(&both);
         }
     }
 
-    /// Segments from [`reclaim`](Segments::reclaim) may be taken again, those that lack space below when they have got some.
+    /// Segments from [`reclaim`](SegmentTable::reclaim) may be taken again, those that lack space below when they have got some.
     pub(crate) fn freed(&mut self, numbers: &[u32]) {
         for &number in numbers {
             let has_holes = self.get(number).has_holes;
@@ -602,11 +602,11 @@ impl Segments {
         self.part(number);
         let was = std::mem::take(&mut self.list[number as usize]);
         self.live -= u64::from(was.live);
-        self.of_nodes.segments -= u64::from(was.usage == Use::Nodes);
+        self.node_segments.segments -= u64::from(was.usage == Use::Nodes);
         self.emptied -= u64::from(was.emptied);
     }
 
-    /// A reader will read this block, or its copy: no segment of the two is used again until [`unpin`](Segments::unpin).
+    /// A reader will read this block, or its copy: no segment of the two is used again until [`unpin`](SegmentTable::unpin).
     pub(crate) fn pin(&self, place: Block) {
         if let Some(number) = self.geometry.segment(place) {
             self.list[number as usize].pins.fetch_add(1, Ordering::AcqRel);
@@ -628,8 +628,8 @@ impl Segments {
     /// and the readers still need.
     #[cfg(feature = "planted-bugs")]
     fn reuse_if_planted(&mut self, number: u32) {
-        for one in self.with_twin(number) {
-            if self.reuse_at_once && Segments::is_dead(self.get(one)) {
+        for one in self.with_mirror(number) {
+            if self.reuse_at_once && SegmentTable::is_dead(self.get(one)) {
                 self.leave(one);
                 self.free.push_front(one);
             }
@@ -644,7 +644,7 @@ mod tests {
 
     /// Segments 0 and 1 of log, 2 and 3 a pair of nodes, 4 and 5 one of arenas, 6 and 7 one of which nothing is live, others free;
     /// as a root of generation 9 has them, after which the log goes on in 0.
-    fn at_root() -> Segments {
+    fn at_root() -> SegmentTable {
         let geometry =
             Geometry { id: StoreId([1; 16]), total_blocks: 4 + 48 * 16, segment_blocks: 16, segments: 48 };
         let mut used = vec![SegmentEntry::default(); 48];
@@ -653,8 +653,8 @@ mod tests {
         (used[2], used[3]) = (of(Use::Nodes, 2, Some(3)), of(Use::Copies, 2, Some(2)));
         (used[4], used[5]) = (of(Use::Arena, 1, Some(5)), of(Use::Copies, 1, Some(4)));
         (used[6], used[7]) = (of(Use::Nodes, 0, Some(7)), of(Use::Copies, 0, Some(6)));
-        let mut segments = Segments::new(geometry, used);
-        segments.dead_at_root(9, [0, 8]);
+        let mut segments = SegmentTable::new(geometry, used);
+        segments.set_dead_at_root(9, [0, 8]);
         segments
     }
 
@@ -663,41 +663,41 @@ mod tests {
         for (first, second) in [(4, 5), (6, 7), (7, 6), (9, 10), (10, 9), (7, 9), (12, 6)] {
             let mut segments = at_root();
             for _ in 0..2 {
-                assert!(segments.found_pair(first, second), "{first} {second}");
+                assert!(segments.recover_mirrored_pair(first, second), "{first} {second}");
             }
             let place = segments.geometry().start(first).plus(3);
             let copy = segments.geometry().start(second).plus(3);
             segments.inc_live(place);
-            assert_eq!(segments.copy_of(place), Some(copy));
-            let live = |number: u32, segments: &Segments| segments.get(number).live;
+            assert_eq!(segments.mirror_of(place), Some(copy));
+            let live = |number: u32, segments: &SegmentTable| segments.get(number).live;
             assert_eq!(live(first, &segments), live(second, &segments));
             let (one, other) = (segments.get(first), segments.get(second));
             assert_eq!((one.usage, other.usage, one.open), (Use::Arena, Use::Copies, false));
             let free: Vec<u32> = std::iter::from_fn(|| segments.take(Use::Log)).collect();
             assert!(!free.contains(&first) && !free.contains(&second), "nobody else gets them");
             let gone = u64::from([first, second].contains(&6));
-            assert_eq!(segments.of_nodes().segments, 2 - gone);
+            assert_eq!(segments.node_segments().segments, 2 - gone);
         }
     }
 
     #[test]
     fn what_was_something_else_is_found_to_be_no_pair() {
         for (first, second) in [(5, 4), (4, 9), (9, 5), (2, 3), (1, 9), (9, 1), (0, 9), (6, 4), (4, 7)] {
-            assert!(!at_root().found_pair(first, second), "{first} {second}");
+            assert!(!at_root().recover_mirrored_pair(first, second), "{first} {second}");
         }
         let mut segments = at_root();
-        assert!(segments.found_pair(9, 10));
+        assert!(segments.recover_mirrored_pair(9, 10));
         for (first, second) in [(9, 11), (11, 10), (10, 9)] {
-            assert!(!segments.found_pair(first, second), "{first} {second}");
+            assert!(!segments.recover_mirrored_pair(first, second), "{first} {second}");
         }
-        segments.found_in_log(11);
-        assert!(!segments.found_pair(11, 12) && !segments.found_pair(12, 11));
+        segments.recover_log_segment(11);
+        assert!(!segments.recover_mirrored_pair(11, 12) && !segments.recover_mirrored_pair(12, 11));
     }
 
     #[test]
     fn a_pair_that_was_found_is_used_again_after_two_checkpoints_in_which_nothing_of_it_is_live() {
         let mut segments = at_root();
-        assert!(segments.found_pair(6, 7));
+        assert!(segments.recover_mirrored_pair(6, 7));
         let both = [6, 7];
         assert!(both.iter().all(|one| segments.dead().contains(one)));
         assert_eq!(

@@ -47,13 +47,13 @@ impl DataMode {
 }
 
 /// How many milliseconds [`StoreSettings::commit_interval_ms`] may be.
-pub const COMMIT_INTERVALS_MS: RangeInclusive<u64> = 1..=3_600_000;
+pub const COMMIT_INTERVAL_MS_RANGE: RangeInclusive<u64> = 1..=3_600_000;
 
 /// The longest path that Linux takes.
-const PLACE_BYTES_MAX: usize = 4095;
+const PATH_BYTES_MAX: usize = 4095;
 
 const BUFFER: u16 = 1;
-const BUFFER_PLACE: u16 = 2;
+const BUFFER_PATH: u16 = 2;
 const COMMIT_INTERVAL_MS: u16 = 3;
 const DATA_MODE: u16 = 4;
 
@@ -71,7 +71,7 @@ impl StoreSettings {
             bytes.extend(value);
         };
         self.buffer.iter().for_each(|id| put(BUFFER, &id.0));
-        self.buffer_place.iter().filter(|place| is_place(place)).for_each(|place| put(BUFFER_PLACE, place));
+        self.buffer_place.iter().filter(|place| is_path(place)).for_each(|place| put(BUFFER_PATH, place));
         self.commit_interval_ms.iter().for_each(|ms| put(COMMIT_INTERVAL_MS, &ms.to_le_bytes()));
         self.data.iter().for_each(|mode| put(DATA_MODE, &[u8::from(*mode == DataMode::Ordered)]));
         self.others.iter().for_each(|(key, value)| put(*key, value));
@@ -117,11 +117,11 @@ impl StoreSettings {
                 let id = value.try_into().map_err(|_| "the buffer's identity")?;
                 self.buffer = Some(BufferId(id));
             }
-            BUFFER_PLACE if is_place(value) => self.buffer_place = Some(value.to_vec()),
-            BUFFER_PLACE => return Err("the buffer's place"),
+            BUFFER_PATH if is_path(value) => self.buffer_place = Some(value.to_vec()),
+            BUFFER_PATH => return Err("the buffer's place"),
             COMMIT_INTERVAL_MS => {
                 let ms = value.try_into().map(u64::from_le_bytes).ok();
-                let sane = ms.filter(|ms| COMMIT_INTERVALS_MS.contains(ms));
+                let sane = ms.filter(|ms| COMMIT_INTERVAL_MS_RANGE.contains(ms));
                 self.commit_interval_ms = Some(sane.ok_or("the commit interval")?);
             }
             DATA_MODE => {
@@ -138,8 +138,8 @@ impl StoreSettings {
 }
 
 /// Whether these bytes can be a path.
-fn is_place(bytes: &[u8]) -> bool {
-    (1..=PLACE_BYTES_MAX).contains(&bytes.len()) && !bytes.contains(&0)
+fn is_path(bytes: &[u8]) -> bool {
+    (1..=PATH_BYTES_MAX).contains(&bytes.len()) && !bytes.contains(&0)
 }
 
 /// The first item: its key, its value, and what follows.
@@ -192,8 +192,8 @@ mod tests {
     fn a_value_that_makes_no_sense_is_named_and_the_others_count() {
         let senseless: [(u16, &[u8], &str); 8] = [
             (BUFFER, b"short", "identity"),
-            (BUFFER_PLACE, b"", "place"),
-            (BUFFER_PLACE, b"a\0b", "place"),
+            (BUFFER_PATH, b"", "place"),
+            (BUFFER_PATH, b"a\0b", "place"),
             (COMMIT_INTERVAL_MS, &0_u64.to_le_bytes(), "commit interval"),
             (COMMIT_INTERVAL_MS, &3_600_001_u64.to_le_bytes(), "commit interval"),
             (COMMIT_INTERVAL_MS, &[1], "commit interval"),

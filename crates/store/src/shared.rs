@@ -52,7 +52,7 @@ impl Want {
 }
 
 /// What is found of a page: its bytes and its page LSN, or `None` for a hole.
-pub type FoundPage<'a> = Result<Option<(&'a Page, Lsn)>, StoreError>;
+pub type PageResult<'a> = Result<Option<(&'a Page, Lsn)>, StoreError>;
 
 /// A want whose page is known, and its segment pinned.
 pub(crate) struct Placed {
@@ -138,7 +138,7 @@ impl Shared {
 
     /// Reads the nodes that the log entries of a vector will change, so that no read can fail once the log has them.
     pub(crate) fn load_for_vector(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
-        self.load_for(&entries.iter().collect::<Vec<_>>())?;
+        self.load_nodes_for(&entries.iter().collect::<Vec<_>>())?;
         match entries {
             [_] => Ok(()),
             several => several.iter().try_for_each(|entry| self.resolve(|map| map.prepare_below(entry))),
@@ -146,7 +146,7 @@ impl Shared {
     }
 
     /// Reads the nodes that log entries will change, each by itself.
-    pub(crate) fn load_for(&self, entries: &[&LogEntry]) -> Result<(), StoreError> {
+    pub(crate) fn load_nodes_for(&self, entries: &[&LogEntry]) -> Result<(), StoreError> {
         self.resolve(|map| {
             let missing = entries.iter().filter_map(|entry| map.prepare(entry).err());
             let missing: Vec<_> = missing.flat_map(|Missing(ids)| ids).collect();
@@ -193,7 +193,7 @@ impl Shared {
                 of.push(one);
             }
         }
-        self.read_page_copies(&damaged, &mut |number, page| {
+        self.read_page_mirrors(&damaged, &mut |number, page| {
             let Placed { want, located, .. } = of[number];
             let page_lsn = located.page.page_lsn;
             wants[*want].found = page.map(|page| Found::Page { bytes: Box::new(page.clone()), page_lsn });
@@ -303,7 +303,7 @@ impl Shared {
 
     /// As [`apply`](Shared::apply), for recovery: where a node cannot be read that an entry needs, it is left out, and what it is about
     /// cannot be read either.
-    pub(crate) fn apply_what_can_be(&self, entries: &[LogEntry]) {
+    pub(crate) fn apply_readable(&self, entries: &[LogEntry]) {
         let mut map = self.map_mut();
         for entry in entries {
             loop {
@@ -407,12 +407,12 @@ impl Shared {
         self.medium.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |index, found| {
             let node = wanted[index];
             let found = found.map_err(StoreError::from);
-            match found.and_then(|page| self.node_in(page, node.id, &node.entry)) {
+            match found.and_then(|page| self.verify_node(page, node.id, &node.entry)) {
                 Ok(body) => self.loaded(&node, Some(body)),
                 Err(error) => damaged.push((node, error)),
             }
         });
-        for (node, found) in self.read_copies(damaged, true) {
+        for (node, found) in self.read_node_mirrors(damaged, true) {
             match found {
                 Ok(body) => self.loaded(&node, Some(body)),
                 Err(error) => {
@@ -438,7 +438,7 @@ impl Shared {
 
     /// Visits some nodes of a walk; returns which, none if there were none to visit. Nodes that are not in memory
     /// are read, and do not come there: a walk of all must not drive out what is used.
-    pub(crate) fn visit_some(&self, purpose: Purpose, max: usize) -> Vec<NodeId> {
+    pub(crate) fn visit_nodes(&self, purpose: Purpose, max: usize) -> Vec<NodeId> {
         let (ids, wanted) = {
             let mut map = self.map_mut();
             let ids = map.nodes.take_grey(purpose, max);
@@ -454,13 +454,13 @@ impl Shared {
         let (mut peeked, mut damaged): (BTreeMap<NodeId, Peeked>, _) = (BTreeMap::new(), Vec::new());
         for (node, read) in wanted.iter().zip(&reads) {
             let page = read.result.clone().map(|()| &read.pages[0]).map_err(StoreError::from);
-            match page.and_then(|page| self.node_in(page, node.id, &node.entry)) {
+            match page.and_then(|page| self.verify_node(page, node.id, &node.entry)) {
                 Ok(body) => drop(peeked.insert(node.id, (node.entry.place, Some(body)))),
                 Err(error) => damaged.push((*node, error)),
             }
         }
         // A scrub compares and repairs them next, and tells.
-        for (node, found) in self.read_copies(damaged, purpose == Purpose::Clean) {
+        for (node, found) in self.read_node_mirrors(damaged, purpose == Purpose::Clean) {
             peeked.insert(node.id, (node.entry.place, found.ok()));
         }
         let mut map = self.map_mut();
@@ -473,7 +473,7 @@ impl Shared {
     }
 
     /// The node that a page is, if it is that one.
-    pub(crate) fn node_in(&self, page: &Page, id: NodeId, entry: &NodeEntry) -> Result<Body, StoreError> {
+    pub(crate) fn verify_node(&self, page: &Page, id: NodeId, entry: &NodeEntry) -> Result<Body, StoreError> {
         let found = sum(&page.0);
         let intact = (found == entry.crc).then(|| decode_node(page, id, self.medium.geometry().id));
         let what = || format!("node {} of the map", id.0);
@@ -481,7 +481,7 @@ impl Shared {
     }
 
     /// See [`Store::read_all`](crate::Store::read_all).
-    pub(crate) fn read_all(&self, pages: &[(ObjectId, PageNo)], take: &mut dyn FnMut(usize, FoundPage<'_>)) {
+    pub(crate) fn read_all(&self, pages: &[(ObjectId, PageNo)], take: &mut dyn FnMut(usize, PageResult<'_>)) {
         let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
         let (mut placed, laid): (Vec<Placed>, Vec<Placed>) =
             self.lookup(&mut wants).into_iter().partition(|placed| placed.located.is_base_alone());
@@ -506,7 +506,7 @@ impl Shared {
                 (found, _) => take(want, found),
             }
         });
-        self.read_page_copies(&damaged, &mut |number, page| {
+        self.read_page_mirrors(&damaged, &mut |number, page| {
             let Placed { want, ref located, .. } = placed[of[number]];
             take(want, page.map(|page| Some((page, located.page.page_lsn))));
         });

@@ -6,7 +6,7 @@ use crate::error::StoreError;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES, TABLE_NODES};
 use crate::map::{Map, ObjectEntry, Pages};
 use crate::pace::{Pace, Round};
-use crate::policy::{self, COPIES, Class, NodeUse, ahead, low_mark};
+use crate::policy::{self, COPIES, Class, NodeSpaceUse, ahead, low_mark};
 use crate::volume::VolumeId;
 use device::ObjectId;
 use std::collections::BTreeSet;
@@ -34,10 +34,10 @@ pub struct Space {
 }
 
 /// Changes that are applied together at most.
-pub(crate) const TOGETHER_MAX: usize = 1024;
+pub(crate) const APPLY_TOGETHER_MAX: usize = 1024;
 
 /// Space is tight where less than one block in so many can be written.
-const TIGHT: u64 = 8;
+const TIGHT_FRACTION: u64 = 8;
 
 impl Space {
     /// Blocks that can be used at all.
@@ -60,19 +60,19 @@ impl Space {
 /// have made shared. Those further up are shared by 256 times as many pages.
 const NODES_PER_PAGE: u64 = 4;
 /// Where there are clones, the leaves that it shared, too: their entries say from then on that their blocks have other references.
-const SHARED_PER_PAGE: u64 = 2;
+const SHARED_LEAVES_PER_PAGE: u64 = 2;
 /// The same for another change: an object leaf, two page leaves, and those above them.
 const NODES_PER_CHANGE: u64 = 6;
-const SHARED_PER_CHANGE: u64 = 3;
+const SHARED_LEAVES_PER_CHANGE: u64 = 3;
 /// What the first page of a leaf may make live beside itself: new nodes with their copies, and the half of that again which may be dead among
 /// nodes before they are compacted.
 const BLOCKS_PER_LEAF: u64 = COPIES * NODES_PER_PAGE * 3 / 2;
 /// One block of nodes is expected for so many pages: the two copies of a node that has the entries of sixteen small files.
-const NODES_EXPECTED: u64 = 8;
+const PAGES_PER_NODE_BLOCK: u64 = 8;
 /// What is reserved for a page of which nothing is known: it may be metadata, which is written twice, and the first of its leaf.
-pub const BLOCKS_PER_PAGE: u64 = COPIES + BLOCKS_PER_LEAF;
+pub const RESERVED_BLOCKS_PER_PAGE: u64 = COPIES + BLOCKS_PER_LEAF;
 
-/// What is known of the pages that have a reservation, so that less than [the most](BLOCKS_PER_PAGE) is counted for them.
+/// What is known of the pages that have a reservation, so that less than [the most](RESERVED_BLOCKS_PER_PAGE) is counted for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Known {
     /// Those that are data, which is written once.
@@ -85,7 +85,7 @@ impl Known {
     /// Blocks that so many pages need, of which this is known.
     fn blocks_for(&self, pages: u64) -> u64 {
         let saved = self.data * (COPIES - 1) + self.in_same_leaf * BLOCKS_PER_LEAF;
-        pages.saturating_mul(BLOCKS_PER_PAGE).saturating_sub(saved)
+        pages.saturating_mul(RESERVED_BLOCKS_PER_PAGE).saturating_sub(saved)
     }
 
     /// What is known when any of them may have been those that so many pages were.
@@ -123,17 +123,17 @@ pub(crate) struct Reservations {
 
 impl Map {
     /// What the segments of nodes hold, and the next checkpoint writes to them, each block counted once.
-    pub(crate) fn node_use(&self) -> NodeUse {
+    pub(crate) fn node_use(&self) -> NodeSpaceUse {
         let table = self.nodes.table.pages().len() as u64;
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
-        NodeUse {
+        NodeSpaceUse {
             segment_blocks,
             dirty: self.nodes.dirty(),
             dirty_max: self.dirty_max(),
             nodes: self.nodes.table.used(),
             tables: table + self.stream_blocks(table as usize + 1),
-            live: self.nodes.segments.of_nodes().live,
-            held: self.nodes.segments.of_nodes().segments * segment_blocks,
+            live: self.nodes.segments.node_segments().live,
+            held: self.nodes.segments.node_segments().segments * segment_blocks,
         }
     }
 
@@ -163,7 +163,10 @@ impl Map {
     pub(crate) fn floor_with(&self, class: Class, dirtied: u64, new: u64) -> u64 {
         let now = self.node_use();
         let (dirty, nodes) = (now.dirty + dirtied, now.nodes + new);
-        policy::floor(class, &NodeUse { dirty, nodes, tables: now.tables + new.div_ceil(TABLE_NODES), ..now })
+        policy::floor(
+            class,
+            &NodeSpaceUse { dirty, nodes, tables: now.tables + new.div_ceil(TABLE_NODES), ..now },
+        )
     }
 
     /// How many changes of a vector may be applied together: half of the nodes that may be dirty at once suffice for them, and there are free
@@ -179,9 +182,9 @@ impl Map {
             // A log entry takes less than its page, which comes after it.
             let logged = (2 * some.len() as u64 - paired).saturating_sub(self.nodes.segments.log_rest());
             logged.div_ceil(segment_blocks) + COPIES * paired.div_ceil(segment_blocks) <= free
-                && self.nodes_for(some) <= self.dirty_max() / 2
+                && self.nodes_dirtied_by(some) <= self.dirty_max() / 2
         };
-        let mut count = log_entries.len().min(TOGETHER_MAX);
+        let mut count = log_entries.len().min(APPLY_TOGETHER_MAX);
         while count > 1 && !fits(&log_entries[..count]) {
             count /= 2;
         }
@@ -190,7 +193,7 @@ impl Map {
 
     /// Blocks that are live, those included that the next checkpoint makes so: new nodes have no place before.
     fn live(&self) -> u64 {
-        let NodeUse { nodes, tables, live, .. } = self.node_use();
+        let NodeSpaceUse { nodes, tables, live, .. } = self.node_use();
         self.nodes.segments.live() + COPIES * (nodes + tables).saturating_sub(live)
     }
 
@@ -204,12 +207,12 @@ impl Map {
     fn expected_blocks(&self) -> u64 {
         let Reservations { pages, known, .. } = self.reservations;
         let metadata = pages.saturating_sub(known.data);
-        (pages + metadata + pages.div_ceil(NODES_EXPECTED)).min(self.reserved_blocks())
+        (pages + metadata + pages.div_ceil(PAGES_PER_NODE_BLOCK)).min(self.reserved_blocks())
     }
 
     /// Nodes that a vector may make dirty, at most as many as a reservation counts: those of the volumes' tree it counts as a whole. A cut that leaves newer pages in leaves
     /// between its ends changes more: such pages have been written back before it, and their leaves have been counted then.
-    pub(crate) fn nodes_for(&self, log_entries: &[LogEntry]) -> u64 {
+    pub(crate) fn nodes_dirtied_by(&self, log_entries: &[LogEntry]) -> u64 {
         let mut nodes = BTreeSet::new();
         let mut path = |of: (VolumeId, Option<u64>), leaf: u64, height: u8| {
             let level = |level: u8| leaf.checked_shr(8 * u32::from(level)).unwrap_or(0);
@@ -242,12 +245,12 @@ impl Map {
                 LogEntry::Deltas { object: of, first, .. } => {
                     let height = object(of);
                     path((of.volume, Some(of.slot)), first.0 / LEAF_PAGES, height);
-                    ranges += self.nodes_as_tree(of);
+                    ranges += self.nodes_if_tree(of);
                     pages += 1;
                 }
                 LogEntry::Cut { object: of, pages, .. } => {
                     let height = object(of);
-                    ranges += self.nodes_if_apart(of);
+                    ranges += self.nodes_if_outgrown(of);
                     path((of.volume, Some(of.slot)), pages.start.0 / LEAF_PAGES, height);
                     let last = pages.end.0.saturating_sub(1) / LEAF_PAGES;
                     if last.checked_shr(8 * u32::from(height)).unwrap_or(0) == 0 {
@@ -272,11 +275,11 @@ impl Map {
             return own;
         }
         let leaves = nodes.iter().filter(|&&(_, level, _)| level == 0).count() as u64;
-        own + leaves.min(SHARED_PER_PAGE * pages + SHARED_PER_CHANGE * others)
+        own + leaves.min(SHARED_LEAVES_PER_PAGE * pages + SHARED_LEAVES_PER_CHANGE * others)
     }
 
     /// Nodes that an object needs when its pages do not fit into its entry any more.
-    fn nodes_if_apart(&self, object: &ObjectId) -> u64 {
+    fn nodes_if_outgrown(&self, object: &ObjectId) -> u64 {
         match self.object(*object) {
             Ok(Some(entry)) => entry.nodes_if_outgrown(),
             _ => 0,
@@ -284,7 +287,7 @@ impl Map {
     }
 
     /// Nodes that an object needs when its pages may not lie in its entry any more.
-    fn nodes_as_tree(&self, object: &ObjectId) -> u64 {
+    fn nodes_if_tree(&self, object: &ObjectId) -> u64 {
         match self.object(*object) {
             Ok(Some(ObjectEntry { pages: Pages::Inline(pages), .. })) => {
                 let leaves: BTreeSet<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
@@ -304,7 +307,7 @@ impl Map {
 
     /// Blocks that data can never have.
     fn kept_from_data(&self) -> u64 {
-        self.reserve_blocks() + policy::names_reserve(self.held_blocks())
+        self.reserve_blocks() + policy::names_reserve_blocks(self.backed_blocks())
     }
 
     /// Blocks that a new reservation may count on: those that are neither live nor kept nor reserved, of segments that have space below.
@@ -315,15 +318,15 @@ impl Map {
 
     /// The same, with those that are reserved.
     fn spare_for_data(&self) -> u64 {
-        self.held_blocks().saturating_sub(self.live() + self.kept_from_data())
+        self.backed_blocks().saturating_sub(self.live() + self.kept_from_data())
     }
 
     /// The same for names and attributes.
     fn spare_for_names(&self) -> u64 {
-        self.held_blocks().saturating_sub(self.live() + self.reserve_blocks())
+        self.backed_blocks().saturating_sub(self.live() + self.reserve_blocks())
     }
 
-    fn held_blocks(&self) -> u64 {
+    fn backed_blocks(&self) -> u64 {
         let segments = &self.nodes.segments;
         segments.held() * segments.geometry().segment_blocks
     }
@@ -332,7 +335,7 @@ impl Map {
     /// most of it is given back.
     pub(crate) fn is_tight(&self) -> bool {
         let Space { total, live, kept, .. } = self.space(None);
-        total.saturating_sub(live + kept) < total / TIGHT
+        total.saturating_sub(live + kept) < total / TIGHT_FRACTION
     }
 
     /// Whether so few segments are free that cleaning starts.
@@ -357,7 +360,7 @@ impl Map {
     /// Where the file system below has `spare` blocks left.
     pub(crate) fn space(&self, spare: Option<u64>) -> Space {
         let geometry = &self.nodes.segments.geometry();
-        let bare = self.nodes.segments.bare_count();
+        let bare = self.nodes.segments.unbacked_count();
         let bare = spare.map_or(bare, |spare| bare.min(spare / geometry.segment_blocks));
         Space {
             total: (self.nodes.segments.held() + bare) * geometry.segment_blocks,
@@ -373,15 +376,15 @@ impl Map {
 
     /// Reserves space for `pages` more pages: see [`Store::reserve`](crate::Store::reserve).
     pub(crate) fn reserve(&mut self, pages: u64, known: Known) -> Result<(), StoreError> {
-        self.reserve_of(self.spare_for_data(), pages, known)
+        self.reserve_within(self.spare_for_data(), pages, known)
     }
 
     /// The same for pages of names and attributes.
     pub(crate) fn reserve_for_names(&mut self, pages: u64, known: Known) -> Result<(), StoreError> {
-        self.reserve_of(self.spare_for_names(), pages, known)
+        self.reserve_within(self.spare_for_names(), pages, known)
     }
 
-    fn reserve_of(&mut self, spare: u64, pages: u64, known: Known) -> Result<(), StoreError> {
+    fn reserve_within(&mut self, spare: u64, pages: u64, known: Known) -> Result<(), StoreError> {
         if known.blocks_for(self.reservations.pages.saturating_add(pages)) > spare {
             return Err(StoreError::Full);
         }
@@ -396,7 +399,7 @@ impl Map {
     }
 
     /// Counts `pages` pages as reserved whether there is space for them or not.
-    pub(crate) fn reserve_in_any_case(&mut self, pages: u64) {
+    pub(crate) fn reserve_unchecked(&mut self, pages: u64) {
         self.reservations.pages += pages;
     }
 
@@ -430,7 +433,7 @@ impl Map {
         let segments = &self.nodes.segments;
         let segment_blocks = segments.geometry().segment_blocks;
         let missing = self.needed(ahead).saturating_sub(segments.held() * segment_blocks);
-        let short = missing.div_ceil(segment_blocks - policy::dead_at_most(segment_blocks));
+        let short = missing.div_ceil(segment_blocks - policy::dead_blocks_max(segment_blocks));
         (self.cleaning_starts_below() + ahead).max(segments.free_count() + short)
     }
 
@@ -455,7 +458,7 @@ impl Map {
     }
 
     /// Sets the pace for a round that empties `victims`.
-    pub(crate) fn begin_pace(&mut self, victims: &[u32]) {
+    pub(crate) fn begin_gc_pacing(&mut self, victims: &[u32]) {
         let geometry = self.nodes.segments.geometry();
         let segments = self.nodes.segments.held();
         let live = |&victim: &u32| u64::from(self.nodes.segments.get(victim).live);
@@ -463,7 +466,7 @@ impl Map {
             segment_blocks: geometry.segment_blocks,
             victims: victims.len() as u64,
             live: victims.iter().map(live).sum(),
-            copies: victims.iter().map(|victim| policy::with_lists(live(victim))).sum(),
+            copies: victims.iter().map(|victim| policy::with_summaries(live(victim))).sum(),
             nodes: match self.nodes.cleaning() {
                 Some(scan) if !scan.walks() => scan.to_look_up,
                 _ => self.nodes.table.used(),

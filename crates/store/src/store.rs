@@ -4,21 +4,21 @@
 //! | --- | --- | --- | --- |
 //! | map: nodes, node table, live counts, volumes | `map::Map` in `Shared` | the writer's lock, then the map's write lock | from the newest root and the log entries after it |
 //! | reservations | `space::Reservations` in the map | the map's write lock | gone; the caller reserves anew |
-//! | pins | `segments::Segments` in the map | the map's read lock | gone, as the readers are |
+//! | pins | `segments::SegmentTable` in the map | the map's read lock | gone, as the readers are |
 //! | the log's end | `log::Log` in `Writer` | the writer's lock | from the newest root and the log |
-//! | the open pair for pages of metadata | `pairs::OpenPair` in `Writer` | the writer's lock | gone: it is closed, with what log entries name |
+//! | the open pair for pages of metadata | `pairs::OpenMirroredPair` in `Writer` | the writer's lock | gone: it is closed, with what log entries name |
 //! | roots, generations | `checkpoint::Checkpointer` in `Writer` | the writer's lock | from the newest root |
-//! | a round of cleaning | `clean::Cleaner` | the cleaner's lock, taken before the writer's | gone |
+//! | a round of cleaning | `clean::SegmentCleaner` | the cleaner's lock, taken before the writer's | gone |
 //! | a round of folding | `fold::Folding` in `Store` | the writer's lock | gone: it begins anew |
-//! | a scrub | `scrub::Scrub` | the scrubber's lock, taken before the writer's | gone |
+//! | a scrub | `scrub::StoreScrub` | the scrubber's lock, taken before the writer's | gone |
 //!
 //! The writer's lock is held during I/O: one apply, checkpoint or repointing at a time. The map's is never held during I/O, so readers
 //! wait for no write and no flush.
 
 use crate::allocate;
 use crate::change::Change;
-use crate::check::{self, Finding, Repaired};
-use crate::clean::{Cleaner, Cleaning};
+use crate::check::{self, Finding, RepairedCounts};
+use crate::clean::{Cleaning, SegmentCleaner};
 use crate::counters::Counters;
 use crate::delta::DeltaBlock;
 use crate::entry::{LogEntry, Origin};
@@ -28,11 +28,11 @@ use crate::format::{ROOTS, SEGMENTS_AT, SUPERBLOCK};
 use crate::map::{Map, NodeTable, Nodes, Purpose, Volumes};
 use crate::recover::{Identified, Recovered};
 use crate::root::{Cursor, Extent, Newest, Root, Stream};
-use crate::scrub::{Scrub, Scrubbed};
-use crate::segments::{SegmentEntry, Segments, Use};
+use crate::scrub::{ScrubProgress, StoreScrub};
+use crate::segments::{SegmentEntry, SegmentTable, Use};
 use crate::settings::StoreSettings;
-use crate::shared::{FoundPage, Shared, Want};
-use crate::space::{Known, Space, TOGETHER_MAX};
+use crate::shared::{PageResult, Shared, Want};
+use crate::space::{APPLY_TOGETHER_MAX, Known, Space};
 use crate::stream;
 use crate::superblock::{self, Geometry, Layout, Mended};
 use crate::sync::{Mutex, MutexGuard};
@@ -50,8 +50,8 @@ pub struct Store {
     pub(crate) shared: Shared,
     pub(crate) writer: WriterLock,
     /// Taken before the writer's lock, where both are.
-    pub(crate) cleaner: Mutex<Cleaner>,
-    scrub: Mutex<Option<Scrub>>,
+    pub(crate) cleaner: Mutex<SegmentCleaner>,
+    scrub: Mutex<Option<StoreScrub>>,
     /// Taken after the writer's lock.
     folding: Mutex<Folding>,
 }
@@ -70,7 +70,7 @@ impl Store {
         }
     }
 
-    pub(crate) fn lock_cleaner(&self) -> MutexGuard<'_, Cleaner> {
+    pub(crate) fn lock_cleaner(&self) -> MutexGuard<'_, SegmentCleaner> {
         self.cleaner.lock().expect("no panic while cleaning")
     }
 
@@ -81,14 +81,15 @@ impl Store {
     /// [`StoreError::BadSizes`] with the least size, before anything is written; or the device's.
     pub fn format(device: &dyn Device, layout: &Layout) -> Result<(), StoreError> {
         let geometry = Geometry::plan(device, layout)?;
-        let mut segments = Segments::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
+        let mut segments =
+            SegmentTable::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
         let mut take = || segments.take(Use::Log).expect("a new store has free segments");
         let (segment, next) = (take(), take());
-        let nodes = segments.take_pair(Use::Nodes).expect("a new store has free segments");
+        let nodes = segments.take_mirrored_pair(Use::Nodes).expect("a new store has free segments");
         let nodes_of = Nodes::new(NodeTable::new(), segments);
         let mut map = Map::new(nodes_of, Volumes::main_only(), Newest::default());
         let at = geometry.start(nodes);
-        let copy = map.nodes.segments.copy_of(at).expect("taken as a pair");
+        let copy = map.nodes.segments.mirror_of(at).expect("taken as a pair");
         let needed = map.stream_blocks(0);
         if needed > geometry.segment_blocks {
             let (segments, has) = (geometry.segments, geometry.segment_blocks);
@@ -274,7 +275,7 @@ impl Store {
     /// How many changes of a vector may be [applied](Store::apply) together, so that not too many nodes of the map are dirty at once: more
     /// may be refused as [`StoreError::Full`] though space is reserved for all of them. At least one.
     pub fn fit_at_once(&self, vector: &[Change]) -> usize {
-        let entries: Vec<LogEntry> = vector.iter().take(TOGETHER_MAX).map(Change::log_entry).collect();
+        let entries: Vec<LogEntry> = vector.iter().take(APPLY_TOGETHER_MAX).map(Change::log_entry).collect();
         self.shared.map().fit_at_once(&entries)
     }
 
@@ -306,7 +307,7 @@ impl Store {
 
     /// Sets how many map nodes of 4 KiB to keep in memory; more while changes wait for a checkpoint.
     /// The default is 16,384; less than 64 counts as 64, so that a look-up can keep its own.
-    pub fn keep_nodes(&self, nodes: usize) {
+    pub fn set_cached_nodes_max(&self, nodes: usize) {
         self.shared.map_mut().nodes.keep(nodes);
     }
 }
@@ -330,7 +331,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`apply`](Store::apply).
-    pub fn apply_bypassing(&self, vector: &[Change]) -> Result<(), StoreError> {
+    pub fn apply_bypassed(&self, vector: &[Change]) -> Result<(), StoreError> {
         self.writer.lock().apply(&self.shared, vector, Origin::Bypassed)
     }
 
@@ -369,14 +370,14 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`fold`](Store::fold), and a damaged page.
-    pub fn fold_for(&self, transfer: &Transfer) -> Result<(), StoreError> {
+    pub fn merge_deltas_for_transfer(&self, transfer: &Transfer) -> Result<(), StoreError> {
         let change = Change::Clone { transfer: *transfer, lsn: Lsn(0) };
         let mut writer = self.writer.lock();
         writer.make_ready(&self.shared)?;
         writer.fold_for_transfers(&self.shared, &[change], Damaged::Fails)
     }
 
-    /// Whether [`fold_step`](Store::fold_step) is worth its reads and writes while nobody needs space: enough was stored as deltas
+    /// Whether [`idle_merge_step`](Store::idle_merge_step) is worth its reads and writes while nobody needs space: enough was stored as deltas
     /// since this store was opened, or since the last round, and there is free space that nobody waits for. Waits for no device.
     pub fn folding_is_due(&self) -> bool {
         let Ok(folding) = self.folding.try_lock() else { return false };
@@ -389,7 +390,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Full`], after which the next call tries the same leaf again; a node that cannot be read, which ends the round; as
     /// [`apply`](Store::apply), where the device fails a write. A leaf whose pages cannot be read stays as it is.
-    pub fn fold_step(&self) -> Result<bool, StoreError> {
+    pub fn idle_merge_step(&self) -> Result<bool, StoreError> {
         let mut writer = self.writer.lock();
         self.folding.lock().expect("no panic while folding").step(&self.shared, &mut writer)
     }
@@ -435,7 +436,7 @@ impl Store {
 
     /// Reads many pages in the order in which they lie on the device, with few reads, and hands each to `take` by its
     /// number. Like [`read`](Store::read), for whoever reads much and keeps the bytes in a place of his own.
-    pub fn read_all(&self, pages: &[(ObjectId, PageNo)], take: &mut dyn FnMut(usize, FoundPage<'_>)) {
+    pub fn read_all(&self, pages: &[(ObjectId, PageNo)], take: &mut dyn FnMut(usize, PageResult<'_>)) {
         self.shared.read_all(pages, take);
     }
 
@@ -461,7 +462,7 @@ impl Store {
     ///
     /// # Errors
     /// Where one of those cannot be read.
-    pub fn has_had_later(&self, object: ObjectId, lsn: Lsn) -> Result<bool, StoreError> {
+    pub fn has_applied_later_transfer(&self, object: ObjectId, lsn: Lsn) -> Result<bool, StoreError> {
         self.shared.resolve(|map| map.has_had(object, lsn.plus(1)))
     }
 
@@ -496,7 +497,7 @@ impl Store {
         self.shared.map_mut().reserve(pages, known)
     }
 
-    /// The same for pages of names and attributes, which may take [a little](crate::policy::names_reserve) that data may not.
+    /// The same for pages of names and attributes, which may take [a little](crate::policy::names_reserve_blocks) that data may not.
     pub fn reserve_for_names(&self, pages: u64, known: Known) -> Result<(), StoreError> {
         self.shared.map_mut().reserve_for_names(pages, known)
     }
@@ -509,7 +510,7 @@ impl Store {
     /// Counts `pages` pages as reserved, whether there is space for them or not: they were acknowledged already, or go with
     /// something that gives space back, and will be written back. Nobody else can reserve anything before there is space for these.
     pub fn reserve_unchecked(&self, pages: u64) {
-        self.shared.map_mut().reserve_in_any_case(pages);
+        self.shared.map_mut().reserve_unchecked(pages);
     }
 
     /// Blocks that can still be reserved.
@@ -531,7 +532,7 @@ impl Store {
     /// Lets cleaning try segments again that it could not empty: what could not be read may be by now. Otherwise such a segment is
     /// left alone until more of it is dead, or the store is opened again.
     pub fn try_stuck_segments_again(&self) {
-        self.shared.map_mut().nodes.segments.try_stuck_again();
+        self.shared.map_mut().nodes.segments.retry_stuck();
     }
 
     /// Whether free space is low, so that checkpoints and [`clean`](Store::clean) should find some.
@@ -680,7 +681,7 @@ impl Store {
                 Cleaning::Emptied(segments) => return Ok(segments > 0),
                 Cleaning::NeedsCheckpoint => {
                     if asked.replace(self.counters().pages_cleaned) == Some(self.counters().pages_cleaned) {
-                        self.end_round();
+                        self.give_up_round();
                         return Ok(false);
                     }
                     self.checkpoint_twice()?;
@@ -704,7 +705,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`clean_step`](Store::clean_step).
-    pub fn clean_if_due(&self) -> Result<Option<Cleaning>, StoreError> {
+    pub fn clean_step_if_due(&self) -> Result<Option<Cleaning>, StoreError> {
         let mut cleaner = self.lock_cleaner();
         if self.cleaning_is_due() { cleaner.step(&self.shared, &self.writer).map(Some) } else { Ok(None) }
     }
@@ -723,7 +724,7 @@ impl Store {
 
     /// Ends a round that needs more space than two checkpoints have made: its victims are left alone until more of them
     /// has died.
-    pub fn end_round(&self) {
+    pub fn give_up_round(&self) {
         self.lock_cleaner().give_up(&self.shared);
     }
 }
@@ -744,7 +745,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotBegun`]; [`StoreError::CannotCount`] where a node cannot be read, as what is below it cannot be
     /// counted: no count is changed then; the device's.
-    pub fn repair(&self, report: &mut dyn FnMut(Finding)) -> Result<Repaired, StoreError> {
+    pub fn repair(&self, report: &mut dyn FnMut(Finding)) -> Result<RepairedCounts, StoreError> {
         // The counts of a round of cleaning would be of before.
         let mut cleaner = self.lock_cleaner();
         cleaner.give_up(&self.shared);
@@ -753,14 +754,14 @@ impl Store {
 
     /// One bounded step of a scrub: at most four nodes and what they refer to. The first one reads what lies at
     /// fixed places. Findings about data come with the last step, which looks up whose it is.
-    pub fn scrub_step(&self, report: &mut dyn FnMut(Finding)) -> Scrubbed {
+    pub fn scrub_step(&self, report: &mut dyn FnMut(Finding)) -> ScrubProgress {
         let mut scrub = self.scrub.lock().expect("no panic while scrubbing");
-        Scrub::step(&mut scrub, &self.shared, &self.writer, report)
+        StoreScrub::step(&mut scrub, &self.shared, &self.writer, report)
     }
 
     /// Ends a scrub, so that the next step begins a new one.
     pub fn end_scrub(&self) {
         *self.scrub.lock().expect("no panic while scrubbing") = None;
-        self.shared.map_mut().nodes.end_scan(Purpose::Scrub);
+        self.shared.map_mut().nodes.end_scan(Purpose::StoreScrub);
     }
 }

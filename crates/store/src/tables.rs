@@ -4,7 +4,7 @@ use crate::error::StoreError;
 use crate::format::*;
 use crate::map::{Map, NodeEntry, NodeId, NodeTable, Nodes, TablePage, Tree, Volumes, decode_table_page};
 use crate::root::Root;
-use crate::segments::{AGE_MAX, SegmentEntry, Segments, Use};
+use crate::segments::{AGE_MAX, SegmentEntry, SegmentTable, Use};
 use crate::settings::StoreSettings;
 use crate::stream::{self, stream_blocks};
 use crate::superblock::Geometry;
@@ -83,7 +83,7 @@ pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Bl
         next_volume: map.volumes.next_id().0.into(),
         settings: (settings.len() as u32).into(),
         volumes_height: map.volumes.tree().height,
-        doubted: u8::from(map.nodes.segments.are_doubted()),
+        doubted: u8::from(map.nodes.segments.counts_are_unsure()),
         reserved: [0; 30],
     };
     let mut bytes = head.as_bytes().to_vec();
@@ -95,7 +95,7 @@ pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Bl
         let usage = match segment.usage {
             // Once the root is durable, no root needs it. Saying so now, before it is trimmed, keeps a store
             // that is mounted again and again from forgetting what each mount found to be free.
-            _ if Segments::is_dead(segment) && segment.dead_since.is_some() => FREE,
+            _ if SegmentTable::is_dead(segment) && segment.dead_since.is_some() => FREE,
             Use::Free => FREE,
             Use::Log | Use::Moved => LOG,
             Use::Nodes => NODES,
@@ -128,14 +128,14 @@ pub(crate) fn read_map(
     let first = root.tables.extents.first().map_or(Block(0), |extent| extent.at);
     let damaged = || damaged(device, first, "the checkpoint's tables");
     let mut decoded = decode_stream(&bytes, geometry).ok_or_else(damaged)?;
-    let mut segments = Segments::new(geometry, decoded.segments);
+    let mut segments = SegmentTable::new(geometry, decoded.segments);
     let entries = read_table(device, geometry, &mut decoded.pages, &segments)?;
     // The next checkpoint writes them elsewhere.
     let damaged_pages = decoded.pages.iter().filter(|page| page.dirty).count() as u64;
     let table = NodeTable::from_pages(decoded.pages, entries);
-    segments.dead_at_root(root.generation, [root.log.segment, root.log.next]);
+    segments.set_dead_at_root(root.generation, [root.log.segment, root.log.next]);
     if decoded.doubted {
-        segments.doubt_counts();
+        segments.mark_counts_unsure();
     }
     let volumes = Volumes::unread(decoded.volumes, decoded.next, decoded.dying);
     let mut map = Map::new(Nodes::new(table, segments), volumes, root.newest);
@@ -238,7 +238,7 @@ fn read_table(
     device: &dyn Device,
     geometry: Geometry,
     pages: &mut [TablePage],
-    segments: &Segments,
+    segments: &SegmentTable,
 ) -> Result<Vec<NodeEntry>, StoreError> {
     let mut entries = Vec::new();
     // Checkpoints keep most of the table's pages next to each other.
@@ -259,7 +259,7 @@ fn read_table(
             };
             // Where a run cannot be read, some of it may.
             let found = if result.is_ok() { decode(page.place, bytes) } else { one(page.place) };
-            entries.extend(match (found, segments.copy_of(page.place)) {
+            entries.extend(match (found, segments.mirror_of(page.place)) {
                 (Err(error), Some(copy)) => {
                     let copied = one(copy).map_err(|_| error)?;
                     page.dirty = true;

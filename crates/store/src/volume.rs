@@ -16,7 +16,7 @@ pub enum VolumeMode {
 }
 
 /// The name of the volume that every store has.
-pub const MAIN_NAME: &str = "main";
+pub const MAIN_VOLUME_NAME: &str = "main";
 
 /// Bytes of a name at most, as other volume managers have it.
 pub(crate) const NAME_BYTES_MAX: usize = 127;

@@ -2,12 +2,12 @@
 
 use crate::allocate::{allocate_up_to, full, take_stock};
 use crate::change::Change;
-use crate::checkpoint::{Checkpointer, Occasion};
+use crate::checkpoint::{CheckpointOccasion, Checkpointer};
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::fold::{Damaged, Sweep};
 use crate::log::Log;
-use crate::pairs::{OpenPair, write_twice};
+use crate::pairs::{OpenMirroredPair, write_mirrored};
 use crate::policy::{COPIES, Class};
 use crate::root::Stream;
 use crate::segments::Use;
@@ -20,7 +20,7 @@ use device::{Block, Incarnation, Page};
 
 /// Whether changes may be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Health {
+enum WriterHealth {
     /// No incarnation has begun: reads only.
     NotBegun,
     Good,
@@ -34,10 +34,10 @@ enum Health {
 /// What only the one writer knows. Owned by the store, under a lock that is held during I/O: one apply, checkpoint or repointing at a
 /// time.
 pub(crate) struct Writer {
-    health: Health,
+    health: WriterHealth,
     log: Log,
     /// Where pages of metadata go.
-    pair: OpenPair,
+    pair: OpenMirroredPair,
     checkpointer: Checkpointer,
     sweep: Sweep,
 }
@@ -64,8 +64,8 @@ impl WriterLock {
 impl Writer {
     /// Before any incarnation begins.
     pub(crate) fn new(log: Log, checkpointer: Checkpointer) -> Writer {
-        let (pair, sweep) = (OpenPair::default(), Sweep::default());
-        Writer { health: Health::NotBegun, log, pair, checkpointer, sweep }
+        let (pair, sweep) = (OpenMirroredPair::default(), Sweep::default());
+        Writer { health: WriterHealth::NotBegun, log, pair, checkpointer, sweep }
     }
 
     pub(crate) fn log(&self) -> &Log {
@@ -98,7 +98,7 @@ impl Writer {
         if incarnation <= found {
             return Err(StoreError::OldIncarnation { asked: incarnation, found });
         }
-        if self.health == Health::Stopped {
+        if self.health == WriterHealth::Stopped {
             return Err(stopped(shared));
         }
         if let Some(error) = shared.map().left_out().filter(|_| !shared.medium.device().forgets_writes()) {
@@ -112,8 +112,8 @@ impl Writer {
         if let Err(error) = begun.and_then(|()| self.restart_log(shared)) {
             shared.set_incarnation(found);
             // Reads go on; nothing may be applied, as it is not known which incarnation the medium has.
-            if self.health == Health::Good {
-                self.health = Health::Unsure;
+            if self.health == WriterHealth::Good {
+                self.health = WriterHealth::Unsure;
             }
             return Err(error);
         }
@@ -128,7 +128,7 @@ impl Writer {
             return Ok(());
         }
         // For good after an error: what fails may take with it what the map was made of.
-        let health = std::mem::replace(&mut self.health, Health::Stopped);
+        let health = std::mem::replace(&mut self.health, WriterHealth::Stopped);
         let since = shared.medium.failed_flushes();
         self.log.write_readable_again(&shared.medium)?;
         shared.medium.flush_since(since)?;
@@ -140,10 +140,10 @@ impl Writer {
     /// Starts the log anew after an error, and refuses where changes may not be made.
     pub(crate) fn make_ready(&mut self, shared: &Shared) -> Result<(), StoreError> {
         match self.health {
-            Health::Good => Ok(()),
-            Health::Unsure => self.restart_log(shared),
-            Health::NotBegun => Err(StoreError::NotBegun),
-            Health::Stopped => Err(stopped(shared)),
+            WriterHealth::Good => Ok(()),
+            WriterHealth::Unsure => self.restart_log(shared),
+            WriterHealth::NotBegun => Err(StoreError::NotBegun),
+            WriterHealth::Stopped => Err(stopped(shared)),
         }
     }
 
@@ -206,9 +206,9 @@ impl Writer {
             self.make_space(shared, &entries, class)?;
             // One flush for both.
             let since = shared.medium.failed_flushes();
-            self.write_pairs(shared, data, &mut entries)
+            self.write_mirrored_pages(shared, data, &mut entries)
                 .and_then(|()| self.log.write_batch(shared, since, data, &mut entries, origin))
-                .inspect_err(|_| self.health = Health::Unsure)?;
+                .inspect_err(|_| self.health = WriterHealth::Unsure)?;
             self.apply_to_map(shared, &entries)?;
             shared.map_mut().saw(&entries, origin);
             Ok(())
@@ -216,7 +216,7 @@ impl Writer {
     }
 
     /// Writes the pages of metadata of a vector to both segments of the open pair, and notes in their log entries where they are.
-    fn write_pairs(
+    fn write_mirrored_pages(
         &mut self,
         shared: &Shared,
         data: &[Option<&Page>],
@@ -232,9 +232,9 @@ impl Writer {
             assert_eq!(places.len(), paired.len(), "space was checked");
             // As with the log's: nobody gives them to others before the batch is applied, since the writer's lock is held.
             filled.into_iter().for_each(|pair| map.nodes.segments.close(pair));
-            places.iter().for_each(|&at| map.nodes.segments.has_young(at));
+            places.iter().for_each(|&at| map.nodes.segments.note_new_data(at));
             map.pay_for(COPIES * places.len() as u64);
-            places.into_iter().map(|at| (at, map.nodes.segments.copy_of(at))).collect()
+            places.into_iter().map(|at| (at, map.nodes.segments.mirror_of(at))).collect()
         };
         let mut blocks = Vec::new();
         for ((entry, data), (at, copied)) in paired.into_iter().zip(places) {
@@ -243,12 +243,12 @@ impl Writer {
                 blocks.push((at, Box::new(Page::clone(bytes))));
             }
         }
-        write_twice(shared, &blocks)
+        write_mirrored(shared, &blocks)
     }
 
     /// Changes the map as durable log entries say.
     pub(crate) fn apply_to_map(&mut self, shared: &Shared, entries: &[LogEntry]) -> Result<(), StoreError> {
-        shared.apply(entries).inspect_err(|_| self.health = Health::Stopped)
+        shared.apply(entries).inspect_err(|_| self.health = WriterHealth::Stopped)
     }
 
     /// Checks that the log has space for these log entries above the reserve of others, and for their pages of metadata, also where they
@@ -256,7 +256,7 @@ impl Writer {
     fn make_space(&mut self, shared: &Shared, entries: &[LogEntry], class: Class) -> Result<(), StoreError> {
         let (dirtied, has_many_dirty) = {
             let map = shared.map();
-            let dirtied = map.nodes_for(entries);
+            let dirtied = map.nodes_dirtied_by(entries);
             (dirtied, !map.may_dirty(dirtied))
         };
         if has_many_dirty {
@@ -305,7 +305,7 @@ impl Writer {
     /// A checkpoint; after an error the log starts anew, which is two of them.
     pub(crate) fn checkpoint(&mut self, shared: &Shared) -> Result<(), StoreError> {
         match self.health {
-            Health::Good => self.checkpoint_once(shared),
+            WriterHealth::Good => self.checkpoint_once(shared),
             _ => self.make_ready(shared),
         }
     }
@@ -313,7 +313,7 @@ impl Writer {
     /// Two with nothing between them.
     pub(crate) fn checkpoint_twice(&mut self, shared: &Shared) -> Result<(), StoreError> {
         match self.health {
-            Health::Good => {
+            WriterHealth::Good => {
                 self.checkpoint_once(shared)?;
                 self.checkpoint_once(shared)
             }
@@ -329,28 +329,32 @@ impl Writer {
     ) -> Result<(), StoreError> {
         self.make_ready(shared)?;
         // From here on a pending root is one that has the new settings.
-        self.checkpointer.settle_root(shared)?;
+        self.checkpointer.write_pending_root(shared)?;
         let before = std::mem::replace(&mut shared.map_mut().settings, settings);
         if let Err(error) = self.checkpoint_once(shared) {
-            match self.checkpointer.settle_root(shared) {
+            match self.checkpointer.write_pending_root(shared) {
                 Ok(true) => {}
                 outcome => {
                     shared.map_mut().settings = before;
                     if outcome.is_err() {
-                        self.health = Health::Unsure;
+                        self.health = WriterHealth::Unsure;
                     }
                     return Err(error);
                 }
             }
         }
         if self.checkpoint_once(shared).is_err() {
-            self.health = Health::Unsure;
+            self.health = WriterHealth::Unsure;
         }
         Ok(())
     }
 
     fn checkpoint_once(&mut self, shared: &Shared) -> Result<(), StoreError> {
-        let occasion = if self.health == Health::Good { Occasion::Running } else { Occasion::Restart };
+        let occasion = if self.health == WriterHealth::Good {
+            CheckpointOccasion::Running
+        } else {
+            CheckpointOccasion::Restart
+        };
         self.checkpointer.checkpoint(shared, self.log.cursor(), occasion)
     }
 
@@ -374,7 +378,7 @@ impl Writer {
         }
         self.checkpoint_once(shared)?;
         self.checkpoint_once(shared)?;
-        self.health = Health::Good;
+        self.health = WriterHealth::Good;
         Ok(())
     }
 }

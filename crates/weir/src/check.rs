@@ -86,7 +86,7 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
     let mut findings = Findings::default();
     if args.repair {
         match repair(&media) {
-            Err(WeirError::Store { source, .. }) if source.is_of_damaged_node() => {
+            Err(WeirError::Store { source, .. }) if source.is_damaged_node() => {
                 findings.add_error(format!("not repaired: {source}"), source.help());
             }
             outcome => outcome?,

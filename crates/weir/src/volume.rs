@@ -9,7 +9,7 @@ use host::Access;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
-use store::{MAIN_NAME, Store, VolumeId, VolumeInfo, VolumeMode};
+use store::{MAIN_VOLUME_NAME, Store, VolumeId, VolumeInfo, VolumeMode};
 
 pub(crate) fn run(command: &VolumeCommand) -> Result<(), WeirError> {
     match command {
@@ -120,7 +120,7 @@ pub(crate) fn date(seconds: u64) -> String {
 }
 
 /// The volume that is mounted where nobody names one.
-pub(crate) const DEFAULT: &str = MAIN_NAME;
+pub(crate) const DEFAULT: &str = MAIN_VOLUME_NAME;
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,7 @@ use device::{BLOCK_BYTES, Random};
 use fs::{Caller, FsError, Ino, Kind};
 use host::{Account, Call};
 use serde::Serialize;
-use store::decide::BLOCKS_PER_PAGE;
+use store::decide::RESERVED_BLOCKS_PER_PAGE;
 use store::{Counters, Store, policy};
 
 use super::error::BenchError;
@@ -316,7 +316,7 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", Kind::File, 0o600, done))?.ino;
     let segments = store.space().total / store.segment_blocks();
     let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
-    let kept = BLOCKS_PER_PAGE * dirty + policy::low_mark(segments) * store.segment_blocks();
+    let kept = RESERVED_BLOCKS_PER_PAGE * dirty + policy::low_mark(segments) * store.segment_blocks();
     let page = vec![1; PAGE_BYTES as usize];
     for number in 0..pages {
         if store.space().available() < kept {

@@ -7,7 +7,7 @@ use crate::stack::Stack;
 use device::Clock;
 use fs::{Attributes, Completion, Fs, FsError, Ino, Seek, SetAttributes, SetTime};
 use std::sync::{Arc, Mutex};
-use store::decide::BLOCKS_PER_PAGE;
+use store::decide::RESERVED_BLOCKS_PER_PAGE;
 
 /// Numbers requests in the order in which they were issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -81,7 +81,7 @@ impl Call<'_> {
         let (arrivals, ticket, clock) = (self.arrivals.clone(), self.ticket, self.clock.clone());
         let (store, cache) = (self.stack.cache.store().clone(), Arc::downgrade(&self.stack.cache));
         Box::new(move |result| {
-            let (at, reservable) = (clock.wall_nanos(), store.reservable_blocks() / BLOCKS_PER_PAGE);
+            let (at, reservable) = (clock.wall_nanos(), store.reservable_blocks() / RESERVED_BLOCKS_PER_PAGE);
             let transfer_waits = matches!(result, Err(FsError::NoSpace))
                 && store.full_below().is_some()
                 && cache.upgrade().is_some_and(|cache| cache.status().pending_transfers > 0);

@@ -208,7 +208,7 @@ impl Media {
             None => Store::open(store),
         };
         let store = Arc::new(store.map_err(|error| format!("Store::open: {error}"))?);
-        self.nodes_max.into_iter().for_each(|nodes| store.keep_nodes(nodes));
+        self.nodes_max.into_iter().for_each(|nodes| store.set_cached_nodes_max(nodes));
         let recovered = match self.plant.and_then(Plant::in_buffer) {
             Some(bug) => Recovered::read_with_bug(buffer, ID, &*self.clock, bug),
             None => Recovered::read(buffer, ID, &*self.clock),

@@ -129,7 +129,7 @@ fn a_segment_of_nodes_one_of_which_cannot_be_read_is_left_alone_and_others_are_c
     let places: Vec<Block> = store.shared.map().nodes.table.iter().map(|(_, entry)| entry.place).collect();
     let place = places.into_iter().rfind(|&place| segment(place).is_some()).expect("a leaf");
     let number = segment(place).expect("just found");
-    let copy = store.shared.map().nodes.segments.copy_of(place).expect("nodes lie in pairs");
+    let copy = store.shared.map().nodes.segments.mirror_of(place).expect("nodes lie in pairs");
     drop(store);
     [place, copy].into_iter().for_each(|at| disk.rot(at, 77));
     let store = Store::open(disk).expect("no start needs this leaf");

@@ -44,7 +44,7 @@ fn the_last_victims_are_let_go_while_there_are_more_holders_than_may_be() {
     assert!(victims.len() > 3, "{victims:?}");
     let mut bound = |holders: usize| {
         store.shared.map_mut().nodes.scan(Purpose::Clean).as_mut().expect("a walk").holders = holders;
-        round.bound_holders(&store.shared);
+        round.bound_holder_memory(&store.shared);
         round.victims.clone()
     };
     assert_eq!(bound(1_048_576), victims);
@@ -111,7 +111,7 @@ fn a_victim_is_not_settled_while_somebody_may_hold_a_block_of_it() {
     };
     round.settle(victim, &store.shared);
     assert_eq!((round.victims[0], live(&store)), (victim, before), "a node is to be visited again");
-    assert_eq!(store.shared.visit_some(Purpose::Clean, 9), [node]);
+    assert_eq!(store.shared.visit_nodes(Purpose::Clean, 9), [node]);
     round.settle(victim, &store.shared);
     assert_ne!(round.victims[0], victim);
 }

@@ -142,7 +142,7 @@ impl Map {
     pub(crate) fn begin_scan(&mut self, purpose: Purpose, wanted: Wanted) {
         match purpose {
             Purpose::Clean => self.nodes.begin_scan(purpose, wanted, self.volumes.roots_of_data()),
-            Purpose::Scrub => self.nodes.begin_scan(purpose, wanted, self.volumes.roots()),
+            Purpose::StoreScrub => self.nodes.begin_scan(purpose, wanted, self.volumes.roots()),
         }
     }
 

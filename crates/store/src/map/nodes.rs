@@ -9,7 +9,7 @@ use super::scan::{Colour, Peeked, Purpose, Scan, Wanted};
 use super::table::NodeTable;
 use crate::bug::{PlantedBug, is_planted};
 use crate::error::StoreError;
-use crate::segments::Segments;
+use crate::segments::SegmentTable;
 use device::{Block, Page, StoreId};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -29,7 +29,7 @@ pub(crate) struct Nodes {
     /// How many rely on nodes to stay in memory now.
     held: u32,
     pub(crate) table: NodeTable,
-    pub(crate) segments: Segments,
+    pub(crate) segments: SegmentTable,
     /// Nodes that recovery needed and could not read. They are not read again: as what they were then, nobody needs them.
     pub(crate) lost: BTreeMap<NodeId, StoreError>,
     /// The cleaner's walk.
@@ -44,7 +44,7 @@ const CLEAN_MAX_DEFAULT: usize = 16_384;
 const CLEAN_MAX_LEAST: usize = 64;
 
 impl Nodes {
-    pub(crate) fn new(table: NodeTable, segments: Segments) -> Nodes {
+    pub(crate) fn new(table: NodeTable, segments: SegmentTable) -> Nodes {
         Nodes {
             cached: BTreeMap::new(),
             dirty: 0,
@@ -263,7 +263,7 @@ impl Nodes {
     pub(crate) fn forget(&mut self, block: &BlockEntry) {
         match block.shared && !is_planted(PlantedBug::FreedWithOneHolder) {
             false => self.segments.dec_live(block.place),
-            true => self.segments.doubt_counts(),
+            true => self.segments.mark_counts_unsure(),
         }
     }
 
@@ -275,7 +275,7 @@ impl Nodes {
     pub(crate) fn scan(&mut self, purpose: Purpose) -> &mut Option<Scan> {
         match purpose {
             Purpose::Clean => &mut self.cleaning,
-            Purpose::Scrub => &mut self.scrubbing,
+            Purpose::StoreScrub => &mut self.scrubbing,
         }
     }
 

@@ -10,7 +10,7 @@
 use super::leaf::BlockEntry;
 use super::node::{Body, NodeId};
 use super::object::Pages;
-use crate::segments::Segments;
+use crate::segments::SegmentTable;
 use device::Block;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +46,7 @@ pub(crate) enum Wanted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Clean,
-    Scrub,
+    StoreScrub,
 }
 
 /// A walk under way.
@@ -176,7 +176,13 @@ impl Scan {
     }
 
     /// Notes what a node refers to.
-    pub(super) fn look_into(&mut self, purpose: Purpose, id: NodeId, body: &Body, segments: &mut Segments) {
+    pub(super) fn look_into(
+        &mut self,
+        purpose: Purpose,
+        id: NodeId,
+        body: &Body,
+        segments: &mut SegmentTable,
+    ) {
         self.visited += 1;
         let mut entry = |scan: &mut Scan, BlockEntry { place, crc, .. }: BlockEntry, index: usize| {
             if purpose == Purpose::Clean {

@@ -6,7 +6,7 @@ use super::*;
 use crate::entry::LogEntry;
 use crate::format::LEAF_PAGES;
 use crate::root::Newest;
-use crate::segments::{SegmentEntry, Segments, Use};
+use crate::segments::{SegmentEntry, SegmentTable, Use};
 use crate::superblock::Geometry;
 use crate::volume::VolumeId;
 use device::{Block, Lsn, ObjectId, PageNo, StoreId, Transfer};
@@ -18,7 +18,7 @@ fn map() -> Map {
     let geometry = Geometry { id, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32 };
     let used = vec![SegmentEntry { usage: Use::Log, ..SegmentEntry::default() }; 32];
     Map::new(
-        Nodes::new(NodeTable::new(), Segments::new(geometry, used)),
+        Nodes::new(NodeTable::new(), SegmentTable::new(geometry, used)),
         Volumes::default(),
         Newest::default(),
     )
@@ -261,28 +261,28 @@ fn what_changes_behind_a_walk_is_visited_again_and_what_goes_is_not() {
     let mut tree = tree_of(&mut map, &[0, 1]);
     [tree.root].into_iter().for_each(|id| map.volumes.push_dying(id));
     map.begin_scan(Purpose::Clean, Wanted::Every);
-    map.begin_scan(Purpose::Scrub, Wanted::Every);
-    for purpose in [Purpose::Clean, Purpose::Scrub] {
+    map.begin_scan(Purpose::StoreScrub, Wanted::Every);
+    for purpose in [Purpose::Clean, Purpose::StoreScrub] {
         walk(&mut map, purpose, 1);
     }
     map.nodes.refer(tree.root);
     assert!(scan(&mut map).is_complete(), "it has been visited");
     map.nodes.table.drop_reference(tree.root);
     let new = tree.leaf_for_change(&mut map.nodes, 2, Body::pages);
-    for purpose in [Purpose::Clean, Purpose::Scrub] {
+    for purpose in [Purpose::Clean, Purpose::StoreScrub] {
         assert!(!map.nodes.scan(purpose).as_ref().expect("a walk").is_complete(), "a node is new");
     }
     assert_eq!(map.nodes.take_grey(Purpose::Clean, 9), [new]);
     tree.remove_leaf(&mut map.nodes, 2);
     map.nodes.visit(Purpose::Clean, new, None);
-    walk(&mut map, Purpose::Scrub, 9);
+    walk(&mut map, Purpose::StoreScrub, 9);
     assert_eq!((scan(&mut map).visited, scan(&mut map).lost.len()), (3, 0), "it went before it was visited");
     let again = tree.leaf_for_change(&mut map.nodes, 3, Body::pages);
     assert_eq!(again, new, "its id is used again");
     walk(&mut map, Purpose::Clean, 9);
     assert_eq!(scan(&mut map).visited, 4);
     map.nodes.end_scan(Purpose::Clean);
-    assert!(map.nodes.scan(Purpose::Clean).is_none() && map.nodes.scan(Purpose::Scrub).is_some());
+    assert!(map.nodes.scan(Purpose::Clean).is_none() && map.nodes.scan(Purpose::StoreScrub).is_some());
 }
 
 #[test]
@@ -319,16 +319,16 @@ fn only_a_cleaner_s_walk_says_what_is_live() {
     map.nodes.segments.inc_live(Block(14));
     map.nodes.segments.inc_live(Block(15));
     [tree.root].into_iter().for_each(|id| map.volumes.push_dying(id));
-    map.begin_scan(Purpose::Scrub, Wanted::Every);
-    walk(&mut map, Purpose::Scrub, 9);
-    assert_eq!((map.nodes.segments.believe_marks(), map.nodes.segments.get(0).live), (0, 11));
+    map.begin_scan(Purpose::StoreScrub, Wanted::Every);
+    walk(&mut map, Purpose::StoreScrub, 9);
+    assert_eq!((map.nodes.segments.apply_recount(), map.nodes.segments.get(0).live), (0, 11));
     map.begin_scan(Purpose::Clean, Wanted::In(BTreeSet::new()));
     walk(&mut map, Purpose::Clean, 9);
-    map.nodes.end_scan(Purpose::Scrub);
-    map.begin_scan(Purpose::Scrub, Wanted::Every);
-    assert_eq!((map.nodes.segments.believe_marks(), map.nodes.segments.get(0).live), (1, 9));
+    map.nodes.end_scan(Purpose::StoreScrub);
+    map.begin_scan(Purpose::StoreScrub, Wanted::Every);
+    assert_eq!((map.nodes.segments.apply_recount(), map.nodes.segments.get(0).live), (1, 9));
     map.nodes.end_scan(Purpose::Clean);
-    assert_eq!(map.nodes.segments.believe_marks(), 0, "the walk has ended");
+    assert_eq!(map.nodes.segments.apply_recount(), 0, "the walk has ended");
 }
 
 fn moved(from: u64, to: u64, sole: bool) -> Move {

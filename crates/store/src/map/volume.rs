@@ -2,7 +2,7 @@
 
 use super::node::{NodeId, Tree};
 use crate::format::*;
-use crate::volume::{MAIN_NAME, NAME_BYTES_MAX, VolumeId, VolumeInfo, VolumeMode};
+use crate::volume::{MAIN_VOLUME_NAME, NAME_BYTES_MAX, VolumeId, VolumeInfo, VolumeMode};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A volume in the map.
@@ -22,7 +22,7 @@ impl Volume {
     pub(super) fn describe(&self, id: VolumeId) -> VolumeInfo {
         let (mode, created, from) = (self.mode, self.created, self.from);
         if id == VolumeId::MAIN {
-            return VolumeInfo { id, mode, name: MAIN_NAME.to_owned(), created: 0, from: None };
+            return VolumeInfo { id, mode, name: MAIN_VOLUME_NAME.to_owned(), created: 0, from: None };
         }
         let name = if self.name.is_empty() { format!("#{id}") } else { self.name.clone() };
         VolumeInfo { id, mode, name, created, from: Some(from) }

@@ -11,7 +11,7 @@ use super::volume::Volume;
 use crate::bug::{PlantedBug, is_planted};
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_VOLUMES};
-use crate::volume::{MAIN_NAME, NAME_BYTES_MAX, VOLUMES_MAX, VolumeId, VolumeInfo};
+use crate::volume::{MAIN_VOLUME_NAME, NAME_BYTES_MAX, VOLUMES_MAX, VolumeId, VolumeInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All volumes. Owned by the map, under its lock. After a crash: those of the newest root, and the log entries after it.
@@ -212,7 +212,7 @@ impl Volumes {
     pub(crate) fn named(&self, name: &str) -> Option<VolumeInfo> {
         let unnamed = name.strip_prefix('#').and_then(|number| number.parse().ok().map(VolumeId));
         let found = self.all.iter().find(|&(&id, volume)| match &*volume.name {
-            _ if id == VolumeId::MAIN => name == MAIN_NAME,
+            _ if id == VolumeId::MAIN => name == MAIN_VOLUME_NAME,
             "" => unnamed == Some(id),
             known => known == name,
         });

@@ -4,7 +4,7 @@ use crate::clean::tests::{half_dead, walked};
 use crate::entry::LogEntry;
 use crate::map::{Map, NodeTable, Nodes, Volumes};
 use crate::policy::{Class, low_mark};
-use crate::segments::{SegmentEntry, Segments, Use};
+use crate::segments::{SegmentEntry, SegmentTable, Use};
 use crate::store::Store;
 use crate::superblock::Geometry;
 use crate::volume::{VolumeId, VolumeMode};
@@ -29,7 +29,7 @@ impl Life {
         let geometry = Geometry { id: StoreId([1; 16]), total_blocks, segment_blocks: 16, segments };
         let used = vec![SegmentEntry { usage: Use::Log, ..SegmentEntry::default() }; segments as usize];
         let map = Map::new(
-            Nodes::new(NodeTable::new(), Segments::new(geometry, used)),
+            Nodes::new(NodeTable::new(), SegmentTable::new(geometry, used)),
             Volumes::main_only(),
             crate::root::Newest::default(),
         );
@@ -94,7 +94,7 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
                     life.log_entry(volume)
                 })
                 .collect();
-            let (before, counted) = (life.map.nodes.dirty(), life.map.nodes_for(&entries));
+            let (before, counted) = (life.map.nodes.dirty(), life.map.nodes_dirtied_by(&entries));
             entries.iter().for_each(|entry| life.map.change(entry));
             let made = life.map.nodes.dirty().saturating_sub(before);
             assert!(

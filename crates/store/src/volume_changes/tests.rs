@@ -1,6 +1,6 @@
 //! All volumes cloned at once, by a reference to the root of their tree.
 
-use crate::audit::{Met, walk};
+use crate::audit::{WalkItem, walk};
 use crate::change::Change;
 use crate::check::Finding;
 use crate::format::LEAF_PAGES;
@@ -145,7 +145,7 @@ fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_re
     let mut met = BTreeSet::new();
     let _writer = store.writer.lock();
     let counted = walk(&store.shared, &mut |one| {
-        if let Met::Block(_, _, entry) = one {
+        if let WalkItem::Block(_, _, entry) = one {
             met.insert(entry.place);
         }
     });

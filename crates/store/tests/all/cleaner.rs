@@ -55,7 +55,7 @@ fn what_is_owed_is_paid_once_however_many_pay() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
-    assert_eq!(store.clean_if_due(), Ok(None), "nothing is short");
+    assert_eq!(store.clean_step_if_due(), Ok(None), "nothing is short");
     assert_eq!(store.pages_together(), u64::MAX, "and nothing is to be paid");
     let mut number = 2000;
     while store.pages_together() == u64::MAX || !store.cleaning_is_due() {
@@ -63,18 +63,18 @@ fn what_is_owed_is_paid_once_however_many_pay() {
         number += 1;
         // Chooses victims, and with them the price.
         if store.pages_together() == u64::MAX && store.cleaning_is_due() {
-            assert_eq!(store.clean_if_due(), Ok(Some(Cleaning::Working)));
+            assert_eq!(store.clean_step_if_due(), Ok(Some(Cleaning::Working)));
         }
     }
     let barrier = std::sync::Barrier::new(4);
     let pay = || {
         barrier.wait();
-        std::iter::from_fn(|| store.clean_if_due().expect("a sound disk")).take(1000).count()
+        std::iter::from_fn(|| store.clean_step_if_due().expect("a sound disk")).take(1000).count()
     };
     std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(pay))));
     assert!(!store.cleaning_is_due());
     let moved = store.counters().pages_cleaned;
-    (0..10).for_each(|_| assert_eq!(store.clean_if_due(), Ok(None)));
+    (0..10).for_each(|_| assert_eq!(store.clean_step_if_due(), Ok(None)));
     assert_eq!(store.counters().pages_cleaned, moved);
     // There would be more to do.
     assert!(store.clean().is_ok() && store.counters().pages_cleaned > moved);
@@ -169,7 +169,7 @@ fn a_round_that_is_given_up_leaves_its_victims_alone_until_more_of_them_has_died
     while store.clean_step() == Ok(Cleaning::Working) {
         given_up += 1;
         assert!(given_up < 100, "it begins the same round again");
-        store.end_round();
+        store.give_up_round();
     }
     assert!(given_up > 2, "four segments each time, {given_up} times");
     assert_eq!(store.clean_step(), Ok(Cleaning::Idle));

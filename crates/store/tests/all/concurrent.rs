@@ -8,7 +8,7 @@ use store::{Change, Found, Want};
 #[test]
 fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
     let (_power, _disk, store) = fresh(128, 1);
-    store.keep_nodes(1);
+    store.set_cached_nodes_max(1);
     let object = VolumeId::MAIN.object(1, 1);
     let pages = 300;
     let acknowledged: Vec<AtomicU64> = (0..pages).map(|_| AtomicU64::new(0)).collect();

@@ -30,7 +30,7 @@ fn freed(store: &Store) -> u64 {
 #[test]
 fn a_deletion_reads_no_leaf_and_what_it_held_is_freed_in_steps_that_a_crash_does_not_undo() {
     let (power, disk, store) = fresh(2500, 1);
-    store.keep_nodes(64);
+    store.set_cached_nodes_max(64);
     fill(&store);
     let (live, read) = (store.space().live, store.counters().node_reads);
     store.apply(&[Change::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("space");
@@ -49,7 +49,7 @@ fn a_deletion_reads_no_leaf_and_what_it_held_is_freed_in_steps_that_a_crash_does
     power.restore();
 
     let store = mount(&disk).expect("it opens");
-    store.keep_nodes(64);
+    store.set_cached_nodes_max(64);
     assert_eq!(findings(&store), []);
     assert_eq!(store.page_lsn(FILE, PageNo(LEAF)), Ok(None));
     while store.free_step().expect("freeing") {}

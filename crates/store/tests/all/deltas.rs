@@ -5,7 +5,8 @@ use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, Transfer, VolumeId};
 use sim_disk::SimDisk;
 use std::sync::Arc;
 use store::{
-    Change, DeltaBlock, DeltaPacker, Found, NewVolume, Piece, Scrubbed, Store, StoreError, VolumeMode, Want,
+    Change, DeltaBlock, DeltaPacker, Found, NewVolume, Piece, ScrubProgress, Store, StoreError, VolumeMode,
+    Want,
 };
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
@@ -169,7 +170,7 @@ fn a_clone_of_a_volume_has_the_deltas_too_and_neither_folds_what_both_have() {
     let copy = store.clone_named(VolumeId::MAIN, &new, Lsn(25)).expect("space");
     let theirs = FILE.in_volume(copy);
     let fold = |store: &Store| {
-        while store.fold_step().expect("space") {}
+        while store.idle_merge_step().expect("space") {}
         (store.fold(&[(FILE, PageNo(5))]), store.fold(&[(theirs, PageNo(5))]), store.counters().pages_folded)
     };
     assert_eq!(fold(&store), (Ok(0), Ok(0), 0), "before either is written to");
@@ -241,7 +242,9 @@ fn a_damaged_block_of_deltas_is_an_error_of_its_pages_and_check_and_scrub_name_o
     let expected = [(Some(FILE), Some(PageNo(5)), Some(at))];
     assert_eq!(findings(&store).iter().map(named).collect::<Vec<_>>(), expected);
     let mut scrubbed = Vec::new();
-    while !matches!(store.scrub_step(&mut |finding| scrubbed.push(finding)), Scrubbed { done: true, .. }) {}
+    while !matches!(store.scrub_step(&mut |finding| scrubbed.push(finding)), ScrubProgress { done: true, .. })
+    {
+    }
     assert_eq!(scrubbed.iter().map(named).collect::<Vec<_>>(), expected);
     assert_eq!(store.fold(&[(FILE, PageNo(5))]), Ok(0), "a damaged page is not folded");
     store.apply(&[whole(FILE, 5, 3, 30)]).expect("space");
@@ -287,7 +290,9 @@ fn what_a_clone_or_a_move_took_of_a_damaged_page_is_lost_and_check_and_scrub_nam
     };
     assert_eq!(sorted(&findings(&store)), expected);
     let mut scrubbed = Vec::new();
-    while !matches!(store.scrub_step(&mut |finding| scrubbed.push(finding)), Scrubbed { done: true, .. }) {}
+    while !matches!(store.scrub_step(&mut |finding| scrubbed.push(finding)), ScrubProgress { done: true, .. })
+    {
+    }
     assert_eq!(sorted(&scrubbed), expected);
     store.apply(&lost.map(|(object, page)| whole(object, page, 3, 50))).expect("space");
     let store = again(&disk, store);
@@ -330,15 +335,15 @@ fn a_round_of_folding_folds_every_leaf_of_every_volume_and_ends_at_once_where_no
         }
     }
     let mut steps = 0;
-    while store.fold_step().expect("space") {
+    while store.idle_merge_step().expect("space") {
         steps += 1;
         assert!(steps < 40, "it does not end");
     }
     assert_eq!(store.counters().pages_folded, 16);
     let nodes = store.counters().node_reads;
-    assert_eq!((store.fold_step(), store.counters().node_reads), (Ok(false), nodes));
+    assert_eq!((store.idle_merge_step(), store.counters().node_reads), (Ok(false), nodes));
     store.apply(&[delta(objects[3], &[9], 0, 2, 100)]).expect("space");
-    while store.fold_step().expect("space") {}
+    while store.idle_merge_step().expect("space") {}
     assert_eq!(store.counters().pages_folded, 17);
     assert_eq!(findings(&store), []);
 }

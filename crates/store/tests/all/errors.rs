@@ -103,7 +103,7 @@ fn live(fault: Fault, at: u64, seed: u64) -> bool {
     let (calls, failed) = (AtomicU64::new(0), AtomicU64::new(0));
     let failing = Hooked::new(&disk, Failing { fault, at, calls, failed });
     let store = again(&when, || Store::open(failing.clone() as Arc<dyn Device>));
-    store.keep_nodes(1);
+    store.set_cached_nodes_max(1);
     again(&when, || match store.begin(Incarnation(5)) {
         // It had succeeded, and only the answer was an error.
         Err(StoreError::OldIncarnation { .. }) => Ok(()),

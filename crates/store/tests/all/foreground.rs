@@ -101,7 +101,7 @@ fn used() -> (Arc<Hooked<Polite>>, Store) {
     let disk = Hooked::new(&disk, Polite { others: Mutex::new(None) });
     let store = Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store");
     store.begin(device::Incarnation(7)).expect("a higher one");
-    store.keep_nodes(1);
+    store.set_cached_nodes_max(1);
     let all: Vec<Change> = (0..12_000).map(|number| write(FILE, number, number + 1)).collect();
     all.chunks(100).for_each(|some| store.apply(some).expect("space"));
     store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(15_000)).expect("space");

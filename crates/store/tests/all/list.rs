@@ -90,7 +90,7 @@ fn a_listing_of_more_leaves_than_memory_keeps_comes_to_an_end() {
     }
     drop(store);
     let store = mount(&disk).expect("it opens");
-    store.keep_nodes(64);
+    store.set_cached_nodes_max(64);
     let (all, most) = list(&store, 0, u64::MAX, leaves as usize);
     assert_eq!((all.len(), most), (leaves as usize, leaves as usize));
 }

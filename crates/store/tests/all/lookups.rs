@@ -52,7 +52,7 @@ fn a_round_reads_the_leaves_of_its_victims_only_where_no_block_is_shared() {
     let (disk, store) = quarter_dead();
     drop(store);
     let store = mount(&disk).expect("it opens");
-    store.keep_nodes(64);
+    store.set_cached_nodes_max(64);
     let leaves = PAGES / 128;
     for number in 0..5 {
         let (emptied, nodes, walked) = round(&store);
@@ -196,7 +196,7 @@ fn counts_that_are_too_high_are_found_out_after_a_walk_that_was_given_up_and_a_r
     }
     store.checkpoint().expect("a sound disk");
     let fork = disk.fork(&sim_disk::Power::new(), 1);
-    store.end_round();
+    store.give_up_round();
     assert_found_out(&store);
     assert_found_out(&mount(&fork).expect("it opens"));
 }
@@ -211,7 +211,7 @@ fn a_step_that_looks_up_metadata_reads_no_more_than_a_step_of_a_walk() {
         }
     }
     (0..10).for_each(|leaf| write(&store, ARENA, leaf * 128..leaf * 128 + 1, 1_000_000));
-    store.keep_nodes(64);
+    store.set_cached_nodes_max(64);
     store.checkpoint_twice().expect("a sound disk");
     let mut most = 0;
     for _ in 0..400 {

@@ -13,7 +13,7 @@ fn run(seed: u64, steps: u64, segments: u64) {
 /// Returns how many segments were cleaned.
 fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
     let (_power, disk, mut store) = fresh(segments, seed);
-    store.keep_nodes(1);
+    store.set_cached_nodes_max(1);
     let (mut model, mut cleaned) = (Model::default(), 0);
     for step in 0..steps {
         match work.random.below(20) {
@@ -21,7 +21,7 @@ fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
                 cleaned += store.counters().segments_cleaned;
                 drop(store);
                 store = mount(&disk).expect("it opens again");
-                store.keep_nodes(1);
+                store.set_cached_nodes_max(1);
             }
             1 | 2 => store.checkpoint().expect("a checkpoint"),
             3 if work.random.once_in(2) => drop(store.free_step().expect("freeing")),

@@ -9,7 +9,7 @@ mod tests;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Sub;
 use store::decide::{self, Pace, Piece, Place, plan_writes};
-use store::policy::{self, Budget, Candidate, Class, NodeUse};
+use store::policy::{self, Budget, Class, CleaningCandidate, NodeSpaceUse};
 
 const LEAF_PAGES: u64 = 128;
 const TABLE_NODES: u64 = 128;
@@ -234,9 +234,9 @@ impl Predicted {
         self.dirty.iter().map(|leaf| (leaf + 3) / TABLE_NODES).collect()
     }
 
-    fn node_use(&self) -> NodeUse {
+    fn node_use(&self) -> NodeSpaceUse {
         let nodes = || self.segments.iter().filter(|segment| segment.usage == Use::Nodes);
-        NodeUse {
+        NodeSpaceUse {
             segment_blocks: self.segment_blocks,
             dirty: self.dirty.len() as u64,
             dirty_max: self.dirty_max(),
@@ -383,14 +383,14 @@ impl Predicted {
             let stuck = segment.stuck_at.is_some_and(|live| segment.live >= live);
             segment.usage == Use::Data && !segment.open && !stuck && segment.live > 0
         };
-        let candidate = |(number, segment): (u32, &Segment)| Candidate {
+        let candidate = |(number, segment): (u32, &Segment)| CleaningCandidate {
             segment: number,
             live: segment.live,
             copies: 1,
             age: self.clock - segment.written,
         };
         let all = (0..).zip(&self.segments).filter(|(_, segment)| fits(segment));
-        let candidates: Vec<Candidate> = all.map(candidate).collect();
+        let candidates: Vec<CleaningCandidate> = all.map(candidate).collect();
         let (free, segments) = (self.free.len() as u64, self.segments.len() as u64);
         let budget = Budget {
             segment_blocks: self.segment_blocks,
@@ -413,7 +413,7 @@ impl Predicted {
             segment_blocks: self.segment_blocks,
             victims: victims.len() as u64,
             live: victims.iter().map(live).sum(),
-            copies: victims.iter().map(|victim| policy::with_lists(live(victim))).sum(),
+            copies: victims.iter().map(|victim| policy::with_summaries(live(victim))).sum(),
             nodes,
             segments,
             missing: self.cleaning_starts_below().saturating_sub(free),

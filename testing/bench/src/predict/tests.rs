@@ -135,7 +135,7 @@ fn keep_up(store: &Store) {
             Cleaning::NeedsCheckpoint => {
                 checkpoint_twice();
                 if store.clean_step().expect("cleaning") == Cleaning::NeedsCheckpoint {
-                    store.end_round();
+                    store.give_up_round();
                 }
             }
         }
