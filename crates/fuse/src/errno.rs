@@ -1,6 +1,6 @@
 //! One table from what went wrong to what the program is told.
 
-use crate::complaint::complain;
+use crate::error_log::log_error;
 use cache::CacheError;
 use fs::FsError;
 use rustix::io::Errno;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 pub(crate) fn refused(error: &FsError) -> Errno {
     let errno = errno(error);
     if errno == Errno::IO {
-        complain(error, error.help().as_deref());
+        log_error(error, error.help().as_deref());
     }
     errno
 }

@@ -1,9 +1,9 @@
 #![doc = include_str!("../README.md")]
 mod attributes;
-mod complaint;
 mod connection;
 mod directory;
 mod errno;
+mod error_log;
 mod holes;
 mod kernel;
 mod kernel_pages;

@@ -5,7 +5,7 @@
 
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
-use crate::media::{self, Media, store_of};
+use crate::media::{self, StoreMedia, store_of};
 use cache::{Cache, CacheError, Recovered, Settings};
 use device::{Device, Incarnation, Overlay};
 use fs::Fs;
@@ -22,7 +22,7 @@ const FINDINGS_MAX: usize = 1000;
 
 /// What was looked at, and what was found.
 #[derive(Default)]
-struct Findings {
+struct CheckFindings {
     checked: Vec<String>,
     skipped: Vec<String>,
     found: Vec<String>,
@@ -31,7 +31,7 @@ struct Findings {
     help: Vec<String>,
 }
 
-impl Findings {
+impl CheckFindings {
     fn add(&mut self, what: String) {
         self.count += 1;
         if self.found.len() < FINDINGS_MAX {
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, WeirError> {
     Ok(ExitCode::from(u8::from(findings.count > 0)))
 }
 
-fn to_json(findings: &Findings) -> serde_json::Value {
+fn to_json(findings: &CheckFindings) -> serde_json::Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "checked": findings.checked,
@@ -67,7 +67,7 @@ fn to_json(findings: &Findings) -> serde_json::Value {
     })
 }
 
-fn print(findings: &Findings) {
+fn print(findings: &CheckFindings) {
     findings.checked.iter().for_each(|what| println!("checked      {what}"));
     findings.skipped.iter().for_each(|what| println!("not checked  {what}"));
     findings.found.iter().for_each(|what| println!("FOUND        {what}"));
@@ -78,12 +78,12 @@ fn print(findings: &Findings) {
     }
 }
 
-fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
+fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
     if args.repair {
         mend_superblocks(&args.path)?;
     }
-    let media = Media::find(&args.path, args.buffer.as_deref())?;
-    let mut findings = Findings::default();
+    let media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
+    let mut findings = CheckFindings::default();
     if args.repair {
         match repair(&media) {
             Err(WeirError::Store { source, .. }) if source.is_damaged_node() => {
@@ -141,7 +141,7 @@ fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
 }
 
 /// Makes the store's counts right, and says what was wrong; what is wrong still is found afterwards.
-fn repair(media: &Media) -> Result<(), WeirError> {
+fn repair(media: &StoreMedia) -> Result<(), WeirError> {
     let failed = |source| WeirError::Store { path: media.name.clone(), source };
     let (store_disk, buffer_disk) = media.open(Access::Write)?;
     let store = Store::open(Arc::new(store_disk)).map_err(failed)?;
@@ -163,7 +163,7 @@ fn open_cache(store: &Arc<Store>, buffer: Arc<dyn Device>) -> Result<Cache, Cach
 }
 
 /// Checks the file system of every volume, with the buffer's records applied.
-fn check_volumes(store: &Store, cache: &Arc<Cache>, findings: &mut Findings) {
+fn check_volumes(store: &Store, cache: &Arc<Cache>, findings: &mut CheckFindings) {
     let volumes = store.describe_volumes();
     for volume in &volumes {
         let name = if volumes.len() > 1 { format!("volume {}: ", volume.name) } else { String::new() };
@@ -171,7 +171,7 @@ fn check_volumes(store: &Store, cache: &Arc<Cache>, findings: &mut Findings) {
     }
 }
 
-fn check_fs(cache: &Arc<Cache>, id: VolumeId, volume: &str, findings: &mut Findings) {
+fn check_fs(cache: &Arc<Cache>, id: VolumeId, volume: &str, findings: &mut CheckFindings) {
     match Fs::open(cache.clone(), id, Arc::new(SystemClock::new())) {
         Ok(fs) => {
             fs.check(&mut |finding| findings.add(format!("{volume}{}", describe(&finding))));

@@ -1,6 +1,6 @@
 //! The command line. The parser, the help texts and the man pages all come from these types.
 
-use crate::size::Size;
+use crate::byte_size::ByteSize;
 use crate::trace::TraceArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -8,9 +8,9 @@ use std::path::PathBuf;
 /// A storage write path that never makes a program wait without need.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, max_term_width = 100, after_help = EXIT_CODES)]
-pub(crate) struct Cli {
+pub(crate) struct WeirCommandLine {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: WeirCommand,
 }
 
 const EXIT_CODES: &str = "\
@@ -27,7 +27,7 @@ A first session:
   weir unmount /mnt/demo";
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum WeirCommand {
     Format(FormatArgs),
     Mount(MountArgs),
     /// Unmount a store, write everything back, and wait until that is done
@@ -73,13 +73,13 @@ pub(crate) struct FormatArgs {
     pub(crate) buffer: Option<PathBuf>,
     /// Size of the file `store`; weir uses a block device whole [default: 8GiB]
     #[arg(long, allow_hyphen_values = true)]
-    pub(crate) size: Option<Size>,
+    pub(crate) size: Option<ByteSize>,
     /// Size of a buffer file; weir uses a block device whole [default: 256MiB]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub(crate) buffer_size: Option<Size>,
+    pub(crate) buffer_size: Option<ByteSize>,
     /// Size of a segment, from 512KiB to 128MiB [default: 1/2048 of the store, within these limits]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub(crate) segment_size: Option<Size>,
+    pub(crate) segment_size: Option<ByteSize>,
     /// Allocate the whole store file now, so that writes never fail because the host file system is full
     ///
     /// weir keeps the space allocated. Without this option the file is sparse, and grows with the data in it.
@@ -89,12 +89,12 @@ pub(crate) struct FormatArgs {
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
-    pub(crate) buffer_medium: BufferMedium,
+    pub(crate) buffer_medium: BufferMediumArgs,
 }
 
 /// The risks that a user accepts in the medium of a buffer.
 #[derive(Debug, Args)]
-pub(crate) struct BufferMedium {
+pub(crate) struct BufferMediumArgs {
     /// Accept a buffer that loses flushed data when the power fails
     ///
     /// Such a buffer is in memory (tmpfs, zram), on an overlay mounted `volatile`, or on a file system without barriers above a disk
@@ -137,34 +137,34 @@ pub(crate) struct MountArgs {
     #[arg(long)]
     pub(crate) read_only: bool,
     #[command(flatten)]
-    pub(crate) buffer_medium: BufferMedium,
+    pub(crate) buffer_medium: BufferMediumArgs,
     #[command(flatten)]
-    pub(crate) tuning: Tuning,
+    pub(crate) tuning: TuningArgs,
     /// Set by `weir mount` on the process that becomes the daemon.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub(crate) daemon: bool,
 }
 
 /// 1 GiB, or half of the machine's memory if that is less.
-fn memory_default() -> Size {
-    Size((1 << 30).min(host::memory_bytes() / 2))
+fn memory_default() -> ByteSize {
+    ByteSize((1 << 30).min(host::memory_bytes() / 2))
 }
 
 /// Limits and ages of a mount.
 #[derive(Debug, Args)]
-pub(crate) struct Tuning {
+pub(crate) struct TuningArgs {
     /// When weir reads a page that a write covers only in part
-    #[arg(long, value_enum, default_value_t = Fetch::Adaptive)]
-    pub(crate) fetch: Fetch,
+    #[arg(long, value_enum, default_value_t = FetchModeArg::Adaptive)]
+    pub(crate) fetch: FetchModeArg,
     /// Memory for pages and deltas: at least 16MiB, at most what the machine has
     #[arg(long, value_name = "SIZE", default_value_t = memory_default(), allow_hyphen_values = true)]
-    pub(crate) memory: Size,
+    pub(crate) memory: ByteSize,
     /// The part of --memory that may hold dirty data, which is newer than the store: at least 8MiB [default: half of --memory]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub(crate) dirty: Option<Size>,
+    pub(crate) dirty: Option<ByteSize>,
     /// The part of --dirty that may be deltas, the written parts of pages that are not in memory: at least 1MiB [default: --dirty]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub(crate) deltas: Option<Size>,
+    pub(crate) deltas: Option<ByteSize>,
     /// Make a change durable after this many milliseconds, even if no program syncs it. The store remembers the value for later mounts
     /// [default: 1000]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(store::COMMIT_INTERVAL_MS_RANGE))]
@@ -180,15 +180,15 @@ pub(crate) struct Tuning {
     pub(crate) epoch_every: u64,
     /// How data is written. The store remembers the mode for later mounts [default: ordered]
     #[arg(long, value_enum, value_name = "MODE")]
-    pub(crate) data: Option<DataMode>,
+    pub(crate) data: Option<DataModeArg>,
     /// With `--data ordered`: let the whole pages of a file bypass the buffer after this many bytes of sequential writes [default: 1MiB
     /// if store and buffer are on one disk, else a quarter of the buffer]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub(crate) bypass_after: Option<Size>,
+    pub(crate) bypass_after: Option<ByteSize>,
     #[arg(long, hide = true, value_parser = order_was_renamed)]
-    pub(crate) order: Option<Renamed>,
+    pub(crate) order: Option<RenamedOption>,
     #[arg(long, hide = true, value_parser = direct_after_was_renamed)]
-    pub(crate) direct_after: Option<Renamed>,
+    pub(crate) direct_after: Option<RenamedOption>,
     /// Number of threads that serve requests of the kernel: 1 is best for one or two programs that sync, 2 for many [default: 1 if
     /// --wake-up keeps processors awake, else 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
@@ -196,32 +196,32 @@ pub(crate) struct Tuning {
     /// Keep all processors awake while requests arrive: a small request then takes a fraction of the time, but idle processors use power
     ///
     /// If weir does not keep processors awake, `weir status` says why.
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = WakeUp::Auto)]
-    pub(crate) wake_up: WakeUp,
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = WakeUpArg::Auto)]
+    pub(crate) wake_up: WakeUpArg,
     /// What the kernel may cache; `none` is for measuring the front end
-    #[arg(long, value_enum, hide = true, default_value_t = KernelCache::Full)]
-    pub(crate) kernel_cache: KernelCache,
+    #[arg(long, value_enum, hide = true, default_value_t = KernelCacheArg::Full)]
+    pub(crate) kernel_cache: KernelCacheArg,
 }
 
 /// Whether the kernel may cache names, attributes and listings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum KernelCache {
+pub(crate) enum KernelCacheArg {
     Full,
     None,
 }
 
-impl KernelCache {
+impl KernelCacheArg {
     pub(crate) fn for_server(self) -> fuse::KernelCache {
         match self {
-            KernelCache::Full => fuse::KernelCache::Full,
-            KernelCache::None => fuse::KernelCache::None,
+            KernelCacheArg::Full => fuse::KernelCache::Full,
+            KernelCacheArg::None => fuse::KernelCache::None,
         }
     }
 }
 
 /// Whether processors are kept awake while requests flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum WakeUp {
+pub(crate) enum WakeUpArg {
     /// If root mounts, not on battery, on at most 16 processors, and not while the hypervisor gives their time to other guests
     Auto,
     /// Never
@@ -229,7 +229,7 @@ pub(crate) enum WakeUp {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Fetch {
+pub(crate) enum FetchModeArg {
     /// After the write, in files whose readers lately had to wait for a page that was just written; in other files when a program
     /// reads the page
     Adaptive,
@@ -243,7 +243,7 @@ pub(crate) enum Fetch {
 
 /// How data is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DataMode {
+pub(crate) enum DataModeArg {
     /// Large sequential writes bypass the buffer. A crash leaves each of their pages that you did not sync old or new; all other changes
     /// keep their order
     Ordered,
@@ -251,11 +251,11 @@ pub(crate) enum DataMode {
     Journal,
 }
 
-impl From<DataMode> for store::DataMode {
-    fn from(mode: DataMode) -> store::DataMode {
+impl From<DataModeArg> for store::DataMode {
+    fn from(mode: DataModeArg) -> store::DataMode {
         match mode {
-            DataMode::Journal => store::DataMode::Journal,
-            DataMode::Ordered => store::DataMode::Ordered,
+            DataModeArg::Journal => store::DataMode::Journal,
+            DataModeArg::Ordered => store::DataMode::Ordered,
         }
     }
 }
@@ -273,22 +273,22 @@ pub(crate) struct TuneArgs {
     pub(crate) dir: PathBuf,
     /// How data is written from now on
     #[arg(long, value_enum, value_name = "MODE")]
-    pub(crate) data: DataMode,
+    pub(crate) data: DataModeArg,
 }
 
 /// The value of an option, or the arguments of a command, that has another name since 0.2: nothing parses as one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Renamed {}
+pub(crate) enum RenamedOption {}
 
-fn order_was_renamed(_: &str) -> Result<Renamed, String> {
+fn order_was_renamed(_: &str) -> Result<RenamedOption, String> {
     Err("this option is `--data ordered` (was `streams`) or `--data journal` (was `strict`) now".into())
 }
 
-fn direct_after_was_renamed(_: &str) -> Result<Renamed, String> {
+fn direct_after_was_renamed(_: &str) -> Result<RenamedOption, String> {
     Err("this option is `--bypass-after SIZE` now".into())
 }
 
-fn command_order_was_renamed(_: &str) -> Result<Renamed, String> {
+fn command_order_was_renamed(_: &str) -> Result<RenamedOption, String> {
     Err("this command is `weir tune DIR --data ordered` (was `streams`) or `--data journal` (was `strict`) now".into())
 }
 
@@ -296,7 +296,7 @@ fn command_order_was_renamed(_: &str) -> Result<Renamed, String> {
 #[derive(Debug, Args)]
 pub(crate) struct RenamedArgs {
     #[arg(required = true, value_parser = command_order_was_renamed)]
-    pub(crate) arguments: Vec<Renamed>,
+    pub(crate) arguments: Vec<RenamedOption>,
 }
 
 /// A mounted directory, or one to write to.
@@ -353,7 +353,7 @@ pub(crate) struct GrowArgs {
     pub(crate) path: PathBuf,
     /// The new size [default: the present size of the device or file]
     #[arg(long, allow_hyphen_values = true)]
-    pub(crate) size: Option<Size>,
+    pub(crate) size: Option<ByteSize>,
     /// Enlarge the buffer instead of the store
     #[arg(long)]
     pub(crate) buffer: bool,
@@ -383,7 +383,7 @@ pub(crate) struct ReplaceBufferArgs {
     pub(crate) buffer: Option<PathBuf>,
     /// Size of a new buffer file; weir uses a block device whole [default: the size of the old buffer]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub(crate) buffer_size: Option<Size>,
+    pub(crate) buffer_size: Option<ByteSize>,
     /// The old buffer, if weir does not find it
     #[arg(long, value_name = "PATH")]
     pub(crate) old: Option<PathBuf>,
@@ -394,7 +394,7 @@ pub(crate) struct ReplaceBufferArgs {
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
-    pub(crate) buffer_medium: BufferMedium,
+    pub(crate) buffer_medium: BufferMediumArgs,
 }
 
 /// Clone the mounted volume in an instant, list volumes, delete a volume
@@ -473,7 +473,7 @@ pub(crate) struct ScrubArgs {
     pub(crate) dir: PathBuf,
     /// The most bytes to read in a second: at least 1MiB
     #[arg(long, value_name = "SIZE", default_value = "100MiB", allow_hyphen_values = true)]
-    pub(crate) rate: Size,
+    pub(crate) rate: ByteSize,
     /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
@@ -505,6 +505,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        WeirCommandLine::command().debug_assert();
     }
 }

@@ -1,23 +1,23 @@
 //! The process behind a mount.
 //!
 //! Threads: the main one waits for the end of the session; one or two take the kernel's requests; the workers of
-//! `stack.rs`; one keeps epochs; one waits for signals; one listens on the control socket and starts a short-lived one per client.
+//! `storage_stack.rs`; one keeps epochs; one waits for signals; one listens on the control socket and starts a short-lived one per client.
 
-use crate::awake::Awake;
-use crate::cli::{Fetch, MountArgs, Tuning, WakeUp};
-use crate::control::Server;
-use crate::epochs::Epochs;
+use crate::byte_size::ByteSize;
+use crate::cli::{FetchModeArg, MountArgs, TuningArgs, WakeUpArg};
+use crate::control_server::ControlServer;
+use crate::epoch_keeper::EpochKeeper;
 use crate::error::WeirError;
-use crate::logs;
-use crate::media::Media;
+use crate::log_files;
+use crate::media::StoreMedia;
 use crate::mount_point::{MountPoint, device_of};
-use crate::signals::{self, Kept, Watched};
-use crate::size::Size;
-use crate::stack::{Stack, Stopper, Workers};
-use crate::status::{FrontEnd, Mounted};
+use crate::mount_problems;
+use crate::pm_qos::PmQos;
+use crate::signals::{self, HeldSignals, SignalHandler};
+use crate::status::{FrontEnd, MountedStore};
+use crate::storage_stack::{StorageStack, WorkerStopper, WorkerThreads};
 use crate::tell;
 use crate::volume;
-use crate::watch;
 use cache::{Cache, FetchMode, Settings};
 use fuse::{Latencies, Options, Traffic};
 use host::{Access, WakeUps, are_on_one_disk};
@@ -34,22 +34,22 @@ use store::{DataMode, VolumeMode};
 pub(crate) const READY: &str = "ready";
 
 /// The smallest `--memory`: a few of the kernel's largest requests.
-const MEMORY_MIN: Size = Size(16 << 20);
+const MEMORY_MIN: ByteSize = ByteSize(16 << 20);
 /// Where nothing else was chosen for the store.
 const DATA_MODE: DataMode = DataMode::Ordered;
 /// A stream is longer than most files.
-const DIRECT_AFTER: Size = Size(1 << 20);
+const BYPASS_AFTER: ByteSize = ByteSize(1 << 20);
 /// What is more is written once instead of twice, on one disk, though that takes two flushes.
-const SYNC_LOGS_MAX: Size = Size(64 << 10);
+const SYNC_LOGS_MAX: ByteSize = ByteSize(64 << 10);
 /// As many deltas as one step of write-back takes, and some.
-const DELTAS_MIN: Size = Size(1 << 20);
+const DELTAS_MIN: ByteSize = ByteSize(1 << 20);
 
 /// Checks everything before it writes anything, mounts, serves until it is unmounted, and writes everything back.
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
-    let front = Front::of(&args.tuning);
+    let front = FrontEndConfig::of(&args.tuning);
     let mut settings = settings(&args.tuning, front.threads)?;
-    let mut media = Media::find(&args.path, args.buffer.as_deref())?;
+    let mut media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
     // What is said now counts at the next mount, too.
     media.settings.commit_interval_ms = args.tuning.commit_interval.or(media.settings.commit_interval_ms);
     if let Some(ms) = media.settings.commit_interval_ms {
@@ -60,8 +60,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     let bypass_after = bypass_after(&args.tuning, &media, on_one_disk);
     settings.sync_logs_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
     let point = MountPoint::check(args, &media)?;
-    media.ensure_not_below(&point.dir)?;
-    let logs = if args.daemon { Some(logs::directory()?) } else { None };
+    media.ensure_not_below_mount_point(&point.dir)?;
+    let logs = if args.daemon { Some(log_files::directory()?) } else { None };
     if args.daemon {
         // Fails only if we lead a session already, which is what we want.
         let _ = rustix::process::setsid();
@@ -69,12 +69,12 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     // The volume that every store has may be written to; of others the store is asked.
     let is_default = args.volume == volume::DEFAULT;
     let read_only = args.read_only
-        || (!is_default && volume::find(&args.path, &args.volume)?.mode == VolumeMode::ReadOnly);
+        || (!is_default && volume::find_volume(&args.path, &args.volume)?.mode == VolumeMode::ReadOnly);
     let access = if read_only { Access::Read } else { Access::Write };
     if access == Access::Write && !args.buffer_medium.volatile_buffer {
         media.ensure_durable()?;
     }
-    let stack = Stack::open(media, settings, access, &args.volume)?;
+    let stack = StorageStack::open(media, settings, access, &args.volume)?;
     if stack.store.settings().data.unwrap_or(DATA_MODE) == DataMode::Ordered {
         stack.cache.set_bypass_after(bypass_after);
     }
@@ -86,28 +86,28 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
 }
 
 /// How requests are to be taken, decided once at the start.
-struct Front {
+struct FrontEndConfig {
     threads: u8,
     /// Or why processors may sleep.
     wake_ups: Result<WakeUps, String>,
 }
 
-impl Front {
-    fn of(tuning: &Tuning) -> Front {
+impl FrontEndConfig {
+    fn of(tuning: &TuningArgs) -> FrontEndConfig {
         let wake_ups = match tuning.wake_up {
-            WakeUp::Auto => WakeUps::open().map_err(|why| why.to_string()),
-            WakeUp::Off => Err("--wake-up=off".into()),
+            WakeUpArg::Auto => WakeUps::open().map_err(|why| why.to_string()),
+            WakeUpArg::Off => Err("--wake-up=off".into()),
         };
         // Where processors sleep, a second thread on the other one keeps both awake while a program asks for one thing after
         // the other (decision 0035).
         let threads = tuning.threads.unwrap_or(if wake_ups.is_ok() { 1 } else { 2 });
-        Front { threads, wake_ups }
+        FrontEndConfig { threads, wake_ups }
     }
 
-    fn keep_awake(self, traffic: Arc<Traffic>) -> Result<Arc<Awake>, WeirError> {
+    fn keep_awake(self, traffic: Arc<Traffic>) -> Result<Arc<PmQos>, WeirError> {
         match self.wake_ups {
-            Ok(wake_ups) => Awake::start(wake_ups, traffic).map_err(|source| WeirError::Spawn { source }),
-            Err(why) => Ok(Awake::off(why)),
+            Ok(wake_ups) => PmQos::start(wake_ups, traffic).map_err(|source| WeirError::Spawn { source }),
+            Err(why) => Ok(PmQos::off(why)),
         }
     }
 }
@@ -115,8 +115,8 @@ impl Front {
 fn serve(
     args: &MountArgs,
     point: MountPoint,
-    (stack, access, bypass_after): (Stack, Access, u64),
-    front: Front,
+    (stack, access, bypass_after): (StorageStack, Access, u64),
+    front: FrontEndConfig,
     logs: Option<PathBuf>,
 ) -> Result<(), WeirError> {
     let dir = point.dir.clone();
@@ -129,9 +129,9 @@ fn serve(
     };
     let kernel_cache = args.tuning.kernel_cache.for_server();
     let server = fuse::Server::new(stack.fs.clone(), latencies.clone(), traffic.clone(), kernel_cache);
-    let workers = Workers::start(&stack.cache, access)?;
+    let workers = WorkerThreads::start(&stack.cache, access)?;
     // Until here a signal has ended us; from here on it would leave a mount behind.
-    let signals = signals::keep().map_err(|source| WeirError::Spawn { source })?;
+    let signals = signals::hold().map_err(|source| WeirError::Spawn { source })?;
     let failed = |source| WeirError::MountFailed { dir: dir.clone(), source };
     let session = match point.clear().and_then(|()| fuse::mount(server, &dir, &options).map_err(failed)) {
         Ok(session) => session,
@@ -144,17 +144,17 @@ fn serve(
     let front = FrontEnd { latencies, threads: front.threads, awake: front.keep_awake(traffic)? };
     let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == Access::Write);
     let every = every.map(Duration::from_secs);
-    let epochs = Arc::new(Epochs::new(Cache::clone(&stack.cache), stack.volume.id, every));
-    let mounted = Arc::new(Mounted::new(dir.clone(), (stack, bypass_after), front, epochs.clone()));
+    let epochs = Arc::new(EpochKeeper::new(Cache::clone(&stack.cache), stack.volume.id, every));
+    let mounted = Arc::new(MountedStore::new(dir.clone(), (stack, bypass_after), front, epochs.clone()));
     let serving = Arc::new(AtomicBool::new(true));
     epochs.start(serving.clone()).map_err(|source| WeirError::Spawn { source })?;
-    watch::start(mounted.cache(), dir.clone(), serving.clone())
+    mount_problems::start(mounted.cache(), dir.clone(), serving.clone())
         .map_err(|source| WeirError::Spawn { source })?;
     let signals = (signals, workers.stopper(), serving.clone());
     let served = attend(&mounted, signals, logs.as_deref()).and_then(|server| {
         let result = session.run().map_err(|source| WeirError::MountFailed { dir: dir.clone(), source });
         serving.store(false, Ordering::Release);
-        server.hide();
+        server.stop_accepting();
         result.map(|()| server)
     });
     let drained = workers.stop_and_drain().map_err(|error| error.to_string());
@@ -163,7 +163,7 @@ fn serve(
     }
     mounted.set_drained(drained.clone());
     let server = served?;
-    mounted.forget_log();
+    mounted.remove_empty_log();
     server.close();
     drained.map_err(|why| WeirError::NotDrained { dir, why })
 }
@@ -171,20 +171,20 @@ fn serve(
 /// Starts to listen to clients and signals, and says that the mount is ready. A daemon in the background writes its messages below
 /// `logs` from then on.
 fn attend(
-    mounted: &Arc<Mounted>,
-    (signals, stopper, serving): (Kept, Stopper, Arc<AtomicBool>),
+    mounted: &Arc<MountedStore>,
+    (signals, stopper, serving): (HeldSignals, WorkerStopper, Arc<AtomicBool>),
     logs: Option<&Path>,
-) -> Result<Server, WeirError> {
+) -> Result<ControlServer, WeirError> {
     let dir = mounted.dir().to_path_buf();
     let device = device_of(&dir)?;
-    let server = Server::start(mounted.clone(), device)?;
+    let server = ControlServer::start(mounted.clone(), device)?;
     let ending = mounted.clone();
-    let farewell = Box::new(move || ending.forget_log());
-    let watched = Watched { dir: dir.clone(), device, stopper, serving, farewell };
+    let before_exit = Box::new(move || ending.remove_empty_log());
+    let watched = SignalHandler { dir: dir.clone(), device, stopper, serving, before_exit };
     signals.watch(watched).map_err(|source| WeirError::Spawn { source })?;
     match logs {
         Some(logs) => {
-            let (file, path) = logs::create(logs, device)?;
+            let (file, path) = log_files::create(logs, device)?;
             mounted.set_log(path);
             leave_caller(&file).map_err(|source| WeirError::Spawn { source })?;
         }
@@ -193,18 +193,18 @@ fn attend(
     Ok(server)
 }
 
-fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
+fn settings(tuning: &TuningArgs, threads: u8) -> Result<Settings, WeirError> {
     let wrong = |option, size, why: String| Err(WeirError::Size { option, size, why });
     let memory = tuning.memory;
-    let dirty = tuning.dirty.unwrap_or(Size(memory.0 / 2));
+    let dirty = tuning.dirty.unwrap_or(ByteSize(memory.0 / 2));
     if memory < MEMORY_MIN {
         return wrong("--memory", memory, format!("less than {MEMORY_MIN}"));
     }
     if dirty > memory {
         return wrong("--dirty", dirty, format!("more than --memory ({memory})"));
     }
-    if dirty < Size(MEMORY_MIN.0 / 2) {
-        return wrong("--dirty", dirty, format!("less than {}", Size(MEMORY_MIN.0 / 2)));
+    if dirty < ByteSize(MEMORY_MIN.0 / 2) {
+        return wrong("--dirty", dirty, format!("less than {}", ByteSize(MEMORY_MIN.0 / 2)));
     }
     let deltas = tuning.deltas.unwrap_or(dirty);
     if deltas > dirty {
@@ -215,10 +215,10 @@ fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
     }
     Ok(Settings {
         fetch: match tuning.fetch {
-            Fetch::Adaptive => FetchMode::Adaptive,
-            Fetch::Background => FetchMode::Background,
-            Fetch::Lazy => FetchMode::Lazy,
-            Fetch::Blocking => FetchMode::Blocking,
+            FetchModeArg::Adaptive => FetchMode::Adaptive,
+            FetchModeArg::Background => FetchMode::Background,
+            FetchModeArg::Lazy => FetchMode::Lazy,
+            FetchModeArg::Blocking => FetchMode::Blocking,
         },
         memory_bytes_max: memory.0,
         dirty_bytes_max: dirty.0,
@@ -236,14 +236,14 @@ fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
 
 /// From where on large sequential writes bypass the buffer. On a disk of its own the buffer takes a burst that it has space for;
 /// what is longer waits for the store in any case.
-fn bypass_after(tuning: &Tuning, media: &Media, on_one_disk: bool) -> u64 {
+fn bypass_after(tuning: &TuningArgs, media: &StoreMedia, on_one_disk: bool) -> u64 {
     match tuning.bypass_after {
         Some(after) => after.0,
-        None if on_one_disk => DIRECT_AFTER.0,
+        None if on_one_disk => BYPASS_AFTER.0,
         None => {
             // Where it cannot be looked at it is not mounted either.
             let buffer_bytes = File::open(&media.buffer).and_then(|mut file| file.seek(SeekFrom::End(0)));
-            DIRECT_AFTER.0.max(buffer_bytes.unwrap_or(0) / 4)
+            BYPASS_AFTER.0.max(buffer_bytes.unwrap_or(0) / 4)
         }
     }
 }

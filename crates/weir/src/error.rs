@@ -1,7 +1,7 @@
 //! The errors of the command line: what failed, where, and the next step.
 
-use crate::logs;
-use crate::size::Size;
+use crate::byte_size::ByteSize;
+use crate::log_files;
 use buffer::BufferError;
 use cache::CacheError;
 use device::Operation;
@@ -63,9 +63,9 @@ pub(crate) enum WeirError {
     #[error("{}: the store and the buffer are the same device or file", path.display())]
     SameMedia { path: PathBuf },
     #[error("{option} {size}: {why}")]
-    Size { option: &'static str, size: Size, why: String },
+    Size { option: &'static str, size: ByteSize, why: String },
     #[error("{}: its file system has {free} free, too little for {wanted}", path.display())]
-    NoSpace { path: PathBuf, wanted: Size, free: Size },
+    NoSpace { path: PathBuf, wanted: ByteSize, free: ByteSize },
     #[error("{option}: {} already has a size", path.display())]
     FixedSize { option: &'static str, path: PathBuf },
     #[error("{}: in use: it is already mounted, or is being checked or formatted", path.display())]
@@ -278,7 +278,7 @@ impl WeirError {
                  daemon's last messages",
                 quoted(store),
                 quoted(dir),
-                logs::of_user(*owner).display()
+                log_files::log_pattern_of_user(*owner).display()
             )
             .into(),
             WeirError::DeadMount { dir, .. } => {
@@ -305,7 +305,7 @@ impl WeirError {
                 quoted(point)
             )
             .into(),
-            WeirError::RunDirectory { dir, .. } if logs::is_roots(dir) => {
+            WeirError::RunDirectory { dir, .. } if log_files::is_directory_of_root(dir) => {
                 format!("make it: `install -d -o root -m 700 {}`; or mount with --foreground", quoted(dir)).into()
             }
             WeirError::RunDirectory { .. } => {

@@ -3,7 +3,7 @@
 //! The store knows the identity of its buffer, so another one is not taken for it, and none of two that say to be it.
 
 use crate::error::WeirError;
-use crate::media::{BUFFER_FILE, What, absolute, what_is};
+use crate::media::{BUFFER_FILE, MediumKind, absolute, medium_kind};
 use buffer::{Buffer, Identity};
 use device::{Block, Device};
 use host::Disk;
@@ -21,7 +21,7 @@ const DEVICES: &str = "/sys/class/block";
 const SECTORS_MIN: u64 = 2048;
 
 /// What a store says of itself, to who only looks.
-pub(crate) struct Known {
+pub(crate) struct StoreDescription {
     pub(crate) settings: StoreSettings,
     /// What is wrong with them.
     pub(crate) wrong: Vec<String>,
@@ -29,20 +29,24 @@ pub(crate) struct Known {
 }
 
 /// Reads what a store says of itself. Others may have it open.
-pub(crate) fn look_at(store: &Path) -> Result<Known, WeirError> {
+pub(crate) fn describe_store(store: &Path) -> Result<StoreDescription, WeirError> {
     let disk = Disk::look(store).map_err(|source| WeirError::Host { path: store.into(), source })?;
     let failed = |source| WeirError::Store { path: store.into(), source };
     let store = Store::identify(Arc::new(disk)).map_err(failed)?;
     let (settings, wrong) = store.settings().map_err(failed)?;
-    Ok(Known { settings, wrong, id: store.id() })
+    Ok(StoreDescription { settings, wrong, id: store.id() })
 }
 
 /// Finds the buffer of the store whose medium is `store`, and which the user calls `name`. Where there is none but something else has
 /// its place beside the store, it is that: who opens it says what is wrong with it.
-pub(crate) fn find(name: &Path, store: &Path, known: Result<Known, WeirError>) -> Result<PathBuf, WeirError> {
+pub(crate) fn find_buffer(
+    name: &Path,
+    store: &Path,
+    known: Result<StoreDescription, WeirError>,
+) -> Result<PathBuf, WeirError> {
     let directory = store.parent().unwrap_or(Path::new("/"));
     let beside = directory.join(BUFFER_FILE);
-    let has_beside = what_is(store)? == What::File && beside.symlink_metadata().is_ok();
+    let has_beside = medium_kind(store)? == MediumKind::File && beside.symlink_metadata().is_ok();
     let known = match known {
         Ok(known) => known,
         Err(_) if has_beside => return Ok(beside),
@@ -50,21 +54,21 @@ pub(crate) fn find(name: &Path, store: &Path, known: Result<Known, WeirError>) -
     };
     let last = known.settings.buffer_place.as_ref().map(|place| directory.join(OsStr::from_bytes(place)));
     let mut places: Vec<PathBuf> = last.into_iter().collect();
-    if what_is(store)? == What::File && !places.contains(&beside) {
+    if medium_kind(store)? == MediumKind::File && !places.contains(&beside) {
         places.push(beside.clone());
     }
-    if let Some(found) = only_one(name, places.iter().filter(|place| is_it(place, &known)))? {
+    if let Some(found) = only_one(name, places.iter().filter(|place| is_wanted_buffer(place, &known)))? {
         return Ok(found);
     }
     let devices = devices();
-    if let Some(found) = only_one(name, devices.iter().filter(|device| is_it(device, &known)))? {
+    if let Some(found) = only_one(name, devices.iter().filter(|device| is_wanted_buffer(device, &known)))? {
         return Ok(found);
     }
     if has_beside {
         return Ok(beside);
     }
     let places: Vec<String> =
-        places.iter().map(|place| format!("{}{}", place.display(), why_not(place))).collect();
+        places.iter().map(|place| format!("{}{}", place.display(), why_not_a_buffer(place))).collect();
     let looked = format!(": not {}, nor on one of {} block devices", places.join(", nor "), devices.len());
     let looked =
         if places.is_empty() { format!(": on none of {} block devices", devices.len()) } else { looked };
@@ -86,7 +90,7 @@ fn only_one<'a>(name: &Path, paths: impl Iterator<Item = &'a PathBuf>) -> Result
 }
 
 /// Whether the buffer that the store was used with last is at `path`: that of any of its mounts, if the store does not know.
-fn is_it(path: &Path, known: &Known) -> bool {
+fn is_wanted_buffer(path: &Path, known: &StoreDescription) -> bool {
     let Ok(Identity { store, id }) = identify(path) else { return false };
     store == known.id && known.settings.buffer.is_none_or(|wanted| wanted == id)
 }
@@ -101,10 +105,12 @@ fn identify(path: &Path) -> Result<Identity, String> {
 }
 
 /// Why it is not what is at `path`, in brackets.
-fn why_not(path: &Path) -> String {
-    match (path.read_link(), what_is(path)) {
-        (Ok(to), Ok(What::Absent)) => format!(", a symbolic link to {}, which does not exist", to.display()),
-        (_, Ok(What::Absent)) => String::new(),
+fn why_not_a_buffer(path: &Path) -> String {
+    match (path.read_link(), medium_kind(path)) {
+        (Ok(to), Ok(MediumKind::Absent)) => {
+            format!(", a symbolic link to {}, which does not exist", to.display())
+        }
+        (_, Ok(MediumKind::Absent)) => String::new(),
         _ => identify(path).err().map(|why| format!(" ({why})")).unwrap_or_default(),
     }
 }
@@ -129,6 +135,6 @@ fn devices() -> Vec<PathBuf> {
 /// How the place of `buffer` is kept: from the directory of the store on, if it lies there, so that both can be moved together.
 pub(crate) fn place_of(buffer: &Path, store: &Path) -> Vec<u8> {
     let beside = store.parent().and_then(|directory| buffer.strip_prefix(directory).ok());
-    let beside = beside.filter(|_| what_is(store).is_ok_and(|what| what == What::File));
+    let beside = beside.filter(|_| medium_kind(store).is_ok_and(|what| what == MediumKind::File));
     beside.unwrap_or(buffer).as_os_str().as_bytes().to_vec()
 }

@@ -1,14 +1,14 @@
 //! `weir format`: an empty store, where nothing of value was.
 
-use crate::blank::ensure_blank;
+use crate::blank_check::ensure_blank;
+use crate::byte_size::ByteSize;
 use crate::cli::FormatArgs;
 use crate::error::WeirError;
 use crate::media::{
-    BUFFER_FILE, Media, STORE_FILE, What, absolute, ensure_leads_somewhere, ensure_not_on_weir, host_error,
-    open, what_is,
+    BUFFER_FILE, MediumKind, STORE_FILE, StoreMedia, absolute, ensure_leads_somewhere, ensure_not_on_weir,
+    host_error, medium_kind, open,
 };
-use crate::size::Size;
-use crate::stack::Stack;
+use crate::storage_stack::StorageStack;
 use buffer::{Buffer, Identity};
 use cache::CacheError;
 use device::{BLOCK_BYTES, BufferId, Device, StoreId};
@@ -21,33 +21,33 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use store::{Layout, Store, StoreError};
 
-const STORE_DEFAULT: Size = Size(8 << 30);
-pub(crate) const BUFFER_DEFAULT: Size = Size(256 << 20);
+const STORE_DEFAULT: ByteSize = ByteSize(8 << 30);
+pub(crate) const BUFFER_DEFAULT: ByteSize = ByteSize(256 << 20);
 
 /// Twice the segments of the smallest size that it chooses by itself that a store needs at least, and its first blocks.
-const STORE_MIN: Size = Size(64 << 20);
+const STORE_MIN: ByteSize = ByteSize(64 << 20);
 
 /// Below it a page that is written back costs a segment of cleaning or more in a store that is nearly full, for which a write would wait.
-const SEGMENT_MIN: Size = Size(512 << 10);
+const SEGMENT_MIN: ByteSize = ByteSize(512 << 10);
 /// Above it a segment takes seconds to clean on a disk.
-const SEGMENT_MAX: Size = Size(128 << 20);
+const SEGMENT_MAX: ByteSize = ByteSize(128 << 20);
 
 /// Space for the largest write request of the kernel and everything that its transaction needs, several times.
-pub(crate) const BUFFER_MIN: Size = Size(8 << 20);
+pub(crate) const BUFFER_MIN: ByteSize = ByteSize(8 << 20);
 
 /// Where a medium is to lie, and how it comes to be.
 #[derive(Debug)]
-pub(crate) enum Plan {
+pub(crate) enum MediumPlan {
     /// A file to make, of so many bytes.
     Create { path: PathBuf, bytes: u64 },
     /// A device or file that is used as it is.
     Use { path: PathBuf },
 }
 
-impl Plan {
+impl MediumPlan {
     /// Where it is to lie.
     pub(crate) fn path(&self) -> &Path {
-        let (Plan::Create { path, .. } | Plan::Use { path }) = self;
+        let (MediumPlan::Create { path, .. } | MediumPlan::Use { path }) = self;
         path
     }
 }
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
     if !args.force {
         ensure_no_others(args, &plans)?;
     }
-    let mut undo = Undo::default();
+    let mut undo = FormatUndo::default();
     let result = make(args, &plans, &mut undo);
     if let (Ok(()), Some(warning)) = (&result, warning) {
         eprintln!("warning: {warning}");
@@ -80,8 +80,8 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
 }
 
 /// Refuses a directory in which there are other things: most likely it is another one that was meant.
-fn ensure_no_others(args: &FormatArgs, plans: &Plans) -> Result<(), WeirError> {
-    if what_is(&args.path)? != What::Directory {
+fn ensure_no_others(args: &FormatArgs, plans: &FormatPlan) -> Result<(), WeirError> {
+    if medium_kind(&args.path)? != MediumKind::Directory {
         return Ok(());
     }
     let ours = [Some(OsStr::new(STORE_FILE)), Some(OsStr::new(BUFFER_FILE)), plans.buffer.path().file_name()];
@@ -100,17 +100,17 @@ fn ensure_no_others(args: &FormatArgs, plans: &Plans) -> Result<(), WeirError> {
     }
 }
 
-struct Plans {
-    store: Plan,
-    buffer: Plan,
+struct FormatPlan {
+    store: MediumPlan,
+    buffer: MediumPlan,
     /// Whether PATH is a directory whose entry `buffer` is to point elsewhere.
     link: bool,
 }
 
-fn plan(args: &FormatArgs) -> Result<Plans, WeirError> {
+fn plan(args: &FormatArgs) -> Result<FormatPlan, WeirError> {
     check_sizes(args)?;
     ensure_leads_somewhere(&args.path)?;
-    let into_directory = matches!(what_is(&args.path)?, What::Absent | What::Directory);
+    let into_directory = matches!(medium_kind(&args.path)?, MediumKind::Absent | MediumKind::Directory);
     let store = if into_directory {
         plan_medium(args.path.join(STORE_FILE), "--size", args.size, STORE_DEFAULT)?
     } else {
@@ -122,12 +122,12 @@ fn plan(args: &FormatArgs) -> Result<Plans, WeirError> {
         None => return Err(WeirError::BufferWanted { path: args.path.clone() }),
     };
     let buffer = plan_buffer(buffer, args.buffer_size)?;
-    if let (Plan::Use { path: one }, Plan::Use { path: other }) = (&store, &buffer)
+    if let (MediumPlan::Use { path: one }, MediumPlan::Use { path: other }) = (&store, &buffer)
         && absolute(one)? == absolute(other)?
     {
         return Err(WeirError::SameMedia { path: one.clone() });
     }
-    Ok(Plans { store, buffer, link: into_directory && args.buffer.is_some() })
+    Ok(FormatPlan { store, buffer, link: into_directory && args.buffer.is_some() })
 }
 
 fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
@@ -150,7 +150,7 @@ fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
     Ok(())
 }
 
-fn check_size(option: &'static str, size: Size, least: Size) -> Result<(), WeirError> {
+fn check_size(option: &'static str, size: ByteSize, least: ByteSize) -> Result<(), WeirError> {
     let wrong = |why| Err(WeirError::Size { option, size, why });
     match size {
         size if size < least => wrong(format!("less than {least}")),
@@ -160,22 +160,22 @@ fn check_size(option: &'static str, size: Size, least: Size) -> Result<(), WeirE
 }
 
 /// A buffer at `path`, which is as large as one has to be.
-pub(crate) fn plan_buffer(path: PathBuf, size: Option<Size>) -> Result<Plan, WeirError> {
+pub(crate) fn plan_buffer(path: PathBuf, size: Option<ByteSize>) -> Result<MediumPlan, WeirError> {
     ensure_leads_somewhere(&path)?;
     let plan = plan_medium(path, "--buffer-size", size, BUFFER_DEFAULT)?;
     match &plan {
-        Plan::Create { bytes, .. } => check_size("--buffer-size", Size(*bytes), BUFFER_MIN)?,
-        Plan::Use { path } => {
+        MediumPlan::Create { bytes, .. } => check_size("--buffer-size", ByteSize(*bytes), BUFFER_MIN)?,
+        MediumPlan::Use { path } => {
             let end = files::File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
             let end = end.map_err(WeirError::io("finding its size", path))?;
             // A part of a block at its end is not used.
-            check_size("--buffer", Size(end - end % BLOCK_BYTES as u64), BUFFER_MIN)?;
+            check_size("--buffer", ByteSize(end - end % BLOCK_BYTES as u64), BUFFER_MIN)?;
         }
     }
     Ok(plan)
 }
 
-fn not_whole(size: Size) -> String {
+fn not_whole(size: ByteSize) -> String {
     let below = size.0 - size.0 % BLOCK_BYTES as u64;
     format!("{} bytes is not a multiple of 4096; {below} is", size.0)
 }
@@ -183,22 +183,22 @@ fn not_whole(size: Size) -> String {
 fn plan_medium(
     path: PathBuf,
     option: &'static str,
-    size: Option<Size>,
-    default: Size,
-) -> Result<Plan, WeirError> {
-    match (what_is(&path)?, size) {
-        (What::Absent, size) => Ok(Plan::Create { path, bytes: size.unwrap_or(default).0 }),
-        (What::Directory, _) => Err(WeirError::IsDirectory { path }),
-        (What::BlockDevice | What::File, Some(_)) => Err(WeirError::FixedSize { option, path }),
-        (What::BlockDevice | What::File, None) => Ok(Plan::Use { path }),
+    size: Option<ByteSize>,
+    default: ByteSize,
+) -> Result<MediumPlan, WeirError> {
+    match (medium_kind(&path)?, size) {
+        (MediumKind::Absent, size) => Ok(MediumPlan::Create { path, bytes: size.unwrap_or(default).0 }),
+        (MediumKind::Directory, _) => Err(WeirError::IsDirectory { path }),
+        (MediumKind::BlockDevice | MediumKind::File, Some(_)) => Err(WeirError::FixedSize { option, path }),
+        (MediumKind::BlockDevice | MediumKind::File, None) => Ok(MediumPlan::Use { path }),
     }
 }
 
 /// Refuses to overwrite what is mounted, is ours, or is not blank.
-pub(crate) fn ensure_allowed(plan: &Plan, force: bool) -> Result<(), WeirError> {
+pub(crate) fn ensure_allowed(plan: &MediumPlan, force: bool) -> Result<(), WeirError> {
     match plan {
-        Plan::Create { path, .. } => ensure_not_on_weir(&nearest_existing(path)?),
-        Plan::Use { path } => {
+        MediumPlan::Create { path, .. } => ensure_not_on_weir(&nearest_existing(path)?),
+        MediumPlan::Use { path } => {
             let path = absolute(path)?;
             ensure_not_on_weir(&path)?;
             ensure_not_mounted(&path)?;
@@ -208,7 +208,7 @@ pub(crate) fn ensure_allowed(plan: &Plan, force: bool) -> Result<(), WeirError> 
 }
 
 /// Refuses a buffer where what is flushed is lost with the power.
-pub(crate) fn ensure_durable(plan: &Plan) -> Result<(), WeirError> {
+pub(crate) fn ensure_durable(plan: &MediumPlan) -> Result<(), WeirError> {
     match why_volatile(plan.path()) {
         Some(why) => Err(WeirError::VolatileBuffer { path: plan.path().into(), why, store: None }),
         None => Ok(()),
@@ -241,9 +241,9 @@ fn nearest_existing(path: &Path) -> Result<PathBuf, WeirError> {
 
 /// What was made so far, to be taken away again when something fails.
 #[derive(Default)]
-pub(crate) struct Undo(Vec<PathBuf>);
+pub(crate) struct FormatUndo(Vec<PathBuf>);
 
-impl Undo {
+impl FormatUndo {
     pub(crate) fn run(self) {
         for path in self.0.into_iter().rev() {
             // A directory goes only if it is empty: what somebody else put there stays.
@@ -252,12 +252,12 @@ impl Undo {
     }
 }
 
-fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirError> {
+fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<(), WeirError> {
     make_directories(args, plans, undo)?;
     let store_disk = make_disk(&plans.store, undo)?;
     let buffer_disk = make_buffer_disk(&plans.buffer, undo)?;
     let store_disk = match args.preallocate {
-        true => in_full(store_disk, plans.store.path())?,
+        true => preallocated(store_disk, plans.store.path())?,
         false => store_disk,
     };
     if plans.link {
@@ -272,13 +272,13 @@ fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirErr
     // The stack opens them again, and they are locked while they are open.
     drop((store_disk, buffer_disk));
 
-    let media = Media::find(&args.path, args.buffer.as_deref())?;
+    let media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
     let owner = Caller {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         umask: 0,
     };
-    Stack::create(&media, owner).map_err(|error| match error {
+    StorageStack::create(&media, owner).map_err(|error| match error {
         WeirError::Store { source, .. } | WeirError::Cache { source: CacheError::Store(source), .. } => {
             no_space(args, source)
         }
@@ -300,20 +300,20 @@ fn no_space(args: &FormatArgs, source: StoreError) -> WeirError {
     match spare_bytes(&path) {
         Ok(free) if source.is_full() => {
             let wanted = args.size.unwrap_or(STORE_DEFAULT);
-            WeirError::NoSpace { path, wanted, free: Size(free) }
+            WeirError::NoSpace { path, wanted, free: ByteSize(free) }
         }
         _ => WeirError::Store { path, source },
     }
 }
 
-pub(crate) fn bytes_of(disk: &Disk) -> Size {
-    Size(disk.blocks() * BLOCK_BYTES as u64)
+pub(crate) fn bytes_of(disk: &Disk) -> ByteSize {
+    ByteSize(disk.blocks() * BLOCK_BYTES as u64)
 }
 
-fn make_directories(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirError> {
+fn make_directories(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<(), WeirError> {
     let directory = match &plans.store {
-        Plan::Create { .. } => args.path.as_path(),
-        Plan::Use { .. } => return Ok(()),
+        MediumPlan::Create { .. } => args.path.as_path(),
+        MediumPlan::Use { .. } => return Ok(()),
     };
     let path = std::path::absolute(directory).map_err(WeirError::io("finding it", directory))?;
     let missing: Vec<&Path> = path.ancestors().take_while(|at| !at.exists()).collect();
@@ -325,15 +325,15 @@ fn make_directories(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result
     Ok(())
 }
 
-pub(crate) fn make_disk(plan: &Plan, undo: &mut Undo) -> Result<Disk, WeirError> {
+pub(crate) fn make_disk(plan: &MediumPlan, undo: &mut FormatUndo) -> Result<Disk, WeirError> {
     match plan {
-        Plan::Use { path } => {
+        MediumPlan::Use { path } => {
             let path = absolute(path)?;
             let disk = open(&path, Access::Write)?;
             disk.make_private().map_err(|error| host_error(&path, error))?;
             Ok(disk)
         }
-        Plan::Create { path, bytes } => {
+        MediumPlan::Create { path, bytes } => {
             let disk = Disk::create(path, *bytes, Overwrite::No).map_err(|error| host_error(path, error))?;
             undo.0.push(path.clone());
             Ok(disk)
@@ -342,36 +342,36 @@ pub(crate) fn make_disk(plan: &Plan, undo: &mut Undo) -> Result<Disk, WeirError>
 }
 
 /// A buffer has all of its space from the beginning: what it promises to hold does not depend on who fills the file system.
-pub(crate) fn make_buffer_disk(plan: &Plan, undo: &mut Undo) -> Result<Disk, WeirError> {
-    in_full(make_disk(plan, undo)?, plan.path())
+pub(crate) fn make_buffer_disk(plan: &MediumPlan, undo: &mut FormatUndo) -> Result<Disk, WeirError> {
+    preallocated(make_disk(plan, undo)?, plan.path())
 }
 
 /// The same disk, with space for all of it.
-fn in_full(disk: Disk, path: &Path) -> Result<Disk, WeirError> {
+fn preallocated(disk: Disk, path: &Path) -> Result<Disk, WeirError> {
     let wanted = bytes_of(&disk);
     disk.preallocate().map_err(|source| match spare_bytes(path) {
         Ok(free) if source.is_no_space() => {
-            WeirError::NoSpace { path: path.into(), wanted, free: Size(free) }
+            WeirError::NoSpace { path: path.into(), wanted, free: ByteSize(free) }
         }
         _ => WeirError::Store { path: path.into(), source: source.into() },
     })
 }
 
 /// What to say where a store is larger than what its file system has left: it is a file that grows with what is in it.
-fn too_little_space(plans: &Plans) -> Result<Option<String>, WeirError> {
-    let Plan::Create { path, bytes } = &plans.store else { return Ok(None) };
+fn too_little_space(plans: &FormatPlan) -> Result<Option<String>, WeirError> {
+    let MediumPlan::Create { path, bytes } = &plans.store else { return Ok(None) };
     let directory = nearest_existing(path)?;
     let Ok(free) = spare_bytes(&directory) else { return Ok(None) };
     let buffer = match &plans.buffer {
-        Plan::Create { path, bytes } if is_beside(&nearest_existing(path)?, &directory) => *bytes,
+        MediumPlan::Create { path, bytes } if is_beside(&nearest_existing(path)?, &directory) => *bytes,
         _ => 0,
     };
     let free = free.saturating_sub(buffer);
     let warning = format!(
         "{}: the store may grow to {}, and its file system has {} free: writes will fail with ENOSPC before the store is full",
         path.display(),
-        Size(*bytes),
-        Size(free)
+        ByteSize(*bytes),
+        ByteSize(free)
     );
     Ok((*bytes > free).then_some(warning))
 }
@@ -390,7 +390,7 @@ pub(crate) fn sync_names_beside(path: &Path) -> Result<(), WeirError> {
 }
 
 /// Points the directory's entry `buffer` at the buffer, so that `mount` finds it.
-fn make_link(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirError> {
+fn make_link(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<(), WeirError> {
     let (link, buffer) = (args.path.join(BUFFER_FILE), absolute(plans.buffer.path())?);
     if link.exists() && absolute(&link)? == buffer {
         return Ok(());

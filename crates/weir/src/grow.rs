@@ -1,10 +1,10 @@
 //! `weir grow`: a larger store, mounted or not, or a larger buffer.
 
+use crate::byte_size::ByteSize;
 use crate::cli::GrowArgs;
-use crate::client::Found;
+use crate::control_client::WeirMount;
 use crate::error::WeirError;
 use crate::media::{self, store_of};
-use crate::size::Size;
 use device::{BLOCK_BYTES, Device};
 use host::{Access, spare_bytes};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn grow_buffer(args: &GrowArgs) -> Result<(), WeirError> {
     };
     let reply = ask(&found, "grow_buffer", args)?;
     let bytes = reply["buffer_bytes"].as_u64().expect("the daemon says how large it is");
-    println!("{}: the buffer has {} now", args.path.display(), Size(bytes));
+    println!("{}: the buffer has {} now", args.path.display(), ByteSize(bytes));
     Ok(())
 }
 
@@ -35,9 +35,9 @@ fn grow_store(args: &GrowArgs) -> Result<(), WeirError> {
         }
         None => (args.path.clone(), grow_unmounted(args)?),
     };
-    println!("{}: the store has {} now", args.path.display(), Size(bytes));
+    println!("{}: the store has {} now", args.path.display(), ByteSize(bytes));
     if let Some(free) = too_little_space(&store, bytes) {
-        let free = Size(free);
+        let free = ByteSize(free);
         eprintln!(
             "warning: its file system has {free} free: writes will fail with ENOSPC before the store is full"
         );
@@ -45,17 +45,17 @@ fn grow_store(args: &GrowArgs) -> Result<(), WeirError> {
     Ok(())
 }
 
-fn ask(found: &Found, operation: &str, args: &GrowArgs) -> Result<Value, WeirError> {
+fn ask(found: &WeirMount, operation: &str, args: &GrowArgs) -> Result<Value, WeirError> {
     found.connect()?.ask(&json!({ "operation": operation, "bytes": args.size.map(|size| size.0) }))
 }
 
 /// The mount at `path`, or that of the store there; none if that is not mounted.
-fn mount_of(path: &Path) -> Result<Option<Found>, WeirError> {
-    if let Ok(found) = Found::at(path) {
+fn mount_of(path: &Path) -> Result<Option<WeirMount>, WeirError> {
+    if let Ok(found) = WeirMount::at(path) {
         return Ok(Some(found));
     }
     match open(path) {
-        Err(WeirError::InUse { mount: Some(dir), .. }) => Found::at(&dir).map(Some),
+        Err(WeirError::InUse { mount: Some(dir), .. }) => WeirMount::at(&dir).map(Some),
         opened => opened.map(|_| None),
     }
 }

@@ -1,38 +1,38 @@
 #![doc = include_str!("../README.md")]
 
-mod address;
-mod ahead;
-mod awake;
-mod blank;
+mod blank_check;
+mod byte_size;
 mod check;
 mod cli;
-mod client;
-mod control;
+mod control_address;
+mod control_client;
+mod control_server;
 mod daemon;
-mod epochs;
+mod epoch_keeper;
 mod error;
 mod find_buffer;
 mod format;
 mod grow;
-mod logs;
+mod log_files;
 mod man;
 mod media;
 mod mount;
 mod mount_point;
+mod mount_problems;
+mod pm_qos;
+mod read_ahead;
 mod replace_buffer;
 mod scrub;
 mod signals;
-mod size;
-mod stack;
 mod status;
+mod storage_stack;
 mod trace;
 mod unmount;
 mod volume;
-mod watch;
 
 use clap::Parser;
-use cli::{Cli, Command, DirArgs, SpaceArgs, StatusArgs, TuneArgs};
-use client::Found;
+use cli::{DirArgs, SpaceArgs, StatusArgs, TuneArgs, WeirCommand, WeirCommandLine};
+use control_client::WeirMount;
 use error::WeirError;
 use serde_json::json;
 use std::io::Write;
@@ -43,17 +43,17 @@ use std::process::ExitCode;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// The next step after errors that have none of their own.
-const WITHOUT_HELP: &str = "see what the kernel says with `dmesg | tail`, and `weir check` the store";
+const DEFAULT_HELP: &str = "see what the kernel says with `dmesg | tail`, and `weir check` the store";
 
 /// What a shell reports of a program that SIGPIPE ended.
-const NOBODY_READS: u8 = 128 + 13;
+const EXIT_CODE_SIGPIPE: u8 = 128 + 13;
 
 /// Ends the process when what it prints cannot be written; the library's own way is a panic.
-fn end_when_output_fails() {
+fn exit_when_output_fails() {
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         match panic.payload_as_str().and_then(|why| why.strip_prefix("failed printing to ")) {
-            Some(why) => std::process::exit(i32::from(output_failed(why))),
+            Some(why) => std::process::exit(i32::from(exit_code_of_failed_output(why))),
             None => others(panic),
         }
     }));
@@ -61,9 +61,9 @@ fn end_when_output_fails() {
 
 /// The exit code after output that cannot be written: as of SIGPIPE when nobody reads it any more, as in
 /// `weir trace explain … | head`.
-fn output_failed(why: &str) -> u8 {
+fn exit_code_of_failed_output(why: &str) -> u8 {
     if why.contains("Broken pipe") {
-        return NOBODY_READS;
+        return EXIT_CODE_SIGPIPE;
     }
     if let Some(why) = why.strip_prefix("stdout: ") {
         let help = "the command may have done its work, but its output is lost: redirect the output to another place";
@@ -78,63 +78,69 @@ fn tell(line: &str) {
 }
 
 fn main() -> ExitCode {
-    end_when_output_fails();
-    let command = match Cli::try_parse() {
+    exit_when_output_fails();
+    let command = match WeirCommandLine::try_parse() {
         Ok(cli) => cli.command,
-        Err(refused) => return refuse_command_line(&refused),
+        Err(refused) => return print_usage_error(&refused),
     };
     match run(command) {
         Ok(code) => code,
         Err(error) => {
-            let help = error.help().unwrap_or(WITHOUT_HELP.into());
-            tell(&format!("error: {}\n  help: {}", printable(&error.to_string()), printable(&help)));
+            let help = error.help().unwrap_or(DEFAULT_HELP.into());
+            tell(&format!(
+                "error: {}\n  help: {}",
+                escape_control_chars(&error.to_string()),
+                escape_control_chars(&help)
+            ));
             ExitCode::from(error.exit_code())
         }
     }
 }
 
 /// Prints what is wrong with the command line, or the help that it asks for.
-fn refuse_command_line(refused: &clap::Error) -> ExitCode {
+fn print_usage_error(refused: &clap::Error) -> ExitCode {
     match refused.print() {
-        Err(why) if !refused.use_stderr() => ExitCode::from(output_failed(&format!("stdout: {why}"))),
+        Err(why) if !refused.use_stderr() => {
+            ExitCode::from(exit_code_of_failed_output(&format!("stdout: {why}")))
+        }
         _ => ExitCode::from(u8::try_from(refused.exit_code()).unwrap_or(2)),
     }
 }
 
 /// `text` with characters that move the cursor, as a file's name may hold, written out.
-fn printable(text: &str) -> String {
+fn escape_control_chars(text: &str) -> String {
     let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()
 }
 
-fn run(command: Command) -> Result<ExitCode, WeirError> {
+fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
     let done = |()| ExitCode::SUCCESS;
     match command {
-        Command::Format(args) => format::run(&args).map(done),
-        Command::Mount(args) => mount::run(&args),
-        Command::Unmount(args) => unmount::run(&args).map(done),
-        Command::Status(args) => status(&args).map(done),
-        Command::Sync(args) => sync(&args).map(done),
-        Command::Check(args) => check::run(&args),
-        Command::Space(args) => space(&args).map(done),
-        Command::Scrub(args) => scrub::run(&args),
-        Command::ReplaceBuffer(args) => replace_buffer::run(&args).map(done),
-        Command::Grow(args) => grow::run(&args).map(done),
-        Command::Tune(args) => tune(&args).map(done),
-        Command::Order(args) => match args.arguments[0] {},
-        Command::Volume(args) => volume::run(&args.command).map(done),
-        Command::Trace(args) => trace::run(&args),
-        Command::Man(args) => man::run(&args).map(done),
+        WeirCommand::Format(args) => format::run(&args).map(done),
+        WeirCommand::Mount(args) => mount::run(&args),
+        WeirCommand::Unmount(args) => unmount::run(&args).map(done),
+        WeirCommand::Status(args) => status(&args).map(done),
+        WeirCommand::Sync(args) => sync(&args).map(done),
+        WeirCommand::Check(args) => check::run(&args),
+        WeirCommand::Space(args) => space(&args).map(done),
+        WeirCommand::Scrub(args) => scrub::run(&args),
+        WeirCommand::ReplaceBuffer(args) => replace_buffer::run(&args).map(done),
+        WeirCommand::Grow(args) => grow::run(&args).map(done),
+        WeirCommand::Tune(args) => tune(&args).map(done),
+        WeirCommand::Order(args) => match args.arguments[0] {},
+        WeirCommand::Volume(args) => volume::run(&args.command).map(done),
+        WeirCommand::Trace(args) => trace::run(&args),
+        WeirCommand::Man(args) => man::run(&args).map(done),
     }
 }
 
 fn tune(args: &TuneArgs) -> Result<(), WeirError> {
     let mode = store::DataMode::from(args.data).name();
-    Found::at(&args.dir)?.connect()?.ask(&json!({ "operation": "tune", "data": mode })).map(drop)
+    WeirMount::at(&args.dir)?.connect()?.ask(&json!({ "operation": "tune", "data": mode })).map(drop)
 }
 
 fn status(args: &StatusArgs) -> Result<(), WeirError> {
-    let report = Found::at(&args.dir)?.connect()?.request("status")?;
+    let report = WeirMount::at(&args.dir)?.connect()?.request("status")?;
     match args.json {
         true => println!("{report:#}"),
         false => status::print(&report),
@@ -144,7 +150,7 @@ fn status(args: &StatusArgs) -> Result<(), WeirError> {
 
 fn space(args: &SpaceArgs) -> Result<(), WeirError> {
     let operation = if args.exact { "space_exact" } else { "space" };
-    let space = Found::at(&args.dir)?.connect()?.request(operation)?;
+    let space = WeirMount::at(&args.dir)?.connect()?.request(operation)?;
     match args.json {
         true => println!("{space:#}"),
         false => status::print_space(&space),
@@ -153,5 +159,5 @@ fn space(args: &SpaceArgs) -> Result<(), WeirError> {
 }
 
 fn sync(args: &DirArgs) -> Result<(), WeirError> {
-    Found::at(&args.dir)?.connect()?.request("sync").map(drop)
+    WeirMount::at(&args.dir)?.connect()?.request("sync").map(drop)
 }

@@ -21,7 +21,7 @@ pub(crate) const FS_TYPE: &str = "fuse.weir";
 
 /// The two media of a store, as absolute paths without symbolic links.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Media {
+pub(crate) struct StoreMedia {
     /// What the user calls the store: the directory, or the device.
     pub(crate) name: PathBuf,
     pub(crate) store: PathBuf,
@@ -34,7 +34,7 @@ pub(crate) struct Media {
 
 /// What a path is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum MediumKind {
     Absent,
     Directory,
     BlockDevice,
@@ -42,27 +42,27 @@ pub(crate) enum What {
 }
 
 /// What `path` is, following symbolic links.
-pub(crate) fn what_is(path: &Path) -> Result<What, WeirError> {
+pub(crate) fn medium_kind(path: &Path) -> Result<MediumKind, WeirError> {
     let found = match fs::metadata(path) {
         Ok(found) => found.file_type(),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(What::Absent),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(MediumKind::Absent),
         Err(error) => return Err(WeirError::io("looking at it", path)(error)),
     };
     match found {
-        kind if kind.is_dir() => Ok(What::Directory),
-        kind if kind.is_block_device() => Ok(What::BlockDevice),
-        kind if kind.is_file() => Ok(What::File),
+        kind if kind.is_dir() => Ok(MediumKind::Directory),
+        kind if kind.is_block_device() => Ok(MediumKind::BlockDevice),
+        kind if kind.is_file() => Ok(MediumKind::File),
         _ => Err(WeirError::NotMedia { path: path.into() }),
     }
 }
 
-impl Media {
+impl StoreMedia {
     /// Finds the media of the store at `path`, which was formatted earlier.
-    pub(crate) fn find(path: &Path, buffer: Option<&Path>) -> Result<Media, WeirError> {
+    pub(crate) fn find(path: &Path, buffer: Option<&Path>) -> Result<StoreMedia, WeirError> {
         let store = store_of(path)?;
         let name = absolute(path)?;
         // What is wrong with it, who opens it says.
-        let known = find_buffer::look_at(&store);
+        let known = find_buffer::describe_store(&store);
         let wrong = known.as_ref().map_or(&[][..], |known| &known.wrong);
         wrong.iter().for_each(|what| tell(&format!("warning: {}: {what}", name.display())));
         let mut settings = known.as_ref().map(|known| known.settings.clone()).unwrap_or_default();
@@ -70,9 +70,9 @@ impl Media {
         settings.data = None;
         let buffer = match buffer {
             Some(buffer) => buffer.to_path_buf(),
-            None => find_buffer::find(&name, &store, known)?,
+            None => find_buffer::find_buffer(&name, &store, known)?,
         };
-        if what_is(&buffer)? == What::Absent {
+        if medium_kind(&buffer)? == MediumKind::Absent {
             let looked = buffer
                 .read_link()
                 .map(|to| format!(": a symbolic link to {}, which does not exist", to.display()));
@@ -80,7 +80,7 @@ impl Media {
         }
         let buffer_volatile = why_volatile(&buffer);
         let (store, buffer) = (absolute(&store)?, absolute(&buffer)?);
-        let media = Media { name, store, buffer, settings, buffer_volatile };
+        let media = StoreMedia { name, store, buffer, settings, buffer_volatile };
         media.ensure_separate()?;
         media.ensure_not_on_weir()?;
         Ok(media)
@@ -118,7 +118,7 @@ impl Media {
     }
 
     /// Refuses media that a mount on `dir` would hide, and with them itself.
-    pub(crate) fn ensure_not_below(&self, dir: &Path) -> Result<(), WeirError> {
+    pub(crate) fn ensure_not_below_mount_point(&self, dir: &Path) -> Result<(), WeirError> {
         match [&self.store, &self.buffer].into_iter().find(|path| path.starts_with(dir)) {
             Some(path) => Err(WeirError::BelowMountPoint { path: path.clone(), dir: dir.into() }),
             None => Ok(()),
@@ -141,13 +141,13 @@ impl Media {
 /// The store's medium of what was formatted as `path`.
 pub(crate) fn store_of(path: &Path) -> Result<PathBuf, WeirError> {
     ensure_leads_somewhere(path)?;
-    let store = match what_is(path)? {
-        What::Absent => return Err(WeirError::Missing { path: path.into() }),
-        What::Directory => absolute(path)?.join(STORE_FILE),
-        What::BlockDevice | What::File => absolute(path)?,
+    let store = match medium_kind(path)? {
+        MediumKind::Absent => return Err(WeirError::Missing { path: path.into() }),
+        MediumKind::Directory => absolute(path)?.join(STORE_FILE),
+        MediumKind::BlockDevice | MediumKind::File => absolute(path)?,
     };
-    match what_is(&store)? {
-        What::Absent => Err(WeirError::Missing { path: path.into() }),
+    match medium_kind(&store)? {
+        MediumKind::Absent => Err(WeirError::Missing { path: path.into() }),
         _ => Ok(store),
     }
 }
@@ -155,7 +155,9 @@ pub(crate) fn store_of(path: &Path) -> Result<PathBuf, WeirError> {
 /// Refuses a symbolic link to nothing: a device that is not attached, most likely.
 pub(crate) fn ensure_leads_somewhere(path: &Path) -> Result<(), WeirError> {
     match path.read_link() {
-        Ok(to) if what_is(path)? == What::Absent => Err(WeirError::LeadsNowhere { path: path.into(), to }),
+        Ok(to) if medium_kind(path)? == MediumKind::Absent => {
+            Err(WeirError::LeadsNowhere { path: path.into(), to })
+        }
         _ => Ok(()),
     }
 }
@@ -163,7 +165,8 @@ pub(crate) fn ensure_leads_somewhere(path: &Path) -> Result<(), WeirError> {
 /// Warns where others can read the medium at `path`.
 pub(crate) fn warn_of_readers(path: &Path) {
     let Ok(Some(mode)) = host::open_to_others(path) else { return };
-    let bits = if what_is(path).is_ok_and(|what| what == What::BlockDevice) { "o-rwx" } else { "600" };
+    let bits =
+        if medium_kind(path).is_ok_and(|what| what == MediumKind::BlockDevice) { "o-rwx" } else { "600" };
     tell(&format!(
         "warning: {}: other users can read it (mode {mode:04o}), and thus the files of all users: `chmod {bits} {}`",
         path.display(),
@@ -190,13 +193,13 @@ pub(crate) fn open(path: &Path, access: Access) -> Result<Disk, WeirError> {
 /// A host error at `path`, with a busy medium told apart.
 pub(crate) fn host_error(path: &Path, error: HostError) -> WeirError {
     match error {
-        HostError::Busy { .. } => in_use(path),
+        HostError::Busy { .. } => in_use_error(path),
         source => WeirError::Host { path: path.into(), source },
     }
 }
 
 /// That the medium at `path` is in use, by whom, and on which mount, as far as that can be seen.
-fn in_use(path: &Path) -> WeirError {
+fn in_use_error(path: &Path) -> WeirError {
     let Ok(Some(pid)) = host::lock_holder(path) else { return WeirError::Busy { path: path.into() } };
     let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
     let mounts = Mounts::now().ok();
@@ -213,6 +216,6 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf, WeirError> {
 }
 
 /// A path as JSON can tell it, which knows UTF-8 only; a path need not be that.
-pub(crate) fn shown(path: impl AsRef<Path>) -> String {
+pub(crate) fn path_as_utf8(path: impl AsRef<Path>) -> String {
     path.as_ref().to_string_lossy().into_owned()
 }

@@ -1,9 +1,9 @@
 //! `weir mount`: starts the daemon and returns when it is ready.
 
+use crate::byte_size::ByteSize;
 use crate::cli::MountArgs;
 use crate::daemon::{self, READY};
 use crate::error::WeirError;
-use crate::size::Size;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -39,8 +39,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode, WeirError> {
 }
 
 /// More than there is would end in the kernel killing the daemon, or something else, when it is in use.
-fn check_memory(memory: Size) -> Result<(), WeirError> {
-    let machine = Size(host::memory_bytes());
+fn check_memory(memory: ByteSize) -> Result<(), WeirError> {
+    let machine = ByteSize(host::memory_bytes());
     match memory <= machine {
         true => Ok(()),
         false => {

@@ -1,12 +1,12 @@
 //! Whether a directory can be mounted on, asked before anything is written anywhere.
 
-use crate::address::DeviceNumber;
 use crate::cli::MountArgs;
-use crate::client::{Found, spellings};
+use crate::control_address::DeviceNumber;
+use crate::control_client::{WeirMount, spellings};
 use crate::error::WeirError;
-use crate::media::{Media, absolute};
+use crate::media::{StoreMedia, absolute};
 use crate::tell;
-use crate::unmount::{How, unmount};
+use crate::unmount::{UnmountMode, unmount};
 use host::{Mount, Mounts};
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 pub(crate) struct MountPoint {
     /// As an absolute path without symbolic links.
     pub(crate) dir: PathBuf,
-    below: Below,
+    below: PresentMount,
 }
 
 /// What is on the directory already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Below {
+enum PresentMount {
     Nothing,
     /// What a daemon of the same store left when it was killed.
     DeadMount(DeviceNumber),
@@ -29,10 +29,10 @@ enum Below {
 
 impl MountPoint {
     /// Checks whether `media` can be mounted on the directory that `args` name.
-    pub(crate) fn check(args: &MountArgs, media: &Media) -> Result<MountPoint, WeirError> {
+    pub(crate) fn check(args: &MountArgs, media: &StoreMedia) -> Result<MountPoint, WeirError> {
         let point = match mount_at(&args.dir)? {
             Some(mount) => dead_mount(&mount, media)?,
-            None => MountPoint { dir: check_directory(&args.dir)?, below: Below::Nothing },
+            None => MountPoint { dir: check_directory(&args.dir)?, below: PresentMount::Nothing },
         };
         check_kernel()?;
         check_permission(&point, args.allow_other)?;
@@ -42,10 +42,10 @@ impl MountPoint {
     /// Takes a dead mount away, if there is one. The last step before the new one is made: until then its programs get errors,
     /// and do not meet the directory below.
     pub(crate) fn clear(&self) -> Result<(), WeirError> {
-        let Below::DeadMount(dead) = self.below else { return Ok(()) };
+        let PresentMount::DeadMount(dead) = self.below else { return Ok(()) };
         if device_of(&self.dir).is_ok_and(|device| device == dead) {
             let failed = |why| WeirError::Unmount { dir: self.dir.clone(), why };
-            unmount(&self.dir, How::Detach).map_err(failed)?;
+            unmount(&self.dir, UnmountMode::Detach).map_err(failed)?;
             let dir = self.dir.display();
             tell(&format!("{dir}: the last daemon was killed or crashed; removing its dead mount"));
         }
@@ -59,7 +59,7 @@ impl MountPoint {
 
 /// The device number of our mount on `dir`.
 pub(crate) fn device_of(dir: &Path) -> Result<DeviceNumber, WeirError> {
-    let found = mount_at(dir)?.as_ref().and_then(Found::of);
+    let found = mount_at(dir)?.as_ref().and_then(WeirMount::of);
     found.map(|found| found.device()).ok_or_else(|| WeirError::NotMounted { dir: dir.into() })
 }
 
@@ -70,9 +70,9 @@ fn mount_at(dir: &Path) -> Result<Option<Mount>, WeirError> {
 }
 
 /// Accepts a directory that has a mount only if that is one of this store, dead, and ours to take away.
-fn dead_mount(mount: &Mount, media: &Media) -> Result<MountPoint, WeirError> {
+fn dead_mount(mount: &Mount, media: &StoreMedia) -> Result<MountPoint, WeirError> {
     let (dir, fs_type) = (mount.point.clone(), mount.fs_type.clone());
-    let Some(found) = Found::of(mount) else { return Err(WeirError::MountPointBusy { dir, fs_type }) };
+    let Some(found) = WeirMount::of(mount) else { return Err(WeirError::MountPointBusy { dir, fs_type }) };
     let is_dead = match found.connect().and_then(|mut daemon| daemon.request("status")) {
         Err(WeirError::DaemonGone { .. }) => true,
         // It may have died while we asked.
@@ -83,9 +83,9 @@ fn dead_mount(mount: &Mount, media: &Media) -> Result<MountPoint, WeirError> {
     if !is_dead {
         return Err(WeirError::MountPointBusy { dir, fs_type });
     }
-    found.ensure_own()?;
+    found.ensure_may_control()?;
     match found.store == media.name {
-        true => Ok(MountPoint { dir, below: Below::DeadMount(found.device()) }),
+        true => Ok(MountPoint { dir, below: PresentMount::DeadMount(found.device()) }),
         false => Err(WeirError::DeadMount { dir, store: found.store }),
     }
 }
@@ -121,7 +121,7 @@ fn check_permission(point: &MountPoint, allow_other: bool) -> Result<(), WeirErr
     }
     let may_write = || rustix::fs::access(&point.dir, rustix::fs::Access::WRITE_OK).is_ok();
     // What is below a dead mount cannot be asked for; fusermount3 sees it in time.
-    let may_mount = point.below != Below::Nothing || may_write();
+    let may_mount = point.below != PresentMount::Nothing || may_write();
     if !may_mount || !has_fusermount() {
         return Err(WeirError::MayNotMount { dir: point.dir.clone() });
     }

@@ -5,17 +5,17 @@
 //! `buffer` leads to it, and the old one is a buffer no more. Until then the old one is as it was: at most the end of its log is
 //! written again, so that it is durable; it need not be writable. One that cannot be read stays as it is, under another name if need be.
 
+use crate::byte_size::ByteSize;
 use crate::cli::ReplaceBufferArgs;
 use crate::error::WeirError;
-use crate::find_buffer::look_at;
+use crate::find_buffer::describe_store;
 use crate::format::{
-    BUFFER_DEFAULT, BUFFER_MIN, Plan, Undo, bytes_of, ensure_allowed, ensure_durable, make_buffer_disk,
-    plan_buffer, sync_names_beside,
+    BUFFER_DEFAULT, BUFFER_MIN, FormatUndo, MediumPlan, bytes_of, ensure_allowed, ensure_durable,
+    make_buffer_disk, plan_buffer, sync_names_beside,
 };
-use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
-use crate::size::Size;
-use crate::stack::{WrittenBack, begin_anew, write_back};
-use crate::volume::date;
+use crate::media::{self, BUFFER_FILE, MediumKind, StoreMedia, absolute, medium_kind, store_of};
+use crate::storage_stack::{WrittenBack, begin_with_new_buffer, write_back};
+use crate::volume::rfc3339;
 use buffer::{Buffer, Identity};
 use cache::UNFINISHED;
 use device::{BufferId, Lsn, Overlay, StoreId};
@@ -37,12 +37,12 @@ const NEW: &str = "new";
 const OLD: &str = "old";
 
 /// What is known of the old buffer.
-struct Old {
+struct OldBuffer {
     /// Where it is or was; `None`: nobody knows.
     path: Option<PathBuf>,
     /// Why what it held is lost; `None`: it is stored.
     lost: Option<WeirError>,
-    bytes: Size,
+    bytes: ByteSize,
     store: StoreId,
     /// What is in the store by now.
     written: WrittenBack,
@@ -57,24 +57,24 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
     if !args.buffer_medium.volatile_buffer {
         ensure_durable(&plan)?;
     }
-    let old = look_at_old(args)?;
+    let old = read_old_buffer(args)?;
     if let Some(why) = old.lost.as_ref().filter(|_| !args.accept_loss) {
         return Err(WeirError::BufferLost { path: args.path.clone(), why: why.to_string() });
     }
-    let mut undo = Undo::default();
+    let mut undo = FormatUndo::default();
     let identity = Identity { store: old.store, id: BufferId(random_bytes()) };
     let like = args.buffer_size.is_none().then_some(old.bytes);
     let made = ensure_kept(directory.as_deref(), &old)
         .and_then(|()| make(&plan, like, identity, &old, &mut undo))
-        .and_then(|bytes| Media::find(&args.path, Some(plan.path())).map(|media| (bytes, media)))
+        .and_then(|bytes| StoreMedia::find(&args.path, Some(plan.path())).map(|media| (bytes, media)))
         .and_then(|(bytes, media)| {
-            Ok((bytes, begin_anew(&media, old.lost.is_none().then_some(&old.written))?))
+            Ok((bytes, begin_with_new_buffer(&media, old.lost.is_none().then_some(&old.written))?))
         });
     let (bytes, restored) = match made {
         Ok(made) => made,
         Err(error) => {
             // Once the store knows the new one, it must not be taken away.
-            let known = store_of(&args.path).and_then(|store| look_at(&store));
+            let known = store_of(&args.path).and_then(|store| describe_store(&store));
             if known.is_ok_and(|known| known.settings.buffer != Some(identity.id)) {
                 undo.run();
             }
@@ -94,13 +94,13 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
 
 /// The entry `buffer` of a store that is a directory.
 fn entry_of(path: &Path) -> Result<Option<PathBuf>, WeirError> {
-    let is_directory = what_is(path)? == What::Directory;
+    let is_directory = medium_kind(path)? == MediumKind::Directory;
     store_of(path)?;
     Ok(if is_directory { Some(absolute(path)?.join(BUFFER_FILE)) } else { None })
 }
 
 /// Where the new one goes: beside the entry until it takes that place, if nothing else is said.
-fn plan(args: &ReplaceBufferArgs, entry: Option<&Path>) -> Result<Plan, WeirError> {
+fn plan(args: &ReplaceBufferArgs, entry: Option<&Path>) -> Result<MediumPlan, WeirError> {
     let path = match (&args.buffer, entry) {
         (Some(buffer), _) => buffer.clone(),
         (None, Some(entry)) => entry.with_extension(NEW),
@@ -110,12 +110,12 @@ fn plan(args: &ReplaceBufferArgs, entry: Option<&Path>) -> Result<Plan, WeirErro
 }
 
 /// Writes back what the old buffer holds, where it can be read.
-fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
+fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
     let disk = media::open(&store_of(&args.path)?, Access::Read)?;
     let store = Store::open(Arc::new(Overlay::new(disk)))
         .map_err(|source| WeirError::Store { path: args.path.clone(), source })?;
     let volumes = store.describe_volumes();
-    let mut old = Old {
+    let mut old = OldBuffer {
         path: None,
         lost: None,
         bytes: BUFFER_DEFAULT,
@@ -129,7 +129,7 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
     };
     // It is locked while it is open.
     drop(store);
-    let media = match Media::find(&args.path, args.old.as_deref()) {
+    let media = match StoreMedia::find(&args.path, args.old.as_deref()) {
         Ok(media) => media,
         // Another path than the buffer's is a mistake, and not the loss of what the buffer holds.
         Err(error @ WeirError::BufferMissing { .. }) if args.old.is_some() => {
@@ -159,15 +159,15 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
 
 /// Lays out the new one.
 fn make(
-    plan: &Plan,
-    like: Option<Size>,
+    plan: &MediumPlan,
+    like: Option<ByteSize>,
     identity: Identity,
-    old: &Old,
-    undo: &mut Undo,
-) -> Result<Size, WeirError> {
+    old: &OldBuffer,
+    undo: &mut FormatUndo,
+) -> Result<ByteSize, WeirError> {
     let disk = match (plan, like) {
-        (Plan::Create { path, .. }, Some(Size(bytes))) => {
-            make_buffer_disk(&Plan::Create { path: path.clone(), bytes }, undo)?
+        (MediumPlan::Create { path, .. }, Some(ByteSize(bytes))) => {
+            make_buffer_disk(&MediumPlan::Create { path: path.clone(), bytes }, undo)?
         }
         _ => make_buffer_disk(plan, undo)?,
     };
@@ -180,7 +180,7 @@ fn make(
 }
 
 /// Refuses to go on where an old buffer that could not be read would have to go.
-fn ensure_kept(entry: Option<&Path>, old: &Old) -> Result<(), WeirError> {
+fn ensure_kept(entry: Option<&Path>, old: &OldBuffer) -> Result<(), WeirError> {
     let Some(entry) = entry.filter(|entry| old.lost.is_some() && entry.symlink_metadata().is_ok()) else {
         return Ok(());
     };
@@ -192,7 +192,7 @@ fn ensure_kept(entry: Option<&Path>, old: &Old) -> Result<(), WeirError> {
 }
 
 /// Lets the store's entry lead to the new buffer, at once. After an error it leads to the old one.
-fn switch(entry: &Path, new: &Path, old: &Old) -> Result<(), WeirError> {
+fn switch(entry: &Path, new: &Path, old: &OldBuffer) -> Result<(), WeirError> {
     let new = absolute(new)?;
     if absolute(entry).is_ok_and(|entry| entry == new) {
         return Ok(());
@@ -214,7 +214,7 @@ fn switch(entry: &Path, new: &Path, old: &Old) -> Result<(), WeirError> {
 }
 
 /// What is stored needs no buffer: whoever finds the old one later sees that it is none any more.
-fn retire(old: &Old, new: &Path) -> Result<(), WeirError> {
+fn retire(old: &OldBuffer, new: &Path) -> Result<(), WeirError> {
     match &old.path {
         Some(path) if old.lost.is_none() && is_other(path, new) => {
             let failed =
@@ -232,8 +232,8 @@ fn is_other(old: &Path, new: &Path) -> bool {
 
 fn tell(
     args: &ReplaceBufferArgs,
-    old: &Old,
-    (bytes, restored): (Size, &[VolumeInfo]),
+    old: &OldBuffer,
+    (bytes, restored): (ByteSize, &[VolumeInfo]),
     not_retired: Option<WeirError>,
 ) {
     let new = args.buffer.clone().unwrap_or_else(|| args.path.join(BUFFER_FILE));
@@ -254,7 +254,7 @@ fn tell(
         quoted(&args.path)
     );
     for volume in restored {
-        let (path, as_of) = (quoted(&args.path), date(volume.created / 1_000_000_000));
+        let (path, as_of) = (quoted(&args.path), rfc3339(volume.created / 1_000_000_000));
         println!("undamaged, as of {as_of}: `weir mount --volume {} {path} DIR`", volume.name);
         println!("  newer files in the damaged volume: `weir mount {path} DIR && find DIR -newermt {as_of}`");
     }

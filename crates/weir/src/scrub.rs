@@ -1,9 +1,9 @@
 //! `weir scrub`: asks the daemon for a little at a time, and keeps the pace.
 
+use crate::byte_size::ByteSize;
 use crate::cli::ScrubArgs;
-use crate::client::Found;
+use crate::control_client::WeirMount;
 use crate::error::WeirError;
-use crate::size::Size;
 use device::BLOCK_BYTES;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// The slowest `--rate`: a terabyte takes eleven days.
-const RATE_MIN: Size = Size(1 << 20);
+const RATE_MIN: ByteSize = ByteSize(1 << 20);
 
 pub(crate) fn run(args: &ScrubArgs) -> Result<ExitCode, WeirError> {
     if args.rate < RATE_MIN {
         let why = format!("less than {RATE_MIN} a second");
         return Err(WeirError::Size { option: "--rate", size: args.rate, why });
     }
-    let mut client = Found::at(&args.dir)?.connect()?;
+    let mut client = WeirMount::at(&args.dir)?.connect()?;
     let (begun, mut told) = (Instant::now(), Instant::now());
     let mut findings: Vec<Value> = Vec::new();
     let mut reply = client.request("scrub_begin")?;

@@ -8,11 +8,11 @@
 //! | a second time, then | everything is written back and the process ends; who is still there gets ENOTCONN |
 //! | while everything is being written back already | nothing more |
 
-use crate::address::DeviceNumber;
+use crate::control_address::DeviceNumber;
 use crate::mount_point::device_of;
-use crate::stack::Stopper;
+use crate::storage_stack::WorkerStopper;
 use crate::tell;
-use crate::unmount::{How, unmount};
+use crate::unmount::{UnmountMode, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
@@ -21,28 +21,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Signals that are kept from now on, until somebody watches them: in between, one would leave a dead mount.
-pub(crate) struct Kept(Signals);
+pub(crate) struct HeldSignals(Signals);
 
 /// What a watcher needs.
-pub(crate) struct Watched {
+pub(crate) struct SignalHandler {
     pub(crate) dir: PathBuf,
     /// Tells our mount from another one on the same directory.
     pub(crate) device: DeviceNumber,
-    pub(crate) stopper: Stopper,
+    pub(crate) stopper: WorkerStopper,
     /// False once requests are no longer taken.
     pub(crate) serving: Arc<AtomicBool>,
     /// What is left to do before the process ends by itself.
-    pub(crate) farewell: Box<dyn Fn() + Send>,
+    pub(crate) before_exit: Box<dyn Fn() + Send>,
 }
 
 /// Keeps signals from ending the process.
-pub(crate) fn keep() -> io::Result<Kept> {
-    Signals::new([SIGTERM, SIGINT, SIGHUP]).map(Kept)
+pub(crate) fn hold() -> io::Result<HeldSignals> {
+    Signals::new([SIGTERM, SIGINT, SIGHUP]).map(HeldSignals)
 }
 
-impl Kept {
+impl HeldSignals {
     /// Acts on them from now on, those that came meanwhile included.
-    pub(crate) fn watch(mut self, watched: Watched) -> io::Result<()> {
+    pub(crate) fn watch(mut self, watched: SignalHandler) -> io::Result<()> {
         let watch = move || {
             for _ in self.0.forever() {
                 watched.leave();
@@ -52,18 +52,18 @@ impl Kept {
     }
 }
 
-impl Watched {
+impl SignalHandler {
     fn leave(&self) {
         let dir = self.dir.display();
         if !self.serving.load(Ordering::Acquire) {
             tell(&format!("{dir}: already writing everything back"));
         } else if !self.is_mounted() {
             self.end();
-        } else if unmount(&self.dir, How::WhenIdle).is_err() {
+        } else if unmount(&self.dir, UnmountMode::WhenIdle).is_err() {
             tell(&format!(
                 "{dir}: busy; it is unmounted when no program uses it any more, or with the next signal"
             ));
-            if let Err(why) = unmount(&self.dir, How::Detach) {
+            if let Err(why) = unmount(&self.dir, UnmountMode::Detach) {
                 tell(&format!("{dir}: unmounting: {why}"));
             }
         }
@@ -81,7 +81,7 @@ impl Watched {
         if let Err(error) = &drained {
             tell(&format!("{}: not everything was written back: {error}", self.dir.display()));
         }
-        (self.farewell)();
+        (self.before_exit)();
         std::process::exit(i32::from(drained.is_err()))
     }
 }

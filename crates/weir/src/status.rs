@@ -4,11 +4,11 @@ mod print;
 
 pub(crate) use print::{print, print_space};
 
-use crate::awake::Awake;
-use crate::epochs::{self, Epochs};
-use crate::logs;
-use crate::stack::Stack;
-use crate::{media::shown, volume};
+use crate::epoch_keeper::{self, EpochKeeper};
+use crate::log_files;
+use crate::pm_qos::PmQos;
+use crate::storage_stack::StorageStack;
+use crate::{media::path_as_utf8, volume};
 use cache::{Cache, FetchMode};
 use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
@@ -30,14 +30,14 @@ pub(crate) enum ScrubFrom {
 }
 
 /// Why a request is refused, and the next step.
-pub(crate) struct Refusal {
+pub(crate) struct RequestRefusal {
     pub(crate) why: String,
     pub(crate) help: Option<String>,
 }
 
-impl Refusal {
-    fn new(why: &dyn Display, help: Option<Cow<'static, str>>) -> Refusal {
-        Refusal { why: why.to_string(), help: help.map(Cow::into_owned) }
+impl RequestRefusal {
+    fn new(why: &dyn Display, help: Option<Cow<'static, str>>) -> RequestRefusal {
+        RequestRefusal { why: why.to_string(), help: help.map(Cow::into_owned) }
     }
 }
 
@@ -47,19 +47,19 @@ const SCRUB_BLOCKS: u64 = 1024;
 /// What takes the kernel's requests.
 pub(crate) struct FrontEnd {
     pub(crate) latencies: Arc<Latencies>,
-    pub(crate) awake: Arc<Awake>,
+    pub(crate) awake: Arc<PmQos>,
     pub(crate) threads: u8,
 }
 
 /// A mounted stack, as its control socket sees it.
-pub(crate) struct Mounted {
+pub(crate) struct MountedStore {
     dir: PathBuf,
-    stack: Stack,
+    stack: StorageStack,
     /// From where on large sequential writes bypass the buffer, in mode `ordered`.
     bypass_after: u64,
-    ordering: Mutex<()>,
+    data_mode_change: Mutex<()>,
     front: FrontEnd,
-    epochs: Arc<Epochs>,
+    epochs: Arc<EpochKeeper>,
     since: Instant,
     /// Where messages go instead of the terminal.
     log: OnceLock<PathBuf>,
@@ -68,20 +68,20 @@ pub(crate) struct Mounted {
     drained_set: Condvar,
 }
 
-impl Mounted {
+impl MountedStore {
     pub(crate) fn new(
         dir: PathBuf,
-        (stack, bypass_after): (Stack, u64),
+        (stack, bypass_after): (StorageStack, u64),
         front: FrontEnd,
-        epochs: Arc<Epochs>,
-    ) -> Mounted {
+        epochs: Arc<EpochKeeper>,
+    ) -> MountedStore {
         let (log, drained, drained_set) = (OnceLock::new(), Mutex::new(None), Condvar::new());
-        let ordering = Mutex::default();
-        Mounted {
+        let data_mode_change = Mutex::default();
+        MountedStore {
             dir,
             stack,
             bypass_after,
-            ordering,
+            data_mode_change,
             front,
             epochs,
             since: Instant::now(),
@@ -97,9 +97,9 @@ impl Mounted {
     }
 
     /// Removes the file for messages if there were none: to be called at the end.
-    pub(crate) fn forget_log(&self) {
+    pub(crate) fn remove_empty_log(&self) {
         if let Some(log) = self.log.get() {
-            logs::remove_if_empty(log);
+            log_files::remove_if_empty(log);
         }
     }
 
@@ -118,13 +118,13 @@ impl Mounted {
     }
 
     /// Makes everything written so far durable, and waits for it.
-    pub(crate) fn sync(&self) -> Result<(), Refusal> {
+    pub(crate) fn sync(&self) -> Result<(), RequestRefusal> {
         let (done, result) = std::sync::mpsc::channel();
         self.stack.fs.sync(Box::new(move |synced| {
             // Nobody waits any more if the daemon is ending.
-            let _ = done.send(synced.map_err(|error| Refusal::new(&error, error.help())));
+            let _ = done.send(synced.map_err(|error| RequestRefusal::new(&error, error.help())));
         }));
-        result.recv().unwrap_or_else(|_| Err(Refusal::new(&"the daemon is ending", None)))
+        result.recv().unwrap_or_else(|_| Err(RequestRefusal::new(&"the daemon is ending", None)))
     }
 
     /// Says how writing everything back went.
@@ -166,47 +166,49 @@ impl Mounted {
     /// The volumes of the store.
     pub(crate) fn volumes(&self) -> Value {
         let volumes = self.stack.store.describe_volumes();
-        json!({ "volumes": volume::to_json(&volumes, Some(self.stack.volume.id)) })
+        json!({ "volumes": volume::volumes_to_json(&volumes, Some(self.stack.volume.id)) })
     }
 
     /// Makes a copy of the mounted volume; says of what, and how long it took.
-    pub(crate) fn clone_volume(&self, name: &str, read_only: bool) -> Result<Value, Refusal> {
+    pub(crate) fn clone_volume(&self, name: &str, read_only: bool) -> Result<Value, RequestRefusal> {
         self.refuse_read_only()?;
-        if name.starts_with(epochs::PREFIX) {
-            let why =
-                format!("names that begin with {} are for copies that weir takes itself", epochs::PREFIX);
-            return Err(Refusal::new(&why, Some("choose another name".into())));
+        if name.starts_with(epoch_keeper::PREFIX) {
+            let why = format!(
+                "names that begin with {} are for copies that weir takes itself",
+                epoch_keeper::PREFIX
+            );
+            return Err(RequestRefusal::new(&why, Some("choose another name".into())));
         }
         let mode = if read_only { VolumeMode::ReadOnly } else { VolumeMode::Writable };
         let begun = Instant::now();
         let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
         let cloned = self.stack.cache.clone_volume(self.stack.volume.id, &NewVolume { name, mode, created });
-        cloned.map_err(|error| Refusal::new(&error, error.help()))?;
+        cloned.map_err(|error| RequestRefusal::new(&error, error.help()))?;
         Ok(json!({ "from": self.stack.volume.name, "ms": millis(begun.elapsed()) }))
     }
 
     /// Makes the store so many bytes large, or as large as its device; says how large that is.
-    pub(crate) fn grow(&self, bytes: Option<u64>) -> Result<Value, Refusal> {
+    pub(crate) fn grow(&self, bytes: Option<u64>) -> Result<Value, RequestRefusal> {
         self.refuse_read_only()?;
         let grown = self.stack.cache.grow_store(bytes.map(|bytes| bytes / BLOCK_BYTES as u64));
-        let blocks = grown.map_err(|error| Refusal::new(&error, error.help()))?;
+        let blocks = grown.map_err(|error| RequestRefusal::new(&error, error.help()))?;
         Ok(json!({ "store_bytes": blocks * BLOCK_BYTES as u64 }))
     }
 
     /// Makes the buffer so many bytes large, or as large as its device; says how large that is.
-    pub(crate) fn grow_buffer(&self, bytes: Option<u64>) -> Result<Value, Refusal> {
+    pub(crate) fn grow_buffer(&self, bytes: Option<u64>) -> Result<Value, RequestRefusal> {
         self.refuse_read_only()?;
         let grown = self.stack.cache.grow_buffer(bytes.map(|bytes| bytes / BLOCK_BYTES as u64));
-        let blocks = grown.map_err(|error| Refusal::new(&error, error.help()))?;
+        let blocks = grown.map_err(|error| RequestRefusal::new(&error, error.help()))?;
         Ok(json!({ "buffer_bytes": blocks * BLOCK_BYTES as u64 }))
     }
 
     /// Changes the data mode from now on, and at later mounts: once this returns, all that was written before is durable, and a crash leaves
     /// what `mode` promises. After an error the mode is what it was, here and at later mounts.
-    pub(crate) fn set_data_mode(&self, mode: DataMode) -> Result<(), Refusal> {
+    pub(crate) fn set_data_mode(&self, mode: DataMode) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
         // One at a time, so that what is kept is what counts.
-        let _turn = self.ordering.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.data_mode_change.lock().unwrap_or_else(PoisonError::into_inner);
         let (cache, store) = (&self.stack.cache, &self.stack.store);
         let before = cache.bypass_after();
         // First of all: the sync covers what bypassed the buffer, if nothing does any more.
@@ -216,7 +218,7 @@ impl Mounted {
         let mut settings = store.settings();
         settings.data = Some(mode);
         let changed = self.sync().and_then(|()| {
-            store.change_settings(settings).map_err(|error| Refusal::new(&error, error.help()))
+            store.change_settings(settings).map_err(|error| RequestRefusal::new(&error, error.help()))
         });
         match changed {
             Ok(()) if mode == DataMode::Ordered => cache.set_bypass_after(self.bypass_after),
@@ -227,25 +229,25 @@ impl Mounted {
     }
 
     /// Deletes a volume that is not mounted.
-    pub(crate) fn delete_volume(&self, name: &str) -> Result<(), Refusal> {
+    pub(crate) fn delete_volume(&self, name: &str) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
         if name == self.stack.volume.name {
             let help = "mount another volume to delete this one";
-            return Err(Refusal::new(&format!("volume {name} is mounted here"), Some(help.into())));
+            return Err(RequestRefusal::new(&format!("volume {name} is mounted here"), Some(help.into())));
         }
         let store = &self.stack.store;
-        let volume = volume::named(store, &self.stack.media.name, name)
-            .map_err(|error| Refusal::new(&error, error.help()))?;
+        let volume = volume::volume_named(store, &self.stack.media.name, name)
+            .map_err(|error| RequestRefusal::new(&error, error.help()))?;
         let deleted = self.stack.cache.delete_volume(volume.id);
-        deleted.map_err(|error| Refusal::new(&error, error.help()))
+        deleted.map_err(|error| RequestRefusal::new(&error, error.help()))
     }
 
-    fn refuse_read_only(&self) -> Result<(), Refusal> {
+    fn refuse_read_only(&self) -> Result<(), RequestRefusal> {
         match self.stack.access {
             Access::Write => Ok(()),
             Access::Read => {
                 let help = "mount a writable volume of the store first";
-                Err(Refusal::new(&"the mount is read-only", Some(help.into())))
+                Err(RequestRefusal::new(&"the mount is read-only", Some(help.into())))
             }
         }
     }
@@ -256,11 +258,11 @@ impl Mounted {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
-            "log": self.log.get().map(shown),
-            "mounted_on": shown(&self.dir),
+            "log": self.log.get().map(path_as_utf8),
+            "mounted_on": path_as_utf8(&self.dir),
             "volume": self.stack.volume.name,
-            "store": shown(&self.stack.media.store),
-            "buffer": shown(&self.stack.media.buffer),
+            "store": path_as_utf8(&self.stack.media.store),
+            "buffer": path_as_utf8(&self.stack.media.buffer),
             "volatile": self.stack.media.buffer_volatile.as_ref().map(ToString::to_string),
             "incarnation": self.stack.store.incarnation().0,
             "uptime_ms": millis(self.since.elapsed()),
@@ -378,8 +380,8 @@ impl Mounted {
     }
 
     /// How full the store is, counted volume by volume.
-    pub(crate) fn space_exact(&self) -> Result<Value, Refusal> {
-        let usage = self.stack.store.usage().map_err(|error| Refusal::new(&error, error.help()))?;
+    pub(crate) fn space_exact(&self) -> Result<Value, RequestRefusal> {
+        let usage = self.stack.store.usage().map_err(|error| RequestRefusal::new(&error, error.help()))?;
         let volumes = self.stack.store.describe_volumes();
         let name = |id| volumes.iter().find(|volume| volume.id == id).map(|volume| volume.name.clone());
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;

@@ -3,10 +3,10 @@
 //! The kernel takes away one mount point. The daemon ends with the last one: where a bind mount, or another mount namespace, keeps the
 //! file system in use, the command waits a little, and then names that place. A layer of an overlay cannot be found: it is waited for.
 
+use crate::byte_size::ByteSize;
 use crate::cli::DirArgs;
-use crate::client::{Client, Found};
+use crate::control_client::{ControlClient, WeirMount};
 use crate::error::WeirError;
-use crate::size::Size;
 use crate::tell;
 use host::{Mount, Mounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,7 +28,7 @@ const BUSY_WAIT: Duration = Duration::from_secs(2);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Said when nothing is written back, and no other mount is found.
-const ELSEWHERE: &str = "no progress: if the file system is still used elsewhere (as a layer of an overlay, in a container), the \
+const MOUNTED_ELSEWHERE: &str = "no progress: if the file system is still used elsewhere (as a layer of an overlay, in a container), the \
                          daemon ends when you unmount it there; until then synced data is safe";
 
 /// Another place where a file system is mounted.
@@ -41,7 +41,7 @@ struct OtherMount {
 impl OtherMount {
     /// Looks in this process's mount namespace first, then in those of all processes that it may look at. Once a file system is gone,
     /// another one may have its number; its store is in use for as long as its daemon is there.
-    fn find(gone: &Found) -> Option<OtherMount> {
+    fn find(gone: &WeirMount) -> Option<OtherMount> {
         let is_of = |one: &Mount| one.device == gone.device() && one.source == gone.store;
         let point_in = |mounts: Mounts| mounts.iter().find(|one| is_of(one)).map(|one| one.point.clone());
         if let Some(point) = Mounts::now().ok().and_then(point_in) {
@@ -58,7 +58,7 @@ impl OtherMount {
 
 /// What to do where somebody works on the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum UnmountMode {
     /// Fail.
     WhenIdle,
     /// Let nobody new enter, and unmount when the last has left.
@@ -66,17 +66,17 @@ pub(crate) enum How {
 }
 
 /// Unmounts `dir`: as root by the system call, otherwise through fusermount3. The error is in words.
-pub(crate) fn unmount(dir: &Path, how: How) -> Result<(), String> {
+pub(crate) fn unmount(dir: &Path, how: UnmountMode) -> Result<(), String> {
     if rustix::process::geteuid().is_root() {
         let flags = match how {
-            How::WhenIdle => UnmountFlags::NOFOLLOW,
-            How::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+            UnmountMode::WhenIdle => UnmountFlags::NOFOLLOW,
+            UnmountMode::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
         };
         return rustix::mount::unmount(dir, flags).map_err(|errno| errno.to_string());
     }
     let mut command = Command::new("fusermount3");
     command.arg("-u");
-    if how == How::Detach {
+    if how == UnmountMode::Detach {
         command.arg("-z");
     }
     let output = command.arg("--").arg(dir).output().map_err(|error| format!("fusermount3: {error}"))?;
@@ -87,19 +87,19 @@ pub(crate) fn unmount(dir: &Path, how: How) -> Result<(), String> {
 }
 
 pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
-    let found = Found::at(&args.dir)?;
-    found.ensure_own()?;
+    let found = WeirMount::at(&args.dir)?;
+    found.ensure_may_control()?;
     // Connected before the unmount: afterwards the mount table no longer says where the daemon listens.
-    let daemon = match Daemon::of(&found) {
+    let daemon = match EndingDaemon::of(&found) {
         // Programs there wait for it, and would lose what they write.
         Err(error @ (WeirError::DaemonStopped { .. } | WeirError::DaemonSilent { .. })) => return Err(error),
         daemon => daemon,
     };
     let deadline = Instant::now() + BUSY_WAIT;
     let unmounted = loop {
-        match unmount(&found.dir, How::WhenIdle) {
+        match unmount(&found.dir, UnmountMode::WhenIdle) {
             // Whoever has files open there gets errors from now on, however long they stay.
-            Err(_) if daemon.is_err() && found.is_dead() => break unmount(&found.dir, How::Detach),
+            Err(_) if daemon.is_err() && found.is_dead() => break unmount(&found.dir, UnmountMode::Detach),
             Err(why) if is_busy(&why) && Instant::now() < deadline => std::thread::sleep(BUSY_PAUSE),
             unmounted => break unmounted,
         }
@@ -120,15 +120,15 @@ fn is_busy(why: &str) -> bool {
 }
 
 /// A daemon that is about to end.
-struct Daemon {
-    drained: Client,
+struct EndingDaemon {
+    drained: ControlClient,
     /// Asked for the progress meanwhile: an unmounted daemon takes no new connections.
-    status: Client,
+    status: ControlClient,
     process: OwnedFd,
 }
 
-impl Daemon {
-    fn of(found: &Found) -> Result<Daemon, WeirError> {
+impl EndingDaemon {
+    fn of(found: &WeirMount) -> Result<EndingDaemon, WeirError> {
         let mut client = found.connect()?;
         // A sign of life.
         client.request("status")?;
@@ -138,12 +138,12 @@ impl Daemon {
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| lost(errno.into()))?;
         let mut drained = found.connect()?;
         drained.send("drained")?;
-        Ok(Daemon { drained, status: client, process })
+        Ok(EndingDaemon { drained, status: client, process })
     }
 
     /// Waits until everything is stored and the process is gone.
-    fn wait(self, found: &Found) -> Result<(), WeirError> {
-        let Daemon { mut drained, mut status, process } = self;
+    fn wait(self, found: &WeirMount) -> Result<(), WeirError> {
+        let EndingDaemon { mut drained, mut status, process } = self;
         let (mut before, mut told) = (None, false);
         let begun = Instant::now();
         let reply = loop {
@@ -159,7 +159,7 @@ impl Daemon {
             }
             let left = tell_progress(&mut status);
             if left.is_some() && left == before && !told {
-                tell(ELSEWHERE);
+                tell(MOUNTED_ELSEWHERE);
                 told = true;
             }
             before = left;
@@ -183,7 +183,7 @@ fn is_gone_within(process: &OwnedFd, timeout: Duration) -> bool {
 }
 
 /// Tells how much is left to be written back, and returns it.
-fn tell_progress(daemon: &mut Client) -> Option<u64> {
+fn tell_progress(daemon: &mut ControlClient) -> Option<u64> {
     // Unmounted it is already, so this is no reason to give up: it goes on when it is told to.
     if let Err(error) = daemon.ensure_runs() {
         tell(&format!("{error}; {}", error.help().unwrap_or_default()));
@@ -191,7 +191,7 @@ fn tell_progress(daemon: &mut Client) -> Option<u64> {
     }
     let left = daemon.request("status").ok().and_then(|status| status["dirty"]["bytes"].as_u64());
     match left {
-        Some(bytes) => eprintln!("writing everything back: {} left", Size(bytes)),
+        Some(bytes) => eprintln!("writing everything back: {} left", ByteSize(bytes)),
         None => eprintln!("writing everything back"),
     }
     left

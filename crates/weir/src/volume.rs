@@ -1,7 +1,7 @@
 //! `weir volume`: copies of a mounted volume, what there is, and what goes.
 
 use crate::cli::{VolumeCloneArgs, VolumeCommand, VolumeDeleteArgs, VolumeListArgs};
-use crate::client::Found;
+use crate::control_client::WeirMount;
 use crate::error::WeirError;
 use crate::media::{self, store_of};
 use device::Overlay;
@@ -21,20 +21,20 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), WeirError> {
 
 fn clone(args: &VolumeCloneArgs) -> Result<(), WeirError> {
     let request = json!({ "operation": "volume_clone", "name": args.name, "read_only": args.read_only });
-    let reply = Found::at(&args.dir)?.connect()?.ask(&request)?;
+    let reply = WeirMount::at(&args.dir)?.connect()?.ask(&request)?;
     println!("{}: a copy of {} in {} ms", args.name, text(&reply["from"]), reply["ms"]);
     Ok(())
 }
 
 fn delete(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
     let request = json!({ "operation": "volume_delete", "name": args.name });
-    Found::at(&args.dir)?.connect()?.ask(&request).map(drop)
+    WeirMount::at(&args.dir)?.connect()?.ask(&request).map(drop)
 }
 
 fn list(args: &VolumeListArgs) -> Result<(), WeirError> {
-    let volumes = match Found::at(&args.path) {
+    let volumes = match WeirMount::at(&args.path) {
         Ok(found) => found.connect()?.request("volume_list")?["volumes"].take(),
-        Err(_) => to_json(&open_unmounted(&args.path)?.describe_volumes(), None),
+        Err(_) => volumes_to_json(&open_unmounted(&args.path)?.describe_volumes(), None),
     };
     match args.json {
         true => println!("{volumes:#}"),
@@ -57,12 +57,12 @@ fn open_to_look(path: &Path) -> Result<Store, WeirError> {
 }
 
 /// What the volume `name` of the store at `path` is.
-pub(crate) fn find(path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
-    named(&open_to_look(path)?, path, name)
+pub(crate) fn find_volume(path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
+    volume_named(&open_to_look(path)?, path, name)
 }
 
 /// The volume `name`, or an error that says which there are.
-pub(crate) fn named(store: &Store, path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
+pub(crate) fn volume_named(store: &Store, path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
     store.volume_named(name).ok_or_else(|| {
         let names = store.describe_volumes().into_iter().map(|volume| volume.name);
         WeirError::NoSuchVolume { path: path.into(), name: name.into(), there_are: names.collect() }
@@ -70,7 +70,7 @@ pub(crate) fn named(store: &Store, path: &Path, name: &str) -> Result<VolumeInfo
 }
 
 /// All volumes, for scripts.
-pub(crate) fn to_json(volumes: &[VolumeInfo], mounted: Option<VolumeId>) -> Value {
+pub(crate) fn volumes_to_json(volumes: &[VolumeInfo], mounted: Option<VolumeId>) -> Value {
     let name_of = |id: VolumeId| match volumes.iter().find(|volume| volume.id == id) {
         Some(volume) => volume.name.clone(),
         None => format!("#{id}"),
@@ -80,7 +80,7 @@ pub(crate) fn to_json(volumes: &[VolumeInfo], mounted: Option<VolumeId>) -> Valu
             "name": volume.name,
             "number": volume.id.0,
             "read_only": volume.mode == VolumeMode::ReadOnly,
-            "created": (volume.created > 0).then(|| date(volume.created / 1_000_000_000)),
+            "created": (volume.created > 0).then(|| rfc3339(volume.created / 1_000_000_000)),
             "from": volume.from.map(name_of),
             "mounted": mounted == Some(volume.id),
         })
@@ -105,7 +105,7 @@ fn text(value: &Value) -> &str {
 }
 
 /// A time in seconds since 1970 as people and scripts read it (RFC 3339, UTC).
-pub(crate) fn date(seconds: u64) -> String {
+pub(crate) fn rfc3339(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Years from March on, in eras of 400 of them: the day that some years lack comes last.
     let days = days + 719_468;
@@ -128,12 +128,12 @@ mod tests {
 
     #[test]
     fn times_are_written_as_dates() {
-        assert_eq!(date(0), "1970-01-01T00:00:00Z");
-        assert_eq!(date(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(date(951_868_799), "2000-02-29T23:59:59Z");
-        assert_eq!(date(1_767_225_599), "2025-12-31T23:59:59Z");
-        assert_eq!(date(1_767_225_600), "2026-01-01T00:00:00Z");
-        assert_eq!(date(4_107_542_399), "2100-02-28T23:59:59Z");
-        assert_eq!(date(4_107_542_400), "2100-03-01T00:00:00Z");
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(rfc3339(951_868_799), "2000-02-29T23:59:59Z");
+        assert_eq!(rfc3339(1_767_225_599), "2025-12-31T23:59:59Z");
+        assert_eq!(rfc3339(1_767_225_600), "2026-01-01T00:00:00Z");
+        assert_eq!(rfc3339(4_107_542_399), "2100-02-28T23:59:59Z");
+        assert_eq!(rfc3339(4_107_542_400), "2100-03-01T00:00:00Z");
     }
 }

@@ -1,13 +1,13 @@
 //! Prints the reports of `weir status` and `weir space` for people.
 
-use crate::awake;
-use crate::size::Size;
+use crate::byte_size::ByteSize;
+use crate::pm_qos;
 use serde_json::Value;
 
 /// Prints the state of a mount, one fact a line.
 pub(crate) fn print(report: &Value) {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_string();
-    let size = |value: &Value| Size(value.as_u64().unwrap_or(0));
+    let size = |value: &Value| ByteSize(value.as_u64().unwrap_or(0));
     println!("{} on {}", text(&report["store"]), text(&report["mounted_on"]));
     println!("  volume     {}", text(&report["volume"]));
     println!("  buffer     {}", text(&report["buffer"]));
@@ -46,7 +46,7 @@ pub(crate) fn print(report: &Value) {
     );
     let below = space["full_below_bytes"]
         .as_u64()
-        .map(|left| format!("; HOST FILE SYSTEM FULL: {} left", Size(left)));
+        .map(|left| format!("; HOST FILE SYSTEM FULL: {} left", ByteSize(left)));
     let (free, total) = (size(&space["available_bytes"]), size(&space["usable_bytes"]));
     println!("  space      {free} of {total}{}", below.unwrap_or_default());
     println!("  buffer log {} free of {}", size(&log["free_bytes"]), size(&log["bytes"]));
@@ -67,7 +67,7 @@ pub(crate) fn print(report: &Value) {
             "  slowest    of the {medium}'s disk: read {read:.1} ms, write {write:.1} ms, flush {flush:.1} ms"
         );
     }
-    println!("  wake-up    {}", awake::line(&report["wake_up"]));
+    println!("  wake-up    {}", pm_qos::line(&report["wake_up"]));
     print_latency(&report["latency"]);
 }
 
@@ -111,7 +111,7 @@ fn print_problems(report: &Value) {
 
 /// How full a store is, for people.
 pub(crate) fn print_space(space: &Value) {
-    let size = |name: &str| Size(space[name].as_u64().unwrap_or(0)).to_string();
+    let size = |name: &str| ByteSize(space[name].as_u64().unwrap_or(0)).to_string();
     println!(
         "usable     {:>10}  of {}: the rest is for cleaning and deletions",
         size("usable_bytes"),
@@ -130,7 +130,7 @@ pub(crate) fn print_space(space: &Value) {
     println!("data       {:>10}  counted", size("data_bytes"));
     println!("{:>12}  {:>12}  VOLUME", "ALONE", "SHARED");
     for volume in volumes {
-        let size = |name: &str| Size(volume[name].as_u64().unwrap_or(0)).to_string();
+        let size = |name: &str| ByteSize(volume[name].as_u64().unwrap_or(0)).to_string();
         let (alone, shared) = (size("exclusive_bytes"), size("shared_bytes"));
         println!("{alone:>12}  {shared:>12}  {}", volume["name"].as_str().unwrap_or("?"));
     }

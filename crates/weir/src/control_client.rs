@@ -2,7 +2,7 @@
 //!
 //! A mount is found in the mount table, never by touching it: it may hang.
 
-use crate::address::{self, DeviceNumber};
+use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
 use crate::media::FS_TYPE;
 use crate::tell;
@@ -24,13 +24,13 @@ const ANSWER_WAIT: Duration = Duration::from_secs(10);
 const WORK_WAIT: Duration = Duration::from_secs(120);
 
 /// How often who waits looks whether the daemon is stopped.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const LIVENESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long the kernel may take to say that nobody serves a mount.
 const KERNEL_WAIT: Duration = Duration::from_secs(2);
 
 /// A mount of ours.
-pub(crate) struct Found {
+pub(crate) struct WeirMount {
     /// Where.
     pub(crate) dir: PathBuf,
     /// What: the store's path.
@@ -39,20 +39,20 @@ pub(crate) struct Found {
     owner: Owner,
 }
 
-impl Found {
+impl WeirMount {
     /// The mount at `dir`.
-    pub(crate) fn at(dir: &Path) -> Result<Found, WeirError> {
+    pub(crate) fn at(dir: &Path) -> Result<WeirMount, WeirError> {
         let mounts = Mounts::now().map_err(|source| WeirError::Host { path: dir.into(), source })?;
         spellings(dir)
-            .find_map(|dir| mounts.mounted_at(&dir).and_then(Found::of))
+            .find_map(|dir| mounts.mounted_at(&dir).and_then(WeirMount::of))
             .ok_or_else(|| WeirError::NotMounted { dir: dir.into() })
     }
 
     /// A line of the mount table, if it is a mount of ours.
-    pub(crate) fn of(mount: &Mount) -> Option<Found> {
+    pub(crate) fn of(mount: &Mount) -> Option<WeirMount> {
         let owner = mount.owner.filter(|_| mount.fs_type == FS_TYPE)?;
         let (dir, store) = (mount.point.clone(), mount.source.clone());
-        Some(Found { dir, store, device: mount.device, owner })
+        Some(WeirMount { dir, store, device: mount.device, owner })
     }
 
     /// The number by which its daemon is found.
@@ -61,10 +61,10 @@ impl Found {
     }
 
     /// A connection to its daemon.
-    pub(crate) fn connect(&self) -> Result<Client, WeirError> {
+    pub(crate) fn connect(&self) -> Result<ControlClient, WeirError> {
         let no_answer = |source| WeirError::NoAnswer { dir: self.dir.clone(), source };
-        match address::connect(self.device, self.owner.uid).map_err(no_answer)? {
-            Some((stream, peer)) => Ok(Client::over(stream, self, peer.pid)),
+        match control_address::connect(self.device, self.owner.uid).map_err(no_answer)? {
+            Some((stream, peer)) => Ok(ControlClient::over(stream, self, peer.pid)),
             None if self.is_dead() => Err(self.gone()),
             None => {
                 Err(no_answer(io::Error::other("no daemon listens for this mount in this network namespace")))
@@ -73,7 +73,7 @@ impl Found {
     }
 
     /// Refuses what only root and the mount's owner may do.
-    pub(crate) fn ensure_own(&self) -> Result<(), WeirError> {
+    pub(crate) fn ensure_may_control(&self) -> Result<(), WeirError> {
         match geteuid() {
             user if user.is_root() || user.as_raw() == self.owner.uid => Ok(()),
             _ => Err(WeirError::DaemonOfOther { dir: self.dir.clone(), owner: self.owner.uid }),
@@ -124,7 +124,7 @@ pub(crate) fn spellings(dir: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 /// One connection: requests and replies are lines of JSON, in turn.
-pub(crate) struct Client {
+pub(crate) struct ControlClient {
     dir: PathBuf,
     owner: u32,
     /// The daemon's, if this process can see it.
@@ -136,10 +136,10 @@ pub(crate) struct Client {
     told: bool,
 }
 
-impl Client {
-    fn over(stream: UnixStream, found: &Found, pid: Option<u32>) -> Client {
+impl ControlClient {
+    fn over(stream: UnixStream, found: &WeirMount, pid: Option<u32>) -> ControlClient {
         let (dir, owner, stream) = (found.dir.clone(), found.owner.uid, BufReader::new(stream));
-        Client { dir, owner, pid, stream, line: String::new(), told: false }
+        ControlClient { dir, owner, pid, stream, line: String::new(), told: false }
     }
 
     /// The daemon's process id, if this process can see it.
@@ -161,7 +161,7 @@ impl Client {
         self.send_request(request)?;
         let begun = Instant::now();
         loop {
-            if let Some(reply) = self.receive_within(LOOK_EVERY)? {
+            if let Some(reply) = self.receive_within(LIVENESS_INTERVAL)? {
                 return Ok(reply);
             }
             self.ensure_runs()?;

@@ -28,7 +28,7 @@ const MAGICS: &[(&str, usize, &[u8])] = &[
 /// Refuses a medium whose first blocks are not zeros.
 pub(crate) fn ensure_blank(path: &Path) -> Result<(), WeirError> {
     let head = read_head(path).map_err(WeirError::io("reading its first blocks", path))?;
-    match found_in(&head) {
+    match describe_content(&head) {
         None => Ok(()),
         Some(found) => Err(WeirError::NotBlank { path: path.into(), found }),
     }
@@ -41,7 +41,7 @@ fn read_head(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// What `head` is the beginning of; `None` for zeros.
-fn found_in(head: &[u8]) -> Option<&'static str> {
+fn describe_content(head: &[u8]) -> Option<&'static str> {
     if head.iter().all(|&byte| byte == 0) {
         return None;
     }
@@ -75,15 +75,15 @@ mod tests {
 
     #[test]
     fn zeros_and_nothing_are_blank() {
-        assert_eq!(found_in(&[0; HEAD_BYTES]), None);
-        assert_eq!(found_in(&[]), None);
+        assert_eq!(describe_content(&[0; HEAD_BYTES]), None);
+        assert_eq!(describe_content(&[]), None);
     }
 
     #[test]
     fn every_known_magic_is_named_and_a_single_bit_is_not_blank() {
         for (name, at, magic) in MAGICS {
-            assert_eq!(found_in(&head_with(*at, magic)), Some(*name));
+            assert_eq!(describe_content(&head_with(*at, magic)), Some(*name));
         }
-        assert_eq!(found_in(&head_with(HEAD_BYTES - 1, &[1])), Some("data of an unknown kind"));
+        assert_eq!(describe_content(&head_with(HEAD_BYTES - 1, &[1])), Some("data of an unknown kind"));
     }
 }

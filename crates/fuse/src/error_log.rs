@@ -10,10 +10,10 @@ const BURST: u32 = 20;
 /// How long until one more may be written: a program that tries again for ever must not fill a disk.
 const PAUSE: Duration = Duration::from_secs(1);
 
-static BUDGET: Mutex<Budget> = Mutex::new(Budget { lines: BURST, since: None, left_out: 0 });
+static BUDGET: Mutex<LineBudget> = Mutex::new(LineBudget { lines: BURST, since: None, left_out: 0 });
 
 /// Writes `error` and the next step to the log, unless there was much of that lately.
-pub(crate) fn complain(error: &dyn Display, help: Option<&str>) {
+pub(crate) fn log_error(error: &dyn Display, help: Option<&str>) {
     let left_out = BUDGET.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
     let help = help.map(|help| format!("\n  help: {help}")).unwrap_or_default();
     let more = match left_out {
@@ -26,7 +26,7 @@ pub(crate) fn complain(error: &dyn Display, help: Option<&str>) {
 }
 
 /// Lines that may still be written. In memory only.
-struct Budget {
+struct LineBudget {
     lines: u32,
     /// Since when the next one is earned; `None` while there are all.
     since: Option<Instant>,
@@ -34,7 +34,7 @@ struct Budget {
     left_out: u64,
 }
 
-impl Budget {
+impl LineBudget {
     /// Takes one line, if there is one, and tells how many errors had none before it.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let since = self.since.unwrap_or(now);
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn a_flood_of_errors_gets_a_burst_of_lines_then_one_a_second_that_counts_the_others() {
         let begun = Instant::now();
-        let mut budget = Budget { lines: BURST, since: None, left_out: 0 };
+        let mut budget = LineBudget { lines: BURST, since: None, left_out: 0 };
         let told = (0..100).filter_map(|_| budget.take(begun)).collect::<Vec<_>>();
         assert_eq!(told, [0; BURST as usize]);
         assert_eq!(budget.take(begun + PAUSE / 2), None);

@@ -1,6 +1,6 @@
 //! Where daemons in the background write their messages: a file for each, in a directory that only its user can write to.
 
-use crate::address::DeviceNumber;
+use crate::control_address::DeviceNumber;
 use crate::error::WeirError;
 use rustix::fs::Mode;
 use rustix::process::{Pid, geteuid, test_kill_process};
@@ -20,7 +20,7 @@ const LOGS_MAX: usize = 16;
 const ROOT_DIRECTORY: &str = "/run/weir";
 
 /// Files with the messages of daemons that `user` started.
-pub(crate) fn of_user(user: u32) -> PathBuf {
+pub(crate) fn log_pattern_of_user(user: u32) -> PathBuf {
     let directory = match user {
         user if user == geteuid().as_raw() => own_directory(),
         0 => ROOT_DIRECTORY.into(),
@@ -30,14 +30,14 @@ pub(crate) fn of_user(user: u32) -> PathBuf {
 }
 
 /// Whether it is the directory of root's daemons.
-pub(crate) fn is_roots(directory: &Path) -> bool {
+pub(crate) fn is_directory_of_root(directory: &Path) -> bool {
     directory == Path::new(ROOT_DIRECTORY)
 }
 
 /// The directory for messages of this user's daemons, made if need be, without what is not worth keeping any more.
 pub(crate) fn directory() -> Result<PathBuf, WeirError> {
     let directory = own_directory();
-    make_own(&directory)
+    make_private_directory(&directory)
         .map_err(|error| WeirError::RunDirectory { dir: directory.clone(), why: why(&error) })?;
     remove_old(&directory);
     Ok(directory)
@@ -72,7 +72,7 @@ fn own_directory() -> PathBuf {
 }
 
 /// Makes `directory` for us alone, or makes sure that nobody else can make files in it.
-fn make_own(directory: &Path) -> io::Result<()> {
+fn make_private_directory(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(Mode::RWXU.as_raw_mode()).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
@@ -143,13 +143,13 @@ mod tests {
     fn a_directory_that_others_can_write_to_is_refused() {
         let parent = tempfile::tempdir().expect("a directory");
         let directory = parent.path().join("weir");
-        make_own(&directory).expect("made");
+        make_private_directory(&directory).expect("made");
         assert_eq!(fs::metadata(&directory).expect("it").mode() & 0o777, 0o700);
-        make_own(&directory).expect("found");
+        make_private_directory(&directory).expect("found");
         for (mode, is_own) in [(0o755, true), (0o775, false), (0o1777, false)] {
             let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
             fs::set_permissions(&directory, permissions).expect("it is ours");
-            assert_eq!(make_own(&directory).is_ok(), is_own, "{mode:o}");
+            assert_eq!(make_private_directory(&directory).is_ok(), is_own, "{mode:o}");
         }
     }
 }

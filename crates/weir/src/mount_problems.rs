@@ -15,9 +15,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Looks at `cache` until `serving` ends; the process need not wait for it.
 pub(crate) fn start(cache: Cache, dir: PathBuf, serving: Arc<AtomicBool>) -> io::Result<()> {
     let watch = move || {
-        let mut before = Problems::default();
+        let mut before = MountProblems::default();
         while serving.load(Ordering::Acquire) {
-            let now = Problems::of(cache.status());
+            let now = MountProblems::of(cache.status());
             now.news_since(&before).iter().for_each(|line| tell(&format!("{}: {line}", dir.display())));
             before = now;
             std::thread::sleep(INTERVAL);
@@ -28,7 +28,7 @@ pub(crate) fn start(cache: Cache, dir: PathBuf, serving: Arc<AtomicBool>) -> io:
 
 /// What is wrong at one moment.
 #[derive(Default)]
-struct Problems {
+struct MountProblems {
     /// Why nothing can be changed any more.
     failed: Option<String>,
     /// Where everything is that was in memory then, and why it is not there yet.
@@ -40,15 +40,15 @@ struct Problems {
     stuck: (u64, Option<String>),
 }
 
-impl Problems {
-    fn of(status: Status) -> Problems {
+impl MountProblems {
+    fn of(status: Status) -> MountProblems {
         let first = status.stuck.into_iter().next().map(|stuck| stuck.why);
         let Status { failed, rescued, not_rescued, stalled, .. } = status;
-        Problems { failed, rescued, not_rescued, stalled, stuck: (status.stuck_count, first) }
+        MountProblems { failed, rescued, not_rescued, stalled, stuck: (status.stuck_count, first) }
     }
 
     /// What to say, if it was so `before`.
-    fn news_since(&self, before: &Problems) -> Vec<String> {
+    fn news_since(&self, before: &MountProblems) -> Vec<String> {
         let mut lines = Vec::new();
         if let (Some(why), None) = (&self.failed, &before.failed) {
             lines.push(format!(
@@ -94,31 +94,35 @@ mod tests {
 
     #[test]
     fn a_problem_is_told_when_it_begins_and_when_it_ends_and_not_in_between() {
-        let none = Problems::default();
-        let stalled =
-            |seconds: u32| Problems { stalled: Some(format!("for {seconds} s")), ..Problems::default() };
+        let none = MountProblems::default();
+        let stalled = |seconds: u32| MountProblems {
+            stalled: Some(format!("for {seconds} s")),
+            ..MountProblems::default()
+        };
         assert_eq!(none.news_since(&none), [""; 0]);
         assert!(stalled(1).news_since(&none)[0].contains("for 1 s"));
         assert_eq!(stalled(2).news_since(&stalled(1)), [""; 0]);
         assert_eq!(none.news_since(&stalled(2)), ["write-back works again"]);
 
-        let stuck = |count| Problems { stuck: (count, Some("block 7".into())), ..Problems::default() };
+        let stuck =
+            |count| MountProblems { stuck: (count, Some("block 7".into())), ..MountProblems::default() };
         assert!(stuck(2).news_since(&none)[0].contains("2 changes cannot be written back"));
         assert_eq!(stuck(5).news_since(&stuck(2)), [""; 0]);
         assert_eq!(none.news_since(&stuck(5)).len(), 1);
 
-        let failed = Problems { failed: Some("the buffer: EIO".into()), ..Problems::default() };
+        let failed = MountProblems { failed: Some("the buffer: EIO".into()), ..MountProblems::default() };
         assert!(failed.news_since(&none)[0].contains("the buffer: EIO: read-only"));
         assert_eq!(failed.news_since(&failed), [""; 0]);
         let not_rescued = Some("the store: ENOSPC".to_string());
-        let at_risk = Problems { failed: failed.failed.clone(), not_rescued, ..Problems::default() };
+        let at_risk =
+            MountProblems { failed: failed.failed.clone(), not_rescued, ..MountProblems::default() };
         assert!(
             at_risk.news_since(&failed)[0].contains("could not be saved to the store: the store: ENOSPC")
         );
-        let rescued = Problems {
+        let rescued = MountProblems {
             rescued: Some("rescued-7".into()),
             failed: failed.failed.clone(),
-            ..Problems::default()
+            ..MountProblems::default()
         };
         assert!(rescued.news_since(&at_risk)[0].contains("volume rescued-7"));
         assert_eq!(rescued.news_since(&rescued), [""; 0]);

@@ -34,16 +34,16 @@ pub(crate) fn listen(device: DeviceNumber) -> io::Result<UnixListener> {
 /// A connection to the daemon of the mount with this device number, which `owner` made; `None` if nobody listens.
 pub(crate) fn connect(device: DeviceNumber, owner: u32) -> io::Result<Option<(UnixStream, Peer)>> {
     let table = fs::read("/proc/net/unix")?;
-    let names = names_in(&String::from_utf8_lossy(&table), device);
+    let names = listening_names(&String::from_utf8_lossy(&table), device);
     Ok(names.iter().find_map(|name| {
-        let stream = dial(name).ok()?;
+        let stream = connect_without_waiting(name).ok()?;
         let peer = peer_of(stream.as_fd()).ok()?;
         (peer.uid == owner).then_some((stream, peer))
     }))
 }
 
 /// Connects to what may be anybody's, and therefore does not wait for it.
-fn dial(name: &str) -> io::Result<UnixStream> {
+fn connect_without_waiting(name: &str) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
@@ -54,7 +54,7 @@ fn dial(name: &str) -> io::Result<UnixStream> {
 
 /// The names under which a device number is listened for, newest first: a number is used again as soon as its mount is gone,
 /// when the daemon that had it may not have noticed yet.
-fn names_in(table: &str, device: DeviceNumber) -> Vec<String> {
+fn listening_names(table: &str, device: DeviceNumber) -> Vec<String> {
     let prefix = prefix(device);
     let mut names: Vec<(u64, String)> = table
         .lines()
@@ -90,7 +90,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0001 01 24239 /run/weir/0:41/13
 0000000000000000: 00000003 00000000 00000000 0001 03 24240
 ";
-        assert_eq!(names_in(table, (0, 41)), ["weir/0:41/10", "weir/0:41/9"]);
+        assert_eq!(listening_names(table, (0, 41)), ["weir/0:41/10", "weir/0:41/9"]);
     }
 
     #[test]

@@ -9,9 +9,9 @@
 //! | who owns the mount's root directory | look and sync: `status`, `space`, `sync` |
 //! | anybody else | nothing |
 
-use crate::address::{self, DeviceNumber};
+use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
-use crate::status::{Mounted, Refusal, ScrubFrom};
+use crate::status::{MountedStore, RequestRefusal, ScrubFrom};
 use host::peer_of;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::geteuid;
@@ -32,50 +32,53 @@ const REQUEST_BYTES_MAX: u64 = 4096;
 const CLIENTS_MAX: usize = 32;
 
 /// How long the end waits for clients to get their last answer.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_WAIT: Duration = Duration::from_secs(2);
 
 /// What a client may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rights {
+enum ClientRights {
     All,
-    LookAndSync,
+    ReadAndSync,
     None,
 }
 
 /// A listening control socket.
-pub(crate) struct Server {
+pub(crate) struct ControlServer {
     listener: Arc<UnixListener>,
     listening: JoinHandle<()>,
     clients: Arc<AtomicUsize>,
 }
 
-impl Server {
+impl ControlServer {
     /// Listens for clients of `mounted`, whose mount has this device number.
-    pub(crate) fn start(mounted: Arc<Mounted>, device: DeviceNumber) -> Result<Server, WeirError> {
+    pub(crate) fn start(
+        mounted: Arc<MountedStore>,
+        device: DeviceNumber,
+    ) -> Result<ControlServer, WeirError> {
         let failed = |source| WeirError::Spawn { source };
-        let listener = Arc::new(address::listen(device).map_err(failed)?);
+        let listener = Arc::new(control_address::listen(device).map_err(failed)?);
         let clients = Arc::new(AtomicUsize::new(0));
         let (heard, counted) = (listener.clone(), clients.clone());
         let listening = std::thread::Builder::new().name("control".into());
         let listening = listening
             .spawn(move || listen(&heard, |stream| serve_in_thread(stream, &mounted, &counted)))
             .map_err(failed)?;
-        Ok(Server { listener, listening, clients })
+        Ok(ControlServer { listener, listening, clients })
     }
 
     /// Takes no more clients: the mount is gone, and its device number may be somebody else's by now. Who has connected is
     /// still accepted.
-    pub(crate) fn hide(&self) {
+    pub(crate) fn stop_accepting(&self) {
         let _ = shutdown(&*self.listener, Shutdown::Read);
     }
 
     /// Lets those who wait get their answer, and those who have just connected.
     pub(crate) fn close(self) {
-        self.hide();
+        self.stop_accepting();
         let _ = self.listening.join();
         let step = Duration::from_millis(5);
         let mut waited = Duration::ZERO;
-        while self.clients.load(Ordering::Acquire) > 0 && waited < FAREWELL {
+        while self.clients.load(Ordering::Acquire) > 0 && waited < CLOSE_WAIT {
             std::thread::sleep(step);
             waited += step;
         }
@@ -94,17 +97,17 @@ fn listen(listener: &UnixListener, mut serve: impl FnMut(UnixStream)) {
     }
 }
 
-fn serve_in_thread(stream: UnixStream, mounted: &Arc<Mounted>, clients: &Arc<AtomicUsize>) {
+fn serve_in_thread(stream: UnixStream, mounted: &Arc<MountedStore>, clients: &Arc<AtomicUsize>) {
     let rights = rights_of(&stream, mounted);
     let clients_max = match rights {
-        Rights::All => CLIENTS_MAX,
-        Rights::LookAndSync => CLIENTS_MAX / 2,
-        Rights::None => return say(&stream, &refusal()),
+        ClientRights::All => CLIENTS_MAX,
+        ClientRights::ReadAndSync => CLIENTS_MAX / 2,
+        ClientRights::None => return send_reply(&stream, &refusal()),
     };
     // Only this thread adds, so the limit holds.
     if clients.load(Ordering::Acquire) >= clients_max {
         let why = format!("more than {clients_max} clients at once; try again");
-        return say(&stream, &json!({ "error": why }));
+        return send_reply(&stream, &json!({ "error": why }));
     }
     clients.fetch_add(1, Ordering::AcqRel);
     let (mounted, counted) = (mounted.clone(), clients.clone());
@@ -119,16 +122,16 @@ fn serve_in_thread(stream: UnixStream, mounted: &Arc<Mounted>, clients: &Arc<Ato
 }
 
 /// Says one thing to who is not served. A new connection has space for a line: this does not wait.
-fn say(mut stream: &UnixStream, reply: &Value) {
+fn send_reply(mut stream: &UnixStream, reply: &Value) {
     let _ = stream.write_all(format!("{reply}\n").as_bytes());
 }
 
 /// The kernel says who asks, so this needs no secret.
-fn rights_of(stream: &UnixStream, mounted: &Mounted) -> Rights {
+fn rights_of(stream: &UnixStream, mounted: &MountedStore) -> ClientRights {
     match peer_of(stream.as_fd()) {
-        Ok(peer) if peer.uid == 0 || peer.uid == geteuid().as_raw() => Rights::All,
-        Ok(peer) if mounted.owner_of_files() == Some(peer.uid) => Rights::LookAndSync,
-        _ => Rights::None,
+        Ok(peer) if peer.uid == 0 || peer.uid == geteuid().as_raw() => ClientRights::All,
+        Ok(peer) if mounted.owner_of_files() == Some(peer.uid) => ClientRights::ReadAndSync,
+        _ => ClientRights::None,
     }
 }
 
@@ -137,7 +140,7 @@ fn refusal() -> Value {
     json!({ "refused": true })
 }
 
-fn serve(stream: UnixStream, mounted: &Mounted, rights: Rights) -> io::Result<()> {
+fn serve(stream: UnixStream, mounted: &MountedStore, rights: ClientRights) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = String::new();
@@ -149,45 +152,45 @@ fn serve(stream: UnixStream, mounted: &Mounted, rights: Rights) -> io::Result<()
     }
 }
 
-fn answer(line: &str, mounted: &Mounted, rights: Rights) -> Value {
+fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
     let request: Value = serde_json::from_str(line).unwrap_or_default();
     let name = request["name"].as_str().unwrap_or_default();
     match request["operation"].as_str() {
         Some("status") => mounted.report(),
         Some("space") => mounted.space(),
-        Some("sync") => or_error(mounted.sync().map(|()| json!({}))),
-        _ if rights != Rights::All => refusal(),
+        Some("sync") => reply_or_error(mounted.sync().map(|()| json!({}))),
+        _ if rights != ClientRights::All => refusal(),
         Some("drained") => match mounted.wait_drained() {
             Ok(()) => json!({}),
             Err(why) => json!({ "not_drained": why }),
         },
         Some("scrub_begin") => mounted.scrub(ScrubFrom::Start),
         Some("scrub") => mounted.scrub(ScrubFrom::WhereItIs),
-        Some("space_exact") => or_error(mounted.space_exact()),
+        Some("space_exact") => reply_or_error(mounted.space_exact()),
         Some("volume_list") => mounted.volumes(),
-        Some("volume_clone") => or_error(mounted.clone_volume(name, request["read_only"] == true)),
+        Some("volume_clone") => reply_or_error(mounted.clone_volume(name, request["read_only"] == true)),
         Some("grow") => with_bytes(&request, |bytes| mounted.grow(bytes)),
         Some("grow_buffer") => with_bytes(&request, |bytes| mounted.grow_buffer(bytes)),
         Some("tune") => match request["data"].as_str().and_then(DataMode::named) {
-            Some(mode) => or_error(mounted.set_data_mode(mode).map(|()| json!({}))),
+            Some(mode) => reply_or_error(mounted.set_data_mode(mode).map(|()| json!({}))),
             None => json!({ "error": "data: journal or ordered" }),
         },
-        Some("volume_delete") => or_error(mounted.delete_volume(name).map(|()| json!({}))),
+        Some("volume_delete") => reply_or_error(mounted.delete_volume(name).map(|()| json!({}))),
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
     }
 }
 
 /// What `work` says, given the request's bytes, if it names any.
-fn with_bytes(request: &Value, work: impl FnOnce(Option<u64>) -> Result<Value, Refusal>) -> Value {
+fn with_bytes(request: &Value, work: impl FnOnce(Option<u64>) -> Result<Value, RequestRefusal>) -> Value {
     match (&request["bytes"], request["bytes"].as_u64()) {
-        (Value::Null, _) => or_error(work(None)),
-        (_, Some(bytes)) => or_error(work(Some(bytes))),
+        (Value::Null, _) => reply_or_error(work(None)),
+        (_, Some(bytes)) => reply_or_error(work(Some(bytes))),
         (_, None) => json!({ "error": "bytes: a number" }),
     }
 }
 
-fn or_error(outcome: Result<Value, Refusal>) -> Value {
-    outcome.unwrap_or_else(|Refusal { why, help }| json!({ "error": why, "help": help }))
+fn reply_or_error(outcome: Result<Value, RequestRefusal>) -> Value {
+    outcome.unwrap_or_else(|RequestRefusal { why, help }| json!({ "error": why, "help": help }))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The way down, assembled: disks, store, cache, file system, and the workers that keep them going.
 
-use crate::ahead::Ahead;
-use crate::epochs;
+use crate::epoch_keeper;
 use crate::error::WeirError;
 use crate::find_buffer;
-use crate::media::{self, Media};
+use crate::media::{self, StoreMedia};
+use crate::read_ahead::ReadAheadDevice;
 use crate::tell;
 use crate::volume;
 use buffer::{Buffer, BufferError};
@@ -24,30 +24,30 @@ use store::{Identified, Store, VolumeId, VolumeInfo};
 const FETCHERS: usize = 4;
 
 /// How long a worker sleeps at most when nobody wakes it: ages are looked at this often.
-const NAP: Duration = Duration::from_millis(500);
+const WORKER_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// An open store with everything above it, and no threads yet.
-pub(crate) struct Stack {
-    pub(crate) media: Media,
+pub(crate) struct StorageStack {
+    pub(crate) media: StoreMedia,
     pub(crate) store: Arc<Store>,
     pub(crate) cache: Cache,
     pub(crate) fs: Arc<Fs>,
     /// What is mounted of it.
     pub(crate) volume: VolumeInfo,
     pub(crate) access: Access,
-    pub(crate) start: Start,
-    pub(crate) disks: Disks,
+    pub(crate) start: StartTimes,
+    pub(crate) disks: DiskAccounts,
 }
 
 /// What is known of both media.
-pub(crate) struct Disks {
+pub(crate) struct DiskAccounts {
     pub(crate) store: Arc<Account>,
     pub(crate) buffer: Arc<Account>,
 }
 
 /// What opening took.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Start {
+pub(crate) struct StartTimes {
     /// Reading the store's newest checkpoint and the log after it.
     pub(crate) store: Duration,
     /// After that, reading the metadata of all files as the store has it.
@@ -66,18 +66,18 @@ pub(crate) struct Start {
     pub(crate) reads: ReadsNow,
 }
 
-impl Stack {
+impl StorageStack {
     /// Opens the volume `name` of the store on `media`. With `Access::Write` the media are written to from here on; with
     /// `Access::Read` never.
     pub(crate) fn open(
-        media: Media,
+        media: StoreMedia,
         settings: Settings,
         access: Access,
         name: &str,
-    ) -> Result<Stack, WeirError> {
-        let Opened { store, cache, metadata, mut start, disks } =
-            open_cache(&media, settings, access, Some(name), Which::Last)?;
-        let volume = volume::named(&store, &media.name, name)?;
+    ) -> Result<StorageStack, WeirError> {
+        let OpenedCache { store, cache, metadata, mut start, disks } =
+            open_cache(&media, settings, access, Some(name), ExpectedBuffer::LastUsed)?;
+        let volume = volume::volume_named(&store, &media.name, name)?;
         let begun = Instant::now();
         let fs = Fs::open_over(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
             .map_err(|source| WeirError::Volume {
@@ -85,14 +85,15 @@ impl Stack {
                 volume: volume.name.clone(),
                 source: Box::new(source),
             })?;
-        end_lost(&media, &store, &Arc::new(cache.clone()));
+        truncate_lost_ends(&media, &store, &Arc::new(cache.clone()));
         (start.metadata, start.reads) = (begun.elapsed(), disks.store.reads.now());
-        Ok(Stack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
+        Ok(StorageStack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
     }
 
     /// Makes an empty file system, owned by `owner`, on media that were just formatted, and writes it back.
-    pub(crate) fn create(media: &Media, owner: Caller) -> Result<(), WeirError> {
-        let Opened { cache, .. } = open_cache(media, Settings::default(), Access::Write, None, Which::New)?;
+    pub(crate) fn create(media: &StoreMedia, owner: Caller) -> Result<(), WeirError> {
+        let OpenedCache { cache, .. } =
+            open_cache(media, Settings::default(), Access::Write, None, ExpectedBuffer::New)?;
         Fs::create(&Arc::new(cache.clone()), VolumeId::MAIN, &SystemClock::new(), owner, random_bytes())
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
@@ -110,33 +111,33 @@ pub(crate) struct WrittenBack {
 
 /// Writes back everything that the buffer of `media` holds, which stays as it is: a device that cannot be written any more, as at
 /// the end of its life, loses nothing. After a crash it holds what it did, and may be written back again.
-pub(crate) fn write_back(media: &Media) -> Result<WrittenBack, WeirError> {
+pub(crate) fn write_back(media: &StoreMedia) -> Result<WrittenBack, WeirError> {
     // What is written back must not be newer than what the buffer has after a crash. Where this fails there is nothing better to do
     // than to go on: should the power fail meanwhile, the store is ahead of the buffer, and the next start says so.
     let _ = make_durable(&media.buffer);
     let buffer = media::open(&media.buffer, Access::Read)?;
-    let Opened { store, cache, .. } = open_on(
+    let OpenedCache { store, cache, .. } = open_on(
         media,
         open_disk(&media.store, Access::Write)?,
         Arc::new(Overlay::new(buffer)),
         Settings { buffer_is_given_up: true, ..Settings::default() },
         None,
-        Which::Last,
+        ExpectedBuffer::LastUsed,
     )?;
     let cache = Arc::new(cache);
-    let not_ended: Vec<VolumeId> = end_lost(media, &store, &cache);
+    let not_truncated: Vec<VolumeId> = truncate_lost_ends(media, &store, &cache);
     cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
-    let lost = cache.lost().into_iter().filter(|(object, _)| not_ended.contains(&object.volume));
+    let lost = cache.lost().into_iter().filter(|(object, _)| not_truncated.contains(&object.volume));
     Ok(WrittenBack { newest: cache.status().applied, lost: lost.collect() })
 }
 
 /// Lets files end where their bytes do after a crash, in all volumes that are not open. Warns of those that keep files from that, and
 /// returns them.
-fn end_lost(media: &Media, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
+fn truncate_lost_ends(media: &StoreMedia, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let not_ended = Fs::end_lost(cache, &clock);
+    let not_truncated = Fs::end_lost(cache, &clock);
     let volumes = store.describe_volumes();
-    for (id, why) in &not_ended {
+    for (id, why) in &not_truncated {
         let name = volumes.iter().find(|volume| volume.id == *id).map_or("", |volume| &volume.name);
         let deletion =
             if *id == VolumeId::MAIN { "" } else { ", and `weir volume delete` removes this volume" };
@@ -146,7 +147,7 @@ fn end_lost(media: &Media, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
             media.name.display()
         ));
     }
-    not_ended.into_iter().map(|(id, _)| id).collect()
+    not_truncated.into_iter().map(|(id, _)| id).collect()
 }
 
 /// Makes durable what the buffer at `path` gives to readers.
@@ -160,13 +161,16 @@ fn make_durable(path: &Path) -> Result<(), WeirError> {
 
 /// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on. `old` is what the old one
 /// left. Where that could not be read, writable copies of the newest epochs are made, which are returned.
-pub(crate) fn begin_anew(media: &Media, old: Option<&WrittenBack>) -> Result<Vec<VolumeInfo>, WeirError> {
+pub(crate) fn begin_with_new_buffer(
+    media: &StoreMedia,
+    old: Option<&WrittenBack>,
+) -> Result<Vec<VolumeInfo>, WeirError> {
     let failed = |source| WeirError::Store { path: media.name.clone(), source };
-    let Opened { store, cache, .. } =
-        open_cache(media, Settings::default(), Access::Write, None, Which::Unnamed)?;
+    let OpenedCache { store, cache, .. } =
+        open_cache(media, Settings::default(), Access::Write, None, ExpectedBuffer::NewUnrecorded)?;
     let newest = cache.buffer().newest_lsn();
     let restored = match old {
-        None => epochs::restore(&store, newest).map_err(failed)?,
+        None => epoch_keeper::restore(&store, newest).map_err(failed)?,
         Some(old) => {
             let taken = cache.take_over_lost(&old.lost);
             taken.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;
@@ -174,40 +178,40 @@ pub(crate) fn begin_anew(media: &Media, old: Option<&WrittenBack>) -> Result<Vec
         }
     };
     // Only now does the store name the new buffer: who can mount it after a crash finds what was put there, too.
-    keep_settings(media, &store, cache.buffer().buffer_id(), Which::New)?;
+    record_settings(media, &store, cache.buffer().buffer_id(), ExpectedBuffer::New)?;
     store.fence(newest).map_err(failed)?;
     Ok(restored)
 }
 
 /// A store and the cache above it.
-struct Opened {
+struct OpenedCache {
     store: Arc<Store>,
     cache: Cache,
     /// Of the volume that is to be mounted, as far as it could be read beside the buffer.
     metadata: Option<PreloadedArena>,
-    start: Start,
-    disks: Disks,
+    start: StartTimes,
+    disks: DiskAccounts,
 }
 
 /// Which buffer it must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum ExpectedBuffer {
     /// The one that the store was used with last, if it knows.
-    Last,
+    LastUsed,
     /// One that it is to be used with from now on.
     New,
     /// The same, but the caller lets the store know.
-    Unnamed,
+    NewUnrecorded,
 }
 
 /// Opens both media. The volume called `to_mount` is to be mounted afterwards.
 fn open_cache(
-    media: &Media,
+    media: &StoreMedia,
     settings: Settings,
     access: Access,
     to_mount: Option<&str>,
-    which: Which,
-) -> Result<Opened, WeirError> {
+    which: ExpectedBuffer,
+) -> Result<OpenedCache, WeirError> {
     let store = open_disk(&media.store, access)?;
     let buffer = open_disk(&media.buffer, access);
     let opened = buffer.and_then(|buffer| open_on(media, store, buffer, settings, to_mount, which));
@@ -220,24 +224,24 @@ fn open_cache(
 /// A store and what is above it on devices that are open. What they hold is read at the same time: the store's by a thread of its
 /// own, the buffer's by this one.
 fn open_on(
-    media: &Media,
+    media: &StoreMedia,
     store: Arc<dyn Device>,
     buffer: Arc<dyn Device>,
     settings: Settings,
     to_mount: Option<&str>,
-    which: Which,
-) -> Result<Opened, WeirError> {
+    which: ExpectedBuffer,
+) -> Result<OpenedCache, WeirError> {
     let busy = Arc::new(Busy::default());
     let (store_disk, of_store) = Counted::over(store, &busy);
     let (buffer, of_buffer) = Counted::over(buffer, &busy);
-    let disks = Disks { store: of_store, buffer: of_buffer };
-    let reader = Ahead::of(buffer.clone());
+    let disks = DiskAccounts { store: of_store, buffer: of_buffer };
+    let reader = ReadAheadDevice::of(buffer.clone());
     let clock = Arc::new(SystemClock::new());
     let cache_failed = |source| WeirError::Cache { path: media.name.clone(), source };
     let store = Store::identify(store_disk)
         .map_err(|source| WeirError::Store { path: media.name.clone(), source })?;
     let id = store.id();
-    let (from_store, (recovered, replaying)) = at_the_same_time(
+    let (from_store, (recovered, replaying)) = run_in_parallel(
         || read_store(media, store, to_mount),
         || {
             let recovered =
@@ -246,23 +250,28 @@ fn open_on(
             recovered
         },
     )?;
-    let FromStore { store, metadata, mut start } = from_store?;
+    let StoreContents { store, metadata, mut start } = from_store?;
     let recovered = recovered?;
-    if which != Which::Unnamed {
-        keep_settings(media, &store, recovered.buffer_id(), which)?;
+    if which != ExpectedBuffer::NewUnrecorded {
+        record_settings(media, &store, recovered.buffer_id(), which)?;
     }
     let blocks = |disk: &Account| disk.reads.now().blocks;
     (start.media, start.media_blocks) = (busy.time(), blocks(&disks.store) + blocks(&disks.buffer));
     let (cache, beginning) =
         timed(|| Cache::begin(store.clone(), recovered, clock, settings).map_err(cache_failed));
     (start.buffer, start.beginning) = (replaying, beginning);
-    Ok(Opened { store, cache: cache?, metadata, start, disks })
+    Ok(OpenedCache { store, cache: cache?, metadata, start, disks })
 }
 
 /// Lets the store keep what is to be known at the next mount: durable with its next checkpoint, as when the cache begins.
-fn keep_settings(media: &Media, store: &Store, buffer: BufferId, which: Which) -> Result<(), WeirError> {
+fn record_settings(
+    media: &StoreMedia,
+    store: &Store,
+    buffer: BufferId,
+    which: ExpectedBuffer,
+) -> Result<(), WeirError> {
     let mut kept = store.settings();
-    if which == Which::Last && kept.buffer.is_some_and(|last| last != buffer) {
+    if which == ExpectedBuffer::LastUsed && kept.buffer.is_some_and(|last| last != buffer) {
         return Err(WeirError::OtherBuffer { path: media.buffer.clone() });
     }
     kept.buffer = Some(buffer);
@@ -274,26 +283,30 @@ fn keep_settings(media: &Media, store: &Store, buffer: BufferId, which: Which) -
 }
 
 /// What the store alone gives.
-struct FromStore {
+struct StoreContents {
     store: Arc<Store>,
     metadata: Option<PreloadedArena>,
-    start: Start,
+    start: StartTimes,
 }
 
 /// Opens the store, and reads the metadata of the volume that is to be mounted. Where these cannot be read it is of no account:
 /// whoever mounts reads them again, and is told why not.
-fn read_store(media: &Media, store: Identified, to_mount: Option<&str>) -> Result<FromStore, WeirError> {
+fn read_store(
+    media: &StoreMedia,
+    store: Identified,
+    to_mount: Option<&str>,
+) -> Result<StoreContents, WeirError> {
     let (store, opening) = timed(|| store.open());
     let store = Arc::new(store.map_err(|source| WeirError::Store { path: media.name.clone(), source })?);
-    let volume = to_mount.and_then(|name| volume::named(&store, &media.name, name).ok());
+    let volume = to_mount.and_then(|name| volume::volume_named(&store, &media.name, name).ok());
     let (metadata, reading) =
         timed(|| volume.and_then(|volume| PreloadedArena::read(&store, volume.id).ok()));
-    let start = Start { store: opening, preload: reading, ..Start::default() };
-    Ok(FromStore { store, metadata, start })
+    let start = StartTimes { store: opening, preload: reading, ..StartTimes::default() };
+    Ok(StoreContents { store, metadata, start })
 }
 
 /// Does two things, the first of them in a thread of its own.
-fn at_the_same_time<A: Send, B>(
+fn run_in_parallel<A: Send, B>(
     first: impl FnOnce() -> A + Send,
     second: impl FnOnce() -> B,
 ) -> Result<(A, B), WeirError> {
@@ -323,20 +336,20 @@ fn open_disk(path: &Path, access: Access) -> Result<Arc<dyn Device>, WeirError> 
 }
 
 /// The threads that do background work, until they are stopped.
-pub(crate) struct Workers {
-    stopper: Stopper,
+pub(crate) struct WorkerThreads {
+    stopper: WorkerStopper,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// What ends the background work of a mount.
 #[derive(Clone)]
-pub(crate) struct Stopper {
+pub(crate) struct WorkerStopper {
     cache: Cache,
     stopping: Arc<AtomicBool>,
     access: Access,
 }
 
-impl Stopper {
+impl WorkerStopper {
     /// Refuses new operations and writes everything back, in the caller's thread. On an error, what could not be written back is
     /// durable in the buffer. Of a mount that only looks nothing is written back.
     pub(crate) fn stop_and_drain(&self) -> Result<(), cache::CacheError> {
@@ -353,11 +366,12 @@ impl Stopper {
     }
 }
 
-impl Workers {
+impl WorkerThreads {
     /// Starts them: on a mount that only looks, those that only read, and the one that answers syncs.
-    pub(crate) fn start(cache: &Cache, access: Access) -> Result<Workers, WeirError> {
-        let stopper = Stopper { cache: cache.clone(), stopping: Arc::new(AtomicBool::new(false)), access };
-        let mut workers = Workers { stopper, threads: Vec::new() };
+    pub(crate) fn start(cache: &Cache, access: Access) -> Result<WorkerThreads, WeirError> {
+        let stopper =
+            WorkerStopper { cache: cache.clone(), stopping: Arc::new(AtomicBool::new(false)), access };
+        let mut workers = WorkerThreads { stopper, threads: Vec::new() };
         for (task, name, count) in [
             (Task::Commit, "commit", 1),
             (Task::Fetch, "fetch", FETCHERS),
@@ -373,7 +387,7 @@ impl Workers {
     }
 
     /// What ends them, for whoever may have to.
-    pub(crate) fn stopper(&self) -> Stopper {
+    pub(crate) fn stopper(&self) -> WorkerStopper {
         self.stopper.clone()
     }
 
@@ -398,7 +412,7 @@ impl Workers {
 fn work(cache: &Cache, task: Task, stopping: &AtomicBool) {
     while !stopping.load(Ordering::Acquire) {
         if cache.step(task) == Progress::Idle {
-            cache.wait(task, NAP);
+            cache.wait(task, WORKER_WAIT_MAX);
         }
     }
 }

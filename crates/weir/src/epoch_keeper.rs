@@ -25,42 +25,42 @@ const RESTORED: &str = "restored-";
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// None is taken where less than this part of what is usable is left: it would go again soon.
-const SCARCE: u64 = 8;
+const SPARE_PART_MIN: u64 = 8;
 
 /// Keeps an epoch of a volume.
-pub(crate) struct Epochs {
+pub(crate) struct EpochKeeper {
     cache: Cache,
     volume: VolumeId,
     /// How far apart; `None`: none is taken.
     every: Option<Duration>,
     /// Held while one is taken or given up.
-    turn: Mutex<Turn>,
+    turn: Mutex<EpochSchedule>,
     /// Why there is none, or none that is newer. Held for moments.
     problem: Mutex<Option<String>>,
 }
 
-struct Turn {
+struct EpochSchedule {
     /// Since when the clock runs for the next one.
     since: Instant,
     /// The one that this mount took last, and the newest change that it has.
     taken: Option<(VolumeId, Lsn)>,
 }
 
-impl Epochs {
+impl EpochKeeper {
     /// Those of `volume`, which is mounted.
-    pub(crate) fn new(cache: Cache, volume: VolumeId, every: Option<Duration>) -> Epochs {
-        let turn = Turn { since: Instant::now(), taken: None };
-        let epochs = Epochs { cache, volume, every, turn: Mutex::new(turn), problem: Mutex::default() };
+    pub(crate) fn new(cache: Cache, volume: VolumeId, every: Option<Duration>) -> EpochKeeper {
+        let turn = EpochSchedule { since: Instant::now(), taken: None };
+        let epochs = EpochKeeper { cache, volume, every, turn: Mutex::new(turn), problem: Mutex::default() };
         epochs.name_expendable();
         epochs
     }
 
     /// Takes and gives up epochs until `serving` ends; the process need not wait for it.
-    pub(crate) fn start(self: &Arc<Epochs>, serving: Arc<AtomicBool>) -> io::Result<()> {
+    pub(crate) fn start(self: &Arc<EpochKeeper>, serving: Arc<AtomicBool>) -> io::Result<()> {
         let epochs = self.clone();
         let keep = move || {
             while serving.load(Ordering::Acquire) {
-                epochs.look();
+                epochs.take_if_due();
                 std::thread::sleep(INTERVAL);
             }
         };
@@ -87,7 +87,7 @@ impl Epochs {
         })
     }
 
-    fn look(&self) {
+    fn take_if_due(&self) {
         let Some(every) = self.every else { return };
         let mut turn = lock(&self.turn);
         if turn.since.elapsed() < every {
@@ -97,14 +97,14 @@ impl Epochs {
         let space = self.cache.settled_store().space();
         // What is reserved may be needed: an epoch would be given up for it at once.
         let unreserved = space.usable().saturating_sub(space.live + space.reserved);
-        match unreserved < space.usable() / SCARCE {
+        match unreserved < space.usable() / SPARE_PART_MIN {
             true => *lock(&self.problem) = Some("the store is nearly full".into()),
             false => self.take(&mut turn),
         }
     }
 
     /// Takes one, if anything has changed since the last, which then goes.
-    fn take(&self, turn: &mut Turn) {
+    fn take(&self, turn: &mut EpochSchedule) {
         let newest = self.cache.status().applied;
         let mut old = self.all();
         if turn.taken.is_some() && turn.taken == old.last().map(|last| (last.id, newest)) {
@@ -171,7 +171,7 @@ pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<VolumeInfo>, Sto
 }
 
 fn name_of(created: u64) -> String {
-    format!("{PREFIX}{}", volume::date(created / 1_000_000_000))
+    format!("{PREFIX}{}", volume::rfc3339(created / 1_000_000_000))
 }
 
 /// Not what a user called so when that was allowed.

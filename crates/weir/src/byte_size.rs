@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// A number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Size(pub(crate) u64);
+pub(crate) struct ByteSize(pub(crate) u64);
 
 /// Units by their first letter, each 1024 times the one before.
 const UNITS: [(&str, u32); 6] = [("B", 0), ("K", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50)];
@@ -16,30 +16,33 @@ const MEGABYTE: u128 = 1_000_000;
 /// Digits after the point: no unit has more than 15 of them in decimal.
 const FRACTION_DIGITS_MAX: usize = 15;
 
-const HOW: &str = "write a number and a unit, such as 512MiB or 1.5GiB (multiples of 1024), or 8GB (of 1000)";
+const HOW_TO_WRITE: &str =
+    "write a number and a unit, such as 512MiB or 1.5GiB (multiples of 1024), or 8GB (of 1000)";
 
-impl FromStr for Size {
+impl FromStr for ByteSize {
     type Err = String;
 
     /// `4096`, `512K`, `256MiB`, `1.5g` count by 1024, as K, M, G mean everywhere in storage; `8GB` by 1000, as on the label of a
     /// disk. A part of a byte is left out, and from a megabyte on a part of a block.
-    fn from_str(text: &str) -> Result<Size, String> {
+    fn from_str(text: &str) -> Result<ByteSize, String> {
         let text = text.trim();
         if text.starts_with('-') {
-            return Err(format!("a size cannot be negative; {HOW}"));
+            return Err(format!("a size cannot be negative; {HOW_TO_WRITE}"));
         }
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(end);
-        let unit_bytes =
-            unit_bytes(unit.trim()).ok_or_else(|| format!("{:?} is not a unit; {HOW}", unit.trim()))?;
+        let unit_bytes = unit_bytes(unit.trim())
+            .ok_or_else(|| format!("{:?} is not a unit; {HOW_TO_WRITE}", unit.trim()))?;
         let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
         let is_number =
             |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
         if !is_number(whole) || !is_number(fraction) || fraction.len() > FRACTION_DIGITS_MAX {
-            return Err(HOW.into());
+            return Err(HOW_TO_WRITE.into());
         }
         if unit_bytes == 1 && number.contains('.') {
-            return Err(format!("a number without a unit is in bytes, which have no fractions; {HOW}"));
+            return Err(format!(
+                "a number without a unit is in bytes, which have no fractions; {HOW_TO_WRITE}"
+            ));
         }
         let too_many = || "a number of bytes must fit into 64 bits".to_string();
         let (whole, part): (u128, u128) =
@@ -49,7 +52,7 @@ impl FromStr for Size {
         // Of what is counted in megabytes nobody means a part of a block, and few powers of ten are whole ones.
         let rest = |bytes: u128| if unit_bytes >= MEGABYTE { bytes % BLOCK_BYTES as u128 } else { 0 };
         let bytes = bytes.map(|bytes| bytes - rest(bytes));
-        bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(Size).ok_or_else(too_many)
+        bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(ByteSize).ok_or_else(too_many)
     }
 }
 
@@ -65,7 +68,7 @@ fn unit_bytes(unit: &str) -> Option<u128> {
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = UNITS.iter().rev();
         let (name, shift) = units.into_iter().find(|(_, shift)| self.0 >> shift != 0).unwrap_or(&UNITS[0]);
@@ -84,7 +87,7 @@ mod tests {
 
     #[test]
     fn every_usual_spelling_is_understood() {
-        let bytes = |text: &str| text.parse::<Size>().map(|size| size.0);
+        let bytes = |text: &str| text.parse::<ByteSize>().map(|size| size.0);
         assert_eq!(bytes("4096"), Ok(4096));
         assert_eq!(bytes("512k"), Ok(512 << 10));
         assert_eq!(bytes("256MiB"), Ok(256 << 20));
@@ -120,7 +123,7 @@ mod tests {
         let shown =
             [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (8 << 30, "8 GiB"), (u64::MAX, "16384.0 PiB")];
         for (bytes, text) in shown {
-            assert_eq!(Size(bytes).to_string(), text);
+            assert_eq!(ByteSize(bytes).to_string(), text);
         }
     }
 }

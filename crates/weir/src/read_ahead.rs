@@ -17,20 +17,20 @@ const LONG_BLOCKS: usize = 16;
 
 /// A device, and a thread that reads it ahead of whoever reads it from one block to the next, until that is stopped, or it is written
 /// to. Recovery reads through it, and nobody else.
-pub(crate) struct Ahead {
+pub(crate) struct ReadAheadDevice {
     below: Arc<dyn Device>,
-    reading: Mutex<Reading>,
+    reading: Mutex<ReadAheadState>,
 }
 
 #[derive(Default)]
-struct Reading {
-    stream: Option<Stream>,
+struct ReadAheadState {
+    stream: Option<ReadAheadStream>,
     /// Threads that may still hold the device: it is not let go before they end.
     threads: Vec<JoinHandle<()>>,
 }
 
 /// What a thread reads, in order.
-struct Stream {
+struct ReadAheadStream {
     /// The next block to hand out.
     at: Block,
     batches: Receiver<Vec<Read>>,
@@ -41,12 +41,12 @@ struct Stream {
     done: usize,
 }
 
-impl Ahead {
-    pub(crate) fn of(below: Arc<dyn Device>) -> Ahead {
-        Ahead { below, reading: Mutex::default() }
+impl ReadAheadDevice {
+    pub(crate) fn of(below: Arc<dyn Device>) -> ReadAheadDevice {
+        ReadAheadDevice { below, reading: Mutex::default() }
     }
 
-    fn reading(&self) -> MutexGuard<'_, Reading> {
+    fn reading(&self) -> MutexGuard<'_, ReadAheadState> {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -56,7 +56,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for ReadAheadDevice {
     fn drop(&mut self) {
         let reading = self.reading.get_mut().unwrap_or_else(PoisonError::into_inner);
         reading.stream = None;
@@ -66,7 +66,7 @@ impl Drop for Ahead {
     }
 }
 
-impl Reading {
+impl ReadAheadState {
     /// Begins to read from `at` on. Where there is no thread to be had nothing is read ahead.
     fn start(&mut self, device: &Arc<dyn Device>, at: Block) {
         let (send, batches) = sync_channel(BATCHES_READY);
@@ -75,12 +75,12 @@ impl Reading {
         let thread = std::thread::Builder::new().name("read-ahead".into());
         if let Ok(thread) = thread.spawn(move || read_on(&*device, at, &send, &reuse)) {
             self.threads.push(thread);
-            self.stream = Some(Stream { at, batches, used, batch: Vec::new(), done: 0 });
+            self.stream = Some(ReadAheadStream { at, batches, used, batch: Vec::new(), done: 0 });
         }
     }
 }
 
-impl Stream {
+impl ReadAheadStream {
     /// Fills `into`; `None` where the thread has come to the device's end or to an error. Whoever wants to know which
     /// reads for himself.
     fn fill(&mut self, mut into: &mut [Page]) -> Option<()> {
@@ -129,7 +129,7 @@ fn read_on(device: &dyn Device, at: Block, send: &SyncSender<Vec<Read>>, reuse: 
     }
 }
 
-impl Device for Ahead {
+impl Device for ReadAheadDevice {
     fn blocks(&self) -> u64 {
         self.below.blocks()
     }
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn every_block_is_the_one_that_was_asked_for() {
-        let ahead = Ahead::of(Numbered::new(5000, None));
+        let ahead = ReadAheadDevice::of(Numbered::new(5000, None));
         let (mut at, mut count) = (3, 1);
         while at + count as u64 <= 5000 {
             read(&ahead, at, count).expect("a good device");
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_log_is_read_once() {
         let below = Numbered::new(4096, None);
-        let ahead = Ahead::of(below.clone());
+        let ahead = ReadAheadDevice::of(below.clone());
         (0..16).for_each(|window| read(&ahead, window * 256, 256).expect("a good device"));
         drop(ahead);
         assert_eq!(below.blocks_read.load(Ordering::Relaxed), 4096);
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_bad_block_is_told_to_whoever_asks_for_it_and_to_nobody_else() {
-        let ahead = Ahead::of(Numbered::new(4096, Some(1300)));
+        let ahead = ReadAheadDevice::of(Numbered::new(4096, Some(1300)));
         for window in 0..16 {
             assert_eq!(read(&ahead, window * 256, 256).is_err(), window == 5, "window {window}");
         }
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_write_ends_the_reading_ahead() {
-        let ahead = Ahead::of(Numbered::new(4096, None));
+        let ahead = ReadAheadDevice::of(Numbered::new(4096, None));
         read(&ahead, 0, 256).expect("a good device");
         assert!(ahead.reading().stream.is_some());
         ahead.write(Block(300), &device::pages(1)).expect("a good device");
