@@ -9,7 +9,7 @@ use crate::shared::{Shared, State};
 use crate::task::{Completion, Completions, Task};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use store::{Known, Store, StoreError};
+use store::{ReservationEstimate, Store, StoreError};
 
 /// Appended and not yet handed to the device; past it writers wait for the committer, so that memory stays bounded
 /// however slow the buffer's device is. A second's worth of a slow disk.
@@ -32,7 +32,7 @@ pub(crate) struct AdmissionQueue {
     /// Bytes of the buffer that reservations hold.
     reserved_bytes: u64,
     /// What the store may know of the pages for which operations have entered.
-    known: Known,
+    known: ReservationEstimate,
     /// Pages that the store counts space for and that neither an operation nor a dirty page needs. None while an operation waits.
     spare_pages: u64,
     /// An operation waits for space in the store, or pages found none: it is worth cleaning for.
@@ -65,7 +65,7 @@ pub struct Reservation {
     /// Of the pages, so many may bypass the buffer.
     bypass_pages: u64,
     /// What the store may know of its pages.
-    known: Known,
+    known: ReservationEstimate,
 }
 
 impl Reservation {
@@ -135,7 +135,7 @@ impl Drop for Reservation {
         if self.pages == 0
             && self.buffer_bytes == 0
             && self.bypass_pages == 0
-            && self.known == Known::default()
+            && self.known == ReservationEstimate::default()
         {
             return;
         }
@@ -174,7 +174,7 @@ impl AdmissionQueue {
     }
 
     /// What the store may know of the pages for which operations have entered.
-    pub(crate) fn known_to_store(&self) -> Known {
+    pub(crate) fn known_to_store(&self) -> ReservationEstimate {
         self.known
     }
 
@@ -219,7 +219,13 @@ impl AdmissionQueue {
 
     /// Space in the store for so many pages, where this is known of them and of those that have some. What gives space back gets it in any
     /// case: the store keeps a reserve for that, and lets no other operation reserve anything before there is space for these pages.
-    fn reserve(&mut self, store: &Store, pages: u64, claim: Claim, known: Known) -> Result<(), StoreError> {
+    fn reserve(
+        &mut self,
+        store: &Store,
+        pages: u64,
+        claim: Claim,
+        known: ReservationEstimate,
+    ) -> Result<(), StoreError> {
         let more = pages.saturating_sub(self.spare_pages);
         if more > 0 {
             let outcome = if claim == Claim::Data {
@@ -411,7 +417,7 @@ impl Admission {
                 || self.shared.buffer_is_half_full()
                 || self.shared.settings().crowding(state.pages.memory()) > 0.5
                 || state.pages.cuts_pending() > CUTS_MAX
-                || (state.pages.cuts_pending() > 0 && self.shared.store().is_known_full_below())
+                || (state.pages.cuts_pending() > 0 && self.shared.store().is_host_fs_known_full())
                 // Unless they get space by asking for it below.
                 || (state.admission.is_waiting() && state.pages.is_dirty() && !self.shared.store().may_allocate()))
     }

@@ -44,7 +44,7 @@ fn read_ranges(
         }
     }
     let mut outcome = Ok(());
-    store.read_all(&pages, &mut |index, found| {
+    store.read_in_device_order(&pages, &mut |index, found| {
         let (number, start, range) = pieces[index].clone();
         let laid = lay(pages[index].1, start, found, &mut bytes[number][range]);
         if outcome.is_ok() {

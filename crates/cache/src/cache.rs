@@ -275,7 +275,7 @@ impl Parts {
     fn give_back_spare(&self) {
         let mut state = self.shared.state();
         state.admission.give_back_spare(self.shared.store());
-        self.shared.store().know(state.known_to_store());
+        self.shared.store().set_reservation_estimate(state.known_to_store());
     }
 
     fn write_back_step(&self) -> Progress {
@@ -356,7 +356,7 @@ impl Cache {
         // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
         // is hardly filled), no operation can reserve any before it is there again.
         store.reserve_unchecked(reserved);
-        store.know(state.known_to_store());
+        store.set_reservation_estimate(state.known_to_store());
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin_after(incarnation, buffer.store_batch())?;
         buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;
@@ -770,7 +770,7 @@ impl Cache {
             Task::Checkpoint => {
                 let makes_space = shared.state().admission.wants_space();
                 let may_make_space = checkpointer.makes_no_space() && self.parts.may_write_back();
-                store.is_idle() && store.cleaner_is_idle() && (!makes_space || may_make_space)
+                store.writer_is_idle() && store.cleaner_is_idle() && (!makes_space || may_make_space)
             }
         }
     }
@@ -781,7 +781,7 @@ impl Parts {
     /// It pays with cleaning where that is due, and else leaves the cleaner alone.
     fn may_write_back(&self) -> bool {
         let (store, buffer) = (self.shared.store(), self.shared.buffer());
-        let alone = self.write_back.is_idle() && buffer.is_idle() && store.is_idle();
+        let alone = self.write_back.is_idle() && buffer.is_idle() && store.writer_is_idle();
         // A rescue wins space by cleaning.
         let may_clean = store.cleaning_is_due() || self.shared.state().failed().is_some();
         alone && (store.cleaner_is_idle() || !may_clean)

@@ -10,7 +10,7 @@ use crate::task::{Completions, Progress, Task};
 use crate::write_back::{Why, WriteBack};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Cleaning, StoreError, VolumeId};
+use store::{CleaningOutcome, StoreError, VolumeId};
 
 /// Rounds of cleaning of one attempt to make space, before a writer that waits is told that the store is full.
 const ROUNDS_MAX: usize = 8;
@@ -218,7 +218,7 @@ impl Checkpointer {
     /// Whether an operation needs the space below, of which some may be in segments that have died since it was last looked at.
     fn is_full_below(&self) -> bool {
         self.shared.store().counters().batches != self.given_back_as_of.load(Ordering::Relaxed)
-            && self.shared.store().full_below().is_some()
+            && self.shared.store().host_fs_free_bytes_if_full().is_some()
     }
 
     /// Trims what is dead, without waiting for a checkpoint that is due for other reasons.
@@ -236,7 +236,7 @@ impl Checkpointer {
 
     /// Frees a step's worth of what deleted files and volumes held.
     fn free_some(&self) -> Result<(), CacheError> {
-        let freed = self.shared.store_io().free_step();
+        let freed = self.shared.store_io().free_deleted_step();
         match &freed {
             // Worth another attempt for a writer that was told that the store is full.
             Ok(_) => {
@@ -270,7 +270,7 @@ impl Checkpointer {
         if pauses.stored != stored {
             (pauses.stored, pauses.fold_not_before) = (stored, now + QUIET);
         }
-        now >= pauses.fold_not_before && self.shared.store().folding_is_due()
+        now >= pauses.fold_not_before && self.shared.store().idle_merge_is_due()
     }
 
     /// Folds a leaf, and leaves the devices alone for as long as that took. What cannot be folded is left as it is.
@@ -290,15 +290,15 @@ impl Checkpointer {
     fn clean_some(&self) -> Result<(), CacheError> {
         let batches = self.shared.store().counters().batches;
         match self.shared.store_io().clean_step_if_due()? {
-            None | Some(Cleaning::Working) => {}
-            Some(Cleaning::Emptied(_)) => self.checkpoint_twice()?,
-            Some(Cleaning::NeedsCheckpoint) => {
+            None | Some(CleaningOutcome::Working) => {}
+            Some(CleaningOutcome::RoundEnded(_)) => self.checkpoint_twice()?,
+            Some(CleaningOutcome::NeedsCheckpoint) => {
                 self.checkpoint_twice()?;
-                if self.shared.store_io().clean_step()? == Cleaning::NeedsCheckpoint {
+                if self.shared.store_io().clean_step()? == CleaningOutcome::NeedsCheckpoint {
                     self.shared.store().give_up_round();
                 }
             }
-            Some(Cleaning::Idle) => {
+            Some(CleaningOutcome::Idle) => {
                 self.checkpoint_twice()?;
                 self.clean_as_of.store(batches, Ordering::Relaxed);
             }
@@ -361,8 +361,8 @@ impl Checkpointer {
         }
         let before = self.shared.store().space().free;
         // What was deleted costs no copies. A node of it that cannot be read holds up what is below it, and nothing else.
-        while self.shared.store_io().free_step().unwrap_or(false) {}
-        let cleaned = self.shared.store_io().clean()?;
+        while self.shared.store_io().free_deleted_step().unwrap_or(false) {}
+        let cleaned = self.shared.store_io().clean_round()?;
         self.checkpoint_twice()?;
         Ok(cleaned || self.shared.store().space().free > before)
     }
@@ -389,7 +389,7 @@ impl Checkpointer {
             let failures = {
                 let mut state = self.shared.state();
                 state.admission.give_back_spare(self.shared.store());
-                self.shared.store().know(state.known_to_store());
+                self.shared.store().set_reservation_estimate(state.known_to_store());
                 state.retries.failures()
             };
             let space = self.shared.store().space();
@@ -488,7 +488,7 @@ impl Checkpointer {
         if now >= pauses.retry_not_before {
             pauses.retry_not_before = now + RETRY_STUCK_AFTER;
             drop(pauses);
-            self.shared.store().try_stuck_segments_again();
+            self.shared.store().retry_stuck_segments();
         }
     }
 
@@ -531,15 +531,15 @@ impl Checkpointer {
             return Ok(Progress::Idle);
         }
         match self.shared.store_io().clean_step()? {
-            Cleaning::Working => {}
-            Cleaning::Idle => attempt.rounds = ROUNDS_MAX,
+            CleaningOutcome::Working => {}
+            CleaningOutcome::Idle => attempt.rounds = ROUNDS_MAX,
             // The first one may have begun before what can be won now was dead.
-            Cleaning::Emptied(0) if attempt.rounds > 0 => attempt.rounds = ROUNDS_MAX,
-            Cleaning::Emptied(_) => {
+            CleaningOutcome::RoundEnded(0) if attempt.rounds > 0 => attempt.rounds = ROUNDS_MAX,
+            CleaningOutcome::RoundEnded(_) => {
                 (attempt.rounds, attempt.asked, attempt.is_folded) = (attempt.rounds + 1, None, false);
                 self.checkpoint_twice()?;
             }
-            Cleaning::NeedsCheckpoint => {
+            CleaningOutcome::NeedsCheckpoint => {
                 let moved = self.shared.store().counters().pages_cleaned;
                 if attempt.asked.replace(moved) == Some(moved) {
                     self.shared.store().give_up_round();

@@ -11,7 +11,7 @@ use crate::write_back::Content;
 use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Change, DeltaBlock, DeltaPacker, Found, Store, StoreError, Want, leaf_of};
+use store::{Change, DeltaBlock, DeltaPacker, PageRead, Store, StoreError, StoredPage, leaf_of};
 
 /// A page to store. Together with others it holds every change of the page up to the newest one of all of them.
 #[derive(Clone, Copy)]
@@ -78,7 +78,7 @@ impl Plan {
         let leaves: Vec<(ObjectId, PageNo)> =
             full.iter().map(|(leaf, _)| *leaf).take(FOLDED_AT_ONCE).collect();
         // An error is for the reads and writes that follow to tell.
-        let folded = !leaves.is_empty() && store.fold(&leaves).is_ok();
+        let folded = !leaves.is_empty() && store.merge_deltas(&leaves).is_ok();
         for ((object, _), packed) in full {
             match folded && store.takes_deltas(object, &packed.blocks) == Ok(true) {
                 true => plan.add_deltas(object, &pages, packed),
@@ -113,17 +113,17 @@ impl Plan {
 
     /// Lays deltas over what the store has.
     fn read_and_write(&mut self, store: &Store, pages: &[ToStore<'_>], read: &[usize]) {
-        let want = |&index: &usize| Want::new(pages[index].key.object, pages[index].key.page);
-        let mut wants: Vec<Want> = read.iter().map(want).collect();
+        let want = |&index: &usize| PageRead::new(pages[index].key.object, pages[index].key.page);
+        let mut wants: Vec<PageRead> = read.iter().map(want).collect();
         store.read(&mut wants);
         for (&index, want) in read.iter().zip(wants) {
             let Content::Patch(delta) = pages[index].content else { continue };
-            let mut bytes = match want.found {
-                Ok(Found::Page { bytes, .. }) => {
+            let mut bytes = match want.result {
+                Ok(StoredPage::Page { bytes, .. }) => {
                     self.pages_read += 1;
                     bytes
                 }
-                Ok(Found::Hole) => Page::zeroed(),
+                Ok(StoredPage::Hole) => Page::zeroed(),
                 Err(error) => {
                     self.refused.insert(index, error);
                     continue;

@@ -12,7 +12,7 @@ use device::{ObjectId, SharedPage};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
-use store::Want;
+use store::PageRead;
 
 /// Of the memory, how much of it may be what streams will read: one part in so many.
 const AHEAD_SHARE: u64 = 8;
@@ -151,7 +151,7 @@ impl Fetcher {
 
     /// Reads pages from the store, and answers the reads that waited for them.
     fn fetch(&self, fetches: Vec<Fetch>) {
-        let mut wants: Vec<Want> = fetches.iter().map(Fetch::want).collect();
+        let mut wants: Vec<PageRead> = fetches.iter().map(Fetch::want).collect();
         self.shared.store_io().read(&mut wants);
         let mut completions = Completions::default();
         let mut state = self.shared.state();

@@ -16,7 +16,7 @@ use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
-use store::Known;
+use store::ReservationEstimate;
 
 /// Pages looked at per eviction: more than an operation usually adds, so that memory goes down, and few enough to be
 /// done under the lock.
@@ -190,7 +190,7 @@ impl Pages {
     }
 
     /// What the store may know of those for which it counts space.
-    pub(crate) fn known_to_store(&self) -> Known {
+    pub(crate) fn known_to_store(&self) -> ReservationEstimate {
         self.reserved.known()
     }
 

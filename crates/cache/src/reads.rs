@@ -13,7 +13,7 @@ use crate::task::{Completion, Completions};
 use device::{BLOCK_BYTES, Lsn, ObjectId, Page, PageNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use store::{Found, Want};
+use store::{PageRead, StoredPage};
 
 /// Pages of one fetch step: enough to keep any device's queue full.
 const FETCH_PAGES: usize = 64;
@@ -82,8 +82,8 @@ impl Fetch {
     }
 
     /// What the store is asked for.
-    pub(crate) fn want(&self) -> Want {
-        Want { object: self.key.object, page: self.key.page, found: Ok(Found::Hole) }
+    pub(crate) fn want(&self) -> PageRead {
+        PageRead { object: self.key.object, page: self.key.page, result: Ok(StoredPage::Hole) }
     }
 }
 
@@ -294,7 +294,7 @@ impl Reads {
         pages: &mut Pages,
         counters: &mut Counters,
         fetches: Vec<Fetch>,
-        wants: Vec<Want>,
+        wants: Vec<PageRead>,
     ) {
         for (fetch, want) in fetches.into_iter().zip(wants) {
             self.in_flight -= 1;
@@ -302,7 +302,7 @@ impl Reads {
             if pages.get(&key).is_none_or(|entry| entry.fetch() != Some(fetch.number)) {
                 continue;
             }
-            match want.found {
+            match want.result {
                 Ok(found) => {
                     let base = base(pages, counters, &fetch, found);
                     let waiters = pages.change(key, |entry| {
@@ -367,15 +367,15 @@ fn finish(read: Parked, completions: &mut Completions) {
 }
 
 /// The bytes that a page has without its delta.
-fn base(pages: &Pages, counters: &mut Counters, fetch: &Fetch, found: Found) -> Box<Page> {
+fn base(pages: &Pages, counters: &mut Counters, fetch: &Fetch, found: StoredPage) -> Box<Page> {
     let known = fetch.cut.filter(|_| !is_planted(PlantedBug::CutForgotten));
     let cut = known.max(pages.cut_of(fetch.key));
     match found {
-        Found::Hole => {
+        StoredPage::Hole => {
             counters.holes += 1;
             Page::zeroed()
         }
-        Found::Page { bytes, page_lsn } => {
+        StoredPage::Page { bytes, page_lsn } => {
             match fetch.cause {
                 Cause::Read => counters.fetched_for_reads += 1,
                 Cause::Write => counters.fetched_for_writes += 1,

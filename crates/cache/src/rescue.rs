@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Change, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
+use store::{Change, NewVolume, PageRead, Store, StoreError, VolumeId, VolumeMode};
 
 /// How the names of volumes begin that are not whole yet. Users may not choose them.
 pub const UNFINISHED: &str = "rescuing-";
@@ -226,7 +226,7 @@ impl Rescuer {
         let mut transfer = what.transfer;
         let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
         (transfer.from, transfer.to) = (copy(transfer.from), copy(transfer.to));
-        if self.shared.store_io().has_had(&transfer, what.lsn)? {
+        if self.shared.store_io().has_applied_transfer(&transfer, what.lsn)? {
             return Ok(0);
         }
         let dirty: Vec<Dirty> = {
@@ -283,9 +283,9 @@ impl Rescuer {
     ) -> Result<(), CacheError> {
         for (index, error) in refused {
             let Change::Write { object, page, .. } = vector[index] else { continue };
-            let mut wants = [Want::new(object, page)];
+            let mut wants = [PageRead::new(object, page)];
             self.shared.store_io().read(&mut wants);
-            if !wants[0].found.as_ref().is_err_and(StoreError::is_damage) {
+            if !wants[0].result.as_ref().is_err_and(StoreError::is_damage) {
                 return Err(error.into());
             }
         }

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::Listed;
+use store::ListedPages;
 
 /// Leaves of the store's map that one step looks at: 32 MiB of pages that exist, and at most 64 reads of the device.
 const STEP_LEAVES: usize = 64;
@@ -133,7 +133,7 @@ impl Memory {
     }
 
     /// The pages with data below the place where both memory and the store were looked at, and that place.
-    fn data(mut self, listed: Listed) -> (BTreeSet<PageNo>, PageNo) {
+    fn data(mut self, listed: ListedPages) -> (BTreeSet<PageNo>, PageNo) {
         let until = self.until.min(listed.until);
         let page_lsns = listed.pages.into_iter().filter(|&(page, page_lsn)| !self.is_cut(page, page_lsn));
         let page_lsn: Vec<PageNo> = page_lsns.map(|(page, _)| page).collect();

@@ -18,7 +18,7 @@ use buffer::{Buffer, BufferError};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Known, Store};
+use store::{ReservationEstimate, Store};
 
 /// Shared by all clones of a `Cache`, its reservations and its steps.
 pub(crate) struct Shared {
@@ -50,7 +50,7 @@ pub(crate) struct State {
 
 impl State {
     /// What the store may know of the pages for which it counts space: those that are dirty, and those of operations that have entered.
-    pub(crate) fn known_to_store(&self) -> Known {
+    pub(crate) fn known_to_store(&self) -> ReservationEstimate {
         self.pages.known_to_store() + self.admission.known_to_store()
     }
 

@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Change, Found, Store, StoreError, Want};
+use store::{Change, PageRead, Store, StoreError, StoredPage};
 
 /// Pages that are looked at for more deltas behind one that is written back, and behind how many of a step.
 const DELTA_LOOKS: usize = 1024;
@@ -269,7 +269,7 @@ impl WriteBack {
         drop(state);
         if why != Why::All {
             // An error is for the reads and writes to tell that meet it, too.
-            let _ = self.shared.store_io().fold_owed();
+            let _ = self.shared.store_io().merge_due_deltas();
         }
         Ok(Progress::Worked)
     }
@@ -427,7 +427,7 @@ impl WriteBack {
                 had.push(one);
                 continue;
             }
-            let stored = self.shared.store_io().has_had(&one.transfer, one.lsn);
+            let stored = self.shared.store_io().has_applied_transfer(&one.transfer, one.lsn);
             if stored == Ok(true) && !is_planted(PlantedBug::TransferRepeated) {
                 had.push(one);
                 continue;
@@ -649,7 +649,8 @@ impl WriteBack {
         if is_left_to_syncs || !self.admission.bypassed_pages_press(&state) {
             return None;
         }
-        let limit = self.shared.store().pages_together().min(BYPASS_STEP_PAGES as u64) as usize;
+        let limit =
+            self.shared.store().pages_between_cleaning_checks().min(BYPASS_STEP_PAGES as u64) as usize;
         // In rounds, so that a file that is written over and over, or grows and grows, keeps no other waiting.
         let last = turn.bypassed.map_or(Bound::Unbounded, Bound::Excluded);
         let group = |key: &Key| state.pages.get(key).and_then(Entry::group);
@@ -679,7 +680,9 @@ impl WriteBack {
     /// Pages of one step: no more than are paid for with less than a segment's cleaning, where a writer may wait for them.
     fn step_pages(&self, why: Why) -> usize {
         match why {
-            Why::Due | Why::Space => self.shared.store().pages_together().min(STEP_PAGES as u64) as usize,
+            Why::Due | Why::Space => {
+                self.shared.store().pages_between_cleaning_checks().min(STEP_PAGES as u64) as usize
+            }
             Why::All => STEP_PAGES,
         }
     }
@@ -885,7 +888,7 @@ impl Applied {
     ) -> Result<(), StoreError> {
         while self.count < vector.len() {
             let rest = &vector[self.count..];
-            let part = &rest[..store.fit_at_once(rest)];
+            let part = &rest[..store.changes_that_fit(rest)];
             let long = part.iter().position(|change| !matches!(piece_of(store, change), Ok(None)));
             match long {
                 Some(0) => self.apply_in_pieces(store, apply, &rest[0])?,
@@ -992,16 +995,16 @@ pub(crate) fn with_bases<'a>(
     pages: &'a [Dirty],
 ) -> impl Iterator<Item = (PageNo, Result<(SharedPage, Lsn), StoreError>)> + use<'a> {
     let patches = pages.iter().filter(|one| matches!(one.content, Content::Patch(_)));
-    let mut wants: Vec<Want> = patches.map(|one| Want::new(object, one.page)).collect();
+    let mut wants: Vec<PageRead> = patches.map(|one| PageRead::new(object, one.page)).collect();
     store.read(&mut wants);
-    let mut bases = wants.into_iter().map(|want| want.found);
+    let mut bases = wants.into_iter().map(|want| want.result);
     pages.iter().map(move |one| {
         let bytes = match &one.content {
             Content::Whole(page) => Ok(page.clone()),
             Content::Patch(delta) => bases.next().expect("one for each patch").map(|base| {
                 let mut bytes = match base {
-                    Found::Hole => Page::zeroed(),
-                    Found::Page { bytes, .. } => bytes,
+                    StoredPage::Hole => Page::zeroed(),
+                    StoredPage::Page { bytes, .. } => bytes,
                 };
                 delta.apply(&mut bytes);
                 Arc::from(bytes)

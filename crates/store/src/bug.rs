@@ -12,7 +12,7 @@ use {
 /// A rule to break from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code, unreachable_pub))]
-pub enum PlantedBug {
+pub enum StoreBug {
     /// A cut removes pages whose page LSN is newer than the cut.
     CutIgnoresPageLsn,
     /// A segment is used again as soon as nothing in memory refers to it, whatever roots and readers need.
@@ -81,30 +81,30 @@ pub enum PlantedBug {
 
 #[cfg(feature = "planted-bugs")]
 thread_local! {
-    static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
+    static PLANTED: Cell<Option<StoreBug>> = const { Cell::new(None) };
 }
 
 /// From now on the stores of this thread break this rule, or none. Those that one store remembers are for
 /// [`Store::plant`](crate::Store::plant).
 #[cfg(feature = "planted-bugs")]
-pub fn plant(bug: Option<PlantedBug>) {
+pub fn plant(bug: Option<StoreBug>) {
     PLANTED.set(bug);
 }
 
 #[cfg(feature = "planted-bugs")]
-pub(crate) fn is_planted(bug: PlantedBug) -> bool {
+pub(crate) fn is_planted(bug: StoreBug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
 #[cfg(not(feature = "planted-bugs"))]
-pub(crate) fn is_planted(_bug: PlantedBug) -> bool {
+pub(crate) fn is_planted(_bug: StoreBug) -> bool {
     false
 }
 
 /// Bugs that one store has until it is closed, beside those of its map.
 #[cfg(feature = "planted-bugs")]
 #[derive(Default)]
-pub(crate) struct Planted {
+pub(crate) struct PlantedStoreBugs {
     missing_flush: AtomicBool,
     late_copies: AtomicBool,
     late_trims: AtomicBool,
@@ -121,12 +121,12 @@ pub(crate) enum DelayedWrite {
 }
 
 #[cfg(feature = "planted-bugs")]
-impl Planted {
-    pub(crate) fn plant(&self, bug: PlantedBug) {
+impl PlantedStoreBugs {
+    pub(crate) fn plant(&self, bug: StoreBug) {
         let planted = match bug {
-            PlantedBug::MissingFlush => &self.missing_flush,
-            PlantedBug::RepointBeforeCopy => &self.late_copies,
-            PlantedBug::TrimAfterReuse => &self.late_trims,
+            StoreBug::MissingFlush => &self.missing_flush,
+            StoreBug::RepointBeforeCopy => &self.late_copies,
+            StoreBug::TrimAfterReuse => &self.late_trims,
             other => unreachable!("{other:?} is another's"),
         };
         planted.store(true, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! The log: how a vector becomes chunks, and how chunks are found again.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::entry::*;
 use crate::format::blocks_for;
 use crate::root::Cursor;
@@ -165,7 +165,7 @@ fn own_data_is_whole(device: &dyn Device, chunk: &Chunk) -> bool {
 }
 
 fn pairs_are_whole(device: &dyn Device, chunk: &Chunk) -> bool {
-    if is_planted(PlantedBug::MissingPairBelieved) {
+    if is_planted(StoreBug::MissingPairBelieved) {
         return true;
     }
     let pairs: Vec<Paired> = chunk.entries.iter().filter_map(LogEntry::paired).collect();

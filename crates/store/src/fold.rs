@@ -3,7 +3,7 @@
 //! Leaves are folded together, and the pages of one lie behind each other afterwards: long runs are read and written. After a crash each
 //! page is there as it was or whole, which is the same to whoever reads it.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::change::Change;
 use crate::counters::count;
 use crate::delta::{DeltaBlock, leaf_of};
@@ -11,9 +11,9 @@ use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::format::LEAF_PAGES;
 use crate::map::{FoldCursor, FoldLook};
-use crate::policy::Class;
-use crate::shared::{Found, Shared, Want};
-use crate::writer::Writer;
+use crate::policy::SpaceClass;
+use crate::shared::{PageRead, StoreShared, StoredPage};
+use crate::writer::StoreWriter;
 use device::{ObjectId, Page, PageNo, SharedPage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,13 +31,17 @@ pub(crate) struct Folding {
 
 impl Folding {
     /// Whether a round is under way, or what it would fold is worth looking at every leaf: one block of deltas in so many nodes.
-    pub(crate) fn is_worth_it(&self, shared: &Shared) -> bool {
+    pub(crate) fn is_worth_it(&self, shared: &StoreShared) -> bool {
         let new = delta_blocks_written(shared) - self.ended.unwrap_or(0);
         self.cursor.is_some() || new >= (shared.map().nodes.table.used() / NODES_PER_DELTA_BLOCK).max(1)
     }
 
     /// See [`Store::idle_merge_step`](crate::Store::idle_merge_step).
-    pub(crate) fn step(&mut self, shared: &Shared, writer: &mut Writer) -> Result<bool, StoreError> {
+    pub(crate) fn step(
+        &mut self,
+        shared: &StoreShared,
+        writer: &mut StoreWriter,
+    ) -> Result<bool, StoreError> {
         let written = delta_blocks_written(shared);
         let from = match self.cursor {
             None if self.ended == Some(written) => return Ok(false),
@@ -137,7 +141,7 @@ impl Sweep {
     }
 }
 
-fn delta_blocks_written(shared: &Shared) -> u64 {
+fn delta_blocks_written(shared: &StoreShared) -> u64 {
     shared.medium.counting().now().delta_blocks_written
 }
 
@@ -150,9 +154,9 @@ pub(crate) enum Damaged {
     Fails,
 }
 
-impl Writer {
+impl StoreWriter {
     /// Folds leaves for deltas that were stored, where that is due. Returns how many pages.
-    pub(crate) fn fold_owed(&mut self, shared: &Shared) -> Result<u64, StoreError> {
+    pub(crate) fn fold_owed(&mut self, shared: &StoreShared) -> Result<u64, StoreError> {
         if !self.sweep().is_due() || shared.map().is_short_of_space() {
             return Ok(0);
         }
@@ -164,7 +168,7 @@ impl Writer {
     /// needs stays free: it wins more than folding.
     pub(crate) fn fold_leaves(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         leaves: &[(ObjectId, PageNo)],
     ) -> Result<u64, StoreError> {
         self.make_ready(shared)?;
@@ -174,7 +178,7 @@ impl Writer {
             let foldable = shared.resolve(|map| map.foldable(object, page))?;
             pages.extend(foldable.into_iter().map(|page| (object, page)));
         }
-        self.fold(shared, &pages, Class::Writer, Damaged::Stays)
+        self.fold(shared, &pages, SpaceClass::Writer, Damaged::Stays)
     }
 
     /// Folds those pages that a clone or a move takes out of leaves which it does not take whole: a block of deltas belongs to one leaf.
@@ -182,7 +186,7 @@ impl Writer {
     /// take that it is lost.
     pub(crate) fn fold_for_transfers(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         vector: &[Change],
         damaged: Damaged,
     ) -> Result<(), StoreError> {
@@ -190,30 +194,31 @@ impl Writer {
             let (Change::Clone { transfer, .. } | Change::Move { transfer, .. }) = change else { continue };
             let pages = shared.resolve(|map| map.deltas_taken(transfer, vector.len() > 1))?;
             let pages: Vec<_> = pages.into_iter().map(|page| (transfer.from, page)).collect();
-            self.fold(shared, &pages, Class::Cleaner, damaged)?;
+            self.fold(shared, &pages, SpaceClass::Cleaner, damaged)?;
         }
         Ok(())
     }
 
     fn fold(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         pages: &[(ObjectId, PageNo)],
-        class: Class,
+        class: SpaceClass,
         damaged: Damaged,
     ) -> Result<u64, StoreError> {
         let mut folded = 0;
         for some in pages.chunks(READ_TOGETHER) {
-            let mut wants: Vec<Want> = some.iter().map(|&(object, page)| Want::new(object, page)).collect();
+            let mut wants: Vec<PageRead> =
+                some.iter().map(|&(object, page)| PageRead::new(object, page)).collect();
             shared.read_with_gaps(&mut wants, GAP_BLOCKS);
             let (mut entries, mut bytes): (Vec<LogEntry>, Vec<SharedPage>) = (Vec::new(), Vec::new());
-            for Want { object, page, found } in wants {
+            for PageRead { object, page, result: found } in wants {
                 let found = match found {
                     Err(error) if damaged == Damaged::Stays && error.is_damage() => continue,
                     found => found?,
                 };
-                if let Found::Page { bytes: mut whole, page_lsn } = found {
-                    if is_planted(PlantedBug::FoldWithoutDeltas) {
+                if let StoredPage::Page { bytes: mut whole, page_lsn } = found {
+                    if is_planted(StoreBug::FoldWithoutDeltas) {
                         whole = base_of(shared, object, page)?;
                     }
                     let whole: SharedPage = Arc::from(whole);
@@ -228,13 +233,13 @@ impl Writer {
                 folded += entries.len() as u64;
             }
         }
-        count(&shared.medium.counting().pages_folded, folded);
+        count(&shared.medium.counting().pages_delta_merged, folded);
         Ok(folded)
     }
 }
 
 /// A page without its deltas: for a planted bug.
-fn base_of(shared: &Shared, object: ObjectId, page: PageNo) -> Result<Box<Page>, StoreError> {
+fn base_of(shared: &StoreShared, object: ObjectId, page: PageNo) -> Result<Box<Page>, StoreError> {
     let located = shared.resolve(|map| map.lookup(object, page))?;
     let mut bytes = Page::zeroed();
     if let Some(base) = located.and_then(|located| located.page.base()) {

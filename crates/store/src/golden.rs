@@ -6,9 +6,9 @@ use crate::map::{
     BlockEntry, Body, DeltaEntry, Map, NodeId, NodeTable, Nodes, PageEntry, Tree, Volume, Volumes,
     decode_node, decode_table_page, encode_node,
 };
-use crate::owners::{SummaryBlock, SummaryEntry};
 use crate::root::{Cursor, Extent, Newest, Root, Stream};
-use crate::segments::{SegmentEntry, SegmentTable, Use};
+use crate::segment_summary::{SummaryBlock, SummaryEntry};
+use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::superblock::Geometry;
 use crate::tables::encode_tables;
 use crate::volume::{VolumeId, VolumeMode};
@@ -104,7 +104,7 @@ fn owner_list() -> SummaryBlock {
         incarnation: Incarnation(3),
         number: 4,
         place: Block(115),
-        owners: vec![Some(owner), None, Some(SummaryEntry { page: PageNo(10), ..owner })],
+        entries: vec![Some(owner), None, Some(SummaryEntry { page: PageNo(10), ..owner })],
     }
 }
 
@@ -167,11 +167,11 @@ fn table() -> NodeTable {
 
 fn tables() -> Vec<u8> {
     let mut used = vec![SegmentEntry::default(); 48];
-    used[1] = SegmentEntry { usage: Use::Log, live: 2, age: 9, twin: None };
-    used[3] = SegmentEntry { usage: Use::Nodes, live: 1, age: 0, twin: Some(7) };
-    used[7] = SegmentEntry { usage: Use::Copies, live: 1, age: 0, twin: Some(3) };
-    used[8] = SegmentEntry { usage: Use::Arena, live: 4, age: 0, twin: Some(9) };
-    used[9] = SegmentEntry { usage: Use::Copies, live: 4, age: 0, twin: Some(8) };
+    used[1] = SegmentEntry { usage: SegmentUse::Log, live: 2, age: 9, mirror: None };
+    used[3] = SegmentEntry { usage: SegmentUse::Nodes, live: 1, age: 0, mirror: Some(7) };
+    used[7] = SegmentEntry { usage: SegmentUse::Mirror, live: 1, age: 0, mirror: Some(3) };
+    used[8] = SegmentEntry { usage: SegmentUse::Arena, live: 4, age: 0, mirror: Some(9) };
+    used[9] = SegmentEntry { usage: SegmentUse::Mirror, live: 4, age: 0, mirror: Some(8) };
     let volumes = Volumes::unread(Tree { root: NodeId(1), height: 0 }, VolumeId(5), vec![NodeId(1)]);
     let nodes = Nodes::new(table(), SegmentTable::new(geometry(), used));
     let mut map = Map::new(nodes, volumes, Newest::default());

@@ -4,12 +4,12 @@ use crate::chunk::{Piece, Place, plan, read_either, read_patiently};
 use crate::counters::count;
 use crate::entry::{ChunkHead, LogEntry, Origin, Paired, encode_chunk};
 use crate::error::StoreError;
-use crate::flushes::FailedFlushes;
+use crate::flusher::FailedFlushes;
+use crate::log_progress::LogLength;
 use crate::medium::Medium;
-use crate::progress::LogLength;
 use crate::root::Cursor;
-use crate::segments::Use;
-use crate::shared::Shared;
+use crate::segments::SegmentUse;
+use crate::shared::StoreShared;
 use crate::stretch::{ChunkIndex, Stretches};
 use device::{Block, Page};
 
@@ -125,7 +125,7 @@ impl Log {
     /// afterwards. After an error it is not known what of it is on the medium.
     pub(crate) fn write_batch(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         since: FailedFlushes,
         data: &[Option<&Page>],
         entries: &mut [LogEntry],
@@ -160,7 +160,7 @@ impl Log {
         {
             let mut map = shared.map_mut();
             map.nodes.segments.set_log_rest(segment_blocks - self.cursor.offset);
-            map.pay_for(length.blocks);
+            map.charge_log_blocks(length.blocks);
         }
         flushed?;
         shared.progress.set_durable_batch(batch);
@@ -174,14 +174,14 @@ impl Log {
     }
 
     /// Goes on in the next segment, and chooses the one after it.
-    fn move_on(&mut self, shared: &Shared) {
+    fn move_on(&mut self, shared: &StoreShared) {
         let mut map = shared.map_mut();
         map.nodes.segments.close(self.cursor.segment);
-        let next = map.nodes.segments.take(Use::Log).expect("space was checked");
+        let next = map.nodes.segments.take(SegmentUse::Log).expect("space was checked");
         self.cursor = Cursor { segment: self.cursor.next, offset: 0, next, ..self.cursor };
     }
 
-    fn head(&self, shared: &Shared, piece: &Piece) -> ChunkHead {
+    fn head(&self, shared: &StoreShared, piece: &Piece) -> ChunkHead {
         ChunkHead {
             incarnation: shared.incarnation(),
             chunk: self.cursor.chunk,

@@ -1,11 +1,11 @@
 //! The store's device, with what all who use it share: how errors of flushes are told, what is counted, how many reads it takes.
 
 #[cfg(feature = "planted-bugs")]
-use crate::bug::Planted;
+use crate::bug::PlantedStoreBugs;
 use crate::coalesce::{self, Span};
 use crate::counters::{AtomicStoreCounters, count};
 use crate::error::StoreError;
-use crate::flushes::{DeviceFlusher, FailedFlushes};
+use crate::flusher::{DeviceFlusher, FailedFlushes};
 use crate::superblock::Geometry;
 use device::{Block, Device, DeviceError, Operation, Page, Read};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct Medium {
     /// The file system below had no space when it was last asked.
     is_full_below: AtomicBool,
     #[cfg(feature = "planted-bugs")]
-    planted: Planted,
+    planted: PlantedStoreBugs,
 }
 
 impl Medium {
@@ -41,7 +41,7 @@ impl Medium {
             flushes: DeviceFlusher::default(),
             is_full_below: AtomicBool::new(false),
             #[cfg(feature = "planted-bugs")]
-            planted: Planted::default(),
+            planted: PlantedStoreBugs::default(),
         }
     }
 
@@ -68,7 +68,7 @@ impl Medium {
     }
 
     #[cfg(feature = "planted-bugs")]
-    pub(crate) fn planted(&self) -> &Planted {
+    pub(crate) fn planted(&self) -> &PlantedStoreBugs {
         &self.planted
     }
 
@@ -89,13 +89,13 @@ impl Medium {
 
     /// Taken before anything is written for which [`flush_since`](Medium::flush_since) is to answer.
     pub(crate) fn failed_flushes(&self) -> FailedFlushes {
-        self.flushes.failed()
+        self.flushes.failed_flushes()
     }
 
     /// Makes everything durable that was written since `failed` was taken.
     pub(crate) fn flush_since(&self, failed: FailedFlushes) -> Result<(), StoreError> {
         count(&self.counting.flushes, 1);
-        match self.flushes.since(failed, || self.device.flush()) {
+        match self.flushes.flush_since(failed, || self.device.flush()) {
             Some(flushed) => Ok(flushed?),
             None => {
                 let reason =

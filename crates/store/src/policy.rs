@@ -4,12 +4,12 @@
 //! The choice is by cost and benefit (*LFS*, SOSP'91, section 3.6): what cleaning a segment frees, times how long
 //! that will stay free, over what it costs to read all of it and write what lives.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::format::LIST_OWNERS;
 
 /// Who takes free segments. Each leaves those that the ones after it need alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
+pub enum SpaceClass {
     /// A vector that writes, and takes segments for the log.
     Writer,
     /// A vector that writes to the segment that the log has already.
@@ -84,7 +84,7 @@ impl NodeSpaceUse {
     ///
     /// Where there is no space to [spare](NodeCompaction::spare), only what [`floor`] counts on: two, nothing is cheap, and what is
     /// about to be free is not yet gone.
-    pub fn nodes_to_compact(&self, compaction: NodeCompaction, staying: &[(u32, u64)]) -> Vec<u32> {
+    pub fn segments_to_compact(&self, compaction: NodeCompaction, staying: &[(u32, u64)]) -> Vec<u32> {
         let NodeCompaction { short, spare, .. } = compaction;
         let (mut emptiest, dead): (Vec<_>, Vec<_>) = staying.iter().partition(|(_, blocks)| *blocks > 0);
         emptiest.sort_by_key(|&(number, blocks)| (blocks, number));
@@ -109,12 +109,16 @@ impl NodeSpaceUse {
     /// It may take all others, those of deletions of volumes, too: nothing else gives back what cuts and recoveries have used up.
     pub fn compaction(&self, free: u64, short: bool) -> Option<NodeCompaction> {
         // What compaction may write for the pages of the table alone.
-        let spare =
-            free >= floor(Class::Writer, self) + COPIES * (1 + self.tables.div_ceil(self.segment_blocks));
-        let kept = LOG_SEGMENTS + COPIES * RECOVERIES * self.tables.div_ceil(self.segment_blocks);
-        let kept =
-            if is_planted(PlantedBug::DeletionsWithoutClass) { floor(Class::Frees, self) } else { kept };
-        let left = free.saturating_sub(kept) / COPIES * self.segment_blocks;
+        let spare = free
+            >= free_segments_floor(SpaceClass::Writer, self)
+                + METADATA_COPIES * (1 + self.tables.div_ceil(self.segment_blocks));
+        let kept = LOG_SEGMENTS + METADATA_COPIES * RECOVERIES * self.tables.div_ceil(self.segment_blocks);
+        let kept = if is_planted(StoreBug::DeletionsWithoutClass) {
+            free_segments_floor(SpaceClass::Frees, self)
+        } else {
+            kept
+        };
+        let left = free.saturating_sub(kept) / METADATA_COPIES * self.segment_blocks;
         let blocks = left.saturating_sub(self.dirty + self.tables);
         let is_wanted = short && spare || self.is_sparse(short, 0);
         (is_wanted && blocks > 0).then_some(NodeCompaction { short, spare, blocks })
@@ -133,7 +137,7 @@ pub struct NodeCompaction {
 }
 
 /// How often metadata is written: a segment of nodes has a twin.
-pub const COPIES: u64 = 2;
+pub const METADATA_COPIES: u64 = 2;
 
 /// Segments that a log takes which starts anew.
 const LOG_SEGMENTS: u64 = 2;
@@ -156,19 +160,19 @@ const EMPTYING_SEGMENTS: u64 = 1;
 /// Segments for deletions of volumes: one that the log moves on to; and for each that the tables fill a pair, which the next checkpoint
 /// takes though the one before it has used up what was left for it, so that [compaction](NodeSpaceUse::compaction) may begin.
 fn deletion_segments(tables: u64) -> u64 {
-    if is_planted(PlantedBug::DeletionsWithoutClass) { 0 } else { 1 + COPIES * tables }
+    if is_planted(StoreBug::DeletionsWithoutClass) { 0 } else { 1 + METADATA_COPIES * tables }
 }
 
 /// Segments for the cleaner, above that: it must be able to empty some when everybody else has used theirs, and each
 /// crash may leave it one that is hardly filled, and a pair, as it may the log and the nodes.
-const CLEANER_SEGMENTS: u64 = 6 + COPIES;
+const CLEANER_SEGMENTS: u64 = 6 + METADATA_COPIES;
 
 /// Of these, those that must not be used up by writing the first page to the log of one incarnation after the other.
-const KEPT_FROM_WRITERS: u64 = 4 + COPIES;
+const KEPT_FROM_WRITERS: u64 = 4 + METADATA_COPIES;
 
 /// Segments that are neither free nor to be cleaned: the log's open one and the one after it, the cleaner's, its pair, and the pair of
 /// arenas; and those that a vector takes, a segment of log and a pair.
-const OPEN_SEGMENTS: u64 = 2 + 1 + 2 * COPIES + 1 + COPIES;
+const OPEN_SEGMENTS: u64 = 2 + 1 + 2 * METADATA_COPIES + 1 + METADATA_COPIES;
 
 /// Nodes that may be dirty at once in a store of so many blocks: what a checkpoint writes, for which there must be space at any time. One
 /// for 512 blocks of the store, of which all its leaves are one for 128; 64 MiB at most, as they stay in memory.
@@ -178,7 +182,7 @@ pub fn dirty_max(blocks: u64, segment_blocks: u64) -> u64 {
 
 /// Blocks that writers can never have: they may reserve what is neither live nor this, and so there are always free segments for what
 /// was reserved, or some that can be cleaned. Why: decision 0018. Grows with the nodes, by half a block for each and its copy.
-pub fn reserve(nodes: &NodeSpaceUse, segments: u64) -> u64 {
+pub fn reserve_blocks(nodes: &NodeSpaceUse, segments: u64) -> u64 {
     let (segment, tables) = (nodes.segment_blocks, nodes.tables);
     // As `floor` counts, each rounded up by less than a segment.
     let checkpoints = nodes.dirty_max + tables + segment + RECOVERIES * (tables + segment);
@@ -191,7 +195,7 @@ pub fn reserve(nodes: &NodeSpaceUse, segments: u64) -> u64 {
         + CLEANER_SEGMENTS
         + OPEN_SEGMENTS;
     let deletions = tables + segment;
-    COPIES * (checkpoints + compaction + sparse + deletions)
+    METADATA_COPIES * (checkpoints + compaction + sparse + deletions)
         + others * segment
         + segments * dead_blocks_max(segment)
 }
@@ -203,26 +207,28 @@ pub fn names_reserve_blocks(blocks: u64) -> u64 {
 }
 
 /// Free segments that `class` must leave alone. Why it is enough: decision 0018.
-pub fn floor(class: Class, nodes: &NodeSpaceUse) -> u64 {
+pub fn free_segments_floor(class: SpaceClass, nodes: &NodeSpaceUse) -> u64 {
     let pairs = |blocks: u64| blocks.div_ceil(nodes.segment_blocks);
     let tables = pairs(nodes.tables);
     // Writers leave space for as many dirty nodes as there may ever be.
     let dirty = match class {
-        Class::Writer | Class::OpenSegment => nodes.dirty.max(nodes.dirty_max),
-        Class::Cleaner | Class::Frees | Class::EmptiesAtOnce | Class::DeletesVolume => nodes.dirty,
+        SpaceClass::Writer | SpaceClass::OpenSegment => nodes.dirty.max(nodes.dirty_max),
+        SpaceClass::Cleaner | SpaceClass::Frees | SpaceClass::EmptiesAtOnce | SpaceClass::DeletesVolume => {
+            nodes.dirty
+        }
     };
     let checkpoints = pairs(dirty + nodes.tables) + RECOVERIES * tables;
     let sparse = pairs(nodes.until_compacted());
-    let least = LOG_SEGMENTS + COPIES * (checkpoints + COMPACTION_PAIRS.max(tables) + sparse);
+    let least = LOG_SEGMENTS + METADATA_COPIES * (checkpoints + COMPACTION_PAIRS.max(tables) + sparse);
     let empties = least + deletion_segments(tables);
     let frees = empties + EMPTYING_SEGMENTS;
     match class {
-        Class::DeletesVolume => least,
-        Class::EmptiesAtOnce => empties,
-        Class::Frees => frees,
-        Class::Cleaner => frees + FREEING_SEGMENTS,
-        Class::OpenSegment => frees + FREEING_SEGMENTS + KEPT_FROM_WRITERS,
-        Class::Writer => frees + FREEING_SEGMENTS + CLEANER_SEGMENTS,
+        SpaceClass::DeletesVolume => least,
+        SpaceClass::EmptiesAtOnce => empties,
+        SpaceClass::Frees => frees,
+        SpaceClass::Cleaner => frees + FREEING_SEGMENTS,
+        SpaceClass::OpenSegment => frees + FREEING_SEGMENTS + KEPT_FROM_WRITERS,
+        SpaceClass::Writer => frees + FREEING_SEGMENTS + CLEANER_SEGMENTS,
     }
 }
 
@@ -249,7 +255,7 @@ impl CleaningCandidate {
 
 /// What one round of cleaning may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budget {
+pub struct CleaningBudget {
     /// Blocks of a segment.
     pub segment_blocks: u64,
     /// Segments at most.
@@ -264,7 +270,7 @@ fn gain_min(segment_blocks: u64) -> u64 {
 }
 
 /// Whether cleaning a segment with this many live blocks gives enough.
-pub fn is_worth_it(live: u64, segment_blocks: u64) -> bool {
+pub fn is_worth_cleaning(live: u64, segment_blocks: u64) -> bool {
     with_summaries(live) + gain_min(segment_blocks) <= segment_blocks
 }
 
@@ -286,7 +292,7 @@ pub fn fit_with_summaries(blocks: u64) -> u64 {
 
 /// Blocks that one list names where `blocks` blocks of a victim are to be moved, and so many are left in the segment to which they
 /// go; 0 where nothing fits behind a list.
-pub fn listed(blocks: u64, left: u64) -> u64 {
+pub fn blocks_per_summary(blocks: u64, left: u64) -> u64 {
     blocks.min(LIST_OWNERS).min(left.saturating_sub(1))
 }
 
@@ -323,17 +329,17 @@ const AHEAD_SEGMENTS: u64 = 4;
 /// Segments that a sparse file which holds so many gets space for ahead of need: more are asked for when fewer than these are free
 /// above what is wanted, and twice as many come. A trim leaves four times as many, so that what dies and what is written do not
 /// ask for the same space again and again. A sixteenth of what it holds: all four are a quarter more than a small store needs.
-pub fn ahead(held: u64, segment_blocks: u64) -> u64 {
+pub fn segments_ahead(held: u64, segment_blocks: u64) -> u64 {
     let most = (AHEAD_BLOCKS / segment_blocks).max(1);
     (held / 16).clamp(AHEAD_SEGMENTS.min(most), most)
 }
 
 /// The segments to clean in one round, the oldest data first, so that data of one age ends up together.
-pub fn choose(candidates: &[CleaningCandidate], budget: &Budget) -> Vec<u32> {
+pub fn choose_victims(candidates: &[CleaningCandidate], budget: &CleaningBudget) -> Vec<u32> {
     let mut best: Vec<&CleaningCandidate> =
-        candidates.iter().filter(|one| is_worth_it(one.live, budget.segment_blocks)).collect();
+        candidates.iter().filter(|one| is_worth_cleaning(one.live, budget.segment_blocks)).collect();
     best.sort_by(|one, other| {
-        let (one_score, other_score) = (score(one, budget), score(other, budget));
+        let (one_score, other_score) = (cost_benefit(one, budget), cost_benefit(other, budget));
         other_score.total_cmp(&one_score).then(one.segment.cmp(&other.segment))
     });
     let mut blocks = 0;
@@ -350,7 +356,7 @@ pub fn choose(candidates: &[CleaningCandidate], budget: &Budget) -> Vec<u32> {
 }
 
 /// Benefit over cost: `(1 - u) * age / (1 + u)`.
-fn score(candidate: &CleaningCandidate, budget: &Budget) -> f64 {
+fn cost_benefit(candidate: &CleaningCandidate, budget: &CleaningBudget) -> f64 {
     let used = candidate.live as f64 / budget.segment_blocks as f64;
     (1.0 - used) * (candidate.age + 1) as f64 / (1.0 + used)
 }
@@ -362,7 +368,7 @@ mod tests {
     use device::Random;
 
     const SPARE: NodeCompaction = NodeCompaction { short: true, spare: true, blocks: 1000 };
-    const BUDGET: Budget = Budget { segment_blocks: 64, segments: 4, blocks: 128 };
+    const BUDGET: CleaningBudget = CleaningBudget { segment_blocks: 64, segments: 4, blocks: 128 };
 
     fn candidate(segment: u32, live: u64, age: u64) -> CleaningCandidate {
         CleaningCandidate { segment, live, copies: 1, age }
@@ -379,15 +385,21 @@ mod tests {
             live: 60,
             held: 160,
         };
-        let floors = [Class::DeletesVolume, Class::Frees, Class::Cleaner, Class::OpenSegment, Class::Writer];
+        let floors = [
+            SpaceClass::DeletesVolume,
+            SpaceClass::Frees,
+            SpaceClass::Cleaner,
+            SpaceClass::OpenSegment,
+            SpaceClass::Writer,
+        ];
         // 2 for the log; in pairs 2 for 23 blocks, 3 for recoveries cut off, 2 for compaction.
-        assert_eq!(floors.map(|class| floor(class, &nodes)), [16, 20, 22, 28, 30]);
+        assert_eq!(floors.map(|class| free_segments_floor(class, &nodes)), [16, 20, 22, 28, 30]);
         let more = NodeSpaceUse { dirty: 36, ..nodes };
-        assert_eq!(floor(Class::DeletesVolume, &more), 18);
+        assert_eq!(free_segments_floor(SpaceClass::DeletesVolume, &more), 18);
         // Six pairs hold 60 live nodes; before they are compacted, they may be seven.
-        assert_eq!(floor(Class::DeletesVolume, &NodeSpaceUse { held: 96, ..nodes }), 18);
+        assert_eq!(free_segments_floor(SpaceClass::DeletesVolume, &NodeSpaceUse { held: 96, ..nodes }), 18);
         // As before. The checkpoint leaves 123 live blocks in 180, and 200 are held before they are compacted.
-        assert_eq!(floor(Class::DeletesVolume, &NodeSpaceUse { nodes: 120, ..nodes }), 20);
+        assert_eq!(free_segments_floor(SpaceClass::DeletesVolume, &NodeSpaceUse { nodes: 120, ..nodes }), 20);
     }
 
     /// So many blocks of nodes; 96 may be held where space is short.
@@ -407,7 +419,7 @@ mod tests {
     #[test]
     fn the_emptiest_are_compacted_as_many_as_it_takes_at_the_price_of_two_that_are_as_full_as_can_be() {
         // 24 blocks of a segment may be written again.
-        let compacted = |held, staying: &[(u32, u64)]| holding(held).nodes_to_compact(SPARE, staying);
+        let compacted = |held, staying: &[(u32, u64)]| holding(held).segments_to_compact(SPARE, staying);
         assert_eq!(compacted(128, &[(1, 10), (2, 9), (3, 26)]), [2], "one is enough");
         assert_eq!(compacted(160, &[(1, 10), (2, 9), (3, 26)]), [2, 1]);
         assert_eq!(compacted(160, &[(1, 10), (2, 9), (3, 0), (4, 26)]), [2], "one dies by itself");
@@ -430,10 +442,10 @@ mod tests {
             held: 64,
         };
         let staying = [(1, 9), (2, 8), (3, 1), (4, 0), (5, 8)];
-        assert_eq!(nodes.nodes_to_compact(SPARE, &staying), [3, 2, 5]);
-        assert_eq!(nodes.nodes_to_compact(NodeCompaction { short: false, ..SPARE }, &staying), []);
+        assert_eq!(nodes.segments_to_compact(SPARE, &staying), [3, 2, 5]);
+        assert_eq!(nodes.segments_to_compact(NodeCompaction { short: false, ..SPARE }, &staying), []);
         let many: Vec<(u32, u64)> = (0..20).map(|number| (number, 8)).collect();
-        assert_eq!(nodes.nodes_to_compact(SPARE, &many).len(), 6, "48 blocks are the price of two");
+        assert_eq!(nodes.segments_to_compact(SPARE, &many).len(), 6, "48 blocks are the price of two");
     }
 
     #[test]
@@ -449,12 +461,15 @@ mod tests {
             held,
         };
         let scarce = NodeCompaction { spare: false, ..SPARE };
-        assert_eq!(nodes(96).nodes_to_compact(scarce, &[(1, 1)]), []);
-        assert_eq!(nodes(256).nodes_to_compact(scarce, &[(1, 1), (2, 1), (3, 1)]), [1, 2]);
-        assert_eq!(nodes(128).nodes_to_compact(scarce, &[(1, 9), (2, 0)]), [1]);
-        assert_eq!(nodes(128).nodes_to_compact(SPARE, &[(1, 9), (2, 0)]), []);
+        assert_eq!(nodes(96).segments_to_compact(scarce, &[(1, 1)]), []);
+        assert_eq!(nodes(256).segments_to_compact(scarce, &[(1, 1), (2, 1), (3, 1)]), [1, 2]);
+        assert_eq!(nodes(128).segments_to_compact(scarce, &[(1, 9), (2, 0)]), [1]);
+        assert_eq!(nodes(128).segments_to_compact(SPARE, &[(1, 9), (2, 0)]), []);
         // The table's pages take two pairs.
-        let (least, writers) = (floor(Class::DeletesVolume, &nodes(96)), floor(Class::Writer, &nodes(96)));
+        let (least, writers) = (
+            free_segments_floor(SpaceClass::DeletesVolume, &nodes(96)),
+            free_segments_floor(SpaceClass::Writer, &nodes(96)),
+        );
         assert!(nodes(96).compaction(writers + 6, true).is_some_and(|one| one.spare));
         assert_eq!(nodes(96).compaction(writers + 5, true), None, "they are dense enough");
         assert_eq!(nodes(96).compaction(writers + 6, false), None, "nor is space short");
@@ -462,7 +477,7 @@ mod tests {
         let blocks = |free: u64| nodes(128).compaction(free, true).map(|one| (one.spare, one.blocks));
         assert_eq!([least, least - 4, least - 5].map(blocks), [Some((false, 95)), Some((false, 31)), None]);
         let few =
-            |blocks| nodes(256).nodes_to_compact(NodeCompaction { blocks, ..scarce }, &[(1, 5), (2, 5)]);
+            |blocks| nodes(256).segments_to_compact(NodeCompaction { blocks, ..scarce }, &[(1, 5), (2, 5)]);
         assert_eq!([10, 9, 4].map(few), [vec![1, 2], vec![1], vec![]]);
     }
 
@@ -489,7 +504,9 @@ mod tests {
 
     #[test]
     fn the_emptier_of_two_of_one_age_is_chosen_and_the_older_of_two_as_full() {
-        let one = |candidates: &[CleaningCandidate]| choose(candidates, &Budget { segments: 1, ..BUDGET });
+        let one = |candidates: &[CleaningCandidate]| {
+            choose_victims(candidates, &CleaningBudget { segments: 1, ..BUDGET })
+        };
         assert_eq!(one(&[candidate(1, 40, 9), candidate(2, 10, 9)]), [2]);
         assert_eq!(one(&[candidate(1, 40, 9), candidate(2, 40, 90)]), [2]);
         // An old one that is fuller is worth more than a young one that will empty itself.
@@ -498,25 +515,25 @@ mod tests {
 
     #[test]
     fn full_segments_are_never_chosen() {
-        assert_eq!(choose(&[candidate(1, 64, 1000), candidate(2, 62, 1000)], &BUDGET), []);
-        assert_eq!(choose(&[candidate(1, 62, 1)], &BUDGET), []);
-        assert_eq!(choose(&[candidate(1, 61, 1)], &BUDGET), [1]);
-        assert!(is_worth_it(13, 16) && !is_worth_it(14, 16));
+        assert_eq!(choose_victims(&[candidate(1, 64, 1000), candidate(2, 62, 1000)], &BUDGET), []);
+        assert_eq!(choose_victims(&[candidate(1, 62, 1)], &BUDGET), []);
+        assert_eq!(choose_victims(&[candidate(1, 61, 1)], &BUDGET), [1]);
+        assert!(is_worth_cleaning(13, 16) && !is_worth_cleaning(14, 16));
     }
 
     #[test]
     fn a_round_is_bounded_in_segments_and_in_blocks_but_never_empty() {
         let many: Vec<_> = (0..100).map(|segment| candidate(segment, 8, 5)).collect();
-        assert_eq!(choose(&many, &BUDGET).len(), 4);
+        assert_eq!(choose_victims(&many, &BUDGET).len(), 4);
         let many: Vec<_> = (0..100).map(|segment| candidate(segment, 60, 5)).collect();
-        assert_eq!(choose(&many, &BUDGET).len(), 2);
-        assert_eq!(choose(&many, &Budget { blocks: 0, ..BUDGET }).len(), 1);
+        assert_eq!(choose_victims(&many, &BUDGET).len(), 2);
+        assert_eq!(choose_victims(&many, &CleaningBudget { blocks: 0, ..BUDGET }).len(), 1);
     }
 
     #[test]
     fn the_oldest_goes_first() {
         assert_eq!(
-            choose(&[candidate(1, 4, 5), candidate(2, 4, 50), candidate(3, 4, 20)], &BUDGET),
+            choose_victims(&[candidate(1, 4, 5), candidate(2, 4, 50), candidate(3, 4, 20)], &BUDGET),
             [2, 3, 1]
         );
     }
@@ -537,10 +554,10 @@ mod tests {
         assert_eq!([0, 320, 640, 16_448, 1 << 20].map(segments_per_round), [4, 5, 10, 256, 256]);
         assert_eq!([0, 640].map(low_mark), [8, 14]);
         // A segment of 64 blocks must give one beside two for lists, one of 256 four beside four.
-        assert_eq!([61, 62].map(|live| is_worth_it(live, 64)), [true, false]);
-        assert_eq!([248, 249].map(|live| is_worth_it(live, 256)), [true, false]);
+        assert_eq!([61, 62].map(|live| is_worth_cleaning(live, 64)), [true, false]);
+        assert_eq!([248, 249].map(|live| is_worth_cleaning(live, 256)), [true, false]);
         for segment in [16, 17, 64, 100, 128, 256, 512, 2048, 32_768] {
-            assert!(is_worth_it(segment - dead_blocks_max(segment) - 1, segment), "{segment}");
+            assert!(is_worth_cleaning(segment - dead_blocks_max(segment) - 1, segment), "{segment}");
         }
     }
 
@@ -554,7 +571,7 @@ mod tests {
         let tables = nodes.div_ceil(TABLE_NODES) + (segments * 16).div_ceil(4096) + 1;
         let dirty_max = dirty_max(blocks, segment_blocks);
         let nodes = NodeSpaceUse { segment_blocks, dirty: 0, dirty_max, nodes, tables, live: 0, held: 0 };
-        (blocks - reserve(&nodes, segments)) as f64 / blocks as f64
+        (blocks - reserve_blocks(&nodes, segments)) as f64 / blocks as f64
     }
 
     #[test]
@@ -583,11 +600,11 @@ mod tests {
                 live,
                 held,
             };
-            let reserve = reserve(&node_segments, segments);
+            let reserve = reserve_blocks(&node_segments, segments);
             // As many free segments as a writer must leave, all that is dead among nodes and in open segments, and elsewhere what no
             // cleaning wins: if all that fits into the reserve, nothing is left that could not be won.
-            let floor = floor(Class::Writer, &node_segments) * segment_blocks;
-            let among_nodes = COPIES * (held - live);
+            let floor = free_segments_floor(SpaceClass::Writer, &node_segments) * segment_blocks;
+            let among_nodes = METADATA_COPIES * (held - live);
             let elsewhere = segments * dead_blocks_max(segment_blocks) + OPEN_SEGMENTS * segment_blocks;
             assert!(floor + among_nodes + elsewhere <= reserve, "{node_segments:?}: {reserve}");
         }
@@ -605,29 +622,36 @@ mod tests {
             held: 80,
         };
         // 2 for the log; in pairs 3 for 40 blocks, 3 times as many for recoveries cut off, 3 for compaction.
-        assert_eq!(floor(Class::DeletesVolume, &nodes), 2 + 2 * (3 + 9 + 3));
+        assert_eq!(free_segments_floor(SpaceClass::DeletesVolume, &nodes), 2 + 2 * (3 + 9 + 3));
         // One for the log, and a pair for each of the tables' segments.
-        assert_eq!(floor(Class::EmptiesAtOnce, &nodes) - floor(Class::DeletesVolume, &nodes), 1 + 2 * 3);
+        assert_eq!(
+            free_segments_floor(SpaceClass::EmptiesAtOnce, &nodes)
+                - free_segments_floor(SpaceClass::DeletesVolume, &nodes),
+            1 + 2 * 3
+        );
     }
 
     #[test]
     fn a_sixteenth_of_what_a_sparse_file_holds_is_asked_for_ahead_of_need_and_256_mib_at_most() {
-        assert_eq!([0, 79, 80, 4096, 4112, 1 << 20].map(|held| ahead(held, 256)), [4, 4, 5, 256, 256, 256]);
-        assert_eq!(ahead(8192, 32_768), 2);
+        assert_eq!(
+            [0, 79, 80, 4096, 4112, 1 << 20].map(|held| segments_ahead(held, 256)),
+            [4, 4, 5, 256, 256, 256]
+        );
+        assert_eq!(segments_ahead(8192, 32_768), 2);
     }
 
     #[test]
     fn the_score_is_benefit_over_cost() {
-        assert_eq!(score(&candidate(1, 32, 11), &BUDGET), 0.5 * 12.0 / 1.5);
-        assert_eq!(score(&candidate(1, 16, 0), &BUDGET), 0.75 / 1.25);
+        assert_eq!(cost_benefit(&candidate(1, 32, 11), &BUDGET), 0.5 * 12.0 / 1.5);
+        assert_eq!(cost_benefit(&candidate(1, 16, 0), &BUDGET), 0.75 / 1.25);
     }
 
     #[test]
     fn a_round_moves_as_many_blocks_as_there_is_space_for_and_not_one_more() {
         let many = [candidate(1, 40, 5), candidate(2, 40, 5), candidate(3, 40, 5)];
         // With two blocks for lists each.
-        assert_eq!(choose(&many, &Budget { blocks: 84, ..BUDGET }), [1, 2]);
-        assert_eq!(choose(&many, &Budget { blocks: 83, ..BUDGET }), [1]);
+        assert_eq!(choose_victims(&many, &CleaningBudget { blocks: 84, ..BUDGET }), [1, 2]);
+        assert_eq!(choose_victims(&many, &CleaningBudget { blocks: 83, ..BUDGET }), [1]);
     }
 
     /// Where a victim's blocks go, as the cleaner places them from `offset` in a segment on: the blocks that this takes.
@@ -635,7 +659,7 @@ mod tests {
         let (mut rest, mut at) = (live, offset);
         while rest > 0 {
             let left = segment_blocks - at % segment_blocks;
-            let count = listed(rest, left);
+            let count = blocks_per_summary(rest, left);
             at += if count == 0 { left } else { 1 + count };
             rest -= count;
         }
@@ -645,7 +669,7 @@ mod tests {
     #[test]
     fn moving_what_is_worth_it_takes_less_than_it_frees_wherever_it_goes() {
         for segment_blocks in [16, 17, 32, 64, 100, 101, 102, 103, 256, 512, 2048] {
-            for live in (1..=segment_blocks).filter(|&live| is_worth_it(live, segment_blocks)) {
+            for live in (1..=segment_blocks).filter(|&live| is_worth_cleaning(live, segment_blocks)) {
                 let most = (0..segment_blocks).map(|offset| taken(live, offset, segment_blocks)).max();
                 let most = most.expect("some offset");
                 assert!(most <= with_summaries(live), "{live} of {segment_blocks}: {most}");

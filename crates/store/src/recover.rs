@@ -1,24 +1,24 @@
 //! Opening a store: the newest root, then the whole batches of the log after it. Writes nothing.
 
-use crate::bug::{PlantedBug, is_planted};
-use crate::checkpoint::Checkpointer;
+use crate::bug::{StoreBug, is_planted};
+use crate::checkpoint::StoreCheckpointer;
 use crate::chunk::{Chunk, data_is_whole};
 use crate::entry::{LogEntry, Paired};
 use crate::error::StoreError;
 use crate::follow::LogReader;
 use crate::format::ROOTS;
 use crate::log::Log;
+use crate::log_progress::LogLength;
 use crate::map::Map;
 use crate::medium::Medium;
-use crate::progress::LogLength;
-use crate::repair::Repairs;
+use crate::mirror_repair::MetadataRepairs;
 use crate::root::{Cursor, Root};
 use crate::settings::StoreSettings;
-use crate::shared::Shared;
+use crate::shared::StoreShared;
 use crate::store::Store;
 use crate::superblock::Geometry;
 use crate::tables::{read_map, read_settings};
-use crate::writer::Writer;
+use crate::writer::StoreWriter;
 use device::{Block, Device, Incarnation, Page, StoreId};
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ pub struct Identified {
 
 /// What recovery has found.
 pub(crate) struct Recovered {
-    pub(crate) shared: Shared,
-    pub(crate) writer: Writer,
+    pub(crate) shared: StoreShared,
+    pub(crate) writer: StoreWriter,
 }
 
 impl Identified {
@@ -83,15 +83,23 @@ impl Identified {
         };
         for (slot, root) in roots {
             let opened = read_map(&*device, geometry, &root).and_then(|(map, damaged)| {
-                Recovery::begin(Medium::new(device.clone(), geometry), map, &root, Repairs::new(damaged))
+                Recovery::begin(
+                    Medium::new(device.clone(), geometry),
+                    map,
+                    &root,
+                    MetadataRepairs::new(damaged),
+                )
             });
             match opened {
                 Ok(recovery) => {
-                    let mut checkpointer = Checkpointer::after(&root, slot);
-                    checkpointer.supersede(newest, &root, geometry.id);
+                    let mut checkpointer = StoreCheckpointer::after(&root, slot);
+                    checkpointer.supersede_newest_root(newest, &root, geometry.id);
                     let log = recovery.replay(root.log)?;
                     recovery.shared.map_mut().nodes.let_go();
-                    return Ok(Recovered { shared: recovery.shared, writer: Writer::new(log, checkpointer) });
+                    return Ok(Recovered {
+                        shared: recovery.shared,
+                        writer: StoreWriter::new(log, checkpointer),
+                    });
                 }
                 // The other root names a map of its own, and the same log reaches further from it.
                 Err(error) => drop(first_error.get_or_insert(error)),
@@ -108,13 +116,18 @@ fn no_root(device: &dyn Device) -> StoreError {
 
 /// A store in memory, as a root has it and then as the log after it goes on.
 struct Recovery {
-    shared: Shared,
+    shared: StoreShared,
 }
 
 impl Recovery {
     /// With all volumes, but nothing of what is in them.
-    fn begin(medium: Medium, map: Map, root: &Root, repairs: Repairs) -> Result<Recovery, StoreError> {
-        let shared = Shared::new(medium, map, root.incarnation, root.log.batch - 1, repairs);
+    fn begin(
+        medium: Medium,
+        map: Map,
+        root: &Root,
+        repairs: MetadataRepairs,
+    ) -> Result<Recovery, StoreError> {
+        let shared = StoreShared::new(medium, map, root.incarnation, root.log.batch - 1, repairs);
         // Until the log is replayed: it may change any volume.
         shared.map_mut().nodes.hold();
         let stored = shared.resolve(|map| map.volumes.stored(&map.nodes))?;
@@ -155,7 +168,7 @@ impl Recovery {
         }
         let unfinished = begun.first().map_or(cursor.batch, |chunk| chunk.head.batch);
         let proof = log.proof_of_rot(&cursor, unfinished, incarnation);
-        if let Some(proof) = proof.filter(|_| !is_planted(PlantedBug::RotTakenForTorn)) {
+        if let Some(proof) = proof.filter(|_| !is_planted(StoreBug::RotTakenForTorn)) {
             let place = self.shared.medium.geometry().start(cursor.segment).plus(cursor.offset);
             let what = format!("the log's chunk {}, which block {proof} knows to be durable,", cursor.chunk);
             return Err(StoreError::Damaged { device: self.shared.medium.name(), place, what });
@@ -192,7 +205,7 @@ impl Recovery {
             return LastBatch::Readable;
         }
         match log.proof_of_rot(cursor, last.head.batch, incarnation) {
-            Some(_) if !is_planted(PlantedBug::RotTakenForTorn) => LastBatch::Durable,
+            Some(_) if !is_planted(StoreBug::RotTakenForTorn) => LastBatch::Durable,
             _ => LastBatch::Torn,
         }
     }

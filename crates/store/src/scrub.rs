@@ -5,15 +5,15 @@
 //! of every page of metadata, and every other block of data once, however many share it. What is changed meanwhile was written just
 //! now, and is not read.
 
-use crate::audit::{WalkItem, walk};
-use crate::check::Finding;
+use crate::check::StoreFinding;
 use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::format::{ROOTS, SUPERBLOCK};
 use crate::map::{BlockEntry, Holder, NodeId, Purpose, Wanted};
-use crate::repair::{MirrorComparison, NodeRead};
+use crate::map_walk::{WalkItem, walk_map};
+use crate::mirror_repair::{MirrorComparison, NodeRead};
 use crate::root::Root;
-use crate::shared::Shared;
+use crate::shared::StoreShared;
 use crate::superblock::Geometry;
 use crate::writer::WriterLock;
 use device::Block;
@@ -28,13 +28,13 @@ pub struct ScrubProgress {
     /// Blocks read so far.
     pub blocks: u64,
     /// Blocks that were live when it began: about as many will be read.
-    pub of_blocks: u64,
+    pub blocks_expected: u64,
     /// Blocks that are not what was written, or could not be read.
     pub damaged: u64,
     /// Of these, metadata of which the copy is whole: it was written over them. The superblock's copy, too.
     pub repaired: u64,
     /// Map nodes of which both copies were damaged, and which memory has: the next checkpoint writes them elsewhere.
-    pub healed: u64,
+    pub rewritten_from_memory: u64,
     /// It has read everything; the next step begins a new one.
     pub done: bool,
 }
@@ -52,13 +52,13 @@ impl StoreScrub {
     /// [`Store::scrub_step`](crate::Store::scrub_step).
     pub(crate) fn step(
         scrub: &mut Option<StoreScrub>,
-        shared: &Shared,
+        shared: &StoreShared,
         writer: &WriterLock,
-        report: &mut dyn FnMut(Finding),
+        report: &mut dyn FnMut(StoreFinding),
     ) -> ScrubProgress {
         let Some(current) = scrub else {
             let mut begun = StoreScrub::default();
-            begun.so_far.of_blocks = shared.space().live;
+            begun.so_far.blocks_expected = shared.space().live;
             shared.map_mut().begin_scan(Purpose::StoreScrub, Wanted::Every);
             begun.scrub_fixed(shared, writer, report);
             let so_far = begun.so_far;
@@ -83,10 +83,15 @@ impl StoreScrub {
     }
 
     /// The superblocks, the roots, the tables' stream, the node table.
-    fn scrub_fixed(&mut self, shared: &Shared, writer: &WriterLock, report: &mut dyn FnMut(Finding)) {
+    fn scrub_fixed(
+        &mut self,
+        shared: &StoreShared,
+        writer: &WriterLock,
+        report: &mut dyn FnMut(StoreFinding),
+    ) {
         let mut bad = |place: Block, what: String| {
             self.so_far.damaged += 1;
-            report(Finding { place: Some(place), ..Finding::about(what) });
+            report(StoreFinding { place: Some(place), ..StoreFinding::about(what) });
         };
         // Meanwhile no root is written, and the store is not made larger.
         let writer = writer.lock();
@@ -117,14 +122,14 @@ impl StoreScrub {
         drop(writer);
         self.so_far.repaired += u64::from(mends);
         self.so_far.blocks += 4 + 2 * tables.len() as u64;
-        tables.into_iter().for_each(|compared| self.tell(compared, report));
+        tables.into_iter().for_each(|compared| self.report_comparison(compared, report));
     }
 
     /// Counts and reports what was found of a block of metadata.
-    fn tell(&mut self, compared: MirrorComparison, report: &mut dyn FnMut(Finding)) {
+    fn report_comparison(&mut self, compared: MirrorComparison, report: &mut dyn FnMut(StoreFinding)) {
         self.so_far.repaired +=
             u64::from(matches!(compared, MirrorComparison::Damaged { repaired: true, .. }));
-        if let Some(finding) = Finding::compared(&compared) {
+        if let Some(finding) = StoreFinding::of_comparison(&compared) {
             self.so_far.damaged += 1;
             report(finding);
         }
@@ -134,9 +139,9 @@ impl StoreScrub {
     fn scrub_nodes(
         &mut self,
         ids: &[NodeId],
-        shared: &Shared,
+        shared: &StoreShared,
         writer: &WriterLock,
-        report: &mut dyn FnMut(Finding),
+        report: &mut dyn FnMut(StoreFinding),
     ) {
         let nodes: Vec<NodeRead> = {
             let map = shared.map();
@@ -154,20 +159,20 @@ impl StoreScrub {
         for (node, compared) in nodes.iter().zip(compared) {
             map.nodes.segments.unpin(node.entry.place);
             let moved = map.nodes.table.get(node.id).is_none_or(|now| now.place != node.entry.place);
-            let is_lost = matches!(compared, MirrorComparison::Lost { .. });
+            let is_lost = matches!(compared, MirrorComparison::BothDamaged { .. });
             if is_lost && moved {
                 continue;
             }
-            self.tell(compared, report);
+            self.report_comparison(compared, report);
             if is_lost && map.nodes.is_cached(node.id) {
                 map.nodes.node_mut(node.id);
-                self.so_far.healed += 1;
+                self.so_far.rewritten_from_memory += 1;
             }
         }
     }
 
     /// Reads the blocks that the nodes visited refer to; pages of metadata twice.
-    fn scrub_data(&mut self, shared: &Shared, report: &mut dyn FnMut(Finding)) {
+    fn scrub_data(&mut self, shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
         let (held, pairs) = {
             let mut map = shared.map_mut();
             let held = map.nodes.scan(Purpose::StoreScrub).as_mut().map(|scan| {
@@ -189,8 +194,8 @@ impl StoreScrub {
         for compared in shared.compare_page_mirrors(&pairs) {
             match compared {
                 // Whose it is is told in the end.
-                MirrorComparison::Lost { place, error } => drop(self.damaged.insert(place, error)),
-                other => self.tell(other, report),
+                MirrorComparison::BothDamaged { place, error } => drop(self.damaged.insert(place, error)),
+                other => self.report_comparison(other, report),
             }
         }
         for ((at, holders), page) in held.iter().zip(shared.medium.read_blocks(&places)) {
@@ -209,22 +214,27 @@ impl StoreScrub {
 
     /// Whose the damaged blocks are, and the pages of which nothing is left. What nobody refers to any more was overwritten meanwhile, and
     /// is no loss.
-    fn report_damaged_data(&mut self, shared: &Shared, writer: &WriterLock, report: &mut dyn FnMut(Finding)) {
+    fn report_damaged_data(
+        &mut self,
+        shared: &StoreShared,
+        writer: &WriterLock,
+        report: &mut dyn FnMut(StoreFinding),
+    ) {
         let _writer = writer.lock();
-        walk(shared, &mut |met| {
+        walk_map(shared, &mut |met| {
             let (owner, page, place) = match met {
                 WalkItem::Block(owner, page, BlockEntry { place, .. }) => (owner, page, place),
-                WalkItem::Gone(owner, page) => {
+                WalkItem::LostPage(owner, page) => {
                     self.so_far.damaged += 1;
-                    return report(Finding::gone(shared, owner, page));
+                    return report(StoreFinding::lost_page(shared, owner, page));
                 }
-                WalkItem::Lost(..) => return,
+                WalkItem::UnreadableNode(..) => return,
             };
             let Some(error) = self.damaged.remove(&place) else { return };
             self.so_far.damaged += 1;
             let what = error.to_string();
             let (volume, object) = (Some(owner.volume), Some(owner.object));
-            report(Finding { volume, object, page: Some(page), place: Some(place), what });
+            report(StoreFinding { volume, object, page: Some(page), place: Some(place), what });
         });
     }
 }

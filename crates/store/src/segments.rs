@@ -19,8 +19,8 @@
 //! name one that was free or dead there, it was [taken since](SegmentTable::recover_mirrored_pair).
 
 use crate::blocks::Blocks;
-use crate::bug::{PlantedBug, is_planted};
-use crate::policy::{COPIES, CleaningCandidate};
+use crate::bug::{StoreBug, is_planted};
+use crate::policy::{CleaningCandidate, METADATA_COPIES};
 use crate::superblock::Geometry;
 use crate::sync::{AtomicU32, Ordering};
 use device::Block;
@@ -29,7 +29,7 @@ use std::ops::Range;
 
 /// What a segment holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Use {
+pub(crate) enum SegmentUse {
     #[default]
     Free,
     /// Log entries and data.
@@ -41,27 +41,27 @@ pub(crate) enum Use {
     /// Data that is metadata to who wrote it: the pages of arenas.
     Arena,
     /// Copies of what its twin, a segment of nodes or of arenas, holds.
-    Copies,
+    Mirror,
 }
 
-impl Use {
+impl SegmentUse {
     /// Whether pages lie in it to which entries of the map refer.
     pub(crate) fn is_data(self) -> bool {
-        matches!(self, Use::Log | Use::Moved | Use::Arena)
+        matches!(self, SegmentUse::Log | SegmentUse::Moved | SegmentUse::Arena)
     }
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Segment {
-    pub(crate) usage: Use,
+pub(crate) struct SegmentState {
+    pub(crate) usage: SegmentUse,
     /// More may be written to it, or the log may go on in it.
     pub(crate) open: bool,
     /// Blocks to which the map or the newest tables refer; an upper bound where blocks are shared.
     pub(crate) live: u32,
     /// The other one of a pair.
-    pub(crate) twin: Option<u32>,
+    pub(crate) mirror: Option<u32>,
     /// When the youngest of its data was written, in segments of log. Of arenas not known before this start.
-    pub(crate) written: u64,
+    pub(crate) newest_data_at: u64,
     /// The first durable checkpoint in which it was dead.
     pub(crate) dead_since: Option<u64>,
     /// It had as many live blocks when cleaning or compacting it did not help.
@@ -73,7 +73,7 @@ pub(crate) struct Segment {
     pins: AtomicU32,
 }
 
-impl Segment {
+impl SegmentState {
     /// Emptying it did not help, and no more of it has died since.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck_at.is_some_and(|live| self.live >= live)
@@ -83,12 +83,12 @@ impl Segment {
 /// What the segment table says about a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SegmentEntry {
-    pub(crate) usage: Use,
+    pub(crate) usage: SegmentUse,
     pub(crate) live: u32,
     /// Segments of log written since the youngest of its data, as far as it is known.
     pub(crate) age: u32,
     /// The other one of a pair.
-    pub(crate) twin: Option<u32>,
+    pub(crate) mirror: Option<u32>,
 }
 
 /// Ages are kept in 32 bits: older than this is as old.
@@ -106,17 +106,17 @@ pub(crate) struct NodeSegments {
 #[derive(Debug)]
 pub(crate) struct SegmentTable {
     geometry: Geometry,
-    list: Vec<Segment>,
+    list: Vec<SegmentState>,
     /// Those that may be written at once. Oldest first, so that wear spreads.
     free: VecDeque<u32>,
     /// The store is a sparse file: a trim gives space back to the file system below.
     is_sparse: bool,
     /// Those that are free, and must get space below before they are written. To all that counts free space they do not exist.
-    bare: VecDeque<u32>,
+    unbacked: VecDeque<u32>,
     /// Shared blocks lost references since the last recount: some counts may be too high.
-    unsure: bool,
+    counts_unsure: bool,
     /// Nor were they sure when the walk began that is under way, which may not come to its end.
-    recounts: bool,
+    recount_under_way: bool,
     /// Unwritten blocks of the log's open segment. The one after it, which the log already has, does not count:
     /// to enter it the log takes another.
     log_rest: u64,
@@ -139,21 +139,21 @@ impl SegmentTable {
     pub(crate) fn new(geometry: Geometry, used: Vec<SegmentEntry>) -> SegmentTable {
         assert_eq!(used.len(), geometry.segments as usize, "one entry for each segment");
         let clock = u64::from(AGE_MAX);
-        let segment = |SegmentEntry { usage, live, age, twin }| {
+        let segment = |SegmentEntry { usage, live, age, mirror: twin }| {
             let written = clock.saturating_sub(u64::from(age));
-            Segment { usage, live, written, twin, ..Segment::default() }
+            SegmentState { usage, live, newest_data_at: written, mirror: twin, ..SegmentState::default() }
         };
-        let list: Vec<Segment> = used.into_iter().map(segment).collect();
-        let free = |(_, segment): &(u32, &Segment)| segment.usage == Use::Free;
+        let list: Vec<SegmentState> = used.into_iter().map(segment).collect();
+        let free = |(_, segment): &(u32, &SegmentState)| segment.usage == SegmentUse::Free;
         let free = (0..).zip(&list).filter(free).map(|(number, _)| number).collect();
         SegmentTable {
             geometry,
             list,
             free,
             is_sparse: false,
-            bare: VecDeque::new(),
-            unsure: false,
-            recounts: false,
+            unbacked: VecDeque::new(),
+            counts_unsure: false,
+            recount_under_way: false,
             log_rest: 0,
             live: 0,
             node_segments: NodeSegments::default(),
@@ -174,7 +174,7 @@ impl SegmentTable {
     /// Counts the segments of nodes, and what is live.
     pub(crate) fn count_live(&mut self) {
         self.live = self.list.iter().map(|segment| u64::from(segment.live)).sum();
-        let nodes = self.list.iter().filter(|segment| segment.usage == Use::Nodes);
+        let nodes = self.list.iter().filter(|segment| segment.usage == SegmentUse::Nodes);
         self.node_segments = nodes.fold(NodeSegments::default(), |sum, segment| NodeSegments {
             segments: sum.segments + 1,
             live: sum.live + u64::from(segment.live),
@@ -195,7 +195,7 @@ impl SegmentTable {
     }
 
     /// Blocks that are live, copies included.
-    pub(crate) fn live(&self) -> u64 {
+    pub(crate) fn live_blocks(&self) -> u64 {
         self.live
     }
 
@@ -211,27 +211,27 @@ impl SegmentTable {
 
     /// Whether shared blocks lost references since the last recount began: some counts may be too high.
     pub(crate) fn counts_may_be_high(&self) -> bool {
-        self.unsure
+        self.counts_unsure
     }
 
     /// A shared block lost a reference, perhaps its last one.
     pub(crate) fn mark_counts_unsure(&mut self) {
-        self.unsure = true;
+        self.counts_unsure = true;
     }
 
     /// The same for what the tables of a root say: also while a recount is under way.
     pub(crate) fn counts_are_unsure(&self) -> bool {
-        self.unsure || self.recounts
+        self.counts_unsure || self.recount_under_way
     }
 
     /// A walk begins that will make the counts exact.
     pub(crate) fn begin_recount(&mut self) {
-        self.recounts |= std::mem::take(&mut self.unsure);
+        self.recount_under_way |= std::mem::take(&mut self.counts_unsure);
     }
 
     /// It has come to its end, though some nodes could not be read: no other one would find more.
     pub(crate) fn end_recount(&mut self) {
-        self.recounts = false;
+        self.recount_under_way = false;
     }
 
     #[cfg(feature = "planted-bugs")]
@@ -239,15 +239,15 @@ impl SegmentTable {
         self.reuse_at_once = true;
     }
 
-    pub(crate) fn get(&self, segment: u32) -> &Segment {
+    pub(crate) fn get(&self, segment: u32) -> &SegmentState {
         &self.list[segment as usize]
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Segment)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &SegmentState)> {
         (0..).zip(&self.list)
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Segment)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut SegmentState)> {
         (0..).zip(&mut self.list)
     }
 
@@ -256,22 +256,22 @@ impl SegmentTable {
     }
 
     /// Segments that are not bare: so large is the store now.
-    pub(crate) fn held(&self) -> u64 {
-        u64::from(self.geometry.segments) - self.bare.len() as u64
+    pub(crate) fn backed_count(&self) -> u64 {
+        u64::from(self.geometry.segments) - self.unbacked.len() as u64
     }
 
     pub(crate) fn unbacked_count(&self) -> u64 {
-        self.bare.len() as u64
+        self.unbacked.len() as u64
     }
 
     /// The store has got more segments. In a sparse file they are bare.
     pub(crate) fn grow(&mut self, grown: Geometry) {
         let new = self.geometry.segments..grown.segments;
         self.geometry = grown;
-        let new_segment = || Segment { has_holes: self.is_sparse, ..Segment::default() };
+        let new_segment = || SegmentState { has_holes: self.is_sparse, ..SegmentState::default() };
         self.list.resize_with(grown.segments as usize, new_segment);
         if self.is_sparse {
-            self.bare.extend(new)
+            self.unbacked.extend(new)
         } else {
             self.free.extend(new)
         }
@@ -279,10 +279,10 @@ impl SegmentTable {
     }
 
     /// The store is a sparse file, in which only the blocks of `known` have space, in order and no two of them adjacent.
-    pub(crate) fn take_stock(&mut self, known: &[Range<Block>]) {
+    pub(crate) fn set_backed_ranges(&mut self, known: &[Range<Block>]) {
         self.is_sparse = true;
         self.free.clear();
-        self.bare.clear();
+        self.unbacked.clear();
         let mut known = known.iter().peekable();
         for (segment, number) in self.list.iter_mut().zip(0..) {
             let start = self.geometry.start(number);
@@ -290,8 +290,8 @@ impl SegmentTable {
             while known.next_if(|range| range.end < end).is_some() {}
             segment.has_holes = known.peek().is_none_or(|range| range.start > start);
             match (segment.usage, segment.has_holes) {
-                (Use::Free, false) => self.free.push_back(number),
-                (Use::Free, true) => self.bare.push_back(number),
+                (SegmentUse::Free, false) => self.free.push_back(number),
+                (SegmentUse::Free, true) => self.unbacked.push_back(number),
                 _ => {}
             }
         }
@@ -299,19 +299,19 @@ impl SegmentTable {
 
     /// A segment that is bare, to ask for space for it: nothing else does.
     pub(crate) fn take_unbacked(&mut self) -> Option<u32> {
-        self.bare.pop_front()
+        self.unbacked.pop_front()
     }
 
     /// There is no space for it.
     pub(crate) fn put_back_unbacked(&mut self, number: u32) {
-        self.bare.push_front(number);
+        self.unbacked.push_front(number);
     }
 
     /// All of it has space.
-    pub(crate) fn has_space(&mut self, number: u32) {
+    pub(crate) fn set_backed(&mut self, number: u32) {
         let segment = &mut self.list[number as usize];
         segment.has_holes = false;
-        if segment.usage == Use::Free {
+        if segment.usage == SegmentUse::Free {
             self.free.push_back(number);
         }
     }
@@ -336,76 +336,77 @@ impl SegmentTable {
     }
 
     /// Opens two free segments for nodes or pages of arenas and their copies, and returns the first; `None` if there are not two.
-    pub(crate) fn take_mirrored_pair(&mut self, usage: Use) -> Option<u32> {
+    pub(crate) fn take_mirrored_pair(&mut self, usage: SegmentUse) -> Option<u32> {
         if self.free.len() < 2 {
             return None;
         }
-        let (first, second) = (self.take(usage)?, self.take(Use::Copies)?);
-        self.node_segments.segments += u64::from(usage == Use::Nodes);
-        self.join(first, second);
+        let (first, second) = (self.take(usage)?, self.take(SegmentUse::Mirror)?);
+        self.node_segments.segments += u64::from(usage == SegmentUse::Nodes);
+        self.join_pair(first, second);
         Some(first)
     }
 
-    fn join(&mut self, first: u32, second: u32) {
-        self.list[first as usize].twin = Some(second);
-        self.list[second as usize].twin = Some(first);
+    fn join_pair(&mut self, first: u32, second: u32) {
+        self.list[first as usize].mirror = Some(second);
+        self.list[second as usize].mirror = Some(first);
     }
 
     /// Where the copy of a block of metadata lies; of a copy, what it is a copy of. `None` for what has none.
     pub(crate) fn mirror_of(&self, place: Block) -> Option<Block> {
         let number = self.geometry.segment(place)?;
-        if is_planted(PlantedBug::CopiesInOneSegment) && self.get(number).usage == Use::Nodes {
+        if is_planted(StoreBug::CopiesInOneSegment) && self.get(number).usage == SegmentUse::Nodes {
             return Some(place.plus(1));
         }
-        let twin = self.get(number).twin?;
+        let twin = self.get(number).mirror?;
         Some(self.geometry.start(twin).plus(place.0 - self.geometry.start(number).0))
     }
 
     /// Opens a free segment for the log or for what the cleaner moves; `None` if there is none.
-    pub(crate) fn take(&mut self, usage: Use) -> Option<u32> {
+    pub(crate) fn take(&mut self, usage: SegmentUse) -> Option<u32> {
         let number = self.free.pop_front()?;
-        self.clock += u64::from(usage == Use::Log);
+        self.clock += u64::from(usage == SegmentUse::Log);
         // Moved data is as old as what it was moved from; of arenas each block says it.
-        let written = if matches!(usage, Use::Moved | Use::Arena) { 0 } else { self.clock };
-        self.list[number as usize] = Segment { usage, open: true, written, ..Segment::default() };
+        let written = if matches!(usage, SegmentUse::Moved | SegmentUse::Arena) { 0 } else { self.clock };
+        self.list[number as usize] =
+            SegmentState { usage, open: true, newest_data_at: written, ..SegmentState::default() };
         Some(number)
     }
 
     /// Something is written to this block now, for the first time.
     pub(crate) fn note_new_data(&mut self, place: Block) {
         if let Some(number) = self.geometry.segment(place) {
-            self.list[number as usize].written = self.clock;
+            self.list[number as usize].newest_data_at = self.clock;
         }
     }
 
     /// How old the youngest data of a segment is, in segments of log.
-    pub(crate) fn age(&self, segment: &Segment) -> u64 {
-        self.clock.saturating_sub(segment.written)
+    pub(crate) fn age(&self, segment: &SegmentState) -> u64 {
+        self.clock.saturating_sub(segment.newest_data_at)
     }
 
     /// Data of segment `from` was moved to segment `to`.
     pub(crate) fn inherit_age(&mut self, from: u32, to: u32) {
-        let written = self.get(from).written;
+        let written = self.get(from).newest_data_at;
         let target = &mut self.list[to as usize];
-        target.written = target.written.max(written);
+        target.newest_data_at = target.newest_data_at.max(written);
     }
 
     /// The segments that cleaning may help, of data only.
     pub(crate) fn candidates(&self) -> Vec<CleaningCandidate> {
-        let fits = |(_, segment): &(u32, &Segment)| {
+        let fits = |(_, segment): &(u32, &SegmentState)| {
             segment.usage.is_data() && !segment.open && !segment.is_stuck() && segment.live > 0
         };
-        let candidate = |(number, segment): (u32, &Segment)| CleaningCandidate {
+        let candidate = |(number, segment): (u32, &SegmentState)| CleaningCandidate {
             segment: number,
             live: u64::from(segment.live),
-            copies: if segment.usage == Use::Arena { COPIES } else { 1 },
+            copies: if segment.usage == SegmentUse::Arena { METADATA_COPIES } else { 1 },
             age: self.age(segment),
         };
         self.iter().filter(fits).map(candidate).collect()
     }
 
     /// Cleaning or compaction left these blocks of a segment: it is no candidate until more of them are dead.
-    pub(crate) fn stuck(&mut self, number: u32) {
+    pub(crate) fn mark_stuck(&mut self, number: u32) {
         let segment = &mut self.list[number as usize];
         segment.stuck_at = Some(segment.live);
     }
@@ -416,7 +417,7 @@ impl SegmentTable {
     }
 
     /// Cleaning left nothing in this segment, nor in its twin. Returns how many they are.
-    pub(crate) fn emptied(&mut self, number: u32) -> u64 {
+    pub(crate) fn mark_emptied(&mut self, number: u32) -> u64 {
         let both: Vec<u32> = self.with_mirror(number).collect();
         both.iter().for_each(|&one| self.list[one as usize].emptied = true);
         self.emptied += both.len() as u64;
@@ -443,17 +444,17 @@ impl SegmentTable {
         let found: Vec<_> =
             data.map(|(number, _)| (number, marks.in_segment(self.geometry, number))).collect();
         let too_high = found.iter().filter(|&&(number, live)| live < self.get(number).live).count() as u64;
-        found.into_iter().for_each(|(number, live)| self.settle(number, live));
+        found.into_iter().for_each(|(number, live)| self.lower_live(number, live));
         too_high
     }
 
     pub(crate) fn end_marking(&mut self) {
         self.marks = None;
-        self.unsure |= std::mem::take(&mut self.recounts);
+        self.counts_unsure |= std::mem::take(&mut self.recount_under_way);
     }
 
     /// All references to a segment's blocks are known: only `live` blocks have any.
-    pub(crate) fn settle(&mut self, number: u32, live: u32) {
+    pub(crate) fn lower_live(&mut self, number: u32, live: u32) {
         for one in self.with_mirror(number) {
             let segment = &mut self.list[one as usize];
             self.live -= u64::from(segment.live.saturating_sub(live));
@@ -464,10 +465,10 @@ impl SegmentTable {
     /// Opens a segment that the log turned out to go on in, free or dead at the root where recovery began.
     pub(crate) fn recover_log_segment(&mut self, number: u32) {
         self.free.retain(|&free| free != number);
-        self.part(number);
+        self.split_pair(number);
         let segment = &mut self.list[number as usize];
-        self.node_segments.segments -= u64::from(segment.usage == Use::Nodes);
-        (segment.usage, segment.open, segment.dead_since) = (Use::Log, true, None);
+        self.node_segments.segments -= u64::from(segment.usage == SegmentUse::Nodes);
+        (segment.usage, segment.open, segment.dead_since) = (SegmentUse::Log, true, None);
     }
 
     /// A log entry after the root where recovery began names blocks of these two: they are a pair for pages of arenas, or become one if
@@ -476,44 +477,46 @@ impl SegmentTable {
     pub(crate) fn recover_mirrored_pair(&mut self, first: u32, second: u32) -> bool {
         let unused = |number| {
             let segment = self.get(number);
-            segment.usage == Use::Free || SegmentTable::is_dead(segment) && segment.dead_since.is_some()
+            segment.usage == SegmentUse::Free
+                || SegmentTable::is_dead(segment) && segment.dead_since.is_some()
         };
         match (unused(first), unused(second)) {
             (false, false) => {
                 let segment = self.get(first);
-                return segment.usage == Use::Arena && segment.twin == Some(second);
+                return segment.usage == SegmentUse::Arena && segment.mirror == Some(second);
             }
             (true, true) => {}
             _ => return false,
         }
         self.free.retain(|&free| free != first && free != second);
-        for (number, usage) in [(first, Use::Arena), (second, Use::Copies)] {
-            self.leave(number);
+        for (number, usage) in [(first, SegmentUse::Arena), (second, SegmentUse::Mirror)] {
+            self.reset_segment(number);
             let segment = &mut self.list[number as usize];
-            (segment.usage, segment.written) = (usage, self.clock);
+            (segment.usage, segment.newest_data_at) = (usage, self.clock);
         }
-        self.join(first, second);
+        self.join_pair(first, second);
         true
     }
 
     /// A dead segment, which is used for something else, is no pair with its twin any more; that one is dead, too, and waits alone.
-    fn part(&mut self, number: u32) {
-        if let Some(twin) = self.list[number as usize].twin.take() {
-            self.list[twin as usize].twin = None;
+    fn split_pair(&mut self, number: u32) {
+        if let Some(twin) = self.list[number as usize].mirror.take() {
+            self.list[twin as usize].mirror = None;
         }
     }
 
     /// A segment, and its twin if it has one.
     fn with_mirror(&self, number: u32) -> impl Iterator<Item = u32> + use<> {
-        [Some(number), self.get(number).twin].into_iter().flatten()
+        [Some(number), self.get(number).mirror].into_iter().flatten()
     }
 
     /// Recovery begins at the root of checkpoint `generation`: what was dead then is free after the next one. If
     /// this were forgotten, a store that crashes soon after each start would never get a segment back. `log` is
     /// where the log goes on after that root, live or not.
     pub(crate) fn set_dead_at_root(&mut self, generation: u64, log: [u32; 2]) {
-        let dead =
-            |(number, segment): &(u32, &mut Segment)| SegmentTable::is_dead(segment) && !log.contains(number);
+        let dead = |(number, segment): &(u32, &mut SegmentState)| {
+            SegmentTable::is_dead(segment) && !log.contains(number)
+        };
         self.iter_mut().filter(dead).for_each(|(_, segment)| segment.dead_since = Some(generation));
     }
 
@@ -531,7 +534,7 @@ impl SegmentTable {
                 self.list[one as usize].live += 1;
                 self.live += 1;
             }
-            self.node_segments.live += u64::from(self.get(number).usage == Use::Nodes);
+            self.node_segments.live += u64::from(self.get(number).usage == SegmentUse::Nodes);
         }
     }
 
@@ -544,12 +547,12 @@ impl SegmentTable {
             segment.live -= 1;
             self.live -= 1;
         }
-        self.node_segments.live -= u64::from(self.get(number).usage == Use::Nodes);
+        self.node_segments.live -= u64::from(self.get(number).usage == SegmentUse::Nodes);
         self.reuse_if_planted(number);
     }
 
-    pub(crate) fn is_dead(segment: &Segment) -> bool {
-        segment.usage != Use::Free && !segment.open && segment.live == 0
+    pub(crate) fn is_dead(segment: &SegmentState) -> bool {
+        segment.usage != SegmentUse::Free && !segment.open && segment.live == 0
     }
 
     /// All segments in which nothing is live.
@@ -570,7 +573,7 @@ impl SegmentTable {
                 continue;
             }
             let since = *segment.dead_since.get_or_insert(generation);
-            let pinned = pins > 0 && !is_planted(PlantedBug::PinsIgnored);
+            let pinned = pins > 0 && !is_planted(StoreBug::PinsIgnored);
             if since < generation && !pinned {
                 dead_twice.push(number);
             }
@@ -579,30 +582,30 @@ impl SegmentTable {
     }
 
     /// A segment that was taken and that no root names, nor ever will, is free again, after all others, and with it its twin.
-    pub(crate) fn untake(&mut self, number: u32) {
+    pub(crate) fn give_back(&mut self, number: u32) {
         self.close(number);
         if SegmentTable::is_dead(self.get(number)) {
             let both: Vec<u32> = self.with_mirror(number).collect();
-            self.freed(&both);
+            self.add_free(&both);
         }
     }
 
     /// Segments from [`reclaim`](SegmentTable::reclaim) may be taken again, those that lack space below when they have got some.
-    pub(crate) fn freed(&mut self, numbers: &[u32]) {
+    pub(crate) fn add_free(&mut self, numbers: &[u32]) {
         for &number in numbers {
             let has_holes = self.get(number).has_holes;
-            self.leave(number);
+            self.reset_segment(number);
             self.list[number as usize].has_holes = has_holes;
-            if has_holes { &mut self.bare } else { &mut self.free }.push_back(number);
+            if has_holes { &mut self.unbacked } else { &mut self.free }.push_back(number);
         }
     }
 
     /// Nothing is in a segment any more.
-    fn leave(&mut self, number: u32) {
-        self.part(number);
+    fn reset_segment(&mut self, number: u32) {
+        self.split_pair(number);
         let was = std::mem::take(&mut self.list[number as usize]);
         self.live -= u64::from(was.live);
-        self.node_segments.segments -= u64::from(was.usage == Use::Nodes);
+        self.node_segments.segments -= u64::from(was.usage == SegmentUse::Nodes);
         self.emptied -= u64::from(was.emptied);
     }
 
@@ -630,7 +633,7 @@ impl SegmentTable {
     fn reuse_if_planted(&mut self, number: u32) {
         for one in self.with_mirror(number) {
             if self.reuse_at_once && SegmentTable::is_dead(self.get(one)) {
-                self.leave(one);
+                self.reset_segment(one);
                 self.free.push_front(one);
             }
         }
@@ -648,11 +651,11 @@ mod tests {
         let geometry =
             Geometry { id: StoreId([1; 16]), total_blocks: 4 + 48 * 16, segment_blocks: 16, segments: 48 };
         let mut used = vec![SegmentEntry::default(); 48];
-        let of = |usage, live, twin| SegmentEntry { usage, live, age: 0, twin };
-        (used[0], used[1]) = (of(Use::Log, 0, None), of(Use::Log, 3, None));
-        (used[2], used[3]) = (of(Use::Nodes, 2, Some(3)), of(Use::Copies, 2, Some(2)));
-        (used[4], used[5]) = (of(Use::Arena, 1, Some(5)), of(Use::Copies, 1, Some(4)));
-        (used[6], used[7]) = (of(Use::Nodes, 0, Some(7)), of(Use::Copies, 0, Some(6)));
+        let of = |usage, live, twin| SegmentEntry { usage, live, age: 0, mirror: twin };
+        (used[0], used[1]) = (of(SegmentUse::Log, 0, None), of(SegmentUse::Log, 3, None));
+        (used[2], used[3]) = (of(SegmentUse::Nodes, 2, Some(3)), of(SegmentUse::Mirror, 2, Some(2)));
+        (used[4], used[5]) = (of(SegmentUse::Arena, 1, Some(5)), of(SegmentUse::Mirror, 1, Some(4)));
+        (used[6], used[7]) = (of(SegmentUse::Nodes, 0, Some(7)), of(SegmentUse::Mirror, 0, Some(6)));
         let mut segments = SegmentTable::new(geometry, used);
         segments.set_dead_at_root(9, [0, 8]);
         segments
@@ -672,8 +675,8 @@ mod tests {
             let live = |number: u32, segments: &SegmentTable| segments.get(number).live;
             assert_eq!(live(first, &segments), live(second, &segments));
             let (one, other) = (segments.get(first), segments.get(second));
-            assert_eq!((one.usage, other.usage, one.open), (Use::Arena, Use::Copies, false));
-            let free: Vec<u32> = std::iter::from_fn(|| segments.take(Use::Log)).collect();
+            assert_eq!((one.usage, other.usage, one.open), (SegmentUse::Arena, SegmentUse::Mirror, false));
+            let free: Vec<u32> = std::iter::from_fn(|| segments.take(SegmentUse::Log)).collect();
             assert!(!free.contains(&first) && !free.contains(&second), "nobody else gets them");
             let gone = u64::from([first, second].contains(&6));
             assert_eq!(segments.node_segments().segments, 2 - gone);

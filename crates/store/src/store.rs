@@ -15,31 +15,31 @@
 //! The writer's lock is held during I/O: one apply, checkpoint or repointing at a time. The map's is never held during I/O, so readers
 //! wait for no write and no flush.
 
-use crate::allocate;
 use crate::change::Change;
-use crate::check::{self, Finding, RepairedCounts};
-use crate::clean::{Cleaning, SegmentCleaner};
-use crate::counters::Counters;
+use crate::check::{self, RepairedCounts, StoreFinding};
+use crate::cleaner::{CleaningOutcome, SegmentCleaner};
+use crate::counters::StoreCounters;
 use crate::delta::DeltaBlock;
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::fold::{Damaged, Folding};
 use crate::format::{ROOTS, SEGMENTS_AT, SUPERBLOCK};
+use crate::host_space;
 use crate::map::{Map, NodeTable, Nodes, Purpose, Volumes};
 use crate::recover::{Identified, Recovered};
 use crate::root::{Cursor, Extent, Newest, Root, Stream};
 use crate::scrub::{ScrubProgress, StoreScrub};
-use crate::segments::{SegmentEntry, SegmentTable, Use};
+use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::settings::StoreSettings;
-use crate::shared::{PageResult, Shared, Want};
-use crate::space::{APPLY_TOGETHER_MAX, Known, Space};
-use crate::stream;
+use crate::shared::{PageRead, PageResult, StoreShared};
+use crate::space::{APPLY_TOGETHER_MAX, ReservationEstimate, StoreSpace};
 use crate::superblock::{self, Geometry, Layout, Mended};
 use crate::sync::{Mutex, MutexGuard};
 use crate::tables::encode_tables;
-use crate::usage::{self, Usage};
-use crate::volume::{Listed, NewVolume, VolumeId, VolumeInfo, VolumeMode};
+use crate::tables_stream;
+use crate::volume::{ListedPages, NewVolume, VolumeId, VolumeInfo, VolumeMode};
 use crate::volume_changes;
+use crate::volume_usage::{self, StoreUsage};
 use crate::writer::WriterLock;
 use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId, Transfer};
 use std::ops::Range;
@@ -47,13 +47,13 @@ use std::sync::Arc;
 
 /// The log-structured store.
 pub struct Store {
-    pub(crate) shared: Shared,
+    pub(crate) shared: StoreShared,
     pub(crate) writer: WriterLock,
     /// Taken before the writer's lock, where both are.
     pub(crate) cleaner: Mutex<SegmentCleaner>,
     scrub: Mutex<Option<StoreScrub>>,
     /// Taken after the writer's lock.
-    folding: Mutex<Folding>,
+    idle_merge: Mutex<Folding>,
 }
 
 /// Life: formatting, opening, beginning.
@@ -66,7 +66,7 @@ impl Store {
             writer: WriterLock::new(writer),
             cleaner: Mutex::default(),
             scrub: Mutex::default(),
-            folding: Mutex::default(),
+            idle_merge: Mutex::default(),
         }
     }
 
@@ -83,9 +83,9 @@ impl Store {
         let geometry = Geometry::plan(device, layout)?;
         let mut segments =
             SegmentTable::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
-        let mut take = || segments.take(Use::Log).expect("a new store has free segments");
+        let mut take = || segments.take(SegmentUse::Log).expect("a new store has free segments");
         let (segment, next) = (take(), take());
-        let nodes = segments.take_mirrored_pair(Use::Nodes).expect("a new store has free segments");
+        let nodes = segments.take_mirrored_pair(SegmentUse::Nodes).expect("a new store has free segments");
         let nodes_of = Nodes::new(NodeTable::new(), segments);
         let mut map = Map::new(nodes_of, Volumes::main_only(), Newest::default());
         let at = geometry.start(nodes);
@@ -105,7 +105,7 @@ impl Store {
         }
         device.flush()?;
         let (bytes, blocks) = encode_tables(&mut map, |_| at);
-        let (pages, crc) = stream::encode(&bytes);
+        let (pages, crc) = tables_stream::encode_stream(&bytes);
         device.write(at, &pages)?;
         device.write(copy, &pages)?;
         device.flush()?;
@@ -154,7 +154,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoGoodCopy`]; those of [`identify`](Store::identify) for another reason than a damaged superblock; the device's.
     /// Nothing was written then, unless it is the device's.
-    pub fn mend_superblocks(device: &dyn Device) -> Result<Mended, StoreError> {
+    pub fn repair_superblocks(device: &dyn Device) -> Result<Mended, StoreError> {
         superblock::mend(device)
     }
 
@@ -274,9 +274,9 @@ impl Store {
 
     /// How many changes of a vector may be [applied](Store::apply) together, so that not too many nodes of the map are dirty at once: more
     /// may be refused as [`StoreError::Full`] though space is reserved for all of them. At least one.
-    pub fn fit_at_once(&self, vector: &[Change]) -> usize {
+    pub fn changes_that_fit(&self, vector: &[Change]) -> usize {
         let entries: Vec<LogEntry> = vector.iter().take(APPLY_TOGETHER_MAX).map(Change::log_entry).collect();
-        self.shared.map().fit_at_once(&entries)
+        self.shared.map().changes_that_fit(&entries)
     }
 
     /// Whether half as many nodes of the map are dirty as may be before changes wait for a checkpoint.
@@ -296,12 +296,12 @@ impl Store {
     }
 
     /// How full it is.
-    pub fn space(&self) -> Space {
+    pub fn space(&self) -> StoreSpace {
         self.shared.space()
     }
 
     /// What it has done since it was opened.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> StoreCounters {
         self.shared.medium.counting().now()
     }
 
@@ -352,7 +352,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Full`]; what a page cannot be read for; the device's. As after an error of [`apply`](Store::apply).
-    pub fn fold(&self, pages: &[(ObjectId, PageNo)]) -> Result<u64, StoreError> {
+    pub fn merge_deltas(&self, pages: &[(ObjectId, PageNo)]) -> Result<u64, StoreError> {
         self.writer.lock().fold_leaves(&self.shared, pages)
     }
 
@@ -361,7 +361,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`fold`](Store::fold); what was to be folded stays as it is until it is full, or for quiet times.
-    pub fn fold_owed(&self) -> Result<u64, StoreError> {
+    pub fn merge_due_deltas(&self) -> Result<u64, StoreError> {
         self.writer.lock().fold_owed(&self.shared)
     }
 
@@ -379,8 +379,8 @@ impl Store {
 
     /// Whether [`idle_merge_step`](Store::idle_merge_step) is worth its reads and writes while nobody needs space: enough was stored as deltas
     /// since this store was opened, or since the last round, and there is free space that nobody waits for. Waits for no device.
-    pub fn folding_is_due(&self) -> bool {
-        let Ok(folding) = self.folding.try_lock() else { return false };
+    pub fn idle_merge_is_due(&self) -> bool {
+        let Ok(folding) = self.idle_merge.try_lock() else { return false };
         folding.is_worth_it(&self.shared) && !self.shared.map().is_short_of_space()
     }
 
@@ -392,7 +392,7 @@ impl Store {
     /// [`apply`](Store::apply), where the device fails a write. A leaf whose pages cannot be read stays as it is.
     pub fn idle_merge_step(&self) -> Result<bool, StoreError> {
         let mut writer = self.writer.lock();
-        self.folding.lock().expect("no panic while folding").step(&self.shared, &mut writer)
+        self.idle_merge.lock().expect("no panic while folding").step(&self.shared, &mut writer)
     }
 
     /// Makes the map durable so that recovery starts here, and frees segments that no root needs any more: those
@@ -430,14 +430,18 @@ impl Store {
     /// are never returned: the answer is [`StoreError::Corrupt`] with the object, the page and the place.
     ///
     /// Waits for reads of its own only, never for a write, a flush or a checkpoint.
-    pub fn read(&self, wants: &mut [Want]) {
+    pub fn read(&self, wants: &mut [PageRead]) {
         self.shared.read(wants);
     }
 
     /// Reads many pages in the order in which they lie on the device, with few reads, and hands each to `take` by its
     /// number. Like [`read`](Store::read), for whoever reads much and keeps the bytes in a place of his own.
-    pub fn read_all(&self, pages: &[(ObjectId, PageNo)], take: &mut dyn FnMut(usize, PageResult<'_>)) {
-        self.shared.read_all(pages, take);
+    pub fn read_in_device_order(
+        &self,
+        pages: &[(ObjectId, PageNo)],
+        take: &mut dyn FnMut(usize, PageResult<'_>),
+    ) {
+        self.shared.read_in_device_order(pages, take);
     }
 
     /// The page LSN of a page; `None` for a hole. May read map nodes.
@@ -450,7 +454,7 @@ impl Store {
     ///
     /// # Errors
     /// Where one of those cannot be read, and the other object does not say that it has.
-    pub fn has_had(&self, transfer: &Transfer, lsn: Lsn) -> Result<bool, StoreError> {
+    pub fn has_applied_transfer(&self, transfer: &Transfer, lsn: Lsn) -> Result<bool, StoreError> {
         let target = self.shared.resolve(|map| map.has_had(transfer.to, lsn));
         match target {
             Ok(true) => target,
@@ -481,7 +485,7 @@ impl Store {
         object: ObjectId,
         range: Range<PageNo>,
         leaves_max: usize,
-    ) -> Result<Listed, StoreError> {
+    ) -> Result<ListedPages, StoreError> {
         self.shared.list(object, range, leaves_max)
     }
 }
@@ -493,18 +497,18 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Full`] where more would be live than the store can hold beside what checkpoints, cleaning and deletions need.
-    pub fn reserve(&self, pages: u64, known: Known) -> Result<(), StoreError> {
+    pub fn reserve(&self, pages: u64, known: ReservationEstimate) -> Result<(), StoreError> {
         self.shared.map_mut().reserve(pages, known)
     }
 
     /// The same for pages of names and attributes, which may take [a little](crate::policy::names_reserve_blocks) that data may not.
-    pub fn reserve_for_names(&self, pages: u64, known: Known) -> Result<(), StoreError> {
+    pub fn reserve_for_names(&self, pages: u64, known: ReservationEstimate) -> Result<(), StoreError> {
         self.shared.map_mut().reserve_for_names(pages, known)
     }
 
     /// So much is known by now of the pages that have a reservation. Less, once some were released, until this is said anew.
-    pub fn know(&self, known: Known) {
-        self.shared.map_mut().know(known);
+    pub fn set_reservation_estimate(&self, known: ReservationEstimate) {
+        self.shared.map_mut().set_reservation_estimate(known);
     }
 
     /// Counts `pages` pages as reserved, whether there is space for them or not: they were acknowledged already, or go with
@@ -531,7 +535,7 @@ impl Store {
 
     /// Lets cleaning try segments again that it could not empty: what could not be read may be by now. Otherwise such a segment is
     /// left alone until more of it is dead, or the store is opened again.
-    pub fn try_stuck_segments_again(&self) {
+    pub fn retry_stuck_segments(&self) {
         self.shared.map_mut().nodes.segments.retry_stuck();
     }
 
@@ -543,7 +547,7 @@ impl Store {
     /// Whether the file system below should be asked for more space: soon free segments will be wanted; or it was full, and may not
     /// be any more.
     pub fn allocation_is_due(&self) -> bool {
-        allocate::allocation_is_due(&self.shared)
+        host_space::allocation_is_due(&self.shared)
     }
 
     /// Asks the file system below for as much space as will be needed soon. `false` if it is full.
@@ -551,7 +555,7 @@ impl Store {
     /// # Errors
     /// The device's, but for a file system that is full.
     pub fn allocate_ahead(&self) -> Result<bool, StoreError> {
-        allocate::allocate_ahead(&self.shared)
+        host_space::allocate_ahead(&self.shared)
     }
 
     /// Asks it for more than that, because somebody needs it now. `false` if there is no more than before.
@@ -559,22 +563,22 @@ impl Store {
     /// # Errors
     /// The same.
     pub fn allocate_more(&self) -> Result<bool, StoreError> {
-        allocate::allocate_more(&self.shared)
+        host_space::allocate_more(&self.shared)
     }
 
     /// Whether the file system below had no space for a segment when it was last asked.
-    pub fn is_known_full_below(&self) -> bool {
+    pub fn is_host_fs_known_full(&self) -> bool {
         self.shared.medium.is_known_full_below()
     }
 
     /// Whether asking for more may help: there are segments without space, and the file system below was not full the last time.
     pub fn may_allocate(&self) -> bool {
-        allocate::may_allocate(&self.shared)
+        host_space::may_allocate(&self.shared)
     }
 
     /// Bytes that are left in the file system below, if it has no space for a segment that the store could use.
-    pub fn full_below(&self) -> Option<u64> {
-        allocate::full_below(&self.shared)
+    pub fn host_fs_free_bytes_if_full(&self) -> Option<u64> {
+        host_space::host_fs_free_bytes_if_full(&self.shared)
     }
 }
 
@@ -642,8 +646,8 @@ impl Store {
     ///
     /// # Errors
     /// The device's, or [`StoreError::Corrupt`]: a node that cannot be read stays on the list, with what is below.
-    pub fn free_step(&self) -> Result<bool, StoreError> {
-        volume_changes::free_step(&self.shared, &self.writer)
+    pub fn free_deleted_step(&self) -> Result<bool, StoreError> {
+        volume_changes::free_deleted_step(&self.shared, &self.writer)
     }
 
     /// Whether deleted volumes and files still hold something that [`free_step`](Store::free_step) would free.
@@ -656,9 +660,9 @@ impl Store {
     ///
     /// # Errors
     /// A node that cannot be read, or is damaged.
-    pub fn usage(&self) -> Result<Usage, StoreError> {
+    pub fn usage(&self) -> Result<StoreUsage, StoreError> {
         let _writer = self.writer.lock();
-        usage::usage(&self.shared)
+        volume_usage::usage(&self.shared)
     }
 }
 
@@ -671,15 +675,15 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`clean_step`](Store::clean_step), and of [`checkpoint`](Store::checkpoint).
-    pub fn clean(&self) -> Result<bool, StoreError> {
+    pub fn clean_round(&self) -> Result<bool, StoreError> {
         // What had been moved when two checkpoints were asked for.
         let mut asked = None;
         loop {
             match self.clean_step()? {
-                Cleaning::Idle => return Ok(false),
-                Cleaning::Working => {}
-                Cleaning::Emptied(segments) => return Ok(segments > 0),
-                Cleaning::NeedsCheckpoint => {
+                CleaningOutcome::Idle => return Ok(false),
+                CleaningOutcome::Working => {}
+                CleaningOutcome::RoundEnded(segments) => return Ok(segments > 0),
+                CleaningOutcome::NeedsCheckpoint => {
                     if asked.replace(self.counters().pages_cleaned) == Some(self.counters().pages_cleaned) {
                         self.give_up_round();
                         return Ok(false);
@@ -696,7 +700,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotBegun`], [`StoreError::Stopped`], or the device's: the step may be tried again. A block
     /// that cannot be read stays where it is, its segment with it, and is no error here.
-    pub fn clean_step(&self) -> Result<Cleaning, StoreError> {
+    pub fn clean_step(&self) -> Result<CleaningOutcome, StoreError> {
         self.lock_cleaner().step(&self.shared, &self.writer)
     }
 
@@ -705,7 +709,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`clean_step`](Store::clean_step).
-    pub fn clean_step_if_due(&self) -> Result<Option<Cleaning>, StoreError> {
+    pub fn clean_step_if_due(&self) -> Result<Option<CleaningOutcome>, StoreError> {
         let mut cleaner = self.lock_cleaner();
         if self.cleaning_is_due() { cleaner.step(&self.shared, &self.writer).map(Some) } else { Ok(None) }
     }
@@ -718,14 +722,14 @@ impl Store {
 
     /// Pages that may be written back before the next look at [`cleaning_is_due`](Store::cleaning_is_due): then nobody who
     /// waits for them waits for a whole segment to be cleaned.
-    pub fn pages_together(&self) -> u64 {
-        self.shared.map().pages_together()
+    pub fn pages_between_cleaning_checks(&self) -> u64 {
+        self.shared.map().pages_between_cleaning_checks()
     }
 
     /// Ends a round that needs more space than two checkpoints have made: its victims are left alone until more of them
     /// has died.
     pub fn give_up_round(&self) {
-        self.lock_cleaner().give_up(&self.shared);
+        self.lock_cleaner().give_up_round(&self.shared);
     }
 }
 
@@ -734,7 +738,7 @@ impl Store {
     /// Walks the whole map and reads every block that it refers to; `report` gets what is wrong: nodes and pages
     /// whose bytes are not what was written, blocks where they should not be or used twice, wrong reference
     /// counts, nodes that nothing refers to, wrong live counts. Changes wait meanwhile.
-    pub fn check(&self, report: &mut dyn FnMut(Finding)) {
+    pub fn check(&self, report: &mut dyn FnMut(StoreFinding)) {
         check::check(&self.shared, &self.writer.lock(), report);
     }
 
@@ -745,16 +749,16 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotBegun`]; [`StoreError::CannotCount`] where a node cannot be read, as what is below it cannot be
     /// counted: no count is changed then; the device's.
-    pub fn repair(&self, report: &mut dyn FnMut(Finding)) -> Result<RepairedCounts, StoreError> {
+    pub fn repair(&self, report: &mut dyn FnMut(StoreFinding)) -> Result<RepairedCounts, StoreError> {
         // The counts of a round of cleaning would be of before.
         let mut cleaner = self.lock_cleaner();
-        cleaner.give_up(&self.shared);
+        cleaner.give_up_round(&self.shared);
         check::repair(&self.shared, &mut self.writer.lock(), report)
     }
 
     /// One bounded step of a scrub: at most four nodes and what they refer to. The first one reads what lies at
     /// fixed places. Findings about data come with the last step, which looks up whose it is.
-    pub fn scrub_step(&self, report: &mut dyn FnMut(Finding)) -> ScrubProgress {
+    pub fn scrub_step(&self, report: &mut dyn FnMut(StoreFinding)) -> ScrubProgress {
         let mut scrub = self.scrub.lock().expect("no panic while scrubbing");
         StoreScrub::step(&mut scrub, &self.shared, &self.writer, report)
     }

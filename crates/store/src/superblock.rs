@@ -3,11 +3,11 @@
 //! A copy of it is the store's last block. No mount needs it: a store whose first block is damaged is refused until somebody
 //! has that made right, so that a disk that fails is noticed. The roots say where the copy is, and whose it must be.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::error::StoreError;
 use crate::format::*;
 use crate::root::Root;
-use crate::stream::BYTES as STREAM_BLOCK_BYTES;
+use crate::tables_stream::STREAM_BLOCK_BYTES;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -375,7 +375,7 @@ fn from_copy(device: &dyn Device) -> Result<Geometry, StoreError> {
         return bad(at, "the copy of the superblock is damaged, too".into());
     }
     let copy = believe(device, &block)?;
-    let trusted = is_planted(PlantedBug::AnyCopyRestored);
+    let trusted = is_planted(StoreBug::AnyCopyRestored);
     match (copy.id, copy.total_blocks) {
         (found, _) if found != id && !trusted => {
             bad(at, format!("the copy of the superblock is of store {found}, the roots are of {id}"))

@@ -4,10 +4,10 @@ use crate::error::StoreError;
 use crate::format::*;
 use crate::map::{Map, NodeEntry, NodeId, NodeTable, Nodes, TablePage, Tree, Volumes, decode_table_page};
 use crate::root::Root;
-use crate::segments::{AGE_MAX, SegmentEntry, SegmentTable, Use};
+use crate::segments::{AGE_MAX, SegmentEntry, SegmentTable, SegmentUse};
 use crate::settings::StoreSettings;
-use crate::stream::{self, stream_blocks};
 use crate::superblock::Geometry;
+use crate::tables_stream::{self, stream_blocks};
 use crate::volume::VolumeId;
 use device::{Block, Device, Page, Read};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -96,17 +96,17 @@ pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Bl
             // Once the root is durable, no root needs it. Saying so now, before it is trimmed, keeps a store
             // that is mounted again and again from forgetting what each mount found to be free.
             _ if SegmentTable::is_dead(segment) && segment.dead_since.is_some() => FREE,
-            Use::Free => FREE,
-            Use::Log | Use::Moved => LOG,
-            Use::Nodes => NODES,
-            Use::Copies => COPIES,
-            Use::Arena => ARENA,
+            SegmentUse::Free => FREE,
+            SegmentUse::Log | SegmentUse::Moved => LOG,
+            SegmentUse::Nodes => NODES,
+            SegmentUse::Mirror => COPIES,
+            SegmentUse::Arena => ARENA,
         };
         let age_or_twin = match usage {
             FREE => 0,
             LOG => map.nodes.segments.age(segment).min(u64::from(AGE_MAX)) as u32,
             // Without its twin it is dead, and free here.
-            _ => segment.twin.unwrap_or_default(),
+            _ => segment.mirror.unwrap_or_default(),
         };
         let (live, age_or_twin) = (segment.live.into(), age_or_twin.into());
         bytes.extend(SegmentBytes { usage, reserved: [0; 3], live, age_or_twin }.as_bytes());
@@ -124,7 +124,7 @@ pub(crate) fn read_map(
     geometry: Geometry,
     root: &Root,
 ) -> Result<(Map, u64), StoreError> {
-    let (bytes, damaged_blocks) = stream::read(device, geometry, &root.tables)?;
+    let (bytes, damaged_blocks) = tables_stream::read_stream(device, geometry, &root.tables)?;
     let first = root.tables.extents.first().map_or(Block(0), |extent| extent.at);
     let damaged = || damaged(device, first, "the checkpoint's tables");
     let mut decoded = decode_stream(&bytes, geometry).ok_or_else(damaged)?;
@@ -149,7 +149,7 @@ pub(crate) fn read_settings(
     geometry: Geometry,
     root: &Root,
 ) -> Result<(StoreSettings, Vec<String>), StoreError> {
-    let (bytes, _) = stream::read(device, geometry, &root.tables)?;
+    let (bytes, _) = tables_stream::read_stream(device, geometry, &root.tables)?;
     let first = root.tables.extents.first().map_or(Block(0), |extent| extent.at);
     let decoded = decode_stream(&bytes, geometry);
     Ok(decoded.ok_or_else(|| damaged(device, first, "the checkpoint's tables"))?.settings)
@@ -188,17 +188,19 @@ fn decode_stream(bytes: &[u8], geometry: Geometry) -> Option<Decoded> {
         let segment;
         (segment, rest) = SegmentBytes::read_from_prefix(rest).ok()?;
         let usage = match segment.usage {
-            FREE => Use::Free,
-            LOG => Use::Log,
-            NODES => Use::Nodes,
-            COPIES => Use::Copies,
-            ARENA => Use::Arena,
+            FREE => SegmentUse::Free,
+            LOG => SegmentUse::Log,
+            NODES => SegmentUse::Nodes,
+            COPIES => SegmentUse::Mirror,
+            ARENA => SegmentUse::Arena,
             _ => return None,
         };
         let (live, other) = (segment.live.get(), segment.age_or_twin.get());
         segments.push(match usage {
-            Use::Nodes | Use::Copies | Use::Arena => SegmentEntry { usage, live, twin: Some(other), age: 0 },
-            _ => SegmentEntry { usage, live, twin: None, age: other },
+            SegmentUse::Nodes | SegmentUse::Mirror | SegmentUse::Arena => {
+                SegmentEntry { usage, live, mirror: Some(other), age: 0 }
+            }
+            _ => SegmentEntry { usage, live, mirror: None, age: other },
         });
     }
     if !are_pairs(&segments) {
@@ -223,11 +225,11 @@ fn decode_stream(bytes: &[u8], geometry: Geometry) -> Option<Decoded> {
 /// Whether each segment of nodes or of arenas has a twin of its own that holds copies, and each of those one of nodes or of arenas.
 fn are_pairs(segments: &[SegmentEntry]) -> bool {
     let twin = |number: u32| segments.get(number as usize);
-    let are_partners = |one, other| (one == Use::Copies) != (other == Use::Copies);
+    let are_partners = |one, other| (one == SegmentUse::Mirror) != (other == SegmentUse::Mirror);
     segments.iter().zip(0..).all(|(one, number)| {
-        one.twin.is_none_or(|other| {
+        one.mirror.is_none_or(|other| {
             twin(other).is_some_and(|twin| {
-                twin.twin == Some(number) && are_partners(one.usage, twin.usage) && twin.live == one.live
+                twin.mirror == Some(number) && are_partners(one.usage, twin.usage) && twin.live == one.live
             })
         })
     })

@@ -1,18 +1,18 @@
 //! The one writer: it appends to the log, and makes checkpoints.
 
-use crate::allocate::{allocate_up_to, full, take_stock};
 use crate::change::Change;
-use crate::checkpoint::{CheckpointOccasion, Checkpointer};
+use crate::checkpoint::{CheckpointOccasion, StoreCheckpointer};
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::fold::{Damaged, Sweep};
+use crate::host_space::{allocate_at_start, allocate_up_to, full_error};
 use crate::log::Log;
-use crate::pairs::{OpenMirroredPair, write_mirrored};
-use crate::policy::{COPIES, Class};
+use crate::mirrored::{OpenMirroredPair, write_mirrored};
+use crate::policy::{METADATA_COPIES, SpaceClass};
 use crate::root::Stream;
-use crate::segments::Use;
+use crate::segments::SegmentUse;
 use crate::settings::StoreSettings;
-use crate::shared::Shared;
+use crate::shared::StoreShared;
 use crate::superblock;
 use crate::sync::{Mutex, MutexGuard};
 use crate::volume::VolumeMode;
@@ -33,24 +33,24 @@ enum WriterHealth {
 
 /// What only the one writer knows. Owned by the store, under a lock that is held during I/O: one apply, checkpoint or repointing at a
 /// time.
-pub(crate) struct Writer {
+pub(crate) struct StoreWriter {
     health: WriterHealth,
     log: Log,
     /// Where pages of metadata go.
-    pair: OpenMirroredPair,
-    checkpointer: Checkpointer,
+    mirrored: OpenMirroredPair,
+    checkpointer: StoreCheckpointer,
     sweep: Sweep,
 }
 
 /// The writer behind its lock, which is taken before that of the map.
-pub(crate) struct WriterLock(Mutex<Writer>);
+pub(crate) struct WriterLock(Mutex<StoreWriter>);
 
 impl WriterLock {
-    pub(crate) fn new(writer: Writer) -> WriterLock {
+    pub(crate) fn new(writer: StoreWriter) -> WriterLock {
         WriterLock(Mutex::new(writer))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Writer> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, StoreWriter> {
         self.0.lock().expect("no panic while writing")
     }
 
@@ -61,11 +61,11 @@ impl WriterLock {
     }
 }
 
-impl Writer {
+impl StoreWriter {
     /// Before any incarnation begins.
-    pub(crate) fn new(log: Log, checkpointer: Checkpointer) -> Writer {
+    pub(crate) fn new(log: Log, checkpointer: StoreCheckpointer) -> StoreWriter {
         let (pair, sweep) = (OpenMirroredPair::default(), Sweep::default());
-        Writer { health: WriterHealth::NotBegun, log, pair, checkpointer, sweep }
+        StoreWriter { health: WriterHealth::NotBegun, log, mirrored: pair, checkpointer, sweep }
     }
 
     pub(crate) fn log(&self) -> &Log {
@@ -90,7 +90,7 @@ impl Writer {
     /// Makes `incarnation` durable: see [`Store::begin_after`](crate::Store::begin_after).
     pub(crate) fn begin_after(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         incarnation: Incarnation,
         known_durable: u64,
     ) -> Result<(), StoreError> {
@@ -108,7 +108,7 @@ impl Writer {
             self.log.is_durable();
         }
         shared.set_incarnation(incarnation);
-        let begun = take_stock(shared, &mut self.log).and_then(|()| self.write_again(shared));
+        let begun = allocate_at_start(shared, &mut self.log).and_then(|()| self.rewrite_last_batch(shared));
         if let Err(error) = begun.and_then(|()| self.restart_log(shared)) {
             shared.set_incarnation(found);
             // Reads go on; nothing may be applied, as it is not known which incarnation the medium has.
@@ -123,7 +123,7 @@ impl Writer {
 
     /// Makes the last batch durable that recovery has read, where it is not known that it is. Not the root, of which there may be no
     /// other: a drive may leave a block unreadable whose write the power's loss cut off.
-    fn write_again(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    fn rewrite_last_batch(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         if !self.log.has_readable() {
             return Ok(());
         }
@@ -138,7 +138,7 @@ impl Writer {
     }
 
     /// Starts the log anew after an error, and refuses where changes may not be made.
-    pub(crate) fn make_ready(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    pub(crate) fn make_ready(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         match self.health {
             WriterHealth::Good => Ok(()),
             WriterHealth::Unsure => self.restart_log(shared),
@@ -150,7 +150,7 @@ impl Writer {
     /// Applies all of `vector` or nothing: see [`Store::apply`](crate::Store::apply).
     pub(crate) fn apply(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         vector: &[Change],
         origin: Origin,
     ) -> Result<(), StoreError> {
@@ -163,7 +163,7 @@ impl Writer {
             self.fold_for_transfers(shared, vector, Damaged::Stays)?;
         }
         let frees = vector.iter().all(Change::frees);
-        let class = if frees { Class::Frees } else { Class::Writer };
+        let class = if frees { SpaceClass::Frees } else { SpaceClass::Writer };
         let entries: Vec<LogEntry> = vector.iter().map(Change::log_entry).collect();
         let data: Vec<Option<&Page>> = vector.iter().map(Change::data).collect();
         self.append(shared, entries, &data, class, origin)?;
@@ -178,9 +178,9 @@ impl Writer {
     /// Log entries that have no data.
     pub(crate) fn append_entries(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         entries: Vec<LogEntry>,
-        class: Class,
+        class: SpaceClass,
     ) -> Result<(), StoreError> {
         let data = vec![None; entries.len()];
         self.append(shared, entries, &data, class, Origin::Logged)
@@ -189,10 +189,10 @@ impl Writer {
     /// Writes log entries with their data to the log, flushes, and changes the map.
     pub(crate) fn append(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         mut entries: Vec<LogEntry>,
         data: &[Option<&Page>],
-        class: Class,
+        class: SpaceClass,
         origin: Origin,
     ) -> Result<(), StoreError> {
         if entries.is_empty() {
@@ -203,7 +203,7 @@ impl Writer {
             if let Some((object, page)) = shared.map().deltas_that_do_not_fit(&entries) {
                 return Err(StoreError::DeltasFull { object, page });
             }
-            self.make_space(shared, &entries, class)?;
+            self.ensure_space(shared, &entries, class)?;
             // One flush for both.
             let since = shared.medium.failed_flushes();
             self.write_mirrored_pages(shared, data, &mut entries)
@@ -218,7 +218,7 @@ impl Writer {
     /// Writes the pages of metadata of a vector to both segments of the open pair, and notes in their log entries where they are.
     fn write_mirrored_pages(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         data: &[Option<&Page>],
         entries: &mut [LogEntry],
     ) -> Result<(), StoreError> {
@@ -228,12 +228,12 @@ impl Writer {
         }
         let places: Vec<(Block, Option<Block>)> = {
             let mut map = shared.map_mut();
-            let (places, filled) = self.pair.places(paired.len(), &mut map.nodes.segments, 0);
+            let (places, filled) = self.mirrored.allocate_blocks(paired.len(), &mut map.nodes.segments, 0);
             assert_eq!(places.len(), paired.len(), "space was checked");
             // As with the log's: nobody gives them to others before the batch is applied, since the writer's lock is held.
             filled.into_iter().for_each(|pair| map.nodes.segments.close(pair));
             places.iter().for_each(|&at| map.nodes.segments.note_new_data(at));
-            map.pay_for(COPIES * places.len() as u64);
+            map.charge_log_blocks(METADATA_COPIES * places.len() as u64);
             places.into_iter().map(|at| (at, map.nodes.segments.mirror_of(at))).collect()
         };
         let mut blocks = Vec::new();
@@ -247,13 +247,22 @@ impl Writer {
     }
 
     /// Changes the map as durable log entries say.
-    pub(crate) fn apply_to_map(&mut self, shared: &Shared, entries: &[LogEntry]) -> Result<(), StoreError> {
+    pub(crate) fn apply_to_map(
+        &mut self,
+        shared: &StoreShared,
+        entries: &[LogEntry],
+    ) -> Result<(), StoreError> {
         shared.apply(entries).inspect_err(|_| self.health = WriterHealth::Stopped)
     }
 
     /// Checks that the log has space for these log entries above the reserve of others, and for their pages of metadata, also where they
     /// need no segment: what they change must be written by a checkpoint. Two checkpoints may make some.
-    fn make_space(&mut self, shared: &Shared, entries: &[LogEntry], class: Class) -> Result<(), StoreError> {
+    fn ensure_space(
+        &mut self,
+        shared: &StoreShared,
+        entries: &[LogEntry],
+        class: SpaceClass,
+    ) -> Result<(), StoreError> {
         let (dirtied, has_many_dirty) = {
             let map = shared.map();
             let dirtied = map.nodes_dirtied_by(entries);
@@ -263,14 +272,15 @@ impl Writer {
             self.checkpoint_once(shared)?;
         }
         let paired = entries.iter().filter(|entry| entry.is_paired()).count() as u64;
-        let pairs = self.pair.segments_for(paired, shared.medium.geometry().segment_blocks);
+        let pairs = self.mirrored.segments_for(paired, shared.medium.geometry().segment_blocks);
         for attempt in 0..3 {
             let pieces = self.log.plan(entries, shared.medium.geometry().segment_blocks);
             let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64 + pairs;
-            let class = if segments == 0 && class == Class::Writer { Class::OpenSegment } else { class };
+            let class =
+                if segments == 0 && class == SpaceClass::Writer { SpaceClass::OpenSegment } else { class };
             let map = shared.map();
             // The deletion of a volume changes nodes that there are.
-            let new = if class == Class::DeletesVolume { 0 } else { dirtied };
+            let new = if class == SpaceClass::DeletesVolume { 0 } else { dirtied };
             let needed = segments + map.floor_with(class, dirtied, new);
             if map.nodes.segments.free_count() >= needed {
                 return Ok(());
@@ -287,7 +297,7 @@ impl Writer {
     }
 
     /// See [`Store::grow`](crate::Store::grow).
-    pub(crate) fn grow(&mut self, shared: &Shared, blocks: Option<u64>) -> Result<u64, StoreError> {
+    pub(crate) fn grow(&mut self, shared: &StoreShared, blocks: Option<u64>) -> Result<u64, StoreError> {
         self.make_ready(shared)?;
         // A flush is everybody's: one that fails, here or elsewhere, fails all that came before it.
         let since = shared.medium.failed_flushes();
@@ -303,7 +313,7 @@ impl Writer {
     }
 
     /// A checkpoint; after an error the log starts anew, which is two of them.
-    pub(crate) fn checkpoint(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    pub(crate) fn checkpoint(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         match self.health {
             WriterHealth::Good => self.checkpoint_once(shared),
             _ => self.make_ready(shared),
@@ -311,7 +321,7 @@ impl Writer {
     }
 
     /// Two with nothing between them.
-    pub(crate) fn checkpoint_twice(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    pub(crate) fn checkpoint_twice(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         match self.health {
             WriterHealth::Good => {
                 self.checkpoint_once(shared)?;
@@ -324,7 +334,7 @@ impl Writer {
     /// Keeps other settings, durably: see [`Store::change_settings`](crate::Store::change_settings).
     pub(crate) fn change_settings(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         settings: StoreSettings,
     ) -> Result<(), StoreError> {
         self.make_ready(shared)?;
@@ -349,7 +359,7 @@ impl Writer {
         Ok(())
     }
 
-    fn checkpoint_once(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    fn checkpoint_once(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         let occasion = if self.health == WriterHealth::Good {
             CheckpointOccasion::Running
         } else {
@@ -360,16 +370,19 @@ impl Writer {
 
     /// Lets the log start anew in a segment that holds nothing of it, and says so in both roots: whichever of them is
     /// found later, it never leads to the log that ended.
-    fn restart_log(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    fn restart_log(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         if !self.log.is_fresh() {
             let mut map = shared.map_mut();
             if map.nodes.segments.free_count() < 2 {
-                return Err(full(shared, &map));
+                return Err(full_error(shared, &map));
             }
-            let mut take = || map.nodes.segments.take(Use::Log).expect("counted just now");
+            let mut take = || map.nodes.segments.take(SegmentUse::Log).expect("counted just now");
             let (segment, next) = (take(), take());
-            let old =
-                map.nodes.segments.iter().filter(|(_, segment)| segment.usage == Use::Log && segment.open);
+            let old = map
+                .nodes
+                .segments
+                .iter()
+                .filter(|(_, segment)| segment.usage == SegmentUse::Log && segment.open);
             let old: Vec<u32> =
                 old.map(|(number, _)| number).filter(|&n| n != segment && n != next).collect();
             old.into_iter().for_each(|number| map.nodes.segments.close(number));
@@ -384,7 +397,7 @@ impl Writer {
 }
 
 /// Refuses changes of volumes that are read-only, or not there.
-fn ensure_writable(shared: &Shared, vector: &[Change]) -> Result<(), StoreError> {
+fn ensure_writable(shared: &StoreShared, vector: &[Change]) -> Result<(), StoreError> {
     let map = shared.map();
     let mut last = None;
     for volume in vector.iter().flat_map(Change::volumes) {
@@ -400,6 +413,6 @@ fn ensure_writable(shared: &Shared, vector: &[Change]) -> Result<(), StoreError>
     Ok(())
 }
 
-fn stopped(shared: &Shared) -> StoreError {
+fn stopped(shared: &StoreShared) -> StoreError {
     StoreError::Stopped { device: shared.medium.name() }
 }

@@ -131,7 +131,7 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
 /// Makes both superblocks right: without one of them nothing else can be looked at.
 fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
     let disk = media::open(&store_of(path)?, Access::Write)?;
-    let mended = Store::mend_superblocks(&disk);
+    let mended = Store::repair_superblocks(&disk);
     match mended.map_err(|source| WeirError::Store { path: path.into(), source })? {
         Mended::Neither => {}
         Mended::First(from) => eprintln!("repaired  the superblock, from its copy in block {from}"),

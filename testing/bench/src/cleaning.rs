@@ -16,7 +16,7 @@ use fs::{Caller, FsError, Ino, Kind};
 use host::{Account, Call};
 use serde::Serialize;
 use store::decide::RESERVED_BLOCKS_PER_PAGE;
-use store::{Counters, Store, policy};
+use store::{Store, StoreCounters, policy};
 
 use super::error::BenchError;
 use super::in_process::{Stack, wait, with_stack, write};
@@ -147,7 +147,7 @@ struct Wait {
 
 impl Wait {
     /// From `before` until now.
-    fn until_now(stack: &Watched, before: &Counters, asked: Instant) -> Wait {
+    fn until_now(stack: &Watched, before: &StoreCounters, asked: Instant) -> Wait {
         let now = stack.store.counters();
         let moved = now.pages_cleaned - before.pages_cleaned;
         let calls = stack.disks.iter().flat_map(|disk| Call::ALL.map(|call| disk.slowest.of(call)));
@@ -222,7 +222,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let Cached { pages_stored, cleaned_while_parked: cleaned, .. } = stack.cache.status().counters;
     let pages_stored = (pages_stored - stored).max(1);
     let after = stack.store.counters();
-    let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
+    let of = |count: fn(&StoreCounters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
     let batches = (after.batches - before.batches).max(1);
     let micros = |share| quantile(&waits.micros, share);
     Ok(Row {
@@ -293,7 +293,7 @@ fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> R
 fn write_and_look(
     stack: &Stack,
     watched: &Watched,
-    (before, asked): (Counters, Instant),
+    (before, asked): (StoreCounters, Instant),
     (file, number): (Ino, u64),
     page: &[u8],
 ) -> Result<Option<Wait>, FsError> {

@@ -83,7 +83,7 @@ impl Call<'_> {
         Box::new(move |result| {
             let (at, reservable) = (clock.wall_nanos(), store.reservable_blocks() / RESERVED_BLOCKS_PER_PAGE);
             let transfer_waits = matches!(result, Err(FsError::NoSpace))
-                && store.full_below().is_some()
+                && store.host_fs_free_bytes_if_full().is_some()
                 && cache.upgrade().is_some_and(|cache| cache.status().pending_transfers > 0);
             let arrival = Arrival { ticket, result: result.map(reply), at, reservable, transfer_waits };
             arrivals.lock().expect("nobody panics with the arrivals").push(arrival);

@@ -4,7 +4,7 @@
 //! may have some for each of its pages. The whole pages of a leaf are found without any of its deltas, in 20 bytes each; what is left of
 //! the node is for the deltas, in 28 bytes for each block of them (decision 0045).
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::format::*;
 use device::{Block, Lsn};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -195,7 +195,7 @@ impl PageLeaf {
         self.deltas.retain_mut(|delta| {
             let before = delta.pages;
             delta.pages &= !pages;
-            if before != delta.pages && is_planted(PlantedBug::DeltaBlockFreedEarly) {
+            if before != delta.pages && is_planted(StoreBug::DeltaBlockFreedEarly) {
                 delta.pages = 0;
             }
             if delta.pages == 0 {

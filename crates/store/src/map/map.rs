@@ -12,7 +12,7 @@ use super::scan::{Purpose, Scan, Wanted};
 use super::tree::{Leaf, Source, below};
 use super::volume::Volume;
 use super::volumes::Volumes;
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::format::{
@@ -21,8 +21,8 @@ use crate::format::{
 use crate::root::Newest;
 use crate::settings::StoreSettings;
 use crate::space::Reservations;
-use crate::stream::stream_blocks;
-use crate::volume::{Listed, VolumeId};
+use crate::tables_stream::stream_blocks;
+use crate::volume::{ListedPages, VolumeId};
 use device::{Lsn, ObjectId, PageNo};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +42,7 @@ pub(crate) struct Map {
     /// Slots of objects of which nobody knows any more what is in them, each with the node that recovery lacked.
     unapplied: BTreeMap<(VolumeId, u64), NodeId>,
     #[cfg(feature = "planted-bugs")]
-    planted: Option<PlantedBug>,
+    planted: Option<StoreBug>,
 }
 
 /// Where a page is.
@@ -111,17 +111,17 @@ impl Map {
 
     /// Breaks a rule from now on.
     #[cfg(feature = "planted-bugs")]
-    pub(crate) fn plant(&mut self, bug: PlantedBug) {
+    pub(crate) fn plant(&mut self, bug: StoreBug) {
         self.planted = Some(bug);
     }
 
     #[cfg(feature = "planted-bugs")]
-    pub(crate) fn is_planted(&self, bug: PlantedBug) -> bool {
+    pub(crate) fn is_planted(&self, bug: StoreBug) -> bool {
         self.planted == Some(bug)
     }
 
     #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn is_planted(&self, _bug: PlantedBug) -> bool {
+    pub(crate) fn is_planted(&self, _bug: StoreBug) -> bool {
         false
     }
 
@@ -404,7 +404,7 @@ impl Map {
                 unreachable!("a leaf of pages")
             };
             leaf.add_delta(new, page_lsn);
-            if is_planted(PlantedBug::BaseFreedEarly) {
+            if is_planted(StoreBug::BaseFreedEarly) {
                 let bases: Vec<_> = leaf.bases().filter(|(index, _)| new.has(*index)).collect();
                 bases.iter().for_each(|&(index, _)| {
                     leaf.share(index);
@@ -455,7 +455,7 @@ impl Map {
             return;
         }
         let goes = |page: PageNo, entry: &PageEntry| {
-            range.contains(&page) && (entry.page_lsn < lsn || self.is_planted(PlantedBug::CutIgnoresPageLsn))
+            range.contains(&page) && (entry.page_lsn < lsn || self.is_planted(StoreBug::CutIgnoresPageLsn))
         };
         let mut pages = old.pages.clone();
         match &mut pages {
@@ -522,7 +522,7 @@ impl Map {
 
     /// Whether a range that an object has had is changed once more: a planted bug.
     pub(super) fn repeats_ranges(&self) -> bool {
-        self.is_planted(PlantedBug::RangeRepeated)
+        self.is_planted(StoreBug::RangeRepeated)
     }
 
     /// A tree of one leaf, as small files have, goes at once; of a larger one the dying list takes care, a step at a time.
@@ -534,7 +534,7 @@ impl Map {
             Pages::Tree(tree) if tree.height == 0 => self.nodes.release(tree.root),
             Pages::Tree(tree) => {
                 self.condemn(tree.root);
-                if is_planted(PlantedBug::DyingTwice) && self.nodes.table.references(tree.root) > 1 {
+                if is_planted(StoreBug::DyingTwice) && self.nodes.table.references(tree.root) > 1 {
                     self.condemn(tree.root);
                 }
             }
@@ -599,8 +599,8 @@ impl Map {
         object: ObjectId,
         range: Range<PageNo>,
         leaves_max: usize,
-    ) -> Result<Listed, Missing> {
-        let nothing = Listed { pages: Vec::new(), until: range.end };
+    ) -> Result<ListedPages, Missing> {
+        let nothing = ListedPages { pages: Vec::new(), until: range.end };
         if range.is_empty() {
             return Ok(nothing);
         }
@@ -608,13 +608,16 @@ impl Map {
             None => Ok(nothing),
             Some(Pages::Inline(pages)) => {
                 let within = pages.iter().filter(|(page, _)| range.contains(page));
-                Ok(Listed { pages: within.map(|(page, entry)| (*page, entry.page_lsn)).collect(), ..nothing })
+                Ok(ListedPages {
+                    pages: within.map(|(page, entry)| (*page, entry.page_lsn)).collect(),
+                    ..nothing
+                })
             }
             Some(Pages::Tree(tree)) => self.list_tree(*tree, range, leaves_max),
         }
     }
 
-    fn list_tree(&self, tree: Tree, range: Range<PageNo>, leaves_max: usize) -> Result<Listed, Missing> {
+    fn list_tree(&self, tree: Tree, range: Range<PageNo>, leaves_max: usize) -> Result<ListedPages, Missing> {
         let wanted = range.start.0 / LEAF_PAGES..range.end.0.div_ceil(LEAF_PAGES);
         let leaves = self.some_leaves(tree, wanted, leaves_max)?;
         let until = match leaves.last() {
@@ -623,7 +626,7 @@ impl Map {
         };
         let all = leaves.iter().flat_map(|&leaf| self.pages_in(leaf));
         let within = all.filter(|(page, _)| range.contains(page));
-        Ok(Listed { pages: within.map(|(page, entry)| (page, entry.page_lsn)).collect(), until })
+        Ok(ListedPages { pages: within.map(|(page, entry)| (page, entry.page_lsn)).collect(), until })
     }
 
     /// The first leaves of a tree with these indexes, at most so many.
@@ -689,7 +692,7 @@ impl Map {
     pub(super) fn let_die(&mut self, id: NodeId) {
         if self.nodes.table.references(id) > 1 {
             self.nodes.table.drop_reference(id);
-            if self.is_planted(PlantedBug::FreedOnceTooOften) && self.nodes.table.references(id) > 1 {
+            if self.is_planted(StoreBug::FreedOnceTooOften) && self.nodes.table.references(id) > 1 {
                 self.nodes.table.drop_reference(id);
             }
             return;
@@ -719,7 +722,7 @@ impl Map {
 
     /// The dying list takes over a reference from a node that goes. A walk may have meant to find it there.
     pub(super) fn condemn(&mut self, id: NodeId) {
-        if self.is_planted(PlantedBug::LeakedNode) && id.0.is_multiple_of(3) {
+        if self.is_planted(StoreBug::LeakedNode) && id.0.is_multiple_of(3) {
             return;
         }
         self.volumes.push_dying(id);

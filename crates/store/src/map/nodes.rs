@@ -7,7 +7,7 @@ use super::leaf::{BlockEntry, Gone};
 use super::node::{Body, Missing, Node, NodeId, encode};
 use super::scan::{Colour, Peeked, Purpose, Scan, Wanted};
 use super::table::NodeTable;
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::error::StoreError;
 use crate::segments::SegmentTable;
 use device::{Block, Page, StoreId};
@@ -261,7 +261,7 @@ impl Nodes {
 
     /// An entry no longer refers to its block. A shared one may have other references: only a recount tells.
     pub(crate) fn forget(&mut self, block: &BlockEntry) {
-        match block.shared && !is_planted(PlantedBug::FreedWithOneHolder) {
+        match block.shared && !is_planted(StoreBug::FreedWithOneHolder) {
             false => self.segments.dec_live(block.place),
             true => self.segments.mark_counts_unsure(),
         }

@@ -8,7 +8,7 @@ use super::nodes::Nodes;
 use super::object::{INLINE_EXTENTS_MAX, ObjectEntry, Pages, fits_inline};
 use super::scan::Holder;
 use crate::format::LEAF_PAGES;
-use crate::policy::Class;
+use crate::policy::SpaceClass;
 use device::{Block, PageNo};
 use std::collections::BTreeSet;
 
@@ -94,7 +94,7 @@ impl Map {
         &self,
         blocks: impl Iterator<Item = &'a [Holder]>,
         taken: u64,
-        class: Class,
+        class: SpaceClass,
     ) -> usize {
         let free = self.nodes.segments.free_count().saturating_sub(taken);
         let (mut touched, mut outgrowing, mut new) = (BTreeSet::new(), BTreeSet::new(), 0);

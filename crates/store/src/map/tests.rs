@@ -6,7 +6,7 @@ use super::*;
 use crate::entry::LogEntry;
 use crate::format::LEAF_PAGES;
 use crate::root::Newest;
-use crate::segments::{SegmentEntry, SegmentTable, Use};
+use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::superblock::Geometry;
 use crate::volume::VolumeId;
 use device::{Block, Lsn, ObjectId, PageNo, StoreId, Transfer};
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 fn map() -> Map {
     let id = StoreId([1; 16]);
     let geometry = Geometry { id, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32 };
-    let used = vec![SegmentEntry { usage: Use::Log, ..SegmentEntry::default() }; 32];
+    let used = vec![SegmentEntry { usage: SegmentUse::Log, ..SegmentEntry::default() }; 32];
     Map::new(
         Nodes::new(NodeTable::new(), SegmentTable::new(geometry, used)),
         Volumes::default(),

@@ -2,7 +2,7 @@
 
 use super::node::{NodeId, Tree};
 use crate::format::*;
-use crate::volume::{MAIN_VOLUME_NAME, NAME_BYTES_MAX, VolumeId, VolumeInfo, VolumeMode};
+use crate::volume::{MAIN_VOLUME_NAME, VOLUME_NAME_BYTES_MAX, VolumeId, VolumeInfo, VolumeMode};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A volume in the map.
@@ -39,7 +39,7 @@ struct VolumeBytes {
     from: U32,
     root: U64,
     created: U64,
-    name: [u8; NAME_BYTES_MAX],
+    name: [u8; VOLUME_NAME_BYTES_MAX],
     reserved: [u8; 97],
 }
 

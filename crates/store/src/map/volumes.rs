@@ -8,10 +8,10 @@ use super::node::{Body, Missing, NodeId, Tree};
 use super::nodes::Nodes;
 use super::tree::Leaf;
 use super::volume::Volume;
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_VOLUMES};
-use crate::volume::{MAIN_VOLUME_NAME, NAME_BYTES_MAX, VOLUMES_MAX, VolumeId, VolumeInfo};
+use crate::volume::{MAIN_VOLUME_NAME, VOLUME_NAME_BYTES_MAX, VOLUMES_MAX, VolumeId, VolumeInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All volumes. Owned by the map, under its lock. After a crash: those of the newest root, and the log entries after it.
@@ -97,7 +97,7 @@ impl Volumes {
 
     /// A number that none ever had.
     pub(crate) fn next_id(&self) -> VolumeId {
-        match is_planted(PlantedBug::VolumeNumberUsedAgain) {
+        match is_planted(StoreBug::VolumeNumberUsedAgain) {
             true => VolumeId(self.all.keys().next_back().map_or(0, |last| last.0) + 1),
             false => self.next,
         }
@@ -133,7 +133,7 @@ impl Volumes {
     pub(super) fn set_objects(&mut self, nodes: &mut Nodes, volume: VolumeId, objects: Tree) {
         let Some(entry) = self.all.get_mut(&volume).filter(|entry| entry.objects != objects) else { return };
         entry.objects = objects;
-        if !is_planted(PlantedBug::VolumeLeafForgotten) {
+        if !is_planted(StoreBug::VolumeLeafForgotten) {
             self.store(nodes, volume);
         }
     }
@@ -223,7 +223,7 @@ impl Volumes {
     pub(super) fn name(&mut self, nodes: &mut Nodes, volume: VolumeId, part: &[u8]) {
         let Some(entry) = self.all.get_mut(&volume) else { return };
         let part = String::from_utf8_lossy(part);
-        if entry.name.len() + part.len() <= NAME_BYTES_MAX {
+        if entry.name.len() + part.len() <= VOLUME_NAME_BYTES_MAX {
             entry.name.push_str(&part);
             self.store(nodes, volume);
         }

@@ -1,10 +1,10 @@
 //! What is counted before a vector is let in, beside what the vector does.
 
-use crate::clean::tests::{half_dead, walked};
+use crate::cleaner::tests::{half_dead, walked};
 use crate::entry::LogEntry;
 use crate::map::{Map, NodeTable, Nodes, Volumes};
-use crate::policy::{Class, low_mark};
-use crate::segments::{SegmentEntry, SegmentTable, Use};
+use crate::policy::{SpaceClass, low_mark};
+use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::store::Store;
 use crate::superblock::Geometry;
 use crate::volume::{VolumeId, VolumeMode};
@@ -27,7 +27,8 @@ impl Life {
         let segments = 4096;
         let total_blocks = 4 + u64::from(segments) * 16;
         let geometry = Geometry { id: StoreId([1; 16]), total_blocks, segment_blocks: 16, segments };
-        let used = vec![SegmentEntry { usage: Use::Log, ..SegmentEntry::default() }; segments as usize];
+        let used =
+            vec![SegmentEntry { usage: SegmentUse::Log, ..SegmentEntry::default() }; segments as usize];
         let map = Map::new(
             Nodes::new(NodeTable::new(), SegmentTable::new(geometry, used)),
             Volumes::main_only(),
@@ -111,12 +112,12 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
 #[test]
 fn cleaning_starts_before_writers_find_no_segment_however_many_wait_for_checkpoints() {
     let mut map = Life::new(1).map;
-    let (missing, low) = (map.missing(), low_mark(4096));
-    assert_eq!(missing, map.floor(Class::Writer) + low, "none is free");
-    assert_eq!((0..10).map(|number| map.nodes.segments.emptied(number)).sum::<u64>(), 10);
-    assert_eq!(map.missing(), missing - 10);
-    assert_eq!((10..1000).map(|number| map.nodes.segments.emptied(number)).sum::<u64>(), 990);
-    assert_eq!(map.missing(), missing - low);
+    let (missing, low) = (map.cleaning_shortfall(), low_mark(4096));
+    assert_eq!(missing, map.floor(SpaceClass::Writer) + low, "none is free");
+    assert_eq!((0..10).map(|number| map.nodes.segments.mark_emptied(number)).sum::<u64>(), 10);
+    assert_eq!(map.cleaning_shortfall(), missing - 10);
+    assert_eq!((10..1000).map(|number| map.nodes.segments.mark_emptied(number)).sum::<u64>(), 990);
+    assert_eq!(map.cleaning_shortfall(), missing - low);
 }
 
 #[test]

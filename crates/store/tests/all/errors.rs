@@ -116,7 +116,7 @@ fn live(fault: Fault, at: u64, seed: u64) -> bool {
         model.apply(&vector);
         match step % 6 {
             1 => again(&when, || store.checkpoint()),
-            2 => drop(again(&when, || store.clean())),
+            2 => drop(again(&when, || store.clean_round())),
             _ => drop(again(&when, || store.clean_step())),
         }
         if step % 10 == 9 {

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, VolumeId};
-use store::{Change, Listed, Store};
+use store::{Change, ListedPages, Store};
 
 const OBJECT: ObjectId = VolumeId::MAIN.object(3, 1);
 
@@ -15,7 +15,7 @@ fn write(number: u64) -> Change {
 fn list(store: &Store, from: u64, to: u64, leaves: usize) -> (Vec<u64>, usize) {
     let (mut all, mut most, mut at) = (Vec::new(), 0, PageNo(from));
     while at < PageNo(to) {
-        let Listed { pages, until } = store.list(OBJECT, at..PageNo(to), leaves).expect("a listing");
+        let ListedPages { pages, until } = store.list(OBJECT, at..PageNo(to), leaves).expect("a listing");
         assert!(until > at, "it does not get on");
         assert!(pages.iter().all(|&(page, _)| at <= page && page < until), "outside of {at:?}..{until:?}");
         assert!(pages.iter().all(|&(page, page_lsn)| page_lsn == Lsn(page.0 % 1000 + 1)));
@@ -73,7 +73,7 @@ fn what_is_available_could_be_written_once_dead_space_is_given_back() {
         "what was written over counts as space: {} of {written}",
         store.space().available()
     );
-    store.reserve(10, store::Known::default()).expect("space");
+    store.reserve(10, store::ReservationEstimate::default()).expect("space");
     assert!(store.space().available() < written, "what is reserved is no space");
     store.release(10);
 }

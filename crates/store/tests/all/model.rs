@@ -24,8 +24,8 @@ fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
                 store.set_cached_nodes_max(1);
             }
             1 | 2 => store.checkpoint().expect("a checkpoint"),
-            3 if work.random.once_in(2) => drop(store.free_step().expect("freeing")),
-            3 => drop(store.clean().expect("cleaning")),
+            3 if work.random.once_in(2) => drop(store.free_deleted_step().expect("freeing")),
+            3 => drop(store.clean_round().expect("cleaning")),
             4..7 => drop(store.clean_step().expect("a step of cleaning")),
             _ => {
                 let vector = work.vector_for(&model, &store).expect("folding");
@@ -35,7 +35,7 @@ fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
             }
         }
         while store.is_short_of_space()
-            && (store.free_step().expect("freeing") || store.clean().expect("cleaning"))
+            && (store.free_deleted_step().expect("freeing") || store.clean_round().expect("cleaning"))
         {
             store.checkpoint().expect("a checkpoint");
         }

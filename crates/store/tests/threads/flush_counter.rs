@@ -1,6 +1,6 @@
 //! Threads that flush one device: who is told that it went well finds its write durable.
 
-use crate::flushes::{DeviceFlusher, FailedFlushes};
+use crate::flusher::{DeviceFlusher, FailedFlushes};
 use crate::{check, failure};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
@@ -67,11 +67,11 @@ impl Counter for DeviceFlusher {
     type Before = FailedFlushes;
 
     fn before(&self) -> FailedFlushes {
-        self.failed()
+        self.failed_flushes()
     }
 
     fn flush(&self, before: FailedFlushes, drive: &Drive) -> bool {
-        self.since(before, || drive.flush()) == Some(Ok(()))
+        self.flush_since(before, || drive.flush()) == Some(Ok(()))
     }
 }
 

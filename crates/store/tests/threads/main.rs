@@ -17,51 +17,51 @@ mod sync {
 #[path = "../../src"]
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
-    pub(crate) mod allocate;
-    pub(crate) mod audit;
     pub(crate) mod blocks;
     pub(crate) mod bug;
     pub(crate) mod change;
     pub(crate) mod check;
     pub(crate) mod checkpoint;
     pub(crate) mod chunk;
-    pub(crate) mod clean;
+    pub(crate) mod cleaner;
     pub(crate) mod coalesce;
     pub(crate) mod counters;
     pub(crate) mod delta;
     pub(crate) mod entry;
     pub(crate) mod error;
-    pub(crate) mod flushes;
+    pub(crate) mod flusher;
     pub(crate) mod fold;
     pub(crate) mod follow;
     pub(crate) mod format;
+    pub(crate) mod gc_pacer;
+    pub(crate) mod host_space;
     pub(crate) mod log;
-    pub(crate) mod lookup;
+    pub(crate) mod log_progress;
     pub(crate) mod map;
+    pub(crate) mod map_walk;
     pub(crate) mod medium;
-    pub(crate) mod owners;
-    pub(crate) mod pace;
-    pub(crate) mod pairs;
+    pub(crate) mod mirror_repair;
+    pub(crate) mod mirrored;
     #[cfg(feature = "planted-bugs")]
     pub(crate) mod plant;
     pub(crate) mod policy;
-    pub(crate) mod progress;
     pub(crate) mod recover;
-    pub(crate) mod repair;
+    pub(crate) mod reverse_map;
     pub(crate) mod root;
     pub(crate) mod scrub;
+    pub(crate) mod segment_summary;
     pub(crate) mod segments;
     pub(crate) mod settings;
     pub(crate) mod shared;
     pub(crate) mod space;
     pub(crate) mod store;
-    pub(crate) mod stream;
     pub(crate) mod stretch;
     pub(crate) mod superblock;
     pub(crate) mod tables;
-    pub(crate) mod usage;
+    pub(crate) mod tables_stream;
     pub(crate) mod volume;
     pub(crate) mod volume_changes;
+    pub(crate) mod volume_usage;
     pub(crate) mod writer;
 }
 use shipped::*;

@@ -8,8 +8,8 @@ mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Sub;
-use store::decide::{self, Pace, Piece, Place, plan_writes};
-use store::policy::{self, Budget, Class, CleaningCandidate, NodeSpaceUse};
+use store::decide::{self, GcPacer, Piece, Place, plan_writes};
+use store::policy::{self, CleaningBudget, CleaningCandidate, NodeSpaceUse, SpaceClass};
 
 const LEAF_PAGES: u64 = 128;
 const TABLE_NODES: u64 = 128;
@@ -105,7 +105,7 @@ struct Round {
     nodes: u64,
     /// Of that, what the first victim is to be looked up for before it is moved; `None` in a round that walks.
     ahead: Option<u64>,
-    pace: Pace,
+    pace: GcPacer,
     checkpointed: bool,
 }
 
@@ -226,7 +226,7 @@ impl Predicted {
 
     fn pay_for(&mut self, blocks: u64) {
         let Some(mut round) = self.round.take() else { return };
-        round.pace.wrote(blocks, self.left(&round));
+        round.pace.charge(blocks, self.left(&round));
         self.round = Some(round);
     }
 
@@ -263,8 +263,8 @@ impl Predicted {
         dirty == 0 || dirty + nodes <= self.dirty_max()
     }
 
-    fn floor(&self, class: Class) -> u64 {
-        policy::floor(class, &self.node_use())
+    fn floor(&self, class: SpaceClass) -> u64 {
+        policy::free_segments_floor(class, &self.node_use())
     }
 
     /// What it wrote until now.
@@ -294,7 +294,7 @@ impl Predicted {
 
     /// Pages that are written back together at most, as in [`pages_together`](store::Store::pages_together).
     pub(crate) fn together(&self) -> u64 {
-        self.round.as_ref().map_or(u64::MAX, |round| round.pace.together())
+        self.round.as_ref().map_or(u64::MAX, |round| round.pace.pages_per_payment())
     }
 
     /// Blocks written to the log since the last checkpoint.
@@ -303,7 +303,7 @@ impl Predicted {
     }
 
     fn cleaning_starts_below(&self) -> u64 {
-        self.floor(Class::Writer) + policy::low_mark(self.segments.len() as u64)
+        self.floor(SpaceClass::Writer) + policy::low_mark(self.segments.len() as u64)
     }
 
     fn is_short_of_space(&self) -> bool {
@@ -323,7 +323,7 @@ impl Predicted {
         };
         self.nodes_at = self.nodes_at.map(|(segment, offset)| (segment, offset + 1));
         self.put(unit, segment);
-        self.written.nodes += policy::COPIES;
+        self.written.nodes += policy::METADATA_COPIES;
     }
 
     /// What a checkpoint writes, and frees.
@@ -366,7 +366,7 @@ impl Predicted {
         let closed = (0..).zip(&self.segments).filter(|(_, one)| one.usage == Use::Nodes && !one.open);
         let staying = |number| (number, self.lives(number).into_iter().filter(stays).count() as u64);
         let staying: Vec<(u32, u64)> = closed.map(|(number, _)| staying(number)).collect();
-        let chosen = nodes.nodes_to_compact(compaction, &staying);
+        let chosen = nodes.segments_to_compact(compaction, &staying);
         let again: Vec<Unit> = chosen.into_iter().flat_map(|number| self.lives(number)).collect();
         for unit in again {
             match unit {
@@ -392,12 +392,12 @@ impl Predicted {
         let all = (0..).zip(&self.segments).filter(|(_, segment)| fits(segment));
         let candidates: Vec<CleaningCandidate> = all.map(candidate).collect();
         let (free, segments) = (self.free.len() as u64, self.segments.len() as u64);
-        let budget = Budget {
+        let budget = CleaningBudget {
             segment_blocks: self.segment_blocks,
             segments: policy::segments_per_round(segments),
-            blocks: free.saturating_sub(self.floor(Class::Cleaner)) * self.segment_blocks,
+            blocks: free.saturating_sub(self.floor(SpaceClass::Cleaner)) * self.segment_blocks,
         };
-        let victims = policy::choose(&candidates, &budget);
+        let victims = policy::choose_victims(&candidates, &budget);
         if victims.is_empty() {
             return false;
         }
@@ -409,7 +409,7 @@ impl Predicted {
             false => (all_nodes, None),
         };
         let live = |&victim: &u32| self.segments[victim as usize].live;
-        let pace = Pace::new(&decide::Round {
+        let pace = GcPacer::new(&decide::GcRound {
             segment_blocks: self.segment_blocks,
             victims: victims.len() as u64,
             live: victims.iter().map(live).sum(),
@@ -503,8 +503,8 @@ impl Predicted {
     fn begin_list(&mut self, coming: &[u64]) -> bool {
         let count = coming.len() as u64;
         let left = self.moved_at.map_or(0, |(_, offset)| self.segment_blocks - offset);
-        if policy::listed(count, left) == 0 {
-            if self.free.len() as u64 <= self.floor(Class::Cleaner) {
+        if policy::blocks_per_summary(count, left) == 0 {
+            if self.free.len() as u64 <= self.floor(SpaceClass::Cleaner) {
                 return false;
             }
             let fresh = self.take(Use::Data, false);
@@ -513,7 +513,7 @@ impl Predicted {
             }
         }
         let left = self.moved_at.map_or(0, |(_, offset)| self.segment_blocks - offset);
-        self.listed = coming[1..policy::listed(count, left) as usize].iter().copied().collect();
+        self.listed = coming[1..policy::blocks_per_summary(count, left) as usize].iter().copied().collect();
         self.put_moved(Unit::LogEntry);
         self.written.lists += 1;
         true

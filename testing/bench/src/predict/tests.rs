@@ -4,7 +4,7 @@ use super::{Predicted, Written};
 use device::{BLOCK_BYTES, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId, VolumeId};
 use sim_disk::{Power, SimDisk};
 use std::sync::Arc;
-use store::{Change, Cleaning, Layout, Store};
+use store::{Change, CleaningOutcome, Layout, Store};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 /// Segments, and blocks of each.
@@ -87,7 +87,7 @@ fn observed(load: Load, (segments, segment_blocks): Sizes, pages: u64, times: u6
     let mut filled = None;
     let (mut page_lsn, mut content) = (0, vec![0; pages as usize]);
     let mut all = pages_of(load, u64::from(segments) * segment_blocks, pages, times);
-    while let Some(vector) = vector(&mut all, store.pages_together()) {
+    while let Some(vector) = vector(&mut all, store.pages_between_cleaning_checks()) {
         let changes: Vec<Change> = vector
             .iter()
             .map(|&number| {
@@ -129,12 +129,12 @@ fn keep_up(store: &Store) {
     let checkpoint_twice = || (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
     while store.cleaning_is_due() {
         match store.clean_step().expect("cleaning") {
-            Cleaning::Working => {}
-            Cleaning::Emptied(_) => checkpoint_twice(),
-            Cleaning::Idle => return checkpoint_twice(),
-            Cleaning::NeedsCheckpoint => {
+            CleaningOutcome::Working => {}
+            CleaningOutcome::RoundEnded(_) => checkpoint_twice(),
+            CleaningOutcome::Idle => return checkpoint_twice(),
+            CleaningOutcome::NeedsCheckpoint => {
                 checkpoint_twice();
-                if store.clean_step().expect("cleaning") == Cleaning::NeedsCheckpoint {
+                if store.clean_step().expect("cleaning") == CleaningOutcome::NeedsCheckpoint {
                     store.give_up_round();
                 }
             }

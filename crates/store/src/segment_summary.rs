@@ -41,7 +41,7 @@ pub(crate) struct SummaryBlock {
     /// The block that it is itself.
     pub(crate) place: Block,
     /// Of the blocks behind it, in order, where they are known.
-    pub(crate) owners: Vec<Option<SummaryEntry>>,
+    pub(crate) entries: Vec<Option<SummaryEntry>>,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -79,18 +79,18 @@ const KNOWN: u8 = 1;
 
 impl SummaryBlock {
     pub(crate) fn encode(&self, store: StoreId) -> Box<Page> {
-        assert!(self.owners.len() as u64 <= LIST_OWNERS, "more owners than a list has space for");
+        assert!(self.entries.len() as u64 <= LIST_OWNERS, "more owners than a list has space for");
         let header = SummaryBytes {
             head: Head::new(MAGIC_OWNERS, store),
             incarnation: self.incarnation.0.into(),
             number: self.number.into(),
             place: place_to_bits(self.place).into(),
-            owners: (self.owners.len() as u32).into(),
+            owners: (self.entries.len() as u32).into(),
             reserved: 0.into(),
         };
         let mut page = Page::zeroed();
         header.write_to_prefix(&mut page.0).expect("smaller than a page");
-        for (owner, bytes) in self.owners.iter().zip(page.0[HEAD_BYTES..].chunks_exact_mut(OWNER_BYTES)) {
+        for (owner, bytes) in self.entries.iter().zip(page.0[HEAD_BYTES..].chunks_exact_mut(OWNER_BYTES)) {
             let owner = owner.as_ref().map_or_else(SummaryEntryBytes::default, encode);
             owner.write_to(bytes).expect("exactly as long");
         }
@@ -110,7 +110,7 @@ impl SummaryBlock {
             incarnation: Incarnation(header.incarnation.get()),
             number: header.number.get(),
             place: place_from_bits(header.place.get())?,
-            owners: rest.chunks_exact(OWNER_BYTES).take(count).map(decode).collect::<Option<_>>()?,
+            entries: rest.chunks_exact(OWNER_BYTES).take(count).map(decode).collect::<Option<_>>()?,
         })
     }
 }
@@ -145,18 +145,18 @@ fn decode(bytes: &[u8]) -> Option<Option<SummaryEntry>> {
 
 /// What one use of a segment has in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
+enum SegmentLife {
     /// Chunks of one incarnation, in the order of their numbers.
     Log(Incarnation, u64),
     /// Lists of one incarnation, with one number.
     Moved(Incarnation, u64),
 }
 
-impl Life {
+impl SegmentLife {
     /// Whether a head that lies behind this one was written after it, and not before it in an earlier use of the segment.
-    fn goes_on_with(self, later: Life) -> bool {
+    fn is_followed_by(self, later: SegmentLife) -> bool {
         match (self, later) {
-            (Life::Log(of, chunk), Life::Log(same, next)) => of == same && chunk < next,
+            (SegmentLife::Log(of, chunk), SegmentLife::Log(same, next)) => of == same && chunk < next,
             (one, other) => one == other,
         }
     }
@@ -168,19 +168,19 @@ pub(crate) struct SummaryUnreadable;
 
 /// What says whose the blocks behind it are.
 struct SummaryHead {
-    life: Life,
+    life: SegmentLife,
     /// Blocks of it, and of what it names.
     blocks: u64,
-    owners: Vec<(Block, SummaryEntry)>,
+    entries: Vec<(Block, SummaryEntry)>,
 }
 
 impl SummaryHead {
     fn of_list(list: &SummaryBlock) -> SummaryHead {
-        let owners = (1..).zip(&list.owners);
+        let owners = (1..).zip(&list.entries);
         SummaryHead {
-            life: Life::Moved(list.incarnation, list.number),
-            blocks: 1 + list.owners.len() as u64,
-            owners: owners.filter_map(|(at, owner)| Some((list.place.plus(at), (*owner)?))).collect(),
+            life: SegmentLife::Moved(list.incarnation, list.number),
+            blocks: 1 + list.entries.len() as u64,
+            entries: owners.filter_map(|(at, owner)| Some((list.place.plus(at), (*owner)?))).collect(),
         }
     }
 
@@ -195,9 +195,9 @@ impl SummaryHead {
             _ => None,
         };
         SummaryHead {
-            life: Life::Log(chunk.head.incarnation, chunk.head.chunk),
+            life: SegmentLife::Log(chunk.head.incarnation, chunk.head.chunk),
             blocks: chunk.blocks(),
-            owners: chunk.entries.iter().filter_map(owner).collect(),
+            entries: chunk.entries.iter().filter_map(owner).collect(),
         }
     }
 }
@@ -209,15 +209,15 @@ pub(crate) struct SummaryScan {
     segment: u32,
     /// Where the next head is looked for.
     offset: u64,
-    life: Option<Life>,
+    life: Option<SegmentLife>,
     /// Blocks of the last head and of what it names; 1 where there was none.
     step: u64,
-    found: BTreeMap<Block, SummaryEntry>,
+    entries: BTreeMap<Block, SummaryEntry>,
 }
 
 impl SummaryScan {
     pub(crate) fn new(segment: u32) -> SummaryScan {
-        SummaryScan { segment, offset: 0, life: None, step: 1, found: BTreeMap::new() }
+        SummaryScan { segment, offset: 0, life: None, step: 1, entries: BTreeMap::new() }
     }
 
     pub(crate) fn segment(&self) -> u32 {
@@ -240,26 +240,26 @@ impl SummaryScan {
             }
             let head = self.head(&mut reader, geometry);
             let step = match &head {
-                Ok(Some(head)) if self.goes_on_with(head) => head.blocks,
+                Ok(Some(head)) if self.follows(head) => head.blocks,
                 _ => 1,
             };
             (self.offset, self.step) = (self.offset + step, step);
-            if let Some(head) = head?.filter(|head| self.goes_on_with(head)) {
+            if let Some(head) = head?.filter(|head| self.follows(head)) {
                 self.life = Some(head.life);
-                self.found.extend(head.owners);
+                self.entries.extend(head.entries);
             }
         }
         Ok(self.offset >= blocks)
     }
 
     /// What is known of a block whose bytes have this checksum.
-    pub(crate) fn owner(&self, at: Block, crc: u32) -> Option<SummaryEntry> {
-        self.found.get(&at).copied().filter(|owner| owner.crc == crc)
+    pub(crate) fn entry(&self, at: Block, crc: u32) -> Option<SummaryEntry> {
+        self.entries.get(&at).copied().filter(|owner| owner.crc == crc)
     }
 
     /// All owners that were found.
-    pub(crate) fn found(&self) -> impl Iterator<Item = &SummaryEntry> {
-        self.found.values()
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &SummaryEntry> {
+        self.entries.values()
     }
 
     /// How much of the segment was looked at, in blocks.
@@ -267,8 +267,8 @@ impl SummaryScan {
         self.offset
     }
 
-    fn goes_on_with(&self, head: &SummaryHead) -> bool {
-        self.life.is_none_or(|life| life.goes_on_with(head.life))
+    fn follows(&self, head: &SummaryHead) -> bool {
+        self.life.is_none_or(|life| life.is_followed_by(head.life))
     }
 
     /// The head that the next block begins, if it does.
@@ -283,7 +283,7 @@ impl SummaryScan {
         let first = &reader.get(at, 1, ahead.min(space)).ok_or(SummaryUnreadable)?[0];
         if let Some(list) = SummaryBlock::decode(first, geometry.id) {
             // A copy of a list, as it may be among a user's bytes, says where it was.
-            let fits = list.place == at && (list.owners.len() as u64) < space;
+            let fits = list.place == at && (list.entries.len() as u64) < space;
             return Ok(fits.then(|| SummaryHead::of_list(&list)));
         }
         let claimed = claimed_entry_blocks(first, geometry.id).filter(|&blocks| blocks <= space);
@@ -294,7 +294,7 @@ impl SummaryScan {
 }
 
 /// The owners of the blocks of a segment up to `last`, as far as they are known.
-pub(crate) fn owners(
+pub(crate) fn segment_summary_entries(
     device: &dyn Device,
     geometry: Geometry,
     segment: u32,
@@ -302,7 +302,7 @@ pub(crate) fn owners(
 ) -> BTreeMap<Block, SummaryEntry> {
     let mut scan = SummaryScan::new(segment);
     while scan.read_some(device, geometry, last) != Ok(true) {}
-    scan.found
+    scan.entries
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@
 //! | of what vectors write | the writer | the writer's lock | what log entries name is found by these; nobody goes on in it |
 //! | of what the cleaner moves | the cleaner | the cleaner's lock | as the newest root has it; nobody goes on in it |
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::error::StoreError;
-use crate::policy::COPIES;
-use crate::segments::{SegmentTable, Use};
-use crate::shared::Shared;
+use crate::policy::METADATA_COPIES;
+use crate::segments::{SegmentTable, SegmentUse};
+use crate::shared::StoreShared;
 use device::{Block, Page};
 
 /// The pair of segments that is being filled.
@@ -23,12 +23,12 @@ impl OpenMirroredPair {
     /// Segments that so many more blocks take.
     pub(crate) fn segments_for(&self, blocks: u64, segment_blocks: u64) -> u64 {
         let left = self.at.map_or(0, |(_, offset)| segment_blocks - offset);
-        COPIES * blocks.saturating_sub(left).div_ceil(segment_blocks)
+        METADATA_COPIES * blocks.saturating_sub(left).div_ceil(segment_blocks)
     }
 
     /// Where blocks go, `wanted` or as many as there is space for while `floor` free segments are left alone; and the pairs that are full
     /// then, to be [closed](SegmentTable::close).
-    pub(crate) fn places(
+    pub(crate) fn allocate_blocks(
         &mut self,
         wanted: usize,
         segments: &mut SegmentTable,
@@ -40,10 +40,10 @@ impl OpenMirroredPair {
             let (segment, offset) = match self.at {
                 Some((segment, offset)) if offset < segment_blocks => (segment, offset),
                 full => {
-                    if segments.free_count() < floor + COPIES {
+                    if segments.free_count() < floor + METADATA_COPIES {
                         break;
                     }
-                    let Some(fresh) = segments.take_mirrored_pair(Use::Arena) else { break };
+                    let Some(fresh) = segments.take_mirrored_pair(SegmentUse::Arena) else { break };
                     filled.extend(full.map(|(segment, _)| segment));
                     (fresh, 0)
                 }
@@ -63,9 +63,9 @@ impl OpenMirroredPair {
 }
 
 /// Writes blocks to pairs of segments, to both of each. The caller flushes.
-pub(crate) fn write_mirrored(shared: &Shared, blocks: &[(Block, Box<Page>)]) -> Result<(), StoreError> {
+pub(crate) fn write_mirrored(shared: &StoreShared, blocks: &[(Block, Box<Page>)]) -> Result<(), StoreError> {
     shared.medium.write_blocks(blocks)?;
-    if is_planted(PlantedBug::PageCopyForgotten) {
+    if is_planted(StoreBug::PageCopyForgotten) {
         return Ok(());
     }
     let copies: Vec<(Block, Box<Page>)> = {

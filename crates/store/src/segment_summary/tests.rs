@@ -21,7 +21,7 @@ fn owner(number: u64) -> SummaryEntry {
 
 fn list(number: u64, place: Block, owners: impl Iterator<Item = u64>) -> SummaryBlock {
     let owners = owners.map(|number| Some(owner(number))).collect();
-    SummaryBlock { incarnation: Incarnation(3), number, place, owners }
+    SummaryBlock { incarnation: Incarnation(3), number, place, entries: owners }
 }
 
 fn disk() -> Arc<SimDisk> {
@@ -72,7 +72,7 @@ fn write_chunk(disk: &SimDisk, chunk: u64, place: Block, pages: std::ops::Range<
 
 /// The blocks that have an owner, by their offsets, and the pages that these are.
 fn found(disk: &SimDisk) -> Vec<(u64, u64)> {
-    let all = owners(disk, GEOMETRY, SEGMENT, at(63));
+    let all = segment_summary_entries(disk, GEOMETRY, SEGMENT, at(63));
     let found = all.into_iter().map(|(place, one)| {
         assert_eq!(one, owner(one.page.0));
         (place.0 - at(0).0, one.page.0)
@@ -83,7 +83,7 @@ fn found(disk: &SimDisk) -> Vec<(u64, u64)> {
 #[test]
 fn a_list_reads_back_as_it_was_written_and_what_is_damaged_or_another_s_is_none() {
     let mut list = list(4, at(9), 1..101);
-    list.owners[1] = None;
+    list.entries[1] = None;
     let page = list.encode(GEOMETRY.id);
     assert_eq!(SummaryBlock::decode(&page, GEOMETRY.id), Some(list));
     assert_eq!(SummaryBlock::decode(&page, StoreId([8; 16])), None);
@@ -184,11 +184,11 @@ fn an_owner_is_that_of_the_bytes_with_its_checksum_and_a_scan_looks_no_further_t
     write_list(&disk, &list(4, at(4), 4..7));
     let mut scan = SummaryScan::new(SEGMENT);
     assert_eq!(scan.read_some(&*disk, GEOMETRY, at(3)), Ok(true));
-    assert_eq!(scan.owner(at(2), owner(2).crc), Some(owner(2)));
-    assert_eq!(scan.owner(at(2), 1), None);
-    assert_eq!(scan.owner(at(5), owner(4).crc), None, "not looked for yet");
+    assert_eq!(scan.entry(at(2), owner(2).crc), Some(owner(2)));
+    assert_eq!(scan.entry(at(2), 1), None);
+    assert_eq!(scan.entry(at(5), owner(4).crc), None, "not looked for yet");
     assert_eq!(scan.read_some(&*disk, GEOMETRY, at(5)), Ok(true));
-    assert_eq!(scan.owner(at(5), owner(4).crc), Some(owner(4)));
+    assert_eq!(scan.entry(at(5), owner(4).crc), Some(owner(4)));
 }
 
 #[test]

@@ -4,15 +4,15 @@ use crate::blocks::Blocks;
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES, LEAF_VOLUMES};
 use crate::map::{BlockEntry, Body, Map, NodeId, Pages, Tree};
-use crate::shared::Shared;
+use crate::shared::StoreShared;
 use crate::volume::VolumeId;
-use crate::writer::Writer;
+use crate::writer::StoreWriter;
 use device::{Block, ObjectId, PageNo};
 use std::collections::BTreeMap;
 
 /// The first that a walk found to refer to something; others may share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Owner {
+pub(crate) struct FirstHolder {
     pub(crate) volume: VolumeId,
     pub(crate) object: ObjectId,
 }
@@ -20,11 +20,11 @@ pub(crate) struct Owner {
 /// What a walk meets.
 pub(crate) enum WalkItem {
     /// A block of data, and the page whose base it is, or the first one of which it has a delta.
-    Block(Owner, PageNo, BlockEntry),
+    Block(FirstHolder, PageNo, BlockEntry),
     /// A page of which nothing is left.
-    Gone(Owner, PageNo),
+    LostPage(FirstHolder, PageNo),
     /// A node that could not be read, and whose it is, unless it holds objects itself.
-    Lost(Option<Owner>, StoreError),
+    UnreadableNode(Option<FirstHolder>, StoreError),
 }
 
 /// A node to visit: its height above the leaves, the index of its first leaf, and whose it is.
@@ -37,13 +37,13 @@ struct NodeVisit {
 }
 
 impl NodeVisit {
-    fn owner(&self) -> Option<Owner> {
-        self.object.map(|object| Owner { volume: self.volume, object })
+    fn owner(&self) -> Option<FirstHolder> {
+        self.object.map(|object| FirstHolder { volume: self.volume, object })
     }
 }
 
 /// Visits every node once. Returns how many references each has. The caller holds the writer's lock.
-pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(WalkItem)) -> BTreeMap<NodeId, u32> {
+pub(crate) fn walk_map(shared: &StoreShared, meet: &mut dyn FnMut(WalkItem)) -> BTreeMap<NodeId, u32> {
     let mut references = BTreeMap::new();
     let mut todo = Vec::new();
     let root = |tree: Tree, volume, object| NodeVisit {
@@ -70,7 +70,7 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(WalkItem)) -> BTreeMap<
             continue;
         }
         match shared.resolve(|map| map.nodes.node(at.id).map(|node| node.body.clone())) {
-            Err(error) => meet(WalkItem::Lost(at.owner(), error)),
+            Err(error) => meet(WalkItem::UnreadableNode(at.owner(), error)),
             Ok(Body::Inner(children)) => {
                 let step = INNER_CHILDREN.saturating_pow(u32::from(at.height.saturating_sub(1)));
                 let below = children.iter().zip(0..).map(|(&id, number)| NodeVisit {
@@ -88,7 +88,7 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(WalkItem)) -> BTreeMap<
                 let number = |index| PageNo(at.index.saturating_mul(LEAF_PAGES).saturating_add(index));
                 leaf.first_pages()
                     .for_each(|(page, block)| meet(WalkItem::Block(owner, number(page), block)));
-                leaf.lost().for_each(|page| meet(WalkItem::Gone(owner, number(page))));
+                leaf.lost().for_each(|page| meet(WalkItem::LostPage(owner, number(page))));
             }
             Ok(Body::Volumes(entries)) => {
                 // The first one first, as it is what its clones share.
@@ -106,10 +106,10 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(WalkItem)) -> BTreeMap<
                     match &entry.pages {
                         Pages::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
                         Pages::Inline(pages) => {
-                            let owner = Owner { volume: at.volume, object };
+                            let owner = FirstHolder { volume: at.volume, object };
                             pages.iter().for_each(|(page, entry)| match entry.base() {
                                 Some(base) => meet(WalkItem::Block(owner, *page, base)),
-                                None => meet(WalkItem::Gone(owner, *page)),
+                                None => meet(WalkItem::LostPage(owner, *page)),
                             });
                         }
                     }
@@ -121,7 +121,7 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(WalkItem)) -> BTreeMap<
 }
 
 /// The blocks of nodes, of the node table's pages, and of the newest tables' stream, with their copies.
-pub(crate) fn node_blocks(map: &Map, writer: &Writer) -> Blocks {
+pub(crate) fn node_blocks(map: &Map, writer: &StoreWriter) -> Blocks {
     let mut blocks = Blocks::none(map.nodes.segments.geometry());
     let nodes = map.nodes.table.iter().map(|(_, entry)| entry.place);
     let pages = map.nodes.table.pages().iter().map(|page| page.place);

@@ -5,16 +5,16 @@
 //! held, so that nothing else is written there. The copy lies in another segment and is not touched. Nothing waits for a flush: what
 //! is lost once more is repaired once more. Until an incarnation has begun nothing is written, and what was found is repaired then.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::counters::count;
 use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::map::{BlockEntry, Body, Map, NodeEntry, NodeId, TablePage};
 use crate::root::Stream;
-use crate::shared::Shared;
-use crate::stream;
+use crate::shared::StoreShared;
 use crate::sync::Mutex;
 use crate::tables::table_page;
+use crate::tables_stream;
 use device::{Block, Page, Read};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,10 +22,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const PAIRS_AT_ONCE: usize = 1024;
 
 /// What is to be repaired when an incarnation begins; none any more once one has.
-pub(crate) struct Repairs(Mutex<Option<Waiting>>);
+pub(crate) struct MetadataRepairs(Mutex<Option<PendingRepairs>>);
 
 #[derive(Default)]
-struct Waiting {
+struct PendingRepairs {
     /// Nodes of which one copy is damaged.
     nodes: BTreeSet<NodeId>,
     /// Pages of which one copy is, by their places.
@@ -39,11 +39,11 @@ struct Waiting {
 pub(crate) struct NodeRead {
     pub(crate) id: NodeId,
     pub(crate) entry: NodeEntry,
-    copy: Option<Block>,
+    mirror: Option<Block>,
 }
 
 /// A block of metadata, and where its copy lies.
-pub(crate) type Pair = (Block, Option<Block>);
+pub(crate) type PlaceAndMirror = (Block, Option<Block>);
 
 /// What two copies are found to be.
 #[derive(Debug)]
@@ -56,20 +56,20 @@ pub(crate) enum MirrorComparison {
         repaired: bool,
     },
     /// Neither is whole: what is wrong with the first.
-    Lost {
+    BothDamaged {
         place: Block,
         error: StoreError,
     },
 }
 
-impl Repairs {
+impl MetadataRepairs {
     /// Before an incarnation begins, with so many damaged blocks that its first checkpoint writes elsewhere.
-    pub(crate) fn new(others: u64) -> Repairs {
-        Repairs(Mutex::new(Some(Waiting { others, ..Waiting::default() })))
+    pub(crate) fn new(others: u64) -> MetadataRepairs {
+        MetadataRepairs(Mutex::new(Some(PendingRepairs { others, ..PendingRepairs::default() })))
     }
 
     /// Whether it may be repaired now. Remembers it, if not.
-    fn may_write(&self, remember: impl FnOnce(&mut Waiting)) -> bool {
+    fn may_write(&self, remember: impl FnOnce(&mut PendingRepairs)) -> bool {
         match &mut *self.0.lock().expect("no panic while remembering") {
             None => true,
             Some(waiting) => {
@@ -82,30 +82,30 @@ impl Repairs {
 
 impl NodeRead {
     pub(crate) fn of(map: &Map, id: NodeId, entry: NodeEntry) -> NodeRead {
-        NodeRead { id, entry, copy: map.nodes.segments.mirror_of(entry.place) }
+        NodeRead { id, entry, mirror: map.nodes.segments.mirror_of(entry.place) }
     }
 
-    pub(crate) fn pair(&self) -> Pair {
-        (self.entry.place, self.copy)
+    pub(crate) fn place_and_mirror(&self) -> PlaceAndMirror {
+        (self.entry.place, self.mirror)
     }
 }
 
 impl Map {
     /// A page that is there twice.
-    pub(crate) fn paired(&self, entry: &BlockEntry) -> Option<Paired> {
+    pub(crate) fn mirrored_page(&self, entry: &BlockEntry) -> Option<Paired> {
         let copy = self.nodes.segments.mirror_of(entry.place)?;
         Some(Paired { at: entry.place, copy, crc: entry.crc })
     }
 }
 
-impl Shared {
+impl StoreShared {
     /// The copies of nodes that are damaged, which are repaired, or the first error of each; with `repairs` false nothing is written.
     pub(crate) fn read_node_mirrors(
         &self,
         damaged: Vec<(NodeRead, StoreError)>,
         repairs: bool,
     ) -> Vec<(NodeRead, Result<Body, StoreError>)> {
-        let copies = damaged.iter().map(|(node, _)| node.copy.unwrap_or(node.entry.place));
+        let copies = damaged.iter().map(|(node, _)| node.mirror.unwrap_or(node.entry.place));
         let mut reads: Vec<Read> = copies.map(|copy| Read::new(copy, 1)).collect();
         self.medium.device().read_batch(&mut reads);
         let mut found = Vec::new();
@@ -151,8 +151,8 @@ impl Shared {
 
     /// As [`compare`](Shared::compare), of pages that are there twice.
     pub(crate) fn compare_page_mirrors(&self, pages: &[Paired]) -> Vec<MirrorComparison> {
-        let pairs: Vec<Pair> = pages.iter().map(|one| (one.at, Some(one.copy))).collect();
-        self.compare(&pairs, &|number, place, page| {
+        let pairs: Vec<PlaceAndMirror> = pages.iter().map(|one| (one.at, Some(one.copy))).collect();
+        self.compare_mirrors(&pairs, &|number, place, page| {
             let expected = pages[number].crc;
             let found = crc32c::crc32c(&page.0);
             let error = || self.medium.corrupt(place, "data".to_owned(), expected, found);
@@ -162,9 +162,9 @@ impl Shared {
 
     /// Reads both copies of blocks of metadata, which stay where they are meanwhile; `intact` gets each one's number, place and bytes.
     /// Repairs where one is damaged.
-    pub(crate) fn compare(
+    pub(crate) fn compare_mirrors(
         &self,
-        pairs: &[Pair],
+        pairs: &[PlaceAndMirror],
         intact: &dyn Fn(usize, Block, &Page) -> Result<(), StoreError>,
     ) -> Vec<MirrorComparison> {
         let mut compared = Vec::new();
@@ -188,7 +188,7 @@ impl Shared {
                     (Ok(()), Ok(())) => MirrorComparison::Whole,
                     (Err(error), Ok(())) => damaged(first, second, error),
                     (Ok(()), Err(error)) => damaged(second, first, error),
-                    (Err(error), Err(_)) => MirrorComparison::Lost { place: first.at, error },
+                    (Err(error), Err(_)) => MirrorComparison::BothDamaged { place: first.at, error },
                 });
             }
         }
@@ -197,8 +197,8 @@ impl Shared {
 
     /// As [`compare`](Shared::compare), of nodes.
     pub(crate) fn compare_node_mirrors(&self, nodes: &[NodeRead]) -> Vec<MirrorComparison> {
-        let pairs: Vec<Pair> = nodes.iter().map(NodeRead::pair).collect();
-        self.compare(&pairs, &|number, place, page| {
+        let pairs: Vec<PlaceAndMirror> = nodes.iter().map(NodeRead::place_and_mirror).collect();
+        self.compare_mirrors(&pairs, &|number, place, page| {
             let NodeRead { id, entry, .. } = nodes[number];
             self.verify_node(page, id, &NodeEntry { place, ..entry }).map(drop)
         })
@@ -206,20 +206,21 @@ impl Shared {
 
     /// As [`compare`](Shared::compare), of the newest tables' `stream` and the pages of the node table. The caller holds the writer's lock.
     pub(crate) fn compare_table_mirrors(&self, stream: &Stream) -> Vec<MirrorComparison> {
-        let pairs: Vec<Pair> = stream::places(&stream.extents).map(|(at, copy)| (at, Some(copy))).collect();
+        let pairs: Vec<PlaceAndMirror> =
+            tables_stream::stream_places(&stream.extents).map(|(at, copy)| (at, Some(copy))).collect();
         let device = self.medium.device();
-        let mut compared = self.compare(&pairs, &|number, place, page| {
-            stream::intact(device, place, page, stream.crc, number as u64)
+        let mut compared = self.compare_mirrors(&pairs, &|number, place, page| {
+            tables_stream::verify_stream_block(device, place, page, stream.crc, number as u64)
         });
-        let pages: Vec<(usize, TablePage, Pair)> = {
+        let pages: Vec<(usize, TablePage, PlaceAndMirror)> = {
             let map = self.map();
             let pages = map.nodes.table.pages().iter().copied().enumerate();
             let written = pages.filter(|(_, page)| page.place != Block(0));
             let pair = |page: &TablePage| (page.place, map.nodes.segments.mirror_of(page.place));
             written.map(|(number, page)| (number, page, pair(&page))).collect()
         };
-        let pairs: Vec<Pair> = pages.iter().map(|(.., pair)| *pair).collect();
-        compared.extend(self.compare(&pairs, &|index, place, page| {
+        let pairs: Vec<PlaceAndMirror> = pages.iter().map(|(.., pair)| *pair).collect();
+        compared.extend(self.compare_mirrors(&pairs, &|index, place, page| {
             let (number, entry, _) = pages[index];
             table_page(device, self.medium.geometry(), number, TablePage { place, ..entry }, page).map(drop)
         }));
@@ -228,7 +229,7 @@ impl Shared {
 
     /// Writes `page`, which was read at `good`, over what is damaged at `bad`. Whether that was done.
     fn repair_block(&self, bad: Block, good: Block, page: &Page) -> bool {
-        if is_planted(PlantedBug::RepairFromWrongCopy) {
+        if is_planted(StoreBug::RepairFromWrongCopy) {
             let mut damaged = Page::zeroed();
             let _ = self.medium.device().read(bad, std::slice::from_mut(&mut *damaged));
             return self.medium.write(good, std::slice::from_ref(&damaged)).is_ok();
