@@ -1,6 +1,6 @@
 //! What a commit of one 512 B record costs the processor, on a device that costs nothing, and a million appends.
 
-use buffer::{Buffer, GroupNo, Record};
+use buffer::{Buffer, GroupNo, LogRecord};
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -43,8 +43,9 @@ fn main() {
     let device: Arc<dyn Device> = Arc::new(Memory(Mutex::new(device::pages(16_384))));
     Buffer::format(&*device, id).expect("memory does not fail");
     let buffer = Buffer::open(device, id, &mut |_| {}).expect("just formatted");
-    buffer.begin(Incarnation(1), Lsn(0)).expect("memory does not fail");
-    let record = Record::Write { object: ObjectId::default(), page: PageNo(1), start: 0, bytes: &[7; 512] };
+    buffer.begin_incarnation(Incarnation(1), Lsn(0)).expect("memory does not fail");
+    let record =
+        LogRecord::Write { object: ObjectId::default(), page: PageNo(1), start: 0, bytes: &[7; 512] };
     for (what, commit_every) in [("commit each", 1), ("commit every 1000", 1000)] {
         let count = 1_000_000u32;
         let start = Instant::now();

@@ -3,15 +3,15 @@
 //! Two locks, taken in this order. The writer's is held for a whole commit, so that one of the callers writes for
 //! all callers that wait; the state's only for moments, so that appends go on while the device works.
 
-use crate::bug::{Bug, Planted};
-use crate::counters::Counters;
+use crate::counters::BufferCounters;
 use crate::error::BufferError;
-use crate::format::{Identity, Slot};
-use crate::groups::{Draft, Found, Gauges, State};
-use crate::open;
-use crate::record::{Order, Record};
-use crate::recover::{Readable, Replayed, Walk, Walked};
-use crate::ring::{GroupNo, Mark, Ring};
+use crate::format::{BufferIdentity, HeaderSlot};
+use crate::groups::{BufferGauges, BufferState, CommitGroup, RecoveredLog};
+use crate::layout;
+use crate::planted_bug::{BufferBug, PlantedBufferBug};
+use crate::record::{LogRecord, TransactionLsn};
+use crate::recover::{RecoveryScan, ReplayedTransaction, ScannedGroups, UnconfirmedGroup};
+use crate::ring::{GroupBoundary, GroupNo, LogRing};
 use crate::sync::{Mutex, MutexGuard};
 use device::{BLOCK_BYTES, BufferId, Device, Incarnation, Lsn, Page, StoreId, pages};
 use std::collections::VecDeque;
@@ -20,11 +20,11 @@ use std::sync::Arc;
 
 /// Where an appended transaction will lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Appended {
+pub struct AppendedTransaction {
     /// The LSN of the transaction's first record; the others follow without gaps.
-    pub first: Lsn,
+    pub first_lsn: Lsn,
     /// The LSN of its last record; one below `first` if it has none.
-    pub last: Lsn,
+    pub last_lsn: Lsn,
     /// The commit group that holds the whole of it.
     pub group: GroupNo,
 }
@@ -32,41 +32,41 @@ pub struct Appended {
 /// The non-volatile place of records whose changes are not stored yet.
 pub struct Buffer {
     device: Arc<dyn Device>,
-    identity: Identity,
-    planted: Planted,
+    identity: BufferIdentity,
+    planted: PlantedBufferBug,
     /// Held while it grows: one at a time.
     growing: Mutex<()>,
-    writer: Mutex<Writer>,
-    state: Mutex<State>,
-    gauges: Gauges,
+    writer: Mutex<CommitWriter>,
+    state: Mutex<BufferState>,
+    gauges: BufferGauges,
 }
 
 /// What a commit changes, and what is on media.
-struct Writer {
+struct CommitWriter {
     /// The newest header slot, whose ring it is; the state has a copy of that.
-    slot: Slot,
+    slot: HeaderSlot,
     /// A larger ring, that begins when the log lies in one piece.
-    larger: Option<Ring>,
+    larger_ring: Option<LogRing>,
     /// The older header slot may name another ring.
     slots_differ: bool,
     /// One before each group from the tail on, and one behind the last.
-    marks: VecDeque<Mark>,
+    boundaries: VecDeque<GroupBoundary>,
     /// The groups of this commit.
-    batch: Vec<Draft>,
+    sealed: Vec<CommitGroup>,
     /// Groups that recovery has read, and that are not known to be durable.
-    readable: Vec<Readable>,
+    unconfirmed: Vec<UnconfirmedGroup>,
     /// Space for a header slot.
-    page: Vec<Page>,
-    counters: Counters,
+    slot_page: Vec<Page>,
+    counters: BufferCounters,
 }
 
-impl Writer {
-    fn head(&self) -> Mark {
-        *self.marks.back().expect("at least one mark")
+impl CommitWriter {
+    fn head(&self) -> GroupBoundary {
+        *self.boundaries.back().expect("at least one mark")
     }
 
-    fn tail(&self) -> Mark {
-        *self.marks.front().expect("at least one mark")
+    fn tail(&self) -> GroupBoundary {
+        *self.boundaries.front().expect("at least one mark")
     }
 }
 
@@ -74,22 +74,22 @@ impl Buffer {
     /// Lays out an empty buffer with this identity on the whole of `device`, at least 1 MiB, writing every block once
     /// so that later writes allocate nothing in a file system below, and makes it durable. After a crash in the
     /// middle there is no buffer.
-    pub fn format(device: &dyn Device, identity: impl Into<Identity>) -> Result<(), BufferError> {
-        open::format(device, identity.into(), Lsn(0))
+    pub fn format(device: &dyn Device, identity: impl Into<BufferIdentity>) -> Result<(), BufferError> {
+        layout::format(device, identity.into(), Lsn(0))
     }
 
     /// The same for a store that has been in use, without a buffer or with another one: its records' LSNs come after `newest`.
     pub fn format_after(
         device: &dyn Device,
-        identity: impl Into<Identity>,
+        identity: impl Into<BufferIdentity>,
         newest: Lsn,
     ) -> Result<(), BufferError> {
-        open::format(device, identity.into(), newest)
+        layout::format(device, identity.into(), newest)
     }
 
     /// Makes the buffer on `device` none any more, durably: it is refused from then on. What it held must be stored.
     pub fn retire(device: &dyn Device) -> Result<(), BufferError> {
-        open::retire(device)
+        layout::retire(device)
     }
 
     /// Opens the buffer of store `id` and hands every durable transaction to `replay`, in the order of the log, those of a
@@ -97,9 +97,9 @@ impl Buffer {
     pub fn open(
         device: Arc<dyn Device>,
         id: StoreId,
-        replay: &mut dyn FnMut(&[Replayed<'_>]),
+        replay: &mut dyn FnMut(&[ReplayedTransaction<'_>]),
     ) -> Result<Buffer, BufferError> {
-        Buffer::open_planted(&*device.clone(), device, id, replay, Planted::default())
+        Buffer::open_planted(&*device.clone(), device, id, replay, PlantedBufferBug::default())
     }
 
     /// The same, where what the buffer holds is read from `reader`: the same medium, maybe read ahead. It is needed no more on return.
@@ -107,9 +107,9 @@ impl Buffer {
         reader: &dyn Device,
         device: Arc<dyn Device>,
         id: StoreId,
-        replay: &mut dyn FnMut(&[Replayed<'_>]),
+        replay: &mut dyn FnMut(&[ReplayedTransaction<'_>]),
     ) -> Result<Buffer, BufferError> {
-        Buffer::open_planted(reader, device, id, replay, Planted::default())
+        Buffer::open_planted(reader, device, id, replay, PlantedBufferBug::default())
     }
 
     /// Like [`open`](Buffer::open), with a bug on purpose.
@@ -117,37 +117,47 @@ impl Buffer {
     pub fn open_with_bug(
         device: Arc<dyn Device>,
         id: StoreId,
-        replay: &mut dyn FnMut(&[Replayed<'_>]),
-        bug: Bug,
+        replay: &mut dyn FnMut(&[ReplayedTransaction<'_>]),
+        bug: BufferBug,
     ) -> Result<Buffer, BufferError> {
-        Buffer::open_planted(&*device.clone(), device, id, replay, Planted::one(bug))
+        Buffer::open_planted(&*device.clone(), device, id, replay, PlantedBufferBug::one(bug))
     }
 
     fn open_planted(
         reader: &dyn Device,
         device: Arc<dyn Device>,
         id: StoreId,
-        replay: &mut dyn FnMut(&[Replayed<'_>]),
-        planted: Planted,
+        replay: &mut dyn FnMut(&[ReplayedTransaction<'_>]),
+        planted: PlantedBufferBug,
     ) -> Result<Buffer, BufferError> {
-        let identity = open::read_identity(reader, id)?;
-        let (slot, agree) = open::read_slot(reader, id)?;
-        let Walked { marks, readable } = Walk::new(reader, id, slot, planted).run(replay)?;
-        let (batch, page, counters) = (Vec::new(), pages(1), Counters::default());
+        let identity = layout::read_identity(reader, id)?;
+        let (slot, agree) = layout::read_newest_slot(reader, id)?;
+        let ScannedGroups { boundaries: marks, unconfirmed: readable } =
+            RecoveryScan::new(reader, id, slot, planted).run(replay)?;
+        let (batch, page, counters) = (Vec::new(), pages(1), BufferCounters::default());
         let (larger, slots_differ) = (None, !agree);
-        let writer = Writer { slot, larger, slots_differ, marks, batch, readable, page, counters };
+        let writer = CommitWriter {
+            slot,
+            larger_ring: larger,
+            slots_differ,
+            boundaries: marks,
+            sealed: batch,
+            unconfirmed: readable,
+            slot_page: page,
+            counters,
+        };
         let (tail, head) = (writer.tail(), writer.head());
-        let found = Found {
+        let found = RecoveredLog {
             tail: tail.position,
             end: head.position,
-            oldest: tail.number,
-            next: head.number,
+            oldest_group: tail.number,
+            next_group: head.number,
             newest: slot.newest.max(Lsn(head.lsn.0 - 1)),
             incarnation: slot.incarnation.max(head.incarnation),
             store_batch: slot.store_batch,
         };
-        let state = State::new(slot.ring, found);
-        let gauges = Gauges::of(&state);
+        let state = BufferState::new(slot.ring, found);
+        let gauges = BufferGauges::of(&state);
         let (growing, writer, state) = (Mutex::new(()), Mutex::new(writer), Mutex::new(state));
         Ok(Buffer { device, identity, planted, growing, writer, state, gauges })
     }
@@ -161,12 +171,12 @@ impl Buffer {
     ///
     /// # Errors
     /// What [`open`](Buffer::open) says of one that is missing, damaged, cut off or of another version.
-    pub fn identify(device: &dyn Device) -> Result<Identity, BufferError> {
-        open::read_superblock(device)
+    pub fn identify(device: &dyn Device) -> Result<BufferIdentity, BufferError> {
+        layout::read_superblock(device)
     }
 
     /// The store that it belongs to.
-    pub fn store(&self) -> StoreId {
+    pub fn store_id(&self) -> StoreId {
         self.identity.store
     }
 
@@ -187,7 +197,7 @@ impl Buffer {
     ///
     /// # Panics
     /// If the incarnation is not higher than the one found.
-    pub fn begin(&self, incarnation: Incarnation, newest: Lsn) -> Result<(), BufferError> {
+    pub fn begin_incarnation(&self, incarnation: Incarnation, newest: Lsn) -> Result<(), BufferError> {
         let mut writer = self.writer.lock().expect("no panic in a commit");
         let newest = {
             let state = self.state();
@@ -198,34 +208,34 @@ impl Buffer {
         };
         let mut head = writer.head();
         (head.incarnation, head.lsn) = (incarnation, newest.plus(1));
-        *writer.marks.back_mut().expect("at least one mark") = head;
+        *writer.boundaries.back_mut().expect("at least one mark") = head;
         let tail = writer.tail();
         let (first_group, durable_group) = (head.number, GroupNo(head.number.0 - 1));
         // What was found must be durable before the slot says that it is.
-        let flushed = match self.planted.is(Bug::BeginWithoutFlush) {
+        let flushed = match self.planted.is(BufferBug::BeginWithoutFlush) {
             true => Ok(()),
-            false => self.write_again(&mut writer).and_then(|()| self.flush(&mut writer)),
+            false => self.rewrite_unconfirmed(&mut writer).and_then(|()| self.flush(&mut writer)),
         };
         flushed
             .and_then(|()| {
                 self.write_slot(&mut writer, |slot| {
-                    *slot = Slot { incarnation, first_group, durable_group, newest, tail, ..*slot };
+                    *slot = HeaderSlot { incarnation, first_group, durable_group, newest, tail, ..*slot };
                 })
             })
             .and_then(|()| self.flush(&mut writer))
-            .and_then(|()| self.agree(&mut writer))
+            .and_then(|()| self.unify_slots(&mut writer))
             .map_err(|error| self.fail(error))?;
-        writer.readable.clear();
+        writer.unconfirmed.clear();
         let mut state = self.state();
-        state.begin(incarnation, newest);
+        state.begin_incarnation(incarnation, newest);
         state.counters = writer.counters;
-        self.gauges.show(&state);
+        self.gauges.publish(&state);
         Ok(())
     }
 
     /// Writes the other header slot, too, if that may name another ring: it would lead to a part of the log only, should this one become
     /// unreadable.
-    fn agree(&self, writer: &mut Writer) -> Result<(), BufferError> {
+    fn unify_slots(&self, writer: &mut CommitWriter) -> Result<(), BufferError> {
         if !writer.slots_differ {
             return Ok(());
         }
@@ -239,17 +249,17 @@ impl Buffer {
     /// that failed before may have dropped it from a cache that still gives it to readers, which another flush does not mend.
     pub fn make_durable(&self) -> Result<(), BufferError> {
         let mut writer = self.writer.lock().expect("no panic in a commit");
-        self.write_again(&mut writer)
+        self.rewrite_unconfirmed(&mut writer)
             .and_then(|()| self.flush(&mut writer))
             .map_err(|error| self.fail(error))?;
-        writer.readable.clear();
+        writer.unconfirmed.clear();
         Ok(())
     }
 
     /// Writes what was read at opening and may still be lost with the power: groups that nothing calls durable. Not the slot, of
     /// which there may be no other: a drive may leave a block unreadable whose write the power's loss cut off.
-    fn write_again(&self, writer: &mut Writer) -> Result<(), BufferError> {
-        for readable in &writer.readable {
+    fn rewrite_unconfirmed(&self, writer: &mut CommitWriter) -> Result<(), BufferError> {
+        for readable in &writer.unconfirmed {
             let (at, mut group) = (writer.slot.ring.block(readable.at), pages(readable.blocks as usize));
             self.device.read(at, &mut group)?;
             self.device.write(at, &group)?;
@@ -264,27 +274,27 @@ impl Buffer {
     ///
     /// # Panics
     /// If no incarnation was begun, or a record leaves its page.
-    pub fn append(&self, records: &[Record<'_>]) -> Result<Appended, BufferError> {
-        let mut state = self.appendable()?;
+    pub fn append(&self, records: &[LogRecord<'_>]) -> Result<AppendedTransaction, BufferError> {
+        let mut state = self.lock_for_append()?;
         let (first, last) = (state.newest.plus(1), state.newest.plus(records.len() as u64));
         if !records.is_empty() {
-            state.append(Order::New(first), records)?;
+            state.append(TransactionLsn::New(first), records)?;
             state.newest = last;
-            self.gauges.show(&state);
+            self.gauges.publish(&state);
         }
-        Ok(Appended { first, last, group: state.open.number })
+        Ok(AppendedTransaction { first_lsn: first, last_lsn: last, group: state.open.number })
     }
 
     /// Adds the surviving delta of one page again, under its own newest LSN, so that older groups can go.
     ///
     /// # Panics
     /// If `newest` was not given out yet.
-    pub fn append_merged(&self, newest: Lsn, records: &[Record<'_>]) -> Result<GroupNo, BufferError> {
-        let mut state = self.appendable()?;
+    pub fn append_relogged(&self, newest: Lsn, records: &[LogRecord<'_>]) -> Result<GroupNo, BufferError> {
+        let mut state = self.lock_for_append()?;
         assert!(newest <= state.newest, "LSN {newest} was never given out");
         if !records.is_empty() {
-            state.append(Order::Merged(newest), records)?;
-            self.gauges.show(&state);
+            state.append(TransactionLsn::Relogged(newest), records)?;
+            self.gauges.publish(&state);
         }
         Ok(state.open.number)
     }
@@ -305,15 +315,15 @@ impl Buffer {
             if state.durable_group >= wanted && new_tail.is_none() {
                 return Ok(state.durable);
             }
-            state.slot_wanted = false;
+            state.slot_due = false;
             state.seal();
-            writer.batch.extend(state.sealed.drain(..));
-            self.gauges.show(&state);
+            writer.sealed.extend(state.sealed.drain(..));
+            self.gauges.publish(&state);
             new_tail
         };
         self.write_batch(&mut writer, new_tail).map_err(|error| self.fail(error))?;
         let durable = self.publish(&mut writer);
-        self.begin_larger_ring(&mut writer)?;
+        self.switch_to_larger_ring(&mut writer)?;
         Ok(durable)
     }
 
@@ -323,21 +333,21 @@ impl Buffer {
     /// [`format`](Buffer::format). Returns its length then, in blocks.
     ///
     /// # Errors
-    /// [`BufferError::Smaller`]; and those of the device, after which it is as large as before.
+    /// [`BufferError::ShrinkRefused`]; and those of the device, after which it is as large as before.
     ///
     /// # Panics
     /// If no incarnation was begun.
     pub fn grow(&self, blocks: Option<u64>) -> Result<u64, BufferError> {
         let _one = self.growing.lock().expect("no panic while growing");
-        drop(self.appendable()?);
+        drop(self.lock_for_append()?);
         let writer = || self.writer.lock().expect("no panic in a commit");
         let from = {
             let writer = writer();
-            writer.larger.unwrap_or(writer.slot.ring).device_blocks()
+            writer.larger_ring.unwrap_or(writer.slot.ring).device_blocks()
         };
         let asked = blocks.unwrap_or(from);
         if asked < from {
-            return Err(BufferError::Smaller {
+            return Err(BufferError::ShrinkRefused {
                 device: self.device.name().to_owned(),
                 blocks: asked,
                 now: from,
@@ -346,37 +356,37 @@ impl Buffer {
         self.device.grow(asked)?;
         let end = if blocks.is_some() { asked } else { self.device.blocks() };
         if end > from {
-            open::write_zeros(&*self.device, from..end)?;
+            layout::write_zeros(&*self.device, from..end)?;
             // A flush is everybody's: no commit is acknowledged beside one that fails.
             let mut writer = writer();
             self.device.flush().map_err(|error| self.fail(error.into()))?;
-            writer.larger = Some(Ring::on(end));
-            self.begin_larger_ring(&mut writer)?;
+            writer.larger_ring = Some(LogRing::on_device(end));
+            self.switch_to_larger_ring(&mut writer)?;
         }
         Ok(end)
     }
 
     /// Whether it has grown, and groups do not go to what is new yet.
     pub fn is_growing(&self) -> bool {
-        self.writer.lock().expect("no panic in a commit").larger.is_some()
+        self.writer.lock().expect("no panic in a commit").larger_ring.is_some()
     }
 
     /// Begins the larger ring, if there is one and the log lies in one piece: then all of it is where the larger ring has it, too. Both
     /// header slots know of it before a group lies where a smaller ring has no place.
-    fn begin_larger_ring(&self, writer: &mut Writer) -> Result<(), BufferError> {
-        let Some(ring) = writer.larger else { return Ok(()) };
+    fn switch_to_larger_ring(&self, writer: &mut CommitWriter) -> Result<(), BufferError> {
+        let Some(ring) = writer.larger_ring else { return Ok(()) };
         {
             let mut state = self.state();
             state.check()?;
-            let Some(lower) = state.move_to(ring, writer.tail().position) else { return Ok(()) };
-            writer.marks.iter_mut().for_each(|mark| mark.position = mark.position.minus(lower));
-            self.gauges.show(&state);
+            let Some(lower) = state.switch_ring(ring, writer.tail().position) else { return Ok(()) };
+            writer.boundaries.iter_mut().for_each(|mark| mark.position = mark.position.minus(lower));
+            self.gauges.publish(&state);
         }
-        writer.larger = None;
+        writer.larger_ring = None;
         let tail = writer.tail();
-        let slots = if self.planted.is(Bug::LargerInOneSlot) { 1 } else { 2 };
+        let slots = if self.planted.is(BufferBug::LargerInOneSlot) { 1 } else { 2 };
         for _ in 0..slots {
-            self.write_slot(writer, |slot| *slot = Slot { tail, ring, ..*slot })
+            self.write_slot(writer, |slot| *slot = HeaderSlot { tail, ring, ..*slot })
                 .and_then(|()| self.flush(writer))
                 .map_err(|error| self.fail(error))?;
         }
@@ -390,7 +400,7 @@ impl Buffer {
     }
 
     /// The highest durable LSN.
-    pub fn durable(&self) -> Lsn {
+    pub fn durable_lsn(&self) -> Lsn {
         self.gauges.durable()
     }
 
@@ -400,13 +410,13 @@ impl Buffer {
     }
 
     /// The highest appended LSN.
-    pub fn appended(&self) -> Lsn {
+    pub fn appended_lsn(&self) -> Lsn {
         self.gauges.newest()
     }
 
     /// Groups that may still be needed: from the oldest that was not released up to the one being filled, which is
     /// `end`: a caller that needs nothing at all releases that.
-    pub fn groups(&self) -> Range<GroupNo> {
+    pub fn unreleased_groups(&self) -> Range<GroupNo> {
         let state = self.state();
         state.released..state.open.number
     }
@@ -421,21 +431,21 @@ impl Buffer {
     }
 
     /// The store has made `store_batch` durable, of which no record here tells: the next commit says so in any case.
-    pub fn witness(&self, store_batch: u64) {
+    pub fn record_store_batch(&self, store_batch: u64) {
         let mut state = self.state();
         state.store_batch = state.store_batch.max(store_batch);
-        state.slot_wanted = true;
+        state.slot_due = true;
     }
 
-    /// The newest batch of the store on which anything was let go, or that was [witnessed](Buffer::witness). A store without it, or with a lower incarnation than
+    /// The newest batch of the store on which anything was let go, or that was [recorded](Buffer::record_store_batch). A store without it, or with a lower incarnation than
     /// this buffer's, is an older copy of the one that this buffer belongs to: what it lacks is nowhere.
     pub fn store_batch(&self) -> u64 {
         self.state().store_batch
     }
 
     /// What of that is durable here: a store without this batch is refused.
-    pub fn witnessed(&self) -> u64 {
-        self.state().witnessed
+    pub fn durable_store_batch(&self) -> u64 {
+        self.state().durable_store_batch
     }
 
     /// Bytes of records, headers and padding included, that can surely be appended before `Full`: transactions
@@ -460,16 +470,16 @@ impl Buffer {
     }
 
     /// What happened since the buffer was opened; a commit counts when it is durable.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> BufferCounters {
         let state = self.state();
-        Counters { bytes_appended: state.bytes_appended, ..state.counters }
+        BufferCounters { bytes_appended: state.bytes_appended, ..state.counters }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BufferState> {
         self.state.lock().expect("no panic while holding the buffer's state")
     }
 
-    fn appendable(&self) -> Result<MutexGuard<'_, State>, BufferError> {
+    fn lock_for_append(&self) -> Result<MutexGuard<'_, BufferState>, BufferError> {
         let state = self.state();
         state.check()?;
         assert!(state.begun, "appended before an incarnation was begun");
@@ -484,7 +494,7 @@ impl Buffer {
     /// The tail to write with this commit, and the store's batch by which all before it is stored: if the tail moved by more than
     /// 1/32 of the ring, so that its writes are few; by anything while less than half of the ring is free, since an operation may wait
     /// for space; or if the store relies on the batch.
-    fn tail_due(&self, writer: &Writer, state: &State) -> Option<(Mark, u64)> {
+    fn tail_due(&self, writer: &CommitWriter, state: &BufferState) -> Option<(GroupBoundary, u64)> {
         if !state.begun {
             // A slot says what is durable; before the beginning that is not known.
             return None;
@@ -492,30 +502,34 @@ impl Buffer {
         let oldest = writer.tail();
         // What is not durable yet has no place on media that a tail could name.
         let number = state.released.min(writer.head().number);
-        let tail = writer.marks[(number.0 - oldest.number.0) as usize];
+        let tail = writer.boundaries[(number.0 - oldest.number.0) as usize];
         let freed = tail.position.0 - oldest.position.0;
         let blocks = writer.slot.ring.blocks;
         let short = state.free_blocks() < blocks / 2;
-        let due = freed > blocks / 32 || (freed > 0 && short) || state.slot_wanted;
+        let due = freed > blocks / 32 || (freed > 0 && short) || state.slot_due;
         due.then_some((tail, state.store_batch))
     }
 
     /// Writes the header slot, if the tail moves, and the batch, and flushes once.
-    fn write_batch(&self, writer: &mut Writer, new_tail: Option<(Mark, u64)>) -> Result<(), BufferError> {
+    fn write_batch(
+        &self,
+        writer: &mut CommitWriter,
+        new_tail: Option<(GroupBoundary, u64)>,
+    ) -> Result<(), BufferError> {
         let durable_group = GroupNo(writer.head().number.0 - 1);
         if let Some((tail, store_batch)) = new_tail {
             let newest = Lsn(writer.head().lsn.0 - 1);
             self.write_slot(writer, |slot| {
-                *slot = Slot { durable_group, newest, tail, store_batch, ..*slot }
+                *slot = HeaderSlot { durable_group, newest, tail, store_batch, ..*slot }
             })?;
         }
         let mut head = writer.head();
-        for draft in &mut writer.batch {
+        for draft in &mut writer.sealed {
             head = draft.finish(self.identity.store, &head, durable_group);
             self.device.write(writer.slot.ring.block(draft.at), draft.pages())?;
             writer.counters.groups += 1;
             writer.counters.bytes_written += draft.blocks() * BLOCK_BYTES as u64;
-            writer.marks.push_back(head);
+            writer.boundaries.push_back(head);
         }
         self.flush(writer)?;
         writer.counters.commits += 1;
@@ -523,36 +537,40 @@ impl Buffer {
     }
 
     /// Tells everybody what is durable now, and gives free what lies before the tail on media.
-    fn publish(&self, writer: &mut Writer) -> Lsn {
+    fn publish(&self, writer: &mut CommitWriter) -> Lsn {
         let tail = writer.slot.tail;
         while writer.tail().number < tail.number {
-            writer.marks.pop_front();
+            writer.boundaries.pop_front();
         }
         let head = writer.head();
         let mut state = self.state();
         state.durable = Lsn(head.lsn.0 - 1);
         state.durable_group = GroupNo(head.number.0 - 1);
-        state.witnessed = writer.slot.store_batch;
-        state.tail_moved(tail.position);
+        state.durable_store_batch = writer.slot.store_batch;
+        state.free_before(tail.position);
         state.counters = writer.counters;
-        writer.batch.drain(..).for_each(|draft| state.recycle(draft));
-        self.gauges.show(&state);
+        writer.sealed.drain(..).for_each(|draft| state.recycle(draft));
+        self.gauges.publish(&state);
         state.durable
     }
 
     /// Writes the next header slot over the older of the two. It counts after a flush.
-    fn write_slot(&self, writer: &mut Writer, change: impl FnOnce(&mut Slot)) -> Result<(), BufferError> {
+    fn write_slot(
+        &self,
+        writer: &mut CommitWriter,
+        change: impl FnOnce(&mut HeaderSlot),
+    ) -> Result<(), BufferError> {
         change(&mut writer.slot);
         writer.slot.generation += 1;
-        writer.slot.write_to(self.identity.store, &mut writer.page[0]);
-        self.device.write(writer.slot.block(), &writer.page)?;
+        writer.slot.write_to(self.identity.store, &mut writer.slot_page[0]);
+        self.device.write(writer.slot.block(), &writer.slot_page)?;
         writer.counters.header_writes += 1;
         writer.counters.bytes_written += BLOCK_BYTES as u64;
         Ok(())
     }
 
-    fn flush(&self, writer: &mut Writer) -> Result<(), BufferError> {
-        if self.planted.is(Bug::MissingFlush) && self.state().begun {
+    fn flush(&self, writer: &mut CommitWriter) -> Result<(), BufferError> {
+        if self.planted.is(BufferBug::MissingFlush) && self.state().begun {
             return Ok(());
         }
         self.device.flush()?;

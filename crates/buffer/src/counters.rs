@@ -2,7 +2,7 @@
 
 /// What happened since the buffer was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
+pub struct BufferCounters {
     /// Commits that wrote something. Callers that found their data durable do not count.
     pub commits: u64,
     /// Groups written.

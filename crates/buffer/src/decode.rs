@@ -1,21 +1,22 @@
 //! Records and transactions from bytes that may be anyone's: every number is checked before it is used.
 
 use crate::record::{
-    KIND_BYPASSED, KIND_CLONE, KIND_CUT, KIND_DELETE, KIND_MOVE, KIND_WRITE, KIND_ZERO, MERGED, Order,
-    Record, RecordHeader, SLOT_END, TRANSACTION_HEADER_BYTES, Target, TransactionHeader,
+    KIND_BYPASSED, KIND_CLONE, KIND_DELETE, KIND_MOVE, KIND_PUNCH, KIND_WRITE, KIND_ZERO, LogRecord,
+    RELOGGED, RecordHeader, SLOT_END, TRANSACTION_HEADER_BYTES, TransactionHeader, TransactionLsn,
+    TransferTarget,
 };
-use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, Transfer, VolumeId};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
 use zerocopy::FromBytes;
 
 /// A transaction, as it was appended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Transaction<'a> {
-    pub(crate) order: Order,
-    pub(crate) records: Vec<Record<'a>>,
+pub(crate) struct DecodedTransaction<'a> {
+    pub(crate) lsn: TransactionLsn,
+    pub(crate) records: Vec<LogRecord<'a>>,
 }
 
 /// Takes the transaction at the front of `bytes` off it.
-pub(crate) fn transaction<'a>(bytes: &mut &'a [u8]) -> Result<Transaction<'a>, &'static str> {
+pub(crate) fn decode_transaction<'a>(bytes: &mut &'a [u8]) -> Result<DecodedTransaction<'a>, &'static str> {
     let (head, _) = TransactionHeader::read_from_prefix(bytes).map_err(|_| "a transaction is cut off")?;
     let len = head.bytes.get() as usize;
     if len < TRANSACTION_HEADER_BYTES || len > bytes.len() {
@@ -28,18 +29,18 @@ pub(crate) fn transaction<'a>(bytes: &mut &'a [u8]) -> Result<Transaction<'a>, &
     let mut body = &this[TRANSACTION_HEADER_BYTES..];
     let mut records = Vec::with_capacity(head.count().min(len / size_of::<RecordHeader>()));
     for _ in 0..head.count() {
-        records.push(record(&mut body)?);
+        records.push(decode_record(&mut body)?);
     }
     if !body.is_empty() {
         return Err("bytes follow a transaction's last record");
     }
     *bytes = rest;
-    Ok(Transaction { order: head.order(), records })
+    Ok(DecodedTransaction { lsn: head.order(), records })
 }
 
 /// What a reader without checks would take for the transaction at the front: the planted bug of a torn group.
 /// Returns the records that parse, and moves on as the header says.
-pub(crate) fn transaction_unchecked<'a>(bytes: &mut &'a [u8]) -> Option<Transaction<'a>> {
+pub(crate) fn decode_transaction_unchecked<'a>(bytes: &mut &'a [u8]) -> Option<DecodedTransaction<'a>> {
     let (head, _) = TransactionHeader::read_from_prefix(bytes).ok()?;
     let len = head.bytes.get() as usize;
     if len <= TRANSACTION_HEADER_BYTES || len > bytes.len() {
@@ -48,23 +49,27 @@ pub(crate) fn transaction_unchecked<'a>(bytes: &mut &'a [u8]) -> Option<Transact
     let (this, rest) = bytes.split_at(len);
     *bytes = rest;
     let mut body = &this[TRANSACTION_HEADER_BYTES..];
-    let records = (0..head.count()).map_while(|_| record(&mut body).ok()).collect();
-    Some(Transaction { order: head.order(), records })
+    let records = (0..head.count()).map_while(|_| decode_record(&mut body).ok()).collect();
+    Some(DecodedTransaction { lsn: head.order(), records })
 }
 
 impl TransactionHeader {
     fn count(&self) -> usize {
-        (self.records.get() & !MERGED) as usize
+        (self.records.get() & !RELOGGED) as usize
     }
 
-    fn order(&self) -> Order {
+    fn order(&self) -> TransactionLsn {
         let first = Lsn(self.first.get());
-        if self.records.get() & MERGED == 0 { Order::New(first) } else { Order::Merged(first) }
+        if self.records.get() & RELOGGED == 0 {
+            TransactionLsn::New(first)
+        } else {
+            TransactionLsn::Relogged(first)
+        }
     }
 }
 
 /// Takes the record at the front of `bytes` off it.
-fn record<'a>(bytes: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
+fn decode_record<'a>(bytes: &mut &'a [u8]) -> Result<LogRecord<'a>, &'static str> {
     let (head, rest) = RecordHeader::read_from_prefix(bytes).map_err(|_| "a record is cut off")?;
     let object = VolumeId(head.volume.get()).object(head.slot(), head.generation.get());
     let page = PageNo(head.page.get());
@@ -77,24 +82,30 @@ fn record<'a>(bytes: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
     }
     let taken = match head.kind {
         KIND_WRITE => usize::from(len),
-        KIND_CUT | KIND_BYPASSED => 8,
-        KIND_CLONE | KIND_MOVE => size_of::<Target>(),
+        KIND_PUNCH | KIND_BYPASSED => 8,
+        KIND_CLONE | KIND_MOVE => size_of::<TransferTarget>(),
         _ => 0,
     };
     let (body, rest) = rest.split_at_checked(taken).ok_or("a record is cut off")?;
     *bytes = rest;
     match head.kind {
-        KIND_WRITE => Ok(Record::Write { object, page, start, bytes: body }),
-        KIND_ZERO => Ok(Record::Zero { object, page, start, len }),
-        KIND_CUT => {
+        KIND_WRITE => Ok(LogRecord::Write { object, page, start, bytes: body }),
+        KIND_ZERO => Ok(LogRecord::Zero { object, page, start, len }),
+        KIND_PUNCH => {
             let to = page_after(body);
-            if page <= to { Ok(Record::Cut { object, from: page, to }) } else { Err("a cut goes backwards") }
+            if page <= to {
+                Ok(LogRecord::Punch { object, from: page, to })
+            } else {
+                Err("a cut goes backwards")
+            }
         }
-        KIND_DELETE => Ok(Record::Delete { object }),
-        KIND_CLONE => Ok(Record::Clone(transfer(object, page, body)?)),
-        KIND_MOVE => Ok(Record::Move(transfer(object, page, body)?)),
+        KIND_DELETE => Ok(LogRecord::Delete { object }),
+        KIND_CLONE => Ok(LogRecord::Clone(decode_transfer(object, page, body)?)),
+        KIND_MOVE => Ok(LogRecord::Move(decode_transfer(object, page, body)?)),
         KIND_BYPASSED => match (page_after(body), start) {
-            (to, 0 | 1) if page < to => Ok(Record::Bypassed { object, from: page, to, grows: start == 1 }),
+            (to, 0 | 1) if page < to => {
+                Ok(LogRecord::Bypassed { object, from: page, to, extends_file: start == 1 })
+            }
             _ => Err("a bypassing write goes backwards, or is of an unknown sort"),
         },
         _ => Err("a record is of an unknown kind"),
@@ -107,15 +118,15 @@ fn page_after(body: &[u8]) -> PageNo {
 }
 
 /// Of a clone or a move whose source begins at a page.
-fn transfer(from: ObjectId, first: PageNo, body: &[u8]) -> Result<Transfer, &'static str> {
-    let target = Target::read_from_bytes(body).map_err(|_| "a record is cut off")?;
+fn decode_transfer(from: ObjectId, first: PageNo, body: &[u8]) -> Result<PageTransfer, &'static str> {
+    let target = TransferTarget::read_from_bytes(body).map_err(|_| "a record is cut off")?;
     if target.slot.get() >= SLOT_END {
         return Err("a slot is over 48 bits");
     }
     let to = VolumeId(target.volume.get()).object(target.slot.get(), target.generation.get());
     let (end, at) = (PageNo(target.end.get()), PageNo(target.at.get()));
-    let transfer = Transfer { from, first, end, to, at };
-    if transfer.is_sensible() { Ok(transfer) } else { Err("a clone or a move goes backwards or onto itself") }
+    let transfer = PageTransfer { from, first, end, to, at };
+    if transfer.is_valid() { Ok(transfer) } else { Err("a clone or a move goes backwards or onto itself") }
 }
 
 impl RecordHeader {
@@ -129,14 +140,15 @@ impl RecordHeader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{encode, transaction_bytes};
+    use crate::record::{encode_transaction, transaction_bytes};
     use proptest::prelude::*;
     use zerocopy::IntoBytes;
     use zerocopy::little_endian::U32;
 
     /// Record `bytes` in a transaction that says it is `len` long, with the right checksum.
     fn made_up(count: u32, bytes: &[u8], len: usize) -> Vec<u8> {
-        let mut all = TransactionHeader::new(len as u32, Order::New(Lsn(1)), count).as_bytes().to_vec();
+        let mut all =
+            TransactionHeader::new(len as u32, TransactionLsn::New(Lsn(1)), count).as_bytes().to_vec();
         all.extend(bytes);
         let this = all.len().min(len.max(8));
         let sum = TransactionHeader::checksum(&all[..this]);
@@ -162,25 +174,26 @@ mod tests {
     fn a_transaction_that_is_shorter_than_its_header_or_longer_than_its_group_is_refused() {
         for len in [0, 1, 8, 19, 21, 1000] {
             let bytes = made_up(0, &[], len);
-            assert!(transaction(&mut &bytes[..]).is_err(), "{len} bytes");
+            assert!(decode_transaction(&mut &bytes[..]).is_err(), "{len} bytes");
         }
         let bytes = made_up(0, &[], 20);
-        assert_eq!(transaction(&mut &bytes[..]).map(|one| one.records.len()), Ok(0));
-        assert!(transaction(&mut &bytes[..19]).is_err(), "its header is cut off");
+        assert_eq!(decode_transaction(&mut &bytes[..]).map(|one| one.records.len()), Ok(0));
+        assert!(decode_transaction(&mut &bytes[..19]).is_err(), "its header is cut off");
     }
 
     #[test]
     fn a_record_with_a_number_that_cannot_be_is_refused_and_the_greatest_is_not() {
         let of = |count: u32, record: &[u8]| {
             let bytes = made_up(count, record, 20 + record.len());
-            transaction(&mut &bytes[..]).map(|one| one.records.len())
+            decode_transaction(&mut &bytes[..]).map(|one| one.records.len())
         };
-        let cut = |from, to: u64| of(1, &record_bytes(KIND_CUT, from, 0, 0, &to.to_le_bytes()));
+        let cut = |from, to: u64| of(1, &record_bytes(KIND_PUNCH, from, 0, 0, &to.to_le_bytes()));
         assert_eq!((cut(7, 8), cut(7, 7)), (Ok(1), Ok(1)));
         assert_eq!(cut(8, 7), Err("a cut goes backwards"));
         let clone = |kind, slot: u64, end: u64, at: u64| {
             let (volume, generation) = (U32::ZERO, U32::ZERO);
-            let target = Target { end: end.into(), slot: slot.into(), volume, generation, at: at.into() };
+            let target =
+                TransferTarget { end: end.into(), slot: slot.into(), volume, generation, at: at.into() };
             of(1, &record_bytes(kind, 7, 0, 0, target.as_bytes()))
         };
         for kind in [KIND_CLONE, KIND_MOVE] {
@@ -225,23 +238,23 @@ mod tests {
         (0u8..7, object(), object(), any::<u64>(), 0u16..=4096, 0u16..=4096)
     }
 
-    fn record_of<'a>(&(kind, object, to, page, start, len): &Seed, bytes: &'a [u8]) -> Record<'a> {
+    fn record_of<'a>(&(kind, object, to, page, start, len): &Seed, bytes: &'a [u8]) -> LogRecord<'a> {
         let len = len.min(4096 - start);
         match kind {
-            0 => Record::Write { object, page: PageNo(page), start, bytes: &bytes[..len.into()] },
-            1 => Record::Zero { object, page: PageNo(page), start, len },
-            2 => Record::Cut { object, from: PageNo(page / 2), to: PageNo(page) },
-            3 => Record::Delete { object },
-            6 => Record::Bypassed {
+            0 => LogRecord::Write { object, page: PageNo(page), start, bytes: &bytes[..len.into()] },
+            1 => LogRecord::Zero { object, page: PageNo(page), start, len },
+            2 => LogRecord::Punch { object, from: PageNo(page / 2), to: PageNo(page) },
+            3 => LogRecord::Delete { object },
+            6 => LogRecord::Bypassed {
                 object,
                 from: PageNo(page / 2),
                 to: PageNo(page / 2 + 1),
-                grows: start > 9,
+                extends_file: start > 9,
             },
             _ => {
                 let (first, end, at) = (PageNo(page / 2), PageNo(page / 2 + 1), PageNo(page / 3));
-                let transfer = Transfer { from: object, first, end, to, at };
-                if kind == 4 { Record::Clone(transfer) } else { Record::Move(transfer) }
+                let transfer = PageTransfer { from: object, first, end, to, at };
+                if kind == 4 { LogRecord::Clone(transfer) } else { LogRecord::Move(transfer) }
             }
         }
     }
@@ -252,16 +265,16 @@ mod tests {
             seeds in prop::collection::vec(seed(), 1..6), first: u64, merged: bool, flip: usize,
         ) {
             let page: Vec<u8> = (0..4096).map(|at| at as u8).collect();
-            let records: Vec<Record<'_>> = seeds.iter().map(|seed| record_of(seed, &page)).collect();
-            let order = if merged { Order::Merged(Lsn(first)) } else { Order::New(Lsn(first)) };
+            let records: Vec<LogRecord<'_>> = seeds.iter().map(|seed| record_of(seed, &page)).collect();
+            let order = if merged { TransactionLsn::Relogged(Lsn(first)) } else { TransactionLsn::New(Lsn(first)) };
             let mut bytes = vec![0; transaction_bytes(&records) as usize];
-            encode(order, &records, &mut bytes);
+            encode_transaction(order, &records, &mut bytes);
             let mut rest = &bytes[..];
-            prop_assert_eq!(transaction(&mut rest), Ok(Transaction { order, records }));
+            prop_assert_eq!(decode_transaction(&mut rest), Ok(DecodedTransaction { lsn: order, records }));
             prop_assert!(rest.is_empty());
             let bit = flip % (bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(transaction(&mut &bytes[..]).is_err());
+            prop_assert!(decode_transaction(&mut &bytes[..]).is_err());
         }
 
         #[test]
@@ -274,8 +287,8 @@ mod tests {
                 let sum = TransactionHeader::checksum(&bytes);
                 bytes[4..8].copy_from_slice(&sum.to_le_bytes());
             }
-            let _ = transaction(&mut &bytes[..]);
-            let _ = transaction_unchecked(&mut &bytes[..]);
+            let _ = decode_transaction(&mut &bytes[..]);
+            let _ = decode_transaction_unchecked(&mut &bytes[..]);
         }
     }
 }

@@ -16,7 +16,7 @@ pub enum BufferError {
     Full,
     /// A single transaction is larger than the buffer allows.
     #[error("a transaction of {bytes} bytes is over the buffer's limit of {limit}")]
-    TooBig {
+    TransactionTooLarge {
         /// Its footprint.
         bytes: u64,
         /// The largest footprint.
@@ -40,7 +40,7 @@ pub enum BufferError {
     },
     /// The superblock's checksum is right but its numbers make no sense.
     #[error("{device}: block 0: {field} is {found}, which cannot be")]
-    Nonsense {
+    InvalidField {
         /// The device.
         device: String,
         /// Which field.
@@ -78,7 +78,7 @@ pub enum BufferError {
     },
     /// The buffer is of another store.
     #[error("{device}: the buffer of store {found}, not of {wanted}")]
-    OtherStore {
+    WrongStore {
         /// The device.
         device: String,
         /// The store it belongs to.
@@ -108,7 +108,7 @@ pub enum BufferError {
     },
     /// A buffer does not get smaller in use.
     #[error("{device}: the buffer has {now} blocks, more than {blocks}")]
-    Smaller {
+    ShrinkRefused {
         /// The device.
         device: String,
         /// Blocks asked for.
@@ -118,7 +118,7 @@ pub enum BufferError {
     },
     /// A group that was durable can no longer be read.
     #[error("{device}: block {block}: commit group {group} was durable and is damaged")]
-    Rot {
+    GroupDamaged {
         /// The device.
         device: String,
         /// Where the group began.
@@ -145,24 +145,24 @@ impl BufferError {
     pub fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
             BufferError::Device(error) => return error.help(),
-            BufferError::Full | BufferError::TooBig { .. } => return None,
+            BufferError::Full | BufferError::TransactionTooLarge { .. } => return None,
             BufferError::NotABuffer { .. } => "give the path that `weir format` used for the buffer".into(),
             BufferError::SuperblockDamaged { .. }
             | BufferError::HeadersDamaged { .. }
-            | BufferError::Rot { .. } => {
+            | BufferError::GroupDamaged { .. } => {
                 "restore it from a copy, or accept the loss with `weir replace-buffer --accept-loss`".into()
             }
-            BufferError::Nonsense { .. } => "format the buffer again".into(),
+            BufferError::InvalidField { .. } => "format the buffer again".into(),
             BufferError::Version { .. } => "upgrade weir to read it".into(),
             BufferError::OldVersion { .. } => {
                 "mount its store with weir 0.1, and copy the files with rsync into a new store; or give the path of this \
                  store's buffer"
                     .into()
             }
-            BufferError::OtherStore { .. } => "give the path of this store's buffer".into(),
+            BufferError::WrongStore { .. } => "give the path of this store's buffer".into(),
             BufferError::Truncated { .. } => "restore the missing end".into(),
             BufferError::TooSmall { minimum, .. } => format!("give it at least {minimum} bytes").into(),
-            BufferError::Smaller { .. } => {
+            BufferError::ShrinkRefused { .. } => {
                 "for a smaller one, unmount and use `weir replace-buffer`".into()
             }
             BufferError::Malformed { .. } => "please report this with a copy of the buffer".into(),

@@ -1,6 +1,6 @@
 //! The bytes of superblock, header slots and group headers, as FORMAT.md describes them.
 
-use crate::ring::{GroupNo, Mark, Position, Ring};
+use crate::ring::{GroupBoundary, GroupNo, LogRing, RingPosition};
 use device::{BLOCK_BYTES, Block, BufferId, Incarnation, Lsn, Page, StoreId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -32,7 +32,7 @@ const CHECKSUM: std::ops::Range<usize> = 8..12;
 
 /// Which buffer it is, and of which store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
+pub struct BufferIdentity {
     /// The store whose changes it holds.
     pub store: StoreId,
     /// Drawn when it was formatted, so that a store can tell its buffer from those that it had before.
@@ -40,16 +40,16 @@ pub struct Identity {
 }
 
 /// Of a buffer that no store needs to know again.
-impl From<StoreId> for Identity {
-    fn from(store: StoreId) -> Identity {
-        Identity { store, id: BufferId::default() }
+impl From<StoreId> for BufferIdentity {
+    fn from(store: StoreId) -> BufferIdentity {
+        BufferIdentity { store, id: BufferId::default() }
     }
 }
 
 /// Block 0. Written by format only; how large the ring is, the header slots say.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Superblock {
+pub(crate) struct BufferSuperblock {
     pub(crate) magic: [u8; 8],
     pub(crate) checksum: U32,
     pub(crate) version: U32,
@@ -64,7 +64,7 @@ pub(crate) struct Superblock {
 /// Blocks 1 and 2, written in turn. The higher generation counts.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct SlotBytes {
+pub(crate) struct HeaderSlotBytes {
     magic: [u8; 8],
     checksum: U32,
     reserve: U32,
@@ -104,13 +104,13 @@ pub(crate) struct GroupHeader {
 
 pub(crate) const GROUP_HEADER_BYTES: usize = size_of::<GroupHeader>();
 
-const _: () = assert!(size_of::<Superblock>() == 64);
-const _: () = assert!(size_of::<SlotBytes>() == 124);
+const _: () = assert!(size_of::<BufferSuperblock>() == 64);
+const _: () = assert!(size_of::<HeaderSlotBytes>() == 124);
 const _: () = assert!(GROUP_HEADER_BYTES == 80);
 
 /// A header slot, understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct HeaderSlot {
     /// Counts the slots written. Its lowest bit says which of the two blocks it lies in.
     pub(crate) generation: u64,
     /// The newest incarnation begun.
@@ -122,11 +122,11 @@ pub(crate) struct Slot {
     /// No LSN up to this one may be given out again.
     pub(crate) newest: Lsn,
     /// The oldest group that is needed.
-    pub(crate) tail: Mark,
+    pub(crate) tail: GroupBoundary,
     /// The store's newest batch when what lies before the tail was let go.
     pub(crate) store_batch: u64,
     /// Where the log lies.
-    pub(crate) ring: Ring,
+    pub(crate) ring: LogRing,
 }
 
 /// The checksum of a structure, over everything but the checksum itself.
@@ -152,10 +152,10 @@ pub(crate) fn front<T: FromBytes>(page: &Page) -> T {
     T::read_from_prefix(&page.0).expect("a page is longer than any header").0
 }
 
-impl Superblock {
+impl BufferSuperblock {
     /// The superblock of a new buffer.
-    pub(crate) fn new(Identity { store, id }: Identity) -> Superblock {
-        Superblock {
+    pub(crate) fn new(BufferIdentity { store, id }: BufferIdentity) -> BufferSuperblock {
+        BufferSuperblock {
             magic: SUPERBLOCK_MAGIC,
             checksum: U32::ZERO,
             version: VERSION.into(),
@@ -168,8 +168,8 @@ impl Superblock {
         }
     }
 
-    pub(crate) fn identity(&self) -> Identity {
-        Identity { store: StoreId(self.store), id: BufferId(self.id) }
+    pub(crate) fn identity(&self) -> BufferIdentity {
+        BufferIdentity { store: StoreId(self.store), id: BufferId(self.id) }
     }
 
     pub(crate) fn write_to(&self, page: &mut Page) {
@@ -177,14 +177,14 @@ impl Superblock {
     }
 }
 
-impl Slot {
+impl HeaderSlot {
     /// The block that this slot lies in.
     pub(crate) fn block(&self) -> Block {
         Block(1 + self.generation % 2)
     }
 
     pub(crate) fn write_to(&self, id: StoreId, page: &mut Page) {
-        let bytes = SlotBytes {
+        let bytes = HeaderSlotBytes {
             magic: SLOT_MAGIC,
             checksum: U32::ZERO,
             reserve: U32::ZERO,
@@ -206,36 +206,36 @@ impl Slot {
     }
 
     /// Reads the slot in block `at`: `None` if it is damaged or of another store.
-    pub(crate) fn read_from(page: &Page, at: Block, id: StoreId) -> Option<Slot> {
-        let bytes: SlotBytes = front(page);
-        let slot = Slot {
+    pub(crate) fn read_from(page: &Page, at: Block, id: StoreId) -> Option<HeaderSlot> {
+        let bytes: HeaderSlotBytes = front(page);
+        let slot = HeaderSlot {
             generation: bytes.generation.get(),
             incarnation: Incarnation(bytes.incarnation.get()),
             first_group: GroupNo(bytes.first_group.get()),
             durable_group: GroupNo(bytes.durable_group.get()),
             newest: Lsn(bytes.newest.get()),
-            tail: Mark {
-                position: Position(bytes.tail_block.get().checked_sub(RING_START.0)?),
+            tail: GroupBoundary {
+                position: RingPosition(bytes.tail_block.get().checked_sub(RING_START.0)?),
                 number: GroupNo(bytes.tail_number.get()),
                 lsn: Lsn(bytes.tail_lsn.get()),
                 incarnation: Incarnation(bytes.tail_incarnation.get()),
                 predecessor: bytes.tail_predecessor.get(),
             },
             store_batch: bytes.store_batch.get(),
-            ring: Ring::of(bytes.ring_blocks.get()),
+            ring: LogRing::with_blocks(bytes.ring_blocks.get()),
         };
         let valid = bytes.magic == SLOT_MAGIC
             && bytes.checksum.get() == checksum(&page.0)
             && bytes.store == id.0
             && slot.block() == at
-            && slot.is_sensible();
+            && slot.is_valid();
         valid.then_some(slot)
     }
 }
 
-impl Slot {
+impl HeaderSlot {
     /// Whether its numbers can be: a right checksum does not say what made it.
-    fn is_sensible(&self) -> bool {
+    fn is_valid(&self) -> bool {
         let numbers = [self.generation, self.first_group.0, self.durable_group.0, self.newest.0];
         (RING_BLOCKS_MIN..NUMBER_END).contains(&self.ring.blocks)
             && self.tail.position.0 < self.ring.blocks

@@ -1,11 +1,11 @@
 //! The groups in memory: the open one, those sealed behind it until a commit takes them, and what may be asked of them at any time
 //! without waiting for an appender.
 
-use crate::counters::Counters;
+use crate::counters::BufferCounters;
 use crate::error::BufferError;
 use crate::format::{GROUP_HEADER_BYTES, GROUP_MAGIC, GroupHeader, RECORD_VERSION, seal};
-use crate::record::{self, Order, Record, transaction_bytes};
-use crate::ring::{GroupNo, Mark, Position, Ring, blocks_of};
+use crate::record::{self, LogRecord, TransactionLsn, transaction_bytes};
+use crate::ring::{GroupBoundary, GroupNo, LogRing, RingPosition, blocks_of};
 use crate::sync::{AtomicU64, Ordering};
 use device::{BLOCK_BYTES, Incarnation, Lsn, Page, StoreId};
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ const GROUP_BLOCKS: u64 = GROUP_BYTES / BLOCK_BYTES as u64;
 /// A group that is being filled (owned by the state, under its lock) or written (owned by the writer, under its).
 /// Lost at a crash unless it was written.
 #[derive(Debug, Default)]
-pub(crate) struct Draft {
+pub(crate) struct CommitGroup {
     /// Space for the header, then the transactions; behind `bytes` anything. Kept from group to group, so that
     /// the steady state allocates nothing.
     pages: Vec<Page>,
@@ -35,13 +35,13 @@ pub(crate) struct Draft {
     records: u32,
     transactions: u32,
     /// Where it goes; known once it is sealed.
-    pub(crate) at: Position,
+    pub(crate) at: RingPosition,
 }
 
-impl Draft {
+impl CommitGroup {
     /// An empty group that uses the memory of an old one.
-    pub(crate) fn new(pages: Vec<Page>, number: GroupNo, first: Lsn) -> Draft {
-        Draft { pages, bytes: GROUP_HEADER_BYTES, number, first, ..Draft::default() }
+    pub(crate) fn new(pages: Vec<Page>, number: GroupNo, first: Lsn) -> CommitGroup {
+        CommitGroup { pages, bytes: GROUP_HEADER_BYTES, number, first, ..CommitGroup::default() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -59,13 +59,13 @@ impl Draft {
     }
 
     /// Adds a transaction of `bytes` bytes.
-    pub(crate) fn push(&mut self, order: Order, records: &[Record<'_>], bytes: u64) {
+    pub(crate) fn push(&mut self, order: TransactionLsn, records: &[LogRecord<'_>], bytes: u64) {
         let end = self.bytes + bytes as usize;
         self.grow_to(end);
-        record::encode(order, records, &mut Page::bytes_mut(&mut self.pages)[self.bytes..end]);
+        record::encode_transaction(order, records, &mut Page::bytes_mut(&mut self.pages)[self.bytes..end]);
         self.bytes = end;
         self.transactions += 1;
-        if let Order::New(_) = order {
+        if let TransactionLsn::New(_) = order {
             self.records += records.len() as u32;
         }
     }
@@ -83,7 +83,7 @@ impl Draft {
 
     /// Completes the group as the one after `mark`, when `durable` is the last durable group, and returns the mark
     /// after it.
-    pub(crate) fn finish(&mut self, id: StoreId, mark: &Mark, durable: GroupNo) -> Mark {
+    pub(crate) fn finish(&mut self, id: StoreId, mark: &GroupBoundary, durable: GroupNo) -> GroupBoundary {
         assert_eq!(self.number, mark.number, "groups are written in their order");
         let blocks = self.blocks();
         let header = GroupHeader {
@@ -105,7 +105,7 @@ impl Draft {
         bytes[self.bytes..].fill(0);
         bytes[..GROUP_HEADER_BYTES].copy_from_slice(header.as_bytes());
         let checksum = seal(bytes);
-        Mark {
+        GroupBoundary {
             position: self.at.plus(blocks),
             number: self.number.next(),
             lsn: self.first.plus(u64::from(self.records)),
@@ -130,23 +130,23 @@ const SPARES_MAX: usize = 4;
 
 /// What appenders change, under one short lock that no thread holds while it waits for the device. All of it is lost
 /// at a crash.
-pub(crate) struct State {
-    ring: Ring,
-    pub(crate) open: Draft,
-    pub(crate) sealed: VecDeque<Draft>,
-    spares: Vec<Vec<Page>>,
+pub(crate) struct BufferState {
+    ring: LogRing,
+    pub(crate) open: CommitGroup,
+    pub(crate) sealed: VecDeque<CommitGroup>,
+    spare_pages: Vec<Vec<Page>>,
     /// Where the last sealed group ends.
-    end: Position,
+    end: RingPosition,
     /// The tail on media: what lies before it may be overwritten.
-    tail: Position,
+    tail: RingPosition,
     /// No group before this one is needed.
     pub(crate) released: GroupNo,
     /// The store's newest durable batch by then.
     pub(crate) store_batch: u64,
     /// What a header slot on media says of that.
-    pub(crate) witnessed: u64,
+    pub(crate) durable_store_batch: u64,
     /// Somebody relies on that to be in a header slot with the next commit.
-    pub(crate) slot_wanted: bool,
+    pub(crate) slot_due: bool,
     /// The last LSN given out.
     pub(crate) newest: Lsn,
     /// The highest LSN on media.
@@ -160,41 +160,41 @@ pub(crate) struct State {
     pub(crate) failed: Option<BufferError>,
     pub(crate) bytes_appended: u64,
     /// As of the last commit; what is appended since is counted above.
-    pub(crate) counters: Counters,
+    pub(crate) counters: BufferCounters,
 }
 
 /// The log, as recovery found it.
-pub(crate) struct Found {
-    pub(crate) tail: Position,
-    pub(crate) end: Position,
-    pub(crate) oldest: GroupNo,
-    pub(crate) next: GroupNo,
+pub(crate) struct RecoveredLog {
+    pub(crate) tail: RingPosition,
+    pub(crate) end: RingPosition,
+    pub(crate) oldest_group: GroupNo,
+    pub(crate) next_group: GroupNo,
     pub(crate) newest: Lsn,
     pub(crate) incarnation: Incarnation,
     pub(crate) store_batch: u64,
 }
 
-impl State {
-    pub(crate) fn new(ring: Ring, found: Found) -> State {
-        State {
+impl BufferState {
+    pub(crate) fn new(ring: LogRing, found: RecoveredLog) -> BufferState {
+        BufferState {
             ring,
-            open: Draft::new(Vec::new(), found.next, found.newest.plus(1)),
+            open: CommitGroup::new(Vec::new(), found.next_group, found.newest.plus(1)),
             sealed: VecDeque::new(),
-            spares: Vec::new(),
+            spare_pages: Vec::new(),
             end: found.end,
             tail: found.tail,
-            released: found.oldest,
+            released: found.oldest_group,
             store_batch: found.store_batch,
-            witnessed: found.store_batch,
-            slot_wanted: false,
+            durable_store_batch: found.store_batch,
+            slot_due: false,
             newest: found.newest,
             durable: found.newest,
-            durable_group: GroupNo(found.next.0 - 1),
+            durable_group: GroupNo(found.next_group.0 - 1),
             incarnation: found.incarnation,
             begun: false,
             failed: None,
             bytes_appended: 0,
-            counters: Counters::default(),
+            counters: BufferCounters::default(),
         }
     }
 
@@ -204,7 +204,7 @@ impl State {
     }
 
     /// Begins an incarnation whose LSNs go on behind `newest`.
-    pub(crate) fn begin(&mut self, incarnation: Incarnation, newest: Lsn) {
+    pub(crate) fn begin_incarnation(&mut self, incarnation: Incarnation, newest: Lsn) {
         assert!(self.open.is_empty() && self.sealed.is_empty(), "nothing is appended before the beginning");
         self.incarnation = incarnation;
         self.newest = newest;
@@ -214,12 +214,16 @@ impl State {
     }
 
     /// Adds a transaction to the open group, or to a new one if it does not fit there.
-    pub(crate) fn append(&mut self, order: Order, records: &[Record<'_>]) -> Result<(), BufferError> {
+    pub(crate) fn append(
+        &mut self,
+        order: TransactionLsn,
+        records: &[LogRecord<'_>],
+    ) -> Result<(), BufferError> {
         let bytes = transaction_bytes(records);
         let alone = GROUP_HEADER_BYTES as u64 + bytes;
         let limit = self.ring.group_blocks_max * BLOCK_BYTES as u64;
         if alone > limit {
-            return Err(BufferError::TooBig { bytes: alone, limit });
+            return Err(BufferError::TransactionTooLarge { bytes: alone, limit });
         }
         let together = self.open.bytes() + bytes;
         let limit = limit.min(GROUP_BLOCKS * BLOCK_BYTES as u64);
@@ -242,8 +246,11 @@ impl State {
         if self.open.is_empty() {
             return;
         }
-        let next =
-            Draft::new(self.spares.pop().unwrap_or_default(), self.open.number.next(), self.newest.plus(1));
+        let next = CommitGroup::new(
+            self.spare_pages.pop().unwrap_or_default(),
+            self.open.number.next(),
+            self.newest.plus(1),
+        );
         let mut full = std::mem::replace(&mut self.open, next);
         full.at = self.ring.place(self.end, full.blocks());
         self.end = full.at.plus(full.blocks());
@@ -251,16 +258,16 @@ impl State {
     }
 
     /// Keeps the memory of a written group for a later one.
-    pub(crate) fn recycle(&mut self, draft: Draft) {
+    pub(crate) fn recycle(&mut self, draft: CommitGroup) {
         let pages = draft.into_pages();
-        if self.spares.len() < SPARES_MAX && pages.len() as u64 <= GROUP_BLOCKS {
-            self.spares.push(pages);
+        if self.spare_pages.len() < SPARES_MAX && pages.len() as u64 <= GROUP_BLOCKS {
+            self.spare_pages.push(pages);
         }
     }
 
     /// From now on the log lies in `larger`, if it ends before the lap of the old ring does in which `tail` is, the one on media.
     /// Returns by how many blocks all positions are lower then. Free space does not shrink.
-    pub(crate) fn move_to(&mut self, larger: Ring, tail: Position) -> Option<u64> {
+    pub(crate) fn switch_ring(&mut self, larger: LogRing, tail: RingPosition) -> Option<u64> {
         let laps = tail.0 - tail.0 % self.ring.blocks;
         if self.open_end().0 >= laps + self.ring.blocks {
             return None;
@@ -272,7 +279,7 @@ impl State {
     }
 
     /// Gives the space before `tail` free.
-    pub(crate) fn tail_moved(&mut self, tail: Position) {
+    pub(crate) fn free_before(&mut self, tail: RingPosition) {
         self.tail = tail;
     }
 
@@ -282,26 +289,26 @@ impl State {
     }
 
     /// Where the open group ends if it is sealed now.
-    fn open_end(&self) -> Position {
+    fn open_end(&self) -> RingPosition {
         let blocks = self.open.blocks();
         self.ring.place(self.end, blocks).plus(blocks)
     }
 
     /// The end of the free space.
-    fn limit(&self) -> Position {
+    fn limit(&self) -> RingPosition {
         self.tail.plus(self.ring.blocks)
     }
 
     /// Bytes in sealed groups and the open one.
     pub(crate) fn open_bytes(&self) -> u64 {
         let open = if self.open.is_empty() { 0 } else { self.open.bytes() };
-        open + self.sealed.iter().map(Draft::bytes).sum::<u64>()
+        open + self.sealed.iter().map(CommitGroup::bytes).sum::<u64>()
     }
 }
 
 /// Copies of figures of the state, written under its lock at the end of each change. A reader that appends under a lock
 /// of its own sees what its own last append left, or something better that a commit made of it since.
-pub(crate) struct Gauges {
+pub(crate) struct BufferGauges {
     newest: AtomicU64,
     durable: AtomicU64,
     free_blocks: AtomicU64,
@@ -309,22 +316,22 @@ pub(crate) struct Gauges {
     ring_blocks: AtomicU64,
 }
 
-impl Gauges {
-    pub(crate) fn of(state: &State) -> Gauges {
+impl BufferGauges {
+    pub(crate) fn of(state: &BufferState) -> BufferGauges {
         let zero = || AtomicU64::new(0);
-        let gauges = Gauges {
+        let gauges = BufferGauges {
             newest: zero(),
             durable: zero(),
             free_blocks: zero(),
             open_bytes: zero(),
             ring_blocks: zero(),
         };
-        gauges.show(state);
+        gauges.publish(state);
         gauges
     }
 
     /// Copies the figures; the caller holds the state's lock.
-    pub(crate) fn show(&self, state: &State) {
+    pub(crate) fn publish(&self, state: &BufferState) {
         // What is durable is read before what is appended (see `durable`), so it is written after it.
         self.newest.store(state.newest.0, Ordering::Release);
         self.durable.store(state.durable.0, Ordering::Release);
@@ -350,7 +357,7 @@ impl Gauges {
         self.open_bytes.load(Ordering::Acquire)
     }
 
-    pub(crate) fn ring(&self) -> Ring {
-        Ring::of(self.ring_blocks.load(Ordering::Acquire))
+    pub(crate) fn ring(&self) -> LogRing {
+        LogRing::with_blocks(self.ring_blocks.load(Ordering::Acquire))
     }
 }

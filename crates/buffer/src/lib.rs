@@ -1,24 +1,24 @@
 #![doc = include_str!("../README.md")]
 mod buffer;
-mod bug;
 mod counters;
 mod decode;
 mod error;
 mod format;
 mod groups;
-mod open;
+mod layout;
+mod planted_bug;
 mod record;
 mod recover;
 mod ring;
 mod sync;
 
-pub use buffer::{Appended, Buffer};
-#[cfg(feature = "planted-bugs")]
-pub use bug::Bug;
-pub use counters::Counters;
+pub use buffer::{AppendedTransaction, Buffer};
+pub use counters::BufferCounters;
 pub use error::BufferError;
-pub use format::Identity;
+pub use format::BufferIdentity;
 pub use groups::GROUP_BYTES;
-pub use record::{RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, TRANSFER_BYTES, footprint};
-pub use recover::Replayed;
+#[cfg(feature = "planted-bugs")]
+pub use planted_bug::BufferBug;
+pub use record::{LogRecord, RECORD_OVERHEAD_BYTES, TRANSACTION_OVERHEAD_BYTES, TRANSFER_BYTES, footprint};
+pub use recover::ReplayedTransaction;
 pub use ring::GroupNo;

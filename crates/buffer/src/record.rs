@@ -1,13 +1,13 @@
 //! Records and transactions as bytes. Nothing here knows where they lie: the format is the same on every medium.
 
 use crate::format::GROUP_HEADER_BYTES;
-use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, Transfer};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, PageTransfer};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// One visible change, as the buffer keeps it. Byte positions are within one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Record<'a> {
+pub enum LogRecord<'a> {
     /// Bytes of a page change.
     Write {
         /// The object.
@@ -31,7 +31,7 @@ pub enum Record<'a> {
         len: u16,
     },
     /// Whole pages become holes.
-    Cut {
+    Punch {
         /// The object.
         object: ObjectId,
         /// The first page.
@@ -45,9 +45,9 @@ pub enum Record<'a> {
         object: ObjectId,
     },
     /// Pages become what others are, holes included.
-    Clone(Transfer),
+    Clone(PageTransfer),
     /// The same, and the others become holes.
-    Move(Transfer),
+    Move(PageTransfer),
     /// Whole pages change, whose bytes are not here: the store gets them. Older records of them are older than what the store has, if it
     /// has them as of this LSN; if not, they count.
     Bypassed {
@@ -58,12 +58,12 @@ pub enum Record<'a> {
         /// The page after the last.
         to: PageNo,
         /// The file ended where they begin, and ends behind them now: not without them.
-        grows: bool,
+        extends_file: bool,
     },
 }
 
 /// What a clone or a move carries, as a write carries its bytes.
-pub const TRANSFER_BYTES: u64 = size_of::<Target>() as u64;
+pub const TRANSFER_BYTES: u64 = size_of::<TransferTarget>() as u64;
 
 /// The most that a record takes beside the bytes it writes.
 pub const RECORD_OVERHEAD_BYTES: u64 = size_of::<RecordHeader>() as u64 + 8;
@@ -81,11 +81,11 @@ pub fn footprint(records: u64, bytes: u64) -> u64 {
 
 /// Whether the records of a transaction count in the one order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum TransactionLsn {
     /// Each has the next LSN; the first this one.
     New(Lsn),
     /// They are one page's delta, re-logged; its newest LSN is this one.
-    Merged(Lsn),
+    Relogged(Lsn),
 }
 
 /// What starts every transaction.
@@ -117,7 +117,7 @@ pub(crate) struct RecordHeader {
 /// What follows a clone's or a move's header, which names the source and its first page.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Target {
+pub(crate) struct TransferTarget {
     pub(crate) end: U64,
     pub(crate) slot: U64,
     pub(crate) volume: U32,
@@ -126,17 +126,17 @@ pub(crate) struct Target {
 }
 
 pub(crate) const TRANSACTION_HEADER_BYTES: usize = size_of::<TransactionHeader>();
-pub(crate) const MERGED: u32 = 1 << 31;
+pub(crate) const RELOGGED: u32 = 1 << 31;
 
 const _: () = assert!(TRANSACTION_HEADER_BYTES == 20);
-const _: () = assert!(size_of::<RecordHeader>() == 28 && size_of::<Target>() == 32);
+const _: () = assert!(size_of::<RecordHeader>() == 28 && size_of::<TransferTarget>() == 32);
 
 impl TransactionHeader {
-    pub(crate) fn new(bytes: u32, order: Order, records: u32) -> TransactionHeader {
-        assert!(records < MERGED, "too many records for one transaction");
+    pub(crate) fn new(bytes: u32, order: TransactionLsn, records: u32) -> TransactionHeader {
+        assert!(records < RELOGGED, "too many records for one transaction");
         let (first, flag) = match order {
-            Order::New(first) => (first, 0),
-            Order::Merged(newest) => (newest, MERGED),
+            TransactionLsn::New(first) => (first, 0),
+            TransactionLsn::Relogged(newest) => (newest, RELOGGED),
         };
         TransactionHeader {
             bytes: bytes.into(),
@@ -157,20 +157,20 @@ pub(crate) const SLOT_END: u64 = 1 << 48;
 
 pub(crate) const KIND_WRITE: u8 = 1;
 pub(crate) const KIND_ZERO: u8 = 2;
-pub(crate) const KIND_CUT: u8 = 3;
+pub(crate) const KIND_PUNCH: u8 = 3;
 pub(crate) const KIND_DELETE: u8 = 4;
 pub(crate) const KIND_CLONE: u8 = 5;
 pub(crate) const KIND_MOVE: u8 = 6;
 pub(crate) const KIND_BYPASSED: u8 = 7;
 
 /// Bytes of the transaction with its frame.
-pub(crate) fn transaction_bytes(records: &[Record<'_>]) -> u64 {
-    let each = |record: &Record<'_>| size_of::<RecordHeader>() as u64 + body(record).len() as u64;
+pub(crate) fn transaction_bytes(records: &[LogRecord<'_>]) -> u64 {
+    let each = |record: &LogRecord<'_>| size_of::<RecordHeader>() as u64 + body(record).len() as u64;
     TRANSACTION_HEADER_BYTES as u64 + records.iter().map(each).sum::<u64>()
 }
 
 /// Writes the transaction, which fills `into` exactly.
-pub(crate) fn encode(order: Order, records: &[Record<'_>], into: &mut [u8]) {
+pub(crate) fn encode_transaction(order: TransactionLsn, records: &[LogRecord<'_>], into: &mut [u8]) {
     let bytes = into.len() as u32;
     let mut at = TRANSACTION_HEADER_BYTES;
     for record in records {
@@ -192,18 +192,18 @@ fn put(into: &mut [u8], at: usize, bytes: &[u8]) -> usize {
 }
 
 /// What follows a record's header.
-enum Body<'a> {
+enum RecordBody<'a> {
     Bytes(&'a [u8]),
     Number([u8; 8]),
-    Target(Target),
+    Target(TransferTarget),
 }
 
-impl Body<'_> {
+impl RecordBody<'_> {
     fn bytes(&self) -> &[u8] {
         match self {
-            Body::Bytes(bytes) => bytes,
-            Body::Number(bytes) => bytes,
-            Body::Target(target) => target.as_bytes(),
+            RecordBody::Bytes(bytes) => bytes,
+            RecordBody::Number(bytes) => bytes,
+            RecordBody::Target(target) => target.as_bytes(),
         }
     }
 
@@ -212,14 +212,17 @@ impl Body<'_> {
     }
 }
 
-fn body<'a>(record: &Record<'a>) -> Body<'a> {
+fn body<'a>(record: &LogRecord<'a>) -> RecordBody<'a> {
     match *record {
-        Record::Write { bytes, .. } => Body::Bytes(bytes),
-        Record::Cut { to, .. } | Record::Bypassed { to, .. } => Body::Number(to.0.to_le_bytes()),
-        Record::Zero { .. } | Record::Delete { .. } => Body::Bytes(&[]),
-        Record::Clone(Transfer { end, to, at, .. }) | Record::Move(Transfer { end, to, at, .. }) => {
+        LogRecord::Write { bytes, .. } => RecordBody::Bytes(bytes),
+        LogRecord::Punch { to, .. } | LogRecord::Bypassed { to, .. } => {
+            RecordBody::Number(to.0.to_le_bytes())
+        }
+        LogRecord::Zero { .. } | LogRecord::Delete { .. } => RecordBody::Bytes(&[]),
+        LogRecord::Clone(PageTransfer { end, to, at, .. })
+        | LogRecord::Move(PageTransfer { end, to, at, .. }) => {
             assert!(to.slot < SLOT_END, "slot {} does not fit 48 bits", to.slot);
-            Body::Target(Target {
+            RecordBody::Target(TransferTarget {
                 end: end.0.into(),
                 slot: to.slot.into(),
                 volume: to.volume.0.into(),
@@ -230,27 +233,27 @@ fn body<'a>(record: &Record<'a>) -> Body<'a> {
     }
 }
 
-fn header(record: &Record<'_>) -> RecordHeader {
+fn header(record: &LogRecord<'_>) -> RecordHeader {
     let mut head = RecordHeader::new_zeroed();
     match *record {
-        Record::Write { object, page, start, bytes } => {
-            head.name(KIND_WRITE, object, page);
-            head.range(start, bytes.len());
+        LogRecord::Write { object, page, start, bytes } => {
+            head.set_object(KIND_WRITE, object, page);
+            head.set_range(start, bytes.len());
         }
-        Record::Zero { object, page, start, len } => {
-            head.name(KIND_ZERO, object, page);
-            head.range(start, usize::from(len));
+        LogRecord::Zero { object, page, start, len } => {
+            head.set_object(KIND_ZERO, object, page);
+            head.set_range(start, usize::from(len));
         }
-        Record::Cut { object, from, to } => {
+        LogRecord::Punch { object, from, to } => {
             assert!(from <= to, "a cut of {object} from page {from} back to {to}");
-            head.name(KIND_CUT, object, from);
+            head.set_object(KIND_PUNCH, object, from);
         }
-        Record::Delete { object } => head.name(KIND_DELETE, object, PageNo(0)),
-        Record::Clone(transfer) => head.name(KIND_CLONE, transfer.from, transfer.first),
-        Record::Move(transfer) => head.name(KIND_MOVE, transfer.from, transfer.first),
-        Record::Bypassed { object, from, to, grows } => {
+        LogRecord::Delete { object } => head.set_object(KIND_DELETE, object, PageNo(0)),
+        LogRecord::Clone(transfer) => head.set_object(KIND_CLONE, transfer.from, transfer.first),
+        LogRecord::Move(transfer) => head.set_object(KIND_MOVE, transfer.from, transfer.first),
+        LogRecord::Bypassed { object, from, to, extends_file: grows } => {
             assert!(from < to, "no pages of {object}, from {from} to {to}");
-            head.name(KIND_BYPASSED, object, from);
+            head.set_object(KIND_BYPASSED, object, from);
             head.start = U16::new(u16::from(grows));
         }
     }
@@ -258,7 +261,7 @@ fn header(record: &Record<'_>) -> RecordHeader {
 }
 
 impl RecordHeader {
-    fn name(&mut self, kind: u8, object: ObjectId, page: PageNo) {
+    fn set_object(&mut self, kind: u8, object: ObjectId, page: PageNo) {
         assert!(object.slot < SLOT_END, "slot {} does not fit 48 bits", object.slot);
         self.kind = kind;
         self.slot.copy_from_slice(&object.slot.to_le_bytes()[..6]);
@@ -267,7 +270,7 @@ impl RecordHeader {
         self.page = page.0.into();
     }
 
-    fn range(&mut self, start: u16, len: usize) {
+    fn set_range(&mut self, start: u16, len: usize) {
         let end = usize::from(start) + len;
         assert!(end <= BLOCK_BYTES, "a record of bytes {start}..{end} leaves its page");
         self.start = start.into();

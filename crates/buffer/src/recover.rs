@@ -1,13 +1,13 @@
 //! Following the log from its tail to its end, and telling a torn end from rot.
 
-use crate::bug::{Bug, Planted};
-use crate::decode::{Transaction, transaction, transaction_unchecked};
+use crate::decode::{DecodedTransaction, decode_transaction, decode_transaction_unchecked};
 use crate::error::BufferError;
 use crate::format::{
-    GROUP_HEADER_BYTES, GROUP_MAGIC, GroupHeader, NUMBER_END, RECORD_VERSION, Slot, checksum, front,
+    GROUP_HEADER_BYTES, GROUP_MAGIC, GroupHeader, HeaderSlot, NUMBER_END, RECORD_VERSION, checksum, front,
 };
-use crate::record::{Order, Record};
-use crate::ring::{GroupNo, Mark, Position, Ring, blocks_of};
+use crate::planted_bug::{BufferBug, PlantedBufferBug};
+use crate::record::{LogRecord, TransactionLsn};
+use crate::ring::{GroupBoundary, GroupNo, LogRing, RingPosition, blocks_of};
 use device::{BLOCK_BYTES, Device, DeviceError, Incarnation, Lsn, Page, StoreId};
 use std::collections::VecDeque;
 use std::iter;
@@ -15,24 +15,27 @@ use zerocopy::FromZeros;
 
 /// One transaction read back at recovery.
 #[derive(Debug)]
-pub struct Replayed<'a> {
+pub struct ReplayedTransaction<'a> {
     /// LSN of the first record.
-    pub first: Lsn,
+    pub first_lsn: Lsn,
     /// Whether every record has the next LSN, or all of them are one page's delta, re-logged, with `first`.
-    pub merged: bool,
+    pub relogged: bool,
     /// The group it was found in.
     pub group: GroupNo,
     /// Its records, in order.
-    pub records: &'a [Record<'a>],
+    pub records: &'a [LogRecord<'a>],
 }
 
-impl<'a> Replayed<'a> {
-    fn of(Transaction { order, records }: &'a Transaction<'_>, group: GroupNo) -> Replayed<'a> {
+impl<'a> ReplayedTransaction<'a> {
+    fn of(
+        DecodedTransaction { lsn: order, records }: &'a DecodedTransaction<'_>,
+        group: GroupNo,
+    ) -> ReplayedTransaction<'a> {
         let (first, merged) = match *order {
-            Order::New(first) => (first, false),
-            Order::Merged(newest) => (newest, true),
+            TransactionLsn::New(first) => (first, false),
+            TransactionLsn::Relogged(newest) => (newest, true),
         };
-        Replayed { first, merged, group, records }
+        ReplayedTransaction { first_lsn: first, relogged: merged, group, records }
     }
 }
 
@@ -40,68 +43,76 @@ impl<'a> Replayed<'a> {
 const WINDOW_BLOCKS: u64 = 256;
 
 /// The log being followed.
-pub(crate) struct Walk<'a> {
+pub(crate) struct RecoveryScan<'a> {
     device: &'a dyn Device,
     id: StoreId,
-    ring: Ring,
-    slot: Slot,
-    planted: Planted,
-    window: Window,
+    ring: LogRing,
+    slot: HeaderSlot,
+    planted: PlantedBufferBug,
+    window: RingWindow,
     /// From the tail on, one before each group found and one behind the last.
-    marks: VecDeque<Mark>,
+    boundaries: VecDeque<GroupBoundary>,
     /// Of these groups, those that nothing found so far calls durable.
-    readable: VecDeque<Readable>,
+    unconfirmed: VecDeque<UnconfirmedGroup>,
 }
 
 /// A group that was read, and may still be lost with the power.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Readable {
+pub(crate) struct UnconfirmedGroup {
     number: GroupNo,
-    pub(crate) at: Position,
+    pub(crate) at: RingPosition,
     pub(crate) blocks: u64,
 }
 
 /// The log, followed to its end.
-pub(crate) struct Walked {
-    pub(crate) marks: VecDeque<Mark>,
+pub(crate) struct ScannedGroups {
+    pub(crate) boundaries: VecDeque<GroupBoundary>,
     /// Groups at its end that nothing calls durable.
-    pub(crate) readable: Vec<Readable>,
+    pub(crate) unconfirmed: Vec<UnconfirmedGroup>,
 }
 
-impl<'a> Walk<'a> {
-    pub(crate) fn new(device: &'a dyn Device, id: StoreId, slot: Slot, planted: Planted) -> Walk<'a> {
+impl<'a> RecoveryScan<'a> {
+    pub(crate) fn new(
+        device: &'a dyn Device,
+        id: StoreId,
+        slot: HeaderSlot,
+        planted: PlantedBufferBug,
+    ) -> RecoveryScan<'a> {
         let ring = slot.ring;
-        let (window, marks, readable) = (Window::default(), [slot.tail].into(), VecDeque::new());
-        Walk { device, id, ring, slot, planted, window, marks, readable }
+        let (window, marks, readable) = (RingWindow::default(), [slot.tail].into(), VecDeque::new());
+        RecoveryScan { device, id, ring, slot, planted, window, boundaries: marks, unconfirmed: readable }
     }
 
     /// Hands every durable transaction to `replay`, those of a group at once, and returns what was found.
-    pub(crate) fn run(mut self, replay: &mut dyn FnMut(&[Replayed<'_>])) -> Result<Walked, BufferError> {
+    pub(crate) fn run(
+        mut self,
+        replay: &mut dyn FnMut(&[ReplayedTransaction<'_>]),
+    ) -> Result<ScannedGroups, BufferError> {
         while let Some((at, header)) = self.next_group()? {
-            let end = self.apply(at, &header, replay)?;
-            self.marks.push_back(end);
+            let end = self.replay_group(at, &header, replay)?;
+            self.boundaries.push_back(end);
             let blocks = blocks_of(u64::from(header.bytes.get()));
-            self.readable.push_back(Readable { number: GroupNo(header.number.get()), at, blocks });
-            self.known_durable(GroupNo(header.durable.get()).max(self.slot.durable_group));
+            self.unconfirmed.push_back(UnconfirmedGroup { number: GroupNo(header.number.get()), at, blocks });
+            self.confirm_durable(GroupNo(header.durable.get()).max(self.slot.durable_group));
         }
         self.refuse_rot()?;
-        Ok(Walked { marks: self.marks, readable: self.readable.into() })
+        Ok(ScannedGroups { boundaries: self.boundaries, unconfirmed: self.unconfirmed.into() })
     }
 
     /// All groups up to this one are durable.
-    fn known_durable(&mut self, group: GroupNo) {
-        while self.readable.front().is_some_and(|readable| readable.number <= group) {
-            self.readable.pop_front();
+    fn confirm_durable(&mut self, group: GroupNo) {
+        while self.unconfirmed.front().is_some_and(|readable| readable.number <= group) {
+            self.unconfirmed.pop_front();
         }
     }
 
-    fn head(&self) -> Mark {
-        *self.marks.back().expect("at least the tail's mark")
+    fn head(&self) -> GroupBoundary {
+        *self.boundaries.back().expect("at least the tail's mark")
     }
 
     /// The group behind the last one found: where that ends, or at the next lap's start if it may be too long for what is left
     /// of this one.
-    fn next_group(&mut self) -> Result<Option<(Position, GroupHeader)>, BufferError> {
+    fn next_group(&mut self) -> Result<Option<(RingPosition, GroupHeader)>, BufferError> {
         let here = self.head().position;
         let any_fits = self.ring.group_blocks_max <= self.ring.left(here);
         let lap = (!any_fits).then(|| self.ring.next_lap(here));
@@ -117,11 +128,11 @@ impl<'a> Walk<'a> {
 
     /// Whether a group that is whole is the one that comes next, and not one that an earlier lap or an earlier
     /// incarnation left behind.
-    fn follows(&self, header: &GroupHeader, at: Position) -> bool {
+    fn follows(&self, header: &GroupHeader, at: RingPosition) -> bool {
         let head = self.head();
         let blocks = blocks_of(u64::from(header.bytes.get()));
         let fits = at.plus(blocks).0 - self.slot.tail.position.0 <= self.ring.blocks;
-        if self.planted.is(Bug::StaleIncarnation) {
+        if self.planted.is(BufferBug::StaleIncarnation) {
             return fits;
         }
         let (number, incarnation) = (GroupNo(header.number.get()), Incarnation(header.incarnation.get()));
@@ -136,7 +147,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The header of the group at `at`, if there is a whole one of this store.
-    fn group_at(&mut self, at: Position) -> Result<Option<GroupHeader>, BufferError> {
+    fn group_at(&mut self, at: RingPosition) -> Result<Option<GroupHeader>, BufferError> {
         let page = &self.window.get(self.device, &self.ring, at, 1)?[0];
         let header: GroupHeader = front(page);
         let bytes = header.bytes.get() as usize;
@@ -150,7 +161,7 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         let whole = Page::bytes(self.window.get(self.device, &self.ring, at, blocks)?);
-        if header.checksum.get() != checksum(whole) && !self.planted.is(Bug::TornGroupApplied) {
+        if header.checksum.get() != checksum(whole) && !self.planted.is(BufferBug::TornGroupApplied) {
             return Ok(None);
         }
         if header.version.get() > RECORD_VERSION {
@@ -165,7 +176,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Like `group_at`, behind the log's end: there a block that cannot be read says nothing.
-    fn witness_at(&mut self, at: Position) -> Result<Option<GroupHeader>, BufferError> {
+    fn later_group_at(&mut self, at: RingPosition) -> Result<Option<GroupHeader>, BufferError> {
         match self.group_at(at) {
             Err(BufferError::Device(_)) => Ok(None),
             other => other,
@@ -173,30 +184,30 @@ impl<'a> Walk<'a> {
     }
 
     /// Replays a group and returns the mark behind it. Nothing is replayed unless all of it makes sense.
-    fn apply(
+    fn replay_group(
         &mut self,
-        at: Position,
+        at: RingPosition,
         header: &GroupHeader,
-        replay: &mut dyn FnMut(&[Replayed<'_>]),
-    ) -> Result<Mark, BufferError> {
+        replay: &mut dyn FnMut(&[ReplayedTransaction<'_>]),
+    ) -> Result<GroupBoundary, BufferError> {
         let number = GroupNo(header.number.get());
         let blocks = blocks_of(u64::from(header.bytes.get()));
         let whole = Page::bytes(self.window.get(self.device, &self.ring, at, blocks)?);
         let content = &whole[GROUP_HEADER_BYTES..header.bytes.get() as usize];
         let transactions =
-            if self.planted.is(Bug::TornGroupApplied) && header.checksum.get() != checksum(whole) {
-                what_parses(header, content)
+            if self.planted.is(BufferBug::TornGroupApplied) && header.checksum.get() != checksum(whole) {
+                parseable_transactions(header, content)
             } else {
-                transactions(header, content).map_err(|reason| BufferError::Malformed {
+                decode_group(header, content).map_err(|reason| BufferError::Malformed {
                     device: self.device.name().to_owned(),
                     block: self.ring.block(at),
                     group: number,
                     reason,
                 })?
             };
-        let replayed = transactions.iter().map(|one| Replayed::of(one, number));
+        let replayed = transactions.iter().map(|one| ReplayedTransaction::of(one, number));
         replay(&replayed.collect::<Vec<_>>());
-        Ok(Mark {
+        Ok(GroupBoundary {
             position: at.plus(blocks),
             number: number.next(),
             lsn: Lsn(header.first.get()).plus(u64::from(header.records.get())),
@@ -217,7 +228,7 @@ impl<'a> Walk<'a> {
             let reach = self.ring.group_blocks_max + 1;
             let mut end = from.plus(reach).min(limit);
             while at < end && durable < head.number {
-                let later = self.witness_at(at)?.filter(|header| header.number.get() > head.number.0);
+                let later = self.later_group_at(at)?.filter(|header| header.number.get() > head.number.0);
                 at = match later {
                     Some(header) => {
                         durable = durable.max(GroupNo(header.durable.get()));
@@ -233,11 +244,12 @@ impl<'a> Walk<'a> {
                 break;
             }
         }
-        let blind = self.planted.is(Bug::StaleIncarnation) || self.planted.is(Bug::RotTakenForTorn);
+        let blind =
+            self.planted.is(BufferBug::StaleIncarnation) || self.planted.is(BufferBug::RotTakenForTorn);
         if durable < head.number || blind {
             return Ok(());
         }
-        Err(BufferError::Rot {
+        Err(BufferError::GroupDamaged {
             device: self.device.name().to_owned(),
             block: self.ring.block(head.position),
             group: head.number,
@@ -246,19 +258,19 @@ impl<'a> Walk<'a> {
 }
 
 /// The transactions of a whole group, checked against its header.
-fn transactions<'a>(
+fn decode_group<'a>(
     header: &GroupHeader,
     mut content: &'a [u8],
-) -> Result<Vec<Transaction<'a>>, &'static str> {
+) -> Result<Vec<DecodedTransaction<'a>>, &'static str> {
     let mut next = Lsn(header.first.get());
     let mut found = Vec::new();
     for _ in 0..header.transactions.get() {
-        let one = transaction(&mut content)?;
-        match one.order {
-            Order::New(first) if first == next => next = next.plus(one.records.len() as u64),
-            Order::New(_) => return Err("a transaction's LSN is not the next"),
-            Order::Merged(newest) if newest < next => {}
-            Order::Merged(_) => return Err("a merged delta is newer than the log"),
+        let one = decode_transaction(&mut content)?;
+        match one.lsn {
+            TransactionLsn::New(first) if first == next => next = next.plus(one.records.len() as u64),
+            TransactionLsn::New(_) => return Err("a transaction's LSN is not the next"),
+            TransactionLsn::Relogged(newest) if newest < next => {}
+            TransactionLsn::Relogged(_) => return Err("a merged delta is newer than the log"),
         }
         found.push(one);
     }
@@ -268,26 +280,26 @@ fn transactions<'a>(
     Ok(found)
 }
 
-fn what_parses<'a>(header: &GroupHeader, mut content: &'a [u8]) -> Vec<Transaction<'a>> {
-    (0..header.transactions.get()).map_while(|_| transaction_unchecked(&mut content)).collect()
+fn parseable_transactions<'a>(header: &GroupHeader, mut content: &'a [u8]) -> Vec<DecodedTransaction<'a>> {
+    (0..header.transactions.get()).map_while(|_| decode_transaction_unchecked(&mut content)).collect()
 }
 
 /// The blocks read last. Their memory is kept from one read to the next: new memory costs as much as the reading.
 #[derive(Default)]
-struct Window {
-    start: Position,
+struct RingWindow {
+    start: RingPosition,
     /// How many of `pages` are what was read.
     held: usize,
     pages: Vec<Page>,
 }
 
-impl Window {
+impl RingWindow {
     /// `count` blocks from `at` on, which do not reach past the lap's end.
     fn get(
         &mut self,
         device: &dyn Device,
-        ring: &Ring,
-        at: Position,
+        ring: &LogRing,
+        at: RingPosition,
         count: u64,
     ) -> Result<&[Page], DeviceError> {
         let is_held = at >= self.start && at.plus(count).0 <= self.start.0 + self.held as u64;
@@ -313,7 +325,7 @@ impl Window {
 
     /// Moves what is held from `at` on to the front, so that the device is read from one end to the other, each block
     /// once; returns how many blocks that is.
-    fn keep_from(&mut self, at: Position) -> usize {
+    fn keep_from(&mut self, at: RingPosition) -> usize {
         let held = std::mem::take(&mut self.held);
         let end = self.start.0 + held as u64;
         if at < self.start || at.0 >= end {

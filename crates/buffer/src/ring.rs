@@ -24,23 +24,23 @@ impl fmt::Display for GroupNo {
 /// A block of the ring, counted on through all laps, so that later always means larger. Lap 0 starts at 0.
 /// Only its remainder is on media; laps are counted afresh by every opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Position(pub(crate) u64);
+pub(crate) struct RingPosition(pub(crate) u64);
 
-impl Position {
-    pub(crate) fn plus(self, blocks: u64) -> Position {
-        Position(self.0 + blocks)
+impl RingPosition {
+    pub(crate) fn plus(self, blocks: u64) -> RingPosition {
+        RingPosition(self.0 + blocks)
     }
 
-    pub(crate) fn minus(self, blocks: u64) -> Position {
-        Position(self.0 - blocks)
+    pub(crate) fn minus(self, blocks: u64) -> RingPosition {
+        RingPosition(self.0 - blocks)
     }
 }
 
 /// A point of the log between two groups: what the group that follows must fit to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct GroupBoundary {
     /// Where the group starts, unless it does not fit before the ring's end: then at the next lap's start.
-    pub(crate) position: Position,
+    pub(crate) position: RingPosition,
     /// Its number.
     pub(crate) number: GroupNo,
     /// The LSN after that of the last record before it.
@@ -53,7 +53,7 @@ pub(crate) struct Mark {
 
 /// The part of the device that holds groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ring {
+pub(crate) struct LogRing {
     pub(crate) start: Block,
     pub(crate) blocks: u64,
     pub(crate) group_blocks_max: u64,
@@ -64,15 +64,15 @@ pub(crate) fn blocks_of(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_BYTES as u64)
 }
 
-impl Ring {
+impl LogRing {
     /// One of so many blocks. Its longest group is a quarter of it, and no longer than any may be.
-    pub(crate) fn of(blocks: u64) -> Ring {
-        Ring { start: RING_START, blocks, group_blocks_max: (blocks / 4).min(GROUP_BLOCKS_MAX) }
+    pub(crate) fn with_blocks(blocks: u64) -> LogRing {
+        LogRing { start: RING_START, blocks, group_blocks_max: (blocks / 4).min(GROUP_BLOCKS_MAX) }
     }
 
     /// The ring on a device of so many blocks, none if they are too few.
-    pub(crate) fn on(device_blocks: u64) -> Ring {
-        Ring::of(device_blocks.saturating_sub(RING_START.0))
+    pub(crate) fn on_device(device_blocks: u64) -> LogRing {
+        LogRing::with_blocks(device_blocks.saturating_sub(RING_START.0))
     }
 
     /// Blocks that a device must have for it.
@@ -81,22 +81,22 @@ impl Ring {
     }
 
     /// The block on the device.
-    pub(crate) fn block(&self, at: Position) -> Block {
+    pub(crate) fn block(&self, at: RingPosition) -> Block {
         self.start.plus(at.0 % self.blocks)
     }
 
     /// Blocks from `at` to the ring's end.
-    pub(crate) fn left(&self, at: Position) -> u64 {
+    pub(crate) fn left(&self, at: RingPosition) -> u64 {
         self.blocks - at.0 % self.blocks
     }
 
     /// The start of the lap after the one that `at` is in.
-    pub(crate) fn next_lap(&self, at: Position) -> Position {
+    pub(crate) fn next_lap(&self, at: RingPosition) -> RingPosition {
         at.plus(self.left(at))
     }
 
     /// Where a group of this length goes when the one before it ends at `at`: groups are contiguous.
-    pub(crate) fn place(&self, at: Position, blocks: u64) -> Position {
+    pub(crate) fn place(&self, at: RingPosition, blocks: u64) -> RingPosition {
         if blocks <= self.left(at) { at } else { self.next_lap(at) }
     }
 
@@ -106,7 +106,7 @@ impl Ring {
     ///
     /// `grows` says whether a group that is still open ends at `end`: if it grows beyond the lap's end it moves as
     /// a whole, so for it the lap's end costs even when it is right here.
-    pub(crate) fn free_blocks(&self, end: Position, limit: Position, grows: bool) -> u64 {
+    pub(crate) fn free_blocks(&self, end: RingPosition, limit: RingPosition, grows: bool) -> u64 {
         let free = limit.0.saturating_sub(end.0);
         let at_lap = end.0.is_multiple_of(self.blocks);
         let lap = if grows && at_lap { end } else { self.next_lap(end) };
@@ -120,14 +120,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const RING: Ring = Ring { start: Block(3), blocks: 40, group_blocks_max: 10 };
+    const RING: LogRing = LogRing { start: Block(3), blocks: 40, group_blocks_max: 10 };
 
     #[test]
     fn a_group_that_does_not_fit_before_the_end_starts_the_next_lap() {
-        assert_eq!(RING.place(Position(38), 2), Position(38));
-        assert_eq!(RING.place(Position(38), 3), Position(40));
-        assert_eq!(RING.block(Position(40)), Block(3));
-        assert_eq!(RING.place(Position(40), 10), Position(40));
+        assert_eq!(RING.place(RingPosition(38), 2), RingPosition(38));
+        assert_eq!(RING.place(RingPosition(38), 3), RingPosition(40));
+        assert_eq!(RING.block(RingPosition(40)), Block(3));
+        assert_eq!(RING.place(RingPosition(40), 10), RingPosition(40));
     }
 
     proptest! {
@@ -135,8 +135,8 @@ mod tests {
         fn groups_that_take_no_more_than_the_free_space_always_fit(
             tail in 0u64..200, used in 0u64..40, groups in prop::collection::vec(1u64..=10, 0..40),
         ) {
-            let limit = Position(tail + RING.blocks);
-            let mut end = Position(tail + used);
+            let limit = RingPosition(tail + RING.blocks);
+            let mut end = RingPosition(tail + used);
             let mut space = RING.free_blocks(end, limit, false);
             for blocks in groups {
                 if blocks > space {
@@ -154,10 +154,10 @@ mod tests {
         fn free_space_never_shrinks_when_the_ring_gets_larger(
             blocks in 253u64..20_000, more in 0u64..20_000, tail in 0u64..20_000, used in 0u64..20_000, grows in any::<bool>(),
         ) {
-            let (ring, larger) = (Ring::of(blocks), Ring::of(blocks + more));
+            let (ring, larger) = (LogRing::with_blocks(blocks), LogRing::with_blocks(blocks + more));
             let tail = tail % blocks;
             let end = tail + used % (blocks - tail);
-            let space = |ring: Ring| ring.free_blocks(Position(end), Position(tail + ring.blocks), grows);
+            let space = |ring: LogRing| ring.free_blocks(RingPosition(end), RingPosition(tail + ring.blocks), grows);
             prop_assert!(space(larger) >= space(ring));
         }
 
@@ -165,8 +165,8 @@ mod tests {
         fn free_space_never_shrinks_when_the_tail_moves(
             tail in 0u64..200, used in 0u64..40, released in 0u64..40, grows in any::<bool>(),
         ) {
-            let end = Position(tail + used);
-            let space = |tail| RING.free_blocks(end, Position(tail + RING.blocks), grows);
+            let end = RingPosition(tail + used);
+            let space = |tail| RING.free_blocks(end, RingPosition(tail + RING.blocks), grows);
             prop_assert!(space(tail + released.min(used)) >= space(tail));
         }
 
@@ -174,8 +174,8 @@ mod tests {
         fn a_group_that_grows_within_the_free_space_always_fits_even_where_it_moves_to_the_next_lap(
             tail in 0u64..200, used in 0u64..40, steps in prop::collection::vec(1u64..=4, 0..60),
         ) {
-            let limit = Position(tail + RING.blocks);
-            let (mut end, mut open) = (Position(tail + used), 0);
+            let limit = RingPosition(tail + RING.blocks);
+            let (mut end, mut open) = (RingPosition(tail + used), 0);
             let open_end = |end, open| RING.place(end, open).plus(open);
             let mut space = RING.free_blocks(end, limit, false);
             for more in steps {

@@ -13,13 +13,13 @@ mod sync {
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
     pub(crate) mod buffer;
-    pub(crate) mod bug;
     pub(crate) mod counters;
     pub(crate) mod decode;
     pub(crate) mod error;
     pub(crate) mod format;
     pub(crate) mod groups;
-    pub(crate) mod open;
+    pub(crate) mod layout;
+    pub(crate) mod planted_bug;
     pub(crate) mod record;
     pub(crate) mod recover;
     pub(crate) mod ring;
@@ -28,12 +28,12 @@ use shipped::*;
 
 use crate::buffer::Buffer;
 use crate::error::BufferError;
-use crate::record::Record;
+use crate::record::LogRecord;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, Page, PageNo, StoreId, VolumeId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, Runner, thread};
-use sim_disk::{Faults, Power, SimDisk};
+use sim_disk::{DiskFaults, PowerSupply, SimDisk};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
@@ -97,48 +97,51 @@ impl Device for Slow {
 
 /// An empty buffer, of which every order gets a copy.
 static FORMATTED: LazyLock<Arc<SimDisk>> = LazyLock::new(|| {
-    let disk = SimDisk::new("buffer", BLOCKS, &Power::new(), 7);
+    let disk = SimDisk::new("buffer", BLOCKS, &PowerSupply::new(), 7);
     Buffer::format(&*disk, ID).expect("a disk that is large enough");
     disk
 });
 
 fn begun() -> (Arc<SimDisk>, Arc<Buffer>) {
-    let disk = FORMATTED.fork(&Power::new(), 7);
+    let disk = FORMATTED.fork(&PowerSupply::new(), 7);
     let buffer = Buffer::open(Arc::new(Slow(disk.clone())), ID, &mut |_| {}).expect("an empty buffer");
-    buffer.begin(Incarnation(1), Lsn(0)).expect("a sound disk");
+    buffer.begin_incarnation(Incarnation(1), Lsn(0)).expect("a sound disk");
     (disk, Arc::new(buffer))
 }
 
 /// Whether a buffer would have this LSN if the power failed now.
 fn survives(disk: &SimDisk, lsn: Lsn) -> bool {
-    let left = disk.fork(&Power::new(), thread_rng().r#gen());
-    left.set_faults(Faults::default());
+    let left = disk.fork(&PowerSupply::new(), thread_rng().r#gen());
+    left.set_faults(DiskFaults::default());
     left.crash();
     let mut found = false;
     let recovered = Buffer::open(left, ID, &mut |group| {
-        found |= group.iter().any(|one| one.first == lsn);
+        found |= group.iter().any(|one| one.first_lsn == lsn);
     });
     recovered.expect("what a crash leaves is a buffer");
     found
 }
 
-fn record(committer: u64) -> Record<'static> {
+fn record(committer: u64) -> LogRecord<'static> {
     let object = VolumeId::MAIN.object(committer, 1);
-    Record::Write { object, page: PageNo(0), start: 0, bytes: b"what was written" }
+    LogRecord::Write { object, page: PageNo(0), start: 0, bytes: b"what was written" }
 }
 
 type Commit = fn(&Buffer) -> Result<Lsn, BufferError>;
 
 /// The wrong way: what another has taken to write it counts as written.
 fn hasty(buffer: &Buffer) -> Result<Lsn, BufferError> {
-    if buffer.open_bytes() == 0 { Ok(buffer.appended()) } else { buffer.commit() }
+    if buffer.open_bytes() == 0 { Ok(buffer.appended_lsn()) } else { buffer.commit() }
 }
 
 /// Each appends and commits while the others do. A device's error may come at any moment; from then on all are told so.
 fn committers(commit: Commit) {
     let (disk, buffer) = begun();
     if thread_rng().gen_bool(0.5) {
-        disk.set_faults(Faults { once_after: Some(thread_rng().gen_range(0..12)), ..Faults::default() });
+        disk.set_faults(DiskFaults {
+            once_after: Some(thread_rng().gen_range(0..12)),
+            ..DiskFaults::default()
+        });
     }
     let committer = |number: u64| {
         let (disk, buffer) = (disk.clone(), buffer.clone());
@@ -147,8 +150,8 @@ fn committers(commit: Commit) {
                 let Ok(appended) = buffer.append(&[record(number)]) else { return };
                 match commit(&buffer) {
                     Ok(durable) => {
-                        assert!(durable >= appended.last, "less is durable than was appended before");
-                        assert!(survives(&disk, appended.last), "it counts as durable and is lost");
+                        assert!(durable >= appended.last_lsn, "less is durable than was appended before");
+                        assert!(survives(&disk, appended.last_lsn), "it counts as durable and is lost");
                     }
                     Err(_) => assert!(buffer.append(&[record(number)]).is_err(), "a failed device is used"),
                 }
@@ -201,16 +204,16 @@ fn gauges(ask: fn(&Buffer) -> (Lsn, Lsn)) {
 fn what_is_durable_never_looks_newer_than_what_is_appended_when_it_is_asked_first() {
     check(|| {
         gauges(|buffer| {
-            let durable = buffer.durable();
+            let durable = buffer.durable_lsn();
             pause();
-            (durable, buffer.appended())
+            (durable, buffer.appended_lsn())
         });
     });
     let found = failure(|| {
         gauges(|buffer| {
-            let appended = buffer.appended();
+            let appended = buffer.appended_lsn();
             pause();
-            (buffer.durable(), appended)
+            (buffer.durable_lsn(), appended)
         });
     });
     assert!(found.contains("durable up to"), "{found}");

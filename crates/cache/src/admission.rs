@@ -1,110 +1,113 @@
-//! Free space before acknowledgement: an operation takes its reservation when it enters, holding no lock, or waits here.
+//! Admission: an operation reserves space before it changes anything and so before it is acknowledged. It
+//! waits here, without a lock, until there is space (invariant 6).
 
 use crate::bypass;
-use crate::bypass_age::BypassedAge;
-use crate::change::{Claim, Cost};
+use crate::bypassed_pages::BypassedAge;
+use crate::change::{SpaceClaim, TransactionCost};
 use crate::error::CacheError;
-use crate::reserved::known_of_run;
-use crate::shared::{Shared, State};
-use crate::task::{Completion, Completions, Task};
+use crate::reservation_estimate::estimate_of_run;
+use crate::state::{CacheShared, CacheState};
+use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use store::{ReservationEstimate, Store, StoreError};
 
-/// Appended and not yet handed to the device; past it writers wait for the committer, so that memory stays bounded
-/// however slow the buffer's device is. A second's worth of a slow disk.
+/// Appended bytes that the device has not been given yet. Past it writers wait for the committer, so that
+/// memory stays bounded however slow the buffer's device is. A second's worth of a slow disk.
 const UNWRITTEN_BYTES_MAX: u64 = 8 * buffer::GROUP_BYTES;
 
-/// Cuts that may wait before they alone are reason enough for write-back: looking them up stays cheap.
-const CUTS_MAX: usize = 512;
-/// What operations reserved in the store and did not need is kept for the next ones, up to so many pages, so that a write to a page that
-/// is dirty already asks the store for nothing: such a write reserves five, in case the page is not.
+/// Punches that may be pending before they alone cause write-back: looking them up stays cheap.
+const PUNCHES_MAX: usize = 512;
+/// Reservations that operations did not use are kept for the next ones, up to this many pages. A write
+/// reserves five pages in case its page is clean; with spare pages, a write to a dirty page asks the store
+/// for nothing.
 const SPARE_PAGES_MAX: u64 = 16;
 
-/// Operations that wait for space, in the order in which they came, and what is reserved for those that go.
+/// Operations that wait for space, in their order of arrival, and the reservations of admitted ones.
 #[derive(Default)]
 pub(crate) struct AdmissionQueue {
-    waiting: VecDeque<Parked>,
-    /// Those that bypass the buffer, and wait for what was written so before to be stored. No other waits for them.
-    waiting_to_bypass: VecDeque<Parked>,
-    /// Pages that those which have entered may bypass the buffer.
+    waiting: VecDeque<WaitingOperation>,
+    /// Bypassing operations that wait for earlier bypassed pages to be stored. No other operation waits for
+    /// them.
+    waiting_to_bypass: VecDeque<WaitingOperation>,
+    /// Pages that admitted operations may bypass.
     bypass_pages: u64,
-    /// Bytes of the buffer that reservations hold.
+    /// Bytes of the buffer that admitted operations reserved.
     reserved_bytes: u64,
-    /// What the store may know of the pages for which operations have entered.
-    known: ReservationEstimate,
-    /// Pages that the store counts space for and that neither an operation nor a dirty page needs. None while an operation waits.
+    /// The estimate for the pages that admitted operations reserved.
+    estimate: ReservationEstimate,
+    /// Reserved pages that neither an operation nor a dirty page needs. None while an operation waits.
     spare_pages: u64,
-    /// An operation waits for space in the store, or pages found none: it is worth cleaning for.
+    /// An operation waits for space in the store, or write-back found none: cleaning is worth while.
     wants_space: bool,
-    /// Nothing could be freed at the last attempt, and nothing has changed since.
-    exhausted: bool,
+    /// The last attempt gained no space, and nothing has changed since.
+    cannot_gain_space: bool,
 }
 
-struct Parked {
-    cost: Cost,
-    then: Completion<Reservation>,
-    /// Pages that the cleaner had moved by then.
-    cleaned: u64,
+struct WaitingOperation {
+    cost: TransactionCost,
+    then: CacheCompletion<SpaceReservation>,
+    /// Pages that the cleaner had moved when the operation began to wait.
+    cleaned_before: u64,
 }
 
-enum Verdict {
-    Go(Reservation),
+enum AdmissionDecision {
+    Admit(SpaceReservation),
     Wait,
     WaitToBypass,
     Refuse(CacheError),
 }
 
-/// Permission to apply one transaction within its cost. Dropping it gives back what was not used.
-pub struct Reservation {
-    shared: Arc<Shared>,
-    /// The store's reservations, in pages, that no dirty page has taken over.
+/// Permission to apply one transaction within its cost. Dropping it releases what was not used.
+pub struct SpaceReservation {
+    shared: Arc<CacheShared>,
+    /// Reserved pages of the store that no dirty page has taken over.
     pages: u64,
-    claim: Claim,
+    claim: SpaceClaim,
     buffer_bytes: u64,
-    /// Of the pages, so many may bypass the buffer.
+    /// The pages among them that may bypass the buffer.
     bypass_pages: u64,
-    /// What the store may know of its pages.
-    known: ReservationEstimate,
+    /// The estimate for its pages.
+    estimate: ReservationEstimate,
 }
 
-impl Reservation {
+impl SpaceReservation {
     /// Which space its operation may take.
-    pub(crate) fn claim(&self) -> Claim {
+    pub(crate) fn claim(&self) -> SpaceClaim {
         self.claim
     }
 
-    /// Whether what it was asked for may bypass the buffer.
+    /// Whether its operation may bypass the buffer.
     pub(crate) fn is_bypassing(&self) -> bool {
         self.bypass_pages > 0
     }
 
-    /// Makes it enough for a change of so many pages.
-    pub(crate) fn grow_to(&mut self, pages: u64, state: &mut State) -> Result<(), StoreError> {
+    /// Extends it to `pages` pages.
+    pub(crate) fn grow_to(&mut self, pages: u64, state: &mut CacheState) -> Result<(), StoreError> {
         if pages > self.pages {
-            let known = state.known_to_store();
+            let known = state.reservation_estimate();
             state.admission.reserve(self.shared.store(), pages - self.pages, self.claim, known)?;
             self.pages = pages;
         }
         Ok(())
     }
 
-    /// A page that was clean, or a clone or a move, takes over a part of it.
+    /// A page that becomes dirty, or a range operation, takes over a part.
     pub(crate) fn take_pages(&mut self, pages: u64) {
         self.pages -= pages;
     }
 
-    /// Gives back what was not used, under the lock. Dropping it does nothing more then. True if the committer must be
-    /// woken, to let in those that wait.
-    pub(crate) fn settle(&mut self, state: &mut State) -> bool {
+    /// Releases what was not used, under the state's lock; dropping it then does nothing more. Returns true
+    /// if operations wait: the committer must be woken to admit them.
+    pub(crate) fn release_unused(&mut self, state: &mut CacheState) -> bool {
         let pages = std::mem::take(&mut self.pages);
         if pages > 0 {
-            self.give_back(pages, state);
+            self.release_pages(pages, state);
         }
         state.admission.reserved_bytes -= std::mem::take(&mut self.buffer_bytes);
-        state.admission.known = state.admission.known - std::mem::take(&mut self.known);
+        state.admission.estimate = state.admission.estimate - std::mem::take(&mut self.estimate);
         state.admission.bypass_pages -= std::mem::take(&mut self.bypass_pages);
-        // What was given back may be all that an operation waits for.
+        // The released space may be all that an operation waits for.
         let awaited = state.admission.is_waiting() || state.admission.is_waiting_to_bypass();
         if awaited {
             state.syncs.ask_for_commit();
@@ -113,12 +116,13 @@ impl Reservation {
     }
 }
 
-impl Reservation {
-    fn give_back(&self, pages: u64, state: &mut State) {
+impl SpaceReservation {
+    fn release_pages(&self, pages: u64, state: &mut CacheState) {
         let store = self.shared.store();
-        // What gives space back may have got some that there is not: it is for no other operation.
-        if self.claim > Claim::Data || state.is_stopping() || state.admission.is_waiting() {
-            state.admission.give_back_spare(store);
+        // An operation with a larger claim may have got pages that the store does not have. They must not
+        // become spare.
+        if self.claim > SpaceClaim::Data || state.is_stopping() || state.admission.is_waiting() {
+            state.admission.release_spare(store);
             return store.release(pages);
         }
         state.admission.spare_pages += pages;
@@ -130,111 +134,114 @@ impl Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for SpaceReservation {
     fn drop(&mut self) {
         if self.pages == 0
             && self.buffer_bytes == 0
             && self.bypass_pages == 0
-            && self.known == ReservationEstimate::default()
+            && self.estimate == ReservationEstimate::default()
         {
             return;
         }
         let shared = self.shared.clone();
-        let awaited = self.settle(&mut shared.state());
+        let awaited = self.release_unused(&mut shared.state());
         if awaited {
-            shared.wake(Task::Commit);
+            shared.wake(BackgroundTask::Commit);
         }
     }
 }
 
 impl AdmissionQueue {
-    /// True if an operation waits.
+    /// Whether an operation waits.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether an operation goes behind those that wait. What frees passes all of them, names those that wait for the store's space.
-    fn must_queue(&self, claim: Claim) -> bool {
+    /// Whether an operation must wait behind others. Operations that free space pass all of them; changes of
+    /// names pass while the others wait for space in the store.
+    fn must_queue(&self, claim: SpaceClaim) -> bool {
         let passes = match claim {
-            Claim::Data => false,
-            Claim::Names => self.wants_space || self.exhausted,
-            Claim::Frees => true,
+            SpaceClaim::Data => false,
+            SpaceClaim::Names => self.wants_space || self.cannot_gain_space,
+            SpaceClaim::Frees => true,
         };
         self.is_waiting() && !passes
     }
 
-    /// Whether one that bypasses the buffer waits.
+    /// Whether a bypassing operation waits.
     pub(crate) fn is_waiting_to_bypass(&self) -> bool {
         !self.waiting_to_bypass.is_empty()
     }
 
-    /// How many wait.
-    pub(crate) fn parked(&self) -> u64 {
+    /// Number of waiting operations.
+    pub(crate) fn waiting_count(&self) -> u64 {
         (self.waiting.len() + self.waiting_to_bypass.len()) as u64
     }
 
-    /// What the store may know of the pages for which operations have entered.
-    pub(crate) fn known_to_store(&self) -> ReservationEstimate {
-        self.known
+    /// The estimate for the pages that admitted operations reserved.
+    pub(crate) fn reservation_estimate(&self) -> ReservationEstimate {
+        self.estimate
     }
 
-    /// Bytes of the buffer reserved for operations that have entered.
+    /// Bytes of the buffer that admitted operations reserved.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes
     }
 
-    /// Whether it is worth cleaning for an operation that waits, or for pages that found no space.
+    /// Whether cleaning is worth while: an operation waits for space in the store, or write-back found none.
     pub(crate) fn wants_space(&self) -> bool {
         self.wants_space
     }
 
-    /// Pages found no space: some is to be made, unless the last attempt was in vain and nothing has changed since. Whether it is.
+    /// Asks for an attempt to make space, because write-back found none; unless the last attempt was in vain
+    /// and nothing has changed since. Returns whether it asks.
     pub(crate) fn ask_for_space(&mut self) -> bool {
-        self.wants_space |= !self.exhausted;
-        !self.exhausted
+        self.wants_space |= !self.cannot_gain_space;
+        !self.cannot_gain_space
     }
 
-    /// An attempt to make space is over.
-    pub(crate) fn attempt_ended(&mut self, was_in_vain: bool) {
+    /// Notes the end of an attempt to make space.
+    pub(crate) fn note_attempt_ended(&mut self, was_in_vain: bool) {
         self.wants_space = false;
-        self.exhausted = was_in_vain;
+        self.cannot_gain_space = was_in_vain;
     }
 
-    /// Nobody needs the space any more that an attempt to make some is for.
-    pub(crate) fn needs_no_space(&mut self) {
+    /// Nothing needs the space any more for which an attempt was asked for.
+    pub(crate) fn cancel_space_request(&mut self) {
         self.wants_space = false;
     }
 
-    /// There may be space by now: worth another attempt for the next operation that finds none.
-    pub(crate) fn may_have_space(&mut self) {
-        self.exhausted = false;
+    /// Notes that there may be space: the next operation without space is worth another attempt.
+    pub(crate) fn note_possible_space(&mut self) {
+        self.cannot_gain_space = false;
     }
 
-    /// Gives the store back what nothing needs now.
-    pub(crate) fn give_back_spare(&mut self, store: &Store) {
+    /// Releases the spare pages to the store.
+    pub(crate) fn release_spare(&mut self, store: &Store) {
         if self.spare_pages > 0 {
             store.release(std::mem::take(&mut self.spare_pages));
         }
     }
 
-    /// Space in the store for so many pages, where this is known of them and of those that have some. What gives space back gets it in any
-    /// case: the store keeps a reserve for that, and lets no other operation reserve anything before there is space for these pages.
+    /// Reserves pages in the store, where `estimate` is about these pages and all reserved ones. An operation
+    /// that frees space gets them in any case: the store keeps a reserve for that, and reserves nothing for
+    /// others until there is space for these pages.
     fn reserve(
         &mut self,
         store: &Store,
         pages: u64,
-        claim: Claim,
+        claim: SpaceClaim,
         known: ReservationEstimate,
     ) -> Result<(), StoreError> {
         let more = pages.saturating_sub(self.spare_pages);
         if more > 0 {
-            let outcome = if claim == Claim::Data {
+            let outcome = if claim == SpaceClaim::Data {
                 store.reserve(more, known)
             } else {
                 store.reserve_for_names(more, known)
             };
             match outcome {
-                Err(error) if error.is_full() && claim == Claim::Frees => store.reserve_unchecked(more),
+                Err(error) if error.is_full() && claim == SpaceClaim::Frees => store.reserve_unchecked(more),
                 outcome => outcome?,
             }
         }
@@ -243,203 +250,233 @@ impl AdmissionQueue {
     }
 }
 
-/// Lets operations in.
+/// Decides which operations are admitted.
 #[derive(Clone)]
-pub(crate) struct Admission {
-    shared: Arc<Shared>,
+pub(crate) struct AdmissionControl {
+    shared: Arc<CacheShared>,
 }
 
-impl Admission {
-    pub(crate) fn new(shared: Arc<Shared>) -> Admission {
-        Admission { shared }
+impl AdmissionControl {
+    pub(crate) fn new(shared: Arc<CacheShared>) -> AdmissionControl {
+        AdmissionControl { shared }
     }
 
-    /// A reservation if there is space at once and no operation waits, `None` if one has to wait.
-    pub(crate) fn admit_at_once(&self, cost: Cost) -> Result<Option<Reservation>, CacheError> {
+    /// A reservation if there is space now and no operation waits. `None` if the operation has to wait.
+    pub(crate) fn admit_at_once(
+        &self,
+        cost: TransactionCost,
+    ) -> Result<Option<SpaceReservation>, CacheError> {
         let mut state = self.shared.state();
         if state.admission.must_queue(cost.claim) {
             return Ok(None);
         }
-        match self.verdict(&mut state, cost) {
-            Verdict::Wait | Verdict::WaitToBypass => Ok(None),
-            Verdict::Go(reservation) => Ok(Some(reservation)),
-            Verdict::Refuse(error) => Err(error),
+        match self.decide(&mut state, cost) {
+            AdmissionDecision::Wait | AdmissionDecision::WaitToBypass => Ok(None),
+            AdmissionDecision::Admit(reservation) => Ok(Some(reservation)),
+            AdmissionDecision::Refuse(error) => Err(error),
         }
     }
 
-    pub(crate) fn admit(&self, cost: Cost, then: Completion<Reservation>) {
+    pub(crate) fn admit(&self, cost: TransactionCost, then: CacheCompletion<SpaceReservation>) {
         let mut state = self.shared.state();
         let queued = state.admission.must_queue(cost.claim);
-        let verdict = if queued { Verdict::Wait } else { self.verdict(&mut state, cost) };
+        let verdict = if queued { AdmissionDecision::Wait } else { self.decide(&mut state, cost) };
         match verdict {
-            Verdict::Wait => {
+            AdmissionDecision::Wait => {
                 state.counters.admissions_parked += 1;
-                state.admission.give_back_spare(self.shared.store());
-                // What was released, but not yet durably, may be all that is missing.
+                state.admission.release_spare(self.shared.store());
+                // Groups that were released, but not yet durably, may be all that is missing.
                 state.syncs.ask_for_commit();
                 let cleaned = self.shared.store().counters().pages_cleaned;
-                state.admission.waiting.push_back(Parked { cost, then, cleaned });
+                state.admission.waiting.push_back(WaitingOperation { cost, then, cleaned_before: cleaned });
                 drop(state);
-                self.shared.wake(Task::Commit);
-                self.shared.wake(Task::WriteBack);
-                self.shared.wake(Task::Checkpoint);
+                self.shared.wake(BackgroundTask::Commit);
+                self.shared.wake(BackgroundTask::WriteBack);
+                self.shared.wake(BackgroundTask::Checkpoint);
             }
-            Verdict::WaitToBypass => {
+            AdmissionDecision::WaitToBypass => {
                 state.counters.admissions_parked += 1;
                 let cleaned = self.shared.store().counters().pages_cleaned;
-                state.admission.waiting_to_bypass.push_back(Parked { cost, then, cleaned });
+                state.admission.waiting_to_bypass.push_back(WaitingOperation {
+                    cost,
+                    then,
+                    cleaned_before: cleaned,
+                });
                 drop(state);
-                self.shared.wake(Task::WriteBack);
+                self.shared.wake(BackgroundTask::WriteBack);
             }
-            Verdict::Go(reservation) => {
+            AdmissionDecision::Admit(reservation) => {
                 drop(state);
                 then(Ok(reservation));
             }
-            Verdict::Refuse(error) => {
+            AdmissionDecision::Refuse(error) => {
                 drop(state);
                 then(Err(error));
             }
         }
     }
 
-    /// Lets in operations that wait, as far as there is space for them.
-    pub(crate) fn admit_waiting(&self, state: &mut State, completions: &mut Completions) {
+    /// Admits waiting operations, in order, as far as there is space.
+    pub(crate) fn admit_waiting(&self, state: &mut CacheState, completions: &mut DeferredCompletions) {
         while let Some(first) = state.admission.waiting.pop_front() {
-            match self.verdict(state, first.cost) {
-                Verdict::Wait => return state.admission.waiting.push_front(first),
-                Verdict::WaitToBypass => state.admission.waiting_to_bypass.push_back(first),
-                Verdict::Go(reservation) => self.tell(state, first, Ok(reservation), completions),
-                Verdict::Refuse(error) => self.tell(state, first, Err(error), completions),
+            match self.decide(state, first.cost) {
+                AdmissionDecision::Wait => return state.admission.waiting.push_front(first),
+                AdmissionDecision::WaitToBypass => state.admission.waiting_to_bypass.push_back(first),
+                AdmissionDecision::Admit(reservation) => {
+                    self.complete_waiter(state, first, Ok(reservation), completions)
+                }
+                AdmissionDecision::Refuse(error) => {
+                    self.complete_waiter(state, first, Err(error), completions)
+                }
             }
         }
         while let Some(first) = state.admission.waiting_to_bypass.pop_front() {
-            match self.verdict(state, first.cost) {
-                Verdict::Wait => return state.admission.waiting.push_back(first),
-                Verdict::WaitToBypass => return state.admission.waiting_to_bypass.push_front(first),
-                Verdict::Go(reservation) => self.tell(state, first, Ok(reservation), completions),
-                Verdict::Refuse(error) => self.tell(state, first, Err(error), completions),
+            match self.decide(state, first.cost) {
+                AdmissionDecision::Wait => return state.admission.waiting.push_back(first),
+                AdmissionDecision::WaitToBypass => {
+                    return state.admission.waiting_to_bypass.push_front(first);
+                }
+                AdmissionDecision::Admit(reservation) => {
+                    self.complete_waiter(state, first, Ok(reservation), completions)
+                }
+                AdmissionDecision::Refuse(error) => {
+                    self.complete_waiter(state, first, Err(error), completions)
+                }
             }
         }
     }
 
-    fn tell(
+    fn complete_waiter(
         &self,
-        state: &mut State,
-        parked: Parked,
-        outcome: Result<Reservation, CacheError>,
-        completions: &mut Completions,
+        state: &mut CacheState,
+        parked: WaitingOperation,
+        outcome: Result<SpaceReservation, CacheError>,
+        completions: &mut DeferredCompletions,
     ) {
-        let Parked { then, cleaned, .. } = parked;
+        let WaitingOperation { then, cleaned_before: cleaned, .. } = parked;
         let cleaned = self.shared.store().counters().pages_cleaned - cleaned;
         state.counters.cleaned_while_parked = state.counters.cleaned_while_parked.max(cleaned);
         completions.push(move || then(outcome));
     }
 
-    /// Whether an operation may enter now, and with what.
-    fn verdict(&self, state: &mut State, cost: Cost) -> Verdict {
+    /// Decides about an operation, and reserves its space if it is admitted.
+    fn decide(&self, state: &mut CacheState, cost: TransactionCost) -> AdmissionDecision {
         if let Some(why) = state.failed().cloned() {
-            return Verdict::Refuse(CacheError::ReadOnly { why });
+            return AdmissionDecision::Refuse(CacheError::ReadOnly { why });
         }
         if state.is_stopping() {
-            return Verdict::Refuse(CacheError::Stopping);
+            return AdmissionDecision::Refuse(CacheError::Stopping);
         }
         let buffer_bytes = buffer::footprint(cost.records, cost.bytes);
         let limit = self.shared.buffer().transaction_bytes_max();
         if buffer_bytes > limit {
-            return Verdict::Refuse(CacheError::TooBig { bytes: buffer_bytes, limit });
+            return AdmissionDecision::Refuse(CacheError::TooBig { bytes: buffer_bytes, limit });
         }
-        let (unlogged, buffer) = (state.pages.unlogged() as u64, self.shared.buffer());
-        // What finds no space there even alone is written as any other.
-        let bypass_pages = if bypass::fit(buffer, cost.bypass_pages, 0) { cost.bypass_pages } else { 0 };
-        let has_space = bypass::fit(buffer, bypass_pages, unlogged + state.admission.bypass_pages);
+        let unlogged = state.pages.unlogged() as u64;
+        let buffer = self.shared.buffer();
+        // A write that has no space to bypass even alone is written like any other.
+        let bypass_pages =
+            if bypass::has_space_for(buffer, cost.bypass_pages, 0) { cost.bypass_pages } else { 0 };
+        let has_space = bypass::has_space_for(buffer, bypass_pages, unlogged + state.admission.bypass_pages);
         if bypass_pages > 0 && (!has_space || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due) {
-            return Verdict::WaitToBypass;
+            return AdmissionDecision::WaitToBypass;
         }
         let buffer_bytes = buffer_bytes + bypass::reserved_bytes(bypass_pages);
-        // What writers must leave for names, both for re-logging, and all of them for deletions.
+        // Log space that is kept back: from writers for names, from both for relogging, and from all of them
+        // for deletions.
         let kept = match cost.claim {
-            Claim::Data => buffer.capacity_bytes() / 8 + buffer.capacity_bytes() / 32,
-            Claim::Names => buffer.capacity_bytes() / 8,
-            Claim::Frees => buffer.capacity_bytes() / 16,
+            SpaceClaim::Data => buffer.capacity_bytes() / 8 + buffer.capacity_bytes() / 32,
+            SpaceClaim::Names => buffer.capacity_bytes() / 8,
+            SpaceClaim::Frees => buffer.capacity_bytes() / 16,
         };
         let reserved = state.admission.reserved_bytes + bypass::reserved_bytes(unlogged);
         let space = buffer.free_bytes().saturating_sub(reserved);
         let crowded =
-            cost.claim < Claim::Frees && self.shared.settings().crowding(state.pages.memory()) > 1.0;
+            cost.claim < SpaceClaim::Frees && self.shared.settings().crowding(state.pages.memory()) > 1.0;
         if self.shared.buffer().open_bytes() > UNWRITTEN_BYTES_MAX {
-            return Verdict::Wait;
+            return AdmissionDecision::Wait;
         }
         if space < buffer_bytes + kept || crowded {
-            // What must be written back first finds no space, and cleaning has made none.
-            if state.admission.exhausted && state.retries.needs_space() && cost.claim == Claim::Data {
-                return Verdict::Refuse(StoreError::Full.into());
+            // Write-back must come first, and it finds no space, nor has cleaning made any.
+            if state.admission.cannot_gain_space
+                && state.retries.needs_space()
+                && cost.claim == SpaceClaim::Data
+            {
+                return AdmissionDecision::Refuse(StoreError::Full.into());
             }
             if state.admission.wants_space {
-                return Verdict::Wait;
+                return AdmissionDecision::Wait;
             }
-            let told = state.retries.no_space(self.shared.now(), self.shared.settings().store_patience);
-            return told.map_or(Verdict::Wait, |error| Verdict::Refuse(error.clone()));
+            let told = state.retries.no_space_error(self.shared.now(), self.shared.settings().store_patience);
+            return told.map_or(AdmissionDecision::Wait, |error| AdmissionDecision::Refuse(error.clone()));
         }
-        state.retries.has_space();
-        let own = known_of_run(cost.run);
-        let known = state.known_to_store() + own;
+        state.retries.note_space_found();
+        let own = estimate_of_run(cost.run);
+        let known = state.reservation_estimate() + own;
         match state.admission.reserve(self.shared.store(), cost.pages, cost.claim, known) {
             Ok(()) => {
-                state.admission.known = state.admission.known + own;
+                state.admission.estimate = state.admission.estimate + own;
                 state.admission.reserved_bytes += buffer_bytes;
                 state.admission.bypass_pages += bypass_pages;
-                Verdict::Go(Reservation {
+                AdmissionDecision::Admit(SpaceReservation {
                     shared: self.shared.clone(),
                     pages: cost.pages,
                     claim: cost.claim,
                     buffer_bytes,
                     bypass_pages,
-                    known: own,
+                    estimate: own,
                 })
             }
-            Err(error) if error.is_full() && !state.admission.exhausted => {
+            Err(error) if error.is_full() && !state.admission.cannot_gain_space => {
                 state.admission.wants_space = true;
-                Verdict::Wait
+                AdmissionDecision::Wait
             }
-            Err(error) => Verdict::Refuse(error.into()),
+            Err(error) => AdmissionDecision::Refuse(error.into()),
         }
     }
 
-    /// True if pages are to be written back so that no operation has to wait.
-    pub(crate) fn presses_for_write_back(&self, state: &State) -> bool {
-        self.bypassed_pages_press(state) || self.logged_writes_press(state)
+    /// Whether pages must be written back so that no operation has to wait.
+    pub(crate) fn wants_write_back(&self, state: &CacheState) -> bool {
+        self.bypassed_pages_need_write_back(state) || self.logged_pages_need_write_back(state)
     }
 
-    /// The same for any but those that bypassed the buffer: at half of what an operation would wait at.
-    pub(crate) fn logged_writes_press(&self, state: &State) -> bool {
+    /// [`wants_write_back`](AdmissionControl::wants_write_back) without bypassed pages: at half of the limits
+    /// at which operations wait.
+    pub(crate) fn logged_pages_need_write_back(&self, state: &CacheState) -> bool {
         state.failed().is_none()
-            && (state.pages.is_asking()
+            && (state.pages.has_unchecked_pages()
                 || self.shared.buffer_is_half_full()
                 || self.shared.settings().crowding(state.pages.memory()) > 0.5
-                || state.pages.cuts_pending() > CUTS_MAX
-                || (state.pages.cuts_pending() > 0 && self.shared.store().is_host_fs_known_full())
-                // Unless they get space by asking for it below.
+                || state.pages.punches_pending() > PUNCHES_MAX
+                || (state.pages.punches_pending() > 0 && self.shared.store().is_host_fs_known_full())
+                // Unless the host file system gives them space.
                 || (state.admission.is_waiting() && state.pages.is_dirty() && !self.shared.store().may_allocate()))
     }
 
-    /// Whether what bypassed the buffer is to be stored now.
-    pub(crate) fn bypassed_pages_press(&self, state: &State) -> bool {
+    /// Whether bypassed pages are to be stored now.
+    pub(crate) fn bypassed_pages_need_write_back(&self, state: &CacheState) -> bool {
         state.failed().is_none()
-            && (bypass::press(self.shared.buffer(), &state.pages)
+            && (bypass::need_write_back(self.shared.buffer(), &state.pages)
                 || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due
                 || state.admission.is_waiting_to_bypass()
-                || state.syncs.wait_for_store())
+                || state.syncs.any_waiting_for_store())
     }
 
-    /// Whether no sync waits for bypassed pages to be stored, and they will not be logged soon if they are not.
-    pub(crate) fn bypassed_pages_can_wait(&self, state: &State) -> bool {
-        !state.syncs.wait_for_store() && self.shared.bypassed_age(&state.pages) < BypassedAge::Urgent
+    /// Whether bypassed pages may wait: no sync waits for the store to have them, and they will not be logged
+    /// soon.
+    pub(crate) fn bypassed_pages_can_wait(&self, state: &CacheState) -> bool {
+        !state.syncs.any_waiting_for_store() && self.shared.bypassed_age(&state.pages) < BypassedAge::Urgent
     }
 
-    /// Fails all operations that wait: nothing can change any more.
-    pub(crate) fn refuse_all(&self, state: &mut State, error: &CacheError, completions: &mut Completions) {
+    /// Fails all waiting operations: nothing can change any more.
+    pub(crate) fn refuse_all(
+        &self,
+        state: &mut CacheState,
+        error: &CacheError,
+        completions: &mut DeferredCompletions,
+    ) {
         let AdmissionQueue { waiting, waiting_to_bypass, .. } = &mut state.admission;
-        for Parked { then, .. } in waiting.drain(..).chain(waiting_to_bypass.drain(..)) {
+        for WaitingOperation { then, .. } in waiting.drain(..).chain(waiting_to_bypass.drain(..)) {
             let error = error.clone();
             completions.push(move || then(Err(error)));
         }

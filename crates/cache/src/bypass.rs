@@ -1,150 +1,157 @@
-//! Pages that bypassed the buffer: memory has their bytes, the buffer only a record that names them, and the store gets them soon.
+//! Bypassed pages: their bytes are in memory, the buffer has only a record that names them, and the store
+//! gets them soon.
 //!
-//! The buffer keeps space in which each of them can be logged after all, at any moment and without waiting: as a merged transaction
-//! of the whole page, under the LSN that it has. So whatever must not come before such a page in the one order (a part of it that is
-//! logged, a clone of it, a name of its file, a sync) has it logged first and need not wait for the store; a sync of many does, where that
-//! costs less than writing them twice.
+//! The buffer keeps space in which each of them can be logged late, at any moment and without waiting: as a
+//! merged transaction of the whole page, under its LSN. A partial overwrite of a bypassed page, a clone of
+//! it, a new name of its file and a sync must not become durable before the page. So each of them logs the
+//! page first, and need not wait for the store. A sync of many pages does wait for the store if that costs
+//! less than writing them twice.
 
-use crate::change::Change;
-use crate::page::Body;
-use crate::pages::{Key, Pages};
-use crate::plant::{PlantedBug, is_planted};
-use buffer::{Buffer, BufferError, GroupNo, Record};
+use crate::change::ObjectChange;
+use crate::page::PageBody;
+use crate::page_table::{PageKey, PageTable};
+use crate::planted_bug::{CacheBug, is_planted};
+use buffer::{Buffer, BufferError, GroupNo, LogRecord};
 use device::{BLOCK_BYTES, ObjectId, PageNo, VolumeId};
 use std::ops::{Bound, Range, RangeInclusive};
 
-/// Such pages are stored as soon as there are so many: a MiB, which any device writes at its full speed.
+/// This many bypassed pages are stored at once: a MiB, which any device writes at full speed.
 const PRESSING_PAGES: u64 = 256;
 
-/// What was logged after all.
+/// Pages that were logged late.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Logged {
-    /// The last group that has some of it.
+pub(crate) struct LateLogged {
+    /// The last group with some of them.
     pub(crate) group: Option<GroupNo>,
     pub(crate) pages: u64,
 }
 
-impl Logged {
-    fn add(&mut self, later: Logged) {
+impl LateLogged {
+    fn add(&mut self, later: LateLogged) {
         self.group = later.group.or(self.group);
         self.pages += later.pages;
     }
 }
 
-/// What the buffer keeps free for so many of them.
+/// The space that the buffer keeps for `pages` bypassed pages.
 pub(crate) fn reserved_bytes(pages: u64) -> u64 {
     pages * buffer::footprint(1, BLOCK_BYTES as u64)
 }
 
-/// Pages that may be bypassed and not stored at most: four steps of write-back. More would make a steady stream no faster, and the buffer's
-/// device must take them all when their commit interval is over, should the store not.
+/// Bypassed pages that may not be stored, at most: four steps of write-back. More would not make a steady
+/// stream faster. If the store fails, the buffer's device must take all of them after a commit interval.
 const UNLOGGED_PAGES_MAX: u64 = 4096;
 
-/// What it may keep free for them at most.
+/// The most space that the buffer may keep for bypassed pages.
 fn bytes_max(buffer: &Buffer) -> u64 {
     reserved_bytes(UNLOGGED_PAGES_MAX).min(buffer.capacity_bytes() / 8)
 }
 
-/// Whether so many more find space there, beside so many others.
-pub(crate) fn fit(buffer: &Buffer, more: u64, others: u64) -> bool {
+/// Whether the buffer has space for `more` bypassed pages beside `others`.
+pub(crate) fn has_space_for(buffer: &Buffer, more: u64, others: u64) -> bool {
     reserved_bytes(more + others) <= bytes_max(buffer)
 }
 
-/// Whether they are to be stored now.
-pub(crate) fn press(buffer: &Buffer, pages: &Pages) -> bool {
+/// Whether bypassed pages are to be stored now, because there are many.
+pub(crate) fn need_write_back(buffer: &Buffer, pages: &PageTable) -> bool {
     let count = pages.unlogged() as u64;
     count >= PRESSING_PAGES || reserved_bytes(count) > bytes_max(buffer) / 2
 }
 
 /// All pages of all objects.
-pub(crate) const ALL: RangeInclusive<Key> = {
+pub(crate) const ALL: RangeInclusive<PageKey> = {
     let last = VolumeId(u32::MAX).object(u64::MAX, u32::MAX);
-    Key { object: VolumeId(0).object(0, 0), page: PageNo(0) }..=Key { object: last, page: PageNo(u64::MAX) }
+    PageKey { object: VolumeId(0).object(0, 0), page: PageNo(0) }..=PageKey {
+        object: last,
+        page: PageNo(u64::MAX),
+    }
 };
 
 /// All pages of an object.
-pub(crate) fn of_object(object: ObjectId) -> RangeInclusive<Key> {
-    Key { object, page: PageNo(0) }..=Key { object, page: PageNo(u64::MAX) }
+pub(crate) fn of_object(object: ObjectId) -> RangeInclusive<PageKey> {
+    PageKey { object, page: PageNo(0) }..=PageKey { object, page: PageNo(u64::MAX) }
 }
 
-/// Logs pages that the buffer does not have. It keeps space for that, so only its device can fail it.
+/// Logs bypassed pages. The buffer keeps space for that, so only its device can fail it.
 pub(crate) fn log(
     buffer: &Buffer,
-    pages: &mut Pages,
-    keys: impl IntoIterator<Item = Key>,
-) -> Result<Logged, BufferError> {
-    let mut logged = Logged::default();
+    pages: &mut PageTable,
+    keys: impl IntoIterator<Item = PageKey>,
+) -> Result<LateLogged, BufferError> {
+    let mut logged = LateLogged::default();
     for key in keys {
         let Some(entry) = pages.get(&key).filter(|entry| entry.is_unlogged()) else { continue };
-        let (Body::Whole(bytes), Some(newest)) = (entry.body(), entry.newest()) else {
+        let (PageBody::Whole(bytes), Some(newest)) = (entry.body(), entry.newest()) else {
             unreachable!("a page that bypassed the buffer is whole and not stored");
         };
-        let record = Record::Write { object: key.object, page: key.page, start: 0, bytes: &bytes.0 };
-        logged.group = Some(buffer.append_merged(newest, &[record])?);
+        let record = LogRecord::Write { object: key.object, page: key.page, start: 0, bytes: &bytes.0 };
+        logged.group = Some(buffer.append_relogged(newest, &[record])?);
         logged.pages += 1;
-        pages.page_was_logged(key);
+        pages.mark_page_logged(key);
     }
     Ok(logged)
 }
 
-/// Logs all of them in a range of keys.
+/// Logs all bypassed pages in a range of keys.
 pub(crate) fn log_all(
     buffer: &Buffer,
-    pages: &mut Pages,
-    keys: impl std::ops::RangeBounds<Key>,
-) -> Result<Logged, BufferError> {
+    pages: &mut PageTable,
+    keys: impl std::ops::RangeBounds<PageKey>,
+) -> Result<LateLogged, BufferError> {
     if pages.unlogged() == 0 {
-        return Ok(Logged::default());
+        return Ok(LateLogged::default());
     }
-    let keys: Vec<Key> = pages.unlogged_in(keys).collect();
+    let keys: Vec<PageKey> = pages.unlogged_in(keys).collect();
     log(buffer, pages, keys)
 }
 
-/// Logs those that must not come after `changes`: of which a part changes, and which are cloned or moved, or named.
+/// Logs the bypassed pages that must not become durable after `changes`: pages that change in part, are
+/// cloned or moved, or whose file gets a name.
 pub(crate) fn log_before(
     buffer: &Buffer,
-    pages: &mut Pages,
-    changes: &[Change<'_>],
-) -> Result<Logged, BufferError> {
+    pages: &mut PageTable,
+    changes: &[ObjectChange<'_>],
+) -> Result<LateLogged, BufferError> {
     if pages.unlogged() == 0 {
-        return Ok(Logged::default());
+        return Ok(LateLogged::default());
     }
-    let mut logged = Logged::default();
+    let mut logged = LateLogged::default();
     for change in changes {
         logged.add(match *change {
-            Change::Write { object, offset, bytes } => {
+            ObjectChange::Write { object, offset, bytes } => {
                 log_edges(buffer, pages, object, offset..offset + bytes.len() as u64)?
             }
-            Change::Zero { object, offset, len } => {
+            ObjectChange::Zero { object, offset, len } => {
                 log_edges(buffer, pages, object, offset..offset.saturating_add(len))?
             }
-            Change::Clone { transfer } | Change::Move { transfer }
-                if !is_planted(PlantedBug::CloneBeforeBytes) =>
+            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer }
+                if !is_planted(CacheBug::CloneBeforeBytes) =>
             {
                 let Range { start, end } = transfer.source();
-                let (from, to) =
-                    (Key { object: transfer.from, page: start }, Key { object: transfer.from, page: end });
+                let from = PageKey { object: transfer.from, page: start };
+                let to = PageKey { object: transfer.from, page: end };
                 log_all(buffer, pages, (Bound::Included(from), Bound::Excluded(to)))?
             }
-            Change::Settle { object } if !is_planted(PlantedBug::NameBeforeBytes) => {
+            ObjectChange::LogBypassed { object } if !is_planted(CacheBug::NameBeforeBytes) => {
                 log_all(buffer, pages, of_object(object))?
             }
-            _ => Logged::default(),
+            _ => LateLogged::default(),
         });
     }
     Ok(logged)
 }
 
-/// Those at the ends of a range of bytes, if it has only a part of them.
+/// Logs the pages at the ends of a range of bytes that covers them only in part.
 fn log_edges(
     buffer: &Buffer,
-    pages: &mut Pages,
+    pages: &mut PageTable,
     object: ObjectId,
     bytes: Range<u64>,
-) -> Result<Logged, BufferError> {
+) -> Result<LateLogged, BufferError> {
     let edges = [bytes.start, bytes.end].into_iter().filter(|edge| !edge.is_multiple_of(BLOCK_BYTES as u64));
-    match is_planted(PlantedBug::PartBeforeWhole) {
-        true => Ok(Logged::default()),
-        false => log(buffer, pages, edges.map(|edge| Key { object, page: PageNo::of(edge) })),
+    if is_planted(CacheBug::PartBeforeWhole) {
+        Ok(LateLogged::default())
+    } else {
+        log(buffer, pages, edges.map(|edge| PageKey { object, page: PageNo::of(edge) }))
     }
 }

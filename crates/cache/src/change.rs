@@ -1,14 +1,14 @@
-//! What callers say: changes and their costs; and what becomes of changes in the buffer, records page by page.
+//! Changes of objects, as callers state them, with their costs; and the records of a transaction.
 
-use crate::pages::pages_of;
-use crate::transfers::{pages_reserved, too_many};
-use buffer::{Record, TRANSFER_BYTES};
-use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer};
+use crate::page_table::pages_of;
+use crate::range_ops::{excess_pages, reserved_pages};
+use buffer::{LogRecord, TRANSFER_BYTES};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer};
 use smallvec::SmallVec;
 
-/// A change of one object's bytes, part of an atomic transaction.
+/// A change of one object, part of an atomic transaction.
 #[derive(Debug, Clone, Copy)]
-pub enum Change<'a> {
+pub enum ObjectChange<'a> {
     /// Bytes from `offset` on become `bytes`.
     Write {
         /// The object.
@@ -18,10 +18,11 @@ pub enum Change<'a> {
         /// The new bytes.
         bytes: &'a [u8],
     },
-    /// The same for whole pages, whose bytes do not go through the buffer but to the store, soon: after a crash each is as a whole what it
-    /// was or what it became. A sync of the object, a change of a part of a page, a clone of it and a [`Settle`](Change::Settle) log
-    /// those that the store does not have by then. Logged as any other write where the reservation is for none, or there is no space for
-    /// so many.
+    /// `Write` of whole pages, whose bytes bypass the buffer and soon reach the store: after a crash each
+    /// page is, as a whole, what it was or what it became. A sync of the object, a change of a part of a
+    /// page, a clone of it and a [`LogBypassed`](ObjectChange::LogBypassed) log the pages that the store
+    /// lacks by then. Logged like any other write if the reservation has no bypassed pages, or if there is no
+    /// space for so many.
     BypassWrite {
         /// The object.
         object: ObjectId,
@@ -29,12 +30,12 @@ pub enum Change<'a> {
         offset: u64,
         /// The new bytes, of at least one whole page.
         bytes: &'a [u8],
-        /// The object ended at `offset`. Where a crash takes one of these pages, it must end before that: see
-        /// [`lost`](crate::Cache::lost).
+        /// The object ended at `offset`. If a crash takes one of these pages, the object must end before that
+        /// page: see [`lost_tails`](crate::Cache::lost_tails).
         grows: bool,
     },
-    /// Changes nothing. The bypassed pages of an object are logged before this transaction.
-    Settle {
+    /// Changes nothing. The object's bypassed pages are logged before this transaction.
+    LogBypassed {
         /// The object.
         object: ObjectId,
     },
@@ -47,100 +48,104 @@ pub enum Change<'a> {
         /// How many bytes.
         len: u64,
     },
-    /// The object and all its pages go; its id is never used again.
+    /// Deletes the object with all its pages. Its id is never used again.
     Delete {
         /// The object.
         object: ObjectId,
     },
-    /// Pages of one object become what those of another are at this moment, holes included. Nothing is read or copied: both share
-    /// what they have. At most [`TRANSFER_PAGES_MAX`](crate::TRANSFER_PAGES_MAX) pages, unless the first ones' numbers are the same
-    /// modulo 128. Reads of them wait until the store has it, which it gets next.
+    /// Pages of one object become what those of another are now, holes included. Nothing is read or copied:
+    /// both share what they have. At most [`TRANSFER_PAGES_MAX`](crate::TRANSFER_PAGES_MAX) pages, unless the
+    /// first pages of source and target agree modulo 128. Reads of the target wait until the store has the
+    /// clone, which it gets next.
     Clone {
-        /// Which pages: of two objects, or ranges of one that lie apart.
-        transfer: Transfer,
+        /// Pages of two objects, or separate ranges of one.
+        transfer: PageTransfer,
     },
-    /// The same, and the source's pages become holes.
+    /// `Clone`, after which the source's pages become holes.
     Move {
-        /// Which pages.
-        transfer: Transfer,
+        /// Pages of two objects, or separate ranges of one.
+        transfer: PageTransfer,
     },
 }
 
-impl Change<'_> {
+impl ObjectChange<'_> {
     /// Pages that this change may make dirty.
     pub(crate) fn pages(&self) -> u64 {
         match *self {
-            Change::Write { bytes: [], .. } | Change::Delete { .. } | Change::Settle { .. } => 0,
-            Change::Write { offset, bytes, .. } | Change::BypassWrite { offset, bytes, .. } => {
+            ObjectChange::Write { bytes: [], .. }
+            | ObjectChange::Delete { .. }
+            | ObjectChange::LogBypassed { .. } => 0,
+            ObjectChange::Write { offset, bytes, .. } | ObjectChange::BypassWrite { offset, bytes, .. } => {
                 let last = offset + bytes.len() as u64 - 1;
                 last / BLOCK_BYTES as u64 - offset / BLOCK_BYTES as u64 + 1
             }
-            // Only the two edges can be pages that are zeroed in part.
-            Change::Zero { .. } => 2,
-            // As many as its nodes take.
-            Change::Clone { transfer } | Change::Move { transfer } => pages_reserved(&transfer),
+            // Only the two edges can be pages that become zeros in part.
+            ObjectChange::Zero { .. } => 2,
+            // As many as its map nodes take.
+            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => reserved_pages(&transfer),
         }
     }
 
     /// The bytes that its records carry, without their headers.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Change::Write { bytes, .. } | Change::BypassWrite { bytes, .. } => bytes.len() as u64,
-            Change::Zero { .. } | Change::Delete { .. } | Change::Settle { .. } => 0,
-            Change::Clone { .. } | Change::Move { .. } => TRANSFER_BYTES,
+            ObjectChange::Write { bytes, .. } | ObjectChange::BypassWrite { bytes, .. } => bytes.len() as u64,
+            ObjectChange::Zero { .. } | ObjectChange::Delete { .. } | ObjectChange::LogBypassed { .. } => 0,
+            ObjectChange::Clone { .. } | ObjectChange::Move { .. } => TRANSFER_BYTES,
         }
     }
 
-    /// What it writes to whole pages without logging it.
+    /// The bytes that it writes around the buffer.
     pub(crate) fn bypass_bytes(&self) -> Option<&[u8]> {
         match self {
-            Change::BypassWrite { bytes, .. } => Some(bytes),
+            ObjectChange::BypassWrite { bytes, .. } => Some(bytes),
             _ => None,
         }
     }
 
-    /// Its records: one for each page that it touches, and one for a range.
+    /// The number of its records: one for each page, and one for a range.
     fn records(&self) -> u64 {
         match self {
-            Change::Clone { .. } | Change::Move { .. } => 1,
-            Change::Settle { .. } => 0,
+            ObjectChange::Clone { .. } | ObjectChange::Move { .. } => 1,
+            ObjectChange::LogBypassed { .. } => 0,
             other => other.pages() + 1,
         }
     }
 
-    /// Whether a clone or a move is one of pages to another place.
+    /// Whether a clone or a move has pages, and a target outside its source.
     pub(crate) fn is_sensible(&self) -> bool {
         match self {
-            Change::Clone { transfer } | Change::Move { transfer } => transfer.is_sensible(),
+            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => transfer.is_valid(),
             _ => true,
         }
     }
 
-    /// The pages that a clone or a move has, if they are too many.
-    pub(crate) fn too_many(&self) -> Option<u64> {
+    /// The number of pages of a clone or a move, if that is too many.
+    pub(crate) fn excess_pages(&self) -> Option<u64> {
         match self {
-            Change::Clone { transfer } | Change::Move { transfer } => too_many(transfer),
+            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => excess_pages(transfer),
             _ => None,
         }
     }
 }
 
-/// Which space an operation may take when the store is nearly full, each more than the one before it.
+/// The space that an operation may take when the store is nearly full. Each claim may take more than the one
+/// before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Claim {
-    /// What is not kept for anything: it writes data.
+pub enum SpaceClaim {
+    /// No reserved space: the operation writes data.
     #[default]
     Data,
-    /// A little more: it changes names and attributes, so that a full file system can be tidied up (`chmod`, `mv`, `mkdir`). What
-    /// it writes takes the place of what was there, but for new names and inodes.
+    /// A little reserved space: the operation changes names and attributes, so that a full file system can be
+    /// tidied up (`chmod`, `mv`, `mkdir`). What it writes replaces older data, except new names and inodes.
     Names,
-    /// All that there is: it only gives space back (`unlink`, `truncate` to less).
+    /// All space: the operation only frees space (`unlink`, `truncate` to less).
     Frees,
 }
 
-/// What an operation may need, stated when it enters.
+/// What a transaction may need, stated when it asks for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cost {
+pub struct TransactionCost {
     /// Pages that it may make dirty.
     pub pages: u64,
     /// Bytes that its records may hold, without their headers.
@@ -148,25 +153,26 @@ pub struct Cost {
     /// Records that it may write: one for each page that a change touches.
     pub records: u64,
     /// Which space it may take.
-    pub claim: Claim,
-    /// Of the pages, so many that follow each other in one file, as data.
+    pub claim: SpaceClaim,
+    /// The number of these pages that are consecutive data pages of one file.
     pub run: u64,
-    /// Of the pages, so many may be written [around the buffer](Change::BypassWrite). Bytes and records count them as if they were logged.
+    /// The number of these pages that may be written [around the buffer](ObjectChange::BypassWrite). `bytes`
+    /// and `records` count them as if they were logged.
     pub bypass_pages: u64,
 }
 
-impl Cost {
+impl TransactionCost {
     /// Nothing.
-    pub const NONE: Cost =
-        Cost { pages: 0, bytes: 0, records: 0, claim: Claim::Data, run: 0, bypass_pages: 0 };
+    pub const NONE: TransactionCost =
+        TransactionCost { pages: 0, bytes: 0, records: 0, claim: SpaceClaim::Data, run: 0, bypass_pages: 0 };
 
-    /// What `changes` need.
-    pub fn of(changes: &[Change<'_>]) -> Cost {
-        changes.iter().fold(Cost::NONE, |cost, change| Cost {
+    /// The cost of `changes`.
+    pub fn of(changes: &[ObjectChange<'_>]) -> TransactionCost {
+        changes.iter().fold(TransactionCost::NONE, |cost, change| TransactionCost {
             pages: cost.pages + change.pages(),
             bytes: cost.bytes + change.bytes(),
             records: cost.records + change.records(),
-            claim: Claim::Data,
+            claim: SpaceClaim::Data,
             run: 0,
             bypass_pages: cost.bypass_pages
                 + change.bypass_bytes().map_or(0, |bytes| bytes.len() / BLOCK_BYTES) as u64,
@@ -174,42 +180,50 @@ impl Cost {
     }
 }
 
-/// A transaction's records: most have a few, which then need no memory of their own.
-pub(crate) type Records<'a> = SmallVec<[Record<'a>; 4]>;
+/// A transaction's records. Most transactions have a few, which then need no allocation.
+pub(crate) type TransactionRecords<'a> = SmallVec<[LogRecord<'a>; 4]>;
 
-/// A transaction's records, page by page; whether those of bypassing writes do without the bytes.
-pub(crate) fn records<'a>(changes: &[Change<'a>], bypassing: bool) -> Records<'a> {
-    let mut records = Records::new();
+/// The records of a transaction, page by page. If `bypassing`, those of bypassing writes lack the bytes.
+pub(crate) fn records<'a>(changes: &[ObjectChange<'a>], bypassing: bool) -> TransactionRecords<'a> {
+    let mut records = TransactionRecords::new();
     for change in changes {
         match *change {
-            Change::BypassWrite { object, offset, bytes, grows } if bypassing => {
-                let (from, to) = (PageNo::of(offset), PageNo::of(offset + bytes.len() as u64));
+            ObjectChange::BypassWrite { object, offset, bytes, grows } if bypassing => {
+                let from = PageNo::of(offset);
+                let to = PageNo::of(offset + bytes.len() as u64);
                 assert!(from.offset() == offset && to.offset() == offset + bytes.len() as u64, "whole pages");
-                records.push(Record::Bypassed { object, from, to, grows });
+                records.push(LogRecord::Bypassed { object, from, to, extends_file: grows });
             }
-            Change::Write { object, offset, bytes } | Change::BypassWrite { object, offset, bytes, .. } => {
+            ObjectChange::Write { object, offset, bytes }
+            | ObjectChange::BypassWrite { object, offset, bytes, .. } => {
                 for (page, start, range) in pages_of(offset, bytes.len()) {
-                    records.push(Record::Write { object, page, start: start as u16, bytes: &bytes[range] });
+                    records.push(LogRecord::Write {
+                        object,
+                        page,
+                        start: start as u16,
+                        bytes: &bytes[range],
+                    });
                 }
             }
-            Change::Settle { .. } => {}
-            Change::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),
-            Change::Delete { object } => records.push(Record::Delete { object }),
-            Change::Clone { transfer } => records.push(Record::Clone(transfer)),
-            Change::Move { transfer } => records.push(Record::Move(transfer)),
+            ObjectChange::LogBypassed { .. } => {}
+            ObjectChange::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),
+            ObjectChange::Delete { object } => records.push(LogRecord::Delete { object }),
+            ObjectChange::Clone { transfer } => records.push(LogRecord::Clone(transfer)),
+            ObjectChange::Move { transfer } => records.push(LogRecord::Move(transfer)),
         }
     }
     records
 }
 
-/// Zeros: whole pages are a cut, the edges are zeroed.
-fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Records<'_>) {
+/// Zeros: whole pages are punched, the edges are zeroed.
+fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut TransactionRecords<'_>) {
     let end = offset.saturating_add(len);
-    let (first, last) = (PageNo(offset.div_ceil(BLOCK_BYTES as u64)), PageNo::of(end));
+    let first = PageNo(offset.div_ceil(BLOCK_BYTES as u64));
+    let last = PageNo::of(end);
     let mut edge = |from: u64, to: u64| {
         if from < to {
             let start = (from % BLOCK_BYTES as u64) as u16;
-            records.push(Record::Zero { object, page: PageNo::of(from), start, len: (to - from) as u16 });
+            records.push(LogRecord::Zero { object, page: PageNo::of(from), start, len: (to - from) as u16 });
         }
     };
     if first > last {
@@ -218,6 +232,6 @@ fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Records<'
     edge(offset, first.offset());
     edge(last.offset(), end);
     if first < last {
-        records.push(Record::Cut { object, from: first, to: last });
+        records.push(LogRecord::Punch { object, from: first, to: last });
     }
 }

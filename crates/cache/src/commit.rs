@@ -1,135 +1,138 @@
-//! Making things durable: syncs, commits, and which callers are told.
+//! Durability: syncs, commits, and completing the syncs for which a commit was enough.
 
-use crate::admission::Admission;
+use crate::admission::AdmissionControl;
 use crate::bypass;
 use crate::error::CacheError;
-use crate::pages::{Key, Pages};
-use crate::plant::{PlantedBug, is_planted};
-use crate::shared::{ForSync, Shared, State};
+use crate::page_table::{PageKey, PageTable};
+use crate::planted_bug::{CacheBug, is_planted};
+use crate::state::{CacheShared, CacheState, SyncingThread};
 use crate::sync::{AtomicU64, Ordering};
-use crate::task::{Completion, Completions, Progress, Task};
+use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
 use buffer::{Buffer, BufferError, GROUP_BYTES, GroupNo};
 use device::{BLOCK_BYTES, Lsn, ObjectId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who syncs one thing after the other has the next one within this.
-const SYNCED_LATELY: Duration = Duration::from_millis(5);
+/// The longest gap between two syncs of a client that syncs in a loop.
+const SYNC_LOOP_GAP_MAX: Duration = Duration::from_millis(5);
 
-/// Bypassed pages that one commit logs at most: 4 MiB, milliseconds under the lock. What is left is for the next one, at once.
-const LOGGED_LATE_PAGES: usize = 1024;
+/// Bypassed pages that one commit logs at most: 4 MiB, milliseconds under the lock. The next commit follows
+/// at once with the rest.
+const LATE_LOG_PAGES_MAX: usize = 1024;
 
-/// Who waits for durability.
+/// Syncs that wait.
 #[derive(Default)]
-pub(crate) struct Syncs {
-    waiting: VecDeque<(Target, Completion<()>)>,
-    /// For these, pages that bypassed the buffer are stored first, at least as of these changes.
-    waiting_for_store: Vec<(BTreeMap<Key, Lsn>, Completion<()>)>,
-    /// The newest group in which pages are that bypassed the buffer.
-    logged_again: GroupNo,
-    /// The store's newest batch with such pages. Syncs rely on it where the log has no more than that they were written.
-    stored_bypassing: u64,
-    /// When a sync was last asked for that needs nothing but the log.
-    for_log: Option<Duration>,
-    /// When the oldest change that is not durable was made.
+pub(crate) struct SyncQueue {
+    waiting: VecDeque<(SyncTarget, CacheCompletion<()>)>,
+    /// Syncs that wait for the store to have bypassed pages, each at least as of the given change.
+    waiting_for_store: Vec<(BTreeMap<PageKey, Lsn>, CacheCompletion<()>)>,
+    /// The newest group with a bypassed page that was logged late.
+    last_relogged_group: GroupNo,
+    /// The store's newest batch with bypassed pages. Syncs rely on it where the log only names the pages.
+    bypassed_store_batch: u64,
+    /// When the last sync was asked for that needs nothing but the log.
+    last_log_only_sync: Option<Duration>,
+    /// When the oldest change was made that is not durable.
     uncommitted_since: Option<Duration>,
-    /// Something needs a commit soon: a write-back, or released space.
+    /// Write-back, or released space, needs a commit soon.
     commit_wanted: bool,
-    /// A commit is under way.
+    /// Number of commits in progress.
     committing: u32,
 }
 
 /// What must be durable for a sync.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Target {
+pub(crate) struct SyncTarget {
     newest: Lsn,
-    /// What was logged again has no LSN of its own.
+    /// Late-logged pages have no LSN of their own: their group must be durable.
     group: GroupNo,
-    /// The buffer says that the store has this batch, or else nobody would miss it.
+    /// The buffer must name this batch of the store. Otherwise recovery would not miss it.
     store_batch: u64,
     /// The sync has waited for the store before.
-    was_for_store: bool,
+    waited_for_store: bool,
 }
 
-impl Target {
+impl SyncTarget {
     fn is_durable(&self, buffer: &Buffer) -> bool {
-        buffer.durable() >= self.newest
+        buffer.durable_lsn() >= self.newest
             && (self.group == GroupNo(0) || buffer.durable_group() >= self.group)
-            && (self.store_batch == 0 || buffer.witnessed() >= self.store_batch)
+            && (self.store_batch == 0 || buffer.durable_store_batch() >= self.store_batch)
     }
 }
 
-impl Syncs {
-    /// What bypassed the buffer stands in `group`, too.
-    pub(crate) fn logged_again(&mut self, group: GroupNo) {
-        self.logged_again = group;
+impl SyncQueue {
+    /// Notes that `group` has bypassed pages that were logged late.
+    pub(crate) fn note_late_logged(&mut self, group: GroupNo) {
+        self.last_relogged_group = group;
     }
 
-    /// Whether a commit has nothing to make durable: no change, no page that was logged again, no batch of the store to name.
+    /// Whether a commit has nothing to make durable: no change, no late-logged page, no batch of the store to
+    /// name.
     fn is_committed(&self, buffer: &Buffer) -> bool {
-        self.target(buffer.appended()).is_durable(buffer)
+        self.target(buffer.appended_lsn()).is_durable(buffer)
     }
 
-    /// Bypassed pages are stored, in this batch. Until the buffer names it, nothing would tell if the store lost it.
-    pub(crate) fn stored_bypassing(&mut self, store_batch: u64) {
-        self.stored_bypassing = store_batch;
+    /// Notes that the store has bypassed pages, in this batch. Until the buffer names the batch, nothing
+    /// would tell if the store lost it.
+    pub(crate) fn note_bypassed_stored(&mut self, store_batch: u64) {
+        self.bypassed_store_batch = store_batch;
     }
 
-    /// Everything up to a change, and what was logged again or stored by now.
-    pub(crate) fn target(&self, newest: Lsn) -> Target {
-        let store_batch = self.stored_bypassing;
-        Target { newest, group: self.logged_again, store_batch, was_for_store: false }
+    /// The target of a sync of everything up to a change, and of what was logged late or stored by now.
+    pub(crate) fn target(&self, newest: Lsn) -> SyncTarget {
+        let store_batch = self.bypassed_store_batch;
+        SyncTarget { newest, group: self.last_relogged_group, store_batch, waited_for_store: false }
     }
 
-    /// Parks `then` until `target` is durable. True if no other thread waits or commits.
-    pub(crate) fn park(&mut self, target: Target, then: Completion<()>) -> bool {
+    /// Keeps `then` until `target` is durable. Returns true if no other thread waits or commits.
+    pub(crate) fn park(&mut self, target: SyncTarget, then: CacheCompletion<()>) -> bool {
         let alone = self.committing == 0 && self.waiting.is_empty();
         self.waiting.push_back((target, then));
         alone
     }
 
-    /// How many wait.
-    pub(crate) fn parked(&self) -> u64 {
+    /// Number of waiting syncs.
+    pub(crate) fn waiting_count(&self) -> u64 {
         (self.waiting.len() + self.waiting_for_store.len()) as u64
     }
 
-    /// Whether one waits for the store.
-    pub(crate) fn wait_for_store(&self) -> bool {
+    /// Whether a sync waits for the store.
+    pub(crate) fn any_waiting_for_store(&self) -> bool {
         !self.waiting_for_store.is_empty()
     }
 
-    /// Whether somebody syncs who needs nothing but the log.
-    pub(crate) fn need_log(&self, now: Duration) -> bool {
-        let needs_nothing_else = |(target, _): &(Target, _)| !target.was_for_store;
+    /// Whether clients sync that need nothing but the log.
+    pub(crate) fn any_log_only(&self, now: Duration) -> bool {
+        let needs_nothing_else = |(target, _): &(SyncTarget, _)| !target.waited_for_store;
         self.waiting.iter().any(needs_nothing_else)
-            || self.for_log.is_some_and(|last| now < last + SYNCED_LATELY)
+            || self.last_log_only_sync.is_some_and(|last| now < last + SYNC_LOOP_GAP_MAX)
     }
 
-    /// Something needs a commit soon: a write-back, or released space.
+    /// Asks for a commit soon, for write-back or released space.
     pub(crate) fn ask_for_commit(&mut self) {
         self.commit_wanted = true;
     }
 
-    /// Something was appended. `now` is asked only if all before it is durable.
-    pub(crate) fn appended(&mut self, now: impl FnOnce() -> Duration) {
+    /// Notes an append. `now` is called only if everything before it is durable.
+    pub(crate) fn note_append(&mut self, now: impl FnOnce() -> Duration) {
         self.uncommitted_since.get_or_insert_with(now);
     }
 }
 
-/// What a sync is of.
+/// What a sync covers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Synced {
-    /// All that is logged.
+pub(crate) enum SyncScope {
+    /// Everything that is logged.
     Logged,
-    /// That, and the bypassed pages of one object.
+    /// Everything that is logged, and the bypassed pages of one object.
     Object(ObjectId),
     /// Everything.
     All,
 }
 
-/// How long a commit takes on this buffer, as a running mean, in nanoseconds. Starts as "for ever", so that the
-/// first one is made by the committer.
+/// How long a commit takes on this buffer: a running mean, in nanoseconds. Begins with the maximum, so that
+/// the committer makes the first commit.
 struct CommitTime(AtomicU64);
 
 impl CommitTime {
@@ -137,7 +140,7 @@ impl CommitTime {
         CommitTime(AtomicU64::new(u64::MAX))
     }
 
-    fn saw(&self, took: Duration) {
+    fn record(&self, took: Duration) {
         let took = took.as_nanos() as u64;
         let mean = self.0.load(Ordering::Relaxed);
         let next = if mean == u64::MAX { took } else { mean - mean / 8 + took / 8 };
@@ -149,20 +152,20 @@ impl CommitTime {
     }
 }
 
-/// Makes things durable.
+/// Makes changes durable.
 pub(crate) struct Committer {
-    shared: Arc<Shared>,
-    admission: Admission,
+    shared: Arc<CacheShared>,
+    admission: AdmissionControl,
     commit_time: CommitTime,
 }
 
 impl Committer {
-    pub(crate) fn new(shared: Arc<Shared>, admission: Admission) -> Committer {
+    pub(crate) fn new(shared: Arc<CacheShared>, admission: AdmissionControl) -> Committer {
         Committer { shared, admission, commit_time: CommitTime::new() }
     }
 
-    /// Of everything that is logged, and of one object all that was written to it, or of everything.
-    pub(crate) fn sync(&self, what: Synced, then: Completion<()>) {
+    /// Completes `then` when what `what` covers is durable.
+    pub(crate) fn sync(&self, what: SyncScope, then: CacheCompletion<()>) {
         let mut state = self.shared.state();
         state.counters.syncs += 1;
         if state.failed().is_none() {
@@ -171,7 +174,7 @@ impl Committer {
                 Ok(pages) => {
                     state.syncs.waiting_for_store.push((pages, then));
                     drop(state);
-                    return self.shared.wake(Task::WriteBack);
+                    return self.shared.wake(BackgroundTask::WriteBack);
                 }
                 Err(why) => state.fail(&why),
             }
@@ -180,53 +183,60 @@ impl Committer {
             drop(state);
             return then(Err(error.into()));
         }
-        let target = state.syncs.target(self.shared.buffer().appended());
+        let target = state.syncs.target(self.shared.buffer().appended_lsn());
         if target.is_durable(self.shared.buffer()) {
             drop(state);
             return then(Ok(()));
         }
         let alone = state.syncs.park(target, then);
         let quick = alone && self.commit_time.is_below(self.shared.settings().commit_inline_below);
-        // Once it stops, the committer may have ended.
+        // A cache that stops may have no committer any more.
         if quick || state.is_stopping() {
             drop(state);
-            // Handing over to the committer and back takes longer than this buffer takes to commit.
+            // Handing over to the committer and back takes longer than a commit to this buffer.
             let _ = self.commit_now();
         } else {
             drop(state);
-            self.shared.wake(Task::Commit);
+            self.shared.wake(BackgroundTask::Commit);
         }
     }
 
-    /// Logs what bypassed the buffer, or tells what must be stored for the sync, if that is much.
-    fn log_for_sync(&self, state: &mut State, what: Synced) -> Result<BTreeMap<Key, Lsn>, BufferError> {
+    /// Logs bypassed pages for a sync. If they are many, returns those for which the sync must wait for the
+    /// store instead.
+    fn log_for_sync(
+        &self,
+        state: &mut CacheState,
+        what: SyncScope,
+    ) -> Result<BTreeMap<PageKey, Lsn>, BufferError> {
         let range = match what {
-            _ if is_planted(PlantedBug::SyncWithoutBytes) => return Ok(BTreeMap::new()),
-            Synced::Logged => None,
-            Synced::Object(object) => Some(bypass::of_object(object)),
-            Synced::All => Some(bypass::ALL),
+            _ if is_planted(CacheBug::SyncWithoutBytes) => return Ok(BTreeMap::new()),
+            SyncScope::Logged => None,
+            SyncScope::Object(object) => Some(bypass::of_object(object)),
+            SyncScope::All => Some(bypass::ALL),
         };
         let pages = range.into_iter().flat_map(|range| state.pages.unlogged_in(range));
-        let pages: BTreeMap<Key, Lsn> =
+        let pages: BTreeMap<PageKey, Lsn> =
             pages.filter_map(|key| Some((key, state.pages.get(&key)?.newest()?))).collect();
         if pages.is_empty() {
-            state.syncs.for_log = Some(self.shared.now());
+            state.syncs.last_log_only_sync = Some(self.shared.now());
             return Ok(pages);
         }
         let bytes = (pages.len() * BLOCK_BYTES) as u64;
-        // Once it stops, nobody may be there who stores them.
-        if bytes > self.shared.settings().sync_logs_max && !state.is_stopping() {
+        // A cache that stops may have no thread any more that stores them.
+        if bytes > self.shared.settings().sync_log_bytes_max && !state.is_stopping() {
             return Ok(pages);
         }
         let logged = bypass::log(self.shared.buffer(), &mut state.pages, pages.into_keys())?;
-        state.logged_late(logged);
+        state.note_late_logged(logged);
         Ok(BTreeMap::new())
     }
 
-    /// Pages have been stored as of these changes, or logged, or are there no more: syncs that waited for the last of them need a commit.
-    pub(crate) fn settle_stored(&self, state: &mut State, stored: &[(Key, Lsn)]) {
-        let State { syncs, pages, .. } = state;
-        let target = Target { was_for_store: true, ..syncs.target(self.shared.buffer().appended()) };
+    /// Updates syncs that wait for the store: pages were stored as of these changes, logged, or removed.
+    /// Syncs that wait for no more pages need a commit.
+    pub(crate) fn complete_store_waits(&self, state: &mut CacheState, stored: &[(PageKey, Lsn)]) {
+        let CacheState { syncs, pages, .. } = state;
+        let target =
+            SyncTarget { waited_for_store: true, ..syncs.target(self.shared.buffer().appended_lsn()) };
         for (wanted, _) in &mut syncs.waiting_for_store {
             for (key, lsn) in stored {
                 if wanted.get(key).is_some_and(|wanted| wanted <= lsn) {
@@ -241,73 +251,76 @@ impl Committer {
         syncs.waiting.extend(done);
     }
 
-    /// The mount ends, and nobody may be there who stores what syncs wait for.
-    pub(crate) fn log_what_syncs_wait_for(&self, state: &mut State) {
-        if state.syncs.wait_for_store() {
+    /// Logs what syncs wait for: the mount ends, and no thread may be left that stores it.
+    pub(crate) fn log_awaited_pages(&self, state: &mut CacheState) {
+        if state.syncs.any_waiting_for_store() {
             self.log_late(state, |pages| pages.unlogged_in(bypass::ALL).collect());
         }
     }
 
-    /// The mount ends: bypassed pages that could not be stored are logged, and everything that is logged becomes durable.
-    pub(crate) fn keep_in_buffer(&self) -> Result<(), CacheError> {
+    /// At the end of a mount: logs bypassed pages that could not be stored, and makes everything that is
+    /// logged durable.
+    pub(crate) fn make_all_durable(&self) -> Result<(), CacheError> {
         let mut state = self.shared.state();
-        if !is_planted(PlantedBug::EndWithoutCommit) {
+        if !is_planted(CacheBug::EndWithoutCommit) {
             self.log_late(&mut state, |pages| pages.unlogged_in(bypass::ALL).collect());
         }
         drop(state);
         self.commit_now().map(drop)
     }
 
-    /// Logs bypassed pages that the store does not have after a commit interval, some of them if they are many.
-    fn log_overdue(&self, state: &mut State) {
-        if is_planted(PlantedBug::OverdueNotLogged) {
+    /// Logs bypassed pages that the store lacks after a commit interval; some of them, if they are many.
+    fn log_overdue(&self, state: &mut CacheState) {
+        if is_planted(CacheBug::OverdueNotLogged) {
             return;
         }
         let Some(until) = self.shared.now().checked_sub(self.shared.bypassed_interval()) else {
             return;
         };
-        self.log_late(state, |pages| pages.bypassed().written_until(until, LOGGED_LATE_PAGES));
+        self.log_late(state, |pages| pages.bypassed().written_until(until, LATE_LOG_PAGES_MAX));
     }
 
-    /// Logs bypassed pages, which the buffer keeps space for, and answers syncs that waited for the store to have them.
-    fn log_late(&self, state: &mut State, chosen: impl FnOnce(&Pages) -> Vec<Key>) {
+    /// Logs bypassed pages, for which the buffer keeps space. Then updates syncs that wait for the store to
+    /// have them.
+    fn log_late(&self, state: &mut CacheState, chosen: impl FnOnce(&PageTable) -> Vec<PageKey>) {
         if state.failed().is_some() {
             return;
         }
         let pages = chosen(&state.pages);
         match bypass::log(self.shared.buffer(), &mut state.pages, pages) {
-            Ok(logged) => state.logged_late(logged),
+            Ok(logged) => state.note_late_logged(logged),
             Err(why) => state.fail(&why),
         }
-        if state.syncs.wait_for_store() {
-            self.settle_stored(state, &[]);
+        if state.syncs.any_waiting_for_store() {
+            self.complete_store_waits(state, &[]);
         }
     }
 
-    /// Makes everything appended so far durable, in this thread, with bypassed pages whose time is over, and tells the callers that
-    /// waited for it.
+    /// Makes everything that was appended durable, in this thread, with overdue bypassed pages, and completes
+    /// the syncs that waited.
     pub(crate) fn commit_now(&self) -> Result<Lsn, CacheError> {
         let mut state = self.shared.state();
         self.log_overdue(&mut state);
-        state.pages.settled_bypassed_are_committed();
+        state.pages.note_commit_begun();
         state.syncs.committing += 1;
         state.syncs.commit_wanted = false;
         drop(state);
-        let (before, was_durable) = (self.shared.now(), self.shared.buffer().durable());
-        let for_sync = ForSync::begin();
+        let before = self.shared.now();
+        let was_durable = self.shared.buffer().durable_lsn();
+        let for_sync = SyncingThread::begin();
         let outcome = self.shared.buffer().commit();
         if outcome.as_ref().is_ok_and(|&durable| durable > was_durable) {
-            // Only those count that had something to do: the others would make any device look fast.
-            self.commit_time.saw(self.shared.now().saturating_sub(before));
+            // Commits without work do not count: they would make any device look fast.
+            self.commit_time.record(self.shared.now().saturating_sub(before));
         }
 
-        let mut completions = Completions::default();
+        let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
         drop(for_sync);
         state.syncs.committing -= 1;
         let result = match outcome {
             Ok(durable) => {
-                self.settle_syncs(&mut state, before, &mut completions);
+                self.complete_syncs(&mut state, before, &mut completions);
                 self.admission.admit_waiting(&mut state, &mut completions);
                 Ok(durable)
             }
@@ -326,14 +339,15 @@ impl Committer {
         };
         drop(state);
         if result.is_err() {
-            // Everything that is in memory alone is to be rescued.
-            self.shared.wake(Task::WriteBack);
+            // What is in memory alone must be rescued.
+            self.shared.wake(BackgroundTask::WriteBack);
         }
         completions.deliver();
         result
     }
 
-    /// Makes the buffer larger. Who syncs meanwhile waits for the committer, and not here for the buffer's device.
+    /// Makes the buffer larger. A concurrent sync waits for the committer, not for the buffer's device in its
+    /// own thread.
     pub(crate) fn grow_buffer(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
         self.shared.state().syncs.committing += 1;
         let grown = self.shared.buffer().grow(blocks);
@@ -341,8 +355,8 @@ impl Committer {
         Ok(grown?)
     }
 
-    /// Tells the callers that waited for what a commit that began at `begun` made durable.
-    fn settle_syncs(&self, state: &mut State, begun: Duration, completions: &mut Completions) {
+    /// Completes syncs after a commit that began at `begun`.
+    fn complete_syncs(&self, state: &mut CacheState, begun: Duration, completions: &mut DeferredCompletions) {
         let buffer = self.shared.buffer();
         while state.syncs.waiting.front().is_some_and(|(target, _)| target.is_durable(buffer)) {
             let Some((_, then)) = state.syncs.waiting.pop_front() else { return };
@@ -352,14 +366,15 @@ impl Committer {
         state.syncs.uncommitted_since = if clean { None } else { Some(begun) };
     }
 
-    /// How long the oldest change that was not synced, or page that was bypassed, may still wait; `None` without one.
-    pub(crate) fn due_in(&self, state: &State) -> Option<Duration> {
+    /// How long the oldest change that is not durable, or bypassed page, may still wait. `None` if there is
+    /// none.
+    pub(crate) fn due_in(&self, state: &CacheState) -> Option<Duration> {
         if state.failed().is_some() {
             return None;
         }
         let bypassed = state.pages.bypassed();
-        let unlogged = bypassed.oldest().filter(|_| !is_planted(PlantedBug::OverdueNotLogged));
-        let unlogged = [unlogged, bypassed.settled_since()].into_iter().flatten().min();
+        let unlogged = bypassed.oldest().filter(|_| !is_planted(CacheBug::OverdueNotLogged));
+        let unlogged = [unlogged, bypassed.resolved_since()].into_iter().flatten().min();
         let unlogged = unlogged.map(|since| since + self.shared.bypassed_interval());
         let logged =
             state.syncs.uncommitted_since.map(|since| since + self.shared.settings().commit_interval);
@@ -367,41 +382,41 @@ impl Committer {
         Some(due.saturating_sub(self.shared.now()))
     }
 
-    /// True if a commit is worth making now.
-    pub(crate) fn is_due(&self, state: &State) -> bool {
-        self.is_pressed(state) || self.due_in(state) == Some(Duration::ZERO)
+    /// Whether a commit is worth making now.
+    pub(crate) fn is_due(&self, state: &CacheState) -> bool {
+        self.is_requested(state) || self.due_in(state) == Some(Duration::ZERO)
     }
 
-    /// The same, but for age, which the committer looks at by itself.
-    pub(crate) fn is_pressed(&self, state: &State) -> bool {
+    /// Whether a commit was asked for. Age is not included: the committer watches it by itself.
+    pub(crate) fn is_requested(&self, state: &CacheState) -> bool {
         if state.failed().is_some() {
-            // Those who wait are told, and not only those for whom a commit failed.
-            return state.syncs.parked() > 0;
+            // All waiting syncs get the error, also those that no commit failed for.
+            return state.syncs.waiting_count() > 0;
         }
         let wanted = !state.syncs.waiting.is_empty() || state.syncs.commit_wanted;
         wanted || self.shared.buffer().open_bytes() >= GROUP_BYTES
     }
 
-    pub(crate) fn step(&self) -> Progress {
+    pub(crate) fn step(&self) -> StepProgress {
         let mut state = self.shared.state();
         if self.is_due(&state) {
             drop(state);
             let _ = self.commit_now();
-            return Progress::Worked;
+            return StepProgress::Worked;
         }
-        let mut completions = Completions::default();
+        let mut completions = DeferredCompletions::default();
         self.admission.admit_waiting(&mut state, &mut completions);
         drop(state);
         completions.deliver();
-        Progress::Idle
+        StepProgress::Idle
     }
 
-    /// Gives back the part of the buffer that nothing needs any more.
-    pub(crate) fn release_groups(&self, state: &mut State) {
+    /// Releases the groups of the buffer that nothing needs any more.
+    pub(crate) fn release_groups(&self, state: &mut CacheState) {
         let buffer = self.shared.buffer();
-        let needed = state.pages.oldest_group().unwrap_or(buffer.groups().end);
+        let needed = state.pages.oldest_group().unwrap_or(buffer.unreleased_groups().end);
         buffer.release(needed, self.shared.store().durable_batch());
-        // The space is used again after the next commit only; a writer may be waiting for it.
+        // Released space is usable after the next commit only. A writer may be waiting for it.
         if state.admission.is_waiting() || self.shared.buffer_is_half_full() {
             state.syncs.ask_for_commit();
         }

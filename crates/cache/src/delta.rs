@@ -1,37 +1,37 @@
-//! A delta: disjoint ranges of one page, each bytes or zeros, newer than the store.
+//! A delta: the ranges of a page that were written and that the store lacks, each bytes or zeros.
 
 use device::{BLOCK_BYTES, Page};
 use smallvec::SmallVec;
 use std::ops::Range;
-use store::Piece;
+use store::DeltaPiece;
 
-/// Disjoint, sorted, never adjacent-and-alike ranges of one page. Its memory is the number of distinct bytes that
-/// changed, not of bytes written (*Non-blocking Writes to Files*, section 3.1).
+/// Ranges of one page: disjoint, sorted, and merged where two of one kind touch. Its memory is the number of
+/// distinct bytes that changed, not of bytes written (*Non-blocking Writes to Files*, section 3.1).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Delta {
-    runs: Runs,
+pub struct PageDelta {
+    runs: DeltaRuns,
 }
 
-/// Most deltas have one run, which then needs no memory of its own.
-type Runs = SmallVec<[Run; 1]>;
+/// Most deltas have one run, which then needs no allocation.
+type DeltaRuns = SmallVec<[DeltaRun; 1]>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Run {
+struct DeltaRun {
     start: u16,
-    content: Content,
+    content: RunContent,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Content {
+enum RunContent {
     Bytes(Vec<u8>),
     Zeros(u16),
 }
 
-impl Run {
+impl DeltaRun {
     fn len(&self) -> usize {
         match &self.content {
-            Content::Bytes(bytes) => bytes.len(),
-            Content::Zeros(len) => usize::from(*len),
+            RunContent::Bytes(bytes) => bytes.len(),
+            RunContent::Zeros(len) => usize::from(*len),
         }
     }
 
@@ -40,18 +40,19 @@ impl Run {
     }
 
     /// The part of this run within `range`, which overlaps it.
-    fn part(&self, range: Range<usize>) -> Run {
+    fn part(&self, range: Range<usize>) -> DeltaRun {
         let own = self.range();
-        let (start, end) = (own.start.max(range.start), own.end.min(range.end));
+        let start = own.start.max(range.start);
+        let end = own.end.min(range.end);
         let content = match &self.content {
-            Content::Bytes(bytes) => Content::Bytes(bytes[start - own.start..end - own.start].to_vec()),
-            Content::Zeros(_) => Content::Zeros((end - start) as u16),
+            RunContent::Bytes(bytes) => RunContent::Bytes(bytes[start - own.start..end - own.start].to_vec()),
+            RunContent::Zeros(_) => RunContent::Zeros((end - start) as u16),
         };
-        Run { start: start as u16, content }
+        DeltaRun { start: start as u16, content }
     }
 }
 
-impl Delta {
+impl PageDelta {
     /// Puts `bytes` at `start`, over whatever the delta holds there.
     pub fn write(&mut self, start: usize, bytes: &[u8]) {
         assert!(start + bytes.len() <= BLOCK_BYTES, "a delta ends with its page");
@@ -61,7 +62,7 @@ impl Delta {
         // The common cases, without copying what is there: a repeated write within a run, and an append to one.
         let at = self.runs.partition_point(|run| run.range().end < start);
         let next = self.runs.get(at + 1).map_or(BLOCK_BYTES + 1, |run| usize::from(run.start));
-        if let Some(Run { start: own, content: Content::Bytes(old) }) = self.runs.get_mut(at)
+        if let Some(DeltaRun { start: own, content: RunContent::Bytes(old) }) = self.runs.get_mut(at)
             && usize::from(*own) <= start
         {
             let from = start - usize::from(*own);
@@ -73,25 +74,25 @@ impl Delta {
                 return old.extend_from_slice(bytes);
             }
         }
-        self.insert(Run { start: start as u16, content: Content::Bytes(bytes.to_vec()) });
+        self.insert(DeltaRun { start: start as u16, content: RunContent::Bytes(bytes.to_vec()) });
     }
 
     /// Puts `len` zeros at `start`, over whatever the delta holds there.
     pub fn zero(&mut self, start: usize, len: usize) {
         assert!(start + len <= BLOCK_BYTES, "a delta ends with its page");
         if len > 0 {
-            self.insert(Run { start: start as u16, content: Content::Zeros(len as u16) });
+            self.insert(DeltaRun { start: start as u16, content: RunContent::Zeros(len as u16) });
         }
     }
 
-    fn insert(&mut self, new: Run) {
+    fn insert(&mut self, new: DeltaRun) {
         if self.runs.is_empty() {
             return self.runs.push(new);
         }
         let range = new.range();
         let first = self.runs.partition_point(|run| run.range().end < range.start);
         let after = self.runs.partition_point(|run| run.range().start <= range.end);
-        let mut merged = Runs::new();
+        let mut merged = DeltaRuns::new();
         for old in &self.runs[first..after] {
             if old.range().start < range.start {
                 push_merging(&mut merged, old.part(0..range.start));
@@ -107,7 +108,7 @@ impl Delta {
         self.runs.insert_many(first, merged);
     }
 
-    /// True if every byte of `range` is in the delta.
+    /// Whether every byte of `range` is in the delta.
     pub fn covers(&self, range: Range<usize>) -> bool {
         let mut reached = range.start;
         for run in &self.runs {
@@ -131,50 +132,52 @@ impl Delta {
         let end = start + into.len();
         for run in &self.runs {
             let own = run.range();
-            let (from, to) = (own.start.max(start), own.end.min(end));
+            let from = own.start.max(start);
+            let to = own.end.min(end);
             if from >= to {
                 continue;
             }
             match &run.content {
-                Content::Bytes(bytes) => {
+                RunContent::Bytes(bytes) => {
                     into[from - start..to - start].copy_from_slice(&bytes[from - own.start..to - own.start]);
                 }
-                Content::Zeros(_) => into[from - start..to - start].fill(0),
+                RunContent::Zeros(_) => into[from - start..to - start].fill(0),
             }
         }
     }
 
     /// Distinct bytes of the page that the delta changes.
     pub fn distinct_bytes(&self) -> usize {
-        self.runs.iter().map(Run::len).sum()
+        self.runs.iter().map(DeltaRun::len).sum()
     }
 
-    /// Memory that it takes, in bytes, about.
+    /// Memory that it takes, in bytes, approximately.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let held = |run: &Run| match &run.content {
-            Content::Bytes(bytes) => bytes.len(),
-            Content::Zeros(_) => 0,
+        let held = |run: &DeltaRun| match &run.content {
+            RunContent::Bytes(bytes) => bytes.len(),
+            RunContent::Zeros(_) => 0,
         };
-        self.runs.iter().map(|run| size_of::<Run>() + held(run)).sum()
+        self.runs.iter().map(|run| size_of::<DeltaRun>() + held(run)).sum()
     }
 
     /// Its ranges, in order.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = DeltaPiece<'_>> {
         self.runs.iter().map(|run| match &run.content {
-            Content::Bytes(bytes) => Piece::Bytes(run.start, bytes),
-            Content::Zeros(len) => Piece::Zeros(run.start, *len),
+            RunContent::Bytes(bytes) => DeltaPiece::Bytes(run.start, bytes),
+            RunContent::Zeros(len) => DeltaPiece::Zeros(run.start, *len),
         })
     }
 }
 
-/// Appends `run` to sorted runs that end at or before it, merging it with the last where both are alike.
-fn push_merging(runs: &mut Runs, run: Run) {
+/// Appends `run` to sorted runs that end at or before it. Merges it with the last run if they touch and are
+/// of one kind.
+fn push_merging(runs: &mut DeltaRuns, run: DeltaRun) {
     if let Some(last) = runs.last_mut()
         && last.range().end == run.range().start
     {
         match (&mut last.content, &run.content) {
-            (Content::Bytes(bytes), Content::Bytes(more)) => return bytes.extend_from_slice(more),
-            (Content::Zeros(len), Content::Zeros(more)) => return *len += more,
+            (RunContent::Bytes(bytes), RunContent::Bytes(more)) => return bytes.extend_from_slice(more),
+            (RunContent::Zeros(len), RunContent::Zeros(more)) => return *len += more,
             _ => {}
         }
     }
@@ -184,7 +187,7 @@ fn push_merging(runs: &mut Runs, run: Run) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::Ranges;
+    use crate::page::DirtyRanges;
     use proptest::prelude::*;
 
     fn step() -> impl Strategy<Value = (bool, usize, usize, u8)> {
@@ -193,42 +196,43 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn a_delta_is_the_last_writes_of_each_byte(steps in prop::collection::vec(step(), 0..40)) {
-            let mut delta = Delta::default();
-            let mut ranges = Ranges::default();
-            let mut model = vec![None; BLOCK_BYTES];
-            for (zero, start, len, byte) in steps {
-                match zero {
-                    true => delta.zero(start, len),
-                    false => delta.write(start, &vec![byte; len]),
+            #[test]
+            fn a_delta_is_the_last_writes_of_each_byte(steps in prop::collection::vec(step(), 0..40)) {
+                let mut delta = PageDelta::default();
+                let mut ranges = DirtyRanges::default();
+                let mut model = vec![None; BLOCK_BYTES];
+                for (zero, start, len, byte) in steps {
+                    if zero {
+    delta.zero(start, len)
+    } else {
+    delta.write(start, &vec![byte; len])
+    }
+                    ranges.insert(start..start + len);
+                    model[start..start + len].fill(Some(if zero { 0 } else { byte }));
                 }
-                ranges.insert(start..start + len);
-                model[start..start + len].fill(Some(if zero { 0 } else { byte }));
-            }
-            let mut page = Page([0xee; BLOCK_BYTES]);
-            delta.apply(&mut page);
-            for (at, expected) in model.iter().enumerate() {
-                prop_assert_eq!(page.0[at], expected.unwrap_or(0xee), "position {}", at);
-                prop_assert_eq!(delta.covers(at..at + 1), expected.is_some());
-                prop_assert_eq!(ranges.iter().any(|range| range.contains(&at)), expected.is_some());
-            }
-            prop_assert_eq!(delta.distinct_bytes(), model.iter().flatten().count());
-            prop_assert_eq!(Ranges::of(&delta), ranges);
-            for pair in delta.runs.windows(2) {
-                let touching = pair[0].range().end == pair[1].range().start;
-                prop_assert!(pair[0].range().end <= pair[1].range().start);
-                prop_assert!(!touching || matches!(
-                    (&pair[0].content, &pair[1].content),
-                    (Content::Bytes(_), Content::Zeros(_)) | (Content::Zeros(_), Content::Bytes(_))
-                ), "two runs should have merged");
+                let mut page = Page([0xee; BLOCK_BYTES]);
+                delta.apply(&mut page);
+                for (at, expected) in model.iter().enumerate() {
+                    prop_assert_eq!(page.0[at], expected.unwrap_or(0xee), "position {}", at);
+                    prop_assert_eq!(delta.covers(at..at + 1), expected.is_some());
+                    prop_assert_eq!(ranges.iter().any(|range| range.contains(&at)), expected.is_some());
+                }
+                prop_assert_eq!(delta.distinct_bytes(), model.iter().flatten().count());
+                prop_assert_eq!(DirtyRanges::of_delta(&delta), ranges);
+                for pair in delta.runs.windows(2) {
+                    let touching = pair[0].range().end == pair[1].range().start;
+                    prop_assert!(pair[0].range().end <= pair[1].range().start);
+                    prop_assert!(!touching || matches!(
+                        (&pair[0].content, &pair[1].content),
+                        (RunContent::Bytes(_), RunContent::Zeros(_)) | (RunContent::Zeros(_), RunContent::Bytes(_))
+                    ), "two runs should have merged");
+                }
             }
         }
-    }
 
     #[test]
     fn memory_is_distinct_bytes_and_not_bytes_written() {
-        let mut delta = Delta::default();
+        let mut delta = PageDelta::default();
         (0..1000).for_each(|_| delta.write(100, &[7; 64]));
         assert_eq!(delta.distinct_bytes(), 64);
         assert!(delta.memory_bytes() < 200);
@@ -236,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_range_is_covered_only_without_gaps() {
-        let mut delta = Delta::default();
+        let mut delta = PageDelta::default();
         delta.write(0, &[1; 100]);
         delta.zero(100, 50);
         delta.write(151, &[1; 10]);

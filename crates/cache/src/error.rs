@@ -11,25 +11,26 @@ pub enum CacheError {
     /// The store failed or is full.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The buffer failed, and what was to be made durable is not.
+    /// The buffer failed: what was to be made durable is not.
     #[error(transparent)]
     Buffer(#[from] BufferError),
-    /// The buffer failed before. Nothing can be made durable any more, so every later change is refused until the next
-    /// mount; reads go on. The last resort: whatever fails in the store is waited for instead.
+    /// The buffer failed earlier. Nothing can be made durable any more, so every later change is refused
+    /// until the next mount; reads go on. The last resort: failures of the store are waited for instead.
     #[error("read-only until it is mounted again, since changes cannot be made durable: {why}")]
     ReadOnly {
         /// What happened to the buffer.
         why: BufferError,
     },
-    /// The same, and everything that was in memory is safe.
+    /// The buffer failed, and everything that was in memory has been saved.
     #[error("{why}; everything, synced or not, is in the store as volume {volume}")]
     Rescued {
         /// What happened to the buffer.
         why: BufferError,
-        /// Where it is.
+        /// Where it was saved.
         volume: String,
     },
-    /// The store has changes that the buffer never held: records of an old buffer over them would be wrong.
+    /// The store has changes that the buffer never had: laying an old buffer's records over them would be
+    /// wrong.
     #[error(
         "the buffer ends with change {buffer}, and the store has change {store}: it is an old copy, or the store has been \
          used with another buffer"
@@ -40,23 +41,23 @@ pub enum CacheError {
         /// The newest change in the store.
         store: Lsn,
     },
-    /// The store lacks what the buffer has let go because the store had it.
+    /// The store lacks changes that the buffer has released because the store had them.
     #[error(
         "the store is an older copy of the one that its buffer belongs to, or the end of its log cannot be read: it ends with \
          {what} {store}, and the buffer counts on {what} {buffer}"
     )]
     StaleStore {
-        /// What is counted.
+        /// What the two numbers count.
         what: &'static str,
         /// The last one in the store.
         store: u64,
         /// The last one that the buffer knows of.
         buffer: u64,
     },
-    /// The volume is the one that is cached.
+    /// The volume is in use.
     #[error("volume {volume} is mounted here")]
     InUse {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
     },
     /// A single transaction is larger than the buffer allows.
@@ -67,31 +68,31 @@ pub enum CacheError {
         /// The limit.
         limit: u64,
     },
-    /// A clone or a move that has no pages, or whose target is a part of its source.
+    /// A clone or a move without pages, or with a target that overlaps its source.
     #[error("a clone or a move of no pages, or of pages onto themselves")]
     BadTransfer,
-    /// A clone or a move has too many pages whose numbers do not agree.
+    /// A clone or a move of too many pages, whose source and target differ modulo 128 pages.
     #[error(
         "a clone or a move of {pages} pages whose source and target are not at the same place modulo 128 pages: {limit} at most"
     )]
     TransferTooLong {
-        /// How many.
+        /// Its pages.
         pages: u64,
         /// The limit.
         limit: u64,
     },
-    /// The mount is going away.
+    /// The mount is ending.
     #[error("the stack is stopping")]
     Stopping,
 }
 
 impl CacheError {
-    /// Whether the store, or what holds it, has no space: to a program, ENOSPC.
+    /// Whether the store, or what holds it, is full: to a program, ENOSPC.
     pub fn is_full(&self) -> bool {
         matches!(self, CacheError::Store(error) if error.is_full())
     }
 
-    /// The next step.
+    /// What to do next.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         let help = match self {
             CacheError::Store(error) => return error.help(),

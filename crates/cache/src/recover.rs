@@ -1,43 +1,82 @@
-//! Opening: what the buffer holds and the store does not becomes deltas again.
+//! Recovery: deltas in memory are made again of what the buffer has and the store lacks.
+//!
+//! [`RecoveredBuffer::read`] replays the log into a page table. It asks the store nothing, so both media can
+//! be read at the same time. [`Cache::begin`](crate::Cache::begin) then puts the table above the store.
+//! Nothing is written before step 5, and a crash in any step leaves a state from which recovery can run
+//! again.
+//!
+//! 1. [`ensure_fits`](RecoveredBuffer::ensure_fits) compares the newest LSNs, incarnations and batches of
+//!    both media. First, because any write would make a wrong pair look like a right one.
+//! 2. [`forget_deleted`](RecoveredBuffer::forget_deleted) drops what is about volumes that the store has
+//!    deleted. Before 3, since the store cannot be asked about their pages, and before 4, since they need no
+//!    space.
+//! 3. [`resolve_bypassed`](RecoveredBuffer::resolve_bypassed) asks the store which bypassed pages it has.
+//!    Before any write: the answer must be about the store as the crash left it, and an error ends the start
+//!    with nothing changed.
+//! 4. `Store::reserve_unchecked` reserves space for every recovered page and range operation. After 2 and 3,
+//!    which drop some; before the first write to the store, so that nothing else takes the space (invariant
+//!    6).
+//! 5. `Store::begin_after` makes a new incarnation durable in the store. Before 6: a buffer that knows of a
+//!    mount which its store does not know is refused by step 1 as the buffer of a newer store (invariant 8).
+//! 6. `Buffer::begin` makes the same incarnation durable in the buffer. New LSNs begin above the newest ones
+//!    of both media. From here on both accept changes.
+//! 7. `delete_unfinished` deletes the volumes of rescues that a crash cut off. After 5, since it writes to
+//!    the store.
+//! 8. `log_reverted` logs pages again that lost their bypassed bytes in the crash. After 6, since it appends;
+//!    before 9 and before any client, since the log must say what such a page is before the page changes
+//!    again. If the buffer is full, everything is written back instead.
+//! 9. `store_recovered_range_ops` stores clones and moves. Last of all writes, since it needs what precedes;
+//!    before any client, since reads of their targets wait for them.
+//! 10. `release_groups` frees the groups of all that was found stored. No write-back will do it for them.
+//!
+//! Then the mount is ready. Step by step, write-back asks the store about the other recovered pages
+//! ([`clean_stored_pages`]), and `fs` ends objects with [lost tails](crate::Cache::lost_tails).
 
+use crate::bypass_recovery::BypassRecovery;
 use crate::commit::Committer;
 use crate::error::CacheError;
-use crate::gather::Gathered;
-use crate::named::Named;
-use crate::page::{Dirt, Entry};
-use crate::pages::{Key, PageChange, Pages, PendingCut};
-use crate::plant::{PlantedBug, is_planted};
-use crate::shared::{Shared, State};
-use crate::transfers::{Belongs, Ordered, Pending, pages_reserved};
-use buffer::{Buffer, GroupNo, Record, Replayed};
-use device::{BLOCK_BYTES, BufferId, Clock, Device, Lsn, ObjectId, PageNo, StoreId, Transfer};
+use crate::page::{DirtyState, PageEntry};
+use crate::page_table::{PageChange, PageKey, PageTable, PendingPunch};
+use crate::planted_bug::{CacheBug, is_planted};
+use crate::range_ops::{OlderChangePlace, PendingRangeOp, RangeOp, reserved_pages};
+use crate::replay_table::ReplayTable;
+use crate::state::{CacheShared, CacheState};
+use buffer::{Buffer, GroupNo, LogRecord, ReplayedTransaction};
+use device::{BLOCK_BYTES, BufferId, Clock, Device, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, VolumeId};
 
-/// What a buffer holds, in memory. The store below it was not looked at yet: both may be read at the same time.
-pub struct Recovered {
+/// What a buffer holds, in memory. The store was not asked anything yet, so both may be read at the same
+/// time.
+pub struct RecoveredBuffer {
     buffer: Buffer,
-    pages: Pages,
-    /// Pages that bypassed the buffer.
-    named: Named,
-    /// Transactions that were found.
+    pages: PageTable,
+    /// Bypassed pages.
+    bypasses: BypassRecovery,
+    /// Number of transactions found.
     replayed: u64,
     /// Pages for which the store has to keep space.
     reserved: u64,
 }
 
-impl Recovered {
-    /// Turns the records in the buffer of the store `id` into deltas, as old as `clock` says it is now. Writes nothing.
+impl RecoveredBuffer {
+    /// Makes deltas of the records in the buffer of the store `id`. They are as old as the time of `clock`.
+    /// Writes nothing.
     ///
     /// # Errors
-    /// What [`Buffer::open`] says of one that is missing, damaged, newer or another store's.
-    pub fn read(device: Arc<dyn Device>, id: StoreId, clock: &dyn Clock) -> Result<Recovered, CacheError> {
-        Recovered::read_through(&*device.clone(), device, id, clock)
+    /// Those of [`Buffer::open`]: the buffer is missing, damaged, newer or another store's.
+    pub fn read(
+        device: Arc<dyn Device>,
+        id: StoreId,
+        clock: &dyn Clock,
+    ) -> Result<RecoveredBuffer, CacheError> {
+        RecoveredBuffer::read_through(&*device.clone(), device, id, clock)
     }
 
-    /// The same, where the records are read from `reader`: the same medium, maybe read ahead. It is needed no more on return.
+    /// [`read`](RecoveredBuffer::read), where the records are read from `reader`: the same medium, possibly
+    /// read ahead. It is not needed after this call.
     ///
     /// # Errors
     /// Those of `read`.
@@ -46,29 +85,29 @@ impl Recovered {
         device: Arc<dyn Device>,
         id: StoreId,
         clock: &dyn Clock,
-    ) -> Result<Recovered, CacheError> {
-        let mut recovery = Recovery::new(clock.monotonic());
-        let replay = &mut |transactions: &[Replayed<'_>]| recovery.replay(transactions);
+    ) -> Result<RecoveredBuffer, CacheError> {
+        let mut recovery = BufferReplay::new(clock.monotonic());
+        let replay = &mut |transactions: &[ReplayedTransaction<'_>]| recovery.replay(transactions);
         let buffer = Buffer::open_through(reader, device, id, replay)?;
         Ok(recovery.finish(buffer))
     }
 
     #[cfg(feature = "planted-bugs")]
-    /// [`read`](Recovered::read) with a buffer that breaks a rule when it recovers.
+    /// [`read`](RecoveredBuffer::read) with a buffer that breaks a rule when it recovers.
     pub fn read_with_bug(
         device: Arc<dyn Device>,
         id: StoreId,
         clock: &dyn Clock,
-        bug: buffer::Bug,
-    ) -> Result<Recovered, CacheError> {
-        let mut recovery = Recovery::new(clock.monotonic());
-        let replay = &mut |transactions: &[Replayed<'_>]| recovery.replay(transactions);
+        bug: buffer::BufferBug,
+    ) -> Result<RecoveredBuffer, CacheError> {
+        let mut recovery = BufferReplay::new(clock.monotonic());
+        let replay = &mut |transactions: &[ReplayedTransaction<'_>]| recovery.replay(transactions);
         let buffer = Buffer::open_with_bug(device, id, replay, bug)?;
         Ok(recovery.finish(buffer))
     }
 
-    /// Whether `store` is as new as this buffer, and this buffer as new as the store. A daemon that writes to a store above which there is a
-    /// buffer asks first: afterwards it would look newer than it is.
+    /// Checks that `store` is as new as this buffer, and this buffer as new as the store. A daemon that
+    /// writes to a store with a buffer asks first: afterwards the store would look newer than it is.
     ///
     /// # Errors
     /// A store that is [ahead](CacheError::StaleBuffer) of the buffer, or an [older
@@ -77,13 +116,15 @@ impl Recovered {
     /// # Panics
     /// If the buffer is another store's.
     pub fn ensure_fits(&self, store: &Store) -> Result<(), CacheError> {
-        assert_eq!(self.buffer.store(), store.id(), "a buffer above a store that is not its own");
-        // A page is written back when its changes are durable in the buffer, never before.
-        let (of_store, of_buffer) = (store.newest_logged_lsn(), self.buffer.newest_lsn());
+        assert_eq!(self.buffer.store_id(), store.id(), "a buffer above a store that is not its own");
+        // A page is written back only when its changes are durable in the buffer.
+        let of_store = store.newest_logged_lsn();
+        let of_buffer = self.buffer.newest_lsn();
         if of_buffer < of_store {
             return Err(CacheError::StaleBuffer { buffer: of_buffer, store: of_store });
         }
-        // Each mount is durable in the store first; and within one, what was let go names the batch of the store that had it.
+        // Each mount is durable in the store first. Within a mount, what the buffer released names the
+        // store's batch that had it.
         let pairs = [
             ("mount", store.incarnation().0, self.buffer.incarnation().0),
             ("batch", store.durable_batch(), self.buffer.store_batch()),
@@ -94,207 +135,221 @@ impl Recovered {
         }
     }
 
-    /// Forgets what is about volumes that the store does not have: they were deleted.
+    /// Drops what is about volumes that the store has deleted.
     pub(crate) fn forget_deleted(&mut self, store: &Store) {
         let there: Vec<VolumeId> = store.volumes().into_iter().map(|(volume, _)| volume).collect();
         for volume in self.pages.volumes().into_iter().filter(|volume| !there.contains(volume)) {
             self.reserved -= self.pages.drop_volume(volume).0;
         }
-        self.named.keep(|volume| there.contains(&volume));
+        self.bypasses.retain_volumes(|volume| there.contains(&volume));
     }
 
-    /// Asks the store about pages that bypassed the buffer: what older records make of them is dropped, where it has something newer,
-    /// and objects that grew with pages which it does not have are [lost](crate::Cache::lost) behind that. Returns pages that are what
-    /// older records make of them: before they change again, the log must say so.
-    pub(crate) fn settle_bypassed(&mut self, store: &Store) -> Result<Vec<Key>, CacheError> {
-        for key in self.named.stale(store)?.into_iter().filter(|_| !is_planted(PlantedBug::OlderOverBypassed))
+    /// Asks the store about bypassed pages. If it has something newer than older records make of a page,
+    /// drops those. Sets [lost tails](crate::Cache::lost_tails) of objects that grew with pages which the
+    /// store lacks. Returns reverted pages: the log must say what they are before they change again.
+    pub(crate) fn resolve_bypassed(&mut self, store: &Store) -> Result<Vec<PageKey>, CacheError> {
+        for key in self
+            .bypasses
+            .newer_in_store(store)?
+            .into_iter()
+            .filter(|_| !is_planted(CacheBug::OlderOverBypassed))
         {
             self.reserved -= drop_page(&mut self.pages, key);
         }
-        self.pages.set_lost(self.named.lost(store)?);
-        let named = std::mem::take(&mut self.named);
-        Ok(named.overtaken().filter(|key| self.pages.get(key).is_some_and(Entry::is_dirty)).collect())
+        self.pages.set_lost_tails(self.bypasses.lost_tails(store)?);
+        let named = std::mem::take(&mut self.bypasses);
+        Ok(named
+            .over_older_records()
+            .filter(|key| self.pages.get(key).is_some_and(PageEntry::is_dirty))
+            .collect())
     }
 
-    /// The buffer, what was in it, and for how many pages the store has to keep space.
-    pub(crate) fn into_parts(self) -> (Buffer, State, u64) {
-        (self.buffer, State::recovered(self.pages, self.replayed), self.reserved)
+    /// The buffer, the state, and the number of pages for which the store has to keep space.
+    pub(crate) fn into_parts(self) -> (Buffer, CacheState, u64) {
+        (self.buffer, CacheState::from_recovered(self.pages, self.replayed), self.reserved)
     }
 
-    /// Which buffer it is.
+    /// Identifies the buffer.
     pub fn buffer_id(&self) -> BufferId {
         self.buffer.buffer_id()
     }
 
-    /// The last batch of the store of which the buffer knows that it was durable.
+    /// The store's last batch that the buffer knows to be durable.
     pub fn store_batch(&self) -> u64 {
         self.buffer.store_batch()
     }
 }
 
-/// Puts the buffer's transactions, in the order of the log, into a page table that is not shared yet.
-struct Recovery {
-    pages: Pages,
-    /// Pages that are on their way into the table.
-    gathered: Gathered,
-    named: Named,
+/// Replays the buffer's transactions, in the order of the log, into a page table that is not shared yet.
+struct BufferReplay {
+    pages: PageTable,
+    /// Pages that are not in the table yet.
+    replay_table: ReplayTable,
+    bypasses: BypassRecovery,
     replayed: u64,
-    /// Pages that are to be written back. Space was reserved for each before the crash.
+    /// Pages to be written back. Space was reserved for each before the crash.
     reserved: u64,
     now: Duration,
 }
 
-impl Recovery {
-    fn new(now: Duration) -> Recovery {
+impl BufferReplay {
+    fn new(now: Duration) -> BufferReplay {
         let (pages, gathered, named) = Default::default();
-        Recovery { pages, gathered, named, replayed: 0, reserved: 0, now }
+        BufferReplay { pages, replay_table: gathered, bypasses: named, replayed: 0, reserved: 0, now }
     }
 
-    /// Once the whole log was replayed.
-    fn finish(mut self, buffer: Buffer) -> Recovered {
-        self.gathered.settle(&mut self.pages);
-        self.pages.begin_to_ask();
-        let Recovery { pages, named, replayed, reserved, .. } = self;
-        Recovered { buffer, pages, named, replayed, reserved }
+    /// Ends the replay of the log.
+    fn finish(mut self, buffer: Buffer) -> RecoveredBuffer {
+        self.replay_table.settle(&mut self.pages);
+        self.pages.begin_store_check();
+        let BufferReplay { pages, bypasses: named, replayed, reserved, .. } = self;
+        RecoveredBuffer { buffer, pages, bypasses: named, replayed, reserved }
     }
 
-    /// Takes the transactions of one group.
-    fn replay(&mut self, transactions: &[Replayed<'_>]) {
+    /// Replays the transactions of one group.
+    fn replay(&mut self, transactions: &[ReplayedTransaction<'_>]) {
         transactions.iter().for_each(|transaction| self.transaction(transaction));
     }
 
-    fn transaction(&mut self, transaction: &Replayed<'_>) {
+    fn transaction(&mut self, transaction: &ReplayedTransaction<'_>) {
         self.replayed += 1;
-        let (first, group) = (transaction.first, transaction.group);
-        if let [Record::Clone(_) | Record::Move(_), pages @ ..] = transaction.records
-            && transaction.merged
+        let first = transaction.first_lsn;
+        let group = transaction.group;
+        if let [LogRecord::Clone(_) | LogRecord::Move(_), pages @ ..] = transaction.records
+            && transaction.relogged
             && !pages.is_empty()
         {
-            // Older pages of the source. Where the log begins behind what they belong to, the store has that, and them.
-            if self.pages.transfers().get(first).is_some() {
+            // Older pages of the source. If the log begins behind their range operation, the store has both.
+            if self.pages.range_ops().get(first).is_some() {
                 pages.iter().for_each(|record| self.record(record, Lsn(first.0 - 1), group));
             }
             return;
         }
         for (record, index) in transaction.records.iter().zip(0..) {
-            match transaction.merged {
-                true => self.merged_record(record, first, group),
-                false => self.record(record, first.plus(index), group),
+            if transaction.relogged {
+                self.relogged_record(record, first, group)
+            } else {
+                self.record(record, first.plus(index), group)
             }
         }
     }
 
-    fn record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+    fn record(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
         match *record {
-            Record::Write { object, page, start, bytes } => {
+            LogRecord::Write { object, page, start, bytes } => {
                 let start = usize::from(start);
-                self.page(Key { object, page }, start..start + bytes.len(), at, group, Some(bytes))
+                self.page(PageKey { object, page }, start..start + bytes.len(), at, group, Some(bytes))
             }
-            Record::Zero { object, page, start, len } => {
+            LogRecord::Zero { object, page, start, len } => {
                 let start = usize::from(start);
-                self.page(Key { object, page }, start..start + usize::from(len), at, group, None)
+                self.page(PageKey { object, page }, start..start + usize::from(len), at, group, None)
             }
-            Record::Cut { object, from, to } => self.cut(object, from, to, false, at, group),
-            Record::Delete { object } => self.cut(object, PageNo(0), PageNo(u64::MAX), true, at, group),
-            Record::Clone(_) | Record::Move(_) => self.transfer(record, at, group),
-            Record::Bypassed { object, from, to, grows } => self.bypassed(object, from..to, grows, at, group),
+            LogRecord::Punch { object, from, to } => self.punch(object, from, to, false, at, group),
+            LogRecord::Delete { object } => self.punch(object, PageNo(0), PageNo(u64::MAX), true, at, group),
+            LogRecord::Clone(_) | LogRecord::Move(_) => self.range_op(record, at, group),
+            LogRecord::Bypassed { object, from, to, extends_file: grows } => {
+                self.bypassed(object, from..to, grows, at, group)
+            }
         }
     }
 
-    /// One that was written to the log again, as it could not be written back: newer ones may stand before it.
-    fn merged_record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+    /// A relogged record: it could not be written back, so newer records may stand before it.
+    fn relogged_record(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
         let (object, from, to, whole_object) = match *record {
-            Record::Cut { object, from, to } => (object, from, to, false),
-            Record::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
-            // The first copy of it counts, and the groups that it needs.
-            Record::Clone(_) | Record::Move(_) if self.pages.transfers().get(at).is_some() => return,
-            Record::Clone(_) | Record::Move(_) => return self.merged_transfer(record, at, group),
+            LogRecord::Punch { object, from, to } => (object, from, to, false),
+            LogRecord::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
+            // The first copy counts, with the groups that it needs.
+            LogRecord::Clone(_) | LogRecord::Move(_) if self.pages.range_ops().get(at).is_some() => return,
+            LogRecord::Clone(_) | LogRecord::Move(_) => return self.relogged_range_op(record, at, group),
             _ => return self.record(record, at, group),
         };
-        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now, logged_again: true };
-        self.gathered.settle(&mut self.pages);
-        self.named.cut(object, from..to, at);
-        self.reserved -= self.pages.cut_again(object, cut);
+        let cut = PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: true };
+        self.replay_table.settle(&mut self.pages);
+        self.bypasses.note_punch(object, from..to, at);
+        self.reserved -= self.pages.insert_relogged_punch(object, cut);
     }
 
-    /// A change of one page. The store may have it already, and is not asked now, which would be a read for each page that
-    /// the log names; it is once the mount is ready. Until then the change is laid over what the store has,
-    /// which is right either way: every later change of the page is in the log, too, but for those that bypassed the buffer.
+    /// A change of one page. The store may have it already, but is not asked now: that would be one read for
+    /// each page that the log names. It is asked when the mount is ready. Until then the change is laid over
+    /// what the store has, which is right either way: every later change of the page is in the log, too,
+    /// except bypassed ones.
     fn page(
         &mut self,
-        key: Key,
+        key: PageKey,
         range: std::ops::Range<usize>,
         at: Lsn,
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) {
-        let place = self.pages.place_of(key, at).filter(|_| !is_planted(PlantedBug::MergedByPlace));
-        let is_newest = place.is_none() && !self.named.is_empty();
-        if is_newest && self.named.was_written(key) && range.len() < BLOCK_BYTES {
-            self.gathered.settle(&mut self.pages);
+        let place = self.pages.older_change_place(key, at).filter(|_| !is_planted(CacheBug::MergedByPlace));
+        let is_newest = place.is_none() && !self.bypasses.is_empty();
+        if is_newest && self.bypasses.note_logged_write(key) && range.len() < BLOCK_BYTES {
+            self.replay_table.settle(&mut self.pages);
             self.reserved -= drop_page(&mut self.pages, key);
         }
-        let (reserved, now) = (&mut self.reserved, self.now);
-        let change = |entry: &mut Entry| {
+        let reserved = &mut self.reserved;
+        let now = self.now;
+        let change = |entry: &mut PageEntry| {
             PageChange { key, range, bytes, newest: at, group, is_bypassing: false }.make(entry, || {
                 *reserved += 1;
-                Dirt::first(at, group, now, true)
+                DirtyState::new(at, group, now, true)
             });
         };
         match place {
-            Some(Belongs::Before(transfer)) => {
-                self.pages.change_beside(transfer, key.page, change);
+            Some(OlderChangePlace::DependencyOf(transfer)) => {
+                self.pages.change_dependency(transfer, key.page, change);
                 return;
             }
-            Some(Belongs::Nowhere) => return,
+            Some(OlderChangePlace::Overwritten) => return,
             None => {}
         }
-        if self.gathered.contains(key) || self.pages.get(&key).is_none() {
-            self.gathered.change(key, at, group, change);
+        if self.replay_table.contains(key) || self.pages.get(&key).is_none() {
+            self.replay_table.change(key, at, group, change);
         } else {
             self.pages.change(key, change);
         }
     }
 
-    /// Pages whose bytes are not here.
+    /// Bypassed pages, whose bytes are not in the log.
     fn bypassed(&mut self, object: ObjectId, pages: Range<PageNo>, grows: bool, at: Lsn, group: GroupNo) {
         if grows {
-            self.named.grew(object, pages.clone(), at, group);
+            self.bypasses.note_growth(object, pages.clone(), at, group);
         }
         for page in (pages.start.0..pages.end.0).map(PageNo) {
-            let key = Key { object, page };
-            if self.gathered.contains(key) || self.pages.get(&key).is_some() {
-                self.named.overtook(key, at);
+            let key = PageKey { object, page };
+            if self.replay_table.contains(key) || self.pages.get(&key).is_some() {
+                self.bypasses.note_over_older_records(key, at);
             }
         }
     }
 
-    /// Once the store can be asked, it is, whether it has it.
-    fn transfer(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
-        let Some(what) = Ordered::of(record, at) else { return };
-        self.gathered.settle(&mut self.pages);
-        let Transfer { from, to, .. } = what.transfer;
-        for key in self.named.were_shared(from, what.transfer.source(), at) {
+    /// A clone or a move. The store is asked later whether it has it.
+    fn range_op(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
+        let Some(what) = RangeOp::of(record, at) else { return };
+        self.replay_table.settle(&mut self.pages);
+        let PageTransfer { from, to, .. } = what.transfer;
+        for key in self.bypasses.note_range_op_source(from, what.transfer.source(), at) {
             self.reserved -= drop_page(&mut self.pages, key);
         }
-        self.named.cut(to, what.transfer.target(), at);
-        self.reserved += pages_reserved(&what.transfer);
-        let (reservations, _) = self.pages.transfer(Pending::new(what, group, self.now, true));
+        self.bypasses.note_punch(to, what.transfer.target(), at);
+        self.reserved += reserved_pages(&what.transfer);
+        let (reservations, _) = self.pages.begin_range_op(PendingRangeOp::new(what, group, self.now, true));
         self.reserved -= reservations;
     }
 
-    /// One that was written to the log again: what it is newer than comes behind it, and what stands before it is newer.
-    fn merged_transfer(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
-        let Some(what) = Ordered::of(record, at) else { return };
-        if is_planted(PlantedBug::MergedByPlace) {
-            return self.transfer(record, at, group);
+    /// A relogged clone or move. The order of the log is not that of the LSNs here: its older changes follow
+    /// it, and newer ones may precede it.
+    fn relogged_range_op(&mut self, record: &LogRecord<'_>, at: Lsn, group: GroupNo) {
+        let Some(what) = RangeOp::of(record, at) else { return };
+        if is_planted(CacheBug::MergedByPlace) {
+            return self.range_op(record, at, group);
         }
-        self.gathered.settle(&mut self.pages);
-        self.reserved += pages_reserved(&what.transfer);
-        self.pages.transfer_again(Pending::new(what, group, self.now, true));
+        self.replay_table.settle(&mut self.pages);
+        self.reserved += reserved_pages(&what.transfer);
+        self.pages.insert_relogged_range_op(PendingRangeOp::new(what, group, self.now, true));
     }
 
-    fn cut(
+    fn punch(
         &mut self,
         object: ObjectId,
         from: PageNo,
@@ -303,24 +358,25 @@ impl Recovery {
         at: Lsn,
         group: GroupNo,
     ) {
-        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now, logged_again: false };
-        self.gathered.settle(&mut self.pages);
-        self.named.cut(object, from..to, at);
-        let (reservations, _) = self.pages.cut(object, cut);
+        let cut =
+            PendingPunch { from, to, lsn: at, group, whole_object, since: self.now, is_relogged: false };
+        self.replay_table.settle(&mut self.pages);
+        self.bypasses.note_punch(object, from..to, at);
+        let (reservations, _) = self.pages.punch(object, cut);
         self.reserved -= reservations;
     }
 }
 
-/// Returns how many of the store's reservations it had.
-fn drop_page(pages: &mut Pages, key: Key) -> u64 {
+/// Removes a page. Returns the number of its reservations in the store.
+fn drop_page(pages: &mut PageTable, key: PageKey) -> u64 {
     let entry = pages.remove(key);
-    u64::from(entry.is_some_and(|entry| entry.dirt().is_some_and(|dirt| dirt.reserved)))
+    u64::from(entry.is_some_and(|entry| entry.dirty_state().is_some_and(|dirt| dirt.reserved)))
 }
 
-/// Asks the store about some of the pages that were found in the buffer, and makes those clean that are stored; `false`
-/// if none are left. Each is asked about once: one about which the store cannot tell is written back like any other.
-pub(crate) fn ask_the_store(shared: &Shared, committer: &Committer) -> bool {
-    let Some(keys) = shared.state().pages.next_recovered() else { return false };
+/// Asks the store about some recovered pages, and makes those clean that it has. `false` if none are left.
+/// Each page is asked about once: if the store cannot tell, the page is written back like any other.
+pub(crate) fn clean_stored_pages(shared: &CacheShared, committer: &Committer) -> bool {
+    let Some(keys) = shared.state().pages.next_unchecked() else { return false };
     let asked: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
     let page_lsns = shared.store_io().page_lsns(&asked);
     let mut state = shared.state();

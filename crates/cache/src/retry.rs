@@ -1,240 +1,244 @@
-//! What cannot be written back: what is left alone for a while, and when writers are told instead of kept waiting.
+//! Items that could not be written back: when each is tried again, and when writers get an error instead of
+//! waiting.
 
 use crate::error::CacheError;
-use crate::pages::{Key, Pages};
-use crate::status::Stuck;
-use crate::transfers::{Ordered, Transfers};
+use crate::page_table::{PageKey, PageTable};
+use crate::range_ops::{PendingRangeOps, RangeOp};
+use crate::status::StuckItem;
 use device::{Lsn, ObjectId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::StoreError;
 
-/// How long what could not be written back is left alone the first time; twice as long each further time, unless space is all that it
-/// needs.
+/// The pause after the first failure of an item. It doubles with each further failure, unless the item only
+/// needs space.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// What is damaged stays so, but a bad cable is replaced in a minute.
+/// A damaged item stays damaged, but a bad cable is replaced in a minute.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// How many a status names: a screenful.
+/// Items that a status shows: a screenful.
 const SHOWN: usize = 8;
 
-/// One thing being written back.
+/// Something to be written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Victim {
-    Page(Key),
-    Cut(ObjectId, Lsn),
+pub(crate) enum WriteBackItem {
+    Page(PageKey),
+    Punch(ObjectId, Lsn),
     /// A clone or a move, by its target.
-    Transfer(ObjectId, Lsn),
+    RangeOp(ObjectId, Lsn),
 }
 
-impl Victim {
+impl WriteBackItem {
     /// Whether it is still to be written back.
-    pub(crate) fn is_there(&self, pages: &Pages) -> bool {
+    pub(crate) fn is_pending(&self, pages: &PageTable) -> bool {
         match *self {
-            Victim::Page(key) => pages.get(&key).is_some_and(|entry| entry.group().is_some()),
-            Victim::Cut(object, lsn) => pages.is_pending(object, lsn),
-            Victim::Transfer(_, lsn) => pages.transfers().get(lsn).is_some(),
+            WriteBackItem::Page(key) => pages.get(&key).is_some_and(|entry| entry.oldest_group().is_some()),
+            WriteBackItem::Punch(object, lsn) => pages.is_punch_pending(object, lsn),
+            WriteBackItem::RangeOp(_, lsn) => pages.range_ops().get(lsn).is_some(),
         }
     }
 
-    /// A clone or a move.
-    pub(crate) fn of(what: &Ordered) -> Victim {
-        Victim::Transfer(what.transfer.to, what.lsn)
+    /// The item of a range operation.
+    pub(crate) fn of(what: &RangeOp) -> WriteBackItem {
+        WriteBackItem::RangeOp(what.transfer.to, what.lsn)
     }
 }
 
-/// Under the cache's lock. After a crash: found out again.
+/// Failed items. Under the cache's lock. After a crash: empty; the items fail again.
 #[derive(Default)]
 pub(crate) struct RetryList {
-    backed_off: BTreeMap<Victim, BackOff>,
-    failures: Failures,
-    stall: Option<Stall>,
-    /// Since when an operation needs space that only comes when something is written back, during this stall.
-    needed: Option<Duration>,
+    backed_off: BTreeMap<WriteBackItem, ItemBackOff>,
+    failures: FailureCount,
+    stall: Option<WriteBackStall>,
+    /// Since when an operation needs space that only write-back makes, during this stall.
+    space_needed_since: Option<Duration>,
 }
 
-/// How many times something could not be written back so far. A round over everything notes it when it begins: what failed since then
-/// has had its turn, however long that took.
+/// The number of failures so far. A pass over everything notes it at its beginning: an item that failed since
+/// then has been tried, however long that took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Failures(u64);
+pub(crate) struct FailureCount(u64);
 
-struct BackOff {
-    /// The first of these failures: for lack of space, of damage, or all others.
+struct ItemBackOff {
+    /// The first of these failures, of one kind: for lack of space, by damage, or other.
     since: Duration,
-    /// The last one.
+    /// The last failure.
     last: Duration,
     until: Duration,
     wait: Duration,
-    /// Which of all failures this was.
-    failure: Failures,
+    /// The number of this failure among all.
+    failure: FailureCount,
     error: StoreError,
 }
 
-/// Attempts to write something back that all failed.
-struct Stall {
+/// Attempts to write anything back that all failed.
+struct WriteBackStall {
     since: Duration,
-    /// When the last one was made.
+    /// When the last attempt was made.
     last: Duration,
     attempts: u64,
     error: CacheError,
 }
 
-impl Stall {
-    /// Space may have come since the last attempt, which was before `due`: the next one, which is soon, will tell.
+impl WriteBackStall {
+    /// Space may have come since the last attempt, which was before `due`. The next attempt, which is soon,
+    /// will tell.
     fn may_have_space(&self, due: Duration) -> bool {
         self.error.is_full() && self.last < due
     }
 }
 
 impl RetryList {
-    /// Leaves `victim` alone for a while.
-    pub(crate) fn back_off(&mut self, victim: Victim, error: StoreError, now: Duration) {
+    /// Notes a failure of `victim`, which is then left alone for a while.
+    pub(crate) fn back_off(&mut self, victim: WriteBackItem, error: StoreError, now: Duration) {
         let before = self.backed_off.get(&victim);
         let wait = match before {
             Some(before) if !error.is_full() => (before.wait * 2).min(RETRY_AFTER_MAX),
             _ => RETRY_AFTER,
         };
-        let is_alike = |before: &&BackOff| {
+        let is_alike = |before: &&ItemBackOff| {
             (before.error.is_full(), before.error.is_damage()) == (error.is_full(), error.is_damage())
         };
         let since = before.filter(is_alike).map_or(now, |before| before.since);
         self.failures.0 += 1;
         let failure = self.failures;
-        self.backed_off.insert(victim, BackOff { since, last: now, until: now + wait, wait, failure, error });
+        self.backed_off
+            .insert(victim, ItemBackOff { since, last: now, until: now + wait, wait, failure, error });
     }
 
-    /// How many failures there were so far.
-    pub(crate) fn failures(&self) -> Failures {
+    /// The number of failures so far.
+    pub(crate) fn failures(&self) -> FailureCount {
         self.failures
     }
 
-    /// Whether `victim` failed after so many failures.
-    pub(crate) fn has_failed_since(&self, victim: Victim, failures: Failures) -> bool {
+    /// Whether `victim` failed after the first `failures`.
+    pub(crate) fn has_failed_since(&self, victim: WriteBackItem, failures: FailureCount) -> bool {
         self.backed_off.get(&victim).is_some_and(|one| one.failure > failures)
     }
 
-    /// How many could not be written back when they were last tried.
-    pub(crate) fn count(&self) -> usize {
+    /// Number of items that failed when they were last tried.
+    pub(crate) fn stuck_count(&self) -> usize {
         self.backed_off.len()
     }
 
-    /// Whether `victim` failed lately.
-    pub(crate) fn is_backed_off(&self, victim: Victim, now: Duration) -> bool {
+    /// Whether `victim` failed and is to be left alone now.
+    pub(crate) fn is_backed_off(&self, victim: WriteBackItem, now: Duration) -> bool {
         self.backed_off.get(&victim).is_some_and(|one| now < one.until)
     }
 
-    /// Whether `victim` failed the last time that it was tried.
-    pub(crate) fn is_stuck(&self, victim: Victim) -> bool {
+    /// Whether `victim` failed when it was last tried.
+    pub(crate) fn is_stuck(&self, victim: WriteBackItem) -> bool {
         self.backed_off.contains_key(&victim)
     }
 
-    /// Since when all attempts to write it back failed for such a reason as the last one, if that did.
-    pub(crate) fn failing_since(&self, victim: Victim) -> Option<Duration> {
+    /// Since when all attempts failed for the same kind of reason, if the last one failed.
+    pub(crate) fn failing_since(&self, victim: WriteBackItem) -> Option<Duration> {
         self.backed_off.get(&victim).map(|one| one.since)
     }
 
-    /// Why a clone or a move cannot be stored, as it or one that it waits for failed the last time; if that is so. That there is no space
-    /// is waited for.
-    pub(crate) fn why_stuck(
+    /// Why a range operation cannot be stored: it, or one for which it waits, failed when it was last tried.
+    /// Lack of space is no reason before `patience`.
+    pub(crate) fn range_op_error(
         &self,
-        transfers: &Transfers,
+        transfers: &PendingRangeOps,
         lsn: Lsn,
         patience: Duration,
     ) -> Option<CacheError> {
         let failed = |lsn| {
-            let one = self.backed_off.get(&Victim::of(&transfers.get(lsn)?.what))?;
+            let one = self.backed_off.get(&WriteBackItem::of(&transfers.get(lsn)?.op))?;
             (!one.error.is_full() || one.last >= one.since + patience).then_some(&one.error)
         };
-        let stuck = transfers.stuck_before(lsn, |lsn| failed(lsn).is_some())?;
+        let stuck = transfers.stuck_dependency(lsn, |lsn| failed(lsn).is_some())?;
         failed(stuck).cloned().map(CacheError::from)
     }
 
-    /// Why nothing is written back, if that is so for longer than somebody waits.
-    pub(crate) fn given_up(&self, now: Duration, patience: Duration) -> Option<&CacheError> {
+    /// Why nothing is written back, if that has been so for `patience`.
+    pub(crate) fn stall_error(&self, now: Duration, patience: Duration) -> Option<&CacheError> {
         let stall = self.stall.as_ref()?;
         let due = stall.since + patience;
         (now >= due && !stall.may_have_space(due)).then_some(&stall.error)
     }
 
-    /// Why something is stuck that needs nothing but space, if there is such a thing.
-    pub(crate) fn lacks_space(&self, pages: &Pages) -> Option<&StoreError> {
-        let full = self.backed_off.iter().find(|(victim, one)| one.error.is_full() && victim.is_there(pages));
+    /// The error of an item that needs nothing but space, if there is one.
+    pub(crate) fn space_error(&self, pages: &PageTable) -> Option<&StoreError> {
+        let full =
+            self.backed_off.iter().find(|(victim, one)| one.error.is_full() && victim.is_pending(pages));
         full.map(|(_, one)| &one.error)
     }
 
-    /// What found no space may find some now.
+    /// Lets items that found no space be tried again now.
     pub(crate) fn may_have_space(&mut self, now: Duration) {
         self.backed_off.values_mut().filter(|one| one.error.is_full()).for_each(|one| one.until = now);
     }
 
-    /// Space is being made: who waits for some goes on waiting, as if nothing had failed for lack of it before.
-    pub(crate) fn space_is_made(&mut self, now: Duration) {
+    /// Space is being made: restarts the patience of operations that wait for space.
+    pub(crate) fn restart_space_patience(&mut self, now: Duration) {
         let Some(stall) = self.stall.as_mut().filter(|stall| stall.error.is_full()) else { return };
         stall.since = now;
-        self.needed = self.needed.map(|_| now);
+        self.space_needed_since = self.space_needed_since.map(|_| now);
         self.backed_off.values_mut().filter(|one| one.error.is_full()).for_each(|one| one.since = now);
     }
 
-    /// Forgets one that was written back.
-    pub(crate) fn stored(&mut self, victim: Victim) {
+    /// Drops an item that was written back.
+    pub(crate) fn forget(&mut self, victim: WriteBackItem) {
         self.backed_off.remove(&victim);
     }
 
-    /// Forgets those that are no more.
-    pub(crate) fn keep(&mut self, mut is_there: impl FnMut(&Victim) -> bool) {
+    /// Keeps only the items that still exist.
+    pub(crate) fn retain(&mut self, mut is_there: impl FnMut(&WriteBackItem) -> bool) {
         self.backed_off.retain(|victim, _| is_there(victim));
     }
 
-    /// Something was written back.
-    pub(crate) fn worked(&mut self) {
+    /// Notes that something was written back.
+    pub(crate) fn note_success(&mut self) {
         self.stall = None;
-        self.needed = None;
+        self.space_needed_since = None;
     }
 
-    /// An attempt wrote nothing back.
-    pub(crate) fn failed(&mut self, error: CacheError, now: Duration) {
+    /// Notes an attempt that wrote nothing back.
+    pub(crate) fn note_failure(&mut self, error: CacheError, now: Duration) {
         let before = self.stall.take();
         let (since, attempts) = before.map_or((now, 0), |stall| (stall.since, stall.attempts));
-        self.stall = Some(Stall { since, last: now, attempts: attempts + 1, error });
+        self.stall = Some(WriteBackStall { since, last: now, attempts: attempts + 1, error });
     }
 
-    /// Nothing is written back because the store, or what holds it, has no space for it.
+    /// Whether nothing is written back because the store, or what holds it, is full.
     pub(crate) fn needs_space(&self) -> bool {
         self.stall.as_ref().is_some_and(|stall| stall.error.is_full())
     }
 
-    /// An operation needs space, and there is none. What to tell it; `None` as long as it may wait for it: a page that is
-    /// stuck for hours says nothing of what others will find when they are written back.
-    pub(crate) fn no_space(&mut self, now: Duration, patience: Duration) -> Option<&CacheError> {
+    /// An operation needs space, and there is none. Returns the error for it, or `None` while it may wait: an
+    /// item that has been stuck for hours does not say what others will find.
+    pub(crate) fn no_space_error(&mut self, now: Duration, patience: Duration) -> Option<&CacheError> {
         let stall = self.stall.as_ref()?;
-        let due = *self.needed.get_or_insert(now) + patience;
+        let due = *self.space_needed_since.get_or_insert(now) + patience;
         (now >= due && !stall.may_have_space(due)).then_some(&stall.error)
     }
 
-    /// An operation needed space, and there was some.
-    pub(crate) fn has_space(&mut self) {
-        self.needed = None;
+    /// Notes that an operation needed space and found some.
+    pub(crate) fn note_space_found(&mut self) {
+        self.space_needed_since = None;
     }
 
-    /// The first thing that is stuck, and why.
-    pub(crate) fn first(&self) -> Option<&StoreError> {
+    /// The error of the first stuck item.
+    pub(crate) fn first_error(&self) -> Option<&StoreError> {
         self.backed_off.values().next().map(|one| &one.error)
     }
 
-    /// How many are stuck, and some of them.
-    pub(crate) fn stuck(&self) -> (u64, Vec<Stuck>) {
+    /// Number of stuck items, and some of them.
+    pub(crate) fn report_stuck(&self) -> (u64, Vec<StuckItem>) {
         let shown = self.backed_off.iter().take(SHOWN).map(|(victim, one)| {
             let (object, page) = match *victim {
-                Victim::Page(key) => (key.object, Some(key.page)),
-                Victim::Cut(object, _) | Victim::Transfer(object, _) => (object, None),
+                WriteBackItem::Page(key) => (key.object, Some(key.page)),
+                WriteBackItem::Punch(object, _) | WriteBackItem::RangeOp(object, _) => (object, None),
             };
-            Stuck { object, page, why: one.error.to_string() }
+            StuckItem { object, page, why: one.error.to_string() }
         });
         (self.backed_off.len() as u64, shown.collect())
     }
 
     /// Why nothing is written back, in words.
-    pub(crate) fn stalled(&self, now: Duration) -> Option<String> {
-        let Stall { since, attempts, error, .. } = self.stall.as_ref()?;
+    pub(crate) fn describe_stall(&self, now: Duration) -> Option<String> {
+        let WriteBackStall { since, attempts, error, .. } = self.stall.as_ref()?;
         let seconds = now.saturating_sub(*since).as_secs();
         Some(format!("nothing has been written back for {seconds} s, in {attempts} attempts: {error}"))
     }
@@ -243,19 +247,20 @@ impl RetryList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transfers::{Kind, Pending};
+    use crate::range_ops::{PendingRangeOp, RangeOpKind};
     use buffer::GroupNo;
-    use device::{PageNo, Transfer, VolumeId};
+    use device::{PageNo, PageTransfer, VolumeId};
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn victim() -> Victim {
-        Victim::Page(Key { object: VolumeId::MAIN.object(1, 1), page: PageNo(3) })
+    fn victim() -> WriteBackItem {
+        WriteBackItem::Page(PageKey { object: VolumeId::MAIN.object(1, 1), page: PageNo(3) })
     }
 
     #[test]
     fn what_fails_again_is_left_alone_for_twice_as_long_but_at_most_a_minute() {
-        let (mut retries, mut now) = (RetryList::default(), Duration::ZERO);
+        let mut retries = RetryList::default();
+        let mut now = Duration::ZERO;
         for wait in [1, 2, 4, 8, 16, 32, 60, 60] {
             retries.back_off(victim(), StoreError::NotBegun, now);
             assert!(retries.is_backed_off(victim(), now + SECOND * wait - Duration::from_nanos(1)));
@@ -263,56 +268,59 @@ mod tests {
             assert!(!retries.is_backed_off(victim(), now), "after {wait} s");
         }
         assert!(retries.is_stuck(victim()));
-        retries.keep(|_| false);
+        retries.retain(|_| false);
         assert!(!retries.is_stuck(victim()));
     }
 
     #[test]
     fn who_waits_for_a_clone_is_told_that_there_is_no_space_only_by_an_attempt_after_the_patience() {
-        let (mut retries, patience) = (RetryList::default(), 30 * SECOND);
-        retries.failed(StoreError::Full.into(), 10 * SECOND);
-        assert!(retries.given_up(90 * SECOND, patience).is_none(), "there may be space by now");
-        retries.failed(StoreError::Full.into(), 90 * SECOND);
-        assert!(retries.given_up(90 * SECOND, patience).is_some());
+        let mut retries = RetryList::default();
+        let patience = 30 * SECOND;
+        retries.note_failure(StoreError::Full.into(), 10 * SECOND);
+        assert!(retries.stall_error(90 * SECOND, patience).is_none(), "there may be space by now");
+        retries.note_failure(StoreError::Full.into(), 90 * SECOND);
+        assert!(retries.stall_error(90 * SECOND, patience).is_some());
     }
 
     #[test]
     fn a_clone_that_needs_space_is_tried_each_second_and_who_waits_for_it_is_told_after_the_patience() {
-        let (object, patience) = (VolumeId::MAIN.object(1, 1), 30 * SECOND);
-        let transfer = Transfer::whole(object, VolumeId::MAIN.object(2, 1));
-        let what = Ordered { kind: Kind::Clone, transfer, lsn: Lsn(7) };
-        let (mut transfers, mut retries) = (Transfers::default(), RetryList::default());
-        transfers.insert(Pending::new(what, GroupNo(1), Duration::ZERO, false));
+        let object = VolumeId::MAIN.object(1, 1);
+        let patience = 30 * SECOND;
+        let transfer = PageTransfer::whole_object(object, VolumeId::MAIN.object(2, 1));
+        let what = RangeOp { kind: RangeOpKind::Clone, transfer, lsn: Lsn(7) };
+        let mut transfers = PendingRangeOps::default();
+        let mut retries = RetryList::default();
+        transfers.insert(PendingRangeOp::new(what, GroupNo(1), Duration::ZERO, false));
         for second in 0..30 {
             let now = SECOND * second;
-            assert!(!retries.is_backed_off(Victim::of(&what), now));
-            retries.back_off(Victim::of(&what), StoreError::Full, now);
-            assert!(retries.why_stuck(&transfers, Lsn(7), patience).is_none(), "after {second} s");
+            assert!(!retries.is_backed_off(WriteBackItem::of(&what), now));
+            retries.back_off(WriteBackItem::of(&what), StoreError::Full, now);
+            assert!(retries.range_op_error(&transfers, Lsn(7), patience).is_none(), "after {second} s");
         }
-        retries.back_off(Victim::of(&what), StoreError::Full, patience);
-        assert!(retries.why_stuck(&transfers, Lsn(7), patience).is_some());
-        retries.stored(Victim::of(&what));
-        retries.back_off(Victim::of(&what), StoreError::NotBegun, patience);
-        assert!(retries.why_stuck(&transfers, Lsn(7), patience).is_some(), "all else is told at once");
+        retries.back_off(WriteBackItem::of(&what), StoreError::Full, patience);
+        assert!(retries.range_op_error(&transfers, Lsn(7), patience).is_some());
+        retries.forget(WriteBackItem::of(&what));
+        retries.back_off(WriteBackItem::of(&what), StoreError::NotBegun, patience);
+        assert!(retries.range_op_error(&transfers, Lsn(7), patience).is_some(), "all else is told at once");
     }
 
     #[test]
     fn writers_are_told_after_the_time_that_they_may_wait_and_not_before() {
         let mut retries = RetryList::default();
         let patience = 30 * SECOND;
-        assert!(retries.no_space(Duration::ZERO, patience).is_none());
-        assert!(retries.no_space(100 * SECOND, patience).is_none(), "nothing has failed");
-        // A page that could not be written back long before anybody needed space.
-        retries.failed(StoreError::Full.into(), 100 * SECOND);
-        retries.failed(StoreError::Full.into(), 160 * SECOND);
-        assert!(retries.no_space(200 * SECOND, patience).is_none());
-        assert!(retries.no_space(229 * SECOND, patience).is_none());
-        assert!(retries.no_space(230 * SECOND, patience).is_none(), "there may be space by now");
-        retries.failed(StoreError::Full.into(), 230 * SECOND);
-        assert!(retries.no_space(230 * SECOND, patience).is_some());
-        retries.has_space();
-        assert!(retries.no_space(231 * SECOND, patience).is_none());
-        retries.worked();
-        assert!(retries.no_space(300 * SECOND, patience).is_none());
+        assert!(retries.no_space_error(Duration::ZERO, patience).is_none());
+        assert!(retries.no_space_error(100 * SECOND, patience).is_none(), "nothing has failed");
+        // An item that failed long before an operation needed space.
+        retries.note_failure(StoreError::Full.into(), 100 * SECOND);
+        retries.note_failure(StoreError::Full.into(), 160 * SECOND);
+        assert!(retries.no_space_error(200 * SECOND, patience).is_none());
+        assert!(retries.no_space_error(229 * SECOND, patience).is_none());
+        assert!(retries.no_space_error(230 * SECOND, patience).is_none(), "there may be space by now");
+        retries.note_failure(StoreError::Full.into(), 230 * SECOND);
+        assert!(retries.no_space_error(230 * SECOND, patience).is_some());
+        retries.note_space_found();
+        assert!(retries.no_space_error(231 * SECOND, patience).is_none());
+        retries.note_success();
+        assert!(retries.no_space_error(300 * SECOND, patience).is_none());
     }
 }

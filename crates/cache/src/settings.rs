@@ -1,82 +1,88 @@
 //! Limits and ages.
 
-use crate::pages::Memory;
+use crate::page_table::PageMemory;
 use std::time::Duration;
 
 /// When and how pages are fetched (*Non-blocking Writes to Files*, section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FetchMode {
-    /// A write to an absent page waits for the page, as other file systems do: the baseline.
+    /// A write to an absent page waits for the page, as in other file systems: the baseline.
     Blocking,
-    /// A page is fetched when a reader asks for what its delta does not cover.
+    /// A page is fetched when a read needs bytes that its delta lacks.
     Lazy,
-    /// A page is fetched behind the write, which does not wait: the paper's asynchronous modes, of which here is one, since it is
-    /// always another thread that reads the store, its metadata too.
+    /// A page is fetched after the write, which does not wait. The paper has several asynchronous modes. Here
+    /// is one, since always another thread reads the store, its metadata too.
     Background,
-    /// As `Background` where readers of the file have had to wait for what was written to lately, else as `Lazy`.
+    /// Like `Background` for files whose readers recently waited for newly written pages, otherwise like
+    /// `Lazy`.
     #[default]
     Adaptive,
 }
 
 /// Limits and ages.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct CacheSettings {
     /// When pages are fetched.
     pub fetch: FetchMode,
     /// Memory for pages and deltas, in bytes. Clean pages beyond it are dropped.
     pub memory_bytes_max: u64,
-    /// Of these, how much may be newer than the store. Beyond half of it pages are written back; at all of it writers wait.
+    /// The part of that memory that may be dirty. Above half of it pages are written back; at the limit
+    /// writers wait.
     pub dirty_bytes_max: u64,
-    /// Of these, how much may be deltas, pages of which only what was written is in memory. The same happens at half of it and at all.
+    /// The part of that memory that may be deltas: pages of which only the written bytes are in memory. The
+    /// same rules apply.
     pub delta_bytes_max: u64,
-    /// What was not synced is durable after this long.
+    /// Changes are durable after this time without a sync.
     pub commit_interval: Duration,
-    /// Write-back begins when the oldest change that is not stored is older than this. No writer waits for it.
+    /// Write-back begins when the oldest change that is not stored is older than this. No writer waits for
+    /// it.
     pub dirty_age_max: Duration,
-    /// How long writers that find no space wait while nothing can be written back, before they get the store's error; and
-    /// how long a clone waits for a page that is damaged before it is made without.
+    /// How long writers without space wait while nothing can be written back, before they get the store's
+    /// error. How long a clone waits for a damaged page, before it is stored without the page.
     pub store_patience: Duration,
-    /// Where a commit takes less than this (as measured), a sync makes it in its own thread: handing it over would
-    /// take longer. Zero: never.
+    /// If a commit takes less than this, as measured, a sync makes it in its own thread: handing it over
+    /// would take longer. Zero: never.
     pub commit_inline_below: Duration,
-    /// Bytes of a file that must be written in order before its next whole pages are written [around the buffer](crate::Change::BypassWrite);
-    /// `u64::MAX`: none are. The cache leaves it to those who know files. Where a mount begins: see
+    /// Bytes of a file that must be written in order before its next whole pages are written [around the
+    /// buffer](crate::ObjectChange::BypassWrite). `u64::MAX`: never. The cache only keeps the value; the
+    /// crate that knows files applies it. This is the value at the mount: see
     /// [`set_bypass_after`](crate::Cache::set_bypass_after).
     pub bypass_after: u64,
-    /// Bypassed bytes of an object that a sync of it logs, because that is sooner done than storing them; for more
-    /// it waits for the store.
-    pub sync_logs_max: u64,
-    /// Changes to the buffer go nowhere: it is given up, and nothing that is stored now counts as what it should have.
+    /// Bypassed bytes of an object that a sync logs, because that takes less time than storing them. For
+    /// more, the sync waits for the store.
+    pub sync_log_bytes_max: u64,
+    /// The buffer is given up: changes to it go nowhere, and nothing that is stored now counts as what the
+    /// buffer should have.
     pub buffer_is_given_up: bool,
-    /// Blocks of log after which a checkpoint is due: what a recovery reads at most.
+    /// Blocks of log after which a checkpoint is due: the most that a recovery reads.
     pub checkpoint_blocks: u64,
 }
 
-impl Settings {
-    /// How near what is newer than the store is to the nearer one of its limits: 1 at it.
-    pub(crate) fn crowding(&self, memory: &Memory) -> f64 {
+impl CacheSettings {
+    /// How close dirty memory is to the nearer of its limits: 1 at the limit.
+    pub(crate) fn crowding(&self, memory: &PageMemory) -> f64 {
         let dirty = memory.dirty as f64 / self.dirty_bytes_max as f64;
         dirty.max(memory.deltas as f64 / self.delta_bytes_max as f64)
     }
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for CacheSettings {
+    fn default() -> CacheSettings {
+        CacheSettings {
             fetch: FetchMode::default(),
             memory_bytes_max: 512 << 20,
             dirty_bytes_max: 256 << 20,
             delta_bytes_max: 256 << 20,
             commit_interval: Duration::from_secs(1),
             dirty_age_max: Duration::from_secs(300),
-            // A disk's own time-out: one that comes back within it was never away.
+            // A disk's own time-out: a disk that answers within it was never away.
             store_patience: Duration::from_secs(30),
             // Two switches between threads, on a busy machine.
             commit_inline_below: Duration::from_micros(50),
             bypass_after: u64::MAX,
-            sync_logs_max: u64::MAX,
+            sync_log_bytes_max: u64::MAX,
             buffer_is_given_up: false,
-            // 256 MiB: read back in about a second by anything faster than a single disk.
+            // 256 MiB: anything faster than a single disk reads that in about a second.
             checkpoint_blocks: 65536,
         }
     }

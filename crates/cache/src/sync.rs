@@ -1,5 +1,5 @@
-//! What threads hand over to each other by, under these names: `tests/hand_over.rs` compiles the same sources with `shuttle`'s in their
-//! place.
+//! The primitives with which threads synchronise. `tests/hand_over.rs` compiles the same sources with those
+//! of `shuttle`.
 
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};

@@ -1,618 +1,677 @@
-//! Writing pages back: which, when, in what order, and what may be forgotten afterwards.
+//! Writes dirty pages, punches and range operations to the store: which, when and in what order. Then the
+//! buffer frees their groups.
 //!
-//! The order is the promise: (1) the page is frozen, as it is, (2) everything frozen is durable in the buffer, (3) the store has it
-//! durably, (4) the buffer forgets it.
+//! A range operation is a clone or a move of pages (`range_ops.rs`). An item is stuck if its last attempt
+//! failed (`retry.rs`). A *batch* is some dirty pages and every punch that can be tried. All steps of a batch
+//! are made by the thread that holds the write-back lock:
 //!
-//! A partly written page is stored as a delta (`deltas.rs`): nothing is fetched for it.
+//! ```text
+//!  dirty    the table has changes that the store lacks
+//!    │ freeze, under the state's lock: copies the bytes, notes the changes as being written
+//!  frozen   writers may go on: their changes make the page dirty again
+//!    │ commit_up_to: the committer makes the batch's newest change durable in the buffer (invariant 3)
+//!  logged
+//!    │ store_frozen: a StorePlan, then one vector of the store
+//!    ├─ failed or refused ─► end_write_back: dirty again; the RetryList says when to retry
+//!  stored
+//!    │ end_write_back, under the state's lock: clean, unless written again
+//!    │ forget_stored: the buffer releases groups that nothing needs
+//!  clean
+//! ```
 //!
-//! Clones and moves go first, each after what it is newer than and before what is newer than it (`transfers.rs`).
+//! A partly written page is stored as a delta (`store_plan.rs`): nothing is fetched for it.
+//!
+//! Range operations go before any page, each after its dependencies and before all that it blocks
+//! (`range_ops.rs`).
 
-use crate::admission::Admission;
+use crate::admission::AdmissionControl;
 use crate::bypass;
 use crate::commit::Committer;
-use crate::delta::Delta;
-use crate::deltas::{Plan, ToStore};
+use crate::delta::PageDelta;
+use crate::dirty_scan::{DirtyScan, LOOKS_MAX};
 use crate::error::CacheError;
-use crate::page::{Body, Entry};
-use crate::pages::{Key, Pages, PendingCut};
-use crate::plant::{PlantedBug, is_planted};
-use crate::recover::ask_the_store;
+use crate::page::{PageBody, PageEntry};
+use crate::page_table::{PageKey, PageTable, PendingPunch};
+use crate::planted_bug::{CacheBug, is_planted};
+use crate::range_ops::{PendingRangeOp, RangeOp};
+use crate::recover::clean_stored_pages;
 use crate::relog::Relogger;
-use crate::retry::{RETRY_AFTER, Victim};
-use crate::scan::{LOOKS_MAX, Scan};
-use crate::shared::{Shared, State};
+use crate::retry::{RETRY_AFTER, WriteBackItem};
+use crate::state::{CacheShared, CacheState};
+use crate::store_plan::{PageToStore, StorePlan};
 use crate::sync::{Mutex, MutexGuard};
-use crate::task::{Completions, Progress, Task};
-use crate::transfers::{Ordered, Pending};
+use crate::task::{BackgroundTask, DeferredCompletions, StepProgress};
 use buffer::GroupNo;
 use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Change, PageRead, Store, StoreError, StoredPage};
+use store::{PageRead, Store, StoreChange, StoreError, StoredPage};
 
-/// Pages that are looked at for more deltas behind one that is written back, and behind how many of a step.
+/// For some pages of a step, this many pages behind them are searched for further deltas; and for how many
+/// pages that is done.
 const DELTA_LOOKS: usize = 1024;
 const DELTA_RUNS: usize = 4;
-/// Pages of one step: a MiB, so that a step is short on any device and its log entries are shared by many pages.
+/// Pages of a step: a MiB, so that a step is short on any device and many pages share its log entries.
 pub(crate) const STEP_PAGES: usize = 256;
-/// The same for pages that bypassed the buffer: most follow each other, and who writes them waits for their flushes.
+/// The same for bypassed pages: most are consecutive, and their writers wait for the flushes.
 const BYPASS_STEP_PAGES: usize = 1024;
-/// How far from a page that is written back its dirty neighbours go with it: with those on the other side, half a MiB, read and
+/// A page takes along its dirty neighbours at most this many pages away: on both sides half a MiB, read and
 /// written at the speed of a long transfer.
-const NEIGHBOURS: u64 = 64;
-/// Attempts to store a clone or a move that was found in the buffer before the mount goes on without.
+const NEIGHBOUR_PAGES: u64 = 64;
+/// Attempts to store a recovered range operation before the mount goes on without.
 const ATTEMPTS_AT_START: usize = 3;
-/// Leaves of the store's map (128 pages each) of which a cut makes holes at once: a MiB to read, a millisecond under its lock.
-const CUT_LEAVES: usize = 256;
-/// While somebody syncs what is logged one after the other, the devices and processors are his for seven eighths of the time: so many
-/// times longer than a step that stores what bypassed the buffer nothing more of it is stored.
-const LEFT_TO_SYNCS: u32 = 7;
-const LEFT_TO_SYNCS_MAX: Duration = Duration::from_millis(200);
-/// Files that were removed and ranges that were punched are stored after this: then `df` shows their space.
-const CUTS_STORED_AFTER: Duration = Duration::from_secs(1);
-/// Between two looks for something to write back where all that there is was tried a moment ago and failed.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Leaves of the store's map (128 pages each) that a punch changes at once: a MiB to read, a millisecond
+/// under the store's lock.
+const PUNCH_LEAVES: usize = 256;
+/// While clients sync logged changes in a loop, they get seven eighths of the time of devices and processors:
+/// after a step that stored bypassed pages, no more of them are stored for this many times its duration.
+const SYNC_SHARE: u32 = 7;
+const SYNC_SHARE_MAX: Duration = Duration::from_millis(200);
+/// Removed files and punched ranges are stored after this time: then `df` shows their space.
+const PUNCH_AGE_MAX: Duration = Duration::from_secs(1);
+/// The pause when everything that is dirty was tried a moment ago and failed.
+const STUCK_RECHECK: Duration = Duration::from_millis(100);
 
 /// Writes pages back.
 pub(crate) struct WriteBack {
-    shared: Arc<Shared>,
-    admission: Admission,
+    shared: Arc<CacheShared>,
+    admission: AdmissionControl,
     committer: Arc<Committer>,
     relogger: Relogger,
-    /// Held for a whole write-back, over device I/O; taken before the state, never while holding it.
-    turn: Mutex<Turn>,
+    /// Held for a whole write-back, over device I/O. Taken before the state's lock, never while holding that.
+    cursor: Mutex<WriteBackCursor>,
 }
 
-/// What one thread at a time remembers between write-backs.
+/// What write-back remembers between steps. The write-back lock protects it.
 #[derive(Default)]
-pub(crate) struct Turn {
-    /// When the store may be written to again.
+pub(crate) struct WriteBackCursor {
+    /// Steps for reason `Due` do nothing before this time.
     not_before: Duration,
-    /// When what is stuck was last compared with what there is.
-    swept: Duration,
-    /// How far the dirty pages were looked through for some that are due.
-    due: Scan,
-    /// The last of the pages that bypassed the buffer and had their turn.
-    bypassed: Option<Key>,
-    /// The newest group when their round began: what was written since has its turn in the next.
-    bypass_until: GroupNo,
-    /// The last vector had such pages: others that are due go before more of them.
-    was_bypassed: bool,
-    /// Until then the devices are left to syncs of what is logged, as long as there are some.
+    /// When the retry list was last pruned.
+    retries_pruned: Duration,
+    /// How far steps for reason `Due` have looked through the dirty pages.
+    due_scan: DirtyScan,
+    /// The last bypassed page of this round so far.
+    last_bypassed: Option<PageKey>,
+    /// The newest group when the round of bypassed pages began. Pages written since belong to the next round.
+    bypass_round_end: GroupNo,
+    /// The last batch had bypassed pages: other pages that are due go next.
+    last_batch_bypassed: bool,
+    /// Until then bypassed pages wait, as long as clients sync logged changes.
     bypass_not_before: Duration,
 }
 
 /// Why pages are written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// Only what limits and ages ask for.
+pub(crate) enum WriteBackReason {
+    /// Limits or ages ask for it.
     Due,
-    /// Everything, because an operation waits for space.
+    /// An operation waits for space: everything is written back.
     Space,
-    /// Everything, because the mount ends or a copy is made.
+    /// The mount ends, or a volume is cloned: everything is written back.
     All,
 }
 
-/// Pages to write back.
-struct Victims {
-    pages: Vec<Key>,
-    /// Whether there are none behind them.
+/// Pages chosen to be written back.
+struct WriteBackBatch {
+    pages: Vec<PageKey>,
+    /// The search reached the newest dirty page.
     reached_newest: bool,
 }
 
-/// Pages and cuts frozen to be written back.
+/// Pages and punches as they were when they were frozen.
 #[derive(Default)]
-pub(crate) struct Frozen {
+pub(crate) struct FrozenBatch {
     pub(crate) pages: Vec<FrozenPage>,
-    pub(crate) cuts: Vec<(ObjectId, PendingCut)>,
+    pub(crate) punches: Vec<(ObjectId, PendingPunch)>,
 }
 
-impl Frozen {
+impl FrozenBatch {
     fn len(&self) -> usize {
-        self.cuts.len() + self.pages.len()
+        self.punches.len() + self.pages.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Neighbours next to each other; cuts in the one order.
+    /// Sorts pages by key, so that neighbours are written together, and punches by LSN.
     pub(crate) fn sort(&mut self) {
         self.pages.sort_by_key(|page| page.key);
-        self.cuts.sort_by_key(|(_, cut)| cut.lsn);
+        self.punches.sort_by_key(|(_, cut)| cut.lsn);
     }
 
-    /// What stands at `index` of the vector.
-    fn victim(&self, index: usize) -> Victim {
-        match self.cuts.get(index) {
-            Some((object, cut)) => Victim::Cut(*object, cut.lsn),
-            None => Victim::Page(self.pages[index - self.cuts.len()].key),
+    /// The item at `index` of the vector: punches first, then pages.
+    fn item(&self, index: usize) -> WriteBackItem {
+        match self.punches.get(index) {
+            Some((object, cut)) => WriteBackItem::Punch(*object, cut.lsn),
+            None => WriteBackItem::Page(self.pages[index - self.punches.len()].key),
         }
     }
 }
 
 pub(crate) struct FrozenPage {
-    key: Key,
-    content: Content,
+    key: PageKey,
+    content: PageContent,
     newest: Lsn,
     reserved: bool,
-    /// The newest cut that covers it and is not stored: an older page that the store has is zeros.
-    cut: Option<Lsn>,
+    /// The newest punch that covers the page and is not stored: an older version in the store reads as zeros.
+    punch: Option<Lsn>,
 }
 
 impl FrozenPage {
-    /// Freezes a dirty page that is not being written back.
-    pub(crate) fn begin(pages: &mut Pages, key: Key) -> Option<FrozenPage> {
+    /// Freezes a page. `None` if it is clean or being written back.
+    pub(crate) fn begin(pages: &mut PageTable, key: PageKey) -> Option<FrozenPage> {
         pages.get(&key)?;
-        let cut = pages.cut_of(key);
+        let cut = pages.newest_punch_of(key);
         pages.change(key, |entry| {
-            let content = Content::of(entry);
-            let dirt = entry.begin_writing()?;
-            Some(FrozenPage { key, content, newest: dirt.newest, reserved: dirt.reserved, cut })
+            let content = PageContent::of(entry);
+            let dirt = entry.begin_write_back()?;
+            Some(FrozenPage { key, content, newest: dirt.newest, reserved: dirt.reserved, punch: cut })
         })
     }
 }
 
-/// Wrong ways, for planted bugs.
+/// For planted bugs only.
 impl FrozenPage {
-    /// Whether it was written to since.
-    pub(crate) fn is_newer(&self, pages: &Pages) -> bool {
-        pages.get(&self.key).is_some_and(Entry::is_dirty)
+    /// Whether the page was written since it was frozen.
+    pub(crate) fn is_newer(&self, pages: &PageTable) -> bool {
+        pages.get(&self.key).is_some_and(PageEntry::is_dirty)
     }
 
-    /// Takes what was written to it since, too.
-    pub(crate) fn freeze_again(&mut self, pages: &Pages) {
+    /// Replaces the frozen content by the current one.
+    pub(crate) fn freeze_again(&mut self, pages: &PageTable) {
         if let Some(entry) = pages.get(&self.key) {
-            self.content = Content::of(entry);
+            self.content = PageContent::of(entry);
         }
     }
 }
 
-/// What became of frozen pages and cuts, by their places in [`Frozen`].
+/// What became of a [`FrozenBatch`], by index in its vector.
 #[derive(Default)]
-struct Stored {
-    /// What could not be stored.
+struct StoreOutcome {
+    /// Changes that the store refused.
     refused: BTreeMap<usize, StoreError>,
-    /// All bytes of pages of which only some were in memory, where the others are zeros or were read.
+    /// All bytes of pages that were partial in memory: the missing bytes are zeros, or were read.
     whole: BTreeMap<usize, SharedPage>,
     pages_read: u64,
 }
 
 impl WriteBack {
-    pub(crate) fn new(shared: Arc<Shared>, admission: Admission, committer: Arc<Committer>) -> WriteBack {
+    pub(crate) fn new(
+        shared: Arc<CacheShared>,
+        admission: AdmissionControl,
+        committer: Arc<Committer>,
+    ) -> WriteBack {
         let relogger = Relogger::new(shared.clone(), committer.clone());
-        WriteBack { shared, admission, committer, relogger, turn: Mutex::default() }
+        WriteBack { shared, admission, committer, relogger, cursor: Mutex::default() }
     }
 
-    /// The turn to write back: while it is held no other thread writes anything back.
-    pub(crate) fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().expect("no panic while writing back")
+    /// Takes the write-back lock: while it is held, no other thread writes anything back.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, WriteBackCursor> {
+        self.cursor.lock().expect("no panic while writing back")
     }
 
-    /// Whether no thread has the turn.
+    /// Whether the write-back lock is free.
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn is_idle(&self) -> bool {
-        self.turn.try_lock().is_ok()
+        self.cursor.try_lock().is_ok()
     }
 
-    /// One bounded piece of what limits and ages ask for. `Err` if pages stay dirty because a device failed.
-    pub(crate) fn step(&self) -> Result<Progress, CacheError> {
-        let mut turn = self.turn();
-        let mut scan = turn.due;
-        let outcome = self.write_back(&mut turn, Why::Due, &mut scan);
-        turn.due = scan;
+    /// One bounded step, if limits or ages ask for it. `Err` if pages stay dirty because a device failed.
+    pub(crate) fn step(&self) -> Result<StepProgress, CacheError> {
+        let mut turn = self.lock();
+        let mut scan = turn.due_scan;
+        let outcome = self.write_back(&mut turn, WriteBackReason::Due, &mut scan);
+        turn.due_scan = scan;
         outcome
     }
 
-    /// One bounded piece of everything; what failed since `scan` began is left alone, so this ends.
-    pub(crate) fn everything(&self, why: Why, scan: &mut Scan) -> Result<Progress, CacheError> {
-        let mut turn = self.turn();
+    /// One bounded step of writing everything back. Skips items that failed since `scan` began, so repeated
+    /// steps end.
+    pub(crate) fn drain_step(
+        &self,
+        why: WriteBackReason,
+        scan: &mut DirtyScan,
+    ) -> Result<StepProgress, CacheError> {
+        let mut turn = self.lock();
         self.write_back(&mut turn, why, scan)
     }
 
-    fn write_back(&self, turn: &mut Turn, why: Why, scan: &mut Scan) -> Result<Progress, CacheError> {
+    fn write_back(
+        &self,
+        turn: &mut WriteBackCursor,
+        why: WriteBackReason,
+        scan: &mut DirtyScan,
+    ) -> Result<StepProgress, CacheError> {
         self.shared.ensure_works()?;
         let now = self.shared.now();
-        if why == Why::Due && now < turn.not_before {
-            return Ok(Progress::Idle);
+        if why == WriteBackReason::Due && now < turn.not_before {
+            return Ok(StepProgress::Idle);
         }
-        self.sweep(turn, now);
-        if ask_the_store(&self.shared, &self.committer) {
-            return Ok(Progress::Worked);
+        self.prune_retries(turn, now);
+        if clean_stored_pages(&self.shared, &self.committer) {
+            return Ok(StepProgress::Worked);
         }
-        if let Some(progress) = self.transfer_in_turn(turn, scan, now)? {
+        if let Some(progress) = self.store_next_range_op(turn, scan, now)? {
             return Ok(progress);
         }
-        let idle =
-            if why == Why::Due && self.relogger.step(now)? { Progress::Worked } else { Progress::Idle };
+        let idle = if why == WriteBackReason::Due && self.relogger.step(now)? {
+            StepProgress::Worked
+        } else {
+            StepProgress::Idle
+        };
         let mut victims = None;
-        if turn.was_bypassed || why != Why::Due {
-            let found = self.victims(why, scan, now);
-            // What is stuck does not take the turn of those that bypassed the buffer.
-            victims = found.filter(|found| why != Why::Due || !found.pages.is_empty());
+        if turn.last_batch_bypassed || why != WriteBackReason::Due {
+            let found = self.choose_pages(why, scan, now);
+            // A batch without pages (they are stuck, or only punches are due) does not go before bypassed
+            // pages.
+            victims = found.filter(|found| why != WriteBackReason::Due || !found.pages.is_empty());
         }
-        turn.was_bypassed = false;
-        if victims.is_none() && why == Why::Due {
-            victims = self.bypassed_victims(turn, scan, now);
-            turn.was_bypassed = victims.is_some();
-            victims = victims.or_else(|| self.victims(why, scan, now));
+        turn.last_batch_bypassed = false;
+        if victims.is_none() && why == WriteBackReason::Due {
+            victims = self.choose_bypassed_pages(turn, scan, now);
+            turn.last_batch_bypassed = victims.is_some();
+            victims = victims.or_else(|| self.choose_pages(why, scan, now));
         }
-        let Some(Victims { pages, reached_newest }) = victims else { return Ok(idle) };
+        let Some(WriteBackBatch { pages, reached_newest }) = victims else { return Ok(idle) };
         let frozen = self.freeze(&pages, scan, now);
-        let is_over = scan.is_over(reached_newest, !frozen.is_empty());
+        let is_over = scan.is_finished(reached_newest, !frozen.is_empty());
         if frozen.is_empty() {
-            // Where nothing is stuck, a look at more of the queue of dirty pages finds some.
-            if is_over && pages.is_empty() && self.shared.state().retries.first().is_some() {
-                turn.not_before = now + LOOK_AGAIN;
+            // If nothing is stuck, the next step looks further along the queue of dirty pages.
+            if is_over && pages.is_empty() && self.shared.state().retries.first_error().is_some() {
+                turn.not_before = now + STUCK_RECHECK;
             }
-            return Ok(if is_over { idle } else { Progress::Worked });
+            return Ok(if is_over { idle } else { StepProgress::Worked });
         }
         let tried = frozen.len();
-        let stuck = self.write_frozen(frozen).inspect_err(|error| self.failed(turn, scan, error, now))?;
+        let stuck =
+            self.write_frozen(frozen).inspect_err(|error| self.note_failure(turn, scan, error, now))?;
         let mut state = self.shared.state();
-        if turn.was_bypassed {
+        if turn.last_batch_bypassed {
             let ended = self.shared.now();
-            turn.bypass_not_before = ended + (LEFT_TO_SYNCS * (ended - now)).min(LEFT_TO_SYNCS_MAX);
+            turn.bypass_not_before = ended + (SYNC_SHARE * (ended - now)).min(SYNC_SHARE_MAX);
         }
         if stuck.len() == tried
             && let Some((_, error)) = stuck.first()
         {
-            state.retries.failed(error.clone().into(), now);
+            state.retries.note_failure(error.clone().into(), now);
         }
         let lacks_space = stuck.iter().any(|(_, error)| error.is_full());
         stuck.into_iter().for_each(|(victim, error)| state.retries.back_off(victim, error, now));
         if lacks_space && state.admission.ask_for_space() {
-            self.shared.wake(Task::Checkpoint);
+            self.shared.wake(BackgroundTask::Checkpoint);
         }
         drop(state);
-        if why != Why::All {
-            // An error is for the reads and writes to tell that meet it, too.
+        if why != WriteBackReason::All {
+            // The reads and writes that meet an error here report it.
             let _ = self.shared.store_io().merge_due_deltas();
         }
-        Ok(Progress::Worked)
+        Ok(StepProgress::Worked)
     }
 
-    /// Nothing could be written back.
-    fn failed(&self, turn: &mut Turn, scan: &mut Scan, error: &CacheError, now: Duration) {
+    /// Nothing could be written back: pauses.
+    fn note_failure(
+        &self,
+        turn: &mut WriteBackCursor,
+        scan: &mut DirtyScan,
+        error: &CacheError,
+        now: Duration,
+    ) {
         turn.not_before = now + RETRY_AFTER;
-        scan.begin_anew();
+        scan.restart();
         let mut state = self.shared.state();
-        state.retries.failed(error.clone(), now);
-        // No more is owed of the cleaning when nothing can be written.
+        state.retries.note_failure(error.clone(), now);
+        // While nothing can be written, no cleaning is owed.
         self.ask_for_space_if_needed(&mut state);
-        // Who waits for a clone or a move is told after a while.
-        if !state.pages.transfers().is_empty() {
-            self.shared.wake(Task::Fetch);
+        // Readers that wait for a range operation get an error after a while.
+        if !state.pages.range_ops().is_empty() {
+            self.shared.wake(BackgroundTask::Fetch);
         }
     }
 
-    /// Stores the clones and moves that were found in the buffer, before anybody asks for what they brought: a mount that only looks
-    /// writes nothing back later. Those that are stuck are tried again, where it does.
-    pub(crate) fn store_recovered(&self) {
-        let mut turn = self.turn();
+    /// Stores the recovered range operations before any client reads their targets: a mount that is only read
+    /// would not write them back later. Those that fail stay pending.
+    pub(crate) fn store_recovered_range_ops(&self) {
+        let mut turn = self.lock();
         let now = self.shared.now();
-        // Who reads what they brought would be told of an error that came only once.
+        // An error that occurs only once is not to reach the readers of the targets.
         for _ in 0..ATTEMPTS_AT_START {
-            let mut scan = Scan::once(self.shared.state().retries.failures());
-            while let Ok(Some(_)) = self.transfer_in_turn(&mut turn, &mut scan, now) {}
-            if self.shared.state().pages.transfers().is_empty() {
+            let mut scan = DirtyScan::once(self.shared.state().retries.failures());
+            while let Ok(Some(_)) = self.store_next_range_op(&mut turn, &mut scan, now) {}
+            if self.shared.state().pages.range_ops().is_empty() {
                 break;
             }
         }
         turn.not_before = Duration::ZERO;
-        self.forget_stored_cuts();
+        self.forget_stored_punches();
     }
 
-    /// Logs again what a start found of pages that bypassed the buffer since, and which the store has not got then: after the next crash
-    /// nothing else would tell that these bytes are newer than that.
-    pub(crate) fn log_overtaken(&self, pages: &[Key]) -> Result<(), CacheError> {
+    /// Logs reverted pages again: a crash took their bypassed bytes, so they are what older records make of
+    /// them. The new records tell the next recovery that these bytes are newer than the bypass; nothing else
+    /// would.
+    pub(crate) fn log_reverted(&self, pages: &[PageKey]) -> Result<(), CacheError> {
         let state = self.shared.state();
         pages.iter().try_for_each(|key| self.relogger.append_page(&state, *key))
     }
 
-    /// The log may begin behind a clone or a move, and before an older cut that was logged again: what the store has is newer than that.
-    fn forget_stored_cuts(&self) {
-        let cuts: Vec<_> = self.shared.state().pages.cuts().filter(|(_, cut)| cut.logged_again).collect();
+    /// Drops relogged punches that the store has. The log may begin behind a range operation, yet before an
+    /// older punch that was relogged: what the store has is newer than that punch.
+    fn forget_stored_punches(&self) {
+        let cuts: Vec<_> = self.shared.state().pages.punches().filter(|(_, cut)| cut.is_relogged).collect();
         for (object, cut) in cuts {
             if matches!(self.shared.store_io().has_applied_later_transfer(object, cut.lsn), Ok(true)) {
-                self.shared.state().pages.cut_is_stored(object, cut.lsn);
+                self.shared.state().pages.forget_punch(object, cut.lsn);
             }
         }
     }
 
-    /// A step towards storing the oldest clone or move that has its turn; `None` if there is none.
-    fn transfer_in_turn(
+    /// One step towards storing the oldest range operation that can be tried. `None` if there is none.
+    fn store_next_range_op(
         &self,
-        turn: &mut Turn,
-        scan: &mut Scan,
+        turn: &mut WriteBackCursor,
+        scan: &mut DirtyScan,
         now: Duration,
-    ) -> Result<Option<Progress>, CacheError> {
+    ) -> Result<Option<StepProgress>, CacheError> {
         let what = {
             let state = self.shared.state();
-            let free = |one: &&Pending| !scan.leaves_alone(&state.retries, Victim::of(&one.what), now);
-            state.pages.transfers().first().find(free).map(|one| one.what)
+            let free = |one: &&PendingRangeOp| !scan.skips(&state.retries, WriteBackItem::of(&one.op), now);
+            state.pages.range_ops().unblocked().find(free).map(|one| one.op)
         };
         let Some(what) = what else { return Ok(None) };
-        let stuck = match self.transfer_step(&what) {
-            // Others may find space, and can be read.
+        let stuck = match self.range_op_step(&what) {
+            // Other items may find space, or be readable.
             Err(CacheError::Store(error)) if error.is_full() || error.is_read_failure() => Some(error),
-            outcome => outcome.inspect_err(|error| self.failed(turn, scan, error, now))?,
+            outcome => outcome.inspect_err(|error| self.note_failure(turn, scan, error, now))?,
         };
         if let Some(error) = stuck {
             let mut state = self.shared.state();
-            state.retries.failed(error.clone().into(), now);
-            state.retries.back_off(Victim::of(&what), error, now);
+            state.retries.note_failure(error.clone().into(), now);
+            state.retries.back_off(WriteBackItem::of(&what), error, now);
             self.ask_for_space_if_needed(&mut state);
-            // Those who wait for it are told.
-            state.seeks.look_behind();
+            // Reads that wait for it get the error.
+            state.seeks.unblock();
             drop(state);
-            self.shared.wake(Task::Fetch);
+            self.shared.wake(BackgroundTask::Fetch);
         }
-        Ok(Some(Progress::Worked))
+        Ok(Some(StepProgress::Worked))
     }
 
-    /// There is more space than when something was refused for lack of it.
-    pub(crate) fn try_again(&self) {
+    /// There is more space: retries at once if something was refused for lack of it.
+    pub(crate) fn retry_for_space(&self) {
         if self.shared.state().retries.needs_space() {
-            self.turn().not_before = Duration::ZERO;
-            self.shared.wake(Task::WriteBack);
+            self.lock().not_before = Duration::ZERO;
+            self.shared.wake(BackgroundTask::WriteBack);
         }
     }
 
-    fn ask_for_space_if_needed(&self, state: &mut State) {
+    fn ask_for_space_if_needed(&self, state: &mut CacheState) {
         if state.retries.needs_space() && state.admission.ask_for_space() {
-            self.shared.wake(Task::Checkpoint);
+            self.shared.wake(BackgroundTask::Checkpoint);
         }
     }
 
-    /// One bounded piece of storing a clone or a move that waits for no other: what it is newer than, then itself. Returns why it
-    /// cannot be stored, if that is so.
-    fn transfer_step(&self, what: &Ordered) -> Result<Option<StoreError>, CacheError> {
-        if let Some(error) = self.ask_about_transfers(what) {
+    /// One bounded step of storing a range operation that waits for no other: its dependencies, then itself.
+    /// Returns why it cannot be stored, if so.
+    fn range_op_step(&self, what: &RangeOp) -> Result<Option<StoreError>, CacheError> {
+        if let Some(error) = self.forget_stored_range_ops(what) {
             return Ok(Some(error));
         }
-        if self.shared.state().pages.transfers().get(what.lsn).is_none() {
+        if self.shared.state().pages.range_ops().get(what.lsn).is_none() {
             return Ok(None);
         }
-        let mut cuts = self.shared.state().pages.cuts_before(what);
+        let mut cuts = self.shared.state().pages.punches_before(what);
         if !cuts.is_empty() {
             cuts.sort_by_key(|(_, cut)| cut.lsn);
-            let refused = self.write_frozen(Frozen { pages: Vec::new(), cuts })?;
+            let refused = self.write_frozen(FrozenBatch { pages: Vec::new(), punches: cuts })?;
             return Ok(refused.into_iter().next().map(|(_, error)| error));
         }
-        let beside: Vec<Dirty> = {
+        let beside: Vec<DirtyPage> = {
             let state = self.shared.state();
-            let pending = state.pages.transfers().get(what.lsn).into_iter();
-            pending.flat_map(Pending::before).take(STEP_PAGES).filter_map(Dirty::of).collect()
+            let pending = state.pages.range_ops().get(what.lsn).into_iter();
+            pending
+                .flat_map(PendingRangeOp::dependencies)
+                .take(STEP_PAGES)
+                .filter_map(DirtyPage::of)
+                .collect()
         };
         self.commit_up_to(what.lsn)?;
-        match beside.is_empty() {
-            false => self.store_beside(what, &beside),
-            true => {
-                // A page at its edges that cannot be read holds up this clone, and nothing else; one that stays damaged is lost.
-                if let Err(error) = self.shared.store_io().merge_deltas_for_transfer(&what.transfer)
-                    && !(error.is_damage() && self.has_failed_for_long(what))
-                {
-                    return Ok(Some(error));
-                }
-                let refused = self.apply_all(&[what.change()])?;
-                if refused.is_empty() {
-                    self.shared.state().counters.transfers_stored += 1;
-                    self.transfer_is_done(what);
-                }
-                Ok(refused.into_values().next())
+        if beside.is_empty() {
+            // A page at the edge of the range that cannot be read delays only this operation. If the page
+            // stays damaged, it is lost in the target.
+            if let Err(error) = self.shared.store_io().merge_deltas_for_transfer(&what.transfer)
+                && !(error.is_damage() && self.has_failed_for_long(what))
+            {
+                return Ok(Some(error));
             }
+            let refused = self.apply_all(&[what.change()])?;
+            if refused.is_empty() {
+                self.shared.state().counters.transfers_stored += 1;
+                self.finish_range_op(what);
+            }
+            Ok(refused.into_values().next())
+        } else {
+            self.store_dependencies(what, &beside)
         }
     }
 
-    fn has_failed_for_long(&self, what: &Ordered) -> bool {
-        let since = self.shared.state().retries.failing_since(Victim::of(what));
+    fn has_failed_for_long(&self, what: &RangeOp) -> bool {
+        let since = self.shared.state().retries.failing_since(WriteBackItem::of(what));
         since.is_some_and(|since| self.shared.now() >= since + self.shared.settings().store_patience)
     }
 
-    /// Asks the store which of the clones and moves that were found in the buffer it has, before it gets any. They are stored in their
-    /// order, so it has those, too, that come before one that it has and share an object's slot with it; if both objects of one are gone,
-    /// nothing else tells. Returns why it cannot tell of `what`, if that is so.
-    fn ask_about_transfers(&self, what: &Ordered) -> Option<StoreError> {
-        let recovered: Vec<Ordered> = {
+    /// Asks the store which recovered range operations it has, and drops them, before any other is stored.
+    /// They are stored in the order of their LSNs. If the store has one, it has all earlier ones that share
+    /// an object's slot with it; if both objects of an operation are gone, nothing else tells. Returns the
+    /// error if the store cannot tell for `op`.
+    fn forget_stored_range_ops(&self, what: &RangeOp) -> Option<StoreError> {
+        let recovered: Vec<RangeOp> = {
             let state = self.shared.state();
-            let recovered = state.pages.transfers().iter().filter(|one| one.recovered);
-            recovered.map(|one| one.what).collect()
+            let recovered = state.pages.range_ops().iter().filter(|one| one.recovered);
+            recovered.map(|one| one.op).collect()
         };
-        let (mut had, mut unknown): (Vec<Ordered>, Vec<(Ordered, StoreError)>) = (Vec::new(), Vec::new());
+        let (mut had, mut unknown): (Vec<RangeOp>, Vec<(RangeOp, StoreError)>) = (Vec::new(), Vec::new());
         for one in recovered.into_iter().rev() {
             if had.iter().any(|later| later.shares_slot(&one)) {
                 had.push(one);
                 continue;
             }
             let stored = self.shared.store_io().has_applied_transfer(&one.transfer, one.lsn);
-            if stored == Ok(true) && !is_planted(PlantedBug::TransferRepeated) {
+            if stored == Ok(true) && !is_planted(CacheBug::TransferRepeated) {
                 had.push(one);
                 continue;
             }
             let later = || unknown.iter().find(|(later, _)| later.shares_slot(&one));
             match stored.err().or_else(|| later().map(|(_, error)| error.clone())) {
                 Some(error) => unknown.push((one, error)),
-                None => self.shared.state().pages.transfer_is_new(one.lsn),
+                None => self.shared.state().pages.mark_range_op_new(one.lsn),
             }
         }
-        had.iter().rev().for_each(|one| self.transfer_is_done(one));
+        had.iter().rev().for_each(|one| self.finish_range_op(one));
         unknown.into_iter().find(|(one, _)| one == what).map(|(_, error)| error)
     }
 
-    /// Makes everything up to a change durable in the buffer.
+    /// Makes every change up to `newest` durable in the buffer.
     fn commit_up_to(&self, newest: Lsn) -> Result<(), CacheError> {
         let is_durable =
-            self.shared.buffer().durable() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
+            self.shared.buffer().durable_lsn() >= newest || is_planted(CacheBug::StoredBeforeDurable);
         if is_durable { Ok(()) } else { self.committer.commit_now().map(drop) }
     }
 
-    /// Stores pages that are older than a clone or a move of them. Returns why they cannot be, if that is so.
-    fn store_beside(&self, what: &Ordered, beside: &[Dirty]) -> Result<Option<StoreError>, CacheError> {
+    /// Stores dependencies of a range operation. Returns why one cannot be stored, if so.
+    fn store_dependencies(
+        &self,
+        what: &RangeOp,
+        beside: &[DirtyPage],
+    ) -> Result<Option<StoreError>, CacheError> {
         let source = what.transfer.from;
         let pages = beside.iter().map(|one| {
-            let key = Key { object: source, page: one.page };
-            ToStore { key, content: &one.content, newest: one.newest, cut: None }
+            let key = PageKey { object: source, page: one.page };
+            PageToStore { key, content: &one.content, newest: one.newest, punch: None }
         });
-        let mut plan = Plan::of(self.shared.store_io(), pages);
+        let mut plan = StorePlan::of(self.shared.store_io(), pages);
         let pages_read = plan.pages_read;
         if let Some((index, error)) = plan.refused.pop_first() {
             let page = beside[index].page;
-            // Where its leaf is there, it is the page that is damaged, and stays so.
+            // If the page's leaf can be read, the page itself is damaged, and stays so.
             let is_known = || self.shared.store_io().page_lsn(source, page).is_ok();
             if !error.is_damage() || !self.has_failed_for_long(what) || !is_known() {
                 return Ok(Some(error));
             }
-            let was_reserved = self.shared.state().pages.beside_is_stored(what.lsn, page);
+            let was_reserved = self.shared.state().pages.drop_stored_dependency(what.lsn, page);
             self.shared.store().release(u64::from(was_reserved));
             return Ok(None);
         }
         let of_vector = self.apply_all(&plan.vector)?;
-        let refused = plan.by_page(of_vector);
+        let refused = plan.refused_by_page(of_vector);
         let mut state = self.shared.state();
         let stored = beside.iter().enumerate().filter(|(index, _)| !refused.contains_key(index));
-        let spare = stored.filter(|(_, one)| state.pages.beside_is_stored(what.lsn, one.page)).count();
+        let spare = stored.filter(|(_, one)| state.pages.drop_stored_dependency(what.lsn, one.page)).count();
         self.shared.store().release(spare as u64);
         state.counters.fetched_for_write_back += pages_read;
         state.counters.pages_stored += (beside.len() - refused.len()) as u64;
         Ok(refused.into_values().next())
     }
 
-    /// The store has a clone or a move, or had it before.
-    fn transfer_is_done(&self, what: &Ordered) {
-        let mut completions = Completions::default();
+    /// Drops a range operation that the store has, and unblocks what waited for it.
+    fn finish_range_op(&self, what: &RangeOp) {
+        let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
-        // After a start: the store has what came before it, too, and would have it take away what it brought.
-        for (object, cut) in state.pages.cuts_before(what) {
-            state.pages.cut_is_stored(object, cut.lsn);
+        // After a start: the store has the earlier punches, too. Applied again, they would remove what the
+        // operation brought.
+        for (object, cut) in state.pages.punches_before(what) {
+            state.pages.forget_punch(object, cut.lsn);
         }
-        let reserved = state.pages.drop_transfer(what.lsn);
+        let reserved = state.pages.drop_range_op(what.lsn);
         self.shared.store().release(reserved);
-        state.retries.stored(Victim::of(what));
-        state.retries.worked();
-        state.reads.look_behind();
-        state.seeks.look_behind();
-        state.admission.may_have_space();
+        state.retries.forget(WriteBackItem::of(what));
+        state.retries.note_success();
+        state.reads.unblock();
+        state.seeks.unblock();
+        state.admission.note_possible_space();
         self.committer.release_groups(&mut state);
         self.admission.admit_waiting(&mut state, &mut completions);
         drop(state);
         completions.deliver();
-        self.shared.wake(Task::Fetch);
-        self.shared.wake(Task::Commit);
+        self.shared.wake(BackgroundTask::Fetch);
+        self.shared.wake(BackgroundTask::Commit);
     }
 
-    /// Stores all clones and moves that are wanted, with those that are older.
-    pub(crate) fn store_transfers(&self, is_wanted: &dyn Fn(&Ordered) -> bool) -> Result<(), CacheError> {
-        if !self.shared.state().pages.transfers().iter().any(|one| is_wanted(&one.what)) {
+    /// Stores all range operations that are wanted, with those that come before them.
+    pub(crate) fn store_range_ops(&self, is_wanted: &dyn Fn(&RangeOp) -> bool) -> Result<(), CacheError> {
+        if !self.shared.state().pages.range_ops().iter().any(|one| is_wanted(&one.op)) {
             return Ok(());
         }
-        let _turn = self.turn();
-        self.store_transfers_in_turn(is_wanted)
+        let _turn = self.lock();
+        self.store_range_ops_locked(is_wanted)
     }
 
-    /// The same for a caller who has the turn to write back.
-    pub(crate) fn store_transfers_in_turn(
+    /// [`store_range_ops`](WriteBack::store_range_ops) for a caller that holds the write-back lock.
+    pub(crate) fn store_range_ops_locked(
         &self,
-        is_wanted: &dyn Fn(&Ordered) -> bool,
+        is_wanted: &dyn Fn(&RangeOp) -> bool,
     ) -> Result<(), CacheError> {
         loop {
             self.shared.ensure_works()?;
             let first = {
                 let state = self.shared.state();
-                let transfers = state.pages.transfers();
-                let last = transfers.iter().filter(|one| is_wanted(&one.what)).map(|one| one.what.lsn).last();
+                let transfers = state.pages.range_ops();
+                let last = transfers.iter().filter(|one| is_wanted(&one.op)).map(|one| one.op.lsn).last();
                 let Some(last) = last else { return Ok(()) };
-                transfers.first().map(|one| one.what).find(|what| what.lsn <= last)
+                transfers.unblocked().map(|one| one.op).find(|what| what.lsn <= last)
             };
             let what = first.expect("the oldest of all waits for no other");
-            if let Some(error) = self.transfer_step(&what)? {
+            if let Some(error) = self.range_op_step(&what)? {
                 return Err(error.into());
             }
         }
     }
 
-    /// True if a clone or a move may be stored now: others wait for it.
-    pub(crate) fn transfers_are_due(&self, state: &State) -> bool {
+    /// Whether a range operation can be stored now. Reads and other changes may wait for it.
+    pub(crate) fn range_ops_are_due(&self, state: &CacheState) -> bool {
         let now = self.shared.now();
-        let free = |one: &Pending| !state.retries.is_backed_off(Victim::of(&one.what), now);
-        state.failed().is_none() && state.pages.transfers().first().any(free)
+        let free = |one: &PendingRangeOp| !state.retries.is_backed_off(WriteBackItem::of(&one.op), now);
+        state.failed().is_none() && state.pages.range_ops().unblocked().any(free)
     }
 
-    /// Forgets what was stuck and is no more, now and then.
-    fn sweep(&self, turn: &mut Turn, now: Duration) {
-        if now < turn.swept + RETRY_AFTER {
+    /// Drops retry entries of items that are gone, now and then.
+    fn prune_retries(&self, turn: &mut WriteBackCursor, now: Duration) {
+        if now < turn.retries_pruned + RETRY_AFTER {
             return;
         }
-        turn.swept = now;
+        turn.retries_pruned = now;
         let mut state = self.shared.state();
-        let State { retries, pages, .. } = &mut *state;
-        retries.keep(|victim| victim.is_there(pages));
+        let CacheState { retries, pages, .. } = &mut *state;
+        retries.retain(|victim| victim.is_pending(pages));
     }
 
-    /// True if limits or ages ask for pages to be written back.
-    pub(crate) fn is_due(&self, state: &State) -> bool {
-        self.admission.bypassed_pages_press(state) || self.is_due_otherwise(state)
+    /// Whether limits or ages ask for write-back.
+    pub(crate) fn is_due(&self, state: &CacheState) -> bool {
+        self.admission.bypassed_pages_need_write_back(state)
+            || self.logged_pages_are_due(state)
+            || self.punches_are_due(state)
     }
 
-    /// The same for any but those that bypassed the buffer.
-    fn is_due_otherwise(&self, state: &State) -> bool {
-        self.logged_pages_are_due(state) || self.cuts_are_due(state)
-    }
-
-    fn logged_pages_are_due(&self, state: &State) -> bool {
+    fn logged_pages_are_due(&self, state: &CacheState) -> bool {
         let age = |since| self.shared.now() >= since + self.shared.settings().dirty_age_max;
         let is_old = || state.failed().is_none() && state.pages.oldest_since().is_some_and(age);
-        self.admission.logged_writes_press(state) || is_old()
+        self.admission.logged_pages_need_write_back(state) || is_old()
     }
 
-    /// Whether a cut that may be tried is so old that a person who asks for the free space misses it there.
-    fn cuts_are_due(&self, state: &State) -> bool {
-        if state.failed().is_some() || state.pages.cuts_pending() == 0 {
+    /// Whether a punch that can be tried is so old that a user misses its space in `df`.
+    fn punches_are_due(&self, state: &CacheState) -> bool {
+        if state.failed().is_some() || state.pages.punches_pending() == 0 {
             return false;
         }
         let now = self.shared.now();
-        state.pages.cuts().any(|(object, cut)| {
-            let is_held = || state.pages.transfers().hold_back_range(object, cut.lsn);
-            let is_stuck = || state.retries.is_backed_off(Victim::Cut(object, cut.lsn), now);
-            now >= cut.since + CUTS_STORED_AFTER && !is_stuck() && !is_held()
+        state.pages.punches().any(|(object, cut)| {
+            let is_held = || state.pages.range_ops().blocks_change(object, cut.lsn);
+            let is_stuck = || state.retries.is_backed_off(WriteBackItem::Punch(object, cut.lsn), now);
+            now >= cut.since + PUNCH_AGE_MAX && !is_stuck() && !is_held()
         })
     }
 
-    /// The pages to write back now; `None` if there is no reason to. Least recently written first, but for the sake
-    /// of the buffer or of age those that need its oldest groups, and each with its dirty neighbours: on a disk a run
-    /// of pages costs as much as one.
-    fn victims(&self, why: Why, scan: &mut Scan, now: Duration) -> Option<Victims> {
+    /// Chooses pages to write back. `None` if there is no reason to. If memory is short, the least recently
+    /// written come first; if the buffer is short of space, or for age, those that need its oldest groups.
+    /// Each takes its dirty neighbours along: on a disk a run of pages costs as much as one.
+    fn choose_pages(
+        &self,
+        why: WriteBackReason,
+        scan: &mut DirtyScan,
+        now: Duration,
+    ) -> Option<WriteBackBatch> {
         let mut state = self.shared.state();
         if !state.pages.is_dirty() {
             return None;
         }
-        if why == Why::Due && !self.logged_pages_are_due(&state) {
-            // All cuts go with any page, or alone.
-            let alone = Victims { pages: Vec::new(), reached_newest: true };
-            return self.cuts_are_due(&state).then_some(alone);
+        if why == WriteBackReason::Due && !self.logged_pages_are_due(&state) {
+            // Punches go with any batch, or alone.
+            let alone = WriteBackBatch { pages: Vec::new(), reached_newest: true };
+            return self.punches_are_due(&state).then_some(alone);
         }
         let crowded = self.shared.settings().crowding(state.pages.memory()) > 0.5;
         let limit = self.step_pages(why);
-        scan.begin_anew_now_and_then(now, state.retries.count());
+        scan.restart_periodically(now, state.retries.stuck_count());
         let filter = *scan;
-        let free = |state: &State, key: &Key| {
-            let held = state.pages.holds_back(key);
-            !held && !filter.leaves_alone(&state.retries, Victim::Page(*key), now)
+        let free = |state: &CacheState, key: &PageKey| {
+            let held = state.pages.is_blocked(key);
+            !held && !filter.skips(&state.retries, WriteBackItem::Page(*key), now)
         };
         let mut pages = BTreeSet::new();
-        // False once there are enough.
-        let mut take = |near: &mut dyn Iterator<Item = Key>, state: &State| {
-            let is_new = |key: &Key| free(state, key) && !pages.contains(key);
-            let new: Vec<Key> = near.filter(is_new).take(limit - pages.len()).collect();
+        // False once the batch is full.
+        let mut take = |near: &mut dyn Iterator<Item = PageKey>, state: &CacheState| {
+            let is_new = |key: &PageKey| free(state, key) && !pages.contains(key);
+            let new: Vec<PageKey> = near.filter(is_new).take(limit - pages.len()).collect();
             pages.extend(new);
             pages.len() < limit
         };
-        let distance = NEIGHBOURS.min(limit as u64 / 2);
+        let distance = NEIGHBOUR_PAGES.min(limit as u64 / 2);
         let mut reached_newest = true;
-        if crowded && !self.shared.buffer_is_half_full() && why == Why::Due {
-            let (mut looks, mut runs) = (state.pages.queued().min(LOOKS_MAX), DELTA_RUNS);
+        if crowded && !self.shared.buffer_is_half_full() && why == WriteBackReason::Due {
+            let mut looks = state.pages.queued().min(LOOKS_MAX);
+            let mut runs = DELTA_RUNS;
             while let Some(key) = state.pages.least_recently_written(&mut looks) {
                 if !free(&state, &key) {
                     continue;
@@ -620,99 +679,108 @@ impl WriteBack {
                 if !take(&mut state.pages.dirty_around(key, distance), &state) {
                     break;
                 }
-                // Deltas of many leaves, so that what will be folded together lies together.
-                if runs > 0 && !take(&mut state.pages.deltas_behind(key, DELTA_LOOKS), &state) {
+                // Deltas of many leaves, so that deltas that are merged together later lie together.
+                if runs > 0 && !take(&mut state.pages.deltas_after(key, DELTA_LOOKS), &state) {
                     break;
                 }
                 runs = runs.saturating_sub(1);
             }
         } else {
-            reached_newest = scan.look(&state.pages, |key| {
+            reached_newest = scan.visit(&state.pages, |key| {
                 !free(&state, &key) || take(&mut state.pages.dirty_around(key, distance), &state)
             });
         }
-        Some(Victims { pages: pages.into_iter().collect(), reached_newest })
+        Some(WriteBackBatch { pages: pages.into_iter().collect(), reached_newest })
     }
 
-    /// Bypassed pages, if they are to be stored now. Those that cannot be are logged by the committer in a moment, and are then written back
-    /// like any other.
-    fn bypassed_victims(&self, turn: &mut Turn, scan: &Scan, now: Duration) -> Option<Victims> {
+    /// Chooses bypassed pages, if they are to be stored now. Pages that cannot be stored are soon logged by
+    /// the committer, and then written back like any other.
+    fn choose_bypassed_pages(
+        &self,
+        turn: &mut WriteBackCursor,
+        scan: &DirtyScan,
+        now: Duration,
+    ) -> Option<WriteBackBatch> {
         let mut state = self.shared.state();
-        if state.syncs.wait_for_store() {
-            // For pages that were logged or cut meanwhile.
-            self.committer.settle_stored(&mut state, &[]);
-            self.shared.wake(Task::Commit);
+        if state.syncs.any_waiting_for_store() {
+            // For pages that were logged or punched meanwhile.
+            self.committer.complete_store_waits(&mut state, &[]);
+            self.shared.wake(BackgroundTask::Commit);
         }
         let is_left_to_syncs = now < turn.bypass_not_before
-            && state.syncs.need_log(now)
+            && state.syncs.any_log_only(now)
             && self.admission.bypassed_pages_can_wait(&state);
-        if is_left_to_syncs || !self.admission.bypassed_pages_press(&state) {
+        if is_left_to_syncs || !self.admission.bypassed_pages_need_write_back(&state) {
             return None;
         }
         let limit =
             self.shared.store().pages_between_cleaning_checks().min(BYPASS_STEP_PAGES as u64) as usize;
-        // In rounds, so that a file that is written over and over, or grows and grows, keeps no other waiting.
-        let last = turn.bypassed.map_or(Bound::Unbounded, Bound::Excluded);
-        let group = |key: &Key| state.pages.get(key).and_then(Entry::group);
-        let is_of_round = |key: &Key| group(key).is_some_and(|group| group <= turn.bypass_until);
+        // In rounds, so that a file that is overwritten again and again, or grows and grows, delays no other.
+        let last = turn.last_bypassed.map_or(Bound::Unbounded, Bound::Excluded);
+        let group = |key: &PageKey| state.pages.get(key).and_then(PageEntry::oldest_group);
+        let is_of_round = |key: &PageKey| group(key).is_some_and(|group| group <= turn.bypass_round_end);
         let behind = state.pages.unlogged_in((last, Bound::Unbounded)).filter(is_of_round);
-        let mut pages: BTreeSet<Key> = behind.take(limit).collect();
-        turn.bypassed = pages.last().copied();
+        let mut pages: BTreeSet<PageKey> = behind.take(limit).collect();
+        turn.last_bypassed = pages.last().copied();
         if pages.len() < limit {
-            turn.bypass_until = self.shared.buffer().groups().end;
+            turn.bypass_round_end = self.shared.buffer().unreleased_groups().end;
             for key in state.pages.unlogged_in(bypass::ALL) {
                 if pages.len() == limit {
                     break;
                 }
                 if pages.insert(key) {
-                    turn.bypassed = Some(key);
+                    turn.last_bypassed = Some(key);
                 }
             }
         }
-        let is_stuck = |key: &Key| {
-            state.pages.holds_back(key) || scan.leaves_alone(&state.retries, Victim::Page(*key), now)
+        let is_stuck = |key: &PageKey| {
+            state.pages.is_blocked(key) || scan.skips(&state.retries, WriteBackItem::Page(*key), now)
         };
         pages.retain(|key| !is_stuck(key));
-        let pages: Vec<Key> = pages.into_iter().collect();
-        if pages.is_empty() { None } else { Some(Victims { pages, reached_newest: false }) }
+        let pages: Vec<PageKey> = pages.into_iter().collect();
+        if pages.is_empty() { None } else { Some(WriteBackBatch { pages, reached_newest: false }) }
     }
 
-    /// Pages of one step: no more than are paid for with less than a segment's cleaning, where a writer may wait for them.
-    fn step_pages(&self, why: Why) -> usize {
+    /// The most pages of a step: if a writer may wait for it, no more than less than a segment's cleaning
+    /// pays for.
+    fn step_pages(&self, why: WriteBackReason) -> usize {
         match why {
-            Why::Due | Why::Space => {
+            WriteBackReason::Due | WriteBackReason::Space => {
                 self.shared.store().pages_between_cleaning_checks().min(STEP_PAGES as u64) as usize
             }
-            Why::All => STEP_PAGES,
+            WriteBackReason::All => STEP_PAGES,
         }
     }
 
-    /// Freezes the victims, and all pending cuts but those that just failed, as they are now.
-    fn freeze(&self, victims: &[Key], scan: &Scan, now: Duration) -> Frozen {
+    /// Freezes the chosen pages and all pending punches, except what is blocked or has just failed.
+    fn freeze(&self, victims: &[PageKey], scan: &DirtyScan, now: Duration) -> FrozenBatch {
         let mut state = self.shared.state();
         let pages = victims.iter().filter_map(|&key| {
-            let held = state.pages.holds_back(&key);
+            let held = state.pages.is_blocked(&key);
             if held { None } else { FrozenPage::begin(&mut state.pages, key) }
         });
         let pages = pages.collect();
-        let free = |&(object, cut): &(ObjectId, PendingCut)| {
-            let held = state.pages.transfers().hold_back_range(object, cut.lsn);
-            !held && !scan.leaves_alone(&state.retries, Victim::Cut(object, cut.lsn), now)
+        let free = |&(object, cut): &(ObjectId, PendingPunch)| {
+            let held = state.pages.range_ops().blocks_change(object, cut.lsn);
+            !held && !scan.skips(&state.retries, WriteBackItem::Punch(object, cut.lsn), now)
         };
-        let mut frozen = Frozen { pages, cuts: state.pages.cuts().filter(free).collect() };
+        let mut frozen = FrozenBatch { pages, punches: state.pages.punches().filter(free).collect() };
         frozen.sort();
         frozen
     }
 
-    /// Makes what is frozen durable in the buffer, then in the store, forgets what is not needed any more, and lets in those that
-    /// waited for that. Returns what the store could not take.
-    pub(crate) fn write_frozen(&self, frozen: Frozen) -> Result<Vec<(Victim, StoreError)>, CacheError> {
+    /// Makes a frozen batch durable in the buffer, then in the store; drops what is not needed any more, and
+    /// admits operations that waited for it. Returns the items that the store refused.
+    pub(crate) fn write_frozen(
+        &self,
+        frozen: FrozenBatch,
+    ) -> Result<Vec<(WriteBackItem, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
-        let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.lsn)).max().unwrap_or_default();
+        let newest = pages.chain(frozen.punches.iter().map(|(_, cut)| cut.lsn)).max().unwrap_or_default();
         let outcome = self.commit_up_to(newest).and_then(|()| Ok(self.store_frozen(&frozen)?));
 
         let mut state = self.shared.state();
-        self.settle(&mut state, &frozen, outcome.as_ref().ok());
+        self.end_write_back(&mut state, &frozen, outcome.as_ref().ok());
         let refused = match outcome {
             Ok(stored) => {
                 state.counters.fetched_for_write_back += stored.pages_read;
@@ -724,143 +792,157 @@ impl WriteBack {
             }
         };
         if refused.len() < frozen.len() {
-            state.retries.worked();
+            state.retries.note_success();
         }
-        self.forget(&mut state, &frozen, &refused);
+        self.forget_stored(&mut state, &frozen, &refused);
         state.evict(self.shared.settings());
-        // Under the same hold of the lock: another thread that let them in might be kept from telling them, for as long as it has
-        // no processor, while this one made more space, and had more cleaned for it.
-        let mut completions = Completions::default();
+        // Admits under the same hold of the lock. Another thread that admitted them might lose its processor
+        // before it told them; meanwhile this one would make more space, and have more cleaned, for nothing.
+        let mut completions = DeferredCompletions::default();
         self.admission.admit_waiting(&mut state, &mut completions);
         drop(state);
         completions.deliver();
-        self.shared.wake(Task::Commit);
-        self.shared.wake(Task::Checkpoint);
-        Ok(refused.into_iter().map(|(index, error)| (frozen.victim(index), error)).collect())
+        self.shared.wake(BackgroundTask::Commit);
+        self.shared.wake(BackgroundTask::Checkpoint);
+        Ok(refused.into_iter().map(|(index, error)| (frozen.item(index), error)).collect())
     }
 
-    /// Frozen pages will not be written back: they are dirty again.
-    pub(crate) fn abandon(&self, frozen: &Frozen) {
-        self.settle(&mut self.shared.state(), frozen, None);
+    /// Makes frozen pages dirty again: they will not be written back.
+    pub(crate) fn abandon(&self, frozen: &FrozenBatch) {
+        self.end_write_back(&mut self.shared.state(), frozen, None);
     }
 
-    /// Ends the write-back of frozen pages: those that are stored are clean, the others dirty again.
-    fn settle(&self, state: &mut State, frozen: &Frozen, stored: Option<&Stored>) {
+    /// Ends the write-back of frozen pages: stored pages become clean, the others dirty again.
+    fn end_write_back(&self, state: &mut CacheState, frozen: &FrozenBatch, stored: Option<&StoreOutcome>) {
         let mut spare = 0;
         let mut done = Vec::new();
         if stored.is_some() && frozen.pages.iter().any(|page| state.pages.is_unlogged(&page.key)) {
-            // What is logged or told from here on may rely on the store having them.
+            // From here on, records and replies may rely on the store having these pages.
             let batch = self.shared.store().durable_batch();
-            self.shared.buffer().witness(batch);
-            state.syncs.stored_bypassing(batch);
+            self.shared.buffer().record_store_batch(batch);
+            state.syncs.note_bypassed_stored(batch);
         }
-        for (index, page) in (frozen.cuts.len()..).zip(&frozen.pages) {
+        for (index, page) in (frozen.punches.len()..).zip(&frozen.pages) {
             let is_stored = stored.is_some_and(|stored| !stored.refused.contains_key(&index));
             let whole = stored.and_then(|stored| stored.whole.get(&index));
-            let ended = state.pages.change_written(page.key, page.newest, |entry| match is_stored {
-                true => {
-                    entry.end_writing();
+            let ended = state.pages.change_page_in_write_back(page.key, page.newest, |entry| {
+                if is_stored {
+                    entry.end_write_back();
                     if let Some(whole) = whole.filter(|_| entry.fetch().is_none()) {
                         entry.become_whole(Box::new(Page::clone(whole)));
                     }
                     0
+                } else {
+                    entry.abandon_write_back()
                 }
-                false => entry.abandon_writing(),
             });
             if is_stored {
                 done.push((page.key, page.newest));
             }
-            // One that was cut while it was on its way: its reservation has no owner any more.
+            // If the page was punched while it was written, its reservation has no other owner.
             spare += u64::from(page.reserved && (ended.is_none() || is_stored));
             let Some(more) = ended else { continue };
             spare += more;
-            if is_planted(PlantedBug::NewerBytesLostAtMerge) {
-                let dirt = state.pages.change(page.key, Entry::take_dirt);
+            if is_planted(CacheBug::NewerBytesLostAtMerge) {
+                let dirt = state.pages.change(page.key, PageEntry::take_dirty_state);
                 spare += u64::from(dirt.is_some_and(|dirt| dirt.reserved));
             }
         }
         self.shared.store().release(spare);
-        if state.syncs.wait_for_store() {
-            self.committer.settle_stored(state, &done);
+        if state.syncs.any_waiting_for_store() {
+            self.committer.complete_store_waits(state, &done);
         }
     }
 
-    /// In one vector. Where that does not fit, what gives space back goes first, from the reserve that it has; it may
-    /// go again with the next vector without harm. Returns what alone could not go, by its place in the vector.
-    fn store_frozen(&self, frozen: &Frozen) -> Result<Stored, StoreError> {
-        let cuts: Vec<Change> = frozen.cuts.iter().map(|&(object, cut)| cut_change(object, cut)).collect();
+    /// Applies a batch as one vector. If that does not fit, the punches go first: they free space, and the
+    /// store has a reserve for them. Applying them again with the next vector does no harm. Returns the
+    /// changes that the store refused, by index.
+    fn store_frozen(&self, frozen: &FrozenBatch) -> Result<StoreOutcome, StoreError> {
+        let cuts: Vec<StoreChange> =
+            frozen.punches.iter().map(|&(object, cut)| punch_change(object, cut)).collect();
         let pages = frozen.pages.iter().map(|page| {
-            let FrozenPage { key, ref content, newest, cut, .. } = *page;
-            ToStore { key, content, newest, cut }
+            let FrozenPage { key, ref content, newest, punch: cut, .. } = *page;
+            PageToStore { key, content, newest, punch: cut }
         });
-        let mut plan = Plan::of(self.shared.store_io(), pages);
-        // Cuts first, in the one order. A page that was cut after it was frozen has a page LSN below its cut, so the cut, which is
-        // written back later, takes it out again.
-        let vector: Vec<Change> = cuts.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
-        let mut applied = Applied::default();
-        let at = frozen.cuts.len();
+        let mut plan = StorePlan::of(self.shared.store_io(), pages);
+        // Punches first, in the order of their LSNs. A page that was punched after it was frozen has a page
+        // LSN below the punch's. The punch, which is written back later, removes it again.
+        let vector: Vec<StoreChange> = cuts.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
+        let mut applied = AppliedChanges::default();
+        let at = frozen.punches.len();
         let mut outcome = self.apply_rest(&vector, &mut applied);
         if outcome.as_ref().is_err_and(StoreError::is_full) && applied.count < at && at < vector.len() {
             outcome = self.apply_rest(&vector[..at], &mut applied);
             outcome = outcome.and_then(|()| self.apply_rest(&vector, &mut applied));
         }
         match outcome {
-            // What was applied is stored.
+            // The changes that were applied are stored.
             Err(error) if error.is_full() && applied.count > 0 => applied.refuse_rest(&vector, &error),
             outcome => outcome?,
         }
         let mut refused = applied.refused;
-        let mut stored = Stored { pages_read: plan.pages_read, ..Stored::default() };
+        let mut stored = StoreOutcome { pages_read: plan.pages_read, ..StoreOutcome::default() };
         let of_pages = refused.split_off(&at).into_iter().map(|(index, error)| (index - at, error)).collect();
         stored.whole =
             std::mem::take(&mut plan.whole).into_iter().map(|(page, bytes)| (at + page, bytes)).collect();
-        stored.refused = plan.by_page(of_pages).into_iter().map(|(page, error)| (at + page, error)).collect();
+        stored.refused =
+            plan.refused_by_page(of_pages).into_iter().map(|(page, error)| (at + page, error)).collect();
         stored.refused.append(&mut refused);
         Ok(stored)
     }
 
-    /// Applies a vector; returns what alone could not be, by its place.
-    fn apply_all(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, StoreError> {
-        let mut applied = Applied::default();
+    /// Applies a vector. Returns the changes that the store refused, by index.
+    fn apply_all(&self, vector: &[StoreChange]) -> Result<BTreeMap<usize, StoreError>, StoreError> {
+        let mut applied = AppliedChanges::default();
         self.apply_rest(vector, &mut applied)?;
         Ok(applied.refused)
     }
 
-    fn apply_rest(&self, vector: &[Change], applied: &mut Applied) -> Result<(), StoreError> {
+    fn apply_rest(&self, vector: &[StoreChange], applied: &mut AppliedChanges) -> Result<(), StoreError> {
         let store = self.shared.store_io();
-        let apply = |part: &[Change]| match self.shared.settings().buffer_is_given_up {
-            true => store.apply_bypassed(part),
-            false => store.apply(part),
+        let apply = |part: &[StoreChange]| {
+            if self.shared.settings().buffer_is_given_up {
+                store.apply_bypassed(part)
+            } else {
+                store.apply(part)
+            }
         };
         applied.apply_rest(store, &apply, vector)
     }
 
-    /// What is stored does not need its place in the buffer.
-    fn forget(&self, state: &mut State, frozen: &Frozen, refused: &BTreeMap<usize, StoreError>) {
+    /// Stored items need the buffer no more: drops them, and releases groups.
+    fn forget_stored(
+        &self,
+        state: &mut CacheState,
+        frozen: &FrozenBatch,
+        refused: &BTreeMap<usize, StoreError>,
+    ) {
         let mut cuts = 0;
         let is_stored = |index: &usize| !refused.contains_key(index);
-        (0..frozen.len()).filter(is_stored).for_each(|index| state.retries.stored(frozen.victim(index)));
-        for (index, (object, cut)) in frozen.cuts.iter().enumerate() {
+        (0..frozen.len()).filter(is_stored).for_each(|index| state.retries.forget(frozen.item(index)));
+        for (index, (object, cut)) in frozen.punches.iter().enumerate() {
             if !is_stored(&index) {
                 continue;
             }
             cuts += 1;
-            state.pages.cut_is_stored(*object, cut.lsn);
+            state.pages.forget_punch(*object, cut.lsn);
         }
-        state.counters.cuts_stored += cuts;
+        state.counters.punches_stored += cuts;
         state.counters.pages_stored += (frozen.len() - refused.len()) as u64 - cuts;
-        state.admission.may_have_space();
+        state.admission.note_possible_space();
         self.committer.release_groups(state);
     }
 
-    /// Writers get the space that was made; or, where none comes because nothing is written back, the error after a while.
-    pub(crate) fn tell_those_who_wait(&self, progress: Progress) {
-        let mut completions = Completions::default();
+    /// Admits operations if there is space by now. If nothing is written back, they get the error after a
+    /// while.
+    pub(crate) fn wake_waiters(&self, progress: StepProgress) {
+        let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
-        let (now, patience) = (self.shared.now(), self.shared.settings().store_patience);
-        let worked = progress == Progress::Worked;
+        let now = self.shared.now();
+        let patience = self.shared.settings().store_patience;
+        let worked = progress == StepProgress::Worked;
         let is_waiting = state.admission.is_waiting() || state.admission.is_waiting_to_bypass();
-        if is_waiting && (worked || state.retries.no_space(now, patience).is_some()) {
+        if is_waiting && (worked || state.retries.no_space_error(now, patience).is_some()) {
             self.admission.admit_waiting(&mut state, &mut completions);
         }
         drop(state);
@@ -868,28 +950,28 @@ impl WriteBack {
     }
 }
 
-/// How far a vector of changes that need not be applied together has been applied.
+/// How far a vector has been applied. Its changes need not be applied together.
 #[derive(Default)]
-pub(crate) struct Applied {
-    /// So many of them.
+pub(crate) struct AppliedChanges {
+    /// Changes that were applied or refused.
     count: usize,
-    /// Of these, what alone could not be, by its place in the vector.
+    /// Changes that the store refused, by index in the vector.
     pub(crate) refused: BTreeMap<usize, StoreError>,
 }
 
-impl Applied {
-    /// Applies the rest, as much together as the store takes at once. After an error it may go on from there: each delta that is
-    /// applied again takes a block more.
+impl AppliedChanges {
+    /// Applies the rest, each time as much as the store takes at once. After an error the next call continues
+    /// there: a delta that is applied again takes one more block.
     pub(crate) fn apply_rest(
         &mut self,
         store: &Store,
-        apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
-        vector: &[Change],
+        apply: &dyn Fn(&[StoreChange]) -> Result<(), StoreError>,
+        vector: &[StoreChange],
     ) -> Result<(), StoreError> {
         while self.count < vector.len() {
             let rest = &vector[self.count..];
             let part = &rest[..store.changes_that_fit(rest)];
-            let long = part.iter().position(|change| !matches!(piece_of(store, change), Ok(None)));
+            let long = part.iter().position(|change| !matches!(split_punch(store, change), Ok(None)));
             match long {
                 Some(0) => self.apply_in_pieces(store, apply, &rest[0])?,
                 before => self.apply_halves(apply, &part[..before.unwrap_or(part.len())])?,
@@ -898,16 +980,17 @@ impl Applied {
         Ok(())
     }
 
-    /// Applies the next change, a long cut. A crash between two pieces loses nothing: the buffer has the cut until all of it is stored.
+    /// Applies the next change, a long punch, in pieces. A crash between two pieces loses nothing: the buffer
+    /// has the punch until all of it is stored.
     fn apply_in_pieces(
         &mut self,
         store: &Store,
-        apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
-        cut: &Change,
+        apply: &dyn Fn(&[StoreChange]) -> Result<(), StoreError>,
+        cut: &StoreChange,
     ) -> Result<(), StoreError> {
         let mut left = cut.clone();
         let outcome = loop {
-            match piece_of(store, &left) {
+            match split_punch(store, &left) {
                 Ok(Some((piece, rest))) => match apply(&[piece]) {
                     Ok(()) => left = rest,
                     outcome => break outcome,
@@ -924,12 +1007,12 @@ impl Applied {
         Ok(())
     }
 
-    /// Applies the next part. A damaged node of the store's map fails all changes that come with one that needs it, so they go by halves
-    /// until it alone is left.
+    /// Applies the next part. A damaged node of the store's map fails every change of a call that needs it.
+    /// So the part is halved until the change that needs the node is alone.
     fn apply_halves(
         &mut self,
-        apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
-        part: &[Change],
+        apply: &dyn Fn(&[StoreChange]) -> Result<(), StoreError>,
+        part: &[StoreChange],
     ) -> Result<(), StoreError> {
         match apply(part) {
             Err(StoreError::Corrupt { .. }) if part.len() > 1 => {
@@ -944,64 +1027,68 @@ impl Applied {
         Ok(())
     }
 
-    /// The rest could not be applied.
-    fn refuse_rest(&mut self, vector: &[Change], error: &StoreError) {
+    /// Refuses the rest.
+    fn refuse_rest(&mut self, vector: &[StoreChange], error: &StoreError) {
         self.refused.extend((self.count..vector.len()).map(|index| (index, error.clone())));
         self.count = vector.len();
     }
 }
 
-/// Of a cut that changes more leaves of the store's map than it should at once, what does, and the rest.
-fn piece_of(store: &Store, change: &Change) -> Result<Option<(Change, Change)>, StoreError> {
-    let &Change::Cut { object, ref pages, lsn } = change else { return Ok(None) };
-    let until = store.list(object, pages.clone(), CUT_LEAVES)?.until;
-    let cut = |pages| Change::Cut { object, pages, lsn };
+/// Splits a punch that spans more leaves of the store's map than may change at once: its first piece, and the
+/// rest.
+fn split_punch(
+    store: &Store,
+    change: &StoreChange,
+) -> Result<Option<(StoreChange, StoreChange)>, StoreError> {
+    let &StoreChange::Punch { object, ref pages, lsn } = change else { return Ok(None) };
+    let until = store.list(object, pages.clone(), PUNCH_LEAVES)?.until;
+    let cut = |pages| StoreChange::Punch { object, pages, lsn };
     Ok((until < pages.end).then(|| (cut(pages.start..until), cut(until..pages.end))))
 }
 
-/// A page of which something is newer than the store, as it is in memory.
-pub(crate) struct Dirty {
+/// A copy of a page with changes that the store lacks.
+pub(crate) struct DirtyPage {
     pub(crate) page: PageNo,
-    content: Content,
+    content: PageContent,
     newest: Lsn,
 }
 
-/// A dirty page as it is in memory.
-pub(crate) enum Content {
+/// A dirty page's bytes in memory.
+pub(crate) enum PageContent {
     Whole(SharedPage),
-    Patch(Delta),
+    Patch(PageDelta),
 }
 
-impl Content {
-    pub(crate) fn of(entry: &Entry) -> Content {
+impl PageContent {
+    pub(crate) fn of(entry: &PageEntry) -> PageContent {
         match entry.body() {
-            Body::Whole(page) => Content::Whole(page.clone()),
-            Body::Patch(delta) => Content::Patch(delta.clone()),
+            PageBody::Whole(page) => PageContent::Whole(page.clone()),
+            PageBody::Patch(delta) => PageContent::Patch(delta.clone()),
         }
     }
 }
 
-impl Dirty {
-    pub(crate) fn of((page, entry): (PageNo, &Entry)) -> Option<Dirty> {
-        let newest = entry.dirt().or(entry.writing())?.newest;
-        Some(Dirty { page, content: Content::of(entry), newest })
+impl DirtyPage {
+    pub(crate) fn of((page, entry): (PageNo, &PageEntry)) -> Option<DirtyPage> {
+        let newest = entry.dirty_state().or(entry.writing())?.newest;
+        Some(DirtyPage { page, content: PageContent::of(entry), newest })
     }
 }
 
-/// Pages of an object whole, and their page LSNs: what the store has, with what is newer over it.
-pub(crate) fn with_bases<'a>(
+/// All bytes of pages of an object, and their page LSNs: deltas are merged with what the store has.
+pub(crate) fn merge_with_store<'a>(
     store: &Store,
     object: ObjectId,
-    pages: &'a [Dirty],
+    pages: &'a [DirtyPage],
 ) -> impl Iterator<Item = (PageNo, Result<(SharedPage, Lsn), StoreError>)> + use<'a> {
-    let patches = pages.iter().filter(|one| matches!(one.content, Content::Patch(_)));
+    let patches = pages.iter().filter(|one| matches!(one.content, PageContent::Patch(_)));
     let mut wants: Vec<PageRead> = patches.map(|one| PageRead::new(object, one.page)).collect();
     store.read(&mut wants);
     let mut bases = wants.into_iter().map(|want| want.result);
     pages.iter().map(move |one| {
         let bytes = match &one.content {
-            Content::Whole(page) => Ok(page.clone()),
-            Content::Patch(delta) => bases.next().expect("one for each patch").map(|base| {
+            PageContent::Whole(page) => Ok(page.clone()),
+            PageContent::Patch(delta) => bases.next().expect("one for each patch").map(|base| {
                 let mut bytes = match base {
                     StoredPage::Hole => Page::zeroed(),
                     StoredPage::Page { bytes, .. } => bytes,
@@ -1014,11 +1101,12 @@ pub(crate) fn with_bases<'a>(
     })
 }
 
-/// What the store is asked for, for one cut.
-pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
-    match cut.whole_object {
-        true => Change::Delete { object, lsn: cut.lsn },
-        false => Change::Cut { object, pages: cut.from..cut.to, lsn: cut.lsn },
+/// The store's change for a punch.
+pub(crate) fn punch_change(object: ObjectId, punch: PendingPunch) -> StoreChange {
+    if punch.whole_object {
+        StoreChange::Delete { object, lsn: punch.lsn }
+    } else {
+        StoreChange::Punch { object, pages: punch.from..punch.to, lsn: punch.lsn }
     }
 }
 
@@ -1026,38 +1114,39 @@ pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
 mod tests {
     use super::*;
     use device::{BLOCK_BYTES, Device, Incarnation, StoreId};
-    use sim_disk::{Power, SimDisk};
+    use sim_disk::{PowerSupply, SimDisk};
     use std::cell::{Cell, RefCell};
-    use store::{Layout, VolumeId};
+    use store::{StoreLayout, VolumeId};
 
     #[test]
     fn what_was_applied_before_a_part_found_no_space_is_not_applied_again() {
-        let disk: Arc<dyn Device> = SimDisk::new("store", 4096, &Power::new(), 1);
-        Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) })
+        let disk: Arc<dyn Device> = SimDisk::new("store", 4096, &PowerSupply::new(), 1);
+        Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(16) })
             .expect("large enough");
         let store = Store::open(disk).expect("a new store");
         store.begin(Incarnation(1)).expect("the first");
         // Each page in a leaf of its own.
-        let write = |number: u64| Change::Write {
+        let write = |number: u64| StoreChange::Write {
             object: VolumeId::MAIN.object(5, 1),
             page: PageNo(number * 1000),
             bytes: Arc::new(Box::new(Page([1; BLOCK_BYTES]))),
             page_lsn: Lsn(number + 1),
         };
-        let vector: Vec<Change> = (0..100).map(write).collect();
-        let (has_space, asked) = (Cell::new(2), RefCell::new(Vec::new()));
-        let apply = |part: &[Change]| {
+        let vector: Vec<StoreChange> = (0..100).map(write).collect();
+        let has_space = Cell::new(2);
+        let asked = RefCell::new(Vec::new());
+        let apply = |part: &[StoreChange]| {
             if has_space.get() == 0 {
                 return Err(StoreError::Full);
             }
             has_space.set(has_space.get() - 1);
             asked.borrow_mut().extend(part.iter().map(|change| match change {
-                Change::Write { page_lsn, .. } => page_lsn.0,
+                StoreChange::Write { page_lsn, .. } => page_lsn.0,
                 _ => unreachable!("all are writes"),
             }));
             Ok(())
         };
-        let mut applied = Applied::default();
+        let mut applied = AppliedChanges::default();
         assert_eq!(applied.apply_rest(&store, &apply, &vector), Err(StoreError::Full));
         assert!((2..100).contains(&applied.count), "{} at once", applied.count);
         has_space.set(1000);
@@ -1068,30 +1157,32 @@ mod tests {
 
     #[test]
     fn a_long_cut_is_applied_in_pieces_and_goes_on_where_one_found_no_space() {
-        let disk: Arc<dyn Device> = SimDisk::new("store", 1 << 16, &Power::new(), 1);
-        Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) })
+        let disk: Arc<dyn Device> = SimDisk::new("store", 1 << 16, &PowerSupply::new(), 1);
+        Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(16) })
             .expect("large enough");
         let store = Store::open(disk).expect("a new store");
         store.begin(Incarnation(1)).expect("the first");
-        let (long, short) = (VolumeId::MAIN.object(5, 1), VolumeId::MAIN.object(6, 1));
-        let write = |object, number: u64, page_lsn| Change::Write {
+        let long = VolumeId::MAIN.object(5, 1);
+        let short = VolumeId::MAIN.object(6, 1);
+        let write = |object, number: u64, page_lsn| StoreChange::Write {
             object,
             page: PageNo(number),
             bytes: Arc::new(Box::new(Page([1; BLOCK_BYTES]))),
             page_lsn: Lsn(page_lsn),
         };
-        // A page in each of 600 leaves, of which one is newer than the cut.
-        let mut all: Vec<Change> = (0..600).map(|leaf| write(long, leaf * 128, 10)).collect();
+        // A page in each of 600 leaves. One of them is newer than the punch.
+        let mut all: Vec<StoreChange> = (0..600).map(|leaf| write(long, leaf * 128, 10)).collect();
         all[300] = write(long, 300 * 128, 20);
         all.push(write(short, 3, 10));
         all.chunks(20).for_each(|some| {
             store.apply(some).expect("space");
             store.checkpoint().expect("space");
         });
-        let cut = |object| Change::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(15) };
+        let cut = |object| StoreChange::Punch { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(15) };
         let vector = [cut(short), cut(long), cut(short)];
-        let (has_space, asked) = (Cell::new(2), RefCell::new(Vec::new()));
-        let apply = |part: &[Change]| {
+        let has_space = Cell::new(2);
+        let asked = RefCell::new(Vec::new());
+        let apply = |part: &[StoreChange]| {
             if has_space.get() == 0 {
                 return Err(StoreError::Full);
             }
@@ -1099,14 +1190,14 @@ mod tests {
             asked.borrow_mut().push(part.to_vec());
             store.apply(part)
         };
-        let mut applied = Applied::default();
+        let mut applied = AppliedChanges::default();
         assert_eq!(applied.apply_rest(&store, &apply, &vector), Err(StoreError::Full));
         assert_eq!(applied.count, 1);
         has_space.set(1000);
         applied.apply_rest(&store, &apply, &vector).expect("there is space");
         assert_eq!((applied.count, applied.refused.len()), (3, 0));
         let leaves = asked.into_inner().into_iter().map(|part| match &part[..] {
-            [Change::Cut { pages, .. }] => (pages.start.0.div_ceil(128), pages.end.0.div_ceil(128)),
+            [StoreChange::Punch { pages, .. }] => (pages.start.0.div_ceil(128), pages.end.0.div_ceil(128)),
             other => panic!("{other:?}"),
         });
         let whole = (1, u64::MAX.div_ceil(128));

@@ -13,57 +13,52 @@ mod sync {
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
     pub(crate) mod admission;
-    pub(crate) mod ahead;
-    pub(crate) mod background;
-    pub(crate) mod bulk;
     pub(crate) mod bypass;
-    pub(crate) mod bypass_age;
+    pub(crate) mod bypass_recovery;
+    pub(crate) mod bypassed_pages;
     pub(crate) mod cache;
     pub(crate) mod change;
-    pub(crate) mod checkpoint;
     pub(crate) mod commit;
     pub(crate) mod delta;
-    pub(crate) mod deltas;
+    pub(crate) mod dirty_scan;
     pub(crate) mod error;
-    pub(crate) mod fetch;
-    pub(crate) mod gather;
-    pub(crate) mod named;
+    pub(crate) mod maintenance;
     pub(crate) mod page;
-    pub(crate) mod pages;
-    pub(crate) mod plant;
-    pub(crate) mod reads;
+    pub(crate) mod page_table;
+    pub(crate) mod planted_bug;
+    pub(crate) mod range_ops;
+    pub(crate) mod read;
     pub(crate) mod recover;
     pub(crate) mod relog;
+    pub(crate) mod replay_table;
     pub(crate) mod rescue;
-    pub(crate) mod reserved;
+    pub(crate) mod reservation_estimate;
     pub(crate) mod retry;
-    pub(crate) mod scan;
-    pub(crate) mod seek;
     pub(crate) mod settings;
-    pub(crate) mod shared;
+    pub(crate) mod state;
     pub(crate) mod status;
+    pub(crate) mod store_plan;
     pub(crate) mod task;
-    pub(crate) mod transfers;
-    pub(crate) mod volume;
+    pub(crate) mod volumes;
     pub(crate) mod write_back;
 }
 use shipped::*;
 
 // As `src/lib.rs` has them.
 use crate::cache::Cache;
-use crate::change::{Change, Cost};
-use crate::settings::Settings;
-use crate::task::{Completion, Progress, Task};
+use crate::change::{ObjectChange, TransactionCost};
+use crate::settings::CacheSettings;
+use crate::task::{BackgroundTask, CacheCompletion, StepProgress};
 
 use ::buffer::Buffer;
-use ::store::{Layout, Store};
+use ::store::{Store, StoreLayout};
 use device::{Clock, Lsn, StoreId, VolumeId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::sync::mpsc;
 use shuttle::{Config, Runner, thread};
-use sim_disk::{Faults, Power, SimDisk};
+use sim_disk::{DiskFaults, PowerSupply, SimDisk};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -94,9 +89,10 @@ fn failure(model: impl Fn() + Send + Sync + 'static) -> String {
 
 /// An empty store and its buffer, of which every order gets copies.
 static FORMATTED: LazyLock<[Arc<SimDisk>; 2]> = LazyLock::new(|| {
-    let disk = |name, blocks| SimDisk::new(name, blocks, &Power::new(), 7);
-    let (store, buffer) = (disk("store", STORE_BLOCKS), disk("buffer", BUFFER_BLOCKS));
-    let layout = Layout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
+    let disk = |name, blocks| SimDisk::new(name, blocks, &PowerSupply::new(), 7);
+    let store = disk("store", STORE_BLOCKS);
+    let buffer = disk("buffer", BUFFER_BLOCKS);
+    let layout = StoreLayout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
     Store::format(&*store, &layout).expect("a disk that is large enough");
     Buffer::format(&*buffer, ID).expect("a disk that is large enough");
     [store, buffer]
@@ -117,22 +113,23 @@ impl Clock for Ticking {
 
 /// Whether a buffer would have this LSN if the power failed now.
 fn survives(buffer: &SimDisk, lsn: Lsn) -> bool {
-    let left = buffer.fork(&Power::new(), thread_rng().r#gen());
-    left.set_faults(Faults::default());
+    let left = buffer.fork(&PowerSupply::new(), thread_rng().r#gen());
+    left.set_faults(DiskFaults::default());
     left.crash();
     let mut found = false;
-    let recovered = Buffer::open(left, ID, &mut |group| found |= group.iter().any(|one| one.first == lsn));
+    let recovered =
+        Buffer::open(left, ID, &mut |group| found |= group.iter().any(|one| one.first_lsn == lsn));
     recovered.expect("what a crash leaves is a buffer");
     found
 }
 
 /// How a client asks for durability.
-type Ask = fn(&Cache, Completion<()>);
+type Ask = fn(&Cache, CacheCompletion<()>);
 
 /// The wrong way: who finds another at it leaves it to the other, whose commit may have begun before.
-fn left_to_the_other(cache: &Cache, then: Completion<()>) {
+fn left_to_the_other(cache: &Cache, then: CacheCompletion<()>) {
     let mut state = cache.parts.shared.state();
-    let target = state.syncs.target(cache.parts.shared.buffer().appended());
+    let target = state.syncs.target(cache.parts.shared.buffer().appended_lsn());
     let alone = state.syncs.park(target, then);
     drop(state);
     if alone {
@@ -141,7 +138,7 @@ fn left_to_the_other(cache: &Cache, then: Completion<()>) {
 }
 
 /// The wrong way: whichever commit ends next tells who waits, also one that began before the change.
-fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
+fn told_by_any_commit(cache: &Cache, then: CacheCompletion<()>) {
     let mut state = cache.parts.shared.state();
     if let Some(why) = state.failed().cloned() {
         drop(state);
@@ -151,7 +148,7 @@ fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
     state.syncs.park(target, then);
     let stopping = state.is_stopping();
     drop(state);
-    cache.parts.shared.wake(Task::Commit);
+    cache.parts.shared.wake(BackgroundTask::Commit);
     if stopping {
         let _ = cache.parts.committer.commit_now();
     }
@@ -161,8 +158,8 @@ fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
 fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
     let object = VolumeId::MAIN.object(number, 1);
     for offset in 0..SYNCS_EACH {
-        let change = Change::Write { object, offset, bytes: b"w" };
-        let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&[change])) else { return };
+        let change = ObjectChange::Write { object, offset, bytes: b"w" };
+        let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(&[change])) else { return };
         let Ok(lsn) = cache.apply(&mut reservation, &[change]) else { return };
         // Others may commit, or stop, before it asks.
         let pause = if thread_rng().gen_bool(0.75) { 0 } else { thread_rng().gen_range(0..300) };
@@ -183,8 +180,8 @@ fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
 /// As the daemon's worker does.
 fn committer(cache: &Cache, stopping: &AtomicBool) {
     while !stopping.load(Ordering::SeqCst) {
-        if cache.step(Task::Commit) == Progress::Idle {
-            cache.wait(Task::Commit, Duration::from_millis(500));
+        if cache.step(BackgroundTask::Commit) == StepProgress::Idle {
+            cache.wait(BackgroundTask::Commit, Duration::from_millis(500));
         }
     }
 }
@@ -192,25 +189,27 @@ fn committer(cache: &Cache, stopping: &AtomicBool) {
 /// Clients sync, by themselves and by the committer; the cache is stopped while they wait, or afterwards; and half of the time the
 /// buffer fails at some moment.
 fn clients_and_a_committer(sync: Ask) {
-    let [store, buffer] = FORMATTED.each_ref().map(|disk| disk.fork(&Power::new(), 7));
+    let [store, buffer] = FORMATTED.each_ref().map(|disk| disk.fork(&PowerSupply::new(), 7));
     let store = Arc::new(Store::open(store).expect("an empty store"));
     // A client commits for itself, or the committer for all.
     let commit_inline_below = Duration::from_secs(thread_rng().gen_range(0..2));
-    let settings = Settings { commit_inline_below, ..Settings::default() };
+    let settings = CacheSettings { commit_inline_below, ..CacheSettings::default() };
     let clock = Arc::new(Ticking(AtomicU64::new(0)));
     let cache = Cache::open(store, buffer.clone(), clock, settings).expect("an empty buffer");
     if thread_rng().gen_bool(0.5) {
         let once_after = Some(thread_rng().gen_range(0..12));
-        buffer.set_faults(Faults { once_after, ..Faults::default() });
+        buffer.set_faults(DiskFaults { once_after, ..DiskFaults::default() });
     }
     let stopping = Arc::new(AtomicBool::new(false));
     let committer = {
-        let (cache, stopping) = (cache.clone(), stopping.clone());
+        let cache = cache.clone();
+        let stopping = stopping.clone();
         thread::spawn(move || committer(&cache, &stopping))
     };
     let mut clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
-            let (cache, buffer) = (cache.clone(), buffer.clone());
+            let cache = cache.clone();
+            let buffer = buffer.clone();
             thread::spawn(move || client(number + 1, &cache, &buffer, sync))
         })
         .collect();

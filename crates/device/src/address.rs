@@ -40,7 +40,7 @@ pub struct ObjectId {
 /// Pages of an object that become pages of another one, or of another place in the same one: what a clone copies and a move
 /// moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Transfer {
+pub struct PageTransfer {
     /// Whose pages.
     pub from: ObjectId,
     /// The first of them.
@@ -111,10 +111,10 @@ impl PageNo {
     }
 }
 
-impl Transfer {
+impl PageTransfer {
     /// All pages of an object.
-    pub fn whole(from: ObjectId, to: ObjectId) -> Transfer {
-        Transfer { from, first: PageNo(0), end: PageNo(u64::MAX), to, at: PageNo(0) }
+    pub fn whole_object(from: ObjectId, to: ObjectId) -> PageTransfer {
+        PageTransfer { from, first: PageNo(0), end: PageNo(u64::MAX), to, at: PageNo(0) }
     }
 
     /// The pages of the source.
@@ -128,7 +128,7 @@ impl Transfer {
     }
 
     /// Whether it goes forward, not past the last page, and from one place to another.
-    pub fn is_sensible(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         let (source, target) = (self.source(), self.target());
         let apart = self.from != self.to || source.end <= target.start || target.end <= source.start;
         let len = self.end.0.checked_sub(self.first.0).filter(|&len| len > 0);

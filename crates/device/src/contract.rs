@@ -1,7 +1,7 @@
 //! What every [`Device`] must do, as one suite that each implementer's tests call.
 
 use crate::address::Block;
-use crate::device::{Device, Read};
+use crate::device::{BlockRead, Device};
 use crate::page::{Page, pages};
 
 /// Checks `device`, whose content it overwrites and which must hold at least 64 blocks, against the contract.
@@ -98,12 +98,12 @@ fn a_batch_is_read_while_something_else_is_done(device: &dyn Device) {
 }
 
 /// So many reads, and one past the end.
-fn some_reads(device: &dyn Device, count: u64) -> Vec<Read> {
-    let reads = (0..count).map(|i| Read::new(Block(i * 13 % 60), 1 + (i as usize) % 4));
-    reads.chain([Read::new(Block(device.blocks()), 1)]).collect()
+fn some_reads(device: &dyn Device, count: u64) -> Vec<BlockRead> {
+    let reads = (0..count).map(|i| BlockRead::new(Block(i * 13 % 60), 1 + (i as usize) % 4));
+    reads.chain([BlockRead::new(Block(device.blocks()), 1)]).collect()
 }
 
-fn check_batch(device: &dyn Device, mut reads: Vec<Read>) {
+fn check_batch(device: &dyn Device, mut reads: Vec<BlockRead>) {
     let beyond = reads.pop().expect("the last one");
     assert!(beyond.result.is_err(), "a read past the end succeeded in a batch");
     for one in &reads {

@@ -37,14 +37,14 @@ pub trait Device: Send + Sync {
 
     /// Reads many places, in any order, as many at a time as the device likes, and returns when all are done.
     /// Every read gets its own result.
-    fn read_batch(&self, reads: &mut [Read]) {
+    fn read_batch(&self, reads: &mut [BlockRead]) {
         for read in reads {
             read.result = self.read(read.at, &mut read.pages);
         }
     }
 
     /// [`read_batch`](Device::read_batch), and does `meanwhile` once: while it reads, if the device can do without this thread.
-    fn read_batch_while(&self, reads: &mut [Read], meanwhile: &mut dyn FnMut()) {
+    fn read_batch_while(&self, reads: &mut [BlockRead], meanwhile: &mut dyn FnMut()) {
         meanwhile();
         self.read_batch(reads);
     }
@@ -71,7 +71,7 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// Whether nothing that is written lasts longer than this device is open, as with an [overlay](crate::Overlay).
+    /// Whether nothing that is written lasts longer than this device is open, as with an [overlay](crate::OverlayDevice).
     fn forgets_writes(&self) -> bool {
         false
     }
@@ -84,7 +84,7 @@ pub trait Device: Send + Sync {
 }
 
 /// One read of a batch.
-pub struct Read {
+pub struct BlockRead {
     /// The first block.
     pub at: Block,
     /// Where the bytes go; their number is the number of blocks.
@@ -93,16 +93,16 @@ pub struct Read {
     pub result: Result<(), DeviceError>,
 }
 
-impl Read {
+impl BlockRead {
     /// A read of `count` blocks from `at` on.
-    pub fn new(at: Block, count: usize) -> Read {
-        Read { at, pages: crate::page::pages(count), result: Ok(()) }
+    pub fn new(at: Block, count: usize) -> BlockRead {
+        BlockRead { at, pages: crate::page::pages(count), result: Ok(()) }
     }
 }
 
 /// What was asked of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
+pub enum DeviceOperation {
     /// A read.
     Read,
     /// A write.
@@ -123,7 +123,7 @@ pub struct DeviceError {
     /// The device's name.
     pub device: String,
     /// What was asked.
-    pub operation: Operation,
+    pub operation: DeviceOperation,
     /// The first block; 0 for a flush and for more capacity.
     pub at: Block,
     /// The number of blocks; 0 for a flush, all for more capacity.
@@ -159,12 +159,12 @@ impl DeviceError {
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = match self.operation {
-            Operation::Read => "reading",
-            Operation::Write => "writing",
-            Operation::Flush => return write!(f, "{}: flushing: {}", self.device, self.reason),
-            Operation::Trim => "trimming",
-            Operation::Allocate => "allocating space for",
-            Operation::Grow => return write!(f, "{}: making it larger: {}", self.device, self.reason),
+            DeviceOperation::Read => "reading",
+            DeviceOperation::Write => "writing",
+            DeviceOperation::Flush => return write!(f, "{}: flushing: {}", self.device, self.reason),
+            DeviceOperation::Trim => "trimming",
+            DeviceOperation::Allocate => "allocating space for",
+            DeviceOperation::Grow => return write!(f, "{}: making it larger: {}", self.device, self.reason),
         };
         write!(f, "{}: {verb} {} block(s) at block {}: {}", self.device, self.count, self.at, self.reason)
     }

@@ -7,10 +7,10 @@ mod overlay;
 mod page;
 
 pub use address::{
-    BLOCK_BYTES, Block, BufferId, Incarnation, Lsn, ObjectId, PageNo, StoreId, Transfer, VolumeId,
+    BLOCK_BYTES, Block, BufferId, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, StoreId, VolumeId,
 };
 pub use contract::{check_contract, check_growth};
-pub use device::{Device, DeviceError, Operation, Read};
-pub use machine::{Clock, Random, nanos_since_epoch};
-pub use overlay::Overlay;
+pub use device::{BlockRead, Device, DeviceError, DeviceOperation};
+pub use machine::{Clock, SeededRng, nanos_since_epoch};
+pub use overlay::OverlayDevice;
 pub use page::{Page, SharedPage, pages};

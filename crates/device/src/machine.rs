@@ -22,12 +22,12 @@ pub fn nanos_since_epoch(time: SystemTime) -> i64 {
 
 /// Seeded randomness: the same seed gives the same numbers on every machine (splitmix64). Not for secrets.
 #[derive(Debug, Clone)]
-pub struct Random(u64);
+pub struct SeededRng(u64);
 
-impl Random {
+impl SeededRng {
     /// A generator that repeats for this seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
+    pub fn new(seed: u64) -> SeededRng {
+        SeededRng(seed)
     }
 
     /// The next 64 bits.
@@ -62,14 +62,14 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_numbers() {
-        let (mut one, mut other) = (Random::new(7), Random::new(7));
+        let (mut one, mut other) = (SeededRng::new(7), SeededRng::new(7));
         assert!((0..100).all(|_| one.next_u64() == other.next_u64()));
-        assert_ne!(Random::new(7).next_u64(), Random::new(8).next_u64());
+        assert_ne!(SeededRng::new(7).next_u64(), SeededRng::new(8).next_u64());
     }
 
     #[test]
     fn every_number_below_the_end_comes_up_and_none_above() {
-        let mut random = Random::new(1);
+        let mut random = SeededRng::new(1);
         let mut seen = [0; 10];
         (0..10_000).for_each(|_| seen[random.below(10) as usize] += 1);
         assert!(seen.iter().all(|&times| (800..1200).contains(&times)), "{seen:?}");

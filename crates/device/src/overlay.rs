@@ -2,25 +2,25 @@
 //! incarnation and tidy up, and the media below stay as they were.
 
 use crate::address::Block;
-use crate::device::{Device, DeviceError, Operation, Read};
+use crate::device::{BlockRead, Device, DeviceError, DeviceOperation};
 use crate::page::Page;
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
 /// Writes are kept in memory, by block, until the overlay is dropped; reads see them. Opening a store writes some
 /// dozens of blocks; more than a buffer's worth can never come.
-pub struct Overlay<D> {
+pub struct OverlayDevice<D> {
     below: D,
     written: RwLock<HashMap<Block, Box<Page>>>,
 }
 
-impl<D: Device> Overlay<D> {
+impl<D: Device> OverlayDevice<D> {
     /// One that holds nothing yet.
-    pub fn new(below: D) -> Overlay<D> {
-        Overlay { below, written: RwLock::new(HashMap::new()) }
+    pub fn new(below: D) -> OverlayDevice<D> {
+        OverlayDevice { below, written: RwLock::new(HashMap::new()) }
     }
 
-    fn cover(&self, at: Block, into: &mut [Page]) {
+    fn apply_written(&self, at: Block, into: &mut [Page]) {
         let written = self.written.read().unwrap_or_else(PoisonError::into_inner);
         for (index, page) in into.iter_mut().enumerate() {
             if let Some(newer) = written.get(&at.plus(index as u64)) {
@@ -29,17 +29,17 @@ impl<D: Device> Overlay<D> {
         }
     }
 
-    fn cover_all(&self, reads: &mut [Read]) {
+    fn apply_written_to_all(&self, reads: &mut [BlockRead]) {
         for read in reads {
             if read.result.is_err() {
-                read.result = self.read_uncovered(read.at, &mut read.pages);
+                read.result = self.read_unwritten(read.at, &mut read.pages);
             }
-            self.cover(read.at, &mut read.pages);
+            self.apply_written(read.at, &mut read.pages);
         }
     }
 
     /// One by one, those blocks that were not written here: what cannot be read below may be one that was.
-    fn read_uncovered(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+    fn read_unwritten(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         let is_covered = |at| self.written.read().unwrap_or_else(PoisonError::into_inner).contains_key(&at);
         for (index, page) in into.iter_mut().enumerate() {
             let at = at.plus(index as u64);
@@ -51,7 +51,7 @@ impl<D: Device> Overlay<D> {
     }
 }
 
-impl<D: Device> Device for Overlay<D> {
+impl<D: Device> Device for OverlayDevice<D> {
     fn blocks(&self) -> u64 {
         self.below.blocks()
     }
@@ -62,27 +62,34 @@ impl<D: Device> Device for Overlay<D> {
 
     fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         if self.below.read(at, into).is_err() {
-            self.read_uncovered(at, into)?;
+            self.read_unwritten(at, into)?;
         }
-        self.cover(at, into);
+        self.apply_written(at, into);
         Ok(())
     }
 
-    fn read_batch(&self, reads: &mut [Read]) {
+    fn read_batch(&self, reads: &mut [BlockRead]) {
         self.below.read_batch(reads);
-        self.cover_all(reads);
+        self.apply_written_to_all(reads);
     }
 
-    fn read_batch_while(&self, reads: &mut [Read], meanwhile: &mut dyn FnMut()) {
+    fn read_batch_while(&self, reads: &mut [BlockRead], meanwhile: &mut dyn FnMut()) {
         self.below.read_batch_while(reads, meanwhile);
-        self.cover_all(reads);
+        self.apply_written_to_all(reads);
     }
 
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         let count = from.len() as u64;
         if at.0.checked_add(count).is_none_or(|end| end > self.blocks()) {
             let (device, reason) = (self.name().into(), "past the end".into());
-            return Err(DeviceError { device, operation: Operation::Write, at, count, errno: 28, reason });
+            return Err(DeviceError {
+                device,
+                operation: DeviceOperation::Write,
+                at,
+                count,
+                errno: 28,
+                reason,
+            });
         }
         let mut written = self.written.write().unwrap_or_else(PoisonError::into_inner);
         for (index, page) in from.iter().enumerate() {

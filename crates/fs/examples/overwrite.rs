@@ -1,4 +1,4 @@
-//! Overwrites of 512 bytes in pages that are dirty already, on disks in memory: what a write costs the processor below the front
+//! Overwrites of 512 bytes in pages that are dirty already, on disks in memory: the processor time of a write below the front
 //! end's handler, to be counted:
 //!
 //! ```text
@@ -12,14 +12,14 @@
 //! outcome that begin with `fl=`, `fi=` and `fe=`.
 
 use buffer::Buffer;
-use cache::{Cache, Progress, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheSettings, StepProgress};
 use device::{StoreId, VolumeId};
-use fs::{Caller, Fs, Ino, Kind};
-use sim_disk::{Power, SimClock, SimDisk};
+use fs::{CallerCredentials, FileKind, Fs, Ino};
+use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use store::{Layout, Store};
+use store::{Store, StoreLayout};
 
 const WRITE_BYTES: usize = 512;
 /// All of them are dirty before the first write that counts.
@@ -30,31 +30,31 @@ const STEP_WRITES: u64 = 1000;
 /// The write that is counted.
 #[inline(never)]
 fn one_overwrite(fs: &Fs, ino: Ino, offset: u64, bytes: &[u8]) -> bool {
-    matches!(fs.write_at_once(ino, offset, bytes), Some(Ok(())))
+    matches!(fs.try_write(ino, offset, bytes), Some(Ok(())))
 }
 
 fn main() {
     let writes: u64 =
         std::env::args().nth(1).map_or(200_000, |count| count.parse().expect("how many writes"));
-    let (id, power) = (StoreId([7; 16]), Power::new());
+    let (id, power) = (StoreId([7; 16]), PowerSupply::new());
     let (store, buffer) =
         (SimDisk::new("store", 1 << 16, &power, 1), SimDisk::new("buffer", 1 << 14, &power, 2));
-    Store::format(&*store, &Layout { id, segment_blocks: None }).expect("a disk that is large enough");
+    Store::format(&*store, &StoreLayout { id, segment_blocks: None }).expect("a disk that is large enough");
     Buffer::format(&*buffer, id).expect("a disk that is large enough");
     let clock = Arc::new(SimClock::new());
     let store = Arc::new(Store::open(store).expect("a store"));
-    let cache = Cache::open(store, buffer, clock.clone(), Settings::default()).expect("a cache");
+    let cache = Cache::open(store, buffer, clock.clone(), CacheSettings::default()).expect("a cache");
     let cache = Arc::new(cache);
-    Fs::create(&cache, VolumeId::MAIN, &*clock, Caller { uid: 0, gid: 0, umask: 0 }, [3; 16])
+    Fs::create(&cache, VolumeId::MAIN, &*clock, CallerCredentials { uid: 0, gid: 0, umask: 0 }, [3; 16])
         .expect("a new file system");
     let fs = Fs::open(cache.clone(), VolumeId::MAIN, clock.clone()).expect("a file system");
 
     let made = Arc::new(OnceLock::new());
     let into = made.clone();
-    let done = Box::new(move |file: Result<fs::Attributes, _>| {
+    let done = Box::new(move |file: Result<fs::FileAttributes, _>| {
         let _ = into.set(file.expect("space").ino);
     });
-    fs.make(Caller { uid: 0, gid: 0, umask: 0 }, Ino::ROOT, b"file", Kind::File, 0o644, done);
+    fs.make(CallerCredentials { uid: 0, gid: 0, umask: 0 }, Ino::ROOT, b"file", FileKind::File, 0o644, done);
     let ino = *made.get().expect("made at once");
     let (sender, written) = channel();
     fs.write(ino, 0, vec![1; FILE_BYTES as usize], Box::new(move |done| drop(sender.send(done))));
@@ -68,8 +68,8 @@ fn main() {
         clock.advance(Duration::from_micros(10));
         assert!(one_overwrite(&fs, ino, offset, &bytes), "write {number} would have to wait");
         if number % STEP_WRITES == 0 {
-            for task in [Task::Commit, Task::WriteBack] {
-                while cache.step(task) == Progress::Worked {}
+            for task in [BackgroundTask::Commit, BackgroundTask::WriteBack] {
+                while cache.step(task) == StepProgress::Worked {}
             }
         }
     }

@@ -1,17 +1,18 @@
-//! POSIX access control lists (IEEE 1003.1e draft 17, as Linux has them): what they have to do with modes, and what a
-//! directory's default list gives to what is made in it. Pure. Who may do what is for the kernel to check.
+//! POSIX access control lists (IEEE 1003.1e draft 17, as in Linux): how they relate to modes, and what a new
+//! file inherits from its directory's default list. Pure. The kernel checks access.
 //!
-//! A list is kept as the kernel hands it over, the value of an extended attribute: a version, then entries of 8 bytes.
+//! A list is kept in the form that the kernel uses, as the value of an extended attribute: a version, then
+//! entries of 8 bytes.
 
 use crate::error::FsError;
 use crate::format::{AclEntry, AclHead};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes of the longest list: what the kernel passes on, a page.
+/// Bytes of the longest list: the kernel passes on at most a page.
 pub(crate) const ACL_BYTES_MAX: usize = 4096;
 
-/// The one version there is.
+/// The only version.
 const VERSION: u32 = 2;
 
 const OWNER: u16 = 0x01;
@@ -23,32 +24,32 @@ const OTHERS: u16 = 0x20;
 
 /// The permission bits of one entry.
 const RWX: u16 = 7;
-/// Those that a list is about, in a mode.
+/// The bits of a mode that a list contains.
 const PERMISSIONS: u16 = 0o777;
 
 /// A valid list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Acl(Vec<AclEntry>);
+pub(crate) struct PosixAcl(Vec<AclEntry>);
 
-/// How the bits of one entry move: each class of a mode has one entry that stands for it.
+/// A class of a mode, with the shift of its bits. One entry of a list stands for each class.
 #[derive(Clone, Copy)]
-enum Shift {
+enum ModeClass {
     Owner = 6,
     Group = 3,
     Others = 0,
 }
 
-impl Acl {
-    /// The list in an attribute's value.
+impl PosixAcl {
+    /// Parses an attribute's value.
     ///
     /// # Errors
-    /// [`FsError::Invalid`] unless it is a whole list: owner, named users, owning group, named groups, mask, others, in
-    /// this order; a mask wherever somebody is named.
-    pub(crate) fn parse(value: &[u8]) -> Result<Acl, FsError> {
+    /// [`FsError::Invalid`] unless the list is complete: owner, named users, owning group, named groups,
+    /// mask, others, in this order, and a mask if a user or group is named.
+    pub(crate) fn parse(value: &[u8]) -> Result<PosixAcl, FsError> {
         let (head, entries) = AclHead::ref_from_prefix(value).map_err(|_| FsError::Invalid)?;
         let entries = <[AclEntry]>::ref_from_bytes(entries).map_err(|_| FsError::Invalid)?;
         let sane = head.version.get() == VERSION && value.len() <= ACL_BYTES_MAX;
-        let acl = Acl(entries.to_vec());
+        let acl = PosixAcl(entries.to_vec());
         if sane && acl.is_whole() { Ok(acl) } else { Err(FsError::Invalid) }
     }
 
@@ -69,19 +70,19 @@ impl Acl {
             && (count(MASK) == 1 || !named)
     }
 
-    /// Whether a mode says as much: nobody is named, and nothing masked.
+    /// Whether a mode says the same: no user or group is named, and there is no mask.
     pub(crate) fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// The entry that stands for a class of the mode. For the group that is the mask, where there is one.
-    fn entry(&mut self, class: Shift) -> &mut U16 {
+    /// The permissions of the entry that stands for a class. For the group that is the mask, if there is one.
+    fn entry(&mut self, class: ModeClass) -> &mut U16 {
         let masked = self.0.iter().any(|entry| entry.tag.get() == MASK);
         let tag = match class {
-            Shift::Owner => OWNER,
-            Shift::Group if masked => MASK,
-            Shift::Group => OWNING_GROUP,
-            Shift::Others => OTHERS,
+            ModeClass::Owner => OWNER,
+            ModeClass::Group if masked => MASK,
+            ModeClass::Group => OWNING_GROUP,
+            ModeClass::Others => OTHERS,
         };
         let entry = self.0.iter_mut().find(|entry| entry.tag.get() == tag);
         &mut entry.expect("a valid list has it").permissions
@@ -90,20 +91,20 @@ impl Acl {
     /// The permission bits of the mode of a file with this access list.
     pub(crate) fn mode(&self) -> u16 {
         let mut copy = self.clone();
-        let classes = [Shift::Owner, Shift::Group, Shift::Others];
+        let classes = [ModeClass::Owner, ModeClass::Group, ModeClass::Others];
         classes.into_iter().fold(0, |mode, class| mode | copy.entry(class).get() << class as u16)
     }
 
-    /// What chmod to `mode` makes of an access list.
+    /// Changes an access list as chmod to `mode` does.
     pub(crate) fn set_mode(&mut self, mode: u16) {
-        for class in [Shift::Owner, Shift::Group, Shift::Others] {
+        for class in [ModeClass::Owner, ModeClass::Group, ModeClass::Others] {
             *self.entry(class) = U16::new(mode >> class as u16 & RWX);
         }
     }
 
-    /// The access list of what is made with `mode` in a directory with this default list, and its mode: what both allow.
-    /// The umask has no say.
-    pub(crate) fn inherit(&self, mode: u16) -> (Acl, u16) {
+    /// The access list and the mode of a new file in a directory with this default list: permissions that
+    /// both the list and `mode` allow. The umask does not apply.
+    pub(crate) fn inherit(&self, mode: u16) -> (PosixAcl, u16) {
         let mut acl = self.clone();
         acl.set_mode(self.mode() & mode);
         let mode = mode & !PERMISSIONS | acl.mode();
@@ -111,8 +112,8 @@ impl Acl {
     }
 }
 
-/// The mode of a file that got the access list `acl`.
-pub(crate) fn mode_with(mode: u16, acl: &Acl) -> u16 {
+/// The mode of a file after its access list was set to `acl`.
+pub(crate) fn mode_with(mode: u16, acl: &PosixAcl) -> u16 {
     mode & !PERMISSIONS | acl.mode()
 }
 
@@ -128,7 +129,7 @@ pub(crate) mod tests {
             permissions: U16::new(permissions),
             id: U32::new(id),
         });
-        Acl(entries.collect()).value()
+        PosixAcl(entries.collect()).value()
     }
 
     const NOBODY: u32 = u32::MAX;
@@ -136,14 +137,15 @@ pub(crate) mod tests {
     #[test]
     fn only_whole_lists_are_taken() {
         let minimal = [(OWNER, 6, NOBODY), (OWNING_GROUP, 4, NOBODY), (OTHERS, 0, NOBODY)];
-        let acl = Acl::parse(&value(&minimal)).expect("a minimal list");
+        let acl = PosixAcl::parse(&value(&minimal)).expect("a minimal list");
         assert!(acl.is_minimal());
         assert_eq!((acl.mode(), acl.value()), (0o640, value(&minimal)));
         let named = [minimal[0], (USER, 7, 5), minimal[1], (MASK, 6, NOBODY), minimal[2]];
-        let acl = Acl::parse(&value(&named)).expect("a list with a name");
+        let acl = PosixAcl::parse(&value(&named)).expect("a list with a name");
         assert!(!acl.is_minimal());
         assert_eq!(acl.mode(), 0o660, "the mask stands for the group");
-        let bad = |entries: &[(u16, u16, u32)]| assert!(Acl::parse(&value(entries)).is_err(), "{entries:?}");
+        let bad =
+            |entries: &[(u16, u16, u32)]| assert!(PosixAcl::parse(&value(entries)).is_err(), "{entries:?}");
         bad(&[]);
         bad(&minimal[..2]);
         bad(&[minimal[1], minimal[0], minimal[2]]);
@@ -152,9 +154,9 @@ pub(crate) mod tests {
         bad(&[(OWNER, 8, NOBODY), minimal[1], minimal[2]]);
         bad(&[minimal[0], minimal[1], (0x40, 0, NOBODY), minimal[2]]);
         let good = value(&minimal);
-        assert!(Acl::parse(&good[..good.len() - 1]).is_err());
-        assert!(Acl::parse(&good[..3]).is_err());
-        assert!(Acl::parse(&[&[3, 0, 0, 0], &good[4..]].concat()).is_err());
+        assert!(PosixAcl::parse(&good[..good.len() - 1]).is_err());
+        assert!(PosixAcl::parse(&good[..3]).is_err());
+        assert!(PosixAcl::parse(&[&[3, 0, 0, 0], &good[4..]].concat()).is_err());
     }
 
     #[test]
@@ -166,7 +168,7 @@ pub(crate) mod tests {
             (MASK, 7, NOBODY),
             (OTHERS, 4, NOBODY),
         ];
-        let (acl, mode) = Acl::parse(&value(&default)).expect("a list").inherit(0o2644);
+        let (acl, mode) = PosixAcl::parse(&value(&default)).expect("a list").inherit(0o2644);
         assert_eq!(mode, 0o2644);
         // The group's own entry stays; the mask is what the mode's group bits are.
         let expected = [(OWNER, 6), (USER, 6), (OWNING_GROUP, 5), (MASK, 4), (OTHERS, 4)];
@@ -182,7 +184,7 @@ pub(crate) mod tests {
                 entries.insert(1, (USER, user, 9));
                 entries.insert(3, (MASK, 0, NOBODY));
             }
-            let mut acl = Acl::parse(&value(&entries)).expect("a list");
+            let mut acl = PosixAcl::parse(&value(&entries)).expect("a list");
             acl.set_mode(mode);
             prop_assert_eq!(acl.mode(), mode);
             prop_assert_eq!(mode_with(0o4000, &acl), 0o4000 | mode);

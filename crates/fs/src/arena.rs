@@ -1,16 +1,20 @@
-//! All metadata: the resident copy of object 0, and the one way to change it. A change is made at once in memory, recorded, and either
-//! given to the cache as one transaction or undone. It lives under the exclusive lock, so nobody sees it half done.
+//! The arena: the resident copy of object 0, which holds all metadata of a volume, and the one way to change
+//! it.
+//!
+//! An [`FsTransaction`] changes the arena in memory at once and keeps the old bytes. It is then either given
+//! to the cache as one transaction, or undone. It holds the exclusive lock meanwhile, so no other thread sees
+//! a part of it.
 
-use crate::counts::{Counted, Counts};
+use crate::charge_tracker::{ChargeTracker, CountedRange};
 use crate::error::FsError;
 use crate::format::{
-    Cold, HEAP_LOG2_MIN, Header, Hot, INCOMPATIBLE_KNOWN, INODES_MAX, MAGIC, Owner, REGION_BYTES, Region,
-    Slot, VERSION, arena_of,
+    ArenaHeader, ArenaRegion, HEAP_LOG2_MIN, INCOMPATIBLE_KNOWN, INODES_MAX, Inode, InodeSlot, InodeTimes,
+    MAGIC, OwnerRecord, REGION_BYTES, VERSION, arena_object,
 };
-use crate::inode::Numbers;
-use crate::owners::OwnerIndex;
+use crate::inode::InodeNumbering;
+use crate::owner_table::OwnerIndex;
 use crate::plant::never_undoes;
-use cache::{Change, Cost};
+use cache::{ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -19,22 +23,23 @@ use std::sync::Mutex;
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Regions grow in steps of this, so that small changes seldom move them.
+/// A region's memory grows in steps of this, so that small changes seldom move the region.
 const GROW_BYTES: usize = 64 << 10;
 
-/// Reads ranges (offset, length) of object 0 from below.
+/// Reads ranges (offset, length) of object 0 from the cache or the store.
 pub(crate) type ReadArena<'a> = &'a mut dyn FnMut(&[(u64, usize)]) -> Result<Vec<Vec<u8>>, FsError>;
 
-/// Lays what is newer over bytes of object 0 from an offset on; `false` where they have to be read anew.
+/// Overlays newer bytes on bytes of object 0 that begin at an offset; `false` if they must be read again
+/// instead.
 pub(crate) type LayOver<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
 
-/// All metadata, addressed by offsets in object 0.
+/// All metadata of a volume, addressed by offsets in object 0.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Arena {
-    regions: [Vec<u8>; Region::ALL.len()],
+    regions: [Vec<u8>; ArenaRegion::ALL.len()],
 }
 
-/// Metadata that contradicts itself.
+/// The error for damaged metadata at `offset`.
 pub(crate) fn corrupt(offset: u64, what: impl Into<String>) -> FsError {
     FsError::Corrupt { offset, what: what.into() }
 }
@@ -42,28 +47,32 @@ pub(crate) fn corrupt(offset: u64, what: impl Into<String>) -> FsError {
 impl Arena {
     /// An arena of zeros.
     pub(crate) fn empty() -> Arena {
-        let mut regions: [Vec<u8>; Region::ALL.len()] = Default::default();
+        let mut regions: [Vec<u8>; ArenaRegion::ALL.len()] = Default::default();
         regions[0] = vec![0; BLOCK_BYTES];
         Arena { regions }
     }
 
-    /// Loads an arena up to its high-water marks: all of it at once, because its regions lie in the store as they were
-    /// written, among each other.
+    /// Loads an arena up to its high-water marks.
+    ///
+    /// One call of `read` asks for all regions, because the store has their pages interleaved, in the order
+    /// in which they were written.
     pub(crate) fn load(read: ReadArena<'_>) -> Result<Arena, FsError> {
         let mut arena = Arena::empty();
         let header = read(&[(0, BLOCK_BYTES)])?;
         arena.regions[0] = header.into_iter().next().expect("as many as were asked for");
         check_header(arena.header())?;
         let ranges: Vec<(u64, usize)> =
-            Region::ALL[1..].iter().map(|&region| (region.base(), arena.used_bytes(region))).collect();
-        for (region, bytes) in Region::ALL[1..].iter().zip(read(&ranges)?) {
+            ArenaRegion::ALL[1..].iter().map(|&region| (region.base(), arena.used_bytes(region))).collect();
+        for (region, bytes) in ArenaRegion::ALL[1..].iter().zip(read(&ranges)?) {
             arena.regions[*region as usize] = bytes;
         }
         Ok(arena)
     }
 
-    /// Makes of an arena as the store has it the one that is: `lay` puts what the buffer has over bytes from an offset on, or says
-    /// that it cannot, and `read` reads what was added since. `None`: it has to be loaded anew.
+    /// Brings an arena that was read from the store up to date.
+    ///
+    /// `lay` overlays the buffer's newer bytes on a region, and `read` reads what was added to it since.
+    /// Returns `None` if `lay` cannot: then the arena must be loaded again.
     pub(crate) fn brought_up_to_date(
         mut self,
         lay: LayOver<'_>,
@@ -74,7 +83,7 @@ impl Arena {
         }
         check_header(self.header())?;
         let mut added = Vec::new();
-        for region in &Region::ALL[1..] {
+        for region in &ArenaRegion::ALL[1..] {
             let used = self.used_bytes(*region);
             let bytes = &mut self.regions[*region as usize];
             bytes.truncate(used);
@@ -83,32 +92,34 @@ impl Arena {
             }
             added.push((region.base() + bytes.len() as u64, used - bytes.len()));
         }
-        for (region, bytes) in Region::ALL[1..].iter().zip(read(&added)?) {
+        for (region, bytes) in ArenaRegion::ALL[1..].iter().zip(read(&added)?) {
             self.regions[*region as usize].extend(bytes);
         }
         Ok(Some(self))
     }
 
-    pub(crate) fn header(&self) -> &Header {
-        let (header, _) = Header::ref_from_prefix(&self.regions[0]).expect("the header page is always whole");
+    pub(crate) fn header(&self) -> &ArenaHeader {
+        let (header, _) =
+            ArenaHeader::ref_from_prefix(&self.regions[0]).expect("the header page is always whole");
         header
     }
 
     /// Bytes of a region up to its high-water mark.
-    pub(crate) fn used_bytes(&self, region: Region) -> usize {
+    pub(crate) fn used_bytes(&self, region: ArenaRegion) -> usize {
         let header = self.header();
         let slots = header.slots_used.get() as usize + 1;
         match region {
-            Region::Header => BLOCK_BYTES,
-            Region::Owners => header.owners_used.get() as usize * size_of::<Owner>(),
-            Region::Orphans => header.orphans.get() as usize * size_of::<u32>(),
-            Region::Hot => slots * size_of::<Hot>(),
-            Region::Cold => slots * size_of::<Cold>(),
-            Region::Heap => (header.heap_used.get() as usize) << HEAP_LOG2_MIN,
+            ArenaRegion::Header => BLOCK_BYTES,
+            ArenaRegion::Owners => header.owners_used.get() as usize * size_of::<OwnerRecord>(),
+            ArenaRegion::Orphans => header.orphans.get() as usize * size_of::<u32>(),
+            ArenaRegion::Inodes => slots * size_of::<Inode>(),
+            ArenaRegion::Times => slots * size_of::<InodeTimes>(),
+            ArenaRegion::Heap => (header.heap_used.get() as usize) << HEAP_LOG2_MIN,
         }
     }
 
-    /// `len` bytes from `offset` on; an error where nothing was ever written, so that a wrong reference is found.
+    /// Returns `len` bytes from `offset` on. Bytes that were never written are an error, so that a wrong
+    /// reference is noticed.
     pub(crate) fn bytes(&self, offset: u64, len: usize) -> Result<&[u8], FsError> {
         let (region, start) = (offset / REGION_BYTES, (offset % REGION_BYTES) as usize);
         let bytes = self.regions.get(region as usize).and_then(|region| region.get(start..start + len));
@@ -124,7 +135,7 @@ impl Arena {
         Ok(*T::ref_from_bytes(bytes).expect("exactly its size, and no alignment"))
     }
 
-    /// Bytes about to be changed; the region grows as needed.
+    /// Bytes to be changed. The region grows as needed.
     pub(crate) fn bytes_mut(&mut self, offset: u64, len: usize) -> &mut [u8] {
         let (region, start) = ((offset / REGION_BYTES) as usize, (offset % REGION_BYTES) as usize);
         let region = &mut self.regions[region];
@@ -136,7 +147,7 @@ impl Arena {
     }
 }
 
-fn check_header(header: &Header) -> Result<(), FsError> {
+fn check_header(header: &ArenaHeader) -> Result<(), FsError> {
     if header.magic != MAGIC {
         return Err(corrupt(0, "this volume holds no file system of weir's"));
     }
@@ -151,46 +162,58 @@ fn check_header(header: &Header) -> Result<(), FsError> {
     if slots == 0 || slots > INODES_MAX || header.orphans > header.slots_used {
         return Err(corrupt(40, format!("{slots} slots and {} orphans", header.orphans)));
     }
-    // Every slot may have an owner of its own, and a change takes the new one before it gives back the old.
+    // Each slot may have an owner record of its own, and a change references the new record before it
+    // releases the old one.
     if header.owners_used.get() > slots + 1 {
         return Err(corrupt(52, format!("{} owners for {slots} slots", header.owners_used)));
     }
     Ok(())
 }
 
-/// Ranges nearer than this become one: a record's header costs more than the bytes between.
-const GAP_BYTES: u64 = 16;
+/// Written ranges with at most this many bytes between them become one: a log record's header costs more than
+/// those bytes.
+const MERGE_GAP_BYTES: u64 = 16;
 
-/// What is known of a file while somebody holds it. Lost at a crash.
+/// What memory knows of an open file, from its first opener to its last. Lost at a crash.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Opens {
-    /// How many hold it.
+pub(crate) struct OpenFileState {
+    /// Openers: handles, and look-ups that the kernel remembers.
     pub(crate) count: u64,
-    /// Somebody synced it since the first of them came.
+    /// The file was synced since it was first opened.
     pub(crate) synced: bool,
-    /// When a holder last read or wrote it so that it may keep pages of it.
-    pub(crate) pages_kept_at: Option<Duration>,
+    /// When a client last read or wrote the file through its own page cache.
+    pub(crate) cached_at: Option<Duration>,
 }
 
 /// Everything under the file system's one lock.
-pub(crate) struct State {
+pub(crate) struct FsState {
     volume: VolumeId,
     arena: Arena,
     /// Derived from the arena.
-    owners: OwnerIndex,
-    pub(crate) numbers: Numbers,
-    /// Openers by slot, in memory only: nobody has a file open after a crash. Under a lock of its own, taken with
-    /// the state's lock held (shared is enough), so that opening a file does not exclude readers.
-    pub(crate) opens: Mutex<HashMap<u32, Opens>>,
-    /// In memory only, too: what a crash takes of it makes a charge no more exact than it was.
-    pub(crate) counts: Counts,
+    owner_index: OwnerIndex,
+    pub(crate) numbering: InodeNumbering,
+    /// Open files by slot. In memory only, because no file is open after a crash.
+    ///
+    /// This mutex is taken while the state's lock is held (shared is enough), so that opening a file does not
+    /// exclude readers.
+    pub(crate) open_files: Mutex<HashMap<u32, OpenFileState>>,
+    /// In memory only, too. A crash loses counts of unsure pages, so an inexact charge may stay inexact for
+    /// longer.
+    pub(crate) charges: ChargeTracker,
 }
 
-impl State {
-    pub(crate) fn new(volume: VolumeId, arena: Arena) -> Result<State, FsError> {
+impl FsState {
+    pub(crate) fn new(volume: VolumeId, arena: Arena) -> Result<FsState, FsError> {
         let owners = OwnerIndex::of(&arena)?;
-        let numbers = Numbers::new(&arena.header().secret);
-        Ok(State { volume, arena, owners, numbers, opens: Mutex::default(), counts: Counts::default() })
+        let numbers = InodeNumbering::new(&arena.header().secret);
+        Ok(FsState {
+            volume,
+            arena,
+            owner_index: owners,
+            numbering: numbers,
+            open_files: Mutex::default(),
+            charges: ChargeTracker::default(),
+        })
     }
 
     pub(crate) fn arena(&self) -> &Arena {
@@ -198,136 +221,138 @@ impl State {
     }
 
     /// The object that holds a file's data.
-    pub(crate) fn object(&self, slot: Slot, hot: &Hot) -> ObjectId {
-        self.volume.object(u64::from(slot.0), hot.generation.get())
+    pub(crate) fn data_object(&self, slot: InodeSlot, inode: &Inode) -> ObjectId {
+        self.volume.object(u64::from(slot.0), inode.generation.get())
     }
 }
 
-impl Deref for State {
+impl Deref for FsState {
     type Target = Arena;
     fn deref(&self) -> &Arena {
         &self.arena
     }
 }
 
-/// Bytes as they were.
-struct Old {
+/// Old bytes of the arena, to undo a change.
+struct UndoRecord {
     offset: u64,
-    /// Where they start in `Transaction::old_bytes`; they end where the next one's start.
+    /// Where they start in the transaction's `undo_bytes`.
     at: usize,
     len: usize,
 }
 
-/// A change under way. Dropping it without [`keep`](Transaction::keep) undoes it.
-pub(crate) struct Transaction<'a> {
-    state: &'a mut State,
-    /// The time of the change, the same for everything in it.
+/// The changes of one operation, in memory but not yet in the log. Dropping it without
+/// [`keep`](FsTransaction::keep) undoes them.
+pub(crate) struct FsTransaction<'a> {
+    state: &'a mut FsState,
+    /// The time of all changes, in nanoseconds since 1970-01-01 UTC.
     pub(crate) now: i64,
-    old: SmallVec<[Old; 4]>,
-    old_bytes: SmallVec<[u8; 128]>,
-    owners_changed: bool,
-    /// What the operation writes into a file, if it does.
-    bytes: &'a [u8],
-    /// What a range that the operation removes was counted to hold.
-    counted: Option<Counted>,
-    /// Changes of files' own bytes.
-    data: SmallVec<[Change<'a>; 1]>,
+    undo: SmallVec<[UndoRecord; 4]>,
+    undo_bytes: SmallVec<[u8; 128]>,
+    owner_index_changed: bool,
+    /// Bytes that the operation writes into a file; empty for other operations.
+    file_bytes: &'a [u8],
+    /// How many pages the operation removes from a file, if they were counted.
+    removed_pages: Option<CountedRange>,
+    /// Changes of files' data objects.
+    data_changes: SmallVec<[ObjectChange<'a>; 1]>,
     kept: bool,
 }
 
-impl Deref for Transaction<'_> {
-    type Target = State;
-    fn deref(&self) -> &State {
+impl Deref for FsTransaction<'_> {
+    type Target = FsState;
+    fn deref(&self) -> &FsState {
         self.state
     }
 }
 
-impl<'a> Transaction<'a> {
-    /// Begins a change at the time `now`, of an operation that writes `bytes` into a file, if it does.
-    pub(crate) fn begin(state: &'a mut State, now: i64, bytes: &'a [u8]) -> Transaction<'a> {
+impl<'a> FsTransaction<'a> {
+    /// Begins a transaction at the time `now`. `file_bytes` are the bytes that the operation writes into a
+    /// file, or empty.
+    pub(crate) fn begin(state: &'a mut FsState, now: i64, bytes: &'a [u8]) -> FsTransaction<'a> {
         let (old, old_bytes, data) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
-        Transaction {
+        FsTransaction {
             state,
             now,
-            old,
-            old_bytes,
-            owners_changed: false,
-            bytes,
-            counted: None,
-            data,
+            undo: old,
+            undo_bytes: old_bytes,
+            owner_index_changed: false,
+            file_bytes: bytes,
+            removed_pages: None,
+            data_changes: data,
             kept: false,
         }
     }
 
-    /// What the operation writes into a file.
-    pub(crate) fn bytes_to_write(&self) -> &'a [u8] {
-        self.bytes
+    /// Bytes that the operation writes into a file.
+    pub(crate) fn file_bytes(&self) -> &'a [u8] {
+        self.file_bytes
     }
 
-    /// Lets the operation know what it removes.
-    pub(crate) fn know(&mut self, counted: Option<Counted>) {
-        self.counted = counted;
+    /// Sets how many pages the operation removes from a file, as counted before.
+    pub(crate) fn set_removed_pages(&mut self, counted: Option<CountedRange>) {
+        self.removed_pages = counted;
     }
 
-    pub(crate) fn take_counted(&mut self) -> Option<Counted> {
-        self.counted.take()
+    pub(crate) fn take_removed_pages(&mut self) -> Option<CountedRange> {
+        self.removed_pages.take()
     }
 
-    pub(crate) fn counts_mut(&mut self) -> &mut Counts {
-        &mut self.state.counts
+    pub(crate) fn charges_mut(&mut self) -> &mut ChargeTracker {
+        &mut self.state.charges
     }
 
-    /// Writes bytes of the arena. Only what differs is recorded.
+    /// Writes bytes of the arena. Only the range that differs is recorded.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
         let present = self.state.arena.bytes_mut(offset, bytes.len());
-        let Some(range) = differing(present, bytes) else { return };
-        self.old.push(Old {
+        let Some(range) = differing_range(present, bytes) else { return };
+        self.undo.push(UndoRecord {
             offset: offset + range.start as u64,
-            at: self.old_bytes.len(),
+            at: self.undo_bytes.len(),
             len: range.len(),
         });
-        self.old_bytes.extend_from_slice(&present[range.clone()]);
+        self.undo_bytes.extend_from_slice(&present[range.clone()]);
         present[range.clone()].copy_from_slice(&bytes[range]);
     }
 
-    /// Makes the arena reach to `offset`, in memory.
-    pub(crate) fn touch(&mut self, offset: u64) {
+    /// Extends the arena in memory, so that it includes the byte at `offset`.
+    pub(crate) fn extend_to(&mut self, offset: u64) {
         self.state.arena.bytes_mut(offset, 1);
     }
 
-    pub(crate) fn change_header(&mut self, change: impl FnOnce(&mut Header)) {
+    pub(crate) fn change_header(&mut self, change: impl FnOnce(&mut ArenaHeader)) {
         let mut header = self.header().clone();
         change(&mut header);
         self.write(0, header.as_bytes());
     }
 
-    /// Adds a change of a file's bytes.
-    pub(crate) fn also(&mut self, change: Change<'a>) {
-        self.data.push(change);
+    /// Adds a change of a file's data object.
+    pub(crate) fn add_data_change(&mut self, change: ObjectChange<'a>) {
+        self.data_changes.push(change);
     }
 
-    pub(crate) fn owners(&self) -> &OwnerIndex {
-        &self.state.owners
+    pub(crate) fn owner_index(&self) -> &OwnerIndex {
+        &self.state.owner_index
     }
 
-    pub(crate) fn owners_mut(&mut self) -> &mut OwnerIndex {
-        self.owners_changed = true;
-        &mut self.state.owners
+    pub(crate) fn owner_index_mut(&mut self) -> &mut OwnerIndex {
+        self.owner_index_changed = true;
+        &mut self.state.owner_index
     }
 
-    /// Whether somebody has the file in this slot open.
-    pub(crate) fn is_open(&mut self, slot: crate::format::Slot) -> bool {
-        let opens = self.state.opens.get_mut().expect("no panic while holding the open counts");
+    /// Whether the file in this slot is open.
+    pub(crate) fn is_open(&mut self, slot: crate::format::InodeSlot) -> bool {
+        let opens = self.state.open_files.get_mut().expect("no panic while holding the open counts");
         opens.contains_key(&slot.0)
     }
 
-    /// What was written, as few disjoint ranges (from, to) in ascending order: a write has few.
-    fn ranges(&self) -> SmallVec<[(u64, u64); 4]> {
+    /// The written ranges (from, to) of the arena: disjoint, in ascending order. A write has few.
+    fn written_ranges(&self) -> SmallVec<[(u64, u64); 4]> {
         let mut ranges: SmallVec<[(u64, u64); 4]> = SmallVec::new();
-        self.old.iter().for_each(|old| ranges.push((old.offset, old.offset + old.len as u64)));
+        self.undo.iter().for_each(|old| ranges.push((old.offset, old.offset + old.len as u64)));
         ranges.sort_unstable();
         ranges.dedup_by(|next, last| {
-            let is_near = next.0 <= last.1 + GAP_BYTES;
+            let is_near = next.0 <= last.1 + MERGE_GAP_BYTES;
             if is_near {
                 last.1 = last.1.max(next.1);
             }
@@ -336,43 +361,47 @@ impl<'a> Transaction<'a> {
         ranges
     }
 
-    /// Everything to be applied, the files' bytes first.
-    pub(crate) fn changes(&self) -> SmallVec<[Change<'_>; 4]> {
+    /// All changes for the cache: files' data first, then the arena.
+    pub(crate) fn changes(&self) -> SmallVec<[ObjectChange<'_>; 4]> {
         let mut changes = SmallVec::new();
-        self.data.iter().for_each(|change| changes.push(*change));
-        for &(from, to) in &self.ranges() {
+        self.data_changes.iter().for_each(|change| changes.push(*change));
+        for &(from, to) in &self.written_ranges() {
             let bytes = self.state.arena.bytes(from, (to - from) as usize).expect("it was just written");
-            changes.push(Change::Write { object: arena_of(self.state.volume), offset: from, bytes });
+            changes.push(ObjectChange::Write {
+                object: arena_object(self.state.volume),
+                offset: from,
+                bytes,
+            });
         }
         changes
     }
 
-    /// The changes stay.
+    /// Makes the changes in memory final.
     pub(crate) fn keep(&mut self) {
         self.kept = true;
     }
 }
 
-impl Drop for Transaction<'_> {
+impl Drop for FsTransaction<'_> {
     fn drop(&mut self) {
         if self.kept || never_undoes() {
             return;
         }
-        for old in self.old.iter().rev() {
-            let bytes = &self.old_bytes[old.at..old.at + old.len];
+        for old in self.undo.iter().rev() {
+            let bytes = &self.undo_bytes[old.at..old.at + old.len];
             self.state.arena.bytes_mut(old.offset, old.len).copy_from_slice(bytes);
         }
-        if self.owners_changed {
-            self.state.owners = OwnerIndex::of(&self.state.arena).expect("it could be read before");
+        if self.owner_index_changed {
+            self.state.owner_index = OwnerIndex::of(&self.state.arena).expect("it could be read before");
         }
     }
 }
 
-/// How many bytes are compared at once: a change rewrites records of some tens of bytes, of which a few differ.
+/// Bytes compared at once. A change rewrites records of some tens of bytes, of which a few differ.
 const WORD_BYTES: usize = 8;
 
-/// From the first to the last of the bytes in which two strings of one length differ.
-fn differing(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
+/// The range from the first to the last byte in which two strings of equal length differ.
+fn differing_range(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
     let unlike = |(old, new): (&u8, &u8)| old != new;
     let words = old.as_chunks::<WORD_BYTES>().0.iter().zip(new.as_chunks().0);
     let before = words.take_while(|(old, new)| old == new).count() * WORD_BYTES;
@@ -384,18 +413,19 @@ fn differing(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
     Some(start..last + 1)
 }
 
-/// Whether `changes` keep within what was stated.
-pub(crate) fn within(changes: &[Change<'_>], stated: Cost) -> bool {
-    let cost = Cost::of(changes);
-    // `Cost::of` counts a record for each page and one more for each change: a bound for any change.
-    let records =
-        cost.records - changes.iter().filter(|change| matches!(change, Change::Write { .. })).count() as u64;
+/// Whether `changes` need no more than the stated cost.
+pub(crate) fn is_within_cost(changes: &[ObjectChange<'_>], stated: TransactionCost) -> bool {
+    let cost = TransactionCost::of(changes);
+    // `TransactionCost::of` counts a record for each page and one more for each change, which bounds any change. A write
+    // needs only those of its pages.
+    let records = cost.records
+        - changes.iter().filter(|change| matches!(change, ObjectChange::Write { .. })).count() as u64;
     cost.pages <= stated.pages && cost.bytes <= stated.bytes && records <= stated.records
 }
 
 #[cfg(test)]
 mod tests {
-    use super::differing;
+    use super::differing_range;
     use proptest::prelude::*;
 
     proptest! {
@@ -405,7 +435,7 @@ mod tests {
             flips.iter().filter(|&&at| at < old.len()).for_each(|&at| new[at] ^= 7);
             let unlike = || (0..old.len()).filter(|&at| old[at] != new[at]);
             let expected = unlike().min().zip(unlike().max()).map(|(first, last)| first..last + 1);
-            prop_assert_eq!(differing(&old, &new), expected);
+            prop_assert_eq!(differing_range(&old, &new), expected);
         }
     }
 }

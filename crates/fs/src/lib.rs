@@ -1,49 +1,41 @@
 #![doc = include_str!("../README.md")]
 mod acl;
-mod allocate;
 mod arena;
-mod attributes;
+mod charge;
+mod charge_tracker;
 mod check;
+mod client_cache;
 mod cost;
-mod count;
-mod counts;
-mod create;
-mod data;
+mod deferred_free;
 mod directory;
+mod directory_names;
 mod error;
 mod format;
 mod fs;
-mod gone;
-mod heap;
+mod heap_allocator;
 mod inode;
-mod kept_pages;
-mod lost;
-mod names;
-mod nearby;
-mod open;
-mod owners;
+mod ops;
+mod owner_table;
 mod plant;
 mod preload;
-mod remove;
-mod rename;
-mod share;
-mod streams;
+mod sequential_writes;
+mod small_file_readahead;
 #[cfg(test)]
 mod tests;
 mod types;
 mod xattr;
 
-pub use allocate::{Allocate, Seek, Size};
-pub use check::Finding;
+pub use check::FsFinding;
+pub use client_cache::ClientCacheNote;
 pub use error::FsError;
 pub use format::{FILE_BYTES_MAX, INODES_MAX, LINK_BYTES_MAX, LINKS_MAX, NAME_BYTES_MAX};
 pub use fs::Fs;
-pub use kept_pages::KeptPages;
+pub use ops::allocate::{FallocateMode, SeekWhence, SizePolicy};
 #[cfg(feature = "planted-bugs")]
 pub use plant::plant_never_undoes;
 pub use preload::PreloadedArena;
 pub use types::{
-    Attributes, Caller, Completion, Entry, IfExists, Ino, Kind, Privileges, SetAttributes, SetTime, SetXattr,
-    Usage,
+    CallerCredentials, DirectoryEntry, FileAttributes, FileKind, FsCompletion, FsUsage, IfExists, Ino,
+    PrivilegeChange, SetAttributes, SetTime, SetXattrMode,
 };
 pub use xattr::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX};

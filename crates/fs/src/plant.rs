@@ -1,12 +1,12 @@
-//! A rule that the file systems of one thread can be made to break, so that the simulator can prove that it would notice.
-//! Without the feature `planted-bugs` it cannot be.
+//! A bug that the simulator can plant in the file systems of one thread, to prove that it would find it. Only
+//! with the feature `planted-bugs`.
 
 #[cfg(feature = "planted-bugs")]
 thread_local! {
     static NEVER_UNDOES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// From now on, what a transaction has changed in memory stays there when it fails, or not.
+/// Sets whether a failed transaction leaves its changes in memory.
 #[cfg(feature = "planted-bugs")]
 pub fn plant_never_undoes(planted: bool) {
     NEVER_UNDOES.set(planted);

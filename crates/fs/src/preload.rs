@@ -2,7 +2,7 @@
 
 use crate::arena::Arena;
 use crate::error::FsError;
-use crate::format::arena_of;
+use crate::format::arena_object;
 use cache::{Cache, CacheError};
 use std::sync::Arc;
 use store::{Store, VolumeId};
@@ -41,7 +41,7 @@ impl PreloadedArena {
     pub fn read(store: &Arc<Store>, volume: VolumeId) -> Result<PreloadedArena, FsError> {
         let as_of = AsOf::now(store, volume);
         let mut read = |ranges: &[(u64, usize)]| {
-            cache::read_stored(store, arena_of(volume), ranges)
+            cache::read_stored(store, arena_object(volume), ranges)
                 .map_err(|error| CacheError::from(error).into())
         };
         Ok(PreloadedArena { arena: Arena::load(&mut read)?, as_of })
@@ -54,9 +54,9 @@ pub(crate) fn load(
     cache: &Cache,
     volume: VolumeId,
 ) -> Result<Arena, FsError> {
-    let object = arena_of(volume);
+    let object = arena_object(volume);
     let mut read = |ranges: &[(u64, usize)]| Ok(cache.read_all_now(object, ranges)?);
-    let mut lay = |offset, bytes: &mut [u8]| cache.lay_over(object, offset, bytes);
+    let mut lay = |offset, bytes: &mut [u8]| cache.overlay_memory(object, offset, bytes);
     if let Some(PreloadedArena { arena, .. }) =
         preloaded.filter(|preloaded| preloaded.as_of.is_what_is_below(cache, volume))
         && let Some(arena) = arena.brought_up_to_date(&mut lay, &mut read)?

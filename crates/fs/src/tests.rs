@@ -1,12 +1,12 @@
-//! Tests of the crate as a whole. `bench` runs operations in memory, on a plain model of the objects below; `machine`
-//! runs them through the real cache on simulated disks; `model` is a plain file system that both are compared with.
+//! Tests of the crate as a whole. `in_memory` runs operations on a map of pages instead of a cache; `simulated_stack` runs
+//! them through the real cache on simulated disks; `model` is a plain file system with which both are compared.
 
-mod bench;
+mod crash_truncate;
 mod directory;
 mod format;
-mod lost;
-mod machine;
+mod in_memory;
 mod model;
 mod operations;
 mod random;
+mod simulated_stack;
 mod space;

@@ -1,9 +1,11 @@
-//! What callers say and are told.
+//! The arguments and results of [`Fs`](crate::Fs).
 
 use crate::error::FsError;
 
-/// An inode's number, as programs see it: derived from its place, mixed with the file system's secret, so that it
-/// is stable over mounts and tells nobody where the inode lies. The root is 1.
+/// An inode's number, as programs see it.
+///
+/// The number is the inode's slot under a permutation that the file system's secret selects: stable over
+/// mounts, and no hint of where the inode lies. The root is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u64);
 
@@ -12,38 +14,39 @@ impl Ino {
     pub const ROOT: Ino = Ino(1);
 }
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum FileKind {
     /// A regular file.
     File,
     /// A directory.
     Directory,
     /// A symbolic link.
     Symlink,
-    /// A named pipe; the kernel keeps what is in it.
+    /// A named pipe; its content is in the kernel.
     Fifo,
-    /// A socket's name; the kernel keeps who listens.
+    /// A socket's name; the socket is in the kernel.
     Socket,
-    /// A character device, known by its number.
+    /// A character device, identified by its number.
     CharDevice,
-    /// A block device, known by its number.
+    /// A block device, identified by its number.
     BlockDevice,
 }
 
-/// What `stat` tells. Times are nanoseconds since 1970-01-01 UTC.
+/// Attributes for `stat`. Times are nanoseconds since 1970-01-01 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attributes {
-    /// The number.
+pub struct FileAttributes {
+    /// The inode's number.
     pub ino: Ino,
-    /// Which of the files that have had this number; (ino, generation) is never used again, unless a crash took the file back.
+    /// Tells apart files that have had one number. A pair (ino, generation) is used again only if a crash
+    /// took its file back.
     pub generation: u32,
-    /// What it is.
-    pub kind: Kind,
+    /// The file's kind.
+    pub kind: FileKind,
     /// Bytes.
     pub size: u64,
-    /// Bytes of storage that it is charged for: what it has; more where pages of a file with holes
-    /// were written again.
+    /// Bytes of storage that the file is charged for. More than it has, if pages of a sparse file were
+    /// written again.
     pub stored_bytes: u64,
     /// Permission bits, with setuid, setgid and sticky: the lowest 12 bits of a mode.
     pub mode: u16,
@@ -53,9 +56,9 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// A device's number, as the kernel encodes it; 0 for everything else.
+    /// A device's number, as the kernel encodes it; 0 for other kinds.
     pub device: u32,
-    /// Last access, as far as it is kept.
+    /// Creation, or the last access time that was set: reading does not change it.
     pub accessed: i64,
     /// Last change of content.
     pub modified: i64,
@@ -65,47 +68,48 @@ pub struct Attributes {
     pub created: i64,
 }
 
-/// Who asks.
+/// The credentials of the process that creates a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caller {
-    /// The user whom a new file belongs to.
+pub struct CallerCredentials {
+    /// The owner of a new file.
     pub uid: u32,
-    /// Its group, unless the directory passes on its own.
+    /// The group of a new file, unless its directory has setgid.
     pub gid: u32,
-    /// Permission bits that a new file does not get, unless the directory has a default ACL.
+    /// Permission bits to clear in a new file, unless its directory has a default ACL.
     pub umask: u16,
 }
 
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// The time now.
+    /// The present time.
     Now,
     /// This time.
     To(i64),
 }
 
-/// What becomes of setuid, setgid and capabilities: powers that a file's content was given, and that new content has
-/// not earned.
+/// Whether a file loses its privileges: setuid, setgid and capabilities, which its owner gave to its old
+/// content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Privileges {
-    /// They stay.
+pub enum PrivilegeChange {
+    /// Privileges stay.
     #[default]
     Keep,
-    /// They go: setuid, setgid where the group may execute, and `security.capability`.
+    /// Drops setuid, `security.capability`, and setgid if the group may execute.
     Drop,
-    /// So does setgid without group execution, which only a member of the file's group may keep.
+    /// Like `Drop`, and drops setgid without group execution, too, which only a member of the file's group
+    /// may keep.
     DropAll,
 }
 
 /// When an extended attribute may be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetXattr {
-    /// Whether it is there or not.
+pub enum SetXattrMode {
+    /// Whether it exists or not.
     Any,
-    /// Unless it is there: [`FsError::Exists`].
+    /// Only if it does not exist: else [`FsError::Exists`].
     Create,
-    /// If it is there: else [`FsError::NoXattr`].
+    /// Only if it exists: else [`FsError::NoXattr`].
     Replace,
 }
 
@@ -118,50 +122,50 @@ pub struct SetAttributes {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Size: bytes past it go, new ones are zeros.
+    /// Size. Bytes past it are removed, new ones are zeros.
     pub size: Option<u64>,
     /// Last access.
     pub accessed: Option<SetTime>,
     /// Last change of content.
     pub modified: Option<SetTime>,
-    /// The file's powers. A new owner or group takes them in any case.
-    pub privileges: Privileges,
+    /// Whether the file loses its privileges. With a new owner or group it does in any case.
+    pub privileges: PrivilegeChange,
 }
 
-/// What to do when the new name exists.
+/// What a rename does if the new name exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfExists {
-    /// The new name's file goes.
+    /// The new name's file loses that name.
     Replace,
-    /// Nothing happens: [`FsError::Exists`].
+    /// The rename fails with [`FsError::Exists`].
     Refuse,
 }
 
-/// One entry of a directory. `.` and `..` are not among them.
+/// One entry of a directory, never `.` or `..`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry<'a> {
-    /// Where to go on after this entry; never 0, stable while the directory changes.
+pub struct DirectoryEntry<'a> {
+    /// Continues a listing after this entry. Never 0, and stable while the directory changes.
     pub cookie: u64,
-    /// Whose name it is.
+    /// The inode with this name.
     pub ino: Ino,
-    /// What it is.
-    pub kind: Kind,
+    /// The file's kind.
+    pub kind: FileKind,
     /// The name.
     pub name: &'a [u8],
 }
 
 /// Sizes for `statfs`, in blocks of 4 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Usage {
-    /// Blocks that can be used: without those that are kept for deletions and for the store itself.
+pub struct FsUsage {
+    /// Usable blocks, without those reserved for deletions and for the store itself.
     pub blocks: u64,
-    /// Of these, blocks that can still be written.
+    /// Usable blocks that can still be written.
     pub available: u64,
     /// Inodes in all.
     pub inodes: u64,
-    /// Inodes that can still be made.
+    /// Inodes that can still be created.
     pub inodes_free: u64,
 }
 
-/// As [`cache::Completion`], and with no lock of the file system held.
-pub type Completion<T> = cache::Completion<T, FsError>;
+/// Like [`cache::CacheCompletion`], and called without a lock of the file system.
+pub type FsCompletion<T> = cache::CacheCompletion<T, FsError>;

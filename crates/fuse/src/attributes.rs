@@ -1,19 +1,19 @@
-//! Attributes as the kernel wants them, and requests to set them as `fs` wants them.
+//! Attributes, converted from `fs` to the kernel's form and back.
 
-use crate::privileges::privileges;
+use crate::privileges::privilege_change;
 use crate::protocol::{AttrReply, EntryReply, RequestHeader, SetTimeIn, SetattrIn, WireAttributes};
-use fs::{Attributes, Caller, Ino, Kind, SetAttributes, SetTime};
+use fs::{CallerCredentials, FileAttributes, FileKind, Ino, SetAttributes, SetTime};
 use std::time::Duration;
 
 /// Permission bits with setuid, setgid and sticky.
 const PERMISSIONS: u32 = 0o7777;
 
-/// `st_blksize`: what `stat` recommends as the size of a read or write. A page, as everywhere below.
+/// `st_blksize`, the size that `stat` recommends for reads and writes: a page.
 const BLOCK_SIZE: u32 = device::BLOCK_BYTES as u32;
 
 const SECOND_NANOS: i64 = 1_000_000_000;
 
-fn to_wire(from: &Attributes) -> WireAttributes {
+fn to_wire(from: &FileAttributes) -> WireAttributes {
     let (accessed, accessed_nanos) = seconds(from.accessed);
     let (modified, modified_nanos) = seconds(from.modified);
     let (changed, changed_nanos) = seconds(from.changed);
@@ -37,18 +37,18 @@ fn to_wire(from: &Attributes) -> WireAttributes {
     }
 }
 
-/// `st_blocks`. `tar -S` takes a file that has none for one hole, without seeking; what was stored into a mapping of it may be in the
-/// kernel's memory only.
-fn blocks(from: &Attributes) -> u64 {
+/// `st_blocks`, at least 1 for a file that has bytes: for `tar -S` a file without blocks is one hole, without
+/// seeking, but the kernel may hold bytes that were stored into a mapping of it.
+fn blocks(from: &FileAttributes) -> u64 {
     let stored = from.stored_bytes.div_ceil(512);
     match from.kind {
-        Kind::File if from.size > 0 => stored.max(1),
+        FileKind::File if from.size > 0 => stored.max(1),
         _ => stored,
     }
 }
 
-/// Attributes that the kernel may believe for `ttl`.
-pub(crate) fn attr_reply(of: &Attributes, ttl: Duration) -> AttrReply {
+/// A reply with attributes, which the kernel may cache for `ttl`.
+pub(crate) fn attr_reply(of: &FileAttributes, ttl: Duration) -> AttrReply {
     AttrReply {
         valid_seconds: ttl.as_secs(),
         valid_nanos: ttl.subsec_nanos(),
@@ -57,12 +57,12 @@ pub(crate) fn attr_reply(of: &Attributes, ttl: Duration) -> AttrReply {
     }
 }
 
-/// A name's file, which the kernel may believe for `ttl`.
-pub(crate) fn entry_reply(of: &Attributes, ttl: Duration) -> EntryReply {
+/// A reply with a name's inode, which the kernel may cache for `ttl`.
+pub(crate) fn entry_reply(of: &FileAttributes, ttl: Duration) -> EntryReply {
     EntryReply { node: of.ino.0, generation: generation(of), attributes: to_wire(of), ..no_entry(ttl) }
 }
 
-/// What the kernel takes as "there is no such name", for `ttl`: an entry with inode 0.
+/// A reply that says "no such name", which the kernel may cache for `ttl`: an entry with inode 0.
 pub(crate) fn no_entry(ttl: Duration) -> EntryReply {
     EntryReply {
         name_valid_seconds: ttl.as_secs(),
@@ -73,27 +73,27 @@ pub(crate) fn no_entry(ttl: Duration) -> EntryReply {
     }
 }
 
-/// The kind in the upper bits of a mode.
-pub(crate) fn mode_of(kind: Kind) -> u32 {
+/// The file type bits of a mode.
+pub(crate) fn mode_of(kind: FileKind) -> u32 {
     match kind {
-        Kind::File => libc::S_IFREG,
-        Kind::Directory => libc::S_IFDIR,
-        Kind::Symlink => libc::S_IFLNK,
-        Kind::Fifo => libc::S_IFIFO,
-        Kind::Socket => libc::S_IFSOCK,
-        Kind::CharDevice => libc::S_IFCHR,
-        Kind::BlockDevice => libc::S_IFBLK,
+        FileKind::File => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+        FileKind::CharDevice => libc::S_IFCHR,
+        FileKind::BlockDevice => libc::S_IFBLK,
     }
 }
 
-/// What `mknod` is asked to make; `None`: nothing that it makes.
-pub(crate) fn kind(mode: u32) -> Option<Kind> {
+/// The kind of file that `mknod` is to make; `None` if `mknod` cannot make it.
+pub(crate) fn mknod_kind(mode: u32) -> Option<FileKind> {
     match mode & libc::S_IFMT {
-        libc::S_IFREG => Some(Kind::File),
-        libc::S_IFIFO => Some(Kind::Fifo),
-        libc::S_IFSOCK => Some(Kind::Socket),
-        libc::S_IFCHR => Some(Kind::CharDevice),
-        libc::S_IFBLK => Some(Kind::BlockDevice),
+        libc::S_IFREG => Some(FileKind::File),
+        libc::S_IFIFO => Some(FileKind::Fifo),
+        libc::S_IFSOCK => Some(FileKind::Socket),
+        libc::S_IFCHR => Some(FileKind::CharDevice),
+        libc::S_IFBLK => Some(FileKind::BlockDevice),
         _ => None,
     }
 }
@@ -102,8 +102,8 @@ pub(crate) fn permissions(mode: u32) -> u16 {
     (mode & PERMISSIONS) as u16
 }
 
-/// Attributes to set, as `fs` wants them.
-pub(crate) fn to_set(asked: &SetattrIn) -> SetAttributes {
+/// The attributes that a SETATTR request sets.
+pub(crate) fn attributes_to_set(asked: &SetattrIn) -> SetAttributes {
     let set = SetAttributes {
         mode: asked.mode().map(permissions),
         uid: asked.uid(),
@@ -113,10 +113,10 @@ pub(crate) fn to_set(asked: &SetattrIn) -> SetAttributes {
         modified: asked.modified().map(set_time),
         ..Default::default()
     };
-    SetAttributes { privileges: privileges(asked.kills_powers(), &set), ..set }
+    SetAttributes { privileges: privilege_change(asked.kills_privileges(), &set), ..set }
 }
 
-/// A time to set. One that an i64 of nanoseconds cannot hold becomes the nearest that it can.
+/// A time to set. A time beyond the range of an i64 of nanoseconds becomes the nearest one in it.
 fn set_time(time: SetTimeIn) -> SetTime {
     match time {
         SetTimeIn::Now => SetTime::Now,
@@ -127,26 +127,28 @@ fn set_time(time: SetTimeIn) -> SetTime {
     }
 }
 
-/// A time as the second that has begun, and nanoseconds since.
+/// Splits a time into the second that has begun and the nanoseconds since then.
 fn seconds(nanos: i64) -> (i64, u32) {
     (nanos.div_euclid(SECOND_NANOS), nanos.rem_euclid(SECOND_NANOS) as u32)
 }
 
-/// What tells the files apart that have had this number: 32 bits, of which handles are made.
+/// The generation that the kernel and file handles see: 32 bits that differ for all files that have had one
+/// number.
 ///
-/// A crash may take back a file that nobody synced, and its number and generation with it; the next file gets both. So the
-/// time of creation is part of it. The kernel's own root has generation 0: told of another, Linux before 6.9 gives it up.
-fn generation(of: &Attributes) -> u64 {
+/// A crash may take back a file that was never synced, with its number and generation, and the next file gets
+/// both. So the generation includes the time of creation. The kernel's root has generation 0: if told another
+/// one, Linux before 6.9 gives its root up.
+fn generation(of: &FileAttributes) -> u64 {
     if of.ino == Ino::ROOT {
         return 0;
     }
-    // 2^64 divided by the golden ratio: times that are near each other are far apart in the upper half.
+    // 2^64 divided by the golden ratio spreads times that are close to each other over the upper half.
     let created = (of.created as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     u64::from(of.generation) ^ created
 }
 
-pub(crate) fn caller(header: &RequestHeader, umask: u32) -> Caller {
-    Caller { uid: header.uid, gid: header.gid, umask: permissions(umask) }
+pub(crate) fn caller(header: &RequestHeader, umask: u32) -> CallerCredentials {
+    CallerCredentials { uid: header.uid, gid: header.gid, umask: permissions(umask) }
 }
 
 #[cfg(test)]
@@ -179,10 +181,10 @@ mod tests {
     #[test]
     fn a_generation_differs_by_count_and_by_creation_and_is_32_bits_and_the_roots_is_0() {
         let made = |ino, generation, created| {
-            let attributes = Attributes {
+            let attributes = FileAttributes {
                 ino: Ino(ino),
                 generation,
-                kind: Kind::File,
+                kind: FileKind::File,
                 size: 0,
                 stored_bytes: 0,
                 mode: 0,

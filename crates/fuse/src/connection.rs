@@ -1,4 +1,4 @@
-//! /dev/fuse as one thread uses it: a request to a read, a reply to a write.
+//! A channel to /dev/fuse: a read takes a request, a write sends a reply.
 
 use crate::protocol::{ReplyHeader, RequestHeader};
 use rustix::io::Errno;
@@ -8,22 +8,22 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use zerocopy::{Immutable, IntoBytes};
 
-/// A channel to the kernel.
+/// A channel to the kernel, used by one thread.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct FuseConnection {
     device: Arc<File>,
 }
 
-impl Connection {
-    /// The channel that `device` is. It stays open as long as this, or a reply, lives.
-    pub(crate) fn of(device: &impl AsFd) -> io::Result<Connection> {
+impl FuseConnection {
+    /// A channel on an open `device`, which stays open as long as the channel or one of its replies lives.
+    pub(crate) fn of(device: &impl AsFd) -> io::Result<FuseConnection> {
         let device = device.as_fd().try_clone_to_owned()?;
-        Ok(Connection { device: Arc::new(device.into()) })
+        Ok(FuseConnection { device: Arc::new(device.into()) })
     }
 
-    /// Another channel of the same mount, so that threads do not share one.
-    pub(crate) fn another(&self) -> io::Result<Connection> {
-        host::clone_fuse_device(&self.device).map(|device| Connection { device: Arc::new(device) })
+    /// Opens another channel of the same mount, for another thread.
+    pub(crate) fn clone_channel(&self) -> io::Result<FuseConnection> {
+        host::clone_fuse_device(&self.device).map(|device| FuseConnection { device: Arc::new(device) })
     }
 
     /// Waits for a request, and reads it into `buffer`. `None`: the mount is gone.
@@ -32,9 +32,9 @@ impl Connection {
             match (&*self.device).read(buffer) {
                 Ok(len) => return Ok(Some(&buffer[..len])),
                 Err(error) => match Errno::from_io_error(&error) {
-                    // The request was taken back, or a signal came: there will be another one.
+                    // The request was interrupted, or a signal came: read the next one.
                     Some(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-                    // A thread that asks while the kernel lets the connection go may be told the latter.
+                    // The second one comes if the kernel closes the connection during the read.
                     Some(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
                     _ => return Err(error),
                 },
@@ -43,54 +43,55 @@ impl Connection {
     }
 
     /// The reply to the request with this header.
-    pub(crate) fn reply_to(&self, header: &RequestHeader) -> Reply {
+    pub(crate) fn reply_to(&self, header: &RequestHeader) -> PendingReply {
         let device = header.wants_reply().then(|| self.device.clone());
-        Reply { unique: header.unique, device }
+        PendingReply { unique: header.unique, device }
     }
 }
 
-/// The duty to answer a request, once, from any thread. Dropped, it answers EIO, so that no program waits for ever.
+/// The reply to a request, to be sent once, by any thread. A reply that is dropped sends EIO, so that no
+/// program waits for ever.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct PendingReply {
     unique: u64,
-    /// `None`: answered, or nobody waits.
+    /// `None` once the reply is sent, or if the kernel expects none.
     device: Option<Arc<File>>,
 }
 
-impl Reply {
-    /// Done.
+impl PendingReply {
+    /// Replies with success.
     pub(crate) fn ok(self) {
         self.bytes(&[]);
     }
 
-    /// Not done.
+    /// Replies with an error.
     pub(crate) fn error(mut self, errno: Errno) {
         self.send(-errno.raw_os_error(), &[]);
     }
 
-    /// Done, with bytes for the program.
+    /// Replies with bytes.
     pub(crate) fn bytes(mut self, bytes: &[u8]) {
         self.send(0, bytes);
     }
 
-    /// Done, with a structure for the kernel.
+    /// Replies with a structure.
     pub(crate) fn body(self, body: &(impl IntoBytes + Immutable)) {
         self.bytes(body.as_bytes());
     }
 
     fn send(&mut self, error: i32, body: &[u8]) {
         let Some(device) = self.device.take() else { return };
-        // The kernel asked for fewer bytes than 32 bits can say.
+        // The kernel never asks for more bytes than 32 bits can count.
         let len = (size_of::<ReplyHeader>() + body.len()) as u32;
         let header = ReplyHeader { len, error, unique: self.unique };
         let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
         let parts = if body.is_empty() { &parts[..1] } else { &parts };
-        // The kernel takes a reply as a whole, or nobody waits for it any more.
+        // The kernel takes a reply as a whole. An error means that no process waits for it any more.
         let _ = (&*device).write_vectored(parts);
     }
 }
 
-impl Drop for Reply {
+impl Drop for PendingReply {
     fn drop(&mut self) {
         self.send(-Errno::IO.raw_os_error(), &[]);
     }

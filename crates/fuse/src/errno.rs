@@ -1,12 +1,12 @@
-//! One table from what went wrong to what the program is told.
+//! The table from errors to errnos.
 
 use crate::error_log::log_error;
 use cache::CacheError;
 use fs::FsError;
 use rustix::io::Errno;
 
-/// The errno of `error`, for a program; what no program can mend is told to the log, too.
-pub(crate) fn refused(error: &FsError) -> Errno {
+/// The errno of `error`, for a reply. An EIO is also logged, because no program can mend its cause.
+pub(crate) fn reply_errno(error: &FsError) -> Errno {
     let errno = errno(error);
     if errno == Errno::IO {
         log_error(error, error.help().as_deref());
@@ -55,7 +55,7 @@ mod tests {
         assert_eq!(errno(&below), Errno::NOSPC);
         let corrupt = FsError::Corrupt { offset: 64, what: "a link count of 0".into() };
         assert_eq!(errno(&corrupt), Errno::IO);
-        let why = buffer::BufferError::TooBig { bytes: 2, limit: 1 };
+        let why = buffer::BufferError::TransactionTooLarge { bytes: 2, limit: 1 };
         let over = FsError::Cache(CacheError::ReadOnly { why: why.clone() });
         assert_eq!(errno(&over), Errno::ROFS);
         assert_eq!(errno(&FsError::Cache(why.into())), Errno::IO);

@@ -1,5 +1,4 @@
-//! Requests as they come and go: how many there were, for whoever does something while they flow, and how long they took, from their
-//! arrival to their reply, per class of operation.
+//! Latencies of requests, from arrival to reply, per class of operation; and a counter of requests.
 
 use hdrhistogram::Histogram;
 use std::ops::Deref;
@@ -7,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a request is, as far as its latency is told.
+/// The classes of operations for which latencies are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
+pub enum OpClass {
     /// Finding a name.
     Lookup,
     /// Reading attributes.
@@ -34,45 +33,45 @@ pub enum Class {
     Other,
 }
 
-impl Class {
+impl OpClass {
     /// Every class, in the order in which they are shown.
-    pub const ALL: [Class; 11] = [
-        Class::Lookup,
-        Class::Getattr,
-        Class::Setattr,
-        Class::Read,
-        Class::Write,
-        Class::Fsync,
-        Class::Create,
-        Class::Unlink,
-        Class::Rename,
-        Class::Readdir,
-        Class::Other,
+    pub const ALL: [OpClass; 11] = [
+        OpClass::Lookup,
+        OpClass::Getattr,
+        OpClass::Setattr,
+        OpClass::Read,
+        OpClass::Write,
+        OpClass::Fsync,
+        OpClass::Create,
+        OpClass::Unlink,
+        OpClass::Rename,
+        OpClass::Readdir,
+        OpClass::Other,
     ];
 
     /// Its name in `status`.
     pub fn name(self) -> &'static str {
         match self {
-            Class::Lookup => "lookup",
-            Class::Getattr => "getattr",
-            Class::Setattr => "setattr",
-            Class::Read => "read",
-            Class::Write => "write",
-            Class::Fsync => "fsync",
-            Class::Create => "create",
-            Class::Unlink => "unlink",
-            Class::Rename => "rename",
-            Class::Readdir => "readdir",
-            Class::Other => "other",
+            OpClass::Lookup => "lookup",
+            OpClass::Getattr => "getattr",
+            OpClass::Setattr => "setattr",
+            OpClass::Read => "read",
+            OpClass::Write => "write",
+            OpClass::Fsync => "fsync",
+            OpClass::Create => "create",
+            OpClass::Unlink => "unlink",
+            OpClass::Rename => "rename",
+            OpClass::Readdir => "readdir",
+            OpClass::Other => "other",
         }
     }
 }
 
 /// The latencies of one class since the mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Summary {
+pub struct LatencySummary {
     /// Which class.
-    pub class: Class,
+    pub class: OpClass,
     /// How many requests were answered.
     pub count: u64,
     /// Half of them took at most this long.
@@ -83,44 +82,45 @@ pub struct Summary {
     pub p999: Duration,
     /// The slowest.
     pub max: Duration,
-    /// How many requests took longer than the entry before this one says and at most this long; empty ones are left
-    /// out. Two such lists subtract, which quantiles do not: that is how one learns about the last minute.
+    /// Requests per bucket of latencies: the bucket's upper end, and how many were above the end of the
+    /// bucket before. Empty buckets are left out. Two such lists can be subtracted, which quantiles cannot:
+    /// that yields the last minute.
     pub buckets: Vec<(Duration, u64)>,
 }
 
-/// The longest latency that is told apart; what takes longer counts as this. An hour is a hang.
+/// The longest latency that is recorded; longer ones count as this. An hour is a hang.
 const LATENCY_MAX_NANOS: u64 = 3_600_000_000_000;
 
-/// Two digits: a histogram stays at some 20 KiB, and nobody acts on the third.
+/// Significant digits. With two a histogram takes some 20 KiB, and a third is of no use.
 const DIGITS: u8 = 2;
 
-/// The end of the first bucket of a [`Summary`]: nothing through the kernel is faster.
+/// The upper end of the first bucket of a [`LatencySummary`]: no request through the kernel is faster.
 const BUCKET_NANOS_MIN: u64 = 250;
 
-/// How much further each bucket reaches than the one before: four of them double a latency.
+/// The ratio of two buckets' upper ends: the fourth root of two.
 const BUCKET_GROWTH: f64 = 1.189_207_115;
 
 /// A histogram per class. Each has its own mutex, held for some tens of nanoseconds.
-pub struct Latencies {
-    classes: [Mutex<Histogram<u64>>; Class::ALL.len()],
+pub struct OpLatencies {
+    classes: [Mutex<Histogram<u64>>; OpClass::ALL.len()],
 }
 
-impl Default for Latencies {
-    fn default() -> Latencies {
-        Latencies { classes: Class::ALL.map(|_| Mutex::new(empty())) }
+impl Default for OpLatencies {
+    fn default() -> OpLatencies {
+        OpLatencies { classes: OpClass::ALL.map(|_| Mutex::new(empty())) }
     }
 }
 
-impl Latencies {
-    /// What was measured so far, in the order of [`Class::ALL`].
-    pub fn summaries(&self) -> Vec<Summary> {
-        Class::ALL.map(|class| self.summary(class)).to_vec()
+impl OpLatencies {
+    /// Latencies since the mount, in the order of [`OpClass::ALL`].
+    pub fn summaries(&self) -> Vec<LatencySummary> {
+        OpClass::ALL.map(|class| self.summary(class)).to_vec()
     }
 
-    fn summary(&self, class: Class) -> Summary {
+    fn summary(&self, class: OpClass) -> LatencySummary {
         let histogram = self.histogram(class);
         let at = |quantile| Duration::from_nanos(histogram.value_at_quantile(quantile));
-        Summary {
+        LatencySummary {
             class,
             count: histogram.len(),
             p50: at(0.5),
@@ -131,13 +131,13 @@ impl Latencies {
         }
     }
 
-    fn record(&self, class: Class, took: Duration) {
+    fn record(&self, class: OpClass, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.histogram(class).saturating_record(nanos);
     }
 
-    fn histogram(&self, class: Class) -> MutexGuard<'_, Histogram<u64>> {
-        // A histogram is whole between any two of its calls, so a poisoned one is as good as any.
+    fn histogram(&self, class: OpClass) -> MutexGuard<'_, Histogram<u64>> {
+        // Each call leaves the histogram consistent, so a poisoned lock is no reason to fail.
         self.classes[class as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -153,45 +153,45 @@ fn empty() -> Histogram<u64> {
     Histogram::new_with_max(LATENCY_MAX_NANOS, DIGITS).expect("the bounds are constants that fit")
 }
 
-/// Runs from a request's arrival until it is dropped, which is after the reply was sent.
+/// Measures a request's latency, from its arrival until the timer is dropped, after the reply was sent.
 ///
-/// Shares the latencies if it goes with a completion, else borrows them.
-pub(crate) struct Timer<L: Deref<Target = Latencies> = Arc<Latencies>> {
+/// A timer in a completion shares the histograms; a timer of a handler borrows them.
+pub(crate) struct LatencyTimer<L: Deref<Target = OpLatencies> = Arc<OpLatencies>> {
     latencies: L,
-    class: Class,
+    class: OpClass,
     start: Instant,
 }
 
-impl<L: Deref<Target = Latencies>> Timer<L> {
-    pub(crate) fn start(latencies: L, class: Class) -> Timer<L> {
-        Timer { latencies, class, start: Instant::now() }
+impl<L: Deref<Target = OpLatencies>> LatencyTimer<L> {
+    pub(crate) fn start(latencies: L, class: OpClass) -> LatencyTimer<L> {
+        LatencyTimer { latencies, class, start: Instant::now() }
     }
 }
 
-impl<L: Deref<Target = Latencies>> Drop for Timer<L> {
+impl<L: Deref<Target = OpLatencies>> Drop for LatencyTimer<L> {
     fn drop(&mut self) {
         self.latencies.record(self.class, self.start.elapsed());
     }
 }
 
-/// Counts the requests that the front end took. Nothing of it waits, but for those who wait for a request.
+/// Counts requests, and lets a thread wait for the next one. Counting never waits.
 #[derive(Debug, Default)]
-pub struct Traffic {
+pub struct RequestCounter {
     arrived: AtomicU64,
-    /// Whether somebody waits, or is about to.
+    /// Whether a thread waits, or is about to.
     is_awaited: AtomicBool,
-    /// Held by whoever looks whether to wait, so that nobody is woken in between.
+    /// Held by a waiter from its look at the count until it waits, so that no wake-up is lost in between.
     waiting: Mutex<()>,
     came: Condvar,
 }
 
-impl Traffic {
-    /// Requests since the mount, those under way among them.
+impl RequestCounter {
+    /// Requests since the mount, including those under way.
     pub fn arrived(&self) -> u64 {
         self.arrived.load(Ordering::SeqCst)
     }
 
-    /// Waits until more than `seen` have arrived.
+    /// Waits until more than `seen` requests have arrived.
     pub fn wait_beyond(&self, seen: u64) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -204,7 +204,7 @@ impl Traffic {
         }
     }
 
-    /// One more has arrived.
+    /// Counts a request, and wakes waiters.
     pub fn note(&self) {
         self.arrived.fetch_add(1, Ordering::SeqCst);
         if self.is_awaited.load(Ordering::SeqCst) && self.is_awaited.swap(false, Ordering::SeqCst) {
@@ -220,31 +220,31 @@ mod tests {
 
     #[test]
     fn a_dropped_timer_counts_once_in_its_own_class() {
-        let latencies = Latencies::default();
-        drop(Timer::start(&latencies, Class::Fsync));
+        let latencies = OpLatencies::default();
+        drop(LatencyTimer::start(&latencies, OpClass::Fsync));
         let counts: Vec<u64> = latencies.summaries().iter().map(|s| s.count).collect();
         assert_eq!(counts.iter().sum::<u64>(), 1);
-        assert_eq!(counts[Class::Fsync as usize], 1);
+        assert_eq!(counts[OpClass::Fsync as usize], 1);
     }
 
     #[test]
     fn the_slowest_request_is_the_maximum_and_not_the_median() {
-        let latencies = Latencies::default();
-        (0..99).for_each(|_| latencies.record(Class::Read, Duration::from_micros(5)));
-        latencies.record(Class::Read, Duration::from_secs(2));
-        latencies.record(Class::Write, Duration::from_secs(100_000));
-        let read = latencies.summary(Class::Read);
+        let latencies = OpLatencies::default();
+        (0..99).for_each(|_| latencies.record(OpClass::Read, Duration::from_micros(5)));
+        latencies.record(OpClass::Read, Duration::from_secs(2));
+        latencies.record(OpClass::Write, Duration::from_secs(100_000));
+        let read = latencies.summary(OpClass::Read);
         assert!(read.p50 < Duration::from_micros(6) && read.max >= Duration::from_secs(2));
-        assert!(latencies.summary(Class::Write).max >= Duration::from_secs(3_600));
+        assert!(latencies.summary(OpClass::Write).max >= Duration::from_secs(3_600));
     }
 
     #[test]
     fn the_buckets_hold_every_request_and_are_narrow() {
-        let latencies = Latencies::default();
+        let latencies = OpLatencies::default();
         for micros in 1..=1000 {
-            latencies.record(Class::Read, Duration::from_micros(micros));
+            latencies.record(OpClass::Read, Duration::from_micros(micros));
         }
-        let read = latencies.summary(Class::Read);
+        let read = latencies.summary(OpClass::Read);
         assert_eq!(read.buckets.iter().map(|&(_, count)| count).sum::<u64>(), 1000);
         assert!(read.buckets.is_sorted());
         let mut below = 0;
@@ -262,25 +262,25 @@ mod tests {
 
     #[test]
     fn every_class_is_listed_at_its_own_place() {
-        assert!(Class::ALL.iter().enumerate().all(|(at, &class)| class as usize == at));
+        assert!(OpClass::ALL.iter().enumerate().all(|(at, &class)| class as usize == at));
     }
 
     #[test]
     fn whoever_waits_hears_of_the_first_request_and_of_none_before() {
-        let traffic = Arc::new(Traffic::default());
-        traffic.note();
-        traffic.wait_beyond(0);
-        let (waiter, seen) = (traffic.clone(), traffic.arrived());
+        let requests = Arc::new(RequestCounter::default());
+        requests.note();
+        requests.wait_beyond(0);
+        let (waiter, seen) = (requests.clone(), requests.arrived());
         let thread = std::thread::spawn(move || {
             waiter.wait_beyond(seen);
             waiter.arrived()
         });
-        while !traffic.is_awaited.load(Ordering::SeqCst) {
+        while !requests.is_awaited.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
         assert!(!thread.is_finished());
-        traffic.note();
+        requests.note();
         assert_eq!(thread.join().expect("it does not panic"), 2);
-        assert!(!traffic.is_awaited.load(Ordering::SeqCst), "requests after it wake nobody");
+        assert!(!requests.is_awaited.load(Ordering::SeqCst), "requests after it wake nobody");
     }
 }

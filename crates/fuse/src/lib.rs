@@ -1,21 +1,21 @@
 #![doc = include_str!("../README.md")]
 mod attributes;
 mod connection;
-mod directory;
 mod errno;
 mod error_log;
-mod holes;
-mod kernel;
-mod kernel_pages;
+mod hole_search;
+mod kernel_settings;
 mod latency;
+mod listing;
+mod page_invalidation;
 mod privileges;
 mod protocol;
+mod range_flags;
 mod server;
 mod session;
-mod space;
 mod xattr;
 
-pub use kernel::{KernelCache, ask_of_kernel};
-pub use latency::{Class, Latencies, Summary, Traffic};
-pub use server::Server;
-pub use session::{Options, Session, mount};
+pub use kernel_settings::{KernelCachePolicy, configure_kernel};
+pub use latency::{LatencySummary, OpClass, OpLatencies, RequestCounter};
+pub use server::FuseServer;
+pub use session::{FuseSession, MountOptions, mount};

@@ -1,7 +1,8 @@
-//! The kernel's FUSE protocol, version 7, as `include/uapi/linux/fuse.h` describes it: requests to read, bodies of replies to
-//! write. Pure: nothing here does I/O.
+//! The kernel's FUSE protocol, version 7, as `include/uapi/linux/fuse.h` describes it: decodes requests,
+//! encodes replies. Pure: no I/O.
 //!
-//! A number of a request is any number that its type can hold, because a program chose it. None is calculated with here.
+//! A program chooses the numbers in a request, so each may have any value of its type. No arithmetic is done
+//! with them here.
 
 mod reply;
 mod request;
@@ -9,9 +10,9 @@ mod request;
 mod tests;
 
 pub(crate) use reply::{
-    AttrReply, CopyReply, CreateReply, EntryReply, Listing, LseekReply, OpenReply, ReplyHeader, StatfsReply,
-    WireAttributes, WriteReply, XattrSizeReply,
+    AttrReply, CopyReply, CreateReply, EntryReply, ListingReply, LseekReply, OpenReply, ReplyHeader,
+    StatfsReply, WireAttributes, WriteReply, XattrSizeReply,
 };
 pub(crate) use request::{
-    AROUND_PAGES, BatchForget, CopyCount, FuseOp, KILLS_POWERS_OF_WRITE, RequestHeader, SetTimeIn, SetattrIn,
+    BatchForget, CopyCount, FuseOp, IS_DIRECT_IO, RequestHeader, SetTimeIn, SetattrIn, WRITE_KILLS_PRIVILEGES,
 };

@@ -1,66 +1,71 @@
-//! The table from requests to operations.
+//! The table from FUSE requests to operations of `fs`.
 //!
-//! Who owns what: the kernel's memory of an inode counts as one opener per lookup reply (`fs.hold`), given back by
-//! `forget`. The kernel keeps an inode while it is open, so open files need no count of their own, and `open`
-//! answers ENOSYS: from then on the kernel opens and closes without asking.
+//! Each reply to a look-up makes the kernel remember an inode, and counts as one opener ([`Fs::hold`]);
+//! FORGET removes it. The kernel remembers an inode as long as it is open, so open files need no count of
+//! their own, and OPEN is answered with ENOSYS: from then on the kernel opens and closes files without
+//! asking.
 
 mod completions;
 #[cfg(test)]
 mod tests;
 
-use crate::attributes::{attr_reply, caller, entry_reply, kind, mode_of, no_entry, permissions, to_set};
-use crate::connection::Reply;
-use crate::directory::{Listed, Space, dots};
-use crate::errno::refused;
-use crate::holes::Sought;
-use crate::kernel::{BACKGROUND_MAX, KernelCache};
-use crate::kernel_pages::KernelPages;
-use crate::latency::{Class, Latencies, Timer, Traffic};
-use crate::privileges::write_without_powers;
-use crate::protocol::{
-    AROUND_PAGES, BatchForget, CopyCount, CopyReply, CreateReply, FuseOp, KILLS_POWERS_OF_WRITE, Listing,
-    OpenReply, RequestHeader, SetattrIn, StatfsReply, WriteReply,
+use crate::attributes::{
+    attr_reply, attributes_to_set, caller, entry_reply, mknod_kind, mode_of, no_entry, permissions,
 };
-use crate::space;
-use crate::xattr::{answer, list_for, set_xattr};
-use fs::{Attributes, Caller, Completion, FILE_BYTES_MAX, Fs, FsError, IfExists, Ino, Kind};
+use crate::connection::PendingReply;
+use crate::errno::reply_errno;
+use crate::hole_search::HoleSearch;
+use crate::kernel_settings::{BACKGROUND_MAX, KernelCachePolicy};
+use crate::latency::{LatencyTimer, OpClass, OpLatencies, RequestCounter};
+use crate::listing::{ListedEntry, ReplySpace, list_dots};
+use crate::page_invalidation::PageInvalidator;
+use crate::privileges::write_dropping_privileges;
+use crate::protocol::{
+    BatchForget, CopyCount, CopyReply, CreateReply, FuseOp, IS_DIRECT_IO, ListingReply, OpenReply,
+    RequestHeader, SetattrIn, StatfsReply, WRITE_KILLS_PRIVILEGES, WriteReply,
+};
+use crate::range_flags;
+use crate::xattr::{list_for, reply_xattr, set_xattr_mode};
+use fs::{
+    CallerCredentials, FILE_BYTES_MAX, FileAttributes, FileKind, Fs, FsCompletion, FsError, IfExists, Ino,
+};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Serves the kernel from a file system.
+/// Answers the kernel's requests from a file system.
 #[derive(Clone)]
-pub struct Server {
+pub struct FuseServer {
     fs: Arc<Fs>,
-    latencies: Arc<Latencies>,
-    traffic: Arc<Traffic>,
-    kernel_cache: KernelCache,
-    pub(crate) kernel_pages: KernelPages,
-    /// How long the kernel may believe what we said.
+    latencies: Arc<OpLatencies>,
+    requests: Arc<RequestCounter>,
+    kernel_cache: KernelCachePolicy,
+    pub(crate) page_invalidator: PageInvalidator,
+    /// How long the kernel may cache names and attributes.
     ttl: Duration,
 }
 
-impl Server {
-    /// A server of `fs` that measures into `latencies` and counts in `traffic`.
+impl FuseServer {
+    /// A server of `fs` that records latencies in `latencies` and counts requests in `requests`.
     pub fn new(
         fs: Arc<Fs>,
-        latencies: Arc<Latencies>,
-        traffic: Arc<Traffic>,
-        kernel_cache: KernelCache,
-    ) -> Server {
-        Server {
+        latencies: Arc<OpLatencies>,
+        requests: Arc<RequestCounter>,
+        kernel_cache: KernelCachePolicy,
+    ) -> FuseServer {
+        FuseServer {
             fs,
             latencies,
-            traffic,
+            requests,
             kernel_cache,
-            kernel_pages: KernelPages::default(),
+            page_invalidator: PageInvalidator::default(),
             ttl: kernel_cache.ttl(),
         }
     }
 
-    /// Does what a request asks for. The reply comes before this returns, or later from another thread.
-    pub(crate) fn serve(&self, header: &RequestHeader, op: FuseOp<'_>, reply: Reply) {
+    /// Performs a request. The reply is sent before this returns, or later by another thread.
+    pub(crate) fn serve(&self, header: &RequestHeader, op: FuseOp<'_>, reply: PendingReply) {
         let node = Ino(header.node);
         let caller = |umask| caller(header, umask);
         match op {
@@ -75,13 +80,17 @@ impl Server {
                 self.mknod(caller(umask), node, name, mode, device, reply);
             }
             FuseOp::Mkdir { name, mode, umask } => self.mkdir(caller(umask), node, name, mode, reply),
-            FuseOp::Unlink { name } => self.fs.unlink(node, name, self.empty(Class::Unlink, reply)),
-            FuseOp::Rmdir { name } => self.fs.remove_directory(node, name, self.empty(Class::Unlink, reply)),
+            FuseOp::Unlink { name } => {
+                self.fs.unlink(node, name, self.empty_completion(OpClass::Unlink, reply))
+            }
+            FuseOp::Rmdir { name } => {
+                self.fs.remove_directory(node, name, self.empty_completion(OpClass::Unlink, reply))
+            }
             FuseOp::Rename { name, new_parent, new_name, flags } => {
                 self.rename(caller(0), (node, name), (Ino(new_parent), new_name), flags, reply);
             }
             FuseOp::Link { of, name } => {
-                self.fs.link(Ino(of), node, name, self.entry(Class::Create, reply));
+                self.fs.link(Ino(of), node, name, self.entry_completion(OpClass::Create, reply));
             }
             FuseOp::Open => reply.error(Errno::NOSYS),
             FuseOp::Read { offset, size, flags } => self.read(node, offset, size, flags, reply),
@@ -90,51 +99,51 @@ impl Server {
             }
             FuseOp::Statfs => self.statfs(reply),
             FuseOp::Release | FuseOp::Releasedir | FuseOp::Destroy => reply.ok(),
-            FuseOp::Fsync => self.fs.sync_file(node, self.empty(Class::Fsync, reply)),
+            FuseOp::Fsync => self.fs.sync_file(node, self.empty_completion(OpClass::Fsync, reply)),
             FuseOp::Setxattr { name, value, flags } => self.setxattr(node, name, value, flags, reply),
             FuseOp::Getxattr { name, size } => self.getxattr(node, name, size, reply),
             FuseOp::Listxattr { size } => self.listxattr(header.uid, node, size, reply),
             FuseOp::Removexattr { name } => {
-                self.fs.remove_xattr(node, name, self.empty(Class::Setattr, reply));
+                self.fs.remove_xattr(node, name, self.empty_completion(OpClass::Setattr, reply));
             }
             FuseOp::Opendir => self.opendir(reply),
             FuseOp::Readdir { offset, size } => self.readdir(node, offset, size, reply),
             FuseOp::Readdirplus { offset, size } => self.readdirplus(node, offset, size, reply),
-            FuseOp::Fsyncdir => self.fs.sync_names(self.empty(Class::Fsync, reply)),
+            FuseOp::Fsyncdir => self.fs.sync_names(self.empty_completion(OpClass::Fsync, reply)),
             FuseOp::Create { name, mode, umask } => self.create(caller(umask), node, name, mode, reply),
             FuseOp::Fallocate { offset, len, mode } => self.fallocate(node, (offset, len), mode, reply),
             FuseOp::Lseek { offset, whence } => self.lseek(node, offset, whence, reply),
             FuseOp::CopyFileRange { offset, to, to_offset, len, count } => {
-                self.copy((node, offset, len), (Ino(to), to_offset), count, reply);
+                self.copy_file_range((node, offset, len), (Ino(to), to_offset), count, reply);
             }
         }
     }
 
-    /// For an operation that ends in a completion.
-    fn timer(&self, class: Class) -> Timer {
-        self.traffic.note();
-        Timer::start(self.latencies.clone(), class)
+    /// A timer for an operation that a completion answers.
+    fn shared_timer(&self, class: OpClass) -> LatencyTimer {
+        self.requests.note();
+        LatencyTimer::start(self.latencies.clone(), class)
     }
 
-    /// For an operation that ends before it returns.
-    fn short_timer(&self, class: Class) -> Timer<&Latencies> {
-        self.traffic.note();
-        Timer::start(&self.latencies, class)
+    /// A timer for an operation that its handler answers.
+    fn short_timer(&self, class: OpClass) -> LatencyTimer<&OpLatencies> {
+        self.requests.note();
+        LatencyTimer::start(&self.latencies, class)
     }
 
-    fn lookup(&self, parent: Ino, name: &[u8], reply: Reply) {
-        let _timer = self.short_timer(Class::Lookup);
+    fn lookup(&self, parent: Ino, name: &[u8], reply: PendingReply) {
+        let _timer = self.short_timer(OpClass::Lookup);
         let found = match name {
-            // The kernel has a handle of an inode that it forgot, and looks for its place.
+            // The kernel has a file handle of an inode that it forgot.
             b"." => self.fs.find_and_hold(parent),
             b".." => self.fs.parent(parent).and_then(|parent| self.fs.find_and_hold(parent)),
             name => self.fs.lookup_and_hold(parent, name),
         };
         match found {
             Ok(found) => reply.body(&entry_reply(&found, self.ttl)),
-            // The kernel may remember that, too: names appear only through itself.
+            // The kernel may cache that, too, because new names come only from the kernel.
             Err(FsError::NotFound) => reply.body(&no_entry(self.ttl)),
-            Err(error) => reply.error(refused(&error)),
+            Err(error) => reply.error(reply_errno(&error)),
         }
     }
 
@@ -142,102 +151,131 @@ impl Server {
         forgotten.nodes().for_each(|(node, lookups)| self.fs.forget(Ino(node), lookups));
     }
 
-    fn getattr(&self, node: Ino, reply: Reply) {
-        let _timer = self.short_timer(Class::Getattr);
+    fn getattr(&self, node: Ino, reply: PendingReply) {
+        let _timer = self.short_timer(OpClass::Getattr);
         match self.fs.attributes(node) {
             Ok(now) => reply.body(&attr_reply(&now, self.ttl)),
-            Err(error) => reply.error(refused(&error)),
+            Err(error) => reply.error(reply_errno(&error)),
         }
     }
 
-    fn setattr(&self, node: Ino, asked: &SetattrIn, reply: Reply) {
-        self.fs.set_attributes(node, to_set(asked), self.attr(Class::Setattr, reply));
+    fn setattr(&self, node: Ino, asked: &SetattrIn, reply: PendingReply) {
+        self.fs.set_attributes(node, attributes_to_set(asked), self.attr_completion(OpClass::Setattr, reply));
     }
 
-    fn readlink(&self, node: Ino, reply: Reply) {
-        let _timer = self.short_timer(Class::Other);
+    fn readlink(&self, node: Ino, reply: PendingReply) {
+        let _timer = self.short_timer(OpClass::Other);
         match self.fs.read_link(node) {
             Ok(target) => reply.bytes(&target),
-            Err(error) => reply.error(refused(&error)),
+            Err(error) => reply.error(reply_errno(&error)),
         }
     }
 
-    fn symlink(&self, caller: Caller, parent: Ino, name: &[u8], target: &[u8], reply: Reply) {
-        self.fs.symlink(caller, parent, name, target, self.entry(Class::Create, reply));
+    fn symlink(
+        &self,
+        caller: CallerCredentials,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+        reply: PendingReply,
+    ) {
+        self.fs.symlink(caller, parent, name, target, self.entry_completion(OpClass::Create, reply));
     }
 
-    fn mkdir(&self, caller: Caller, parent: Ino, name: &[u8], mode: u32, reply: Reply) {
-        let done = self.entry(Class::Create, reply);
-        self.fs.make(caller, parent, name, Kind::Directory, permissions(mode), done);
+    fn mkdir(&self, caller: CallerCredentials, parent: Ino, name: &[u8], mode: u32, reply: PendingReply) {
+        let done = self.entry_completion(OpClass::Create, reply);
+        self.fs.make(caller, parent, name, FileKind::Directory, permissions(mode), done);
     }
 
-    fn mknod(&self, caller: Caller, parent: Ino, name: &[u8], mode: u32, device: u32, reply: Reply) {
-        let Some(kind) = kind(mode) else { return reply.error(Errno::INVAL) };
-        let (mode, done) = (permissions(mode), self.entry(Class::Create, reply));
+    fn mknod(
+        &self,
+        caller: CallerCredentials,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        device: u32,
+        reply: PendingReply,
+    ) {
+        let Some(kind) = mknod_kind(mode) else { return reply.error(Errno::INVAL) };
+        let (mode, done) = (permissions(mode), self.entry_completion(OpClass::Create, reply));
         match kind {
-            Kind::CharDevice | Kind::BlockDevice => {
+            FileKind::CharDevice | FileKind::BlockDevice => {
                 self.fs.make_device(caller, parent, name, (kind, device), mode, done);
             }
             _ => self.fs.make(caller, parent, name, kind, mode, done),
         }
     }
 
-    fn create(&self, caller: Caller, parent: Ino, name: &[u8], mode: u32, reply: Reply) {
-        let (timer, fs, ttl) = (self.timer(Class::Create), self.fs.clone(), self.ttl);
-        let done: Completion<Attributes> = Box::new(move |made| {
+    fn create(&self, caller: CallerCredentials, parent: Ino, name: &[u8], mode: u32, reply: PendingReply) {
+        let (timer, fs, ttl) = (self.shared_timer(OpClass::Create), self.fs.clone(), self.ttl);
+        let done: FsCompletion<FileAttributes> = Box::new(move |made| {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
                 Ok(made) => {
                     let open = OpenReply { flags: OpenReply::KEEP_CACHE, ..OpenReply::default() };
                     reply.body(&CreateReply { entry: entry_reply(&made, ttl), open });
                 }
-                Err(error) => reply.error(refused(&error)),
+                Err(error) => reply.error(reply_errno(&error)),
             }
         });
-        self.fs.make(caller, parent, name, Kind::File, permissions(mode), done);
+        self.fs.make(caller, parent, name, FileKind::File, permissions(mode), done);
     }
 
-    fn rename(&self, caller: Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: u32, reply: Reply) {
+    fn rename(
+        &self,
+        caller: CallerCredentials,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: u32,
+        reply: PendingReply,
+    ) {
         let if_exists = match flags & libc::RENAME_NOREPLACE {
             0 => IfExists::Replace,
             _ => IfExists::Refuse,
         };
         match flags & !libc::RENAME_NOREPLACE {
-            0 => self.fs.rename(from, to, if_exists, self.empty(Class::Rename, reply)),
+            0 => self.fs.rename(from, to, if_exists, self.empty_completion(OpClass::Rename, reply)),
             libc::RENAME_WHITEOUT => {
-                let done = self.empty(Class::Rename, reply);
-                let done: Completion<_> = Box::new(move |moved| done(moved.map(drop)));
+                let done = self.empty_completion(OpClass::Rename, reply);
+                let done: FsCompletion<_> = Box::new(move |moved| done(moved.map(drop)));
                 self.fs.rename_leaving_whiteout(caller, from, to, if_exists, done);
             }
             libc::RENAME_EXCHANGE if if_exists == IfExists::Replace => {
-                self.fs.exchange(from, to, self.empty(Class::Rename, reply));
+                self.fs.exchange(from, to, self.empty_completion(OpClass::Rename, reply));
             }
             _ => reply.error(Errno::INVAL),
         }
     }
 
-    fn read(&self, node: Ino, offset: u64, size: u32, flags: u32, reply: Reply) {
-        if flags & AROUND_PAGES == 0 {
-            self.fs.note_kept_pages(node);
+    fn read(&self, node: Ino, offset: u64, size: u32, flags: u32, reply: PendingReply) {
+        if flags & IS_DIRECT_IO == 0 {
+            self.fs.note_client_caching(node);
         }
-        let timer = self.timer(Class::Read);
-        let done: Completion<Vec<u8>> = Box::new(move |read| {
+        let timer = self.shared_timer(OpClass::Read);
+        let done: FsCompletion<Vec<u8>> = Box::new(move |read| {
             let _timer = timer;
             match read {
                 Ok(bytes) => reply.bytes(&bytes),
-                Err(error) => reply.error(refused(&error)),
+                Err(error) => reply.error(reply_errno(&error)),
             }
         });
         self.fs.read(node, offset, size as usize, done);
     }
 
-    fn write(&self, node: Ino, (offset, data): (u64, &[u8]), flags: u32, open_flags: i32, reply: Reply) {
-        let data = fitting(offset, data);
+    fn write(
+        &self,
+        node: Ino,
+        (offset, data): (u64, &[u8]),
+        flags: u32,
+        open_flags: i32,
+        reply: PendingReply,
+    ) {
+        let data = clip_to_file_max(offset, data);
         // A request is at most 1 MiB long.
-        let (timer, bytes) = (self.timer(Class::Write), data.len() as u32);
-        let around_pages = flags & AROUND_PAGES != 0;
+        let (timer, bytes) = (self.shared_timer(OpClass::Write), data.len() as u32);
+        let around_pages = flags & IS_DIRECT_IO != 0;
         if !around_pages {
-            self.fs.note_kept_pages(node);
+            self.fs.note_client_caching(node);
         }
         let server = around_pages.then(|| self.clone());
         let finish = move |done: Result<(), FsError>| {
@@ -245,158 +283,160 @@ impl Server {
                 let _timer = timer;
                 match done {
                     Ok(()) => reply.body(&WriteReply { bytes, padding: 0 }),
-                    Err(error) => reply.error(refused(&error)),
+                    Err(error) => reply.error(reply_errno(&error)),
                 }
             };
-            // Also where it failed: an O_SYNC write whose sync did has changed the file.
+            // Also if the write failed: an O_SYNC write whose sync failed has changed the file.
             match server {
                 Some(server) => {
-                    server.drop_old_pages(node, offset..offset.saturating_add(bytes.into()), answer)
+                    server.invalidate_written(node, offset..offset.saturating_add(bytes.into()), answer)
                 }
                 None => answer(),
             }
         };
-        let write = Write {
+        let write = WriteRequest {
             ino: node,
             offset,
             data,
             is_synchronous: open_flags & (libc::O_SYNC | libc::O_DSYNC) != 0,
-            takes_powers: flags & KILLS_POWERS_OF_WRITE != 0,
+            drops_privileges: flags & WRITE_KILLS_PRIVILEGES != 0,
         };
         write.run(&self.fs, finish);
     }
 
-    /// After a write around the kernel's pages. It drops them before such a write; a page that it reads between that and the write holds
-    /// what was there before, and where the writer does not wait for the write (libaio, io_uring), it would keep that.
-    fn drop_old_pages(&self, ino: Ino, written: Range<u64>, then: impl FnOnce() + Send + 'static) {
-        let Some(kept) = self.fs.kept_pages(ino) else { return then() };
-        if self.kernel_pages.drops() >= DROPS_AWAITED_MAX {
-            self.kernel_pages.drop_range(ino, written, || {});
+    /// After an O_DIRECT write, invalidates the kernel's pages of the written range, then calls `then`.
+    ///
+    /// The kernel does so itself, but before the write. A page that it reads between that and the write has
+    /// the old bytes, and stays if the program does not wait for its write (libaio, io_uring).
+    fn invalidate_written(&self, ino: Ino, written: Range<u64>, then: impl FnOnce() + Send + 'static) {
+        let Some(kept) = self.fs.client_cache_note(ino) else { return then() };
+        if self.page_invalidator.unfinished() >= INVALIDATIONS_AWAITED_MAX {
+            self.page_invalidator.invalidate(ino, written, || {});
             return then();
         }
-        if kept.age < PAGES_ALL_DROPPED_AFTER {
-            return self.kernel_pages.drop_range(ino, written, then);
+        if kept.age < INVALIDATE_ALL_AFTER {
+            return self.page_invalidator.invalidate(ino, written, then);
         }
-        let (fs, kernel_pages) = (self.fs.clone(), self.kernel_pages.clone());
-        self.fs.wait_to_take_writes(move |are_taken| {
-            // The kernel would drop what it cannot write back.
+        let (fs, page_invalidator) = (self.fs.clone(), self.page_invalidator.clone());
+        self.fs.wait_for_write_space(move |are_taken| {
+            // Dirty pages of other ranges would be lost, because the kernel cannot write them back.
             if !are_taken {
-                return kernel_pages.drop_range(ino, written, then);
+                return page_invalidator.invalidate(ino, written, then);
             }
-            kernel_pages.drop_range(ino, 0..u64::MAX, move || {
-                fs.forget_kept_pages(ino, kept);
+            page_invalidator.invalidate(ino, 0..u64::MAX, move || {
+                fs.clear_client_cache_note(ino, kept);
                 then();
             });
         });
     }
 
-    fn setxattr(&self, node: Ino, name: &[u8], value: &[u8], flags: i32, reply: Reply) {
-        let Some(how) = set_xattr(flags) else { return reply.error(Errno::INVAL) };
-        self.fs.set_xattr(node, name, value, how, self.empty(Class::Setattr, reply));
+    fn setxattr(&self, node: Ino, name: &[u8], value: &[u8], flags: i32, reply: PendingReply) {
+        let Some(how) = set_xattr_mode(flags) else { return reply.error(Errno::INVAL) };
+        self.fs.set_xattr(node, name, value, how, self.empty_completion(OpClass::Setattr, reply));
     }
 
-    fn getxattr(&self, node: Ino, name: &[u8], size: u32, reply: Reply) {
-        let _timer = self.short_timer(Class::Other);
-        answer(self.fs.xattr(node, name), size, reply);
+    fn getxattr(&self, node: Ino, name: &[u8], size: u32, reply: PendingReply) {
+        let _timer = self.short_timer(OpClass::Other);
+        reply_xattr(self.fs.xattr(node, name), size, reply);
     }
 
-    fn listxattr(&self, uid: u32, node: Ino, size: u32, reply: Reply) {
-        let _timer = self.short_timer(Class::Other);
-        answer(self.fs.xattr_names(node).map(|names| list_for(uid, names)), size, reply);
+    fn listxattr(&self, uid: u32, node: Ino, size: u32, reply: PendingReply) {
+        let _timer = self.short_timer(OpClass::Other);
+        reply_xattr(self.fs.xattr_names(node).map(|names| list_for(uid, names)), size, reply);
     }
 
-    fn opendir(&self, reply: Reply) {
+    fn opendir(&self, reply: PendingReply) {
         match self.kernel_cache {
-            // The kernel opens by itself from then on, and keeps listings.
-            KernelCache::Full => reply.error(Errno::NOSYS),
-            KernelCache::None => reply.body(&OpenReply::default()),
+            // From then on the kernel opens directories without asking, and caches listings.
+            KernelCachePolicy::Full => reply.error(Errno::NOSYS),
+            KernelCachePolicy::None => reply.body(&OpenReply::default()),
         }
     }
 
-    fn readdir(&self, node: Ino, offset: u64, size: u32, reply: Reply) {
-        let _timer = self.short_timer(Class::Readdir);
-        let mut listing = Listing::new(size);
+    fn readdir(&self, node: Ino, offset: u64, size: u32, reply: PendingReply) {
+        let _timer = self.short_timer(OpClass::Readdir);
+        let mut listing = ListingReply::new(size);
         match self.list(node, offset, &mut listing) {
             Ok(()) => reply.bytes(listing.bytes()),
-            Err(error) => reply.error(refused(&error)),
+            Err(error) => reply.error(reply_errno(&error)),
         }
     }
 
-    fn list(&self, ino: Ino, offset: u64, listing: &mut Listing) -> Result<(), FsError> {
-        let mut add = |listed: Listed<'_>| {
+    fn list(&self, ino: Ino, offset: u64, listing: &mut ListingReply) -> Result<(), FsError> {
+        let mut add = |listed: ListedEntry<'_>| {
             let fits = listing.add(listed.ino.0, listed.offset, mode_of(listed.kind), listed.name);
-            if fits { Space::Left } else { Space::Full }
+            if fits { ReplySpace::Left } else { ReplySpace::Full }
         };
-        match dots(&self.fs, ino, offset, &mut |dot| Ok(add(dot)))? {
-            Some(cookie) => {
-                self.fs.read_directory(ino, cookie, &mut |entry| add(Listed::of(entry)) == Space::Left)
-            }
+        match list_dots(&self.fs, ino, offset, &mut |dot| Ok(add(dot)))? {
+            Some(cookie) => self
+                .fs
+                .read_directory(ino, cookie, &mut |entry| add(ListedEntry::of(entry)) == ReplySpace::Left),
             None => Ok(()),
         }
     }
 
-    fn readdirplus(&self, node: Ino, offset: u64, size: u32, reply: Reply) {
-        let _timer = self.short_timer(Class::Readdir);
-        let mut listing = Listing::new(size);
+    fn readdirplus(&self, node: Ino, offset: u64, size: u32, reply: PendingReply) {
+        let _timer = self.short_timer(OpClass::Readdir);
+        let mut listing = ListingReply::new(size);
         match self.list_plus(node, offset, &mut listing) {
             Ok(()) => reply.bytes(listing.bytes()),
-            Err(error) => reply.error(refused(&error)),
+            Err(error) => reply.error(reply_errno(&error)),
         }
     }
 
-    /// The kernel remembers what is in the reply, but for the dots.
-    fn list_plus(&self, ino: Ino, offset: u64, listing: &mut Listing) -> Result<(), FsError> {
-        let mut add = |listed: Listed<'_>, found: &Attributes| {
+    /// Lists entries with attributes. The kernel remembers all of them except `.` and `..`.
+    fn list_plus(&self, ino: Ino, offset: u64, listing: &mut ListingReply) -> Result<(), FsError> {
+        let mut add = |listed: ListedEntry<'_>, found: &FileAttributes| {
             let fits = listing.add_with(&entry_reply(found, self.ttl), listed.offset, listed.name);
-            if fits { Space::Left } else { Space::Full }
+            if fits { ReplySpace::Left } else { ReplySpace::Full }
         };
-        let mut add_dot = |dot: Listed<'_>| Ok(add(dot, &self.fs.attributes(dot.ino)?));
-        match dots(&self.fs, ino, offset, &mut add_dot)? {
-            Some(cookie) => self.fs.take_directory(ino, cookie, &mut |entry, found| {
-                add(Listed::of(entry), found) == Space::Left
+        let mut add_dot = |dot: ListedEntry<'_>| Ok(add(dot, &self.fs.attributes(dot.ino)?));
+        match list_dots(&self.fs, ino, offset, &mut add_dot)? {
+            Some(cookie) => self.fs.read_directory_and_hold(ino, cookie, &mut |entry, found| {
+                add(ListedEntry::of(entry), found) == ReplySpace::Left
             }),
             None => Ok(()),
         }
     }
 
-    fn fallocate(&self, node: Ino, range: (u64, u64), mode: i32, reply: Reply) {
-        match space::allocation(mode) {
+    fn fallocate(&self, node: Ino, range: (u64, u64), mode: i32, reply: PendingReply) {
+        match range_flags::fallocate_mode(mode) {
             Ok((what, size)) => {
-                self.fs.allocate(node, what, range, size, self.empty(Class::Setattr, reply));
+                self.fs.allocate(node, what, range, size, self.empty_completion(OpClass::Setattr, reply));
             }
             Err(error) => reply.error(error),
         }
     }
 
-    fn lseek(&self, node: Ino, offset: i64, whence: i32, reply: Reply) {
-        let done = space::answer(self.timer(Class::Other), reply);
-        match space::seek(offset, whence) {
+    fn lseek(&self, node: Ino, offset: i64, whence: i32, reply: PendingReply) {
+        let done = range_flags::seek_completion(self.shared_timer(OpClass::Other), reply);
+        match range_flags::seek_whence(offset, whence) {
             Ok((offset, what)) => {
-                let (fs, kernel_pages) = (self.fs.clone(), self.kernel_pages.clone());
-                Sought { fs, kernel_pages, ino: node, offset, what }.find(done);
+                let (fs, page_invalidator) = (self.fs.clone(), self.page_invalidator.clone());
+                HoleSearch { fs, page_invalidator, ino: node, offset, target: what }.find(done);
             }
             Err(error) => done(Err(error)),
         }
     }
 
-    fn copy(
+    fn copy_file_range(
         &self,
         (from, offset, len): (Ino, u64, u64),
         (to, at): (Ino, u64),
         count: CopyCount,
-        reply: Reply,
+        reply: PendingReply,
     ) {
-        let (timer, fs) = (self.timer(Class::Write), self.fs.clone());
+        let (timer, fs) = (self.shared_timer(OpClass::Write), self.fs.clone());
         let reply = move |copied: Result<u64, FsError>| {
             let _timer = timer;
             match (copied, count) {
                 (Ok(bytes), CopyCount::Bits32) => reply.body(&WriteReply { bytes: bytes as u32, padding: 0 }),
                 (Ok(bytes), CopyCount::Bits64) => reply.body(&CopyReply { bytes }),
-                // Where pages cannot be shared, EOPNOTSUPP has the kernel read and write.
-                (Err(error), _) => reply.error(refused(&error)),
+                // If the pages cannot be shared, EOPNOTSUPP makes the kernel copy by reading and writing.
+                (Err(error), _) => reply.error(reply_errno(&error)),
             }
         };
-        // Nothing tells whether the target was opened with O_SYNC: so it is durable in any case.
+        // The request does not say whether the target was opened with O_SYNC, so every copy is synced.
         let copied = move |copied: Result<u64, FsError>| match copied {
             Ok(copied) => fs.sync_bytes(to, Box::new(move |synced| reply(synced.map(|()| copied)))),
             Err(error) => reply(Err(error)),
@@ -404,8 +444,8 @@ impl Server {
         self.fs.copy_range(from, (offset, len.min(COPY_BYTES_MAX)), to, at, Box::new(copied));
     }
 
-    fn statfs(&self, reply: Reply) {
-        let _timer = self.short_timer(Class::Other);
+    fn statfs(&self, reply: PendingReply) {
+        let _timer = self.short_timer(OpClass::Other);
         let usage = self.fs.usage();
         let block_bytes = device::BLOCK_BYTES as u32;
         reply.body(&StatfsReply {
@@ -422,53 +462,54 @@ impl Server {
     }
 }
 
-/// Where the kernel has not read or written pages of a file for so long, a write around them has it drop all of that file's: the ones
-/// after it, which take two thirds of the time then, need not look for any.
-const PAGES_ALL_DROPPED_AFTER: Duration = Duration::from_secs(60);
+/// After this time without cached reads and writes of a file, an O_DIRECT write invalidates all of the file's
+/// pages. The next ones then need no invalidation, and take two thirds of the time.
+const INVALIDATE_ALL_AFTER: Duration = Duration::from_secs(60);
 
-/// A write waits for a drop only while fewer are not done than this. It holds one of the kernel's [places for requests](BACKGROUND_MAX)
-/// meanwhile, and the read that the drop waits for needs one, too.
-const DROPS_AWAITED_MAX: usize = BACKGROUND_MAX as usize / 2;
+/// An O_DIRECT write waits for its invalidation only if fewer than this many are unfinished. While it waits
+/// it occupies one of the kernel's [`BACKGROUND_MAX`] requests, and the read that the invalidation waits for
+/// needs one, too.
+const INVALIDATIONS_AWAITED_MAX: usize = BACKGROUND_MAX as usize / 2;
 
-/// Bytes of one copy: what is atomic, and fits into a reply of 32 bits.
+/// Bytes of the largest copy: it is one transaction, and the count fits a reply of 32 bits.
 const COPY_BYTES_MAX: u64 = 1 << 30;
 
-/// Bytes of the longest name, as `statfs` tells it.
+/// Bytes of the longest name, for `statfs`.
 const NAME_BYTES_MAX: u32 = 255;
 
-/// The part of a write that ends within the largest file. POSIX: where nothing fits, EFBIG; else as much as fits.
-fn fitting(offset: u64, data: &[u8]) -> &[u8] {
+/// Clips a write to the largest file. POSIX: as much as fits is written; if nothing fits, EFBIG.
+fn clip_to_file_max(offset: u64, data: &[u8]) -> &[u8] {
     match FILE_BYTES_MAX.checked_sub(offset) {
         Some(left) if left > 0 => &data[..data.len().min(usize::try_from(left).unwrap_or(usize::MAX))],
-        // All of it, to be refused.
+        // `fs` refuses the whole write.
         _ => data,
     }
 }
 
-/// A write: at once where nothing has to be waited for, which is nearly always.
-struct Write<'a> {
+/// A WRITE request. Nearly always it completes without waiting.
+struct WriteRequest<'a> {
     ino: Ino,
     offset: u64,
     data: &'a [u8],
-    /// It completes when it is durable (`O_SYNC`, `O_DSYNC`).
+    /// The write completes when it is durable (`O_SYNC`, `O_DSYNC`).
     is_synchronous: bool,
-    /// Its writer may not keep the file's powers.
-    takes_powers: bool,
+    /// The file loses its privileges before its content changes.
+    drops_privileges: bool,
 }
 
-impl Write<'_> {
-    /// Writes, and calls `finish` in the end. Only a write that has to wait needs memory of its own.
+impl WriteRequest<'_> {
+    /// Writes, then calls `finish`. Only a write that has to wait allocates memory.
     fn run(self, fs: &Arc<Fs>, finish: impl FnOnce(Result<(), FsError>) + Send + 'static) {
-        let kills = self.takes_powers && fs.is_privileged(self.ino);
-        let at_once = if kills { None } else { fs.write_at_once(self.ino, self.offset, self.data) };
+        let kills = self.drops_privileges && fs.is_privileged(self.ino);
+        let at_once = if kills { None } else { fs.try_write(self.ino, self.offset, self.data) };
         match at_once {
             Some(done) if self.is_synchronous => then_sync(fs.clone(), self.ino, Box::new(finish))(done),
             Some(done) => finish(done),
             None => {
-                let finish: Completion<()> = Box::new(finish);
+                let finish: FsCompletion<()> = Box::new(finish);
                 let done = if self.is_synchronous { then_sync(fs.clone(), self.ino, finish) } else { finish };
                 match kills {
-                    true => write_without_powers(fs, self.ino, self.offset, self.data, done),
+                    true => write_dropping_privileges(fs, self.ino, self.offset, self.data, done),
                     false => fs.write(self.ino, self.offset, self.data.to_vec(), done),
                 }
             }
@@ -476,8 +517,8 @@ impl Write<'_> {
     }
 }
 
-/// Completes `finish` once what was written is durable.
-fn then_sync(fs: Arc<Fs>, ino: Ino, finish: Completion<()>) -> Completion<()> {
+/// A completion of a write that syncs the file, then completes `finish`.
+fn then_sync(fs: Arc<Fs>, ino: Ino, finish: FsCompletion<()>) -> FsCompletion<()> {
     Box::new(move |written| match written {
         Ok(()) => fs.sync_bytes(ino, finish),
         Err(error) => finish(Err(error)),

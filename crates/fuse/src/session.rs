@@ -1,12 +1,12 @@
-//! A mount: the kernel's side of the server.
+//! A mount: the channel to the kernel, and the threads that read requests from it.
 //!
-//! `fuser` mounts and settles with the kernel how both speak (INIT); its session unmounts when it is dropped. Every request is read
-//! and answered here (decision 0055).
+//! `fuser` mounts, negotiates the protocol (INIT), and unmounts when its session is dropped. All other
+//! requests are read and answered here (decision 0055).
 
-use crate::connection::Connection;
-use crate::kernel::{REQUEST_BYTES_MAX, ask_of_kernel};
+use crate::connection::FuseConnection;
+use crate::kernel_settings::{REQUEST_BYTES_MAX, configure_kernel};
 use crate::protocol::{FuseOp, RequestHeader};
-use crate::server::Server;
+use crate::server::FuseServer;
 use fuser::{Config, Filesystem, INodeNo, KernelConfig, MountOption, SessionACL};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -16,40 +16,40 @@ use std::thread;
 
 /// How to mount.
 #[derive(Debug, Clone)]
-pub struct Options {
-    /// What the mount table names as the source: the store's path.
+pub struct MountOptions {
+    /// The source in the mount table: the store's path.
     pub source: String,
-    /// Whether users other than the one who mounts may enter.
+    /// Whether users other than the mounting one may use the mount.
     pub allow_other: bool,
     /// Whether the kernel refuses every change.
     pub read_only: bool,
-    /// Threads that take requests. They never wait, so one serves a machine until its CPU is used up.
+    /// Threads that read requests. They never wait, so one is enough until it uses a whole CPU.
     pub threads: usize,
 }
 
-/// A mounted file system whose requests wait to be served.
-pub struct Session {
-    server: Server,
-    connection: Connection,
-    users: Users,
+/// A mounted file system. [`run`](FuseSession::run) serves its requests.
+pub struct FuseSession {
+    server: FuseServer,
+    connection: FuseConnection,
+    users: AllowedUsers,
     threads: usize,
-    /// Unmounts when it is dropped, unless that has happened.
-    _mount: fuser::Session<Handshake>,
+    /// Unmounts when it is dropped, unless the file system is unmounted already.
+    _mount: fuser::Session<InitHandshake>,
 }
 
-/// What `fuser` serves: the kernel's first request.
-struct Handshake;
+/// Answers INIT, the only request that `fuser` serves.
+struct InitHandshake;
 
-impl Filesystem for Handshake {
+impl Filesystem for InitHandshake {
     fn init(&mut self, _request: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
-        ask_of_kernel(config);
+        configure_kernel(config);
         Ok(())
     }
 }
 
-/// Mounts `server` on the directory `dir`. The mount is visible on return; its requests are answered by
-/// [`Session::run`].
-pub fn mount(server: Server, dir: &Path, options: &Options) -> io::Result<Session> {
+/// Mounts `server` on the directory `dir`. The mount is visible on return; [`FuseSession::run`] answers its
+/// requests.
+pub fn mount(server: FuseServer, dir: &Path, options: &MountOptions) -> io::Result<FuseSession> {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(options.source.clone()),
@@ -61,34 +61,34 @@ pub fn mount(server: Server, dir: &Path, options: &Options) -> io::Result<Sessio
         config.mount_options.push(MountOption::RO);
     }
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    let mount = fuser::Session::new(Handshake, dir, &config)?;
+    let mount = fuser::Session::new(InitHandshake, dir, &config)?;
     if !options.read_only {
         let kernel = mount.notifier();
-        server.kernel_pages.start(move |ino, range| {
-            // A length that is negative stands for all from there on. What fails is about a file that the kernel does not know, or the
-            // mount is gone.
+        server.page_invalidator.start(move |ino, range| {
+            // A negative length means all bytes from the start on. An error means that the kernel does not
+            // know the file, or that the mount is gone: then it has no pages.
             let len = (range.end - range.start) as i64;
             let _ = kernel.inval_inode(INodeNo(ino.0), range.start as i64, len);
         })?;
     }
-    let users = if options.allow_other { Users::All } else { Users::Only(geteuid().as_raw()) };
-    let connection = Connection::of(&mount)?;
-    Ok(Session { server, connection, users, threads: options.threads, _mount: mount })
+    let users = if options.allow_other { AllowedUsers::All } else { AllowedUsers::Only(geteuid().as_raw()) };
+    let connection = FuseConnection::of(&mount)?;
+    Ok(FuseSession { server, connection, users, threads: options.threads, _mount: mount })
 }
 
-impl Session {
-    /// Serves requests until the file system is unmounted, by whomever.
+impl FuseSession {
+    /// Serves requests until the file system is unmounted.
     pub fn run(self) -> io::Result<()> {
         let mut connections = vec![self.connection];
         for _ in 1..self.threads {
-            connections.push(connections[0].another()?);
+            connections.push(connections[0].clone_channel()?);
         }
         let start = |(number, connection)| {
             let loop_of_thread = RequestLoop { server: self.server.clone(), connection, users: self.users };
             thread::Builder::new().name(format!("fuse-{number}")).spawn(move || loop_of_thread.run())
         };
         let threads = connections.into_iter().enumerate().map(start).collect::<io::Result<Vec<_>>>()?;
-        // All have ended before one's error is told.
+        // The first error is returned after all threads have ended.
         let mut ended = Ok(());
         for thread in threads {
             let outcome =
@@ -99,16 +99,17 @@ impl Session {
     }
 }
 
-/// Whose requests are served.
+/// The users whose requests are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Users {
+enum AllowedUsers {
     All,
-    /// This user's.
+    /// This user only.
     Only(u32),
 }
 
-impl Users {
-    /// Whether a request is served. The kernel keeps others out, too; some requests it makes in nobody's name.
+impl AllowedUsers {
+    /// Whether a request is served. The kernel keeps other users out, too. Some requests it makes on its own
+    /// behalf, with any user: these are always served.
     fn admit(self, header: &RequestHeader, op: &FuseOp<'_>) -> bool {
         let is_of_kernel = matches!(
             op,
@@ -123,15 +124,15 @@ impl Users {
                 | FuseOp::Release
                 | FuseOp::Releasedir
         );
-        is_of_kernel || self == Users::All || self == Users::Only(header.uid)
+        is_of_kernel || self == AllowedUsers::All || self == AllowedUsers::Only(header.uid)
     }
 }
 
-/// What one thread of the front end does.
+/// The loop of one front-end thread: reads a request and answers it.
 struct RequestLoop {
-    server: Server,
-    connection: Connection,
-    users: Users,
+    server: FuseServer,
+    connection: FuseConnection,
+    users: AllowedUsers,
 }
 
 impl RequestLoop {
@@ -141,33 +142,33 @@ impl RequestLoop {
             let Some((header, body)) = RequestHeader::split(request) else {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel sent half a request"));
             };
-            if self.answer(&header, body) == Next::End {
+            if self.answer(&header, body) == AfterRequest::End {
                 break;
             }
         }
         Ok(())
     }
 
-    fn answer(&self, header: &RequestHeader, body: &[u8]) -> Next {
+    fn answer(&self, header: &RequestHeader, body: &[u8]) -> AfterRequest {
         let reply = self.connection.reply_to(header);
         match FuseOp::decode(header, body) {
             Ok(FuseOp::Destroy) => {
                 reply.ok();
-                return Next::End;
+                return AfterRequest::End;
             }
             Ok(op) if self.users.admit(header, &op) => self.server.serve(header, op, reply),
             Ok(_) => reply.error(Errno::ACCESS),
             Err(errno) => reply.error(errno),
         }
-        Next::Request
+        AfterRequest::Request
     }
 }
 
-/// What comes after a request.
+/// What the loop does after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum AfterRequest {
     Request,
-    /// The mount is gone.
+    /// The file system is being unmounted.
     End,
 }
 

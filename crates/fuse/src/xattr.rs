@@ -1,37 +1,38 @@
-//! Extended attributes between the kernel's form and ours.
+//! Extended attributes: the kernel's flags, sizes and lists.
 
-use crate::connection::Reply;
-use crate::errno::refused;
+use crate::connection::PendingReply;
+use crate::errno::reply_errno;
 use crate::protocol::XattrSizeReply;
-use fs::{FsError, SetXattr};
+use fs::{FsError, SetXattrMode};
 use rustix::io::Errno;
 
-/// Only who may read these sees their names. The kernel checks the rest, but passes the list through.
+/// Names with this prefix are listed only for root, who may read these attributes. The kernel checks other
+/// accesses, but does not filter lists.
 const TRUSTED: &[u8] = b"trusted.";
 
-/// What `setxattr`'s flags ask for; `None`: nothing that there is.
-pub(crate) fn set_xattr(flags: i32) -> Option<SetXattr> {
+/// Decodes the flags of `setxattr`; `None` if they are invalid.
+pub(crate) fn set_xattr_mode(flags: i32) -> Option<SetXattrMode> {
     match flags {
-        0 => Some(SetXattr::Any),
-        libc::XATTR_CREATE => Some(SetXattr::Create),
-        libc::XATTR_REPLACE => Some(SetXattr::Replace),
+        0 => Some(SetXattrMode::Any),
+        libc::XATTR_CREATE => Some(SetXattrMode::Create),
+        libc::XATTR_REPLACE => Some(SetXattrMode::Replace),
         _ => None,
     }
 }
 
-/// Names as `listxattr` gives them to `uid`, each with its end mark.
+/// The reply to `listxattr` by `uid`: names, each with a zero byte at its end.
 pub(crate) fn list_for(uid: u32, names: Vec<Vec<u8>>) -> Vec<u8> {
     let shown = names.into_iter().filter(|name| uid == 0 || !name.starts_with(TRUSTED));
     shown.flat_map(|name| [name, vec![0]].concat()).collect()
 }
 
-/// Answers with bytes, or with how many there are where the caller asks that by a size of 0.
-pub(crate) fn answer(found: Result<Vec<u8>, FsError>, size: u32, reply: Reply) {
+/// Replies with bytes, or, if the caller's `size` is 0, with their number.
+pub(crate) fn reply_xattr(found: Result<Vec<u8>, FsError>, size: u32, reply: PendingReply) {
     match found {
         Ok(bytes) if size == 0 => reply.body(&XattrSizeReply { bytes: bytes.len() as u32, padding: 0 }),
         Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::RANGE),
         Ok(bytes) => reply.bytes(&bytes),
-        Err(error) => reply.error(refused(&error)),
+        Err(error) => reply.error(reply_errno(&error)),
     }
 }
 
@@ -48,8 +49,8 @@ mod tests {
 
     #[test]
     fn flags_that_contradict_each_other_are_refused() {
-        assert_eq!(set_xattr(0), Some(SetXattr::Any));
-        assert_eq!(set_xattr(libc::XATTR_CREATE | libc::XATTR_REPLACE), None);
-        assert_eq!(set_xattr(64), None);
+        assert_eq!(set_xattr_mode(0), Some(SetXattrMode::Any));
+        assert_eq!(set_xattr_mode(libc::XATTR_CREATE | libc::XATTR_REPLACE), None);
+        assert_eq!(set_xattr_mode(64), None);
     }
 }

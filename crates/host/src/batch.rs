@@ -1,6 +1,6 @@
 //! Many reads in flight, through io_uring.
 
-use device::{BLOCK_BYTES, Read};
+use device::{BLOCK_BYTES, BlockRead};
 use io_uring::{IoUring, opcode, types};
 use std::any::Any;
 use std::cell::RefCell;
@@ -16,10 +16,10 @@ const BLOCKS_PER_READ_MAX: usize = 256;
 
 thread_local! {
     /// Made at a thread's first batch.
-    static RING: RefCell<Ring> = const { RefCell::new(Ring::Unknown) };
+    static RING: RefCell<ThreadUring> = const { RefCell::new(ThreadUring::Unknown) };
 }
 
-enum Ring {
+enum ThreadUring {
     Unknown,
     Ready(Box<IoUring>),
     /// Not permitted here, or broken: plain reads do.
@@ -27,31 +27,31 @@ enum Ring {
 }
 
 /// One read of the kernel, for reads of the batch that lie behind each other.
-struct Joint {
+struct JoinedRead {
     /// Byte offset on the device.
     offset: u64,
     bytes: usize,
     /// Which reads of the batch.
     members: Vec<usize>,
     /// Their memory.
-    vectors: Vec<Vector>,
+    vectors: Vec<IoVector>,
 }
 
 /// The kernel's `struct iovec`.
 #[repr(C)]
-struct Vector {
+struct IoVector {
     base: *mut u8,
     len: usize,
 }
 
 /// What is done while the kernel reads, if anything: once, whatever becomes of the reads. A panic goes on when they are done.
 #[derive(Default)]
-struct Meanwhile<'a> {
+struct MeanwhileWork<'a> {
     work: Option<&'a mut dyn FnMut()>,
     panic: Option<Box<dyn Any + Send>>,
 }
 
-impl Meanwhile<'_> {
+impl MeanwhileWork<'_> {
     fn run(&mut self) {
         if let Some(work) = self.work.take() {
             self.panic = catch_unwind(AssertUnwindSafe(work)).err();
@@ -68,28 +68,32 @@ impl Meanwhile<'_> {
 
 /// Reads as much as io_uring gives, and returns the indices of those reads that the caller must still do one by one,
 /// because they are out of range, failed, came short, or because there is no io_uring.
-pub(crate) fn read(file: BorrowedFd<'_>, reads: &mut [Read], in_range: impl Fn(&Read) -> bool) -> Vec<usize> {
+pub(crate) fn read(
+    file: BorrowedFd<'_>,
+    reads: &mut [BlockRead],
+    in_range: impl Fn(&BlockRead) -> bool,
+) -> Vec<usize> {
     if reads.len() < 2 {
         return (0..reads.len()).collect();
     }
-    read_with(file, reads, in_range, Meanwhile::default())
+    read_with(file, reads, in_range, MeanwhileWork::default())
 }
 
 /// The same, and does `work` once while the kernel reads.
 pub(crate) fn read_while(
     file: BorrowedFd<'_>,
-    reads: &mut [Read],
-    in_range: impl Fn(&Read) -> bool,
+    reads: &mut [BlockRead],
+    in_range: impl Fn(&BlockRead) -> bool,
     work: &mut dyn FnMut(),
 ) -> Vec<usize> {
-    read_with(file, reads, in_range, Meanwhile { work: Some(work), panic: None })
+    read_with(file, reads, in_range, MeanwhileWork { work: Some(work), panic: None })
 }
 
 fn read_with(
     file: BorrowedFd<'_>,
-    reads: &mut [Read],
-    in_range: impl Fn(&Read) -> bool,
-    mut meanwhile: Meanwhile<'_>,
+    reads: &mut [BlockRead],
+    in_range: impl Fn(&BlockRead) -> bool,
+    mut meanwhile: MeanwhileWork<'_>,
 ) -> Vec<usize> {
     let (sensible, mut rest): (Vec<usize>, Vec<usize>) =
         (0..reads.len()).partition(|&index| in_range(&reads[index]) && !reads[index].pages.is_empty());
@@ -111,13 +115,13 @@ fn read_with(
 }
 
 /// Sorts by address and joins neighbours.
-fn join(reads: &mut [Read], mut indices: Vec<usize>) -> Vec<Joint> {
+fn join(reads: &mut [BlockRead], mut indices: Vec<usize>) -> Vec<JoinedRead> {
     indices.sort_by_key(|&index| reads[index].at);
-    let mut joints: Vec<Joint> = Vec::new();
+    let mut joints: Vec<JoinedRead> = Vec::new();
     for index in indices {
         let read = &mut reads[index];
         let (offset, bytes) = (read.at.0 * BLOCK_BYTES as u64, read.pages.len() * BLOCK_BYTES);
-        let vector = Vector { base: read.pages.as_mut_ptr().cast(), len: bytes };
+        let vector = IoVector { base: read.pages.as_mut_ptr().cast(), len: bytes };
         match joints.last_mut() {
             Some(last)
                 if last.offset + last.bytes as u64 == offset
@@ -127,7 +131,7 @@ fn join(reads: &mut [Read], mut indices: Vec<usize>) -> Vec<Joint> {
                 last.members.push(index);
                 last.vectors.push(vector);
             }
-            _ => joints.push(Joint { offset, bytes, members: vec![index], vectors: vec![vector] }),
+            _ => joints.push(JoinedRead { offset, bytes, members: vec![index], vectors: vec![vector] }),
         }
     }
     joints
@@ -136,16 +140,17 @@ fn join(reads: &mut [Read], mut indices: Vec<usize>) -> Vec<Joint> {
 /// Bytes moved for each joint, `None` where it failed or was not tried. Returns when the kernel is done with all of
 /// their memory.
 fn submit(
-    ring: &mut Ring,
+    ring: &mut ThreadUring,
     file: BorrowedFd<'_>,
-    joints: &[Joint],
-    meanwhile: &mut Meanwhile<'_>,
+    joints: &[JoinedRead],
+    meanwhile: &mut MeanwhileWork<'_>,
 ) -> Vec<Option<usize>> {
     let mut moved = vec![None; joints.len()];
-    if let Ring::Unknown = ring {
-        *ring = IoUring::new(DEPTH as u32).map_or(Ring::Absent, |uring| Ring::Ready(Box::new(uring)));
+    if let ThreadUring::Unknown = ring {
+        *ring = IoUring::new(DEPTH as u32)
+            .map_or(ThreadUring::Absent, |uring| ThreadUring::Ready(Box::new(uring)));
     }
-    let Ring::Ready(uring) = ring else { return moved };
+    let ThreadUring::Ready(uring) = ring else { return moved };
     let (mut next, mut in_flight) = (0, 0);
     while next < joints.len() || in_flight > 0 {
         while next < joints.len() && in_flight < DEPTH {
@@ -160,7 +165,7 @@ fn submit(
                 Some(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN | rustix::io::Errno::BUSY) => {}
                 // The kernel has none of our memory: drop the ring with what it has not seen.
                 _ if in_flight == unseen => {
-                    *ring = Ring::Absent;
+                    *ring = ThreadUring::Absent;
                     return moved;
                 }
                 // The kernel may still write to memory that our caller owns, and will not say when it is done.
@@ -176,7 +181,7 @@ fn submit(
     moved
 }
 
-fn push(uring: &mut IoUring, file: BorrowedFd<'_>, joint: &Joint, index: usize) {
+fn push(uring: &mut IoUring, file: BorrowedFd<'_>, joint: &JoinedRead, index: usize) {
     let vectors = joint.vectors.as_ptr().cast();
     let entry = opcode::Readv::new(types::Fd(file.as_raw_fd()), vectors, joint.vectors.len() as u32)
         .offset(joint.offset)
@@ -209,8 +214,8 @@ mod tests {
     #[test]
     fn where_there_is_io_uring_it_reads_everything() {
         let file = numbered(200);
-        let mut reads: Vec<Read> =
-            (0..150).map(|i| Read::new(Block(i * 7 % 190), 1 + i as usize % 3)).collect();
+        let mut reads: Vec<BlockRead> =
+            (0..150).map(|i| BlockRead::new(Block(i * 7 % 190), 1 + i as usize % 3)).collect();
         let left = read(file.as_fd(), &mut reads, |_| true);
         if IoUring::new(1).is_err() {
             assert_eq!(left.len(), reads.len());
@@ -227,19 +232,24 @@ mod tests {
     #[test]
     fn what_is_out_of_range_or_empty_or_ends_early_is_left_to_the_caller() {
         let file = numbered(10);
-        let mut reads =
-            [Read::new(Block(0), 1), Read::new(Block(8), 4), Read::new(Block(3), 0), Read::new(Block(99), 1)];
+        let mut reads = [
+            BlockRead::new(Block(0), 1),
+            BlockRead::new(Block(8), 4),
+            BlockRead::new(Block(3), 0),
+            BlockRead::new(Block(99), 1),
+        ];
         let left = read(file.as_fd(), &mut reads, |read| read.at.0 < 99);
         assert!([1, 2, 3].iter().all(|index| left.contains(index)), "{left:?}");
     }
 
     #[test]
     fn neighbours_become_one_read_of_at_most_a_mebibyte() {
-        let mut reads: Vec<Read> = [5, 3, 4, 9].iter().map(|&at| Read::new(Block(at), 1)).collect();
+        let mut reads: Vec<BlockRead> = [5, 3, 4, 9].iter().map(|&at| BlockRead::new(Block(at), 1)).collect();
         let joints = join(&mut reads, vec![0, 1, 2, 3]);
         let members: Vec<&[usize]> = joints.iter().map(|joint| &joint.members[..]).collect();
         assert_eq!(members, [&[1, 2, 0][..], &[3]]);
-        let mut long = [Read::new(Block(0), 200), Read::new(Block(200), 56), Read::new(Block(256), 1)];
+        let mut long =
+            [BlockRead::new(Block(0), 200), BlockRead::new(Block(200), 56), BlockRead::new(Block(256), 1)];
         assert_eq!(join(&mut long, vec![0, 1, 2]).len(), 2);
     }
 }

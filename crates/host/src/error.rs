@@ -1,6 +1,6 @@
 //! What the machine refuses, and what to do next.
 
-use crate::shell::quoted;
+use crate::shell::shell_quoted;
 use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ pub enum HostError {
     },
     /// A size that makes no sense.
     #[error("{path}: {bytes} bytes cannot be the size of a disk")]
-    Size {
+    InvalidSize {
         /// The path.
         path: PathBuf,
         /// The size.
@@ -102,7 +102,7 @@ impl HostError {
                 "make it writable; `weir mount --read-only` shows what a store holds without writing to it"
             }
             HostError::NotPrivate { path, .. } => {
-                return Some(format!("as its owner or root: `chmod 600 {}`", quoted(path)).into());
+                return Some(format!("as its owner or root: `chmod 600 {}`", shell_quoted(path)).into());
             }
             HostError::TooLarge { .. } => {
                 "give a smaller size, see `ulimit -f`, or use a block device or another file system"
@@ -114,7 +114,7 @@ impl HostError {
                 "if it is mounted, `findmnt -t fuse.weir` shows where, and `weir status` what it does"
             }
             HostError::NotADisk { .. } => "give the path of a file or a block device",
-            HostError::Size { .. } => "give a multiple of 4096 above 0",
+            HostError::InvalidSize { .. } => "give a multiple of 4096 above 0",
             HostError::Full { .. } => "free some space, or give a smaller size",
             HostError::Io { .. } => "see the kernel's log (`dmesg`) for the device's own words",
         };

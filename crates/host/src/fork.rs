@@ -12,11 +12,11 @@ const PANICKED: u8 = 101;
 
 /// A process that was forked off.
 #[derive(Debug)]
-pub struct Forked(Pid);
+pub struct ForkedProcess(Pid);
 
 /// Runs `work` in a process of its own, which ends with what it returns: nothing else of this program runs there. It begins with
 /// all that this process has open. Refused if this process has other threads, which the new one would lack.
-pub fn fork(work: impl FnOnce() -> u8) -> io::Result<Forked> {
+pub fn fork(work: impl FnOnce() -> u8) -> io::Result<ForkedProcess> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("a process with several threads cannot be forked"));
     }
@@ -29,11 +29,13 @@ pub fn fork(work: impl FnOnce() -> u8) -> io::Result<Forked> {
             // SAFETY: the call takes a number and does not return.
             unsafe { libc::_exit(code.into()) }
         }
-        pid => Pid::from_raw(pid).map(Forked).ok_or_else(|| io::Error::other("a process without a number")),
+        pid => Pid::from_raw(pid)
+            .map(ForkedProcess)
+            .ok_or_else(|| io::Error::other("a process without a number")),
     }
 }
 
-impl Forked {
+impl ForkedProcess {
     /// Ends it as soon as the kernel can.
     pub fn kill(&self) -> io::Result<()> {
         Ok(kill_process(self.0, Signal::KILL)?)

@@ -1,37 +1,37 @@
 #![doc = include_str!("../README.md")]
-mod awake;
 mod batch;
-mod counted;
 mod disk;
+mod durability_probe;
 mod error;
 mod fork;
 mod fuse_device;
+mod io_counters;
 mod machine;
-mod mounts;
+mod max_latency;
+mod mount_table;
 mod open;
-mod privacy;
+mod permissions;
+mod pm_qos;
 mod process;
 mod shell;
-mod slowest;
 mod sparse;
-mod volatile;
 mod write_out;
 
-pub use awake::{Asleep, ProcessorTimes, WakeUps};
-pub use counted::{Account, Busy, Counted, Reads, ReadsNow};
-pub use disk::Disk;
+pub use disk::HostDisk;
+pub use durability_probe::{VolatileReason, probe_durability};
 pub use error::HostError;
-pub use fork::{Forked, fork};
+pub use fork::{ForkedProcess, fork};
 pub use fuse_device::clone_fuse_device;
+pub use io_counters::{CountingDevice, IoCounters, ReadBusyTime, ReadCounters, ReadCounts};
 pub use machine::{
     SystemClock, WriteCache, are_on_one_disk, mark_io_flusher, memory_bytes, random_bytes, write_cache,
 };
-pub use mounts::{Mount, Mounts, Owner};
-pub use open::{Access, Overwrite, has_direct_io};
-pub use privacy::open_to_others;
-pub use process::{Peer, is_stopped, keep_descriptors, lock_holder, peer_of};
-pub use shell::quoted;
-pub use slowest::{Call, Slowest};
+pub use max_latency::{DeviceCall, MaxLatency};
+pub use mount_table::{FuseMountOwner, MountEntry, MountTable};
+pub use open::{DiskAccess, ExistingFile, has_direct_io};
+pub use permissions::mode_if_public;
+pub use pm_qos::{PmQosRequest, PmQosUnavailable, ProcessorTimes};
+pub use process::{SocketPeer, close_descriptors_on_exec, is_stopped, lock_holder, socket_peer};
+pub use shell::shell_quoted;
 pub use sparse::spare_bytes;
-pub use volatile::{Volatile, why_volatile};
 pub use write_out::write_out;

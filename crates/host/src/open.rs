@@ -1,6 +1,6 @@
 //! Opening and creating disks: who may, how, and how large they are.
 
-use crate::disk::{Disk, Kind};
+use crate::disk::{DiskKind, HostDisk};
 use crate::error::HostError;
 use crate::sparse;
 use device::{BLOCK_BYTES, Block, Device, DeviceError};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// What the opener wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum DiskAccess {
     /// Look. Others may look at the same time.
     Read,
     /// Look and change. Nobody else has it open meanwhile, not even to look.
@@ -27,66 +27,68 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Whether something older may be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overwrite {
+pub enum ExistingFile {
     /// Refuse to touch what exists.
-    No,
+    Refuse,
     /// What exists is emptied, once nobody uses it.
-    Yes,
+    Overwrite,
 }
 
-impl Disk {
+impl HostDisk {
     /// Opens a file or block device, with O_DIRECT where the file system allows it. The lock lasts as long as the
-    /// `Disk`. A file's last bytes, where they are no whole block, are left alone. Changes nothing.
-    pub fn open(path: &Path, access: Access) -> Result<Disk, HostError> {
+    /// `HostDisk`. A file's last bytes, where they are no whole block, are left alone. Changes nothing.
+    pub fn open(path: &Path, access: DiskAccess) -> Result<HostDisk, HostError> {
         let (flags, lock) = match access {
-            Access::Read => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
-            Access::Write => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
+            DiskAccess::Read => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
+            DiskAccess::Write => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
         };
         // Before opening, which would wait for the other end of a pipe, and set a tape in motion.
         let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
-        let exclusive = match (kind_of(path, stat.st_mode)?, access) {
+        let exclusive = match (disk_kind(path, stat.st_mode)?, access) {
             // The kernel refuses it while it is mounted or part of something else.
-            (Kind::BlockDevice, Access::Write) => OFlags::EXCL,
+            (DiskKind::BlockDevice, DiskAccess::Write) => OFlags::EXCL,
             _ => OFlags::empty(),
         };
-        if access == Access::Write && is_read_only(stat.st_mode, stat.st_rdev) {
+        if access == DiskAccess::Write && is_read_only(stat.st_mode, stat.st_rdev) {
             return Err(HostError::ReadOnly { path: path.to_owned() });
         }
-        let file = until_free(|| {
+        let file = retry_while_busy(|| {
             let file = open_direct(path, flags | exclusive)?;
             rustix::fs::flock(&file, lock).map_err(|errno| HostError::of(path, "locking it", errno))?;
             Ok(file)
         })?;
-        Disk::of(path, file)
+        HostDisk::of(path, file)
     }
 
     /// Opens a file or block device to look at it beside whoever has it open, with no lock: what is read may be changed meanwhile.
-    pub fn look(path: &Path) -> Result<Disk, HostError> {
+    pub fn open_unlocked(path: &Path) -> Result<HostDisk, HostError> {
         let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
-        kind_of(path, stat.st_mode)?;
-        Disk::of(path, open_direct(path, OFlags::RDONLY)?)
+        disk_kind(path, stat.st_mode)?;
+        HostDisk::of(path, open_direct(path, OFlags::RDONLY)?)
     }
 
     /// Gives the whole file space, for good. After an error it is as sparse as it was.
-    pub fn preallocate(self) -> Result<Disk, DeviceError> {
+    pub fn preallocate(self) -> Result<HostDisk, DeviceError> {
         self.allocate(Block(0), self.blocks())?;
         self.flush()?;
-        Ok(self.allocated_in_full())
+        Ok(self.into_preallocated())
     }
 
     /// Makes a sparse file of `bytes` bytes, a multiple of 4096 above 0, and opens it for writing. After a crash it
     /// is there as a whole or not at all, or, where it overwrites, maybe empty or not changed.
-    pub fn create(path: &Path, bytes: u64, overwrite: Overwrite) -> Result<Disk, HostError> {
+    pub fn create(path: &Path, bytes: u64, overwrite: ExistingFile) -> Result<HostDisk, HostError> {
         if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES as u64) || i64::try_from(bytes).is_err() {
-            return Err(HostError::Size { path: path.to_owned(), bytes });
+            return Err(HostError::InvalidSize { path: path.to_owned(), bytes });
         }
         let error = |doing| move |errno: Errno| HostError::of(path, doing, errno);
         let flags = OFlags::RDWR | OFlags::CREATE;
         let file = match open_direct(path, flags | OFlags::EXCL) {
-            Err(HostError::Exists { .. }) if overwrite == Overwrite::Yes => return empty(path, bytes),
+            Err(HostError::Exists { .. }) if overwrite == ExistingFile::Overwrite => {
+                return overwrite_existing(path, bytes);
+            }
             other => other?,
         };
-        sparse::write_in_place(&file);
+        sparse::disable_copy_on_write(&file);
         let made = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(error("locking it"))
             .and_then(|()| rustix::fs::ftruncate(&file, bytes).map_err(error("making it as long as asked")))
@@ -97,17 +99,17 @@ impl Disk {
             let _ = std::fs::remove_file(path);
             return Err(error);
         }
-        Disk::of(path, file)
+        HostDisk::of(path, file)
     }
 
-    fn of(path: &Path, file: OwnedFd) -> Result<Disk, HostError> {
+    fn of(path: &Path, file: OwnedFd) -> Result<HostDisk, HostError> {
         let stat = rustix::fs::fstat(&file).map_err(|errno| HostError::of(path, "looking at it", errno))?;
         let is_full = stat.st_blocks as u64 >= stat.st_size as u64 / 512;
-        let kind = match kind_of(path, stat.st_mode)? {
-            Kind::File if is_full => Kind::Preallocated,
+        let kind = match disk_kind(path, stat.st_mode)? {
+            DiskKind::File if is_full => DiskKind::Preallocated,
             kind => kind,
         };
-        let disk = Disk::new(file, path, kind, 0);
+        let disk = HostDisk::new(file, path, kind, 0);
         let bytes = disk.measure().map_err(|errno| HostError::of(path, "finding its size", errno))?;
         Ok(disk.with_blocks(bytes / BLOCK_BYTES as u64))
     }
@@ -122,7 +124,7 @@ fn is_read_only(mode: u32, device: u64) -> bool {
 
 /// Tries until nobody else uses the file, for a while. A daemon that was killed holds its lock until the last of its
 /// threads is gone, and whoever starts it again at once is not to be told that it is still running.
-fn until_free(mut attempt: impl FnMut() -> Result<OwnedFd, HostError>) -> Result<OwnedFd, HostError> {
+fn retry_while_busy(mut attempt: impl FnMut() -> Result<OwnedFd, HostError>) -> Result<OwnedFd, HostError> {
     let deadline = Instant::now() + BUSY_WAIT;
     loop {
         match attempt() {
@@ -133,15 +135,15 @@ fn until_free(mut attempt: impl FnMut() -> Result<OwnedFd, HostError>) -> Result
 }
 
 /// Empties a file that nobody uses and makes it `bytes` long.
-fn empty(path: &Path, bytes: u64) -> Result<Disk, HostError> {
+fn overwrite_existing(path: &Path, bytes: u64) -> Result<HostDisk, HostError> {
     let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
-    if kind_of(path, stat.st_mode)? == Kind::BlockDevice {
+    if disk_kind(path, stat.st_mode)? == DiskKind::BlockDevice {
         return Err(HostError::NotADisk {
             path: path.to_owned(),
             what: "a block device, whose size is fixed",
         });
     }
-    let disk = Disk::open(path, Access::Write)?;
+    let disk = HostDisk::open(path, DiskAccess::Write)?;
     disk.make_private()?;
     for length in [0, bytes] {
         rustix::fs::ftruncate(disk.file(), length)
@@ -151,7 +153,7 @@ fn empty(path: &Path, bytes: u64) -> Result<Disk, HostError> {
     Ok(disk.with_blocks(bytes / BLOCK_BYTES as u64))
 }
 
-/// Whether what is read from a file or device at `path` comes from the device: there is direct I/O, and [`Disk`] uses it. Where there
+/// Whether what is read from a file or device at `path` comes from the device: there is direct I/O, and [`HostDisk`] uses it. Where there
 /// is none, the kernel's page cache gives back what a failed flush has lost, until the power fails.
 pub fn has_direct_io(path: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
@@ -181,10 +183,10 @@ fn sync_parent(path: &Path) -> Result<(), HostError> {
         .map_err(|errno| HostError::of(parent, "making its new entry durable", errno))
 }
 
-pub(crate) fn kind_of(path: &Path, mode: u32) -> Result<Kind, HostError> {
+pub(crate) fn disk_kind(path: &Path, mode: u32) -> Result<DiskKind, HostError> {
     let what = match FileType::from_raw_mode(mode) {
-        FileType::RegularFile => return Ok(Kind::File),
-        FileType::BlockDevice => return Ok(Kind::BlockDevice),
+        FileType::RegularFile => return Ok(DiskKind::File),
+        FileType::BlockDevice => return Ok(DiskKind::BlockDevice),
         FileType::Directory => "a directory",
         FileType::CharacterDevice => "a character device",
         FileType::Fifo => "a pipe",

@@ -1,14 +1,14 @@
 //! What processes have of each other: descriptors that are passed on, locks on files, ends of a socket.
 
 use crate::error::HostError;
-use crate::mounts::Mounts;
+use crate::mount_table::MountTable;
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use std::io;
 use std::path::Path;
 
 /// Keeps every descriptor but 0, 1 and 2 from programs that this process starts, whoever opened it.
-pub fn keep_descriptors() -> io::Result<()> {
+pub fn close_descriptors_on_exec() -> io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let name = entry?.file_name();
         let Some(number) = name.to_str().and_then(|name| name.parse::<RawFd>().ok()).filter(|&fd| fd > 2)
@@ -28,7 +28,7 @@ pub fn keep_descriptors() -> io::Result<()> {
 
 /// Who is at the other end of a Unix socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
+pub struct SocketPeer {
     /// The process, if this one can see it: of a listening socket, the one that began to listen.
     pub pid: Option<u32>,
     /// Its user at that time.
@@ -36,7 +36,7 @@ pub struct Peer {
 }
 
 /// Who is at the other end of `socket`, as the kernel remembers it.
-pub fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+pub fn socket_peer(socket: BorrowedFd<'_>) -> io::Result<SocketPeer> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `found` is valid for writes of `bytes` bytes until the call returns, any bytes make a `ucred`, and the
@@ -51,7 +51,7 @@ pub fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
         )
     };
     match result {
-        0 => Ok(Peer { pid: u32::try_from(found.pid).ok().filter(|&pid| pid > 0), uid: found.uid }),
+        0 => Ok(SocketPeer { pid: u32::try_from(found.pid).ok().filter(|&pid| pid > 0), uid: found.uid }),
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -63,14 +63,14 @@ pub fn is_stopped(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['T', 't']))
 }
 
-/// A process that has locked the file or device at `path`, which has no links, as [`Disk::open`](crate::Disk::open) does; `None`
+/// A process that has locked the file or device at `path`, which has no links, as [`HostDisk::open`](crate::HostDisk::open) does; `None`
 /// where the kernel tells of none that this process can see.
 pub fn lock_holder(path: &Path) -> Result<Option<u32>, HostError> {
     let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
     let locks = Path::new("/proc/locks");
     let table = std::fs::read_to_string(locks).map_err(|error| HostError::of(locks, "reading it", error))?;
     // Not the number that `stat` tells, which on btrfs is that of a subvolume.
-    let mounts = Mounts::now()?;
+    let mounts = MountTable::read()?;
     Ok(mounts.mount_of(path).and_then(|mount| parse_lock_holder(&table, mount.device, stat.st_ino)))
 }
 
@@ -98,7 +98,7 @@ mod tests {
     fn no_descriptor_is_passed_on() {
         let file = tempfile::tempfile().expect("a temporary file");
         fcntl_setfd(&file, FdFlags::empty()).expect("passed on by default, as from a shell");
-        keep_descriptors().expect("a kernel with /proc");
+        close_descriptors_on_exec().expect("a kernel with /proc");
         assert_eq!(fcntl_getfd(&file).expect("still open"), FdFlags::CLOEXEC);
         assert_eq!(fcntl_getfd(std::io::stderr()).expect("open"), FdFlags::empty());
     }
@@ -121,8 +121,11 @@ mod tests {
     fn the_peer_of_a_socket_is_known() {
         let (one, _other) = UnixStream::pair().expect("two ends");
         let uid = rustix::process::geteuid().as_raw();
-        assert_eq!(peer_of(one.as_fd()).expect("a socket"), Peer { pid: Some(std::process::id()), uid });
-        assert!(peer_of(tempfile::tempfile().expect("a file").as_fd()).is_err());
+        assert_eq!(
+            socket_peer(one.as_fd()).expect("a socket"),
+            SocketPeer { pid: Some(std::process::id()), uid }
+        );
+        assert!(socket_peer(tempfile::tempfile().expect("a file").as_fd()).is_err());
     }
 
     #[test]
@@ -143,7 +146,7 @@ nonsense
     fn an_open_disk_is_held_by_this_process() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().canonicalize().expect("it is there").join("disk");
-        let disk = crate::Disk::create(&path, 4096, crate::Overwrite::No).expect("a disk");
+        let disk = crate::HostDisk::create(&path, 4096, crate::ExistingFile::Refuse).expect("a disk");
         assert_eq!(lock_holder(&path).expect("a kernel with /proc"), Some(std::process::id()));
         drop(disk);
         assert_eq!(lock_holder(&path).expect("a kernel with /proc"), None);

@@ -20,7 +20,7 @@ pub(crate) fn allocate(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<
             Err(Errno::INTR) => continue,
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => Ok(()),
             Err(errno) => {
-                give_back(file, offset..offset + bytes, before.unwrap_or_default());
+                punch_unallocated(file, offset..offset + bytes, before.unwrap_or_default());
                 Err(errno)
             }
         };
@@ -28,7 +28,7 @@ pub(crate) fn allocate(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<
 }
 
 /// Takes the space from what lies between the ranges that are to stay.
-fn give_back(file: BorrowedFd<'_>, within: Range<u64>, stay: Vec<Range<u64>>) {
+fn punch_unallocated(file: BorrowedFd<'_>, within: Range<u64>, stay: Vec<Range<u64>>) {
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let mut from = within.start;
     for range in stay.into_iter().chain(std::iter::once(within.end..within.end)) {
@@ -78,7 +78,7 @@ struct FiemapHead {
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-struct Extent {
+struct FiemapExtent {
     logical: u64,
     physical: u64,
     length: u64,
@@ -88,22 +88,23 @@ struct Extent {
 }
 
 #[repr(C)]
-struct Fiemap {
+struct FiemapRequest {
     head: FiemapHead,
-    extents: [Extent; EXTENTS],
+    extents: [FiemapExtent; EXTENTS],
 }
 
-const _: () = assert!(size_of::<FiemapHead>() == 32 && size_of::<Extent>() == 56);
+const _: () = assert!(size_of::<FiemapHead>() == 32 && size_of::<FiemapExtent>() == 56);
 
 /// The bytes within `within` that have space of their own, written or not; `None` where the file system does not say.
 fn allocated_bytes(file: BorrowedFd<'_>, within: Range<u64>) -> Option<Vec<Range<u64>>> {
     let (mut found, mut at) = (Vec::new(), within.start);
-    let mut map = Box::new(Fiemap { head: FiemapHead::default(), extents: [Extent::default(); EXTENTS] });
+    let mut map =
+        Box::new(FiemapRequest { head: FiemapHead::default(), extents: [FiemapExtent::default(); EXTENTS] });
     while at < within.end {
         let (length, extent_count) = (within.end - at, EXTENTS as u32);
         map.head = FiemapHead { start: at, length, extent_count, ..FiemapHead::default() };
-        // SAFETY: FIEMAP reads the head, and writes to it and to at most `extent_count` extents behind it, all of which `Fiemap` has.
-        unsafe { rustix::ioctl::ioctl(file, Updater::<FIEMAP, Fiemap>::new(&mut map)) }.ok()?;
+        // SAFETY: FIEMAP reads the head, and writes to it and to at most `extent_count` extents behind it, all of which `FiemapRequest` has.
+        unsafe { rustix::ioctl::ioctl(file, Updater::<FIEMAP, FiemapRequest>::new(&mut map)) }.ok()?;
         let extents = &map.extents[..(map.head.mapped_extents as usize).min(EXTENTS)];
         let Some(last) = extents.last() else { break };
         for extent in extents.iter().filter(|extent| extent.flags & (UNKNOWN | SHARED) == 0) {
@@ -120,7 +121,7 @@ fn allocated_bytes(file: BorrowedFd<'_>, within: Range<u64>) -> Option<Vec<Range
 
 /// Where a file system would write each change of a file to a new place, asks it to write in place: it keeps no older version of what the
 /// store overwrites, and what has space keeps it. Only a file that is empty can be asked for; others do not know the flag.
-pub(crate) fn write_in_place(file: impl AsFd) {
+pub(crate) fn disable_copy_on_write(file: impl AsFd) {
     if let Ok(flags) = rustix::fs::ioctl_getflags(&file) {
         let _ = rustix::fs::ioctl_setflags(&file, flags | IFlags::NOCOW);
     }
@@ -128,10 +129,10 @@ pub(crate) fn write_in_place(file: impl AsFd) {
 
 /// Bytes that the file system of `path` has left for users. One that tells of no blocks at all, as `ramfs` does, has no limit.
 pub fn spare_bytes(path: &Path) -> std::io::Result<u64> {
-    Ok(left(&rustix::fs::statvfs(path)?).unwrap_or(u64::MAX))
+    Ok(available_bytes(&rustix::fs::statvfs(path)?).unwrap_or(u64::MAX))
 }
 
-fn left(of: &StatVfs) -> Option<u64> {
+fn available_bytes(of: &StatVfs) -> Option<u64> {
     (of.f_blocks > 0).then(|| of.f_bavail.saturating_mul(of.f_frsize))
 }
 
@@ -140,15 +141,15 @@ const SPARE_FOR: Duration = Duration::from_secs(1);
 
 /// What a file system had left when it was last asked.
 #[derive(Debug, Default)]
-pub(crate) struct Spare(Mutex<Option<(Instant, Option<u64>)>>);
+pub(crate) struct SpareSpaceCache(Mutex<Option<(Instant, Option<u64>)>>);
 
-impl Spare {
+impl SpareSpaceCache {
     pub(crate) fn blocks(&self, file: BorrowedFd<'_>) -> Option<u64> {
         let known = *self.state();
         if let Some((_, blocks)) = known.filter(|(since, _)| since.elapsed() < SPARE_FOR) {
             return blocks;
         }
-        let bytes = rustix::fs::fstatvfs(file).ok().and_then(|stat| left(&stat));
+        let bytes = rustix::fs::fstatvfs(file).ok().and_then(|stat| available_bytes(&stat));
         let blocks = bytes.map(|bytes| bytes / BLOCK_BYTES as u64);
         *self.state() = Some((Instant::now(), blocks));
         blocks

@@ -3,12 +3,14 @@
 //!
 //! `cargo run --release -p weir-store --example extents [EXTENTS]`
 
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Read, StoreId, VolumeId};
+use device::{
+    Block, BlockRead, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, VolumeId,
+};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Instant;
-use store::{Change, Layout, Store};
+use store::{Store, StoreChange, StoreLayout};
 
 /// Pages of one vector, as the cache writes them.
 const VECTOR_PAGES: u64 = 256;
@@ -62,7 +64,7 @@ impl Device for Memory {
         Ok(())
     }
 
-    fn read_batch(&self, reads: &mut [Read]) {
+    fn read_batch(&self, reads: &mut [BlockRead]) {
         self.waits.fetch_add(u64::from(!reads.is_empty()), Ordering::Relaxed);
         reads.iter_mut().for_each(|read| self.get(read.at, &mut read.pages));
     }
@@ -91,13 +93,13 @@ impl Device for Memory {
 
 fn write(store: &Store, pages: impl Iterator<Item = u64>, page_lsn: u64) {
     let bytes = Arc::new(Box::new(FILLER));
-    let change = |page| Change::Write {
+    let change = |page| StoreChange::Write {
         object: FILE,
         page: PageNo(page),
         bytes: bytes.clone(),
         page_lsn: Lsn(page_lsn),
     };
-    let mut vector: Vec<Change> = pages.map(change).collect();
+    let mut vector: Vec<StoreChange> = pages.map(change).collect();
     store.reserve(vector.len() as u64, store::ReservationEstimate::default()).expect("space");
     store.apply(&vector).expect("space");
     store.release(vector.len() as u64);
@@ -127,7 +129,8 @@ fn main() {
         waits: AtomicU64::new(0),
         blocks_read: AtomicU64::new(0),
     });
-    Store::format(&*memory, &Layout { id: StoreId([7; 16]), segment_blocks: None }).expect("a large device");
+    Store::format(&*memory, &StoreLayout { id: StoreId([7; 16]), segment_blocks: None })
+        .expect("a large device");
     let store = Store::open(memory.clone()).expect("a new store");
     store.begin(Incarnation(1)).expect("a new store");
     for (first, page_lsn) in (0..extents).step_by(VECTOR_PAGES as usize).zip(1..) {
@@ -140,7 +143,7 @@ fn main() {
     drop(store);
     let store = open(&memory, &format!("{extents} extents, after a checkpoint"));
     store.begin(Incarnation(2)).expect("a good store");
-    let mut random = device::Random::new(1);
+    let mut random = device::SeededRng::new(1);
     let mut page_lsn = extents;
     while store.blocks_since_checkpoint() + VECTOR_PAGES + 4 < CHECKPOINT_BLOCKS {
         let mut pages: Vec<u64> = (0..VECTOR_PAGES).map(|_| 2 * random.below(extents)).collect();

@@ -1,20 +1,20 @@
 //! Checking a whole store: every checksum, every count.
 
-use crate::blocks::Blocks;
-use crate::entry::Paired;
+use crate::block_set::BlockSet;
+use crate::checkpoint_root::CheckpointRoot;
+use crate::checkpoint_tables::read_settings;
 use crate::error::StoreError;
 use crate::format::ROOTS;
+use crate::log_entry::MirroredBlock;
 use crate::map::{BlockEntry, NodeId};
 use crate::map_walk::{FirstHolder, WalkItem, node_blocks, walk_map};
 use crate::mirror_repair::{MirrorComparison, NodeRead};
-use crate::root::Root;
 use crate::segment_summary::{SummaryEntry, segment_summary_entries};
 use crate::segments::SegmentUse;
 use crate::shared::StoreShared;
-use crate::tables::read_settings;
 use crate::volume::VolumeId;
 use crate::writer::StoreWriter;
-use device::{Block, ObjectId, PageNo, Read};
+use device::{Block, BlockRead, ObjectId, PageNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -61,7 +61,7 @@ pub struct RepairedCounts {
 /// What a walk of everything found.
 struct CheckWalk {
     /// Blocks of data to which something refers.
-    data: Blocks,
+    data: BlockSet,
     /// Of each segment, the [sum](summary_sum) of what the map says of its live data.
     summary_sums: Vec<u64>,
     /// How many references each node has.
@@ -138,7 +138,7 @@ pub(crate) fn check(shared: &StoreShared, writer: &StoreWriter, report: &mut dyn
 
 /// The leaves of volumes say what memory does.
 fn check_volumes(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
-    let stored = shared.holding_nodes(|| shared.resolve(|map| map.volumes.stored(&map.nodes)));
+    let stored = shared.holding_nodes(|| shared.resolve(|map| map.volumes.read_tree(&map.nodes)));
     let Ok(Some(mut stored)) = stored else {
         return report(StoreFinding::about("the tree of volumes cannot be one".to_owned()));
     };
@@ -172,8 +172,8 @@ pub(crate) fn repair(
         repaired.references = map.nodes.set_references(&audit.references);
         let nodes = node_blocks(&map, writer);
         for (number, segment) in map.nodes.segments.iter_mut() {
-            let live = audit.data.in_segment(shared.medium.geometry(), number)
-                + nodes.in_segment(shared.medium.geometry(), number);
+            let live = audit.data.count_in_segment(shared.medium.geometry(), number)
+                + nodes.count_in_segment(shared.medium.geometry(), number);
             repaired.segments += u64::from(live > segment.live);
             segment.live = live;
         }
@@ -188,7 +188,7 @@ pub(crate) fn repair(
 fn check_roots(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     let (device, geometry) = (shared.medium.device(), shared.medium.geometry());
     for (at, page) in ROOTS.into_iter().zip(shared.medium.read_blocks(&ROOTS)) {
-        let tables = match page.map(|page| Root::decode(&page, geometry.id)) {
+        let tables = match page.map(|page| CheckpointRoot::decode(&page, geometry.id)) {
             Err(error) => Err(error),
             Ok(None) => continue,
             Ok(Some(root)) => read_settings(device, geometry, &root).map(drop),
@@ -207,7 +207,7 @@ fn walk_and_verify(
     report: &mut dyn FnMut(StoreFinding),
 ) -> CheckWalk {
     check_metadata_mirrors(shared, writer, report);
-    let mut data = Blocks::none(shared.medium.geometry());
+    let mut data = BlockSet::empty(shared.medium.geometry());
     let mut batch: Vec<CheckedBlock> = Vec::new();
     let mut owners = vec![0; shared.medium.geometry().segments as usize];
     let mut lost = None;
@@ -220,8 +220,8 @@ fn walk_and_verify(
         WalkItem::Block(owner, page, entry) => {
             let misplaced = misplaced(shared, entry.place, SegmentUse::is_data);
             let in_pair = |at| shared.map().nodes.segments.get(at).usage == SegmentUse::Arena;
-            let is_paired = shared.medium.geometry().segment(entry.place).is_some_and(in_pair);
-            let without_copy = || misplaced_copy(shared, entry.place).filter(|_| is_paired);
+            let is_mirrored = shared.medium.geometry().segment_of(entry.place).is_some_and(in_pair);
+            let without_copy = || misplaced_copy(shared, entry.place).filter(|_| is_mirrored);
             if let Some(what) = misplaced.or_else(without_copy) {
                 let (page, place) = (Some(page), Some(entry.place));
                 report(StoreFinding { page, place, ..StoreFinding::of(Some(owner), what) });
@@ -229,7 +229,8 @@ fn walk_and_verify(
                 match shared.map().nodes.segments.mirror_of(entry.place) {
                     Some(copy) => drop(data.add(copy)),
                     None => {
-                        let segment = shared.medium.geometry().segment(entry.place).expect("it lies in one");
+                        let segment =
+                            shared.medium.geometry().segment_of(entry.place).expect("it lies in one");
                         let sum = &mut owners[segment as usize];
                         *sum = summary_sum(*sum, entry.place, entry.crc);
                     }
@@ -248,7 +249,7 @@ fn walk_and_verify(
 
 /// Why a block cannot lie where it does, if it cannot.
 fn misplaced(shared: &StoreShared, place: Block, right: impl Fn(SegmentUse) -> bool) -> Option<String> {
-    let Some(segment) = shared.medium.geometry().segment(place) else {
+    let Some(segment) = shared.medium.geometry().segment_of(place) else {
         return Some(format!("block {place} is outside all segments"));
     };
     let usage = shared.map().nodes.segments.get(segment).usage;
@@ -283,7 +284,7 @@ fn check_places(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
         let pages = pages.map(|(number, page)| (format!("page {number} of the node table"), page.place));
         nodes.chain(pages).filter(|(_, place)| *place != Block(0)).collect()
     };
-    let mut taken = Blocks::none(shared.medium.geometry());
+    let mut taken = BlockSet::empty(shared.medium.geometry());
     for (name, place) in nodes {
         let twice = (!taken.add(place)).then(|| format!("block {place} is another's, too"));
         let copy = misplaced_copy(shared, place);
@@ -311,7 +312,8 @@ fn check_data(
     let (twice, mut batch): (Vec<CheckedBlock>, Vec<CheckedBlock>) =
         batch.drain(..).partition(|(_, _, entry)| shared.map().mirrored_page(entry).is_some());
     check_page_mirrors(shared, writer, &twice, report);
-    let mut reads: Vec<Read> = batch.iter().map(|(_, _, entry)| Read::new(entry.place, 1)).collect();
+    let mut reads: Vec<BlockRead> =
+        batch.iter().map(|(_, _, entry)| BlockRead::new(entry.place, 1)).collect();
     shared.medium.device().read_batch(&mut reads);
     for ((owner, page, entry), read) in batch.drain(..).zip(reads) {
         let found = crc32c::crc32c(&read.pages[0].0);
@@ -337,7 +339,7 @@ fn summary_sum(sum: u64, at: Block, crc: u32) -> u64 {
 /// it is now, and its page LSN is that of the block, without later deltas.
 fn check_summaries(shared: &StoreShared, audit: &CheckWalk, report: &mut dyn FnMut(StoreFinding)) {
     let (device, geometry) = (shared.medium.device(), shared.medium.geometry());
-    let found = |segment: u32| match audit.data.last_in(geometry, segment) {
+    let found = |segment: u32| match audit.data.last_in_segment(geometry, segment) {
         Some(last) => segment_summary_entries(device, geometry, segment, last),
         None => BTreeMap::new(),
     };
@@ -355,7 +357,7 @@ fn check_summaries(shared: &StoreShared, audit: &CheckWalk, report: &mut dyn FnM
     report_summary_blocks(shared, &named.iter().map(|&segment| (segment, found(segment))).collect(), report);
     for segment in others {
         let what = format!("segment {segment}: it does not say whose all of its live blocks are");
-        report(StoreFinding { place: Some(geometry.start(*segment)), ..StoreFinding::about(what) });
+        report(StoreFinding { place: Some(geometry.segment_start(*segment)), ..StoreFinding::about(what) });
     }
 }
 
@@ -368,10 +370,10 @@ fn report_summary_blocks(
     if segments.is_empty() {
         return;
     }
-    let mut told = Blocks::none(shared.medium.geometry());
+    let mut told = BlockSet::empty(shared.medium.geometry());
     walk_map(shared, &mut |met| {
         let WalkItem::Block(_, _, BlockEntry { place, crc, .. }) = met else { return };
-        let Some(segment) = shared.medium.geometry().segment(place) else { return };
+        let Some(segment) = shared.medium.geometry().segment_of(place) else { return };
         let Some(found) = segments.get(&segment).filter(|_| told.add(place)) else { return };
         let what = match found.get(&place) {
             Some(owner) if owner.crc == crc => return,
@@ -390,10 +392,11 @@ fn check_page_mirrors(
     entries: &[CheckedBlock],
     report: &mut dyn FnMut(StoreFinding),
 ) {
-    let pairs: Vec<Paired> =
+    let pairs: Vec<MirroredBlock> =
         entries.iter().filter_map(|(_, _, entry)| shared.map().mirrored_page(entry)).collect();
     for ((owner, page, _), compared) in entries.iter().zip(shared.compare_page_mirrors(&pairs)) {
-        let is_unwritten = matches!(compared, MirrorComparison::Damaged { place, .. } if writer.log().will_write_again(place));
+        let is_unwritten =
+            matches!(compared, MirrorComparison::Damaged { place, .. } if writer.log().will_rewrite(place));
         if let Some(finding) = StoreFinding::of_comparison(&compared).filter(|_| !is_unwritten) {
             let StoreFinding { volume, object, .. } = StoreFinding::of(Some(*owner), String::new());
             report(StoreFinding { volume, object, page: Some(*page), ..finding });
@@ -419,14 +422,14 @@ fn check_references(
 fn check_live(
     shared: &StoreShared,
     writer: &StoreWriter,
-    data: &Blocks,
+    data: &BlockSet,
     report: &mut dyn FnMut(StoreFinding),
 ) {
     let map = shared.map();
     let nodes = node_blocks(&map, writer);
     for (number, segment) in map.nodes.segments.iter() {
-        let found = data.in_segment(shared.medium.geometry(), number)
-            + nodes.in_segment(shared.medium.geometry(), number);
+        let found = data.count_in_segment(shared.medium.geometry(), number)
+            + nodes.count_in_segment(shared.medium.geometry(), number);
         // Shared blocks that were overwritten still count until the next recount.
         let of_pair = |twin| map.nodes.segments.get(twin).usage == SegmentUse::Arena;
         let too_high_is_right = segment.usage.is_data() || segment.mirror.is_some_and(of_pair);

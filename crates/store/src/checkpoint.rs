@@ -12,17 +12,17 @@
 //! So no number of failures uses up segments.
 
 use crate::bug::{StoreBug, is_planted};
+use crate::checkpoint_root::{CheckpointRoot, LogCursor, STREAM_EXTENTS_MAX, StreamExtent, TablesStream};
+use crate::checkpoint_tables::encode_tables;
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::ROOTS;
 use crate::log_progress::LogLength;
-use crate::map::{Map, NodeId, NodeTable, Nodes};
+use crate::map::{MapNodes, NodeId, NodeTable, PageMap};
 use crate::policy::NodeCompaction;
-use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
 use crate::segments::{SegmentState, SegmentUse};
 use crate::shared::StoreShared;
-use crate::superblock::Geometry;
-use crate::tables::encode_tables;
+use crate::superblock::StoreGeometry;
 use crate::tables_stream;
 use device::{Block, Page, StoreId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,7 +62,7 @@ struct PendingRoot {
 
 impl PendingRoot {
     /// A root that is on the medium already, to be written to the other slot, too.
-    fn copy(root: &Root, id: StoreId) -> PendingRoot {
+    fn copy(root: &CheckpointRoot, id: StoreId) -> PendingRoot {
         let (generation, page) = (root.generation, root.encode(id));
         PendingRoot {
             generation,
@@ -91,14 +91,14 @@ pub(crate) struct StoreCheckpointer {
     /// The open segment for nodes, and the next block in it.
     nodes_at: Option<(u32, u64)>,
     /// The newest tables' stream, whose blocks count as live.
-    tables: Stream,
+    tables: TablesStream,
     /// A root that may be on the medium or not.
     pending: Option<PendingRoot>,
 }
 
 impl StoreCheckpointer {
     /// After `root`, which lies in `slot`.
-    pub(crate) fn after(root: &Root, slot: usize) -> StoreCheckpointer {
+    pub(crate) fn after(root: &CheckpointRoot, slot: usize) -> StoreCheckpointer {
         let (generation, tables) = (root.generation, root.tables.clone());
         StoreCheckpointer { generation, root_slot: slot, nodes_at: None, tables, pending: None }
     }
@@ -109,14 +109,14 @@ impl StoreCheckpointer {
     }
 
     /// The newest tables' stream.
-    pub(crate) fn tables(&self) -> &Stream {
+    pub(crate) fn tables(&self) -> &TablesStream {
         &self.tables
     }
 
     /// Recovery begins at `root`, because what the one of generation `newest` names could not be read. It may be readable another
     /// time, and meanwhile some of it is free by the older root and used again. So before anything is written, a copy of the older
     /// one takes the newest root's place; and no generation has two roots.
-    pub(crate) fn supersede_newest_root(&mut self, newest: u64, root: &Root, id: StoreId) {
+    pub(crate) fn supersede_newest_root(&mut self, newest: u64, root: &CheckpointRoot, id: StoreId) {
         if root.generation < newest {
             self.generation = newest;
             self.pending = Some(PendingRoot::copy(root, id));
@@ -134,7 +134,7 @@ impl StoreCheckpointer {
     pub(crate) fn checkpoint(
         &mut self,
         shared: &StoreShared,
-        log: Cursor,
+        log: LogCursor,
         occasion: CheckpointOccasion,
     ) -> Result<(), StoreError> {
         if self.pending.is_some() {
@@ -158,7 +158,7 @@ impl StoreCheckpointer {
     fn write_map(
         &mut self,
         shared: &StoreShared,
-        log: Cursor,
+        log: LogCursor,
         occasion: CheckpointOccasion,
         in_progress: &mut CheckpointInProgress,
     ) -> Result<PendingRoot, StoreError> {
@@ -170,8 +170,8 @@ impl StoreCheckpointer {
         shared.medium.flush_since(since)?;
         let generation = self.generation;
         let (incarnation, newest) = (shared.incarnation(), shared.map().newest());
-        let Geometry { id, total_blocks, .. } = shared.medium.geometry();
-        let page = Root { total_blocks, generation, incarnation, newest, log, tables }.encode(id);
+        let StoreGeometry { id, total_blocks, .. } = shared.medium.geometry();
+        let page = CheckpointRoot { total_blocks, generation, incarnation, newest, log, tables }.encode(id);
         let log = shared.progress.length();
         Ok(PendingRoot { generation, page, log, in_progress: std::mem::take(in_progress) })
     }
@@ -232,7 +232,7 @@ impl StoreCheckpointer {
             let mut map = shared.map_mut();
             map.nodes.table.shrink().into_iter().for_each(|place| map.nodes.segments.dec_live(place));
             let runs = TABLE_RUNS_MAX.max(map.nodes.table.pages().len() / TABLE_RUN_PAGES);
-            map.nodes.table.gather(runs);
+            map.nodes.table.rewrite_if_scattered(runs);
             let pages = map.nodes.table.pages().iter().enumerate();
             pages.filter(|(_, page)| page.dirty).map(|(number, _)| number).collect()
         };
@@ -260,7 +260,7 @@ impl StoreCheckpointer {
         &mut self,
         shared: &StoreShared,
         in_progress: &mut CheckpointInProgress,
-    ) -> Result<Stream, StoreError> {
+    ) -> Result<TablesStream, StoreError> {
         let mut map = shared.map_mut();
         let blocks = map.stream_blocks(map.nodes.table.pages().len());
         let mut places = Vec::new();
@@ -268,7 +268,7 @@ impl StoreCheckpointer {
             places.push(self.place_node(&mut map, in_progress)?);
         }
         let extents = extents(&places, &map);
-        if extents.len() > EXTENTS_MAX {
+        if extents.len() > STREAM_EXTENTS_MAX {
             return Err(StoreError::Full);
         }
         self.drop_tables(&mut map);
@@ -278,7 +278,7 @@ impl StoreCheckpointer {
         in_progress.dead = map.nodes.segments.dead();
         drop(map);
         let (pages, crc) = tables_stream::encode_stream(&bytes);
-        self.tables = Stream { bytes: bytes.len() as u64, crc, extents };
+        self.tables = TablesStream { bytes: bytes.len() as u64, crc, extents };
         let mut rest = &pages[..];
         for extent in &self.tables.extents {
             let (now, later) = rest.split_at(extent.count as usize);
@@ -290,7 +290,7 @@ impl StoreCheckpointer {
     }
 
     /// Nothing of the newest tables' stream is live any more.
-    fn drop_tables(&mut self, map: &mut Map) {
+    fn drop_tables(&mut self, map: &mut PageMap) {
         let gone = std::mem::take(&mut self.tables);
         tables_stream::stream_places(&gone.extents).for_each(|(at, _)| map.nodes.segments.dec_live(at));
     }
@@ -313,7 +313,7 @@ impl StoreCheckpointer {
                 }
             }
             let geometry = shared.medium.geometry();
-            map.nodes.table.rewrite_pages(|place| geometry.segment(place) == Some(number));
+            map.nodes.table.rewrite_pages(|place| geometry.segment_of(place) == Some(number));
         }
     }
 
@@ -341,7 +341,7 @@ impl StoreCheckpointer {
         }
         for (id, entry) in map.nodes.table.iter() {
             let nodes =
-                shared.medium.geometry().segment(entry.place).and_then(|number| inside.get_mut(&number));
+                shared.medium.geometry().segment_of(entry.place).and_then(|number| inside.get_mut(&number));
             nodes.into_iter().for_each(|nodes| nodes.push(id));
         }
         inside
@@ -350,7 +350,7 @@ impl StoreCheckpointer {
     /// The next block for a node.
     fn place_node(
         &mut self,
-        map: &mut Map,
+        map: &mut PageMap,
         in_progress: &mut CheckpointInProgress,
     ) -> Result<Block, StoreError> {
         let segment_blocks = map.nodes.segments.geometry().segment_blocks;
@@ -368,15 +368,15 @@ impl StoreCheckpointer {
         };
         let blocks = if is_planted(StoreBug::CopiesInOneSegment) { 2 } else { 1 };
         self.nodes_at = Some((segment, offset + blocks));
-        Ok(map.nodes.segments.geometry().start(segment).plus(offset))
+        Ok(map.nodes.segments.geometry().segment_start(segment).plus(offset))
     }
 
     /// The attempt failed before its root was written. What it wrote has no place, as if it were new, and goes
     /// elsewhere the next time.
-    fn undo_attempt(&mut self, map: &mut Map, in_progress: CheckpointInProgress) {
-        in_progress.nodes.into_iter().for_each(|id| map.nodes.not_written(id));
+    fn undo_attempt(&mut self, map: &mut PageMap, in_progress: CheckpointInProgress) {
+        in_progress.nodes.into_iter().for_each(|id| map.nodes.mark_unwritten(id));
         for number in in_progress.pages {
-            let place = map.nodes.table.page_not_written(number);
+            let place = map.nodes.table.mark_page_unwritten(number);
             map.nodes.segments.dec_live(place);
         }
         if in_progress.stream {
@@ -413,15 +413,15 @@ fn free_dead_segments(shared: &StoreShared, pending: &PendingRoot, occasion: Che
 
 impl CheckpointInProgress {
     /// What an attempt wrote is durable, and clean unless it changed since.
-    fn clean(&self, map: &mut Map) {
-        self.nodes.iter().for_each(|&id| map.nodes.written(id));
-        self.pages.iter().for_each(|&number| map.nodes.table.page_written(number));
+    fn clean(&self, map: &mut PageMap) {
+        self.nodes.iter().for_each(|&id| map.nodes.mark_written(id));
+        self.pages.iter().for_each(|&number| map.nodes.table.mark_page_written(number));
     }
 }
 
 /// The closed segments of nodes, each with the blocks that a checkpoint leaves there: what is neither dirty nor of the tables'
 /// `stream`. Without those of which something could not be read, until more of them has died.
-fn blocks_staying(nodes: &Nodes, stream: impl Iterator<Item = Block>) -> Vec<(u32, u64)> {
+fn blocks_staying(nodes: &MapNodes, stream: impl Iterator<Item = Block>) -> Vec<(u32, u64)> {
     let fits = |(_, segment): &(u32, &SegmentState)| {
         segment.usage == SegmentUse::Nodes && !segment.open && !segment.is_stuck()
     };
@@ -435,7 +435,7 @@ fn blocks_staying(nodes: &Nodes, stream: impl Iterator<Item = Block>) -> Vec<(u3
     let pages =
         pages.filter(|(number, page)| page.dirty || written.contains(number)).map(|(_, page)| page.place);
     for place in moved.chain(pages).chain(stream) {
-        let blocks = nodes.segments.geometry().segment(place).and_then(|number| staying.get_mut(&number));
+        let blocks = nodes.segments.geometry().segment_of(place).and_then(|number| staying.get_mut(&number));
         blocks.into_iter().for_each(|blocks| *blocks = blocks.saturating_sub(1));
     }
     staying.into_iter().collect()
@@ -457,7 +457,7 @@ fn do_what_is_delayed(shared: &StoreShared) -> Result<(), StoreError> {
                     .partition(|&segment| shared.map().nodes.segments.get(segment).usage != SegmentUse::Free);
                 let geometry = shared.medium.geometry();
                 for segment in reused {
-                    shared.medium.device().trim(geometry.start(segment), geometry.segment_blocks)?;
+                    shared.medium.device().trim(geometry.segment_start(segment), geometry.segment_blocks)?;
                 }
                 planted.trim_later(&waiting);
             }
@@ -467,17 +467,17 @@ fn do_what_is_delayed(shared: &StoreShared) -> Result<(), StoreError> {
 }
 
 /// What goes to the second segments of pairs.
-fn mirror_blocks(map: &Map, blocks: &[(Block, Box<Page>)]) -> Vec<(Block, Box<Page>)> {
+fn mirror_blocks(map: &PageMap, blocks: &[(Block, Box<Page>)]) -> Vec<(Block, Box<Page>)> {
     let copy = |at: &Block| map.nodes.segments.mirror_of(*at).expect("nodes go to pairs");
     blocks.iter().map(|(at, page)| (copy(at), page.clone())).collect()
 }
 
 /// Consecutive blocks put together, where their copies are consecutive, too.
-fn extents(places: &[Block], map: &Map) -> Vec<Extent> {
+fn extents(places: &[Block], map: &PageMap) -> Vec<StreamExtent> {
     let copy = |at: &Block| map.nodes.segments.mirror_of(*at).expect("the stream goes to pairs");
     let follows = |at: &Block, next: &Block| at.0 + 1 == next.0 && copy(at).0 + 1 == copy(next).0;
     let runs = places.chunk_by(follows);
-    runs.map(|run| Extent { at: run[0], copy: copy(&run[0]), count: run.len() as u64 }).collect()
+    runs.map(|run| StreamExtent { at: run[0], copy: copy(&run[0]), count: run.len() as u64 }).collect()
 }
 
 #[cfg(test)]

@@ -22,10 +22,10 @@
 
 use crate::bug::{StoreBug, is_planted};
 use crate::counters::count;
-use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::format::LIST_OWNERS;
-use crate::map::{Holder, Map, Move, NodeId, Purpose, Wanted};
+use crate::log_entry::MirroredBlock;
+use crate::map::{BlockHolder, MovedBlock, NodeId, PageMap, ScanPurpose, ScanTarget};
 use crate::mirrored::{OpenMirroredPair, write_mirrored};
 use crate::policy::{
     self, CleaningBudget, CleaningCandidate, SpaceClass, blocks_per_step, blocks_per_summary, choose_victims,
@@ -131,7 +131,7 @@ enum RoundStage {
 struct MovingBlock {
     from: Block,
     crc: u32,
-    holders: Vec<Holder>,
+    holders: Vec<BlockHolder>,
     /// Other entries may refer to it, too.
     is_shared: bool,
 }
@@ -156,7 +156,7 @@ impl SegmentCleaner {
             return current.clean_victim(victim, shared, writer, to);
         }
         let mut map = shared.map_mut();
-        map.nodes.end_scan(Purpose::Clean);
+        map.nodes.end_scan(ScanPurpose::Clean);
         let emptied = current.emptied;
         *round = None;
         to.plain.abandon_summary();
@@ -168,11 +168,11 @@ impl SegmentCleaner {
         let Some(round) = self.round.take() else { return };
         self.targets.plain.abandon_summary();
         let mut map = shared.map_mut();
-        map.nodes.end_scan(Purpose::Clean);
+        map.nodes.end_scan(ScanPurpose::Clean);
         // Others have made many nodes dirty since the last checkpoint: it is not for the victims.
         let is_crowded = map.has_many_dirty();
         for victim in round.victims.into_iter().chain(round.unknown) {
-            map.nodes.segments.unpin(shared.medium.geometry().start(victim));
+            map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim));
             if !is_crowded {
                 map.nodes.segments.mark_stuck(victim);
             }
@@ -205,9 +205,9 @@ impl CleaningRound {
         if victims.is_empty() && !map.nodes.segments.counts_may_be_high() {
             return None;
         }
-        victims.iter().for_each(|&victim| map.nodes.segments.pin(geometry.start(victim)));
+        victims.iter().for_each(|&victim| map.nodes.segments.pin(geometry.segment_start(victim)));
         let looks_up = !map.nodes.segments.counts_may_be_high()
-            && reverse_map::lookup_is_worth_it(map.nodes.table.used(), victims.len());
+            && reverse_map::lookup_is_worth_it(map.nodes.table.used_count(), victims.len());
         let (stage, unknown, owners, stuck) =
             (RoundStage::LookingUp(None), Vec::new(), None, BTreeSet::new());
         let mut round =
@@ -233,10 +233,10 @@ impl CleaningRound {
         if self.empties_at_once { SpaceClass::EmptiesAtOnce } else { SpaceClass::Frees }
     }
 
-    fn begin_walk(&mut self, map: &mut Map) {
+    fn begin_walk(&mut self, map: &mut PageMap) {
         self.stage = RoundStage::Walking;
         map.nodes.segments.begin_recount();
-        map.begin_scan(Purpose::Clean, Wanted::In(self.victims.iter().copied().collect()));
+        map.begin_scan(ScanPurpose::Clean, ScanTarget::Segments(self.victims.iter().copied().collect()));
         map.begin_gc_pacing(&self.victims);
     }
 
@@ -253,7 +253,7 @@ impl CleaningRound {
             },
             RoundStage::Counted if is_planted(StoreBug::SettledEarly) => false,
             RoundStage::Walking | RoundStage::Counted => {
-                if !shared.visit_nodes(Purpose::Clean, NODES_PER_STEP).is_empty() {
+                if !shared.visit_nodes(ScanPurpose::Clean, NODES_PER_STEP).is_empty() {
                     self.bound_holder_memory(shared);
                     return true;
                 }
@@ -275,7 +275,7 @@ impl CleaningRound {
             return false;
         }
         let mut map = shared.map_mut();
-        map.nodes.end_scan(Purpose::Clean);
+        map.nodes.end_scan(ScanPurpose::Clean);
         self.begin_walk(&mut map);
         true
     }
@@ -294,12 +294,12 @@ impl CleaningRound {
         let left = lookup.left(looked, owners, shared);
         let mut map = shared.map_mut();
         let price = reverse_map::lookup_work(map.nodes.segments.geometry().segment_blocks);
-        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return };
+        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return };
         scan.to_look_up = self.victims[1..].len() as u64 * price + left;
         match looked {
             LookupProgress::Working => {}
             LookupProgress::Found => {
-                scan.looked_up(std::mem::take(&mut lookup.found));
+                scan.add_looked_up(std::mem::take(&mut lookup.found));
                 self.stage = RoundStage::LookedUp;
             }
             LookupProgress::Unknown => {
@@ -314,14 +314,15 @@ impl CleaningRound {
     /// Lets the last victims go while there are more holders than fit.
     fn bound_holder_memory(&mut self, shared: &StoreShared) {
         let mut map = shared.map_mut();
-        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return };
+        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return };
         let mut gone = Vec::new();
-        while scan.holders > HOLDERS_MAX && self.victims.len() > 1 {
+        while scan.holder_count > HOLDERS_MAX && self.victims.len() > 1 {
             let victim = self.victims.pop().expect("more than one");
-            scan.unwant(victim, shared.medium.geometry().blocks(victim));
+            scan.drop_segment(victim, shared.medium.geometry().blocks_of(victim));
             gone.push(victim);
         }
-        gone.into_iter().for_each(|victim| map.nodes.segments.unpin(shared.medium.geometry().start(victim)));
+        gone.into_iter()
+            .for_each(|victim| map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim)));
     }
 
     /// Moves some of a victim's blocks, or settles it if there are none left.
@@ -341,7 +342,7 @@ impl CleaningRound {
         }
         shared.holding_nodes(|| {
             let failed = shared.load_nodes(existing_nodes(shared, some.values().flatten()));
-            let reachable = |(_, holders): &(&Block, &Vec<Holder>)| {
+            let reachable = |(_, holders): &(&Block, &Vec<BlockHolder>)| {
                 !holders.iter().any(|holder| failed.contains_key(&holder.node))
             };
             self.stuck.extend(some.iter().filter(|one| !reachable(one)).map(|(&from, _)| from));
@@ -357,12 +358,12 @@ impl CleaningRound {
     }
 
     /// Some blocks of a victim with their holders.
-    fn next_held_blocks(&self, victim: u32, shared: &StoreShared) -> BTreeMap<Block, Vec<Holder>> {
+    fn next_held_blocks(&self, victim: u32, shared: &StoreShared) -> BTreeMap<Block, Vec<BlockHolder>> {
         let mut map = shared.map_mut();
-        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return BTreeMap::new() };
+        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return BTreeMap::new() };
         let (mut some, mut holders) = (BTreeMap::new(), 0);
         let blocks = blocks_per_step(shared.medium.geometry().segment_blocks);
-        for (&from, held) in scan.held.range(shared.medium.geometry().blocks(victim)) {
+        for (&from, held) in scan.holders.range(shared.medium.geometry().blocks_of(victim)) {
             if self.stuck.contains(&from) {
                 continue;
             }
@@ -388,8 +389,8 @@ impl CleaningRound {
         let geometry = shared.medium.geometry();
         let held: Vec<Block> = {
             let mut map = shared.map_mut();
-            let scan = map.nodes.scan(Purpose::Clean).as_ref();
-            let held = scan.map(|scan| scan.held.range(geometry.blocks(victim)));
+            let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
+            let held = scan.map(|scan| scan.holders.range(geometry.blocks_of(victim)));
             held.into_iter().flatten().map(|(&at, _)| at).collect()
         };
         if self.summary.as_ref().is_none_or(|scan| scan.segment() != victim) {
@@ -413,9 +414,9 @@ impl CleaningRound {
         let mut coming: BTreeMap<Block, u32> = now.iter().map(|(one, _)| (one.from, one.crc)).collect();
         if let Some((&last, _)) = coming.last_key_value() {
             let mut map = shared.map_mut();
-            let scan = map.nodes.scan(Purpose::Clean).as_ref();
-            let held =
-                scan.map(|scan| scan.held.range(last.plus(1)..shared.medium.geometry().blocks(victim).end));
+            let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
+            let held = scan
+                .map(|scan| scan.holders.range(last.plus(1)..shared.medium.geometry().blocks_of(victim).end));
             let held = held.into_iter().flatten().filter(|(at, _)| !self.stuck.contains(at));
             coming.extend(held.take(LIST_OWNERS as usize).map(|(&at, holders)| (at, holders[0].crc)));
         }
@@ -488,7 +489,7 @@ impl CleaningRound {
             };
             match shared.map().nodes.segments.mirror_of(one.from) {
                 Some(copy) => {
-                    damaged.push((Paired { at: one.from, copy, crc: one.crc }, error));
+                    damaged.push((MirroredBlock { at: one.from, copy, crc: one.crc }, error));
                     twice.push(Some(one));
                 }
                 None => drop(self.stuck.insert(one.from)),
@@ -503,7 +504,7 @@ impl CleaningRound {
 
     /// Whether something of a victim stays where it is: moving the rest would take space, and give none.
     fn cannot_empty(&self, victim: u32, shared: &StoreShared) -> bool {
-        self.stuck.range(shared.medium.geometry().blocks(victim)).next().is_some()
+        self.stuck.range(shared.medium.geometry().blocks_of(victim)).next().is_some()
     }
 
     /// Whether nodes that could not be read, of which a walk has met some, may hold a part of a victim: that would stay.
@@ -511,46 +512,46 @@ impl CleaningRound {
         let held = self.held_count(victim, shared) as u64;
         let mut map = shared.map_mut();
         let live = u64::from(map.nodes.segments.get(victim).live);
-        let scan = map.nodes.scan(Purpose::Clean).as_ref();
-        let has_lost = scan.is_some_and(|scan| scan.walks() && !scan.lost.is_empty());
+        let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
+        let has_lost = scan.is_some_and(|scan| scan.is_scan() && !scan.lost.is_empty());
         has_lost && (live > held || moving.iter().any(|one| one.is_shared))
     }
 
     /// Blocks of a victim that are held, as far as that is known.
     fn held_count(&self, victim: u32, shared: &StoreShared) -> usize {
         let mut map = shared.map_mut();
-        let scan = map.nodes.scan(Purpose::Clean).as_ref();
-        scan.map_or(0, |scan| scan.held.range(shared.medium.geometry().blocks(victim)).count())
+        let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
+        scan.map_or(0, |scan| scan.holders.range(shared.medium.geometry().blocks_of(victim)).count())
     }
 
     /// Leaves the first victim alone until more of it has died.
     fn skip_victim(&mut self, victim: u32, shared: &StoreShared) -> CleaningOutcome {
-        let blocks = shared.medium.geometry().blocks(victim);
+        let blocks = shared.medium.geometry().blocks_of(victim);
         let mut map = shared.map_mut();
-        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return CleaningOutcome::Working };
-        if !scan.walks() {
+        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return CleaningOutcome::Working };
+        if !scan.is_scan() {
             self.stage = RoundStage::LookingUp(None);
         }
-        scan.unwant(victim, blocks);
+        scan.drop_segment(victim, blocks);
         self.victims.remove(0);
-        map.nodes.segments.unpin(shared.medium.geometry().start(victim));
+        map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim));
         map.nodes.segments.mark_stuck(victim);
         CleaningOutcome::Working
     }
 
     /// Nothing is left to move in a victim: it is dead, but for what is stuck.
     fn finish_victim(&mut self, victim: u32, shared: &StoreShared) -> CleaningOutcome {
-        let blocks = shared.medium.geometry().blocks(victim);
+        let blocks = shared.medium.geometry().blocks_of(victim);
         let stuck = self.stuck.range(blocks.clone()).count() as u32;
         let mut map = shared.map_mut();
-        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return CleaningOutcome::Working };
-        let held = scan.held.range(blocks.clone()).any(|(at, _)| !self.stuck.contains(at));
-        let walked = scan.walks();
+        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return CleaningOutcome::Working };
+        let held = scan.holders.range(blocks.clone()).any(|(at, _)| !self.stuck.contains(at));
+        let walked = scan.is_scan();
         if held || !(scan.is_complete() || is_planted(StoreBug::SettledEarly)) {
             return CleaningOutcome::Working;
         }
         let all_known = walked && scan.lost.is_empty();
-        scan.unwant(victim, blocks);
+        scan.drop_segment(victim, blocks);
         self.victims.remove(0);
         if !walked {
             self.stage = RoundStage::LookingUp(None);
@@ -564,7 +565,7 @@ impl CleaningRound {
             self.unknown.push(victim);
             return CleaningOutcome::Working;
         }
-        map.nodes.segments.unpin(shared.medium.geometry().start(victim));
+        map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim));
         if live == 0 {
             let segments = map.nodes.segments.mark_emptied(victim);
             self.emptied += segments;
@@ -611,7 +612,7 @@ impl CopyTargets {
         let segments = &mut map.nodes.segments;
         let (places, filled) = self.mirrored.allocate_blocks(pages.len(), segments, floor);
         let targets: BTreeSet<u32> =
-            places.iter().filter_map(|&at| shared.medium.geometry().segment(at)).collect();
+            places.iter().filter_map(|&at| shared.medium.geometry().segment_of(at)).collect();
         targets.into_iter().for_each(|target| segments.inherit_age(victim, target));
         (!places.is_empty()).then_some(CopyPlacement { places, filled, ..CopyPlacement::default() })
     }
@@ -667,7 +668,7 @@ impl CopySegment {
             {
                 self.open = Some((segment, offset + 1));
                 if next == *from {
-                    placed.places.push(geometry.start(segment).plus(offset));
+                    placed.places.push(geometry.segment_start(segment).plus(offset));
                     map.nodes.segments.inherit_age(victim, segment);
                     break;
                 }
@@ -680,7 +681,7 @@ impl CopySegment {
     fn begin_summary<'a>(
         &mut self,
         coming: impl Iterator<Item = (&'a Block, &'a Option<SummaryEntry>)>,
-        map: &mut Map,
+        map: &mut PageMap,
         class: SpaceClass,
         shared: &StoreShared,
         placed: &mut CopyPlacement,
@@ -700,7 +701,7 @@ impl CopySegment {
         };
         let coming = coming.take(fits(offset) as usize).map(|(&at, &owner)| (at, owner));
         let (blocks, owners) = coming.unzip();
-        let place = geometry.start(segment).plus(offset);
+        let place = geometry.segment_start(segment).plus(offset);
         let list =
             SummaryBlock { incarnation: shared.incarnation(), number: self.segments, place, entries: owners };
         if !is_planted(StoreBug::OwnerListForgotten) {
@@ -714,7 +715,7 @@ impl CopySegment {
 /// If the walk has met everything: how many segments hold less than was thought.
 fn apply_walk_recount(shared: &StoreShared) -> Option<u64> {
     let mut map = shared.map_mut();
-    let scan = map.nodes.scan(Purpose::Clean).as_ref()?;
+    let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref()?;
     // Somebody may have made a node grey since the last visit.
     if !scan.is_complete() {
         return None;
@@ -728,7 +729,7 @@ fn apply_walk_recount(shared: &StoreShared) -> Option<u64> {
 }
 
 /// The holders' nodes, without those that went since they were met.
-fn existing_nodes<'a>(shared: &StoreShared, holders: impl Iterator<Item = &'a Holder>) -> Vec<NodeId> {
+fn existing_nodes<'a>(shared: &StoreShared, holders: impl Iterator<Item = &'a BlockHolder>) -> Vec<NodeId> {
     let map = shared.map();
     holders.map(|holder| holder.node).filter(|&id| map.nodes.table.get(id).is_some()).collect()
 }
@@ -736,19 +737,19 @@ fn existing_nodes<'a>(shared: &StoreShared, holders: impl Iterator<Item = &'a Ho
 /// Those of the blocks to which an entry refers still; the others are done with.
 fn blocks_still_held<'a>(
     shared: &StoreShared,
-    some: impl Iterator<Item = (&'a Block, &'a Vec<Holder>)>,
+    some: impl Iterator<Item = (&'a Block, &'a Vec<BlockHolder>)>,
 ) -> Vec<MovingBlock> {
     let mut map = shared.map_mut();
     let mut moving = Vec::new();
     for (&from, holders) in some {
-        match holders.iter().find_map(|&holder| map.nodes.held_entry(holder, from)) {
+        match holders.iter().find_map(|&holder| map.nodes.entry_of_holder(holder, from)) {
             Some(entry) => {
                 let (crc, is_shared) = (entry.crc, entry.shared);
                 moving.push(MovingBlock { from, crc, holders: holders.clone(), is_shared });
             }
             None => {
-                if let Some(scan) = map.nodes.scan(Purpose::Clean) {
-                    scan.resolved(from);
+                if let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) {
+                    scan.drop_block(from);
                 }
             }
         }
@@ -792,10 +793,11 @@ fn repoint_holders(
     if map.moves_that_fit(moving.iter().map(|one| &one.holders[..]), 0, class) < places.len() {
         return false;
     }
-    let scan = map.nodes.scan(Purpose::Clean).as_ref();
-    let all_known = scan.is_some_and(|scan| scan.walks() && scan.is_complete() && scan.lost.is_empty());
+    let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
+    let all_known = scan.is_some_and(|scan| scan.is_scan() && scan.is_complete() && scan.lost.is_empty());
     for (one, &to) in moving.iter().zip(places) {
-        let moved = Move { from: one.from, to, crc: one.crc, sole: all_known && one.holders.len() == 1 };
+        let moved =
+            MovedBlock { from: one.from, to, crc: one.crc, sole: all_known && one.holders.len() == 1 };
         let mut repointed = 0;
         let missed = usize::from(is_planted(StoreBug::HolderMissed) && one.holders.len() > 1);
         for &holder in &one.holders[missed..] {
@@ -804,8 +806,8 @@ fn repoint_holders(
         if repointed > 0 {
             map.nodes.segments.inc_live(to);
         }
-        if let Some(scan) = map.nodes.scan(Purpose::Clean) {
-            scan.resolved(one.from);
+        if let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) {
+            scan.drop_block(one.from);
         }
         count(&shared.medium.counting().entries_repointed, repointed);
     }

@@ -1,61 +1,62 @@
-//! Reading many blocks with few reads: those that lie near each other are read together, and what lies between them is
-//! thrown away.
+//! Reads many blocks with few reads: blocks that lie near each other are read together, and the ones between
+//! them are thrown away.
 
-use device::{Block, Page, Read};
+use device::{Block, BlockRead, Page};
 use std::ops::Range;
 use zerocopy::FromZeros;
 
-/// Blocks that are read for nothing rather than begin another read: 128 KiB, what a volume that takes 1 ms for a read and
-/// gives 128 MiB a second reads in that time.
+/// Unneeded blocks that are read rather than begin another read: 128 KiB, as much as a volume with 1 ms a
+/// read and 128 MiB/s reads in that time.
 pub(crate) const GAP_BLOCKS_MAX: u64 = 32;
 
-/// Blocks of one read: 16 MiB, more than any device needs for its full speed.
-const SPAN_BLOCKS_MAX: u64 = 4096;
+/// Blocks of one read at most: 16 MiB, more than any device needs for its full speed.
+const READ_BLOCKS_MAX: u64 = 4096;
 
-/// Blocks read at once, so that memory for them is bounded: 16 MiB, and as much is being used that was read before.
+/// Blocks read at once, to bound memory: 16 MiB, and as much again for the blocks read before, which are
+/// being used.
 const BATCH_BLOCKS: usize = 4096;
 
-/// One read of the device, for some of the blocks that are wanted.
+/// One read of the device, for some of the wanted blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct CoalescedRead {
     pub(crate) at: Block,
     pub(crate) blocks: usize,
-    /// Which of the blocks wanted.
+    /// Indexes of the wanted blocks in it.
     pub(crate) members: Range<usize>,
 }
 
-/// The reads for blocks in ascending order, of which some may come twice.
-pub(crate) fn spans(places: &[Block], gap_blocks_max: u64) -> Vec<Span> {
-    let mut spans: Vec<Span> = Vec::new();
+/// The reads for blocks in ascending order. A block may be given twice.
+pub(crate) fn coalesce_reads(places: &[Block], gap_blocks_max: u64) -> Vec<CoalescedRead> {
+    let mut spans: Vec<CoalescedRead> = Vec::new();
     for (index, &place) in places.iter().enumerate() {
         if let Some(last) = spans.last_mut() {
             let end = last.at.0 + last.blocks as u64;
             let blocks = place.0 + 1 - last.at.0;
-            if place.0 <= end + gap_blocks_max && blocks <= SPAN_BLOCKS_MAX {
+            if place.0 <= end + gap_blocks_max && blocks <= READ_BLOCKS_MAX {
                 last.blocks = last.blocks.max(blocks as usize);
                 last.members.end = index + 1;
                 continue;
             }
         }
-        spans.push(Span { at: place, blocks: 1, members: index..index + 1 });
+        spans.push(CoalescedRead { at: place, blocks: 1, members: index..index + 1 });
     }
     spans
 }
 
-/// The first of `spans` that are read at once: at least one.
-pub(crate) fn batch(spans: &[Span]) -> usize {
+/// How many of the first reads are made at once: at least one.
+pub(crate) fn batch_len(spans: &[CoalescedRead]) -> usize {
     let mut blocks = 0;
-    let fits = |span: &&Span| {
+    let fits = |span: &&CoalescedRead| {
         blocks += span.blocks;
         blocks <= BATCH_BLOCKS
     };
     spans.iter().take_while(fits).count().max(1)
 }
 
-impl Span {
-    /// A read with memory that was used before, where there is some.
-    pub(crate) fn read(&self, spare: &mut Vec<Vec<Page>>) -> Read {
-        let mut read = Read::new(self.at, 0);
+impl CoalescedRead {
+    /// A read, with reused memory if there is some.
+    pub(crate) fn to_read(&self, spare: &mut Vec<Vec<Page>>) -> BlockRead {
+        let mut read = BlockRead::new(self.at, 0);
         read.pages = spare.pop().unwrap_or_default();
         read.pages.truncate(self.blocks);
         let more = self.blocks - read.pages.len();
@@ -70,7 +71,7 @@ mod tests {
 
     fn of(places: &[u64]) -> Vec<(u64, usize, Range<usize>)> {
         let places: Vec<Block> = places.iter().map(|&place| Block(place)).collect();
-        spans(&places, GAP_BLOCKS_MAX)
+        coalesce_reads(&places, GAP_BLOCKS_MAX)
             .into_iter()
             .map(|span| (span.at.0, span.blocks, span.members))
             .collect()
@@ -85,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_is_cut_into_reads_of_at_most_16_mib_and_these_into_batches() {
-        let places: Vec<u64> = (0..3 * SPAN_BLOCKS_MAX + 1).collect();
+    fn long_runs_are_cut_into_reads_and_batches() {
+        let places: Vec<u64> = (0..3 * READ_BLOCKS_MAX + 1).collect();
         let blocks: Vec<usize> = of(&places).iter().map(|(_, blocks, _)| *blocks).collect();
         assert_eq!(blocks, [4096, 4096, 4096, 1]);
         let places: Vec<Block> = places.into_iter().map(Block).collect();
-        assert_eq!(batch(&spans(&places, GAP_BLOCKS_MAX)), 1);
-        assert_eq!(batch(&spans(&places, GAP_BLOCKS_MAX)[3..]), 1);
+        assert_eq!(batch_len(&coalesce_reads(&places, GAP_BLOCKS_MAX)), 1);
+        assert_eq!(batch_len(&coalesce_reads(&places, GAP_BLOCKS_MAX)[3..]), 1);
         let apart: Vec<Block> = (0..10_000).map(|number| Block(2 * GAP_BLOCKS_MAX * number)).collect();
-        assert_eq!(batch(&spans(&apart, GAP_BLOCKS_MAX)), BATCH_BLOCKS);
+        assert_eq!(batch_len(&coalesce_reads(&apart, GAP_BLOCKS_MAX)), BATCH_BLOCKS);
     }
 }

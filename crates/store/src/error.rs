@@ -2,7 +2,7 @@
 
 use crate::format::{DRAFT, VERSION};
 use crate::volume::VolumeId;
-use device::{Block, DeviceError, Incarnation, ObjectId, Operation, PageNo};
+use device::{Block, DeviceError, DeviceOperation, Incarnation, ObjectId, PageNo};
 use std::borrow::Cow;
 
 /// Why the store could not do what it was asked.
@@ -243,7 +243,7 @@ impl StoreError {
     /// Whether something could not be read.
     pub fn is_read_failure(&self) -> bool {
         match self {
-            StoreError::Device(error) => error.operation == Operation::Read,
+            StoreError::Device(error) => error.operation == DeviceOperation::Read,
             error => error.is_damage(),
         }
     }

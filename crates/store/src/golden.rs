@@ -1,36 +1,43 @@
-//! The examples in FORMAT.md and `golden.hex` are what the code writes, and the code reads them.
+//! Golden tests: the code writes the examples in FORMAT.md and `golden.hex`, and reads them back.
 
-use crate::delta::{DeltaBlock, DeltaPacker, Piece, lay_over};
-use crate::entry::{ChunkHead, LogEntry, Origin, decode_chunk, encode_chunk};
+use crate::checkpoint_root::{CheckpointRoot, LogCursor, NewestLsns, StreamExtent, TablesStream};
+use crate::checkpoint_tables::encode_tables;
+use crate::delta_block::{DeltaBlock, DeltaPacker, DeltaPiece, overlay_delta};
+use crate::log_entry::{BatchOrigin, ChunkHead, LogEntry, decode_chunk, encode_chunk};
 use crate::map::{
-    BlockEntry, Body, DeltaEntry, Map, NodeId, NodeTable, Nodes, PageEntry, Tree, Volume, Volumes,
-    decode_node, decode_table_page, encode_node,
+    BlockEntry, DeltaEntry, MapNodes, MapVolumes, NodeBody, NodeId, NodeTable, NodeTree, PageEntry, PageMap,
+    VolumeEntry, decode_node, decode_table_page, encode_node,
 };
-use crate::root::{Cursor, Extent, Newest, Root, Stream};
 use crate::segment_summary::{SummaryBlock, SummaryEntry};
 use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
-use crate::superblock::Geometry;
-use crate::tables::encode_tables;
+use crate::superblock::StoreGeometry;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, StoreId, Transfer};
+use device::{Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, PageTransfer, StoreId};
 
 const ID: StoreId = StoreId(*b"0123456789abcdef");
 
-fn geometry() -> Geometry {
-    Geometry { id: ID, total_blocks: 4 + 48 * 16, segment_blocks: 16, segments: 48 }
+fn geometry() -> StoreGeometry {
+    StoreGeometry { id: ID, total_blocks: 4 + 48 * 16, segment_blocks: 16, segments: 48 }
 }
 
-fn root() -> Root {
-    Root {
+fn root() -> CheckpointRoot {
+    CheckpointRoot {
         total_blocks: geometry().total_blocks,
         generation: 7,
         incarnation: Incarnation(3),
-        newest: Newest { any: Lsn(500), logged: Lsn(499) },
-        log: Cursor { segment: 5, offset: 9, next: 6, chunk: 12, batch: 11, chain: 0xc0ff_ee00 },
-        tables: Stream {
+        newest: NewestLsns { any: Lsn(500), logged: Lsn(499) },
+        log: LogCursor {
+            segment: 5,
+            offset: 9,
+            next_segment: 6,
+            chunk: 12,
+            batch: 11,
+            chain_crc: 0xc0ff_ee00,
+        },
+        tables: TablesStream {
             bytes: 240,
             crc: 0x1234_5678,
-            extents: vec![Extent { at: Block(52), copy: Block(116), count: 1 }],
+            extents: vec![StreamExtent { at: Block(52), copy: Block(116), count: 1 }],
         },
     }
 }
@@ -47,11 +54,11 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
             copy: None,
             crc: 0xfeed_beef,
         },
-        LogEntry::Cut { object, pages: PageNo(10)..PageNo(20), lsn: Lsn(502) },
+        LogEntry::Punch { object, pages: PageNo(10)..PageNo(20), lsn: Lsn(502) },
         LogEntry::Delete { object, lsn: Lsn(503) },
-        LogEntry::Clone { transfer: Transfer::whole(object, to), lsn: Lsn(504) },
+        LogEntry::Clone { transfer: PageTransfer::whole_object(object, to), lsn: Lsn(504) },
         LogEntry::Move {
-            transfer: Transfer { from: object, first: PageNo(3), end: PageNo(5), to, at: PageNo(7) },
+            transfer: PageTransfer { from: object, first: PageNo(3), end: PageNo(5), to, at: PageNo(7) },
             lsn: Lsn(507),
         },
         LogEntry::CloneVolume {
@@ -84,21 +91,23 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
         incarnation: Incarnation(3),
         chunk: 12,
         batch: 11,
-        durable: 10,
-        chain: 0xc0ff_ee00,
-        next: 6,
-        last: true,
-        origin: Origin::Logged,
+        durable_batch: 10,
+        chain_crc: 0xc0ff_ee00,
+        next_segment: 6,
+        is_last: true,
+        origin: BatchOrigin::Logged,
         entry_blocks: 1,
         data_blocks: 4,
-        copy_blocks: 2,
+        index_blocks: 2,
         entries: entries.len(),
     };
     (head, entries)
 }
 
 fn owner_list() -> SummaryBlock {
-    let (object, page, page_lsn) = (VolumeId(2).object(5, 6), PageNo(9), Lsn(501));
+    let object = VolumeId(2).object(5, 6);
+    let page = PageNo(9);
+    let page_lsn = Lsn(501);
     let owner = SummaryEntry { object, page, page_lsn, crc: 0xfeed_beef };
     SummaryBlock {
         incarnation: Incarnation(3),
@@ -110,34 +119,36 @@ fn owner_list() -> SummaryBlock {
 
 fn deltas() -> DeltaBlock {
     let mut packer = DeltaPacker::new(ID);
-    assert!(packer.add(PageNo(128), [Piece::Bytes(100, b"weir"), Piece::Zeros(600, 50)].into_iter()));
-    assert!(packer.add(PageNo(137), [Piece::Bytes(0, b"delta")].into_iter()));
+    assert!(
+        packer.add(PageNo(128), [DeltaPiece::Bytes(100, b"weir"), DeltaPiece::Zeros(600, 50)].into_iter())
+    );
+    assert!(packer.add(PageNo(137), [DeltaPiece::Bytes(0, b"delta")].into_iter()));
     packer.finish().remove(0)
 }
 
-fn page_leaf() -> Body {
-    let mut leaf = Body::pages();
-    let Body::Pages(pages) = &mut leaf else { unreachable!() };
+fn page_leaf() -> NodeBody {
+    let mut leaf = NodeBody::pages();
+    let NodeBody::Pages(pages) = &mut leaf else { unreachable!() };
     pages.set(0, PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: true });
     let block = BlockEntry { place: Block(95), crc: 0xdede_1ade, shared: true };
     pages.add_delta(DeltaEntry { block, pages: 1 | 1 << 9 }, Lsn(509));
     leaf
 }
 
-fn inner() -> Body {
-    let mut inner = Body::inner();
-    let Body::Inner(children) = &mut inner else { unreachable!() };
+fn inner() -> NodeBody {
+    let mut inner = NodeBody::inner();
+    let NodeBody::Inner(children) = &mut inner else { unreachable!() };
     children[1] = NodeId(0x77);
     inner
 }
 
-fn object_leaf() -> Body {
-    let mut leaf = Body::objects();
-    let Body::Objects(entries) = &mut leaf else { unreachable!() };
+fn object_leaf() -> NodeBody {
+    let mut leaf = NodeBody::objects();
+    let NodeBody::Objects(entries) = &mut leaf else { unreachable!() };
     entries[0] = Some(crate::map::ObjectEntry {
         generation: 6,
         transfer_lsn: Lsn(502),
-        pages: crate::map::Pages::Inline(vec![(
+        pages: crate::map::ObjectPages::Inline(vec![(
             PageNo(9),
             PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: false },
         )]),
@@ -145,11 +156,11 @@ fn object_leaf() -> Body {
     leaf
 }
 
-fn volume_leaf() -> Body {
-    let mut leaf = Body::volumes();
-    let Body::Volumes(entries) = &mut leaf else { unreachable!() };
-    entries[3] = Some(Volume {
-        objects: Tree { root: NodeId(0x77), height: 2 },
+fn volume_leaf() -> NodeBody {
+    let mut leaf = NodeBody::volumes();
+    let NodeBody::Volumes(entries) = &mut leaf else { unreachable!() };
+    entries[3] = Some(VolumeEntry {
+        objects: NodeTree { root: NodeId(0x77), height: 2 },
         mode: VolumeMode::ReadOnly,
         name: "nightly".to_owned(),
         created: 1_234_567_890,
@@ -161,7 +172,7 @@ fn volume_leaf() -> Body {
 fn table() -> NodeTable {
     let mut table = NodeTable::new();
     let id = table.add();
-    table.moved(id, Block(41), 0x5151_5151);
+    table.set_place(id, Block(41), 0x5151_5151);
     table
 }
 
@@ -172,9 +183,9 @@ fn tables() -> Vec<u8> {
     used[7] = SegmentEntry { usage: SegmentUse::Mirror, live: 1, age: 0, mirror: Some(3) };
     used[8] = SegmentEntry { usage: SegmentUse::Arena, live: 4, age: 0, mirror: Some(9) };
     used[9] = SegmentEntry { usage: SegmentUse::Mirror, live: 4, age: 0, mirror: Some(8) };
-    let volumes = Volumes::unread(Tree { root: NodeId(1), height: 0 }, VolumeId(5), vec![NodeId(1)]);
-    let nodes = Nodes::new(table(), SegmentTable::new(geometry(), used));
-    let mut map = Map::new(nodes, volumes, Newest::default());
+    let volumes = MapVolumes::unread(NodeTree { root: NodeId(1), height: 0 }, VolumeId(5), vec![NodeId(1)]);
+    let nodes = MapNodes::new(table(), SegmentTable::new(geometry(), used));
+    let mut map = PageMap::new(nodes, volumes, NewestLsns::default());
     map.settings.buffer = Some(BufferId(*b"fedcba9876543210"));
     map.settings.commit_interval_ms = Some(250);
     encode_tables(&mut map, |_| Block(52)).0
@@ -185,13 +196,13 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let (head, entries) = chunk();
     let mut pages = device::pages(1);
     encode_chunk(&head, &entries, ID, &mut pages);
-    let node = |body: Body| encode_node(&body, NodeId(1), ID).0.0.to_vec();
+    let node = |body: NodeBody| encode_node(&body, NodeId(1), ID).0.0.to_vec();
     vec![
         ("superblock", geometry().encode().0.to_vec()),
         ("root", root().encode(ID).0.to_vec()),
         ("chunk", pages[0].0.to_vec()),
-        ("list of owners", owner_list().encode(ID).0.to_vec()),
-        ("block of deltas", deltas().bytes().0.to_vec()),
+        ("segment summary", owner_list().encode(ID).0.to_vec()),
+        ("delta block", deltas().bytes().0.to_vec()),
         ("inner node", node(inner())),
         ("page leaf", node(page_leaf())),
         ("object leaf", node(object_leaf())),
@@ -201,7 +212,7 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The bytes as an example shows them: 16 a line with their offset, without lines of zeros and zeros that end a line.
+/// The bytes as an example shows them: 16 a line with their offset, without lines of zeros and trailing zeros.
 fn dump(bytes: &[u8]) -> String {
     let lines = bytes.chunks(16).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0));
     let hex = |line: &[u8]| line.iter().map(|byte| format!(" {byte:02x}")).collect::<String>();
@@ -240,16 +251,16 @@ fn the_examples_are_read_back() {
         page.0.copy_from_slice(&shown(name, 4096));
         page
     };
-    let disk = sim_disk::SimDisk::new("store", geometry().total_blocks, &sim_disk::Power::new(), 1);
+    let disk = sim_disk::SimDisk::new("store", geometry().total_blocks, &sim_disk::PowerSupply::new(), 1);
     disk.write(Block(0), std::slice::from_ref(&*page("superblock"))).expect("power is on");
-    assert_eq!(Geometry::read(&*disk).expect("a superblock").0, geometry());
-    assert_eq!(Root::decode(&page("root"), ID), Some(root()));
+    assert_eq!(StoreGeometry::read(&*disk).expect("a superblock").0, geometry());
+    assert_eq!(CheckpointRoot::decode(&page("root"), ID), Some(root()));
     let (head, entries) = chunk();
     let (found, found_entries, _) = decode_chunk(&[*page("chunk")], ID).expect("a whole chunk");
     assert_eq!((found, found_entries), (head, entries));
-    assert_eq!(SummaryBlock::decode(&page("list of owners"), ID), Some(owner_list()));
+    assert_eq!(SummaryBlock::decode(&page("segment summary"), ID), Some(owner_list()));
     let mut laid = Page::zeroed();
-    assert!(lay_over(&page("block of deltas"), 9, ID, &mut laid).is_some() && laid.0.starts_with(b"delta"));
+    assert!(overlay_delta(&page("delta block"), 9, ID, &mut laid).is_some() && laid.0.starts_with(b"delta"));
     let leaves = [("page leaf", page_leaf()), ("object leaf", object_leaf()), ("volume leaf", volume_leaf())];
     for (name, body) in leaves.into_iter().chain([("inner node", inner())]) {
         assert_eq!(decode_node(&page(name), NodeId(1), ID), Some(body), "{name}");

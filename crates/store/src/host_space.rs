@@ -1,28 +1,28 @@
 //! Space below: a store that is a sparse file asks the file system that holds it for a segment's space before the segment counts as
 //! free. So a file system that is full is a smaller store, to all that counts space.
 //!
-//! | free segments above what is [wanted](crate::map::Map::wanted) | what is done |
+//! | free segments above what is [wanted](crate::map::PageMap::wanted) | what is done |
 //! | --- | --- |
-//! | fewer than [`Map::ahead`](crate::map::Map::ahead) | more are asked for, until there are twice as many |
+//! | fewer than [`PageMap::ahead`](crate::map::PageMap::ahead) | more are asked for, until there are twice as many |
 //! | up to four times as many | dead ones are free without a trim |
 //! | more | dead ones are trimmed, and bare |
 
 use crate::counters::count;
 use crate::error::StoreError;
-use crate::log::Log;
-use crate::map::Map;
+use crate::log_writer::LogWriter;
+use crate::map::PageMap;
 use crate::shared::StoreShared;
 use device::{BLOCK_BYTES, Block};
 use std::ops::Range;
 
 /// Finds out which segments have space below, and asks for some for those that the store will need first. Where there is none, the
 /// store is what it has.
-pub(crate) fn allocate_at_start(shared: &StoreShared, log: &mut Log) -> Result<(), StoreError> {
+pub(crate) fn allocate_at_start(shared: &StoreShared, log: &mut LogWriter) -> Result<(), StoreError> {
     let Some(known) = shared.medium.device().allocated() else { return Ok(()) };
     shared.map_mut().nodes.segments.set_backed_ranges(&merge_adjacent(known));
     if log.is_fresh() {
         // An older weir did not ask for their space.
-        let mut segments = vec![log.cursor().segment, log.cursor().next];
+        let mut segments = vec![log.cursor().segment, log.cursor().next_segment];
         segments.retain(|&segment| shared.map().nodes.segments.get(segment).has_holes);
         log.set_fresh(segments.into_iter().all(|segment| allocate_segment(shared, segment).is_ok()));
     }
@@ -38,7 +38,7 @@ pub(crate) fn allocate_at_start(shared: &StoreShared, log: &mut Log) -> Result<(
 pub(crate) fn allocation_is_due(shared: &StoreShared) -> bool {
     let map = shared.map();
     let is_low = || map.nodes.segments.free_count() < map.free_segments_wanted(map.segments_ahead());
-    map.nodes.segments.unbacked_count() > 0 && (shared.medium.is_known_full_below() || is_low())
+    map.nodes.segments.unbacked_count() > 0 && (shared.medium.is_host_fs_known_full() || is_low())
 }
 
 /// Asks the file system below for as much space as will be needed soon. `false` if it is full.
@@ -51,7 +51,7 @@ pub(crate) fn allocate_ahead(shared: &StoreShared) -> Result<bool, StoreError> {
         map.free_segments_wanted(2 * map.segments_ahead())
     };
     allocate_up_to(shared, goal)?;
-    Ok(!shared.medium.is_known_full_below())
+    Ok(!shared.medium.is_host_fs_known_full())
 }
 
 /// Asks it for more than that, because somebody needs it now. `false` if there is no more than before.
@@ -69,7 +69,7 @@ pub(crate) fn allocate_more(shared: &StoreShared) -> Result<bool, StoreError> {
 
 /// Whether asking for more may help: there are segments without space, and the file system below was not full the last time.
 pub(crate) fn may_allocate(shared: &StoreShared) -> bool {
-    !shared.medium.is_known_full_below() && shared.map().nodes.segments.unbacked_count() > 0
+    !shared.medium.is_host_fs_known_full() && shared.map().nodes.segments.unbacked_count() > 0
 }
 
 /// Bytes that are left in the file system below, if it has no space for a segment that the store could use.
@@ -77,12 +77,13 @@ pub(crate) fn host_fs_free_bytes_if_full(shared: &StoreShared) -> Option<u64> {
     let spare = shared.medium.device().spare_blocks();
     let map = shared.map();
     let is_full = spare.is_some_and(|spare| spare < shared.medium.geometry().segment_blocks);
-    let counts = map.nodes.segments.unbacked_count() > 0 && (is_full || shared.medium.is_known_full_below());
+    let counts =
+        map.nodes.segments.unbacked_count() > 0 && (is_full || shared.medium.is_host_fs_known_full());
     counts.then(|| spare.unwrap_or(0) * BLOCK_BYTES as u64)
 }
 
 /// Why there is no space.
-pub(crate) fn full_error(shared: &StoreShared, map: &Map) -> StoreError {
+pub(crate) fn full_error(shared: &StoreShared, map: &PageMap) -> StoreError {
     match map.nodes.segments.unbacked_count() {
         0 => StoreError::Full,
         _ => StoreError::HostFsFull { device: shared.medium.name() },
@@ -112,7 +113,7 @@ pub(crate) fn allocate_up_to(shared: &StoreShared, goal: u64) -> Result<u64, Sto
             }
         }
     }
-    shared.medium.set_full_below(is_full);
+    shared.medium.set_host_fs_full(is_full);
     Ok(allocated)
 }
 
@@ -126,7 +127,7 @@ fn allocate_segment(shared: &StoreShared, segment: u32) -> Result<(), StoreError
     shared
         .medium
         .device()
-        .allocate(shared.medium.geometry().start(segment), shared.medium.geometry().segment_blocks)?;
+        .allocate(shared.medium.geometry().segment_start(segment), shared.medium.geometry().segment_blocks)?;
     count(&shared.medium.counting().segments_allocated, 1);
     shared.map_mut().nodes.segments.set_backed(segment);
     Ok(())

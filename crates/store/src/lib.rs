@@ -1,26 +1,29 @@
 #![doc = include_str!("../README.md")]
-mod blocks;
+mod block_set;
 mod bug;
 mod change;
 mod check;
 mod checkpoint;
-mod chunk;
+mod checkpoint_root;
+mod checkpoint_tables;
 mod cleaner;
 mod coalesce;
 mod counters;
-mod delta;
-mod entry;
+mod delta_block;
+mod delta_merge;
 mod error;
 mod flusher;
-mod fold;
-mod follow;
 mod format;
 mod gc_pacer;
 #[cfg(test)]
 mod golden;
 mod host_space;
-mod log;
+mod log_chunk;
+mod log_entry;
+mod log_extent;
 mod log_progress;
+mod log_reader;
+mod log_writer;
 mod map;
 mod map_walk;
 mod medium;
@@ -31,7 +34,6 @@ mod plant;
 pub mod policy;
 mod recover;
 mod reverse_map;
-mod root;
 mod scrub;
 mod segment_summary;
 mod segments;
@@ -39,10 +41,8 @@ mod settings;
 mod shared;
 mod space;
 mod store;
-mod stretch;
 mod superblock;
 mod sync;
-mod tables;
 mod tables_stream;
 mod volume;
 mod volume_changes;
@@ -51,8 +51,8 @@ mod writer;
 
 /// More of what the store decides, pure as [`policy`]: a prediction of what it costs decides with the same.
 pub mod decide {
-    pub use crate::chunk::{Piece, Place, plan_writes};
     pub use crate::gc_pacer::{GcPacer, GcRound};
+    pub use crate::log_chunk::{ChunkPlan, LogPosition, plan_writes};
     pub use crate::reverse_map::{
         lookup_is_worth_it as lookups_are_worth_it, lookup_work as price_of_lookup,
     };
@@ -61,19 +61,19 @@ pub mod decide {
 
 #[cfg(feature = "planted-bugs")]
 pub use bug::{StoreBug, plant};
-pub use change::Change;
+pub use change::StoreChange;
 pub use check::{RepairedCounts, StoreFinding};
 pub use cleaner::CleaningOutcome;
 pub use counters::StoreCounters;
-pub use delta::{DeltaBlock, DeltaPacker, Piece, leaf_of};
+pub use delta_block::{DeltaBlock, DeltaPacker, DeltaPiece, leaf_first_page};
 pub use error::StoreError;
-pub use recover::Identified;
+pub use recover::IdentifiedStore;
 pub use scrub::ScrubProgress;
 pub use settings::{COMMIT_INTERVAL_MS_RANGE, DataMode, StoreSettings};
 pub use shared::{PageRead, PageResult, StoredPage};
 pub use space::{ReservationEstimate, StoreSpace};
 pub use store::Store;
-pub use superblock::{Layout, Mended};
+pub use superblock::{StoreLayout, SuperblockRepair};
 pub use volume::{
     ListedPages, MAIN_VOLUME_NAME, NewVolume, VolumeId, VolumeInfo, VolumeMode, check_volume_name,
 };

@@ -7,7 +7,7 @@ pub(crate) struct LogProgress {
     durable_batch: AtomicU64,
     /// Blocks that recovery would read now.
     blocks: AtomicU64,
-    /// Reads that recovery would make now to follow it, but for the open stretch.
+    /// Reads that recovery would make now to follow it, but for the open extent.
     reads: AtomicU64,
 }
 

@@ -1,9 +1,9 @@
 //! Walking all of the map, each node once, however many objects share it.
 
-use crate::blocks::Blocks;
+use crate::block_set::BlockSet;
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES, LEAF_VOLUMES};
-use crate::map::{BlockEntry, Body, Map, NodeId, Pages, Tree};
+use crate::map::{BlockEntry, NodeBody, NodeId, NodeTree, ObjectPages, PageMap};
 use crate::shared::StoreShared;
 use crate::volume::VolumeId;
 use crate::writer::StoreWriter;
@@ -46,7 +46,7 @@ impl NodeVisit {
 pub(crate) fn walk_map(shared: &StoreShared, meet: &mut dyn FnMut(WalkItem)) -> BTreeMap<NodeId, u32> {
     let mut references = BTreeMap::new();
     let mut todo = Vec::new();
-    let root = |tree: Tree, volume, object| NodeVisit {
+    let root = |tree: NodeTree, volume, object| NodeVisit {
         id: tree.root,
         height: tree.height,
         index: 0,
@@ -56,7 +56,7 @@ pub(crate) fn walk_map(shared: &StoreShared, meet: &mut dyn FnMut(WalkItem)) -> 
     {
         let map = shared.map();
         // What is dying has lost its place in any object; its height matters to nobody.
-        let dying = |id: NodeId| root(Tree { root: id, height: 0 }, VolumeId::MAIN, None);
+        let dying = |id: NodeId| root(NodeTree { root: id, height: 0 }, VolumeId::MAIN, None);
         todo.extend(map.volumes.dying().map(dying));
         todo.push(root(map.volumes.tree(), VolumeId::MAIN, None));
     }
@@ -71,7 +71,7 @@ pub(crate) fn walk_map(shared: &StoreShared, meet: &mut dyn FnMut(WalkItem)) -> 
         }
         match shared.resolve(|map| map.nodes.node(at.id).map(|node| node.body.clone())) {
             Err(error) => meet(WalkItem::UnreadableNode(at.owner(), error)),
-            Ok(Body::Inner(children)) => {
+            Ok(NodeBody::Inner(children)) => {
                 let step = INNER_CHILDREN.saturating_pow(u32::from(at.height.saturating_sub(1)));
                 let below = children.iter().zip(0..).map(|(&id, number)| NodeVisit {
                     id,
@@ -83,14 +83,14 @@ pub(crate) fn walk_map(shared: &StoreShared, meet: &mut dyn FnMut(WalkItem)) -> 
                 let below: Vec<NodeVisit> = below.filter(|visit| visit.id.is_some()).collect();
                 todo.extend(below.into_iter().rev());
             }
-            Ok(Body::Pages(leaf)) => {
+            Ok(NodeBody::Pages(leaf)) => {
                 let owner = at.owner().unwrap_or_default();
                 let number = |index| PageNo(at.index.saturating_mul(LEAF_PAGES).saturating_add(index));
                 leaf.first_pages()
                     .for_each(|(page, block)| meet(WalkItem::Block(owner, number(page), block)));
-                leaf.lost().for_each(|page| meet(WalkItem::LostPage(owner, number(page))));
+                leaf.lost_pages().for_each(|page| meet(WalkItem::LostPage(owner, number(page))));
             }
-            Ok(Body::Volumes(entries)) => {
+            Ok(NodeBody::Volumes(entries)) => {
                 // The first one first, as it is what its clones share.
                 for (number, entry) in entries.iter().enumerate().rev() {
                     let Some(entry) = entry else { continue };
@@ -98,14 +98,14 @@ pub(crate) fn walk_map(shared: &StoreShared, meet: &mut dyn FnMut(WalkItem)) -> 
                     todo.push(root(entry.objects, volume, None));
                 }
             }
-            Ok(Body::Objects(entries)) => {
+            Ok(NodeBody::Objects(entries)) => {
                 for (entry, number) in entries.iter().zip(0..) {
                     let Some(entry) = entry else { continue };
                     let slot = at.index * LEAF_OBJECTS + number;
                     let object = at.volume.object(slot, entry.generation);
                     match &entry.pages {
-                        Pages::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
-                        Pages::Inline(pages) => {
+                        ObjectPages::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
+                        ObjectPages::Inline(pages) => {
                             let owner = FirstHolder { volume: at.volume, object };
                             pages.iter().for_each(|(page, entry)| match entry.base() {
                                 Some(base) => meet(WalkItem::Block(owner, *page, base)),
@@ -121,8 +121,8 @@ pub(crate) fn walk_map(shared: &StoreShared, meet: &mut dyn FnMut(WalkItem)) -> 
 }
 
 /// The blocks of nodes, of the node table's pages, and of the newest tables' stream, with their copies.
-pub(crate) fn node_blocks(map: &Map, writer: &StoreWriter) -> Blocks {
-    let mut blocks = Blocks::none(map.nodes.segments.geometry());
+pub(crate) fn node_blocks(map: &PageMap, writer: &StoreWriter) -> BlockSet {
+    let mut blocks = BlockSet::empty(map.nodes.segments.geometry());
     let nodes = map.nodes.table.iter().map(|(_, entry)| entry.place);
     let pages = map.nodes.table.pages().iter().map(|page| page.place);
     nodes.chain(pages).chain(writer.table_blocks()).filter(|&at| at != Block(0)).for_each(|at| {

@@ -1,45 +1,46 @@
-//! The store's device, with what all who use it share: how errors of flushes are told, what is counted, how many reads it takes.
+//! The store's device, with the state that all its users share: flush errors, counters, and whether the host
+//! file system is full.
 
 #[cfg(feature = "planted-bugs")]
 use crate::bug::PlantedStoreBugs;
-use crate::coalesce::{self, Span};
+use crate::coalesce::{self, CoalescedRead};
 use crate::counters::{AtomicStoreCounters, count};
 use crate::error::StoreError;
 use crate::flusher::{DeviceFlusher, FailedFlushes};
-use crate::superblock::Geometry;
-use device::{Block, Device, DeviceError, Operation, Page, Read};
+use crate::superblock::StoreGeometry;
+use device::{Block, BlockRead, Device, DeviceError, DeviceOperation, Page};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The error number of a failed read or write, on every Linux.
+/// The error number of a failed read or write on every Linux.
 const EIO: i32 = 5;
 
-/// Blocks in one read of the device: 4 MiB, which only those who read much ask for.
+/// Blocks in one read of the device: 4 MiB. Only large reads ask for that much.
 pub(crate) const RUN_BLOCKS_MAX: u64 = 1024;
 
-/// The device and its layout. Nothing of it is lost in a crash but the counters.
-pub(crate) struct Medium {
+/// The device and its layout. A crash loses only the counters.
+pub(crate) struct StoreMedium {
     device: Arc<dyn Device>,
-    /// As the store was opened, but for how many segments it has.
-    opened: Geometry,
+    /// The layout when the store was opened. The number of segments may be out of date.
+    opened_geometry: StoreGeometry,
     segments: AtomicU32,
     counting: AtomicStoreCounters,
     flushes: DeviceFlusher,
-    /// The file system below had no space when it was last asked.
-    is_full_below: AtomicBool,
+    /// The host file system had no space when it was last asked.
+    is_host_fs_full: AtomicBool,
     #[cfg(feature = "planted-bugs")]
     planted: PlantedStoreBugs,
 }
 
-impl Medium {
-    pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry) -> Medium {
-        Medium {
+impl StoreMedium {
+    pub(crate) fn new(device: Arc<dyn Device>, geometry: StoreGeometry) -> StoreMedium {
+        StoreMedium {
             device,
-            opened: geometry,
+            opened_geometry: geometry,
             segments: AtomicU32::new(geometry.segments),
             counting: AtomicStoreCounters::default(),
             flushes: DeviceFlusher::default(),
-            is_full_below: AtomicBool::new(false),
+            is_host_fs_full: AtomicBool::new(false),
             #[cfg(feature = "planted-bugs")]
             planted: PlantedStoreBugs::default(),
         }
@@ -53,13 +54,13 @@ impl Medium {
         self.device.name().to_owned()
     }
 
-    /// The layout by now.
-    pub(crate) fn geometry(&self) -> Geometry {
-        self.opened.with_segments(self.segments.load(Ordering::Acquire))
+    /// The current layout.
+    pub(crate) fn geometry(&self) -> StoreGeometry {
+        self.opened_geometry.with_segments(self.segments.load(Ordering::Acquire))
     }
 
-    /// The store has been made larger.
-    pub(crate) fn set_geometry(&self, grown: Geometry) {
+    /// The store has grown.
+    pub(crate) fn set_geometry(&self, grown: StoreGeometry) {
         self.segments.store(grown.segments, Ordering::Release);
     }
 
@@ -78,21 +79,21 @@ impl Medium {
         self.flushes.is_idle()
     }
 
-    /// Whether the file system below had no space for a segment when it was last asked.
-    pub(crate) fn is_known_full_below(&self) -> bool {
-        self.is_full_below.load(Ordering::Relaxed)
+    /// Whether the host file system had no space for a segment when it was last asked.
+    pub(crate) fn is_host_fs_known_full(&self) -> bool {
+        self.is_host_fs_full.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_full_below(&self, is_full: bool) {
-        self.is_full_below.store(is_full, Ordering::Relaxed);
+    pub(crate) fn set_host_fs_full(&self, is_full: bool) {
+        self.is_host_fs_full.store(is_full, Ordering::Relaxed);
     }
 
-    /// Taken before anything is written for which [`flush_since`](Medium::flush_since) is to answer.
+    /// To be taken before the first write that [`flush_since`](StoreMedium::flush_since) must make durable.
     pub(crate) fn failed_flushes(&self) -> FailedFlushes {
         self.flushes.failed_flushes()
     }
 
-    /// Makes everything durable that was written since `failed` was taken.
+    /// Makes all writes durable that were made since `failed` was taken.
     pub(crate) fn flush_since(&self, failed: FailedFlushes) -> Result<(), StoreError> {
         count(&self.counting.flushes, 1);
         match self.flushes.flush_since(failed, || self.device.flush()) {
@@ -100,13 +101,14 @@ impl Medium {
             None => {
                 let reason =
                     "another flush failed meanwhile, and may have taken these writes with it".to_owned();
-                let (device, operation) = (self.device.name().to_owned(), Operation::Flush);
+                let device = self.device.name().to_owned();
+                let operation = DeviceOperation::Flush;
                 Err(DeviceError { device, operation, at: Block(0), count: 0, errno: EIO, reason }.into())
             }
         }
     }
 
-    /// Writes, and counts it.
+    /// Writes, and counts the blocks.
     pub(crate) fn write(&self, at: Block, pages: &[Page]) -> Result<(), StoreError> {
         count(&self.counting.blocks_written, pages.len() as u64);
         Ok(self.device.write(at, pages)?)
@@ -121,9 +123,11 @@ impl Medium {
         Ok(())
     }
 
-    /// Trims segments, and waits until that is durable: a trim that came late would take what is written next.
-    /// A device that fails a trim is asked for none any more: what a segment held does no harm to what comes next. After a
-    /// failed flush they stay dead, and the next checkpoint tries again.
+    /// Trims segments, and waits until that is durable: a late trim would destroy the next data in the
+    /// segment.
+    ///
+    /// After a device failed one trim, it gets no more: what a segment held does no harm to the data that
+    /// follows. After a failed flush the segments stay dead, and the next checkpoint tries again.
     pub(crate) fn trim(&self, segments: &[u32]) -> Result<(), StoreError> {
         let fails = || self.counting.trims_failed.load(Ordering::Relaxed) > 0;
         if segments.is_empty() || fails() {
@@ -135,7 +139,11 @@ impl Medium {
         }
         let since = self.failed_flushes();
         for &segment in segments {
-            if self.device.trim(self.geometry().start(segment), self.geometry().segment_blocks).is_err() {
+            if self
+                .device
+                .trim(self.geometry().segment_start(segment), self.geometry().segment_blocks)
+                .is_err()
+            {
                 count(&self.counting.trims_failed, 1);
                 break;
             }
@@ -143,54 +151,54 @@ impl Medium {
         self.flush_since(since)
     }
 
-    /// Reads blocks, consecutive ones together, each with its own result. No place may come twice.
+    /// Reads blocks, consecutive ones together, each with its own result. No block may be given twice.
     pub(crate) fn read_blocks(&self, places: &[Block]) -> Vec<Result<Page, StoreError>> {
-        let mut runs: Vec<Read> = places
+        let mut runs: Vec<BlockRead> = places
             .chunk_by(|at, next| at.0 + 1 == next.0)
             .flat_map(|run| run.chunks(RUN_BLOCKS_MAX as usize))
-            .map(|run| Read::new(run[0], run.len()))
+            .map(|run| BlockRead::new(run[0], run.len()))
             .collect();
         count(&self.counting.device_reads, runs.len() as u64);
         self.device.read_batch(&mut runs);
-        let pages = |run: Read| {
+        let pages = |run: BlockRead| {
             let result = run.result;
             run.pages.into_iter().map(move |page| result.clone().map(|()| page).map_err(StoreError::from))
         };
         runs.into_iter().flat_map(pages).collect()
     }
 
-    /// Reads blocks that are given in ascending order, and hands each to `take` by its number. A bounded number are read at
-    /// once, while `take` gets those before them. Where a read of several fails, each of them is read by itself, so that each
-    /// has its own result.
+    /// Reads blocks, given in ascending order, and passes each to `take` by its index. Reads a bounded number
+    /// at once, while `take` gets the ones before. If a read of several blocks fails, each of them is read by
+    /// itself, so that each has its own result.
     pub(crate) fn read_coalesced(
         &self,
         places: &[Block],
         gap_blocks_max: u64,
         take: &mut dyn FnMut(usize, Result<&Page, DeviceError>),
     ) {
-        let all = coalesce::spans(places, gap_blocks_max);
+        let all = coalesce::coalesce_reads(places, gap_blocks_max);
         let mut rest = &all[..];
-        // Memory is kept from one batch to the next: new memory costs as much as the reading.
+        // Memory is reused from one batch to the next: new memory costs as much as the read.
         let mut spare: Vec<Vec<Page>> = Vec::new();
-        let mut before: Vec<(&Span, Read)> = Vec::new();
+        let mut before: Vec<(&CoalescedRead, BlockRead)> = Vec::new();
         while !rest.is_empty() {
-            let (now, later) = rest.split_at(coalesce::batch(rest));
+            let (now, later) = rest.split_at(coalesce::batch_len(rest));
             rest = later;
-            let mut reads: Vec<Read> = now.iter().map(|span| span.read(&mut spare)).collect();
+            let mut reads: Vec<BlockRead> = now.iter().map(|span| span.to_read(&mut spare)).collect();
             count(&self.counting.device_reads, reads.len() as u64);
             self.device.read_batch_while(&mut reads, &mut || {
-                self.hand_out(places, before.drain(..), &mut spare, take);
+                self.deliver(places, before.drain(..), &mut spare, take);
             });
             before = now.iter().zip(reads).collect();
         }
-        self.hand_out(places, before.drain(..), &mut spare, take);
+        self.deliver(places, before.drain(..), &mut spare, take);
     }
 
-    /// Hands to `take` what was read, and to `spare` its memory.
-    fn hand_out<'a>(
+    /// Passes the blocks that were read to `take`, and their memory to `spare`.
+    fn deliver<'a>(
         &self,
         places: &[Block],
-        reads: impl Iterator<Item = (&'a Span, Read)>,
+        reads: impl Iterator<Item = (&'a CoalescedRead, BlockRead)>,
         spare: &mut Vec<Vec<Page>>,
         take: &mut dyn FnMut(usize, Result<&Page, DeviceError>),
     ) {

@@ -6,16 +6,16 @@
 //! is lost once more is repaired once more. Until an incarnation has begun nothing is written, and what was found is repaired then.
 
 use crate::bug::{StoreBug, is_planted};
+use crate::checkpoint_root::TablesStream;
+use crate::checkpoint_tables::verify_table_page;
 use crate::counters::count;
-use crate::entry::Paired;
 use crate::error::StoreError;
-use crate::map::{BlockEntry, Body, Map, NodeEntry, NodeId, TablePage};
-use crate::root::Stream;
+use crate::log_entry::MirroredBlock;
+use crate::map::{BlockEntry, NodeBody, NodeEntry, NodeId, PageMap, TablePage};
 use crate::shared::StoreShared;
 use crate::sync::Mutex;
-use crate::tables::table_page;
 use crate::tables_stream;
-use device::{Block, Page, Read};
+use device::{Block, BlockRead, Page};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks whose copies are compared at once: 8 MiB.
@@ -29,7 +29,7 @@ struct PendingRepairs {
     /// Nodes of which one copy is damaged.
     nodes: BTreeSet<NodeId>,
     /// Pages of which one copy is, by their places.
-    pages: BTreeMap<Block, Paired>,
+    pages: BTreeMap<Block, MirroredBlock>,
     /// Damaged blocks that the checkpoint writes elsewhere with which the incarnation begins.
     others: u64,
 }
@@ -81,7 +81,7 @@ impl MetadataRepairs {
 }
 
 impl NodeRead {
-    pub(crate) fn of(map: &Map, id: NodeId, entry: NodeEntry) -> NodeRead {
+    pub(crate) fn of(map: &PageMap, id: NodeId, entry: NodeEntry) -> NodeRead {
         NodeRead { id, entry, mirror: map.nodes.segments.mirror_of(entry.place) }
     }
 
@@ -90,11 +90,11 @@ impl NodeRead {
     }
 }
 
-impl Map {
+impl PageMap {
     /// A page that is there twice.
-    pub(crate) fn mirrored_page(&self, entry: &BlockEntry) -> Option<Paired> {
+    pub(crate) fn mirrored_page(&self, entry: &BlockEntry) -> Option<MirroredBlock> {
         let copy = self.nodes.segments.mirror_of(entry.place)?;
-        Some(Paired { at: entry.place, copy, crc: entry.crc })
+        Some(MirroredBlock { at: entry.place, copy, crc: entry.crc })
     }
 }
 
@@ -104,9 +104,9 @@ impl StoreShared {
         &self,
         damaged: Vec<(NodeRead, StoreError)>,
         repairs: bool,
-    ) -> Vec<(NodeRead, Result<Body, StoreError>)> {
+    ) -> Vec<(NodeRead, Result<NodeBody, StoreError>)> {
         let copies = damaged.iter().map(|(node, _)| node.mirror.unwrap_or(node.entry.place));
-        let mut reads: Vec<Read> = copies.map(|copy| Read::new(copy, 1)).collect();
+        let mut reads: Vec<BlockRead> = copies.map(|copy| BlockRead::new(copy, 1)).collect();
         self.medium.device().read_batch(&mut reads);
         let mut found = Vec::new();
         for ((node, error), read) in damaged.into_iter().zip(reads) {
@@ -127,13 +127,13 @@ impl StoreShared {
     /// where the copy is damaged, too. Their segments are pinned.
     pub(crate) fn read_page_mirrors(
         &self,
-        damaged: &[(Paired, StoreError)],
+        damaged: &[(MirroredBlock, StoreError)],
         take: &mut dyn FnMut(usize, Result<&Page, StoreError>),
     ) {
         for (group, damaged) in damaged.chunks(PAIRS_AT_ONCE).enumerate() {
             // What could not be read with others may be read by itself.
             let places = damaged.iter().flat_map(|(one, _)| [one.at, one.copy]);
-            let mut reads: Vec<Read> = places.map(|at| Read::new(at, 1)).collect();
+            let mut reads: Vec<BlockRead> = places.map(|at| BlockRead::new(at, 1)).collect();
             self.medium.device().read_batch(&mut reads);
             for (index, ((one, error), both)) in damaged.iter().zip(reads.chunks(2)).enumerate() {
                 let whole = both.iter().find(|read| read.result.is_ok() && one.is(&read.pages[0]));
@@ -150,7 +150,7 @@ impl StoreShared {
     }
 
     /// As [`compare`](Shared::compare), of pages that are there twice.
-    pub(crate) fn compare_page_mirrors(&self, pages: &[Paired]) -> Vec<MirrorComparison> {
+    pub(crate) fn compare_page_mirrors(&self, pages: &[MirroredBlock]) -> Vec<MirrorComparison> {
         let pairs: Vec<PlaceAndMirror> = pages.iter().map(|one| (one.at, Some(one.copy))).collect();
         self.compare_mirrors(&pairs, &|number, place, page| {
             let expected = pages[number].crc;
@@ -170,16 +170,16 @@ impl StoreShared {
         let mut compared = Vec::new();
         for pairs in pairs.chunks(PAIRS_AT_ONCE) {
             let places = pairs.iter().flat_map(|&(at, copy)| [at, copy.unwrap_or(at)]);
-            let mut reads: Vec<Read> = places.map(|at| Read::new(at, 1)).collect();
+            let mut reads: Vec<BlockRead> = places.map(|at| BlockRead::new(at, 1)).collect();
             self.medium.device().read_batch(&mut reads);
             for both in reads.chunks(2) {
                 let number = compared.len();
-                let state = |read: &Read| {
+                let state = |read: &BlockRead| {
                     read.result.clone()?;
                     intact(number, read.at, &read.pages[0])
                 };
                 let (first, second) = (&both[0], &both[1]);
-                let damaged = |bad: &Read, good: &Read, error| {
+                let damaged = |bad: &BlockRead, good: &BlockRead, error| {
                     let repaired =
                         self.repairs.may_write(|_| {}) && self.repair_block(bad.at, good.at, &good.pages[0]);
                     MirrorComparison::Damaged { place: bad.at, error, repaired }
@@ -205,7 +205,7 @@ impl StoreShared {
     }
 
     /// As [`compare`](Shared::compare), of the newest tables' `stream` and the pages of the node table. The caller holds the writer's lock.
-    pub(crate) fn compare_table_mirrors(&self, stream: &Stream) -> Vec<MirrorComparison> {
+    pub(crate) fn compare_table_mirrors(&self, stream: &TablesStream) -> Vec<MirrorComparison> {
         let pairs: Vec<PlaceAndMirror> =
             tables_stream::stream_places(&stream.extents).map(|(at, copy)| (at, Some(copy))).collect();
         let device = self.medium.device();
@@ -222,7 +222,8 @@ impl StoreShared {
         let pairs: Vec<PlaceAndMirror> = pages.iter().map(|(.., pair)| *pair).collect();
         compared.extend(self.compare_mirrors(&pairs, &|index, place, page| {
             let (number, entry, _) = pages[index];
-            table_page(device, self.medium.geometry(), number, TablePage { place, ..entry }, page).map(drop)
+            verify_table_page(device, self.medium.geometry(), number, TablePage { place, ..entry }, page)
+                .map(drop)
         }));
         compared
     }

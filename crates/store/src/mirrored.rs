@@ -49,7 +49,7 @@ impl OpenMirroredPair {
                 }
             };
             self.at = Some((segment, offset + 1));
-            places.push(segments.geometry().start(segment).plus(offset));
+            places.push(segments.geometry().segment_start(segment).plus(offset));
         }
         (places, filled)
     }

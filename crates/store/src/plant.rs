@@ -2,7 +2,7 @@
 
 use crate::bug::StoreBug;
 use crate::error::StoreError;
-use crate::follow::{ENTRY_BLOCKS_AHEAD, LogReader};
+use crate::log_reader::{ENTRY_BLOCKS_AHEAD, LogReader};
 use crate::store::Store;
 use device::Device;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Store {
         let (end, mut offset) = (writer.log().cursor(), 0);
         let mut log = LogReader::new(self.shared.medium.device(), self.shared.medium.geometry());
         while offset < end.offset
-            && let Some(chunk) = log.in_place(end.segment, offset, ENTRY_BLOCKS_AHEAD)
+            && let Some(chunk) = log.read_chunk(end.segment, offset, ENTRY_BLOCKS_AHEAD)
         {
             offset += chunk.blocks();
             self.shared.holding_nodes(|| writer.apply_to_map(&self.shared, &chunk.entries))?;

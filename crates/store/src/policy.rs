@@ -365,7 +365,7 @@ fn cost_benefit(candidate: &CleaningCandidate, budget: &CleaningBudget) -> f64 {
 mod tests {
     use super::*;
     use crate::format::{LEAF_PAGES, TABLE_NODES};
-    use device::Random;
+    use device::SeededRng;
 
     const SPARE: NodeCompaction = NodeCompaction { short: true, spare: true, blocks: 1000 };
     const BUDGET: CleaningBudget = CleaningBudget { segment_blocks: 64, segments: 4, blocks: 128 };
@@ -582,7 +582,7 @@ mod tests {
 
     #[test]
     fn writers_find_a_segment_or_one_that_can_be_cleaned_wherever_what_is_not_reserved_lies() {
-        let mut random = Random::new(1);
+        let mut random = SeededRng::new(1);
         for _ in 0..20_000 {
             let segment_blocks = [16, 64, 128, 512][random.below(4) as usize];
             let segments = 100 + random.below(2000);

@@ -1,67 +1,95 @@
-//! Opening a store: the newest root, then the whole batches of the log after it. Writes nothing.
+//! Recovery: opens a store from its newest root and the log after it. Writes nothing, so a crash during
+//! recovery changes nothing.
+//!
+//! 1. Read the superblock and the two roots. A root is valid if its checksum, its store and its sizes are
+//!    right.
+//! 2. Read the tables of the newest valid root: segments, node table, dying list, settings. If they cannot be
+//!    read, take the other root: the log from there leads over the same batches. This comes first because the
+//!    node table says where all other nodes are.
+//! 3. Read the tree of volumes. It comes before the log because any log entry may change any volume; with all
+//!    volumes in memory, entries about volumes need no further node.
+//! 4. Follow the log from the root's cursor, and collect chunks to batches. A batch is *sure* once a later
+//!    chunk says that it was durable. Sure batches are applied in log order, many at a time, so that their
+//!    nodes are read together. The last complete batch waits for step 6.
+//! 5. At the end of the log, search the blocks behind it for proof of rot: a chunk that says that the missing
+//!    batch was durable. If there is one, refuse the store. This comes before the last batch is judged, as
+//!    the end may not be the end.
+//! 6. Judge the last complete batch, for which no chunk vouches. If all of its data is intact, apply it; its
+//!    blocks may not be durable yet, so the next mount writes them again. If data is wrong, but a chunk
+//!    further on says that the batch was durable, apply it; reading the data is an error. Otherwise the batch
+//!    was never completed, and is dropped with all that follows.
+//! 7. Apply the remaining batches. For each chunk, first mark its segments as log and the segments of its
+//!    mirrored blocks as mirrored, as applying the entries counts live blocks in them.
+//! 8. Leave the log at its end. The next incarnation starts a new log in other segments, with higher chunk
+//!    and batch numbers, so that no torn chunk can belong to it.
+//!
+//! A log entry that needs an unreadable node is skipped (step 4 or 7). What it changes cannot be read until
+//! the node can, and no root is written before that.
 
 use crate::bug::{StoreBug, is_planted};
 use crate::checkpoint::StoreCheckpointer;
-use crate::chunk::{Chunk, data_is_whole};
-use crate::entry::{LogEntry, Paired};
+use crate::checkpoint_root::{CheckpointRoot, LogCursor};
+use crate::checkpoint_tables::{read_map, read_settings};
 use crate::error::StoreError;
-use crate::follow::LogReader;
 use crate::format::ROOTS;
-use crate::log::Log;
+use crate::log_chunk::{LogChunk, is_data_intact};
+use crate::log_entry::{LogEntry, MirroredBlock};
 use crate::log_progress::LogLength;
-use crate::map::Map;
-use crate::medium::Medium;
+use crate::log_reader::LogReader;
+use crate::log_writer::LogWriter;
+use crate::map::PageMap;
+use crate::medium::StoreMedium;
 use crate::mirror_repair::MetadataRepairs;
-use crate::root::{Cursor, Root};
 use crate::settings::StoreSettings;
 use crate::shared::StoreShared;
 use crate::store::Store;
-use crate::superblock::Geometry;
-use crate::tables::{read_map, read_settings};
+use crate::superblock::StoreGeometry;
 use crate::writer::StoreWriter;
 use device::{Block, Device, Incarnation, Page, StoreId};
 use std::sync::Arc;
 
-/// Log entries that are applied together: twice what 256 MiB of pages have, in 10 MB of memory. The nodes that they
-/// change are read together, and stay in memory until the next checkpoint anyway.
-const ENTRIES_AT_ONCE: usize = 131_072;
+/// Log entries applied together: those of 512 MiB of pages, in 10 MB of memory. The nodes that they change
+/// are read together, and stay in memory until the next checkpoint in any case.
+const ENTRIES_TOGETHER_MAX: usize = 131_072;
 
-/// A store of which no more is known than its superblock says.
-pub struct Identified {
+/// A store of which only the superblock and the roots were read.
+pub struct IdentifiedStore {
     device: Arc<dyn Device>,
-    geometry: Geometry,
+    geometry: StoreGeometry,
     first_blocks: Vec<Page>,
 }
 
-/// What recovery has found.
-pub(crate) struct Recovered {
+/// The result of recovery.
+pub(crate) struct RecoveredStore {
     pub(crate) shared: StoreShared,
     pub(crate) writer: StoreWriter,
 }
 
-impl Identified {
-    pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry, first_blocks: Vec<Page>) -> Identified {
-        Identified { device, geometry, first_blocks }
+impl IdentifiedStore {
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        geometry: StoreGeometry,
+        first_blocks: Vec<Page>,
+    ) -> IdentifiedStore {
+        IdentifiedStore { device, geometry, first_blocks }
     }
 
-    /// Which store it is.
+    /// The identity of the store.
     pub fn id(&self) -> StoreId {
         self.geometry.id
     }
 
-    /// The settings in it, and what is wrong with them, in words. Reads the newest checkpoint's tables and nothing else.
-    ///
-    /// # Errors
-    /// Those of `Store::open` where no root's tables can be read; the device's.
+    /// The settings in the store, and what is wrong with them, in words. Reads the newest checkpoint's tables
+    /// and nothing else.
     pub fn settings(&self) -> Result<(StoreSettings, Vec<String>), StoreError> {
         let mut first_error = None;
-        for (_, root) in roots(&self.first_blocks, self.geometry) {
+        for (_, root) in valid_roots(&self.first_blocks, self.geometry) {
             match read_settings(&*self.device, self.geometry, &root) {
                 Ok(settings) => return Ok(settings),
                 Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
-        Err(first_error.unwrap_or_else(|| no_root(&*self.device)))
+        Err(first_error.unwrap_or_else(|| no_valid_root(&*self.device)))
     }
 
     /// [`Store::open`]s it.
@@ -72,19 +100,19 @@ impl Identified {
         self.recover().map(Store::new)
     }
 
-    pub(crate) fn recover(self) -> Result<Recovered, StoreError> {
-        let Identified { device, geometry, first_blocks } = self;
+    pub(crate) fn recover(self) -> Result<RecoveredStore, StoreError> {
+        let IdentifiedStore { device, geometry, first_blocks } = self;
         let mut first_error = None;
-        let roots = roots(&first_blocks, geometry);
-        // A root that is none may be one another time, and newer than the other.
+        let roots = valid_roots(&first_blocks, geometry);
+        // An unreadable root may be readable next time, and newer than this one.
         let newest = match &roots[..] {
             [(_, only)] => only.generation + 1,
             all => all.first().map_or(0, |(_, root)| root.generation),
         };
         for (slot, root) in roots {
             let opened = read_map(&*device, geometry, &root).and_then(|(map, damaged)| {
-                Recovery::begin(
-                    Medium::new(device.clone(), geometry),
+                StoreRecovery::load_volumes(
+                    StoreMedium::new(device.clone(), geometry),
                     map,
                     &root,
                     MetadataRepairs::new(damaged),
@@ -95,167 +123,178 @@ impl Identified {
                     let mut checkpointer = StoreCheckpointer::after(&root, slot);
                     checkpointer.supersede_newest_root(newest, &root, geometry.id);
                     let log = recovery.replay(root.log)?;
-                    recovery.shared.map_mut().nodes.let_go();
-                    return Ok(Recovered {
+                    recovery.shared.map_mut().nodes.unpin_nodes();
+                    return Ok(RecoveredStore {
                         shared: recovery.shared,
                         writer: StoreWriter::new(log, checkpointer),
                     });
                 }
-                // The other root names a map of its own, and the same log reaches further from it.
+                // The other root has a map of its own, and the same log leads further from it.
                 Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
-        Err(first_error.unwrap_or_else(|| no_root(&*device)))
+        Err(first_error.unwrap_or_else(|| no_valid_root(&*device)))
     }
 }
 
-fn no_root(device: &dyn Device) -> StoreError {
+fn no_valid_root(device: &dyn Device) -> StoreError {
     let what = "each of the two checkpoint roots".to_owned();
     StoreError::Damaged { device: device.name().to_owned(), place: ROOTS[0], what }
 }
 
-/// A store in memory, as a root has it and then as the log after it goes on.
-struct Recovery {
+/// A store in memory: as a root has it, then with the log after it.
+struct StoreRecovery {
     shared: StoreShared,
 }
 
-impl Recovery {
-    /// With all volumes, but nothing of what is in them.
-    fn begin(
-        medium: Medium,
-        map: Map,
-        root: &Root,
+impl StoreRecovery {
+    /// Steps 2 and 3: a store with all volumes, but no other nodes.
+    fn load_volumes(
+        medium: StoreMedium,
+        map: PageMap,
+        root: &CheckpointRoot,
         repairs: MetadataRepairs,
-    ) -> Result<Recovery, StoreError> {
+    ) -> Result<StoreRecovery, StoreError> {
         let shared = StoreShared::new(medium, map, root.incarnation, root.log.batch - 1, repairs);
-        // Until the log is replayed: it may change any volume.
-        shared.map_mut().nodes.hold();
-        let stored = shared.resolve(|map| map.volumes.stored(&map.nodes))?;
+        // Held until the log is replayed, as it may change any volume.
+        shared.map_mut().nodes.pin_nodes();
+        let stored = shared.resolve(|map| map.volumes.read_tree(&map.nodes))?;
         let volumes = stored.ok_or_else(|| StoreError::Damaged {
             device: shared.medium.name(),
             place: root.tables.extents.first().map_or(Block(0), |extent| extent.at),
             what: "the tree of volumes".to_owned(),
         })?;
-        shared.map_mut().volumes.found(volumes);
-        Ok(Recovery { shared })
+        shared.map_mut().volumes.set_volumes(volumes);
+        Ok(StoreRecovery { shared })
     }
 
-    /// Applies the whole batches after `start`.
-    fn replay(&self, start: Cursor) -> Result<Log, StoreError> {
-        let mut end = Log::at(start);
+    /// Steps 4 to 8: applies the complete batches after `start`.
+    fn replay(&self, start: LogCursor) -> Result<LogWriter, StoreError> {
         let incarnation = self.shared.incarnation();
+        let geometry = self.shared.medium.geometry();
+        let mut reader = LogReader::new(self.shared.medium.device(), geometry);
         let mut cursor = start;
-        // The last batch that is whole by its log entries, and the chunks of the one after it.
-        let (mut held, mut begun): (Vec<Chunk>, Vec<Chunk>) = (Vec::new(), Vec::new());
-        // Those that surely happened: applied many at a time, so that their nodes are read together.
-        let (mut sure, mut entries): (Vec<Chunk>, usize) = (Vec::new(), 0);
-        let mut log = LogReader::new(self.shared.medium.device(), self.shared.medium.geometry());
-        while let Some(chunk) = log.next(&cursor, incarnation) {
-            cursor = chunk.after(self.shared.medium.geometry());
-            if held.last().is_some_and(|last| chunk.head.durable >= last.head.batch) {
-                entries += held.iter().map(|chunk| chunk.entries.len()).sum::<usize>();
-                sure.append(&mut held);
+        // Step 4. The chunks of the last complete batch, and of the batch after it.
+        let mut last_batch: Vec<LogChunk> = Vec::new();
+        let mut open_batch: Vec<LogChunk> = Vec::new();
+        // Chunks of sure batches that are not applied yet, and how many entries they have.
+        let mut sure: Vec<LogChunk> = Vec::new();
+        let mut sure_entries = 0;
+        while let Some(chunk) = reader.next_chunk(&cursor, incarnation) {
+            cursor = chunk.cursor_after(geometry);
+            if last_batch.last().is_some_and(|last| chunk.head.durable_batch >= last.head.batch) {
+                sure_entries += last_batch.iter().map(|chunk| chunk.entries.len()).sum::<usize>();
+                sure.append(&mut last_batch);
             }
-            if entries >= ENTRIES_AT_ONCE {
+            if sure_entries >= ENTRIES_TOGETHER_MAX {
                 self.replay_chunks(&std::mem::take(&mut sure))?;
-                entries = 0;
+                sure_entries = 0;
             }
-            let last = chunk.head.last;
-            begun.push(chunk);
-            if last {
-                held = std::mem::take(&mut begun);
+            let ends_batch = chunk.head.is_last;
+            open_batch.push(chunk);
+            if ends_batch {
+                last_batch = std::mem::take(&mut open_batch);
             }
         }
-        let unfinished = begun.first().map_or(cursor.batch, |chunk| chunk.head.batch);
-        let proof = log.proof_of_rot(&cursor, unfinished, incarnation);
+        // Step 5.
+        let missing_batch = open_batch.first().map_or(cursor.batch, |chunk| chunk.head.batch);
+        let proof = reader.find_proof_of_rot(&cursor, missing_batch, incarnation);
         if let Some(proof) = proof.filter(|_| !is_planted(StoreBug::RotTakenForTorn)) {
-            let place = self.shared.medium.geometry().start(cursor.segment).plus(cursor.offset);
+            let place = geometry.segment_start(cursor.segment).plus(cursor.offset);
             let what = format!("the log's chunk {}, which block {proof} knows to be durable,", cursor.chunk);
             return Err(StoreError::Damaged { device: self.shared.medium.name(), place, what });
         }
-        match self.find_out(&mut log, &held, &cursor, incarnation) {
+        // Step 6.
+        let mut log = LogWriter::at(start);
+        match self.judge_last_batch(&mut reader, &last_batch, &cursor, incarnation) {
             LastBatch::Torn => {}
-            LastBatch::Durable => sure.append(&mut held),
-            LastBatch::Readable => {
-                let pairs = held.iter().flat_map(|chunk| chunk.entries.iter().filter_map(LogEntry::paired));
-                let blocks = held.iter().map(|chunk| (chunk.at, chunk.blocks()));
-                end.found_readable(blocks.collect(), pairs.collect());
-                sure.append(&mut held);
+            LastBatch::Durable => sure.append(&mut last_batch),
+            LastBatch::Unconfirmed => {
+                let entries = last_batch.iter().flat_map(|chunk| &chunk.entries);
+                let mirrored = entries.filter_map(LogEntry::mirrored_block);
+                let blocks = last_batch.iter().map(|chunk| (chunk.at, chunk.blocks()));
+                log.set_unconfirmed(blocks.collect(), mirrored.collect());
+                sure.append(&mut last_batch);
             }
         }
+        // Step 7.
         self.replay_chunks(&sure)?;
-        // The next incarnation's log starts elsewhere; numbers only grow.
-        end.found_end(Cursor { chunk: cursor.chunk + 1, batch: cursor.batch + 1, ..cursor });
+        // Step 8. The next incarnation's log starts elsewhere; numbers only increase.
+        log.set_end(LogCursor { chunk: cursor.chunk + 1, batch: cursor.batch + 1, ..cursor });
         if start.offset == 0 && cursor == start {
-            self.keep_fresh_log(&mut end);
+            self.reuse_fresh_log(&mut log);
         }
-        Ok(end)
+        Ok(log)
     }
 
-    /// What can be known of the last batch that is whole by its log entries.
-    fn find_out(
+    /// Step 6: judges the last complete batch.
+    fn judge_last_batch(
         &self,
-        log: &mut LogReader<'_>,
-        held: &[Chunk],
-        cursor: &Cursor,
+        reader: &mut LogReader<'_>,
+        last_batch: &[LogChunk],
+        cursor: &LogCursor,
         incarnation: Incarnation,
     ) -> LastBatch {
-        let Some(last) = held.last() else { return LastBatch::Torn };
-        if held.iter().all(|chunk| data_is_whole(self.shared.medium.device(), chunk)) {
-            return LastBatch::Readable;
+        let Some(last) = last_batch.last() else { return LastBatch::Torn };
+        if last_batch.iter().all(|chunk| is_data_intact(self.shared.medium.device(), chunk)) {
+            return LastBatch::Unconfirmed;
         }
-        match log.proof_of_rot(cursor, last.head.batch, incarnation) {
+        match reader.find_proof_of_rot(cursor, last.head.batch, incarnation) {
             Some(_) if !is_planted(StoreBug::RotTakenForTorn) => LastBatch::Durable,
             _ => LastBatch::Torn,
         }
     }
 
-    /// The log started anew, and nothing whole was written to it since: what is torn there has this incarnation's number,
-    /// so the next one's log may start in the same segments. Otherwise each recovery that is cut off would take two.
-    fn keep_fresh_log(&self, log: &mut Log) {
+    /// The log was started anew, and nothing whole was written since. A torn chunk there has this
+    /// incarnation's number, so the next incarnation's log may start in the same segments. Otherwise each
+    /// recovery that is cut off would use up two segments.
+    fn reuse_fresh_log(&self, log: &mut LogWriter) {
         let mut map = self.shared.map_mut();
-        for segment in [log.cursor().segment, log.cursor().next] {
+        for segment in [log.cursor().segment, log.cursor().next_segment] {
             map.nodes.segments.recover_log_segment(segment);
         }
         map.nodes.segments.set_log_rest(self.shared.medium.geometry().segment_blocks);
-        log.keep_fresh();
+        log.reuse_fresh();
     }
 
-    fn replay_chunks(&self, chunks: &[Chunk]) -> Result<(), StoreError> {
+    fn replay_chunks(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
         self.shared.holding_nodes(|| {
-            // The leaves that a cut looks into are gone after it: it reads its own.
-            let is_cut = |entry: &&LogEntry| matches!(entry, LogEntry::Cut { .. });
-            let entries = chunks.iter().flat_map(|chunk| &chunk.entries).filter(|entry| !is_cut(entry));
-            // Those that cannot be read are met again below.
+            // A punch may remove the leaves that it looks into, so it reads its own.
+            let is_punch = |entry: &&LogEntry| matches!(entry, LogEntry::Punch { .. });
+            let entries = chunks.iter().flat_map(|chunk| &chunk.entries).filter(|entry| !is_punch(entry));
+            // An unreadable node is found again when its entry is applied.
             let _ = self.shared.load_nodes_for(&entries.collect::<Vec<_>>());
             chunks.iter().try_for_each(|chunk| self.replay_chunk(chunk))
         })
     }
 
-    fn replay_chunk(&self, chunk: &Chunk) -> Result<(), StoreError> {
+    fn replay_chunk(&self, chunk: &LogChunk) -> Result<(), StoreError> {
         {
             let mut map = self.shared.map_mut();
-            let segment = self.shared.medium.geometry().segment(chunk.at).expect("found inside a segment");
+            let geometry = self.shared.medium.geometry();
+            let segment = geometry.segment_of(chunk.at).expect("found inside a segment");
             map.nodes.segments.recover_log_segment(segment);
-            if chunk.head.next < self.shared.medium.geometry().segments {
-                map.nodes.segments.recover_log_segment(chunk.head.next);
+            if chunk.head.next_segment < geometry.segments {
+                map.nodes.segments.recover_log_segment(chunk.head.next_segment);
             }
         }
-        self.find_pairs(chunk)?;
+        self.mark_mirrored_segments(chunk)?;
         self.shared.progress.add(LogLength { blocks: chunk.blocks(), reads: 0 });
         self.shared.apply_readable(&chunk.entries);
-        self.shared.map_mut().saw(&chunk.entries, chunk.head.origin);
+        self.shared.map_mut().note_batch(&chunk.entries, chunk.head.origin);
         self.shared.progress.set_durable_batch(chunk.head.batch);
         Ok(())
     }
 
-    /// The segments in which the chunk's pages of metadata lie are pairs.
-    fn find_pairs(&self, chunk: &Chunk) -> Result<(), StoreError> {
+    /// Marks the segments of the chunk's mirrored blocks as mirrored.
+    fn mark_mirrored_segments(&self, chunk: &LogChunk) -> Result<(), StoreError> {
         let mut map = self.shared.map_mut();
-        for Paired { at, copy, .. } in chunk.entries.iter().filter_map(LogEntry::paired) {
-            let segment = |at| self.shared.medium.geometry().segment(at).expect("believed when it was read");
+        for MirroredBlock { at, copy, .. } in chunk.entries.iter().filter_map(LogEntry::mirrored_block) {
+            let segment =
+                |at| self.shared.medium.geometry().segment_of(at).expect("believed when it was read");
             if !map.nodes.segments.recover_mirrored_pair(segment(at), segment(copy)) {
-                let (device, place) = (self.shared.medium.name(), chunk.at);
+                let device = self.shared.medium.name();
+                let place = chunk.at;
                 let what =
                     format!("the log's chunk {}, by which {at} and {copy} lie in a pair,", chunk.head.chunk);
                 return Err(StoreError::Damaged { device, place, what });
@@ -265,27 +304,28 @@ impl Recovery {
     }
 }
 
-/// The last batch of the log that is whole by its log entries.
+/// What is known of the last complete batch of the log.
 enum LastBatch {
-    /// Some of its data was not written: it never happened.
+    /// Some of its data was not written: the batch was never completed.
     Torn,
-    /// It is read as it was written. It may have been acknowledged; or its flush failed, or never came, and power takes it yet.
-    Readable,
-    /// A later chunk knows it to be durable: what is not whole of its data is rot.
+    /// Its data is intact. The batch may have been acknowledged. Or its flush failed or never came, and a
+    /// power failure may still take it.
+    Unconfirmed,
+    /// A later chunk says that the batch was durable. Wrong data in it has rotted.
     Durable,
 }
 
 /// The valid roots with their slots, the newest first.
-fn roots(first_blocks: &[Page], geometry: Geometry) -> Vec<(usize, Root)> {
+fn valid_roots(first_blocks: &[Page], geometry: StoreGeometry) -> Vec<(usize, CheckpointRoot)> {
     let mut found = Vec::new();
     for (slot, at) in ROOTS.into_iter().enumerate() {
         let page = &first_blocks[at.0 as usize];
-        let sane = |root: &Root| {
-            let inside = root.log.segment < geometry.segments && root.log.next < geometry.segments;
-            // It may have grown since.
+        let sane = |root: &CheckpointRoot| {
+            let inside = root.log.segment < geometry.segments && root.log.next_segment < geometry.segments;
+            // The store may have grown since this root.
             inside && root.total_blocks <= geometry.total_blocks
         };
-        found.extend(Root::decode(page, geometry.id).filter(sane).map(|root| (slot, root)));
+        found.extend(CheckpointRoot::decode(page, geometry.id).filter(sane).map(|root| (slot, root)));
     }
     found.sort_by_key(|(_, root)| std::cmp::Reverse(root.generation));
     found

@@ -4,7 +4,7 @@
 //! What is found is never taken for all there is: a segment is dead when its live count says so, and an entry that others may share is
 //! left to a walk. So somebody who takes a block over meanwhile, as a clone does, costs a walk and no more.
 
-use crate::map::{Holder, Map, Missing, NodeId};
+use crate::map::{BlockHolder, MissingNodes, NodeId, PageMap};
 use crate::segment_summary::{SummaryScan, SummaryUnreadable};
 use crate::shared::StoreShared;
 use device::{Block, ObjectId, PageNo, VolumeId};
@@ -52,7 +52,7 @@ pub(crate) struct ReverseLookup {
     /// The most leaves that it may look into.
     leaves_max: usize,
     todo: LookupWork,
-    pub(crate) found: Vec<(Block, Holder)>,
+    pub(crate) found: Vec<(Block, BlockHolder)>,
 }
 
 /// What a look-up has still to do.
@@ -69,8 +69,8 @@ enum LookupWork {
 
 impl ReverseLookup {
     /// Of one of `segments` segments that would be walked for together.
-    pub(crate) fn new(segment: u32, segments: usize, map: &Map) -> ReverseLookup {
-        let leaves_max = (map.nodes.table.used() / segments.max(1) as u64).max(LEAVES_LEAST) as usize;
+    pub(crate) fn new(segment: u32, segments: usize, map: &PageMap) -> ReverseLookup {
+        let leaves_max = (map.nodes.table.used_count() / segments.max(1) as u64).max(LEAVES_LEAST) as usize;
         let ahead = match map.nodes.segments.get(segment).mirror {
             Some(_) => LookupWork::LookIntoMetadata(VolumeId::MAIN, 0, 0),
             None => LookupWork::ReadSummary,
@@ -122,7 +122,7 @@ impl ReverseLookup {
                 };
             }
         };
-        match shared.holding_nodes(|| look_into(&some, self.segment, shared)) {
+        match shared.holding_nodes(|| visit_body(&some, self.segment, shared)) {
             Some(found) => self.found.extend(found),
             None => return LookupProgress::Unknown,
         }
@@ -147,13 +147,13 @@ impl ReverseLookup {
         shared: &StoreShared,
     ) -> Result<bool, SummaryUnreadable> {
         let geometry = shared.medium.geometry();
-        let last = geometry.start(self.segment).plus(geometry.segment_blocks - 1);
+        let last = geometry.segment_start(self.segment).plus(geometry.segment_blocks - 1);
         owners.read_some(shared.medium.device(), geometry, last)
     }
 }
 
 /// The holders in some leaves of a segment's blocks; `None` if one shares its block, or a node cannot be read.
-fn look_into(some: &[ObjectLeaf], segment: u32, shared: &StoreShared) -> Option<Vec<(Block, Holder)>> {
+fn visit_body(some: &[ObjectLeaf], segment: u32, shared: &StoreShared) -> Option<Vec<(Block, BlockHolder)>> {
     loop {
         let (mut found, mut missing): (Vec<_>, Vec<NodeId>) = (Vec::new(), Vec::new());
         {
@@ -162,7 +162,7 @@ fn look_into(some: &[ObjectLeaf], segment: u32, shared: &StoreShared) -> Option<
                 match map.holders_in(object, leaf, segment) {
                     Ok(Some(holders)) => found.extend(holders),
                     Ok(None) => return None,
-                    Err(Missing(ids)) => missing.extend(ids),
+                    Err(MissingNodes(ids)) => missing.extend(ids),
                 }
             }
         }
@@ -175,7 +175,7 @@ fn look_into(some: &[ObjectLeaf], segment: u32, shared: &StoreShared) -> Option<
     }
 }
 
-impl Map {
+impl PageMap {
     /// The blocks of a segment to which an object's leaf refers, or what it has of that inline, and that no others share; `None` if one
     /// of them may be shared.
     fn holders_in(
@@ -183,11 +183,11 @@ impl Map {
         object: ObjectId,
         leaf: u64,
         segment: u32,
-    ) -> Result<Option<Vec<(Block, Holder)>>, Missing> {
+    ) -> Result<Option<Vec<(Block, BlockHolder)>>, MissingNodes> {
         let mut found = Some(Vec::new());
         self.blocks_in(object, leaf, &mut |block, node, index| {
-            if self.nodes.segments.geometry().segment(block.place) == Some(segment) {
-                let holder = Holder { node, crc: block.crc, index: index as u16 };
+            if self.nodes.segments.geometry().segment_of(block.place) == Some(segment) {
+                let holder = BlockHolder { node, crc: block.crc, index: index as u16 };
                 match &mut found {
                     Some(found) if !block.shared => found.push((block.place, holder)),
                     _ => found = None,
@@ -198,7 +198,7 @@ impl Map {
     }
 
     /// Some leaves of the volumes' metadata, from one of a volume on, and where to go on; `None` if there are too many volumes.
-    fn leaves_of_metadata(&self, from: (VolumeId, u64)) -> Result<Option<LeafBatch>, Missing> {
+    fn leaves_of_metadata(&self, from: (VolumeId, u64)) -> Result<Option<LeafBatch>, MissingNodes> {
         if self.volumes.iter().nth(VOLUMES_MAX).is_some() {
             return Ok(None);
         }

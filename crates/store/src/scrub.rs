@@ -6,15 +6,15 @@
 //! now, and is not read.
 
 use crate::check::StoreFinding;
-use crate::entry::Paired;
+use crate::checkpoint_root::CheckpointRoot;
 use crate::error::StoreError;
 use crate::format::{ROOTS, SUPERBLOCK};
-use crate::map::{BlockEntry, Holder, NodeId, Purpose, Wanted};
+use crate::log_entry::MirroredBlock;
+use crate::map::{BlockEntry, BlockHolder, NodeId, ScanPurpose, ScanTarget};
 use crate::map_walk::{WalkItem, walk_map};
 use crate::mirror_repair::{MirrorComparison, NodeRead};
-use crate::root::Root;
 use crate::shared::StoreShared;
-use crate::superblock::Geometry;
+use crate::superblock::StoreGeometry;
 use crate::writer::WriterLock;
 use device::Block;
 use std::collections::BTreeMap;
@@ -59,21 +59,25 @@ impl StoreScrub {
         let Some(current) = scrub else {
             let mut begun = StoreScrub::default();
             begun.so_far.blocks_expected = shared.space().live;
-            shared.map_mut().begin_scan(Purpose::StoreScrub, Wanted::Every);
+            shared.map_mut().begin_scan(ScanPurpose::StoreScrub, ScanTarget::All);
             begun.scrub_fixed(shared, writer, report);
             let so_far = begun.so_far;
             *scrub = Some(begun);
             return so_far;
         };
-        let visited = shared.visit_nodes(Purpose::StoreScrub, NODES_PER_STEP);
+        let visited = shared.visit_nodes(ScanPurpose::StoreScrub, NODES_PER_STEP);
         if !visited.is_empty() {
             current.scrub_nodes(&visited, shared, writer, report);
             current.scrub_data(shared, report);
             return current.so_far;
         }
-        let gone =
-            shared.map_mut().nodes.scan(Purpose::StoreScrub).as_ref().map_or(0, |scan| scan.pages_gone);
-        shared.map_mut().nodes.end_scan(Purpose::StoreScrub);
+        let gone = shared
+            .map_mut()
+            .nodes
+            .scan_mut(ScanPurpose::StoreScrub)
+            .as_ref()
+            .map_or(0, |scan| scan.pages_gone);
+        shared.map_mut().nodes.end_scan(ScanPurpose::StoreScrub);
         if gone > 0 || !current.damaged.is_empty() {
             current.report_damaged_data(shared, writer, report);
         }
@@ -96,7 +100,7 @@ impl StoreScrub {
         // Meanwhile no root is written, and the store is not made larger.
         let writer = writer.lock();
         let geometry = shared.medium.geometry();
-        let first = Geometry::read(shared.medium.device());
+        let first = StoreGeometry::read(shared.medium.device());
         match &first {
             Ok((found, _)) if *found == geometry => {}
             // Growing failed with its last flush.
@@ -113,7 +117,7 @@ impl StoreScrub {
             && shared.repair_superblock_copy();
         for (at, page) in ROOTS.into_iter().zip(shared.medium.read_blocks(&ROOTS)) {
             match page {
-                Ok(page) if Root::decode(&page, shared.medium.geometry().id).is_some() => {}
+                Ok(page) if CheckpointRoot::decode(&page, shared.medium.geometry().id).is_some() => {}
                 Ok(_) => bad(at, format!("block {at}: a checkpoint root is not what was written")),
                 Err(error) => bad(at, error.to_string()),
             }
@@ -175,17 +179,18 @@ impl StoreScrub {
     fn scrub_data(&mut self, shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
         let (held, pairs) = {
             let mut map = shared.map_mut();
-            let held = map.nodes.scan(Purpose::StoreScrub).as_mut().map(|scan| {
-                scan.holders = 0;
-                std::mem::take(&mut scan.held)
+            let held = map.nodes.scan_mut(ScanPurpose::StoreScrub).as_mut().map(|scan| {
+                scan.holder_count = 0;
+                std::mem::take(&mut scan.holders)
             });
             let held: Vec<_> = held.unwrap_or_default().into_iter().collect();
             held.iter().for_each(|(at, _)| map.nodes.segments.pin(*at));
-            let is_paired = |(at, _): &(Block, Vec<Holder>)| map.nodes.segments.mirror_of(*at).is_some();
-            let (paired, held): (Vec<_>, Vec<_>) = held.into_iter().partition(is_paired);
-            let pair = |(at, holders): (Block, Vec<Holder>)| {
+            let is_mirrored =
+                |(at, _): &(Block, Vec<BlockHolder>)| map.nodes.segments.mirror_of(*at).is_some();
+            let (paired, held): (Vec<_>, Vec<_>) = held.into_iter().partition(is_mirrored);
+            let pair = |(at, holders): (Block, Vec<BlockHolder>)| {
                 let (copy, crc) = (map.nodes.segments.mirror_of(at)?, holders[0].crc);
-                Some(Paired { at, copy, crc })
+                Some(MirroredBlock { at, copy, crc })
             };
             (held, paired.into_iter().filter_map(pair).collect::<Vec<_>>())
         };

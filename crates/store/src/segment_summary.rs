@@ -7,11 +7,11 @@
 //! What an earlier use of a segment left lies behind all that was written since, as a segment is written from its start on. So nothing
 //! that is live can be taken for another's; and of two heads in one segment the reader believes the first one, and those of its [`Life`].
 
-use crate::chunk::{Chunk, parse};
-use crate::entry::{LogEntry, claimed_entry_blocks};
-use crate::follow::{ENTRY_BLOCKS_AHEAD, LogReader};
 use crate::format::*;
-use crate::superblock::Geometry;
+use crate::log_chunk::{LogChunk, parse_chunk};
+use crate::log_entry::{LogEntry, claimed_entry_blocks};
+use crate::log_reader::{ENTRY_BLOCKS_AHEAD, LogReader};
+use crate::superblock::StoreGeometry;
 use device::{Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, VolumeId};
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -47,7 +47,7 @@ pub(crate) struct SummaryBlock {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct SummaryBytes {
-    head: Head,
+    head: StructureHead,
     incarnation: U64,
     number: U64,
     place: U64,
@@ -81,7 +81,7 @@ impl SummaryBlock {
     pub(crate) fn encode(&self, store: StoreId) -> Box<Page> {
         assert!(self.entries.len() as u64 <= LIST_OWNERS, "more owners than a list has space for");
         let header = SummaryBytes {
-            head: Head::new(MAGIC_OWNERS, store),
+            head: StructureHead::new(MAGIC_OWNERS, store),
             incarnation: self.incarnation.0.into(),
             number: self.number.into(),
             place: place_to_bits(self.place).into(),
@@ -100,7 +100,7 @@ impl SummaryBlock {
 
     /// The list that a block is; `None` if it is none, or damaged.
     pub(crate) fn decode(page: &Page, store: StoreId) -> Option<SummaryBlock> {
-        sealed(&page.0, MAGIC_OWNERS, store)?;
+        verify_head(&page.0, MAGIC_OWNERS, store)?;
         let (header, rest) = SummaryBytes::read_from_prefix(&page.0).ok()?;
         let count = header.owners.get() as usize;
         if count as u64 > LIST_OWNERS {
@@ -184,7 +184,7 @@ impl SummaryHead {
         }
     }
 
-    fn of_chunk(chunk: &Chunk) -> SummaryHead {
+    fn of_chunk(chunk: &LogChunk) -> SummaryHead {
         let owner = |entry: &LogEntry| match *entry {
             LogEntry::Write { object, page, page_lsn, place, crc, copy: None } => {
                 Some((place, SummaryEntry { object, page, page_lsn, crc }))
@@ -229,11 +229,11 @@ impl SummaryScan {
     pub(crate) fn read_some(
         &mut self,
         device: &dyn Device,
-        geometry: Geometry,
+        geometry: StoreGeometry,
         last: Block,
     ) -> Result<bool, SummaryUnreadable> {
         let mut reader = LogReader::new(device, geometry);
-        let blocks = last.0 - geometry.start(self.segment).0;
+        let blocks = last.0 - geometry.segment_start(self.segment).0;
         for _ in 0..HEADS_PER_STEP {
             if self.offset >= blocks {
                 return Ok(true);
@@ -275,12 +275,12 @@ impl SummaryScan {
     fn head(
         &self,
         reader: &mut LogReader<'_>,
-        geometry: Geometry,
+        geometry: StoreGeometry,
     ) -> Result<Option<SummaryHead>, SummaryUnreadable> {
-        let at = geometry.start(self.segment).plus(self.offset);
+        let at = geometry.segment_start(self.segment).plus(self.offset);
         let space = geometry.segment_blocks - self.offset;
         let ahead = if self.step < DENSE_AHEAD { DENSE_AHEAD } else { ENTRY_BLOCKS_AHEAD };
-        let first = &reader.get(at, 1, ahead.min(space)).ok_or(SummaryUnreadable)?[0];
+        let first = &reader.read_blocks(at, 1, ahead.min(space)).ok_or(SummaryUnreadable)?[0];
         if let Some(list) = SummaryBlock::decode(first, geometry.id) {
             // A copy of a list, as it may be among a user's bytes, says where it was.
             let fits = list.place == at && (list.entries.len() as u64) < space;
@@ -288,15 +288,16 @@ impl SummaryScan {
         }
         let claimed = claimed_entry_blocks(first, geometry.id).filter(|&blocks| blocks <= space);
         let Some(claimed) = claimed else { return Ok(None) };
-        let pages = reader.get(at, claimed, ahead.max(claimed).min(space)).ok_or(SummaryUnreadable)?;
-        Ok(parse(geometry, at, pages).as_ref().map(SummaryHead::of_chunk))
+        let pages =
+            reader.read_blocks(at, claimed, ahead.max(claimed).min(space)).ok_or(SummaryUnreadable)?;
+        Ok(parse_chunk(geometry, at, pages).as_ref().map(SummaryHead::of_chunk))
     }
 }
 
 /// The owners of the blocks of a segment up to `last`, as far as they are known.
 pub(crate) fn segment_summary_entries(
     device: &dyn Device,
-    geometry: Geometry,
+    geometry: StoreGeometry,
     segment: u32,
     last: Block,
 ) -> BTreeMap<Block, SummaryEntry> {

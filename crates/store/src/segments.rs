@@ -18,10 +18,10 @@
 //! entries name. A root does not say which pair was open: recovery takes all for closed, and where log entries after the root
 //! name one that was free or dead there, it was [taken since](SegmentTable::recover_mirrored_pair).
 
-use crate::blocks::Blocks;
+use crate::block_set::BlockSet;
 use crate::bug::{StoreBug, is_planted};
 use crate::policy::{CleaningCandidate, METADATA_COPIES};
-use crate::superblock::Geometry;
+use crate::superblock::StoreGeometry;
 use crate::sync::{AtomicU32, Ordering};
 use device::Block;
 use std::collections::VecDeque;
@@ -105,7 +105,7 @@ pub(crate) struct NodeSegments {
 /// All segments. Part of the map and under its lock, because every change of the map changes what is live.
 #[derive(Debug)]
 pub(crate) struct SegmentTable {
-    geometry: Geometry,
+    geometry: StoreGeometry,
     list: Vec<SegmentState>,
     /// Those that may be written at once. Oldest first, so that wear spreads.
     free: VecDeque<u32>,
@@ -129,14 +129,14 @@ pub(crate) struct SegmentTable {
     /// Segments of log ever taken, and [`AGE_MAX`] more, so that nothing is older than the count.
     clock: u64,
     /// What a walk under way found to be live, and what has become live since it began.
-    marks: Option<Blocks>,
+    marks: Option<BlockSet>,
     #[cfg(feature = "planted-bugs")]
     reuse_at_once: bool,
 }
 
 impl SegmentTable {
     /// The segments of a store in which `used` says what each holds and how much of it is live.
-    pub(crate) fn new(geometry: Geometry, used: Vec<SegmentEntry>) -> SegmentTable {
+    pub(crate) fn new(geometry: StoreGeometry, used: Vec<SegmentEntry>) -> SegmentTable {
         assert_eq!(used.len(), geometry.segments as usize, "one entry for each segment");
         let clock = u64::from(AGE_MAX);
         let segment = |SegmentEntry { usage, live, age, mirror: twin }| {
@@ -181,7 +181,7 @@ impl SegmentTable {
         });
     }
 
-    pub(crate) fn geometry(&self) -> Geometry {
+    pub(crate) fn geometry(&self) -> StoreGeometry {
         self.geometry
     }
 
@@ -265,7 +265,7 @@ impl SegmentTable {
     }
 
     /// The store has got more segments. In a sparse file they are bare.
-    pub(crate) fn grow(&mut self, grown: Geometry) {
+    pub(crate) fn grow(&mut self, grown: StoreGeometry) {
         let new = self.geometry.segments..grown.segments;
         self.geometry = grown;
         let new_segment = || SegmentState { has_holes: self.is_sparse, ..SegmentState::default() };
@@ -285,7 +285,7 @@ impl SegmentTable {
         self.unbacked.clear();
         let mut known = known.iter().peekable();
         for (segment, number) in self.list.iter_mut().zip(0..) {
-            let start = self.geometry.start(number);
+            let start = self.geometry.segment_start(number);
             let end = start.plus(self.geometry.segment_blocks);
             while known.next_if(|range| range.end < end).is_some() {}
             segment.has_holes = known.peek().is_none_or(|range| range.start > start);
@@ -353,12 +353,12 @@ impl SegmentTable {
 
     /// Where the copy of a block of metadata lies; of a copy, what it is a copy of. `None` for what has none.
     pub(crate) fn mirror_of(&self, place: Block) -> Option<Block> {
-        let number = self.geometry.segment(place)?;
+        let number = self.geometry.segment_of(place)?;
         if is_planted(StoreBug::CopiesInOneSegment) && self.get(number).usage == SegmentUse::Nodes {
             return Some(place.plus(1));
         }
         let twin = self.get(number).mirror?;
-        Some(self.geometry.start(twin).plus(place.0 - self.geometry.start(number).0))
+        Some(self.geometry.segment_start(twin).plus(place.0 - self.geometry.segment_start(number).0))
     }
 
     /// Opens a free segment for the log or for what the cleaner moves; `None` if there is none.
@@ -374,7 +374,7 @@ impl SegmentTable {
 
     /// Something is written to this block now, for the first time.
     pub(crate) fn note_new_data(&mut self, place: Block) {
-        if let Some(number) = self.geometry.segment(place) {
+        if let Some(number) = self.geometry.segment_of(place) {
             self.list[number as usize].newest_data_at = self.clock;
         }
     }
@@ -426,7 +426,7 @@ impl SegmentTable {
 
     /// A walk that will meet everything that is live begins.
     pub(crate) fn begin_marking(&mut self) {
-        self.marks = Some(Blocks::none(self.geometry));
+        self.marks = Some(BlockSet::empty(self.geometry));
     }
 
     /// The walk met a block.
@@ -442,7 +442,7 @@ impl SegmentTable {
         let Some(marks) = &self.marks else { return 0 };
         let data = self.iter().filter(|(_, segment)| segment.usage.is_data());
         let found: Vec<_> =
-            data.map(|(number, _)| (number, marks.in_segment(self.geometry, number))).collect();
+            data.map(|(number, _)| (number, marks.count_in_segment(self.geometry, number))).collect();
         let too_high = found.iter().filter(|&&(number, live)| live < self.get(number).live).count() as u64;
         found.into_iter().for_each(|(number, live)| self.lower_live(number, live));
         too_high
@@ -529,7 +529,7 @@ impl SegmentTable {
     /// A block is referred to.
     pub(crate) fn inc_live(&mut self, place: Block) {
         self.mark(place);
-        if let Some(number) = self.geometry.segment(place) {
+        if let Some(number) = self.geometry.segment_of(place) {
             for one in self.with_mirror(number) {
                 self.list[one as usize].live += 1;
                 self.live += 1;
@@ -540,7 +540,7 @@ impl SegmentTable {
 
     /// A block is no longer referred to.
     pub(crate) fn dec_live(&mut self, place: Block) {
-        let Some(number) = self.geometry.segment(place) else { return };
+        let Some(number) = self.geometry.segment_of(place) else { return };
         for one in self.with_mirror(number) {
             let segment = &mut self.list[one as usize];
             assert!(segment.live > 0, "segment {one}: more blocks went dead than were live");
@@ -611,13 +611,13 @@ impl SegmentTable {
 
     /// A reader will read this block, or its copy: no segment of the two is used again until [`unpin`](SegmentTable::unpin).
     pub(crate) fn pin(&self, place: Block) {
-        if let Some(number) = self.geometry.segment(place) {
+        if let Some(number) = self.geometry.segment_of(place) {
             self.list[number as usize].pins.fetch_add(1, Ordering::AcqRel);
         }
     }
 
     pub(crate) fn unpin(&self, place: Block) {
-        if let Some(number) = self.geometry.segment(place) {
+        if let Some(number) = self.geometry.segment_of(place) {
             // A planted bug may have used the segment again meanwhile, and forgotten the pin.
             let less = |pins: u32| Some(pins.saturating_sub(1));
             let _ = self.list[number as usize].pins.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
@@ -648,8 +648,12 @@ mod tests {
     /// Segments 0 and 1 of log, 2 and 3 a pair of nodes, 4 and 5 one of arenas, 6 and 7 one of which nothing is live, others free;
     /// as a root of generation 9 has them, after which the log goes on in 0.
     fn at_root() -> SegmentTable {
-        let geometry =
-            Geometry { id: StoreId([1; 16]), total_blocks: 4 + 48 * 16, segment_blocks: 16, segments: 48 };
+        let geometry = StoreGeometry {
+            id: StoreId([1; 16]),
+            total_blocks: 4 + 48 * 16,
+            segment_blocks: 16,
+            segments: 48,
+        };
         let mut used = vec![SegmentEntry::default(); 48];
         let of = |usage, live, twin| SegmentEntry { usage, live, age: 0, mirror: twin };
         (used[0], used[1]) = (of(SegmentUse::Log, 0, None), of(SegmentUse::Log, 3, None));
@@ -668,8 +672,8 @@ mod tests {
             for _ in 0..2 {
                 assert!(segments.recover_mirrored_pair(first, second), "{first} {second}");
             }
-            let place = segments.geometry().start(first).plus(3);
-            let copy = segments.geometry().start(second).plus(3);
+            let place = segments.geometry().segment_start(first).plus(3);
+            let copy = segments.geometry().segment_start(second).plus(3);
             segments.inc_live(place);
             assert_eq!(segments.mirror_of(place), Some(copy));
             let live = |number: u32, segments: &SegmentTable| segments.get(number).live;

@@ -4,18 +4,21 @@
 use crate::bug::{StoreBug, is_planted};
 use crate::coalesce::GAP_BLOCKS_MAX;
 use crate::counters::count;
-use crate::delta::lay_over;
-use crate::entry::{LogEntry, Paired};
+use crate::delta_block::overlay_delta;
 use crate::error::StoreError;
-use crate::format::{LEAF_PAGES, sum};
+use crate::format::{LEAF_PAGES, checksum};
+use crate::log_entry::{LogEntry, MirroredBlock};
 use crate::log_progress::LogProgress;
-use crate::map::{BlockEntry, Body, Located, Map, Missing, NodeEntry, NodeId, Peeked, Purpose, decode_node};
-use crate::medium::{Medium, RUN_BLOCKS_MAX};
+use crate::map::{
+    BlockEntry, MissingNodes, NodeBody, NodeEntry, NodeId, PageLocation, PageMap, PeekedNode, ScanPurpose,
+    decode_node,
+};
+use crate::medium::{RUN_BLOCKS_MAX, StoreMedium};
 use crate::mirror_repair::{MetadataRepairs, NodeRead};
 use crate::space::StoreSpace;
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::volume::ListedPages;
-use device::{Block, Incarnation, Lsn, ObjectId, Page, PageNo, Read};
+use device::{Block, BlockRead, Incarnation, Lsn, ObjectId, Page, PageNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -57,9 +60,9 @@ pub type PageResult<'a> = Result<Option<(&'a Page, Lsn)>, StoreError>;
 /// A want whose page is known, and its segment pinned.
 pub(crate) struct PinnedPage {
     pub(crate) request: usize,
-    pub(crate) located: Located,
+    pub(crate) located: PageLocation,
     /// Where it lies twice, if it does.
-    pub(crate) mirrored: Option<Paired>,
+    pub(crate) mirrored: Option<MirroredBlock>,
 }
 
 impl PinnedPage {
@@ -76,8 +79,8 @@ impl PinnedPage {
 
 /// The medium and the map. Owned by the store; the map is changed under its write lock only by who holds the writer's, too.
 pub(crate) struct StoreShared {
-    pub(crate) medium: Medium,
-    map: RwLock<Map>,
+    pub(crate) medium: StoreMedium,
+    map: RwLock<PageMap>,
     pub(crate) progress: LogProgress,
     pub(crate) repairs: MetadataRepairs,
     incarnation: AtomicU64,
@@ -86,8 +89,8 @@ pub(crate) struct StoreShared {
 impl StoreShared {
     /// With the map as a root has it, whose log begins after batch `durable`.
     pub(crate) fn new(
-        medium: Medium,
-        map: Map,
+        medium: StoreMedium,
+        map: PageMap,
         incarnation: Incarnation,
         durable: u64,
         repairs: MetadataRepairs,
@@ -102,11 +105,11 @@ impl StoreShared {
         }
     }
 
-    pub(crate) fn map(&self) -> RwLockReadGuard<'_, Map> {
+    pub(crate) fn map(&self) -> RwLockReadGuard<'_, PageMap> {
         self.map.read().expect("no panic while holding the map")
     }
 
-    pub(crate) fn map_mut(&self) -> RwLockWriteGuard<'_, Map> {
+    pub(crate) fn map_mut(&self) -> RwLockWriteGuard<'_, PageMap> {
         self.map.write().expect("no panic while holding the map")
     }
 
@@ -120,12 +123,15 @@ impl StoreShared {
     }
 
     /// Asks the map, and reads nodes until it knows.
-    pub(crate) fn resolve<T>(&self, ask: impl Fn(&Map) -> Result<T, Missing>) -> Result<T, StoreError> {
+    pub(crate) fn resolve<T>(
+        &self,
+        ask: impl Fn(&PageMap) -> Result<T, MissingNodes>,
+    ) -> Result<T, StoreError> {
         loop {
             let answer = ask(&self.map());
             match answer {
                 Ok(answer) => return Ok(answer),
-                Err(Missing(ids)) => {
+                Err(MissingNodes(ids)) => {
                     if let Some((_, error)) = self.load_nodes(ids).pop_first() {
                         return Err(error);
                     }
@@ -136,9 +142,9 @@ impl StoreShared {
 
     /// Does something during which no node leaves memory: what was loaded for a change must be there for it.
     pub(crate) fn holding_nodes<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.map_mut().nodes.hold();
+        self.map_mut().nodes.pin_nodes();
         let done = work();
-        self.map_mut().nodes.let_go();
+        self.map_mut().nodes.unpin_nodes();
         done
     }
 
@@ -155,8 +161,8 @@ impl StoreShared {
     pub(crate) fn load_nodes_for(&self, entries: &[&LogEntry]) -> Result<(), StoreError> {
         self.resolve(|map| {
             let missing = entries.iter().filter_map(|entry| map.prepare(entry).err());
-            let missing: Vec<_> = missing.flat_map(|Missing(ids)| ids).collect();
-            if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
+            let missing: Vec<_> = missing.flat_map(|MissingNodes(ids)| ids).collect();
+            if missing.is_empty() { Ok(()) } else { Err(MissingNodes(missing)) }
         })
     }
 
@@ -172,7 +178,7 @@ impl StoreShared {
             placed.iter().flat_map(PinnedPage::blocks).map(|block| block.place).collect();
         places.sort();
         count(&self.medium.counting().page_reads, placed.len() as u64);
-        let mut runs: Vec<Read> = Vec::new();
+        let mut runs: Vec<BlockRead> = Vec::new();
         for &place in &places {
             match runs.last_mut() {
                 Some(run)
@@ -184,7 +190,7 @@ impl StoreShared {
                         run.pages.resize(blocks, Page::ZERO);
                     }
                 }
-                _ => runs.push(Read::new(place, 1)),
+                _ => runs.push(BlockRead::new(place, 1)),
             }
         }
         count(&self.medium.counting().device_reads, runs.len() as u64);
@@ -209,19 +215,19 @@ impl StoreShared {
     }
 
     /// Of reads of several blocks that failed, each of the blocks wanted is read by itself, so that each has its own result.
-    fn reread_failed_runs(&self, runs: Vec<Read>, places: &[Block]) -> Vec<Read> {
-        let is_failed = |run: &Read| run.result.is_err() && run.pages.len() > 1;
+    fn reread_failed_runs(&self, runs: Vec<BlockRead>, places: &[Block]) -> Vec<BlockRead> {
+        let is_failed = |run: &BlockRead| run.result.is_err() && run.pages.len() > 1;
         if !runs.iter().any(is_failed) {
             return runs;
         }
-        let (failed, mut runs): (Vec<Read>, Vec<Read>) = runs.into_iter().partition(is_failed);
-        let within = |run: &Read| run.at..run.at.plus(run.pages.len() as u64);
+        let (failed, mut runs): (Vec<BlockRead>, Vec<BlockRead>) = runs.into_iter().partition(is_failed);
+        let within = |run: &BlockRead| run.at..run.at.plus(run.pages.len() as u64);
         let wanted: BTreeSet<Block> = failed
             .iter()
             .flat_map(|run| places.iter().filter(|at| within(run).contains(at)))
             .copied()
             .collect();
-        let mut alone: Vec<Read> = wanted.into_iter().map(|at| Read::new(at, 1)).collect();
+        let mut alone: Vec<BlockRead> = wanted.into_iter().map(|at| BlockRead::new(at, 1)).collect();
         count(&self.medium.counting().device_reads, alone.len() as u64);
         self.medium.device().read_batch(&mut alone);
         runs.extend(alone);
@@ -239,7 +245,7 @@ impl StoreShared {
         &self,
         want: &PageRead,
         one: &PinnedPage,
-        runs: &[Read],
+        runs: &[BlockRead],
     ) -> Result<StoredPage, StoreError> {
         let block = |entry: &BlockEntry, of: &str| {
             let run = &runs[runs.partition_point(|run| run.at <= entry.place) - 1];
@@ -260,7 +266,7 @@ impl StoreShared {
         }
         for delta in &deltas {
             let found = block(delta, "a delta of ")?;
-            lay_over(found, index, store, &mut bytes).ok_or_else(|| {
+            overlay_delta(found, index, store, &mut bytes).ok_or_else(|| {
                 let what = format!("no delta of page {} of object {}", want.page, want.object);
                 self.medium.corrupt(delta.place, what, delta.crc, delta.crc)
             })?;
@@ -271,7 +277,7 @@ impl StoreShared {
     fn ensure_not_lost(
         &self,
         (object, page): (ObjectId, PageNo),
-        located: &Located,
+        located: &PageLocation,
     ) -> Result<(), StoreError> {
         let device = || self.medium.device().name().to_owned();
         if located.page.is_lost() { Err(StoreError::Lost { device: device(), object, page }) } else { Ok(()) }
@@ -301,14 +307,14 @@ impl StoreShared {
     pub(crate) fn apply(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
         let mut map = self.map_mut();
         for entry in entries {
-            while let Err(Missing(ids)) = map.prepare(entry) {
+            while let Err(MissingNodes(ids)) = map.prepare(entry) {
                 drop(map);
                 if let Some((_, error)) = self.load_nodes(ids).pop_first() {
                     return Err(error);
                 }
                 map = self.map_mut();
             }
-            map.change(entry);
+            map.apply_entry(entry);
         }
         Ok(())
     }
@@ -319,15 +325,15 @@ impl StoreShared {
         let mut map = self.map_mut();
         for entry in entries {
             loop {
-                let Err(Missing(ids)) = map.prepare(entry) else {
-                    map.change(entry);
+                let Err(MissingNodes(ids)) = map.prepare(entry) else {
+                    map.apply_entry(entry);
                     break;
                 };
                 drop(map);
                 let failed = self.load_nodes(ids);
                 map = self.map_mut();
                 if !failed.is_empty() {
-                    map.leave_out(entry, failed);
+                    map.skip_entry(entry, failed);
                     break;
                 }
             }
@@ -351,7 +357,7 @@ impl StoreShared {
                         one.blocks().for_each(|block| map.nodes.segments.pin(block.place));
                         placed.push(one);
                     }
-                    Err(Missing(ids)) => match ids.iter().find_map(|id| failed.get(id)) {
+                    Err(MissingNodes(ids)) => match ids.iter().find_map(|id| failed.get(id)) {
                         Some(error) => want.result = Err(StoreError::clone(error)),
                         None => {
                             missing.extend(ids);
@@ -438,20 +444,20 @@ impl StoreShared {
     }
 
     /// A node was read, or could not be.
-    fn finish_node_load(&self, node: &NodeRead, body: Option<Body>) {
+    fn finish_node_load(&self, node: &NodeRead, body: Option<NodeBody>) {
         let mut map = self.map_mut();
         map.nodes.segments.unpin(node.entry.place);
         // While it was read, it may have been written elsewhere, or its id used again.
         if let Some(body) = body
             && map.nodes.table.get(node.id).is_some_and(|now| now.place == node.entry.place)
         {
-            map.nodes.loaded(node.id, body);
+            map.nodes.add_loaded(node.id, body);
         }
     }
 
     /// Visits some nodes of a walk; returns which, none if there were none to visit. Nodes that are not in memory
     /// are read, and do not come there: a walk of all must not drive out what is used.
-    pub(crate) fn visit_nodes(&self, purpose: Purpose, max: usize) -> Vec<NodeId> {
+    pub(crate) fn visit_nodes(&self, purpose: ScanPurpose, max: usize) -> Vec<NodeId> {
         let (ids, wanted) = {
             let mut map = self.map_mut();
             let ids = map.nodes.take_grey(purpose, max);
@@ -462,9 +468,10 @@ impl StoreShared {
             (ids, wanted)
         };
         count(&self.medium.counting().node_reads, wanted.len() as u64);
-        let mut reads: Vec<Read> = wanted.iter().map(|node| Read::new(node.entry.place, 1)).collect();
+        let mut reads: Vec<BlockRead> =
+            wanted.iter().map(|node| BlockRead::new(node.entry.place, 1)).collect();
         self.medium.device().read_batch(&mut reads);
-        let (mut peeked, mut damaged): (BTreeMap<NodeId, Peeked>, _) = (BTreeMap::new(), Vec::new());
+        let (mut peeked, mut damaged): (BTreeMap<NodeId, PeekedNode>, _) = (BTreeMap::new(), Vec::new());
         for (node, read) in wanted.iter().zip(&reads) {
             let page = read.result.clone().map(|()| &read.pages[0]).map_err(StoreError::from);
             match page.and_then(|page| self.verify_node(page, node.id, &node.entry)) {
@@ -473,7 +480,7 @@ impl StoreShared {
             }
         }
         // A scrub compares and repairs them next, and tells.
-        for (node, found) in self.read_node_mirrors(damaged, purpose == Purpose::Clean) {
+        for (node, found) in self.read_node_mirrors(damaged, purpose == ScanPurpose::Clean) {
             peeked.insert(node.id, (node.entry.place, found.ok()));
         }
         let mut map = self.map_mut();
@@ -486,8 +493,13 @@ impl StoreShared {
     }
 
     /// The node that a page is, if it is that one.
-    pub(crate) fn verify_node(&self, page: &Page, id: NodeId, entry: &NodeEntry) -> Result<Body, StoreError> {
-        let found = sum(&page.0);
+    pub(crate) fn verify_node(
+        &self,
+        page: &Page,
+        id: NodeId,
+        entry: &NodeEntry,
+    ) -> Result<NodeBody, StoreError> {
+        let found = checksum(&page.0);
         let intact = (found == entry.crc).then(|| decode_node(page, id, self.medium.geometry().id));
         let what = || format!("node {} of the map", id.0);
         intact.flatten().ok_or_else(|| self.medium.corrupt(entry.place, what(), entry.crc, found))

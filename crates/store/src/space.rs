@@ -1,11 +1,11 @@
 //! Space: what is live, what is free, what is reserved, and who may use the last of it.
 
 use crate::bug::{StoreBug, is_planted};
-use crate::entry::LogEntry;
 use crate::error::StoreError;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES, TABLE_NODES};
 use crate::gc_pacer::{GcPacer, GcRound};
-use crate::map::{Map, ObjectEntry, Pages};
+use crate::log_entry::LogEntry;
+use crate::map::{ObjectEntry, ObjectPages, PageMap};
 use crate::policy::{self, METADATA_COPIES, NodeSpaceUse, SpaceClass, low_mark, segments_ahead};
 use crate::volume::VolumeId;
 use device::ObjectId;
@@ -128,7 +128,7 @@ pub(crate) struct Reservations {
     pacer: Option<GcPacer>,
 }
 
-impl Map {
+impl PageMap {
     /// What the segments of nodes hold, and the next checkpoint writes to them, each block counted once.
     pub(crate) fn node_use(&self) -> NodeSpaceUse {
         let table = self.nodes.table.pages().len() as u64;
@@ -137,7 +137,7 @@ impl Map {
             segment_blocks,
             dirty: self.nodes.dirty(),
             dirty_max: self.dirty_max(),
-            nodes: self.nodes.table.used(),
+            nodes: self.nodes.table.used_count(),
             tables: table + self.stream_blocks(table as usize + 1),
             live: self.nodes.segments.node_segments().live,
             held: self.nodes.segments.node_segments().segments * segment_blocks,
@@ -180,12 +180,12 @@ impl Map {
     /// segments for them; or it is one.
     pub(crate) fn changes_that_fit(&self, log_entries: &[LogEntry]) -> usize {
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
-        let frees = |entry: &LogEntry| matches!(entry, LogEntry::Cut { .. } | LogEntry::Delete { .. });
+        let frees = |entry: &LogEntry| matches!(entry, LogEntry::Punch { .. } | LogEntry::Delete { .. });
         let only_free = log_entries.iter().all(frees);
         let class = if only_free { SpaceClass::Frees } else { SpaceClass::Writer };
         let free = self.nodes.segments.free_count().saturating_sub(self.floor(class));
         let fits = |some: &[LogEntry]| {
-            let paired = some.iter().filter(|entry| entry.is_paired()).count() as u64;
+            let paired = some.iter().filter(|entry| entry.is_mirrored()).count() as u64;
             // A log entry takes less than its page, which comes after it.
             let logged = (2 * some.len() as u64 - paired).saturating_sub(self.nodes.segments.log_rest());
             logged.div_ceil(segment_blocks) + METADATA_COPIES * paired.div_ceil(segment_blocks) <= free
@@ -232,14 +232,14 @@ impl Map {
                 log_entry,
                 LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. }
             );
-            let settled = |volume: &VolumeId| of_objects && self.volumes.is_settled(&self.nodes, *volume);
+            let settled = |volume: &VolumeId| of_objects && self.volumes.is_unshared(&self.nodes, *volume);
             let changed = log_entry.changed_volumes().filter(|volume| !settled(volume));
             of_volumes.extend(changed.flat_map(|volume| self.volumes.path(volume)));
             let mut object = |ObjectId { volume, slot, .. }: &ObjectId| {
                 let objects = self.volumes.get(*volume).map_or(0, |volume| volume.objects.height);
                 path((*volume, None), slot / LEAF_OBJECTS, objects);
                 match self.slot(*volume, *slot) {
-                    Ok(Some(ObjectEntry { pages: Pages::Tree(tree), .. })) => tree.height,
+                    Ok(Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. })) => tree.height,
                     _ => 0,
                 }
             };
@@ -255,7 +255,7 @@ impl Map {
                     ranges += self.nodes_if_tree(of);
                     pages += 1;
                 }
-                LogEntry::Cut { object: of, pages, .. } => {
+                LogEntry::Punch { object: of, pages, .. } => {
                     let height = object(of);
                     ranges += self.nodes_if_outgrown(of);
                     path((of.volume, Some(of.slot)), pages.start.0 / LEAF_PAGES, height);
@@ -296,7 +296,7 @@ impl Map {
     /// Nodes that an object needs when its pages may not lie in its entry any more.
     fn nodes_if_tree(&self, object: &ObjectId) -> u64 {
         match self.object(*object) {
-            Ok(Some(ObjectEntry { pages: Pages::Inline(pages), .. })) => {
+            Ok(Some(ObjectEntry { pages: ObjectPages::Inline(pages), .. })) => {
                 let leaves: BTreeSet<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
                 let heights = leaves
                     .last()
@@ -374,7 +374,7 @@ impl Map {
             unbacked: bare * geometry.segment_blocks,
             kept: self.kept_from_data(),
             live: self.live_blocks(),
-            nodes: METADATA_COPIES * self.nodes.table.used(),
+            nodes: METADATA_COPIES * self.nodes.table.used_count(),
             free: self.nodes.segments.free_count() * geometry.segment_blocks + self.nodes.segments.log_rest(),
             reserved: self.reserved_blocks(),
             expected: self.expected_blocks(),
@@ -424,7 +424,7 @@ impl Map {
         self.reservations.estimate = known;
     }
 
-    /// Gives back a reservation for `pages` pages. Which they were the caller says [later](Map::know).
+    /// Gives back a reservation for `pages` pages. Which they were the caller says [later](PageMap::know).
     pub(crate) fn release(&mut self, pages: u64) {
         if self.is_planted(StoreBug::ForgottenReservation) {
             return;
@@ -437,7 +437,7 @@ impl Map {
 
     /// Pages that may be written back before the next look at whether cleaning is due.
     pub(crate) fn pages_between_cleaning_checks(&self) -> u64 {
-        match (self.nodes.cleaning(), self.reservations.pacer) {
+        match (self.nodes.cleaning_scan(), self.reservations.pacer) {
             (Some(_), Some(pace)) => pace.pages_per_payment(),
             _ => u64::MAX,
         }
@@ -484,9 +484,9 @@ impl Map {
             victims: victims.len() as u64,
             live: victims.iter().map(live).sum(),
             copies: victims.iter().map(|victim| policy::with_summaries(live(victim))).sum(),
-            nodes: match self.nodes.cleaning() {
-                Some(scan) if !scan.walks() => scan.to_look_up,
-                _ => self.nodes.table.used(),
+            nodes: match self.nodes.cleaning_scan() {
+                Some(scan) if !scan.is_scan() => scan.to_look_up,
+                _ => self.nodes.table.used_count(),
             },
             segments,
             missing: self.cleaning_shortfall(),
@@ -503,10 +503,10 @@ impl Map {
 
     /// What is left to do in the round under way.
     fn cleaning_left(&self) -> Option<u64> {
-        let scan = self.nodes.cleaning()?;
+        let scan = self.nodes.cleaning_scan()?;
         let nodes = match scan.is_complete() {
             true => scan.to_look_up,
-            false => self.nodes.table.used().saturating_sub(scan.visited),
+            false => self.nodes.table.used_count().saturating_sub(scan.visited),
         };
         Some(
             nodes + scan.victims().map(|victim| u64::from(self.nodes.segments.get(victim).live)).sum::<u64>(),

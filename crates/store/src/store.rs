@@ -2,46 +2,46 @@
 //!
 //! | state | owner | changed under | after a crash |
 //! | --- | --- | --- | --- |
-//! | map: nodes, node table, live counts, volumes | `map::Map` in `Shared` | the writer's lock, then the map's write lock | from the newest root and the log entries after it |
+//! | map: nodes, node table, live counts, volumes | `map::PageMap` in `Shared` | the writer's lock, then the map's write lock | from the newest root and the log entries after it |
 //! | reservations | `space::Reservations` in the map | the map's write lock | gone; the caller reserves anew |
 //! | pins | `segments::SegmentTable` in the map | the map's read lock | gone, as the readers are |
-//! | the log's end | `log::Log` in `Writer` | the writer's lock | from the newest root and the log |
+//! | the log's end | `log_writer::LogWriter` in `Writer` | the writer's lock | from the newest root and the log |
 //! | the open pair for pages of metadata | `pairs::OpenMirroredPair` in `Writer` | the writer's lock | gone: it is closed, with what log entries name |
 //! | roots, generations | `checkpoint::Checkpointer` in `Writer` | the writer's lock | from the newest root |
 //! | a round of cleaning | `clean::SegmentCleaner` | the cleaner's lock, taken before the writer's | gone |
-//! | a round of folding | `fold::Folding` in `Store` | the writer's lock | gone: it begins anew |
+//! | a round of folding | `delta_merge::IdleMergeRound` in `Store` | the writer's lock | gone: it begins anew |
 //! | a scrub | `scrub::StoreScrub` | the scrubber's lock, taken before the writer's | gone |
 //!
 //! The writer's lock is held during I/O: one apply, checkpoint or repointing at a time. The map's is never held during I/O, so readers
 //! wait for no write and no flush.
 
-use crate::change::Change;
+use crate::change::StoreChange;
 use crate::check::{self, RepairedCounts, StoreFinding};
+use crate::checkpoint_root::{CheckpointRoot, LogCursor, NewestLsns, StreamExtent, TablesStream};
+use crate::checkpoint_tables::encode_tables;
 use crate::cleaner::{CleaningOutcome, SegmentCleaner};
 use crate::counters::StoreCounters;
-use crate::delta::DeltaBlock;
-use crate::entry::{LogEntry, Origin};
+use crate::delta_block::DeltaBlock;
+use crate::delta_merge::{DamagedPagePolicy, IdleMergeRound};
 use crate::error::StoreError;
-use crate::fold::{Damaged, Folding};
 use crate::format::{ROOTS, SEGMENTS_AT, SUPERBLOCK};
 use crate::host_space;
-use crate::map::{Map, NodeTable, Nodes, Purpose, Volumes};
-use crate::recover::{Identified, Recovered};
-use crate::root::{Cursor, Extent, Newest, Root, Stream};
+use crate::log_entry::{BatchOrigin, LogEntry};
+use crate::map::{MapNodes, MapVolumes, NodeTable, PageMap, ScanPurpose};
+use crate::recover::{IdentifiedStore, RecoveredStore};
 use crate::scrub::{ScrubProgress, StoreScrub};
 use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::settings::StoreSettings;
 use crate::shared::{PageRead, PageResult, StoreShared};
 use crate::space::{APPLY_TOGETHER_MAX, ReservationEstimate, StoreSpace};
-use crate::superblock::{self, Geometry, Layout, Mended};
+use crate::superblock::{self, StoreGeometry, StoreLayout, SuperblockRepair};
 use crate::sync::{Mutex, MutexGuard};
-use crate::tables::encode_tables;
 use crate::tables_stream;
 use crate::volume::{ListedPages, NewVolume, VolumeId, VolumeInfo, VolumeMode};
 use crate::volume_changes;
 use crate::volume_usage::{self, StoreUsage};
 use crate::writer::WriterLock;
-use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId, Transfer};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -53,14 +53,14 @@ pub struct Store {
     pub(crate) cleaner: Mutex<SegmentCleaner>,
     scrub: Mutex<Option<StoreScrub>>,
     /// Taken after the writer's lock.
-    idle_merge: Mutex<Folding>,
+    idle_merge: Mutex<IdleMergeRound>,
 }
 
 /// Life: formatting, opening, beginning.
 impl Store {
     /// What recovery has found.
-    pub(crate) fn new(recovered: Recovered) -> Store {
-        let Recovered { shared, writer } = recovered;
+    pub(crate) fn new(recovered: RecoveredStore) -> Store {
+        let RecoveredStore { shared, writer } = recovered;
         Store {
             shared,
             writer: WriterLock::new(writer),
@@ -79,16 +79,16 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::BadSizes`] with the least size, before anything is written; or the device's.
-    pub fn format(device: &dyn Device, layout: &Layout) -> Result<(), StoreError> {
-        let geometry = Geometry::plan(device, layout)?;
+    pub fn format(device: &dyn Device, layout: &StoreLayout) -> Result<(), StoreError> {
+        let geometry = StoreGeometry::plan(device, layout)?;
         let mut segments =
             SegmentTable::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
         let mut take = || segments.take(SegmentUse::Log).expect("a new store has free segments");
         let (segment, next) = (take(), take());
         let nodes = segments.take_mirrored_pair(SegmentUse::Nodes).expect("a new store has free segments");
-        let nodes_of = Nodes::new(NodeTable::new(), segments);
-        let mut map = Map::new(nodes_of, Volumes::main_only(), Newest::default());
-        let at = geometry.start(nodes);
+        let nodes_of = MapNodes::new(NodeTable::new(), segments);
+        let mut map = PageMap::new(nodes_of, MapVolumes::main_only(), NewestLsns::default());
+        let at = geometry.segment_start(nodes);
         let copy = map.nodes.segments.mirror_of(at).expect("taken as a pair");
         let needed = map.stream_blocks(0);
         if needed > geometry.segment_blocks {
@@ -100,7 +100,7 @@ impl Store {
         }
         // With an older store's roots its superblock could be taken for damaged, and be restored.
         device.write(SUPERBLOCK, &device::pages(SEGMENTS_AT as usize))?;
-        for start in [geometry.start(segment), geometry.start(next), at, copy] {
+        for start in [geometry.segment_start(segment), geometry.segment_start(next), at, copy] {
             device.allocate(start, geometry.segment_blocks)?;
         }
         device.flush()?;
@@ -109,13 +109,13 @@ impl Store {
         device.write(at, &pages)?;
         device.write(copy, &pages)?;
         device.flush()?;
-        let extents = vec![Extent { at, copy, count: blocks }];
-        let tables = Stream { bytes: bytes.len() as u64, crc, extents };
-        let log = Cursor { segment, offset: 0, next, chunk: 1, batch: 1, chain: 0 };
+        let extents = vec![StreamExtent { at, copy, count: blocks }];
+        let tables = TablesStream { bytes: bytes.len() as u64, crc, extents };
+        let log = LogCursor { segment, offset: 0, next_segment: next, chunk: 1, batch: 1, chain_crc: 0 };
         let root = |generation| {
-            let (incarnation, newest) = (Incarnation(0), Newest::default());
+            let (incarnation, newest) = (Incarnation(0), NewestLsns::default());
             let (total_blocks, tables) = (geometry.total_blocks, tables.clone());
-            Root { total_blocks, generation, incarnation, newest, log, tables }.encode(geometry.id)
+            CheckpointRoot { total_blocks, generation, incarnation, newest, log, tables }.encode(geometry.id)
         };
         device.write(ROOTS[0], &[*root(1)])?;
         device.write(ROOTS[1], &[*root(2)])?;
@@ -139,13 +139,13 @@ impl Store {
         Store::identify(device)?.open()
     }
 
-    /// Reads the superblock of the store on `device`, with one read; the rest is for [`Identified::open`]. Writes nothing.
+    /// Reads the superblock of the store on `device`, with one read; the rest is for [`IdentifiedStore::open`]. Writes nothing.
     ///
     /// # Errors
     /// Those for a device that holds no store, or one that is damaged, newer or cut off; the device's.
-    pub fn identify(device: Arc<dyn Device>) -> Result<Identified, StoreError> {
-        let (geometry, first_blocks) = Geometry::read(&*device)?;
-        Ok(Identified::new(device, geometry, first_blocks))
+    pub fn identify(device: Arc<dyn Device>) -> Result<IdentifiedStore, StoreError> {
+        let (geometry, first_blocks) = StoreGeometry::read(&*device)?;
+        Ok(IdentifiedStore::new(device, geometry, first_blocks))
     }
 
     /// Makes both superblocks of the store on `device` whole: a damaged first one from its copy in the store's last block, where the
@@ -154,8 +154,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoGoodCopy`]; those of [`identify`](Store::identify) for another reason than a damaged superblock; the device's.
     /// Nothing was written then, unless it is the device's.
-    pub fn repair_superblocks(device: &dyn Device) -> Result<Mended, StoreError> {
-        superblock::mend(device)
+    pub fn repair_superblocks(device: &dyn Device) -> Result<SuperblockRepair, StoreError> {
+        superblock::repair(device)
     }
 
     /// Makes the store on `device`, which must not be open, as large as fits into `blocks` blocks, to which a file is made longer, or into
@@ -166,8 +166,8 @@ impl Store {
     /// [`StoreError::CannotGrow`] where that is smaller, or takes more segments of its size than a store may have, or a block device has
     /// less; those of [`identify`](Store::identify); the device's.
     pub fn grow_unopened(device: &dyn Device, blocks: Option<u64>) -> Result<u64, StoreError> {
-        let (geometry, first_blocks) = Geometry::read(device)?;
-        if geometry.is_contradicted(&first_blocks) {
+        let (geometry, first_blocks) = StoreGeometry::read(device)?;
+        if geometry.is_contradicted_by_roots(&first_blocks) {
             let why = ": its checkpoint roots are of a larger store, or of another".to_owned();
             return Err(StoreError::SuperblockDamaged { device: device.name().to_owned(), why });
         }
@@ -274,8 +274,9 @@ impl Store {
 
     /// How many changes of a vector may be [applied](Store::apply) together, so that not too many nodes of the map are dirty at once: more
     /// may be refused as [`StoreError::Full`] though space is reserved for all of them. At least one.
-    pub fn changes_that_fit(&self, vector: &[Change]) -> usize {
-        let entries: Vec<LogEntry> = vector.iter().take(APPLY_TOGETHER_MAX).map(Change::log_entry).collect();
+    pub fn changes_that_fit(&self, vector: &[StoreChange]) -> usize {
+        let entries: Vec<LogEntry> =
+            vector.iter().take(APPLY_TOGETHER_MAX).map(StoreChange::log_entry).collect();
         self.shared.map().changes_that_fit(&entries)
     }
 
@@ -289,7 +290,7 @@ impl Store {
         self.shared.progress.length().blocks
     }
 
-    /// Reads of the device that a recovery makes to follow the log up to its open stretch, at most. For that one, the log's
+    /// Reads of the device that a recovery makes to follow the log up to its open extent, at most. For that one, the log's
     /// end and what shows that it is the end, it makes ten more at most; and those of pages of metadata in the last batch.
     pub fn reads_since_checkpoint(&self) -> u64 {
         self.shared.progress.length().reads
@@ -308,7 +309,7 @@ impl Store {
     /// Sets how many map nodes of 4 KiB to keep in memory; more while changes wait for a checkpoint.
     /// The default is 16,384; less than 64 counts as 64, so that a look-up can keep its own.
     pub fn set_cached_nodes_max(&self, nodes: usize) {
-        self.shared.map_mut().nodes.keep(nodes);
+        self.shared.map_mut().nodes.set_clean_max(nodes);
     }
 }
 
@@ -322,8 +323,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Full`] before anything is written, where a checkpoint did not help; the device's;
     /// [`StoreError::Corrupt`] if a map node that it must change is damaged; [`StoreError::NotBegun`].
-    pub fn apply(&self, vector: &[Change]) -> Result<(), StoreError> {
-        self.writer.lock().apply(&self.shared, vector, Origin::Logged)
+    pub fn apply(&self, vector: &[StoreChange]) -> Result<(), StoreError> {
+        self.writer.lock().apply(&self.shared, vector, BatchOrigin::Logged)
     }
 
     /// The same for changes of which the buffer has no record: their LSNs do not count as
@@ -331,8 +332,8 @@ impl Store {
     ///
     /// # Errors
     /// As [`apply`](Store::apply).
-    pub fn apply_bypassed(&self, vector: &[Change]) -> Result<(), StoreError> {
-        self.writer.lock().apply(&self.shared, vector, Origin::Bypassed)
+    pub fn apply_bypassed(&self, vector: &[StoreChange]) -> Result<(), StoreError> {
+        self.writer.lock().apply(&self.shared, vector, BatchOrigin::Bypassed)
     }
 
     /// Whether a page's leaf takes these blocks of deltas more, none of which has more than the leaf's: each page has at most eight
@@ -343,7 +344,7 @@ impl Store {
     /// Where one of those cannot be read.
     pub fn takes_deltas(&self, object: ObjectId, blocks: &[DeltaBlock]) -> Result<bool, StoreError> {
         let Some(first) = blocks.first().map(DeltaBlock::first) else { return Ok(true) };
-        let pages = blocks.iter().fold(0, |pages, block| pages | block.bits());
+        let pages = blocks.iter().fold(0, |pages, block| pages | block.page_bits());
         self.shared.resolve(|map| map.takes_deltas(object, first, blocks.len(), pages))
     }
 
@@ -353,7 +354,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Full`]; what a page cannot be read for; the device's. As after an error of [`apply`](Store::apply).
     pub fn merge_deltas(&self, pages: &[(ObjectId, PageNo)]) -> Result<u64, StoreError> {
-        self.writer.lock().fold_leaves(&self.shared, pages)
+        self.writer.lock().merge_leaves(&self.shared, pages)
     }
 
     /// Folds some leaves, if enough deltas were stored since it last did: who stores some calls it, too, so that leaves are folded in long
@@ -362,7 +363,7 @@ impl Store {
     /// # Errors
     /// Those of [`fold`](Store::fold); what was to be folded stays as it is until it is full, or for quiet times.
     pub fn merge_due_deltas(&self) -> Result<u64, StoreError> {
-        self.writer.lock().fold_owed(&self.shared)
+        self.writer.lock().merge_due_deltas(&self.shared)
     }
 
     /// Folds what a clone or a move of pages takes out of leaves that it does not take whole, as [`apply`](Store::apply) does: for who wants
@@ -370,11 +371,11 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`fold`](Store::fold), and a damaged page.
-    pub fn merge_deltas_for_transfer(&self, transfer: &Transfer) -> Result<(), StoreError> {
-        let change = Change::Clone { transfer: *transfer, lsn: Lsn(0) };
+    pub fn merge_deltas_for_transfer(&self, transfer: &PageTransfer) -> Result<(), StoreError> {
+        let change = StoreChange::Clone { transfer: *transfer, lsn: Lsn(0) };
         let mut writer = self.writer.lock();
         writer.make_ready(&self.shared)?;
-        writer.fold_for_transfers(&self.shared, &[change], Damaged::Fails)
+        writer.merge_for_transfers(&self.shared, &[change], DamagedPagePolicy::Fail)
     }
 
     /// Whether [`idle_merge_step`](Store::idle_merge_step) is worth its reads and writes while nobody needs space: enough was stored as deltas
@@ -454,11 +455,11 @@ impl Store {
     ///
     /// # Errors
     /// Where one of those cannot be read, and the other object does not say that it has.
-    pub fn has_applied_transfer(&self, transfer: &Transfer, lsn: Lsn) -> Result<bool, StoreError> {
-        let target = self.shared.resolve(|map| map.has_had(transfer.to, lsn));
+    pub fn has_applied_transfer(&self, transfer: &PageTransfer, lsn: Lsn) -> Result<bool, StoreError> {
+        let target = self.shared.resolve(|map| map.has_applied_transfer(transfer.to, lsn));
         match target {
             Ok(true) => target,
-            _ => Ok(self.shared.resolve(|map| map.has_had(transfer.from, lsn))? || target?),
+            _ => Ok(self.shared.resolve(|map| map.has_applied_transfer(transfer.from, lsn))? || target?),
         }
     }
 
@@ -467,7 +468,7 @@ impl Store {
     /// # Errors
     /// Where one of those cannot be read.
     pub fn has_applied_later_transfer(&self, object: ObjectId, lsn: Lsn) -> Result<bool, StoreError> {
-        self.shared.resolve(|map| map.has_had(object, lsn.plus(1)))
+        self.shared.resolve(|map| map.has_applied_transfer(object, lsn.plus(1)))
     }
 
     /// The page LSN of each of many pages, with many reads of map nodes in flight.
@@ -568,7 +569,7 @@ impl Store {
 
     /// Whether the file system below had no space for a segment when it was last asked.
     pub fn is_host_fs_known_full(&self) -> bool {
-        self.shared.medium.is_known_full_below()
+        self.shared.medium.is_host_fs_known_full()
     }
 
     /// Whether asking for more may help: there are segments without space, and the file system below was not full the last time.
@@ -638,7 +639,7 @@ impl Store {
 
     /// The volume of this name; one that has none is `#` and its number.
     pub fn volume_named(&self, name: &str) -> Option<VolumeInfo> {
-        self.shared.map().volumes.named(name)
+        self.shared.map().volumes.find_by_name(name)
     }
 
     /// Frees some of what deleted volumes and files held: at most 256 nodes. Returns whether there was anything to free. The
@@ -766,6 +767,6 @@ impl Store {
     /// Ends a scrub, so that the next step begins a new one.
     pub fn end_scrub(&self) {
         *self.scrub.lock().expect("no panic while scrubbing") = None;
-        self.shared.map_mut().nodes.end_scan(Purpose::StoreScrub);
+        self.shared.map_mut().nodes.end_scan(ScanPurpose::StoreScrub);
     }
 }

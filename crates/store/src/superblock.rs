@@ -1,46 +1,49 @@
-//! Block 0: which store this is, and its sizes. Written when the store is formatted or made larger, and never again, but for a repair.
+//! The superblock, block 0: which store this is, and its sizes. Written when the store is formatted, grown or
+//! repaired, and at no other time.
 //!
-//! A copy of it is the store's last block. No mount needs it: a store whose first block is damaged is refused until somebody
-//! has that made right, so that a disk that fails is noticed. The roots say where the copy is, and whose it must be.
+//! The last block of the store is a copy of the superblock. A mount never uses the copy: a store with a
+//! damaged first block is refused until you repair it, so that you notice a failing disk. The roots tell
+//! where the copy is, and which store's it must be.
 
 use crate::bug::{StoreBug, is_planted};
+use crate::checkpoint_root::CheckpointRoot;
 use crate::error::StoreError;
 use crate::format::*;
-use crate::root::Root;
 use crate::tables_stream::STREAM_BLOCK_BYTES;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// How to lay out a new store.
+/// The layout of a new store.
 #[derive(Debug, Clone)]
-pub struct Layout {
+pub struct StoreLayout {
     /// Identity of the store.
     pub id: StoreId,
-    /// Blocks of a segment, 16 to 32,768; `None`: capacity / 2048, between 512 KiB and 128 MiB. Below, which is for tests, writes to a
-    /// store that is nearly full wait for several segments to be cleaned.
+    /// Blocks of a segment, 16 to 32,768. `None`: capacity / 2048, between 512 KiB and 128 MiB. Values below
+    /// 512 KiB are for tests: writes to a nearly full store then wait until several segments are cleaned.
     pub segment_blocks: Option<u32>,
 }
 
-/// 512 KiB: below it, trimming and sequential writing gain little.
+/// 512 KiB. With smaller segments trimming and sequential writing gain little.
 const SEGMENT_BLOCKS_MIN: u64 = 128;
-/// The reserve is some forty segments, so where there are many it is a small part; and a disk that writes segments of 2 MiB in any
-/// order is three quarters as fast as one that writes them in a row.
-const SEGMENTS_WANTED: u64 = 2048;
-/// 128 MiB: above it, a segment takes seconds to clean on a disk.
+/// Segments of a store by default. The reserve is some forty segments, a small part where there are many. A
+/// disk that writes segments of 2 MiB in random order is three quarters as fast as one that writes
+/// sequentially.
+const SEGMENTS_TARGET: u64 = 2048;
+/// 128 MiB. Larger segments take seconds to clean on a disk.
 const SEGMENT_BLOCKS_MAX: u64 = 32_768;
-/// The simulator's segments: a chunk of a few pages must fit. Users are offered no less than `SEGMENT_BLOCKS_MIN`.
-const SEGMENT_BLOCKS_SMALLEST: u64 = 16;
-/// Some 45 of them are the reserve.
+/// The smallest segments of all, for the simulator: a chunk of a few pages must fit.
+const SEGMENT_BLOCKS_MIN_IN_TESTS: u64 = 16;
+/// The fewest segments of a store. Some 45 of them are the reserve.
 const SEGMENTS_MIN: u64 = 48;
-/// Where nobody asks for segments of another size: then so many, of which three tenths can be used.
+/// The fewest segments of the default size. Three tenths of them can be used.
 const SEGMENTS_MIN_DEFAULT: u64 = 64;
 /// A segment's number has 32 bits.
 const SEGMENTS_MAX: u64 = u32::MAX as u64;
 
-/// The sizes of a store, once believed.
+/// The identity and the sizes of a store, verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Geometry {
+pub(crate) struct StoreGeometry {
     pub(crate) id: StoreId,
     pub(crate) total_blocks: u64,
     pub(crate) segment_blocks: u64,
@@ -49,8 +52,8 @@ pub(crate) struct Geometry {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Superblock {
-    head: Head,
+struct SuperblockBytes {
+    head: StructureHead,
     total_blocks: U64,
     segments_at: U64,
     segment_blocks: U32,
@@ -63,39 +66,44 @@ struct Superblock {
     draft: U32,
 }
 
-const _: () = assert!(size_of::<Superblock>() == 80);
+const _: () = assert!(size_of::<SuperblockBytes>() == 80);
 
-impl Geometry {
+impl StoreGeometry {
     /// The sizes of a new store on `device`.
-    pub(crate) fn plan(device: &dyn Device, layout: &Layout) -> Result<Geometry, StoreError> {
+    pub(crate) fn plan(device: &dyn Device, layout: &StoreLayout) -> Result<StoreGeometry, StoreError> {
         let bad = |why| StoreError::BadSizes { device: device.name().to_owned(), why };
         let segment_blocks = match layout.segment_blocks {
             Some(blocks) => u64::from(blocks),
-            None => (device.blocks() / SEGMENTS_WANTED).clamp(SEGMENT_BLOCKS_MIN, SEGMENT_BLOCKS_MAX),
+            None => (device.blocks() / SEGMENTS_TARGET).clamp(SEGMENT_BLOCKS_MIN, SEGMENT_BLOCKS_MAX),
         };
-        if !(SEGMENT_BLOCKS_SMALLEST..=SEGMENT_BLOCKS_MAX).contains(&segment_blocks) {
-            let range = format!("{SEGMENT_BLOCKS_SMALLEST} to {SEGMENT_BLOCKS_MAX}");
+        if !(SEGMENT_BLOCKS_MIN_IN_TESTS..=SEGMENT_BLOCKS_MAX).contains(&segment_blocks) {
+            let range = format!("{SEGMENT_BLOCKS_MIN_IN_TESTS} to {SEGMENT_BLOCKS_MAX}");
             return Err(bad(format!("a segment of {segment_blocks} blocks: it may have {range}")));
         }
         let segments = device.blocks().saturating_sub(total_blocks(0, 0)) / segment_blocks;
         let fewest = if layout.segment_blocks.is_some() { SEGMENTS_MIN } else { SEGMENTS_MIN_DEFAULT };
         if segments < fewest {
             let least = total_blocks(fewest, segment_blocks);
-            let (has, needs) = (device.blocks() * BLOCK_BYTES as u64, least * BLOCK_BYTES as u64);
+            let has = device.blocks() * BLOCK_BYTES as u64;
+            let needs = least * BLOCK_BYTES as u64;
             return Err(bad(format!("{has} bytes are too small for a store: give it at least {needs}")));
         }
         let segments = u32::try_from(segments.min(SEGMENTS_MAX)).expect("limited just now");
         let total_blocks = total_blocks(u64::from(segments), segment_blocks);
-        Ok(Geometry { id: layout.id, total_blocks, segment_blocks, segments })
+        Ok(StoreGeometry { id: layout.id, total_blocks, segment_blocks, segments })
     }
 
-    /// The same with another number of segments.
-    pub(crate) fn with_segments(self, segments: u32) -> Geometry {
-        Geometry { segments, total_blocks: total_blocks(u64::from(segments), self.segment_blocks), ..self }
+    /// The same store with another number of segments.
+    pub(crate) fn with_segments(self, segments: u32) -> StoreGeometry {
+        StoreGeometry {
+            segments,
+            total_blocks: total_blocks(u64::from(segments), self.segment_blocks),
+            ..self
+        }
     }
 
-    /// The sizes of this store on a device of so many blocks.
-    fn grown(self, device: &dyn Device, blocks: u64) -> Result<Geometry, StoreError> {
+    /// The sizes of this store, grown to at most `blocks` blocks.
+    fn grown(self, device: &dyn Device, blocks: u64) -> Result<StoreGeometry, StoreError> {
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
         let cannot = |why: String, help: String| {
             let device = device.name().to_owned();
@@ -104,13 +112,14 @@ impl Geometry {
         let segments = blocks.saturating_sub(total_blocks(0, 0)) / self.segment_blocks;
         let segments = u32::try_from(segments.min(SEGMENTS_MAX)).expect("limited just now");
         if segments < self.segments {
-            let (now, wanted) = (bytes(self.total_blocks), bytes(blocks));
+            let now = bytes(self.total_blocks);
+            let wanted = bytes(blocks);
             return cannot(
                 format!("the store has {now} bytes, {wanted} are less"),
                 "a store does not get smaller: copy its files into a new one".into(),
             );
         }
-        // A checkpoint writes the table, which begins in one segment.
+        // A checkpoint writes the segment table, which must fit into one segment.
         let most = (self.segment_blocks as usize * STREAM_BLOCK_BYTES - STREAM_HEAD_BYTES) / SEGMENT_BYTES;
         if segments as usize > most {
             let most = bytes(total_blocks(most as u64, self.segment_blocks));
@@ -125,8 +134,8 @@ impl Geometry {
     }
 
     pub(crate) fn encode(&self) -> Box<Page> {
-        let bytes = Superblock {
-            head: Head::new(MAGIC_SUPERBLOCK, self.id),
+        let bytes = SuperblockBytes {
+            head: StructureHead::new(MAGIC_SUPERBLOCK, self.id),
             total_blocks: self.total_blocks.into(),
             segments_at: SEGMENTS_AT.into(),
             segment_blocks: (self.segment_blocks as u32).into(),
@@ -144,8 +153,8 @@ impl Geometry {
         page
     }
 
-    /// Reads and believes the superblock of `device`, or says why not. Returns the first blocks, up to the first segment.
-    pub(crate) fn read(device: &dyn Device) -> Result<(Geometry, Vec<Page>), StoreError> {
+    /// Reads and verifies the superblock of `device`. Returns the blocks before the first segment, too.
+    pub(crate) fn read(device: &dyn Device) -> Result<(StoreGeometry, Vec<Page>), StoreError> {
         let name = || device.name().to_owned();
         if device.blocks() < SEGMENTS_AT {
             return Err(StoreError::NotAStore { device: name() });
@@ -156,20 +165,22 @@ impl Geometry {
         }
         let geometry = decode(device, &pages)?;
         if geometry.total_blocks > device.blocks() {
-            let (expected, found) = (geometry.total_blocks, device.blocks());
+            let expected = geometry.total_blocks;
+            let found = device.blocks();
             return Err(StoreError::Truncated { device: name(), expected, found });
         }
         Ok((geometry, pages))
     }
 
-    /// Where the copy of the superblock lies.
+    /// The block of the superblock's copy.
     pub(crate) fn copy_at(&self) -> Block {
         Block(self.total_blocks - 1)
     }
 
     /// What is wrong with the superblock's copy, if anything is.
     pub(crate) fn copy_damage(&self, device: &dyn Device) -> Option<String> {
-        let (at, mut page) = (self.copy_at(), Page::zeroed());
+        let at = self.copy_at();
+        let mut page = Page::zeroed();
         match device.read(at, std::slice::from_mut(&mut *page)) {
             Ok(()) if page == self.encode() => None,
             Ok(()) => Some(format!("block {at}: the superblock's copy is not what was written")),
@@ -177,43 +188,44 @@ impl Geometry {
         }
     }
 
-    /// Whether a root says that these first blocks are of another store, or of a larger one. It may have grown since the root.
-    pub(crate) fn is_contradicted(&self, first_blocks: &[Page]) -> bool {
-        witnesses(first_blocks).any(|(id, root)| id != self.id || root.total_blocks > self.total_blocks)
+    /// Whether a valid root says that the first blocks are of another store, or of a larger one. (The store
+    /// may have grown since the root.)
+    pub(crate) fn is_contradicted_by_roots(&self, first_blocks: &[Page]) -> bool {
+        intact_roots(first_blocks).any(|(id, root)| id != self.id || root.total_blocks > self.total_blocks)
     }
 
     /// The first block of a segment.
-    pub(crate) fn start(&self, segment: u32) -> Block {
+    pub(crate) fn segment_start(&self, segment: u32) -> Block {
         Block(SEGMENTS_AT + u64::from(segment) * self.segment_blocks)
     }
 
     /// The blocks of a segment.
-    pub(crate) fn blocks(&self, segment: u32) -> Range<Block> {
-        let start = self.start(segment);
+    pub(crate) fn blocks_of(&self, segment: u32) -> Range<Block> {
+        let start = self.segment_start(segment);
         start..start.plus(self.segment_blocks)
     }
 
-    /// The segment in which a block lies; `None` before the first and after the last.
-    pub(crate) fn segment(&self, at: Block) -> Option<u32> {
+    /// The segment of a block; `None` before the first segment and after the last.
+    pub(crate) fn segment_of(&self, at: Block) -> Option<u32> {
         let segment = at.0.checked_sub(SEGMENTS_AT)? / self.segment_blocks;
         (segment < u64::from(self.segments)).then_some(segment as u32)
     }
 
     /// Whether two blocks lie at the same offset of different segments.
     pub(crate) fn are_opposite(&self, one: Block, other: Block) -> bool {
-        let both = self.segment(one).zip(self.segment(other));
+        let both = self.segment_of(one).zip(self.segment_of(other));
         both.is_some_and(|(first, second)| {
-            first != second && one.0 - self.start(first).0 == other.0 - self.start(second).0
+            first != second && one.0 - self.segment_start(first).0 == other.0 - self.segment_start(second).0
         })
     }
 }
 
-/// Blocks of a store: the first ones, the segments, the superblock's copy.
+/// Blocks of a store: those before the segments, the segments, the superblock's copy.
 fn total_blocks(segments: u64, segment_blocks: u64) -> u64 {
     SEGMENTS_AT + segments * segment_blocks + 1
 }
 
-/// One root stands in for the other: where only one of them is unreadable it counts as one that was torn while it was written.
+/// Reads blocks one by one. If only one root is unreadable, it counts as torn, as the other one replaces it.
 fn read_one_by_one(device: &dyn Device, pages: &mut [Page]) -> Result<(), StoreError> {
     let mut unreadable = Vec::new();
     for (page, at) in pages.iter_mut().zip(0..) {
@@ -224,7 +236,7 @@ fn read_one_by_one(device: &dyn Device, pages: &mut [Page]) -> Result<(), StoreE
     }
     let roots = unreadable.iter().filter(|(at, _)| ROOTS.contains(at)).count();
     match unreadable.into_iter().next() {
-        Some((SUPERBLOCK, error)) if witnesses(pages).next().is_some() => {
+        Some((SUPERBLOCK, error)) if intact_roots(pages).next().is_some() => {
             let why = format!(": {error}");
             Err(StoreError::SuperblockDamaged { device: device.name().to_owned(), why })
         }
@@ -233,33 +245,33 @@ fn read_one_by_one(device: &dyn Device, pages: &mut [Page]) -> Result<(), StoreE
     }
 }
 
-/// The roots that are whole, with the store that each says it is of.
-fn witnesses(pages: &[Page]) -> impl Iterator<Item = (StoreId, Root)> + '_ {
+/// The roots that are intact, with the store that each belongs to. They prove that there was a superblock.
+fn intact_roots(pages: &[Page]) -> impl Iterator<Item = (StoreId, CheckpointRoot)> + '_ {
     ROOTS.into_iter().filter_map(|at| {
         let page = &pages[at.0 as usize];
-        let (head, _) = Head::read_from_prefix(&page.0).expect("smaller than a page");
+        let (head, _) = StructureHead::read_from_prefix(&page.0).expect("smaller than a page");
         let id = StoreId(head.store);
-        Some((id, Root::decode(page, id)?))
+        Some((id, CheckpointRoot::decode(page, id)?))
     })
 }
 
-/// Believes the first blocks of a device: its superblock, and the roots as witnesses that there was one.
-fn decode(device: &dyn Device, pages: &[Page]) -> Result<Geometry, StoreError> {
+/// Verifies the first blocks of a device: its superblock, and the roots as proof that there was one.
+fn decode(device: &dyn Device, pages: &[Page]) -> Result<StoreGeometry, StoreError> {
     let name = || device.name().to_owned();
     let damaged = || StoreError::SuperblockDamaged { device: name(), why: String::new() };
-    let (block, _) = Superblock::read_from_prefix(&pages[0].0).expect("smaller than a page");
+    let (block, _) = SuperblockBytes::read_from_prefix(&pages[0].0).expect("smaller than a page");
     if block.head.magic != MAGIC_SUPERBLOCK {
-        let was_one = witnesses(pages).next().is_some();
+        let was_one = intact_roots(pages).next().is_some();
         return Err(if was_one { damaged() } else { StoreError::NotAStore { device: name() } });
     }
-    if block.head.crc.get() != sum(&pages[0].0) {
+    if block.head.crc.get() != checksum(&pages[0].0) {
         return Err(damaged());
     }
-    believe(device, &block)
+    validate(device, &block)
 }
 
-/// Believes a superblock whose checksum is right.
-fn believe(device: &dyn Device, block: &Superblock) -> Result<Geometry, StoreError> {
+/// Verifies the version and the sizes in a superblock whose checksum is right.
+fn validate(device: &dyn Device, block: &SuperblockBytes) -> Result<StoreGeometry, StoreError> {
     let name = || device.name().to_owned();
     let draft = block.draft.get();
     match block.head.version.get() {
@@ -269,7 +281,7 @@ fn believe(device: &dyn Device, block: &Superblock) -> Result<Geometry, StoreErr
         found => return Err(StoreError::OldVersion { device: name(), found }),
     }
     check_sizes(block).map_err(|why| StoreError::BadSizes { device: name(), why })?;
-    Ok(Geometry {
+    Ok(StoreGeometry {
         id: StoreId(block.head.store),
         total_blocks: block.total_blocks.get(),
         segment_blocks: u64::from(block.segment_blocks.get()),
@@ -277,16 +289,18 @@ fn believe(device: &dyn Device, block: &Superblock) -> Result<Geometry, StoreErr
     })
 }
 
-/// Makes the store take so many blocks of `device`, or all that it has, durably on return. A crash leaves the old superblock or the new
-/// one, as they differ in one sector only. By either the store is whole: the old one's blocks are where they were, and what comes behind
-/// them is free, as long as no root says otherwise; and none does before the new one is durable, which `flush` makes it.
+/// Grows the store to `blocks` blocks of `device`, or to all that the device has. Durable on return.
+///
+/// A crash leaves the old superblock or the new one, as they differ in one sector only. Either describes a
+/// valid store: the blocks of the old store stay where they are, and the blocks after them are free as long
+/// as no root says otherwise. No root does before the new superblock is durable.
 pub(crate) fn grow(
     device: &dyn Device,
-    geometry: Geometry,
+    geometry: StoreGeometry,
     blocks: Option<u64>,
     flush: impl Fn() -> Result<(), StoreError>,
-) -> Result<Geometry, StoreError> {
-    // What it has by now.
+) -> Result<StoreGeometry, StoreError> {
+    // Updates `device.blocks()`, as the device itself may have grown.
     device.grow(0)?;
     let grown = geometry.grown(device, blocks.unwrap_or(device.blocks()))?;
     if grown == geometry {
@@ -306,50 +320,51 @@ pub(crate) fn grow(
     Ok(grown)
 }
 
-/// What [`Store::mend_superblocks`](crate::Store::mend_superblocks) has done.
+/// What [`Store::repair_superblocks`](crate::Store::repair_superblocks) did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mended {
-    /// Nothing: both were whole.
+pub enum SuperblockRepair {
+    /// Nothing: both superblocks were intact.
     Neither,
-    /// The first one was restored from its copy, which lies in this block.
+    /// The superblock was restored from its copy, which lies in this block.
     First(Block),
     /// The copy, which lies in this block, was written again.
     Copy(Block),
 }
 
-/// See [`Store::mend_superblocks`](crate::Store::mend_superblocks).
-pub(crate) fn mend(device: &dyn Device) -> Result<Mended, StoreError> {
-    match Geometry::read(device) {
-        // Where a superblock that the roots contradict says that its copy lies, another store may have data, or this one.
-        Ok((geometry, pages)) if !geometry.is_contradicted(&pages) => {
+/// See [`Store::repair_superblocks`](crate::Store::repair_superblocks).
+pub(crate) fn repair(device: &dyn Device) -> Result<SuperblockRepair, StoreError> {
+    match StoreGeometry::read(device) {
+        // A superblock that the roots contradict may point to a copy where another store, or this one, has
+        // data.
+        Ok((geometry, pages)) if !geometry.is_contradicted_by_roots(&pages) => {
             if geometry.copy_damage(device).is_none() {
-                return Ok(Mended::Neither);
+                return Ok(SuperblockRepair::Neither);
             }
             device.write(geometry.copy_at(), &[*geometry.encode()])?;
             device.flush()?;
-            Ok(Mended::Copy(geometry.copy_at()))
+            Ok(SuperblockRepair::Copy(geometry.copy_at()))
         }
         Ok(_) | Err(StoreError::SuperblockDamaged { .. }) => {
-            let geometry = from_copy(device)?;
+            let geometry = read_copy(device)?;
             device.write(SUPERBLOCK, &[*geometry.encode()])?;
             device.flush()?;
-            Ok(Mended::First(geometry.copy_at()))
+            Ok(SuperblockRepair::First(geometry.copy_at()))
         }
         Err(error) => Err(error),
     }
 }
 
-/// What the superblock's copy says, if the roots agree with it.
-fn from_copy(device: &dyn Device) -> Result<Geometry, StoreError> {
+/// The sizes in the superblock's copy, if the roots agree with it.
+fn read_copy(device: &dyn Device) -> Result<StoreGeometry, StoreError> {
     let bad =
         |place, why: String| Err(StoreError::NoGoodCopy { device: device.name().to_owned(), place, why });
     let mut pages = device::pages(SEGMENTS_AT as usize);
     for at in ROOTS {
-        // What cannot be read is no witness.
+        // An unreadable root proves nothing.
         let _ = device.read(at, std::slice::from_mut(&mut pages[at.0 as usize]));
     }
-    let said: Vec<(StoreId, u64)> = witnesses(&pages).map(|(id, root)| (id, root.total_blocks)).collect();
-    // Where it has grown between the two, the older one's is no copy any more.
+    let said: Vec<(StoreId, u64)> = intact_roots(&pages).map(|(id, root)| (id, root.total_blocks)).collect();
+    // If the store grew between the two roots, the copy of the older one has been overwritten.
     let (id, blocks) = match said[..] {
         [(one, blocks), (other, more)] if one == other => (one, blocks.max(more)),
         [one] => one,
@@ -362,19 +377,23 @@ fn from_copy(device: &dyn Device) -> Result<Geometry, StoreError> {
         _ => return bad(ROOTS[0], "the checkpoint roots are of two stores".into()),
     };
     if blocks > device.blocks() {
-        let (device, found) = (device.name().to_owned(), device.blocks());
-        return Err(StoreError::Truncated { device, expected: blocks, found });
+        return Err(StoreError::Truncated {
+            device: device.name().to_owned(),
+            expected: blocks,
+            found: device.blocks(),
+        });
     }
-    let (at, mut page) = (Block(blocks.saturating_sub(1)), Page::zeroed());
+    let at = Block(blocks.saturating_sub(1));
+    let mut page = Page::zeroed();
     device.read(at, std::slice::from_mut(&mut *page))?;
-    let (block, _) = Superblock::read_from_prefix(&page.0).expect("smaller than a page");
+    let (block, _) = SuperblockBytes::read_from_prefix(&page.0).expect("smaller than a page");
     if block.head.magic != MAGIC_SUPERBLOCK {
         return bad(at, "there is no copy of the superblock".into());
     }
-    if block.head.crc.get() != sum(&page.0) {
+    if block.head.crc.get() != checksum(&page.0) {
         return bad(at, "the copy of the superblock is damaged, too".into());
     }
-    let copy = believe(device, &block)?;
+    let copy = validate(device, &block)?;
     let trusted = is_planted(StoreBug::AnyCopyRestored);
     match (copy.id, copy.total_blocks) {
         (found, _) if found != id && !trusted => {
@@ -390,7 +409,7 @@ fn from_copy(device: &dyn Device) -> Result<Geometry, StoreError> {
     }
 }
 
-fn check_sizes(block: &Superblock) -> Result<(), String> {
+fn check_sizes(block: &SuperblockBytes) -> Result<(), String> {
     let fixed = [
         ("block_bytes", u64::from(block.block_bytes.get()), BLOCK_BYTES as u64),
         ("segments_at", block.segments_at.get(), SEGMENTS_AT),
@@ -404,9 +423,11 @@ fn check_sizes(block: &Superblock) -> Result<(), String> {
             return Err(format!("the superblock's {what} is {found}, this weir knows {expected}"));
         }
     }
-    let (blocks, segments) = (u64::from(block.segment_blocks.get()), u64::from(block.segments.get()));
+    let blocks = u64::from(block.segment_blocks.get());
+    let segments = u64::from(block.segments.get());
     let total = total_blocks(segments, blocks);
-    let sane = (SEGMENT_BLOCKS_SMALLEST..=SEGMENT_BLOCKS_MAX).contains(&blocks) && segments >= SEGMENTS_MIN;
+    let sane =
+        (SEGMENT_BLOCKS_MIN_IN_TESTS..=SEGMENT_BLOCKS_MAX).contains(&blocks) && segments >= SEGMENTS_MIN;
     if !sane || total != block.total_blocks.get() {
         let all = block.total_blocks.get();
         return Err(format!("{segments} segments of {blocks} blocks in {all} blocks make no sense"));

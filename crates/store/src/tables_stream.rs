@@ -1,8 +1,8 @@
 //! The blocks of the tables' stream: each says itself whether it is what was written, so that of each block either copy will do.
 
+use crate::checkpoint_root::{StreamExtent, TablesStream};
 use crate::error::StoreError;
-use crate::root::{Extent, Stream};
-use crate::superblock::Geometry;
+use crate::superblock::StoreGeometry;
 use device::{BLOCK_BYTES, Block, Device, Page};
 
 /// Bytes of the stream in a block; its checksum follows.
@@ -31,9 +31,9 @@ pub(crate) fn encode_stream(bytes: &[u8]) -> (Vec<Page>, u32) {
 }
 
 /// Each block of a stream in order, and where its copy lies.
-pub(crate) fn stream_places(extents: &[Extent]) -> impl Iterator<Item = (Block, Block)> + '_ {
-    let blocks = |extent: &Extent| {
-        let Extent { at, copy, count } = *extent;
+pub(crate) fn stream_places(extents: &[StreamExtent]) -> impl Iterator<Item = (Block, Block)> + '_ {
+    let blocks = |extent: &StreamExtent| {
+        let StreamExtent { at, copy, count } = *extent;
         (0..count).map(move |index| (at.plus(index), copy.plus(index)))
     };
     extents.iter().flat_map(blocks)
@@ -60,8 +60,8 @@ pub(crate) fn verify_stream_block(
 /// Reads a stream, of each block the copy where the block itself is damaged. Returns its bytes, and how many blocks were.
 pub(crate) fn read_stream(
     device: &dyn Device,
-    geometry: Geometry,
-    stream: &Stream,
+    geometry: StoreGeometry,
+    stream: &TablesStream,
 ) -> Result<(Vec<u8>, u64), StoreError> {
     let damaged = |place, what: &str| {
         let (device, what) = (device.name().to_owned(), what.to_owned());
@@ -72,7 +72,7 @@ pub(crate) fn read_stream(
         // It may reach from one segment into the next.
         let is_inside = |at: Block| {
             let last = Block(at.0.saturating_add(extent.count.saturating_sub(1)));
-            geometry.segment(at).is_some() && geometry.segment(last).is_some()
+            geometry.segment_of(at).is_some() && geometry.segment_of(last).is_some()
         };
         let fits = (1..=stream_blocks(stream.bytes as usize)).contains(&extent.count);
         if !(is_inside(extent.at) && is_inside(extent.copy) && fits) {

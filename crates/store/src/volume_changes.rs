@@ -7,8 +7,8 @@
 //! after a crash, or neither.
 
 use crate::counters::count;
-use crate::entry::{LogEntry, NAME_PART};
 use crate::error::StoreError;
+use crate::log_entry::{LogEntry, NAME_PART_BYTES};
 use crate::policy::SpaceClass;
 use crate::shared::StoreShared;
 use crate::volume::{NewVolume, VolumeId, VolumeMode, check_volume_name};
@@ -35,7 +35,7 @@ pub(crate) fn clone_volume(
         if to < map.volumes.next_id() {
             return Err(StoreError::VolumeExists { volume: to });
         }
-        map.volumes.ensure_one_more()?;
+        map.volumes.ensure_below_max()?;
     }
     let entry = LogEntry::CloneVolume { from, to, mode, lsn, created: 0 };
     writer.append_entries(shared, vec![entry], SpaceClass::Writer)
@@ -53,7 +53,7 @@ pub(crate) fn clone_named(
     check_clone(shared, from, new.name)?;
     let to = shared.map().volumes.next_id();
     let mut entries = vec![LogEntry::CloneVolume { from, to, mode: new.mode, lsn, created: new.created }];
-    let parts = new.name.as_bytes().chunks(NAME_PART);
+    let parts = new.name.as_bytes().chunks(NAME_PART_BYTES);
     entries.extend(parts.map(|part| LogEntry::NameVolume { volume: to, part: part.to_vec() }));
     writer.append_entries(shared, entries, SpaceClass::Writer)?;
     Ok(to)
@@ -63,11 +63,11 @@ pub(crate) fn clone_named(
 pub(crate) fn check_clone(shared: &StoreShared, from: VolumeId, name: &str) -> Result<(), StoreError> {
     check_volume_name(name)?;
     let map = shared.map();
-    if map.volumes.named(name).is_some() {
+    if map.volumes.find_by_name(name).is_some() {
         return Err(StoreError::NameTaken { name: name.to_owned() });
     }
     map.volumes.get(from).ok_or(StoreError::NoSuchVolume { volume: from })?;
-    map.volumes.ensure_one_more()
+    map.volumes.ensure_below_max()
 }
 
 /// See [`Store::delete_volume`](crate::Store::delete_volume).

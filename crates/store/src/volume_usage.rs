@@ -5,7 +5,7 @@
 //! one, as two leaves may refer to the same block.
 
 use crate::error::StoreError;
-use crate::map::{BlockEntry, Body, NodeId, Pages};
+use crate::map::{BlockEntry, NodeBody, NodeId, ObjectPages};
 use crate::shared::StoreShared;
 use crate::volume::VolumeId;
 use device::Block;
@@ -105,19 +105,21 @@ fn visit_node(shared: &StoreShared, id: NodeId, owner: SpaceOwner) -> Result<Vis
         false => alone += 1,
     };
     match &body {
-        Body::Inner(ids) => children.extend(ids.iter().copied().filter(|id| id.is_some())),
-        Body::Pages(leaf) => leaf.blocks().for_each(|(_, block)| add(block)),
-        Body::Objects(objects) => {
+        NodeBody::Inner(ids) => children.extend(ids.iter().copied().filter(|id| id.is_some())),
+        NodeBody::Pages(leaf) => leaf.blocks().for_each(|(_, block)| add(block)),
+        NodeBody::Objects(objects) => {
             for object in objects.iter().flatten() {
                 match &object.pages {
-                    Pages::Inline(pages) => {
+                    ObjectPages::Inline(pages) => {
                         pages.iter().filter_map(|(_, entry)| entry.base()).for_each(&mut add);
                     }
-                    Pages::Tree(tree) => children.push(tree.root),
+                    ObjectPages::Tree(tree) => children.push(tree.root),
                 }
             }
         }
-        Body::Volumes(volumes) => children.extend(volumes.iter().flatten().map(|volume| volume.objects.root)),
+        NodeBody::Volumes(volumes) => {
+            children.extend(volumes.iter().flatten().map(|volume| volume.objects.root))
+        }
     }
     Ok(VisitedNode { reached_from: owner, children: children.into(), alone, marked: marked.into() })
 }

@@ -1,15 +1,15 @@
 //! The one writer: it appends to the log, and makes checkpoints.
 
-use crate::change::Change;
+use crate::change::StoreChange;
 use crate::checkpoint::{CheckpointOccasion, StoreCheckpointer};
-use crate::entry::{LogEntry, Origin};
+use crate::checkpoint_root::TablesStream;
+use crate::delta_merge::{DamagedPagePolicy, DeltaMergeScheduler};
 use crate::error::StoreError;
-use crate::fold::{Damaged, Sweep};
 use crate::host_space::{allocate_at_start, allocate_up_to, full_error};
-use crate::log::Log;
+use crate::log_entry::{BatchOrigin, LogEntry};
+use crate::log_writer::LogWriter;
 use crate::mirrored::{OpenMirroredPair, write_mirrored};
 use crate::policy::{METADATA_COPIES, SpaceClass};
-use crate::root::Stream;
 use crate::segments::SegmentUse;
 use crate::settings::StoreSettings;
 use crate::shared::StoreShared;
@@ -35,11 +35,11 @@ enum WriterHealth {
 /// time.
 pub(crate) struct StoreWriter {
     health: WriterHealth,
-    log: Log,
+    log: LogWriter,
     /// Where pages of metadata go.
     mirrored: OpenMirroredPair,
     checkpointer: StoreCheckpointer,
-    sweep: Sweep,
+    merge_scheduler: DeltaMergeScheduler,
 }
 
 /// The writer behind its lock, which is taken before that of the map.
@@ -63,18 +63,18 @@ impl WriterLock {
 
 impl StoreWriter {
     /// Before any incarnation begins.
-    pub(crate) fn new(log: Log, checkpointer: StoreCheckpointer) -> StoreWriter {
-        let (pair, sweep) = (OpenMirroredPair::default(), Sweep::default());
-        StoreWriter { health: WriterHealth::NotBegun, log, mirrored: pair, checkpointer, sweep }
+    pub(crate) fn new(log: LogWriter, checkpointer: StoreCheckpointer) -> StoreWriter {
+        let (pair, merge_scheduler) = (OpenMirroredPair::default(), DeltaMergeScheduler::default());
+        StoreWriter { health: WriterHealth::NotBegun, log, mirrored: pair, checkpointer, merge_scheduler }
     }
 
-    pub(crate) fn log(&self) -> &Log {
+    pub(crate) fn log(&self) -> &LogWriter {
         &self.log
     }
 
     /// Which leaves are to be folded for the deltas that are stored.
-    pub(crate) fn sweep(&mut self) -> &mut Sweep {
-        &mut self.sweep
+    pub(crate) fn merge_scheduler(&mut self) -> &mut DeltaMergeScheduler {
+        &mut self.merge_scheduler
     }
 
     /// The blocks of the newest tables' stream.
@@ -83,7 +83,7 @@ impl StoreWriter {
     }
 
     /// The newest tables' stream.
-    pub(crate) fn tables(&self) -> &Stream {
+    pub(crate) fn tables(&self) -> &TablesStream {
         self.checkpointer.tables()
     }
 
@@ -101,11 +101,13 @@ impl StoreWriter {
         if self.health == WriterHealth::Stopped {
             return Err(stopped(shared));
         }
-        if let Some(error) = shared.map().left_out().filter(|_| !shared.medium.device().forgets_writes()) {
+        if let Some(error) =
+            shared.map().skipped_entry_error().filter(|_| !shared.medium.device().forgets_writes())
+        {
             return Err(error);
         }
         if known_durable >= shared.progress.durable_batch() {
-            self.log.is_durable();
+            self.log.confirm_durable();
         }
         shared.set_incarnation(incarnation);
         let begun = allocate_at_start(shared, &mut self.log).and_then(|()| self.rewrite_last_batch(shared));
@@ -124,15 +126,15 @@ impl StoreWriter {
     /// Makes the last batch durable that recovery has read, where it is not known that it is. Not the root, of which there may be no
     /// other: a drive may leave a block unreadable whose write the power's loss cut off.
     fn rewrite_last_batch(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
-        if !self.log.has_readable() {
+        if !self.log.has_unconfirmed() {
             return Ok(());
         }
         // For good after an error: what fails may take with it what the map was made of.
         let health = std::mem::replace(&mut self.health, WriterHealth::Stopped);
         let since = shared.medium.failed_flushes();
-        self.log.write_readable_again(&shared.medium)?;
+        self.log.rewrite_unconfirmed(&shared.medium)?;
         shared.medium.flush_since(since)?;
-        self.log.is_durable();
+        self.log.confirm_durable();
         self.health = health;
         Ok(())
     }
@@ -151,25 +153,27 @@ impl StoreWriter {
     pub(crate) fn apply(
         &mut self,
         shared: &StoreShared,
-        vector: &[Change],
-        origin: Origin,
+        vector: &[StoreChange],
+        origin: BatchOrigin,
     ) -> Result<(), StoreError> {
         self.make_ready(shared)?;
         ensure_writable(shared, vector)?;
-        let ranges = vector.iter().any(|change| matches!(change, Change::Clone { .. } | Change::Move { .. }));
+        let ranges = vector
+            .iter()
+            .any(|change| matches!(change, StoreChange::Clone { .. } | StoreChange::Move { .. }));
         if ranges {
-            let deltas = vector.iter().any(|change| matches!(change, Change::Deltas { .. }));
+            let deltas = vector.iter().any(|change| matches!(change, StoreChange::Deltas { .. }));
             assert!(!deltas, "deltas come in a vector without clones and moves");
-            self.fold_for_transfers(shared, vector, Damaged::Stays)?;
+            self.merge_for_transfers(shared, vector, DamagedPagePolicy::Skip)?;
         }
-        let frees = vector.iter().all(Change::frees);
+        let frees = vector.iter().all(StoreChange::frees);
         let class = if frees { SpaceClass::Frees } else { SpaceClass::Writer };
-        let entries: Vec<LogEntry> = vector.iter().map(Change::log_entry).collect();
-        let data: Vec<Option<&Page>> = vector.iter().map(Change::data).collect();
+        let entries: Vec<LogEntry> = vector.iter().map(StoreChange::log_entry).collect();
+        let data: Vec<Option<&Page>> = vector.iter().map(StoreChange::data).collect();
         self.append(shared, entries, &data, class, origin)?;
         for change in vector {
-            if let Change::Deltas { object, block, .. } = change {
-                self.sweep.stored(*object, block);
+            if let StoreChange::Deltas { object, block, .. } = change {
+                self.merge_scheduler.delta_stored(*object, block);
             }
         }
         Ok(())
@@ -183,7 +187,7 @@ impl StoreWriter {
         class: SpaceClass,
     ) -> Result<(), StoreError> {
         let data = vec![None; entries.len()];
-        self.append(shared, entries, &data, class, Origin::Logged)
+        self.append(shared, entries, &data, class, BatchOrigin::Logged)
     }
 
     /// Writes log entries with their data to the log, flushes, and changes the map.
@@ -193,14 +197,14 @@ impl StoreWriter {
         mut entries: Vec<LogEntry>,
         data: &[Option<&Page>],
         class: SpaceClass,
-        origin: Origin,
+        origin: BatchOrigin,
     ) -> Result<(), StoreError> {
         if entries.is_empty() {
             return Ok(());
         }
         shared.holding_nodes(|| {
             shared.load_for_vector(&entries)?;
-            if let Some((object, page)) = shared.map().deltas_that_do_not_fit(&entries) {
+            if let Some((object, page)) = shared.map().find_full_leaf(&entries) {
                 return Err(StoreError::DeltasFull { object, page });
             }
             self.ensure_space(shared, &entries, class)?;
@@ -210,7 +214,7 @@ impl StoreWriter {
                 .and_then(|()| self.log.write_batch(shared, since, data, &mut entries, origin))
                 .inspect_err(|_| self.health = WriterHealth::Unsure)?;
             self.apply_to_map(shared, &entries)?;
-            shared.map_mut().saw(&entries, origin);
+            shared.map_mut().note_batch(&entries, origin);
             Ok(())
         })
     }
@@ -222,7 +226,7 @@ impl StoreWriter {
         data: &[Option<&Page>],
         entries: &mut [LogEntry],
     ) -> Result<(), StoreError> {
-        let paired: Vec<_> = entries.iter_mut().zip(data).filter(|(entry, _)| entry.is_paired()).collect();
+        let paired: Vec<_> = entries.iter_mut().zip(data).filter(|(entry, _)| entry.is_mirrored()).collect();
         if paired.is_empty() {
             return Ok(());
         }
@@ -271,11 +275,11 @@ impl StoreWriter {
         if has_many_dirty {
             self.checkpoint_once(shared)?;
         }
-        let paired = entries.iter().filter(|entry| entry.is_paired()).count() as u64;
+        let paired = entries.iter().filter(|entry| entry.is_mirrored()).count() as u64;
         let pairs = self.mirrored.segments_for(paired, shared.medium.geometry().segment_blocks);
         for attempt in 0..3 {
-            let pieces = self.log.plan(entries, shared.medium.geometry().segment_blocks);
-            let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64 + pairs;
+            let pieces = self.log.plan_vector(entries, shared.medium.geometry().segment_blocks);
+            let segments = pieces.iter().filter(|piece| piece.starts_segment).count() as u64 + pairs;
             let class =
                 if segments == 0 && class == SpaceClass::Writer { SpaceClass::OpenSegment } else { class };
             let map = shared.map();
@@ -288,7 +292,7 @@ impl StoreWriter {
             drop(map);
             // A writer with a reservation finds space. One without, as the first vector of a mount, does not wait for the background.
             let more =
-                attempt < 2 && !shared.medium.is_known_full_below() && allocate_up_to(shared, needed)? > 0;
+                attempt < 2 && !shared.medium.is_host_fs_known_full() && allocate_up_to(shared, needed)? > 0;
             if attempt < 2 && !more {
                 self.checkpoint_once(shared)?;
             }
@@ -397,10 +401,10 @@ impl StoreWriter {
 }
 
 /// Refuses changes of volumes that are read-only, or not there.
-fn ensure_writable(shared: &StoreShared, vector: &[Change]) -> Result<(), StoreError> {
+fn ensure_writable(shared: &StoreShared, vector: &[StoreChange]) -> Result<(), StoreError> {
     let map = shared.map();
     let mut last = None;
-    for volume in vector.iter().flat_map(Change::volumes) {
+    for volume in vector.iter().flat_map(StoreChange::volumes) {
         if last.replace(volume) == Some(volume) {
             continue;
         }

@@ -53,8 +53,6 @@ pub enum TraceError {
     Contradiction { count: usize, what: String },
     #[error("these benchmarks have more actions, edges or handles than can be numbered")]
     TooMany,
-    #[error("actions {from} to {to} are no window")]
-    Window { from: u32, to: u32, most: u32 },
     #[error("action {action}: there are {count}")]
     NoAction { action: u32, count: usize },
 }
@@ -88,9 +86,6 @@ impl TraceError {
             TraceError::NoOrder { .. } => "compile the trace again",
             TraceError::Contradiction { .. } => "replay these benchmarks one by one",
             TraceError::TooMany => "replay fewer together",
-            TraceError::Window { most, .. } => {
-                return Some(format!("give at most {most} actions, the first one first").into());
-            }
             TraceError::NoAction { .. } => "see `weir trace info`",
         };
         Some(help.into())

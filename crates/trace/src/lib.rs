@@ -7,8 +7,6 @@ mod coverage;
 mod decode;
 mod error;
 mod event;
-#[cfg(any(test, feature = "generated"))]
-mod generated;
 mod init;
 mod model;
 mod names;
@@ -28,23 +26,21 @@ pub use action::{Action, ActionId, Fate, Moment, Rule};
 pub use benchmark::{About, Benchmark, CompileSettings, Inventory, OrderInventory, compile, compile_to};
 pub use confine::{Confined, Site, Stay, confine};
 pub use coverage::Coverage;
-pub use decode::{EMULATED, EXECUTED, MODELLED};
+pub use decode::{EXECUTED, MODELLED};
 pub use error::TraceError;
-#[cfg(any(test, feature = "generated"))]
-pub use generated::{GeneratedText, GeneratedTrace};
 pub use init::{Built, initialise};
 pub use model::Repairs;
 pub use names::{Name, Names};
 pub use op::{Op, Outcome};
 pub use order::{Order, Switches, Wait};
 pub use overlay::Overlay;
-pub use parse::{IBench, Merged, MobiGen, Source, Strace};
+pub use parse::{Merged, Source, Strace};
 pub use record::{RecordSettings, Recording, record};
 pub use replay::{
     Baseline, Cache, CacheControl, Failure, Results, Run, Sample, Settings, Speed, Syncs, WriteOut, replay,
     replay_onto_nothing, results_from_bytes, results_to_bytes,
 };
-pub use report::{Comparison, Explanation, Report, Summary, explain, picture, write_time_line};
+pub use report::{Comparison, Explanation, Report, Summary, explain, write_time_line};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;

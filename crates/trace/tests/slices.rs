@@ -3,7 +3,7 @@
 //!
 //! Slices are drawn from the recorded programs, by seed; `WEIR_SLICES=FIRST,COUNT,LINES` runs others, of so many lines at most.
 
-use device::Random;
+use device::SeededRng;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
@@ -42,12 +42,12 @@ fn lines(file: &str) -> Vec<Line> {
 }
 
 /// An index of a list of that length; 0 of an empty one.
-fn below(random: &mut Random, limit: usize) -> usize {
+fn below(random: &mut SeededRng, limit: usize) -> usize {
     random.index(limit.max(1))
 }
 
 /// Lines in a row, and what may become of them on their way.
-fn slice(traces: &[Vec<Line>], most: usize, random: &mut Random) -> Vec<Line> {
+fn slice(traces: &[Vec<Line>], most: usize, random: &mut SeededRng) -> Vec<Line> {
     let all = &traces[below(random, traces.len())];
     let count = 1 + below(random, most);
     let first = below(random, all.len().saturating_sub(count));
@@ -74,7 +74,7 @@ fn slice(traces: &[Vec<Line>], most: usize, random: &mut Random) -> Vec<Line> {
 }
 
 /// Some other task made this call.
-fn another_task(line: &mut Line, few: usize, random: &mut Random) {
+fn another_task(line: &mut Line, few: usize, random: &mut SeededRng) {
     let digits = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if digits > 0 && line.get(digits) == Some(&b' ') {
         line.splice(..digits, below(random, few).to_string().into_bytes());
@@ -82,7 +82,7 @@ fn another_task(line: &mut Line, few: usize, random: &mut Random) {
 }
 
 /// Makes one line another one.
-fn spoil(slice: &mut Vec<Line>, at: usize, random: &mut Random) {
+fn spoil(slice: &mut Vec<Line>, at: usize, random: &mut SeededRng) {
     let length = slice[at].len();
     match below(random, 6) {
         0 => slice[at].truncate(below(random, length)),
@@ -109,7 +109,7 @@ fn spoil(slice: &mut Vec<Line>, at: usize, random: &mut Random) {
 }
 
 /// Puts another number in the place of one.
-fn number(line: &mut Line, text: &str, random: &mut Random) {
+fn number(line: &mut Line, text: &str, random: &mut SeededRng) {
     let found = numbers(line);
     if let Some(range) = found.get(below(random, found.len())) {
         line.splice(range.clone(), text.bytes());
@@ -132,7 +132,6 @@ fn compile(text: &[u8]) -> Result<Benchmark, TraceError> {
     assert_in_order(&benchmark);
     for order in ["weir", "root"] {
         trace::verify(&benchmark, order, 2, 1)?;
-        trace::picture(&benchmark, order, 0, (benchmark.actions.len() as u32 - 1).min(99))?;
     }
     Ok(benchmark)
 }
@@ -162,7 +161,7 @@ fn assert_in_order(benchmark: &Benchmark) {
 fn a_thread_keeps_the_order_of_its_calls_whatever_contradicts_them() {
     let traces = TRACES.map(lines);
     for seed in [1_000_591, 1_008_748] {
-        let text = slice(&traces, 100, &mut Random::new(seed)).join(&b'\n');
+        let text = slice(&traces, 100, &mut SeededRng::new(seed)).join(&b'\n');
         assert_in_order(&compile(&text).expect("it compiles"));
     }
 }
@@ -173,7 +172,7 @@ fn no_slice_of_a_trace_panics() {
     let (mut compiled, mut refused) = (0, 0);
     let (seeds, most) = chosen();
     for seed in seeds {
-        let text = slice(&traces, most, &mut Random::new(seed)).join(&b'\n');
+        let text = slice(&traces, most, &mut SeededRng::new(seed)).join(&b'\n');
         let found = catch_unwind(AssertUnwindSafe(|| compile(&text)));
         let Ok(found) = found else {
             let kept = std::env::temp_dir().join(format!("weir-slice-{seed}.strace"));

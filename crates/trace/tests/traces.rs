@@ -1,19 +1,27 @@
 //! The four recorded programs: everything in them is read, explained and ordered.
 
-use std::io::BufReader;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use trace::{Baseline, Benchmark, CompileSettings, Fate, Report, Settings, Speed, Strace, TraceError};
+use trace::{
+    Baseline, Benchmark, CompileSettings, Fate, Inventory, Report, Settings, Speed, Strace, TraceError,
+};
 
 fn data(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(file)
 }
 
-fn compiled(name: &str) -> Benchmark {
+fn source(name: &str) -> Strace<impl BufRead> {
     let path = data(&format!("{name}.strace.gz"));
+    Strace::new(BufReader::new(trace::open_text(&path).expect("the trace is there")))
+}
+
+fn settings(name: &str) -> CompileSettings {
     let snapshot = Some((data(&format!("{name}.snapshot.gz")), "/srv/app".into()));
-    let mut source = Strace::new(BufReader::new(trace::open_text(&path).expect("the trace is there")));
-    trace::compile(&mut source, &path, &CompileSettings { snapshot, ..CompileSettings::default() })
-        .expect("the trace compiles")
+    CompileSettings { snapshot, ..CompileSettings::default() }
+}
+
+fn compiled(name: &str) -> Benchmark {
+    trace::compile(&mut source(name), name.as_ref(), &settings(name)).expect("the trace compiles")
 }
 
 /// Name, lines, threads, and how many calls may be skipped: one never returned in one trace.
@@ -66,6 +74,29 @@ fn compiling_twice_gives_the_same_bytes_and_a_changed_byte_is_refused() {
     assert!(matches!(Benchmark::read(&first), Err(TraceError::Checksum { .. })));
     std::fs::write(&first, &bytes[..40]).expect("it is written");
     assert!(matches!(Benchmark::read(&first), Err(TraceError::Contents { .. })));
+}
+
+#[test]
+fn a_benchmark_compiled_into_a_file_is_the_one_compiled_in_memory() {
+    let name = "git-clone-nolocal";
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let streamed = dir.path().join("streamed");
+    let written = dir.path().join("written");
+    trace::compile_to(&mut source(name), name.as_ref(), &settings(name), &streamed).expect("it compiles");
+    let benchmark = compiled(name);
+    benchmark.write(&written).expect("it is written");
+    assert!(std::fs::read(&streamed).expect("it is there") == std::fs::read(&written).expect("it is there"));
+    assert!(Benchmark::read(&streamed).expect("it is whole") == benchmark);
+    assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 2, "nothing else is left");
+    let inventory = Inventory::read(&streamed).expect("it is whole");
+    assert_eq!((inventory.actions, inventory.fates), (benchmark.actions.len() as u64, benchmark.fates()));
+    for (order, counted) in benchmark.orders.iter().zip(inventory.orders) {
+        assert_eq!(
+            (&order.name, order.kept(), &order.asked),
+            (&counted.name, counted.kept.clone(), &counted.asked)
+        );
+        assert_eq!(order.waits.len() as u64, counted.edges());
+    }
 }
 
 #[test]

@@ -6,16 +6,16 @@
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
 use crate::media::{self, StoreMedia, store_of};
-use cache::{Cache, CacheError, Recovered, Settings};
-use device::{Device, Incarnation, Overlay};
+use cache::{Cache, CacheError, CacheSettings, RecoveredBuffer};
+use device::{Device, Incarnation, OverlayDevice};
 use fs::Fs;
-use host::{Access, SystemClock};
+use host::{DiskAccess, SystemClock};
 use serde_json::json;
 use std::borrow::Cow;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use store::{Mended, Store, VolumeId};
+use store::{Store, SuperblockRepair, VolumeId};
 
 /// Findings that are listed; a broken disk can give millions, and nobody reads them.
 const FINDINGS_MAX: usize = 1000;
@@ -92,9 +92,9 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
             outcome => outcome?,
         }
     }
-    let (store_disk, buffer_disk) = media.open(Access::Read)?;
+    let (store_disk, buffer_disk) = media.open(DiskAccess::Read)?;
     let rest = ["the buffer's log", "the metadata of the file system"];
-    let store = match Store::open(Arc::new(Overlay::new(store_disk))) {
+    let store = match Store::open(Arc::new(OverlayDevice::new(store_disk))) {
         Ok(store) => Arc::new(store),
         Err(error) => {
             findings.add_error(error.to_string(), error.help());
@@ -107,7 +107,7 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
     findings
         .checked
         .push("the store: superblocks, roots, log, map, reference counts, every block of data".into());
-    match open_cache(&store, Arc::new(Overlay::new(buffer_disk))) {
+    match open_cache(&store, Arc::new(OverlayDevice::new(buffer_disk))) {
         Ok(cache) => {
             let waiting = cache.status().counters.replayed;
             let log = format!("the buffer's log: {waiting} transactions, all of this store");
@@ -130,12 +130,12 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
 
 /// Makes both superblocks right: without one of them nothing else can be looked at.
 fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
-    let disk = media::open(&store_of(path)?, Access::Write)?;
+    let disk = media::open(&store_of(path)?, DiskAccess::Write)?;
     let mended = Store::repair_superblocks(&disk);
     match mended.map_err(|source| WeirError::Store { path: path.into(), source })? {
-        Mended::Neither => {}
-        Mended::First(from) => eprintln!("repaired  the superblock, from its copy in block {from}"),
-        Mended::Copy(at) => eprintln!("repaired  the superblock's copy in block {at}"),
+        SuperblockRepair::Neither => {}
+        SuperblockRepair::First(from) => eprintln!("repaired  the superblock, from its copy in block {from}"),
+        SuperblockRepair::Copy(at) => eprintln!("repaired  the superblock's copy in block {at}"),
     }
     Ok(())
 }
@@ -143,10 +143,10 @@ fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
 /// Makes the store's counts right, and says what was wrong; what is wrong still is found afterwards.
 fn repair(media: &StoreMedia) -> Result<(), WeirError> {
     let failed = |source| WeirError::Store { path: media.name.clone(), source };
-    let (store_disk, buffer_disk) = media.open(Access::Write)?;
+    let (store_disk, buffer_disk) = media.open(DiskAccess::Write)?;
     let store = Store::open(Arc::new(store_disk)).map_err(failed)?;
     // Else a store that is older than its buffer would not look so afterwards.
-    let buffer = Recovered::read(Arc::new(buffer_disk), store.id(), &SystemClock::new());
+    let buffer = RecoveredBuffer::read(Arc::new(buffer_disk), store.id(), &SystemClock::new());
     let fits = buffer.and_then(|buffer| buffer.ensure_fits(&store).map(|()| buffer.store_batch()));
     let known = fits.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;
     store.begin_after(Incarnation(store.incarnation().0 + 1), known).map_err(failed)?;
@@ -159,7 +159,7 @@ fn repair(media: &StoreMedia) -> Result<(), WeirError> {
 }
 
 fn open_cache(store: &Arc<Store>, buffer: Arc<dyn Device>) -> Result<Cache, CacheError> {
-    Cache::open(store.clone(), buffer, Arc::new(SystemClock::new()), Settings::default())
+    Cache::open(store.clone(), buffer, Arc::new(SystemClock::new()), CacheSettings::default())
 }
 
 /// Checks the file system of every volume, with the buffer's records applied.
@@ -183,7 +183,7 @@ fn check_fs(cache: &Arc<Cache>, id: VolumeId, volume: &str, findings: &mut Check
     }
 }
 
-fn describe(finding: &fs::Finding) -> String {
+fn describe(finding: &fs::FsFinding) -> String {
     match (&finding.path, finding.ino) {
         (Some(path), _) => format!("{path}: {}", finding.what),
         (None, Some(ino)) => format!("inode {}, which has no name: {}", ino.0, finding.what),

@@ -211,10 +211,10 @@ pub(crate) enum KernelCacheArg {
 }
 
 impl KernelCacheArg {
-    pub(crate) fn for_server(self) -> fuse::KernelCache {
+    pub(crate) fn for_server(self) -> fuse::KernelCachePolicy {
         match self {
-            KernelCacheArg::Full => fuse::KernelCache::Full,
-            KernelCacheArg::None => fuse::KernelCache::None,
+            KernelCacheArg::Full => fuse::KernelCachePolicy::Full,
+            KernelCacheArg::None => fuse::KernelCachePolicy::None,
         }
     }
 }

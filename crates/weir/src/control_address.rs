@@ -8,7 +8,7 @@
 //!
 //! Files would be no better: root has to guess a user's directory, and users cannot make them below /run.
 
-use host::{Peer, peer_of};
+use host::{SocketPeer, socket_peer};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::time::{ClockId, clock_gettime};
 use std::cmp::Reverse;
@@ -32,12 +32,12 @@ pub(crate) fn listen(device: DeviceNumber) -> io::Result<UnixListener> {
 }
 
 /// A connection to the daemon of the mount with this device number, which `owner` made; `None` if nobody listens.
-pub(crate) fn connect(device: DeviceNumber, owner: u32) -> io::Result<Option<(UnixStream, Peer)>> {
+pub(crate) fn connect(device: DeviceNumber, owner: u32) -> io::Result<Option<(UnixStream, SocketPeer)>> {
     let table = fs::read("/proc/net/unix")?;
     let names = listening_names(&String::from_utf8_lossy(&table), device);
     Ok(names.iter().find_map(|name| {
         let stream = connect_without_waiting(name).ok()?;
-        let peer = peer_of(stream.as_fd()).ok()?;
+        let peer = socket_peer(stream.as_fd()).ok()?;
         (peer.uid == owner).then_some((stream, peer))
     }))
 }
@@ -99,7 +99,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
         let _listener = listen(device).expect("a name of its own");
         let me = rustix::process::geteuid().as_raw();
         let (_, peer) = connect(device, me).expect("a kernel with /proc").expect("it listens");
-        assert_eq!(peer, Peer { pid: Some(std::process::id()), uid: me });
+        assert_eq!(peer, SocketPeer { pid: Some(std::process::id()), uid: me });
         assert!(connect(device, me + 1).expect("a kernel with /proc").is_none());
     }
 }

@@ -6,7 +6,7 @@ use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
 use crate::media::FS_TYPE;
 use crate::tell;
-use host::{Mount, Mounts, Owner, is_stopped};
+use host::{FuseMountOwner, MountEntry, MountTable, is_stopped};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
@@ -36,20 +36,20 @@ pub(crate) struct WeirMount {
     /// What: the store's path.
     pub(crate) store: PathBuf,
     device: DeviceNumber,
-    owner: Owner,
+    owner: FuseMountOwner,
 }
 
 impl WeirMount {
     /// The mount at `dir`.
     pub(crate) fn at(dir: &Path) -> Result<WeirMount, WeirError> {
-        let mounts = Mounts::now().map_err(|source| WeirError::Host { path: dir.into(), source })?;
+        let mounts = MountTable::read().map_err(|source| WeirError::Host { path: dir.into(), source })?;
         spellings(dir)
             .find_map(|dir| mounts.mounted_at(&dir).and_then(WeirMount::of))
             .ok_or_else(|| WeirError::NotMounted { dir: dir.into() })
     }
 
     /// A line of the mount table, if it is a mount of ours.
-    pub(crate) fn of(mount: &Mount) -> Option<WeirMount> {
+    pub(crate) fn of(mount: &MountEntry) -> Option<WeirMount> {
         let owner = mount.owner.filter(|_| mount.fs_type == FS_TYPE)?;
         let (dir, store) = (mount.point.clone(), mount.source.clone());
         Some(WeirMount { dir, store, device: mount.device, owner })
@@ -89,7 +89,7 @@ impl WeirMount {
     /// owner, though, and for as long as a daemon that hangs: hence a thread, which may become that user and be left behind.
     pub(crate) fn is_dead(&self) -> bool {
         let (tell, told) = mpsc::channel();
-        let (dir, Owner { uid, gid }) = (self.dir.clone(), self.owner);
+        let (dir, FuseMountOwner { uid, gid }) = (self.dir.clone(), self.owner);
         let ask = move || {
             if geteuid().is_root() && uid != 0 {
                 let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));

@@ -12,7 +12,7 @@
 use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
 use crate::status::{MountedStore, RequestRefusal, ScrubFrom};
-use host::peer_of;
+use host::socket_peer;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
@@ -128,7 +128,7 @@ fn send_reply(mut stream: &UnixStream, reply: &Value) {
 
 /// The kernel says who asks, so this needs no secret.
 fn rights_of(stream: &UnixStream, mounted: &MountedStore) -> ClientRights {
-    match peer_of(stream.as_fd()) {
+    match socket_peer(stream.as_fd()) {
         Ok(peer) if peer.uid == 0 || peer.uid == geteuid().as_raw() => ClientRights::All,
         Ok(peer) if mounted.owner_of_files() == Some(peer.uid) => ClientRights::ReadAndSync,
         _ => ClientRights::None,

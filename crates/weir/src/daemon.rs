@@ -18,9 +18,9 @@ use crate::status::{FrontEnd, MountedStore};
 use crate::storage_stack::{StorageStack, WorkerStopper, WorkerThreads};
 use crate::tell;
 use crate::volume;
-use cache::{Cache, FetchMode, Settings};
-use fuse::{Latencies, Options, Traffic};
-use host::{Access, WakeUps, are_on_one_disk};
+use cache::{Cache, CacheSettings, FetchMode};
+use fuse::{MountOptions, OpLatencies, RequestCounter};
+use host::{DiskAccess, PmQosRequest, are_on_one_disk};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     media.settings.data = args.tuning.data.map(DataMode::from);
     let on_one_disk = are_on_one_disk(&media.store, &media.buffer);
     let bypass_after = bypass_after(&args.tuning, &media, on_one_disk);
-    settings.sync_logs_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
+    settings.sync_log_bytes_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
     let point = MountPoint::check(args, &media)?;
     media.ensure_not_below_mount_point(&point.dir)?;
     let logs = if args.daemon { Some(log_files::directory()?) } else { None };
@@ -70,8 +70,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     let is_default = args.volume == volume::DEFAULT;
     let read_only = args.read_only
         || (!is_default && volume::find_volume(&args.path, &args.volume)?.mode == VolumeMode::ReadOnly);
-    let access = if read_only { Access::Read } else { Access::Write };
-    if access == Access::Write && !args.buffer_medium.volatile_buffer {
+    let access = if read_only { DiskAccess::Read } else { DiskAccess::Write };
+    if access == DiskAccess::Write && !args.buffer_medium.volatile_buffer {
         media.ensure_durable()?;
     }
     let stack = StorageStack::open(media, settings, access, &args.volume)?;
@@ -89,13 +89,13 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
 struct FrontEndConfig {
     threads: u8,
     /// Or why processors may sleep.
-    wake_ups: Result<WakeUps, String>,
+    wake_ups: Result<PmQosRequest, String>,
 }
 
 impl FrontEndConfig {
     fn of(tuning: &TuningArgs) -> FrontEndConfig {
         let wake_ups = match tuning.wake_up {
-            WakeUpArg::Auto => WakeUps::open().map_err(|why| why.to_string()),
+            WakeUpArg::Auto => PmQosRequest::open().map_err(|why| why.to_string()),
             WakeUpArg::Off => Err("--wake-up=off".into()),
         };
         // Where processors sleep, a second thread on the other one keeps both awake while a program asks for one thing after
@@ -104,7 +104,7 @@ impl FrontEndConfig {
         FrontEndConfig { threads, wake_ups }
     }
 
-    fn keep_awake(self, traffic: Arc<Traffic>) -> Result<Arc<PmQos>, WeirError> {
+    fn keep_awake(self, traffic: Arc<RequestCounter>) -> Result<Arc<PmQos>, WeirError> {
         match self.wake_ups {
             Ok(wake_ups) => PmQos::start(wake_ups, traffic).map_err(|source| WeirError::Spawn { source }),
             Err(why) => Ok(PmQos::off(why)),
@@ -115,20 +115,20 @@ impl FrontEndConfig {
 fn serve(
     args: &MountArgs,
     point: MountPoint,
-    (stack, access, bypass_after): (StorageStack, Access, u64),
+    (stack, access, bypass_after): (StorageStack, DiskAccess, u64),
     front: FrontEndConfig,
     logs: Option<PathBuf>,
 ) -> Result<(), WeirError> {
     let dir = point.dir.clone();
-    let (latencies, traffic) = (Arc::new(Latencies::default()), Arc::new(Traffic::default()));
-    let options = Options {
+    let (latencies, traffic) = (Arc::new(OpLatencies::default()), Arc::new(RequestCounter::default()));
+    let options = MountOptions {
         source: stack.media.name.display().to_string(),
         allow_other: args.allow_other,
-        read_only: access == Access::Read,
+        read_only: access == DiskAccess::Read,
         threads: usize::from(front.threads),
     };
     let kernel_cache = args.tuning.kernel_cache.for_server();
-    let server = fuse::Server::new(stack.fs.clone(), latencies.clone(), traffic.clone(), kernel_cache);
+    let server = fuse::FuseServer::new(stack.fs.clone(), latencies.clone(), traffic.clone(), kernel_cache);
     let workers = WorkerThreads::start(&stack.cache, access)?;
     // Until here a signal has ended us; from here on it would leave a mount behind.
     let signals = signals::hold().map_err(|source| WeirError::Spawn { source })?;
@@ -142,7 +142,7 @@ fn serve(
         }
     };
     let front = FrontEnd { latencies, threads: front.threads, awake: front.keep_awake(traffic)? };
-    let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == Access::Write);
+    let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == DiskAccess::Write);
     let every = every.map(Duration::from_secs);
     let epochs = Arc::new(EpochKeeper::new(Cache::clone(&stack.cache), stack.volume.id, every));
     let mounted = Arc::new(MountedStore::new(dir.clone(), (stack, bypass_after), front, epochs.clone()));
@@ -193,7 +193,7 @@ fn attend(
     Ok(server)
 }
 
-fn settings(tuning: &TuningArgs, threads: u8) -> Result<Settings, WeirError> {
+fn settings(tuning: &TuningArgs, threads: u8) -> Result<CacheSettings, WeirError> {
     let wrong = |option, size, why: String| Err(WeirError::Size { option, size, why });
     let memory = tuning.memory;
     let dirty = tuning.dirty.unwrap_or(ByteSize(memory.0 / 2));
@@ -213,7 +213,7 @@ fn settings(tuning: &TuningArgs, threads: u8) -> Result<Settings, WeirError> {
     if deltas < DELTAS_MIN {
         return wrong("--deltas", deltas, format!("less than {DELTAS_MIN}"));
     }
-    Ok(Settings {
+    Ok(CacheSettings {
         fetch: match tuning.fetch {
             FetchModeArg::Adaptive => FetchMode::Adaptive,
             FetchModeArg::Background => FetchMode::Background,
@@ -230,7 +230,7 @@ fn settings(tuning: &TuningArgs, threads: u8) -> Result<Settings, WeirError> {
             1 => Duration::from_micros(200),
             _ => Duration::from_millis(5),
         },
-        ..Settings::default()
+        ..CacheSettings::default()
     })
 }
 

@@ -94,7 +94,7 @@ impl EpochKeeper {
             return;
         }
         turn.since = Instant::now();
-        let space = self.cache.settled_store().space();
+        let space = self.cache.store_without_spare().space();
         // What is reserved may be needed: an epoch would be given up for it at once.
         let unreserved = space.usable().saturating_sub(space.live + space.reserved);
         match unreserved < space.usable() / SPARE_PART_MIN {
@@ -126,7 +126,7 @@ impl EpochKeeper {
     fn name_expendable(&self) {
         let all = self.cache.store().describe_volumes();
         let expendable = all.iter().filter(|volume| is_epoch(volume) && volume.id != self.volume);
-        self.cache.may_give_up(expendable.map(|volume| volume.id).collect());
+        self.cache.set_expendable_volumes(expendable.map(|volume| volume.id).collect());
     }
 
     fn delete(&self, epoch: &VolumeInfo) {

@@ -4,9 +4,9 @@ use crate::byte_size::ByteSize;
 use crate::log_files;
 use buffer::BufferError;
 use cache::CacheError;
-use device::Operation;
+use device::DeviceOperation;
 use fs::FsError;
-use host::{HostError, Volatile, quoted};
+use host::{HostError, VolatileReason, shell_quoted};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -56,7 +56,7 @@ pub(crate) enum WeirError {
     #[error("{}: this buffer loses synced data when the power fails: it {why}", path.display())]
     VolatileBuffer {
         path: PathBuf,
-        why: Volatile,
+        why: VolatileReason,
         /// The store that it is the buffer of already.
         store: Option<PathBuf>,
     },
@@ -184,7 +184,7 @@ impl WeirError {
     /// Whether the path given as the buffer holds no buffer, or the buffer of another store.
     pub(crate) fn is_of_another_buffer(&self) -> bool {
         let WeirError::Cache { source: CacheError::Buffer(error), .. } = self else { return false };
-        matches!(error, BufferError::NotABuffer { .. } | BufferError::OtherStore { .. })
+        matches!(error, BufferError::NotABuffer { .. } | BufferError::WrongStore { .. })
     }
 
     /// The error for a path that the user named as the buffer.
@@ -196,7 +196,7 @@ impl WeirError {
     pub(crate) fn is_not_writable(&self, buffer: &Path) -> bool {
         match self {
             WeirError::Cache { source: CacheError::Buffer(BufferError::Device(error)), .. } => {
-                matches!(error.operation, Operation::Write | Operation::Flush)
+                matches!(error.operation, DeviceOperation::Write | DeviceOperation::Flush)
             }
             WeirError::Host { path, source: HostError::Permission { .. } | HostError::ReadOnly { .. } } => {
                 path == buffer
@@ -261,7 +261,7 @@ impl WeirError {
 
     fn help_about_daemon(&self) -> Option<Cow<'static, str>> {
         Some(match self {
-            WeirError::InUse { mount: Some(dir), .. } => format!("unmount it: `weir unmount {}`", quoted(dir)).into(),
+            WeirError::InUse { mount: Some(dir), .. } => format!("unmount it: `weir unmount {}`", shell_quoted(dir)).into(),
             WeirError::InUse { pid, program, .. } if program == env!("CARGO_PKG_NAME") => format!(
                 "it has no mount that you can see: after an unmount it writes everything back, and ends when no program uses its \
                  files; `kill {pid}` ends it without waiting for those programs, and still writes everything back"
@@ -271,18 +271,18 @@ impl WeirError {
                 format!("see what it does with `ps -fp {pid}`, and wait until it ends").into()
             }
             WeirError::NoAnswer { dir, .. } => {
-                format!("check that the daemon still runs with `ps -C weir -f`, and that `ls {}` works", quoted(dir)).into()
+                format!("check that the daemon still runs with `ps -C weir -f`, and that `ls {}` works", shell_quoted(dir)).into()
             }
             WeirError::DaemonGone { dir, store, owner } => format!(
                 "`weir mount {} {}` removes the dead mount and mounts again; no synced data is lost; the newest of {} holds the \
                  daemon's last messages",
-                quoted(store),
-                quoted(dir),
+                shell_quoted(store),
+                shell_quoted(dir),
                 log_files::log_pattern_of_user(*owner).display()
             )
             .into(),
             WeirError::DeadMount { dir, .. } => {
-                format!("mount that store again, or remove the dead mount with `weir unmount {}`", quoted(dir)).into()
+                format!("mount that store again, or remove the dead mount with `weir unmount {}`", shell_quoted(dir)).into()
             }
             WeirError::DaemonStopped { pid, .. } => format!("resume it: `kill -CONT {pid}`").into(),
             WeirError::DaemonSilent { pid: Some(pid), .. } => format!(
@@ -294,19 +294,19 @@ impl WeirError {
             }
             WeirError::DaemonOfOther { owner, .. } => format!("ask user {owner} or root to do it").into(),
             WeirError::Unmount { dir, .. } => {
-                format!("find the programs that use it with `fuser -vm {}`, and try again", quoted(dir)).into()
+                format!("find the programs that use it with `fuser -vm {}`, and try again", shell_quoted(dir)).into()
             }
             WeirError::StillMounted { point, pid: None, .. } => {
-                format!("`weir unmount {}` writes everything back and ends the daemon", quoted(point)).into()
+                format!("`weir unmount {}` writes everything back and ends the daemon", shell_quoted(point)).into()
             }
             WeirError::StillMounted { point, pid: Some(pid), .. } => format!(
                 "end that process, or run `nsenter --target {pid} --mount umount {}`; the daemon then writes everything back and \
                  ends",
-                quoted(point)
+                shell_quoted(point)
             )
             .into(),
             WeirError::RunDirectory { dir, .. } if log_files::is_directory_of_root(dir) => {
-                format!("make it: `install -d -o root -m 700 {}`; or mount with --foreground", quoted(dir)).into()
+                format!("make it: `install -d -o root -m 700 {}`; or mount with --foreground", shell_quoted(dir)).into()
             }
             WeirError::RunDirectory { .. } => {
                 "set XDG_RUNTIME_DIR to a directory of your own, or unset it if it is another user's; or mount with --foreground"
@@ -318,17 +318,20 @@ impl WeirError {
 
     fn help_about_mounting(&self) -> Option<Cow<'static, str>> {
         Some(match self {
-            WeirError::MountPointMissing { dir } => format!("make it: `mkdir -p {}`", quoted(dir)).into(),
+            WeirError::MountPointMissing { dir } => {
+                format!("make it: `mkdir -p {}`", shell_quoted(dir)).into()
+            }
             WeirError::MountPointNotDirectory { .. } => "give an empty directory".into(),
             WeirError::MountPointNotEmpty { dir } => format!(
                 "a mount would hide the files in it; give an empty directory: `mkdir {}`",
-                quoted(&dir.with_added_extension("weir"))
+                shell_quoted(&dir.with_added_extension("weir"))
             )
             .into(),
-            WeirError::MountPointBusy { dir, .. } => {
-                format!("mount on another directory; `findmnt {}` shows what is mounted there", quoted(dir))
-                    .into()
-            }
+            WeirError::MountPointBusy { dir, .. } => format!(
+                "mount on another directory; `findmnt {}` shows what is mounted there",
+                shell_quoted(dir)
+            )
+            .into(),
             WeirError::NoFuse { source } => match source.kind() {
                 io::ErrorKind::PermissionDenied => "run as root, or let this user open /dev/fuse".into(),
                 _ => "load the kernel module with `modprobe fuse`".into(),
@@ -348,10 +351,10 @@ impl WeirError {
     pub(crate) fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
             WeirError::Missing { path } => {
-                format!("check the path; `weir format {}` makes a store there", quoted(path)).into()
+                format!("check the path; `weir format {}` makes a store there", shell_quoted(path)).into()
             }
             WeirError::Io { source, .. } => return io_help(source),
-            WeirError::DeviceMounted { at, .. } => format!("unmount it first: `umount {}`", quoted(at)).into(),
+            WeirError::DeviceMounted { at, .. } => format!("unmount it first: `umount {}`", shell_quoted(at)).into(),
             WeirError::NotBlank { .. }
             | WeirError::NotEmpty { .. }
             | WeirError::IsDirectory { .. }
@@ -402,7 +405,7 @@ impl WeirError {
             | WeirError::StillMounted { .. }
             | WeirError::RunDirectory { .. } => return self.help_about_daemon(),
             WeirError::Refused { help: Some(help), .. } => help.clone().into(),
-            WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", quoted(dir)).into(),
+            WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", shell_quoted(dir)).into(),
             WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")).into(),
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Trace(error) => return error.help(),
@@ -422,7 +425,7 @@ fn help_about_volatile(store: Option<&Path>) -> String {
     let durable = match store {
         Some(store) => format!(
             "move it to a disk without losing anything: `weir replace-buffer --buffer PATH {}`",
-            quoted(store)
+            shell_quoted(store)
         ),
         None => "give a file or block device on a disk with `--buffer PATH`".into(),
     };
@@ -434,8 +437,9 @@ fn help_about_volatile(store: Option<&Path>) -> String {
 
 /// The next step about a store, which the user calls `path`.
 fn help_about_store(path: &Path, error: &StoreError) -> Option<Cow<'static, str>> {
-    let repair =
-        || format!("`weir check --repair {}` restores it from its copy at the store's end", quoted(path));
+    let repair = || {
+        format!("`weir check --repair {}` restores it from its copy at the store's end", shell_quoted(path))
+    };
     match error {
         StoreError::SuperblockDamaged { .. } => Some(repair().into()),
         other => other.help(),

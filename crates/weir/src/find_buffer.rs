@@ -4,9 +4,9 @@
 
 use crate::error::WeirError;
 use crate::media::{BUFFER_FILE, MediumKind, absolute, medium_kind};
-use buffer::{Buffer, Identity};
+use buffer::{Buffer, BufferIdentity};
 use device::{Block, Device};
-use host::Disk;
+use host::HostDisk;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -30,7 +30,8 @@ pub(crate) struct StoreDescription {
 
 /// Reads what a store says of itself. Others may have it open.
 pub(crate) fn describe_store(store: &Path) -> Result<StoreDescription, WeirError> {
-    let disk = Disk::look(store).map_err(|source| WeirError::Host { path: store.into(), source })?;
+    let disk =
+        HostDisk::open_unlocked(store).map_err(|source| WeirError::Host { path: store.into(), source })?;
     let failed = |source| WeirError::Store { path: store.into(), source };
     let store = Store::identify(Arc::new(disk)).map_err(failed)?;
     let (settings, wrong) = store.settings().map_err(failed)?;
@@ -91,12 +92,12 @@ fn only_one<'a>(name: &Path, paths: impl Iterator<Item = &'a PathBuf>) -> Result
 
 /// Whether the buffer that the store was used with last is at `path`: that of any of its mounts, if the store does not know.
 fn is_wanted_buffer(path: &Path, known: &StoreDescription) -> bool {
-    let Ok(Identity { store, id }) = identify(path) else { return false };
+    let Ok(BufferIdentity { store, id }) = identify(path) else { return false };
     store == known.id && known.settings.buffer.is_none_or(|wanted| wanted == id)
 }
 
-fn identify(path: &Path) -> Result<Identity, String> {
-    let disk = Disk::look(path).map_err(|error| error.to_string())?;
+fn identify(path: &Path) -> Result<BufferIdentity, String> {
+    let disk = HostDisk::open_unlocked(path).map_err(|error| error.to_string())?;
     let found = Buffer::identify(&disk).map_err(|error| error.to_string())?;
     // One that cannot be read to its end is none.
     let mut last = device::pages(1);

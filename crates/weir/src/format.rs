@@ -9,17 +9,20 @@ use crate::media::{
     host_error, medium_kind, open,
 };
 use crate::storage_stack::StorageStack;
-use buffer::{Buffer, Identity};
+use buffer::{Buffer, BufferIdentity};
 use cache::CacheError;
 use device::{BLOCK_BYTES, BufferId, Device, StoreId};
-use fs::{Caller, FsError};
-use host::{Access, Disk, Mounts, Overwrite, Volatile, random_bytes, spare_bytes, why_volatile};
+use fs::{CallerCredentials, FsError};
+use host::{
+    DiskAccess, ExistingFile, HostDisk, MountTable, VolatileReason, probe_durability, random_bytes,
+    spare_bytes,
+};
 use std::ffi::{OsStr, OsString};
 use std::fs as files;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use store::{Layout, Store, StoreError};
+use store::{Store, StoreError, StoreLayout};
 
 const STORE_DEFAULT: ByteSize = ByteSize(8 << 30);
 pub(crate) const BUFFER_DEFAULT: ByteSize = ByteSize(256 << 20);
@@ -209,7 +212,7 @@ pub(crate) fn ensure_allowed(plan: &MediumPlan, force: bool) -> Result<(), WeirE
 
 /// Refuses a buffer where what is flushed is lost with the power.
 pub(crate) fn ensure_durable(plan: &MediumPlan) -> Result<(), WeirError> {
-    match why_volatile(plan.path()) {
+    match probe_durability(plan.path()) {
         Some(why) => Err(WeirError::VolatileBuffer { path: plan.path().into(), why, store: None }),
         None => Ok(()),
     }
@@ -218,13 +221,13 @@ pub(crate) fn ensure_durable(plan: &MediumPlan) -> Result<(), WeirError> {
 /// Warns where nothing is left of a store when the power is back. What does not flush its disk costs what was written last only if the
 /// buffer is lost with it.
 fn warn_of_volatile_store(store: &Path) {
-    if let Some(why) = why_volatile(store).filter(Volatile::loses_all) {
+    if let Some(why) = probe_durability(store).filter(VolatileReason::loses_all) {
         eprintln!("warning: {}: a power failure loses the whole store: it {why}", store.display());
     }
 }
 
 fn ensure_not_mounted(path: &Path) -> Result<(), WeirError> {
-    let mounts = Mounts::now().map_err(|source| WeirError::Host { path: path.into(), source })?;
+    let mounts = MountTable::read().map_err(|source| WeirError::Host { path: path.into(), source })?;
     let is_it = |source: &Path| files::canonicalize(source).is_ok_and(|source| source == path);
     let found = mounts.iter().find(|mount| mount.source.starts_with("/dev") && is_it(&mount.source));
     match found {
@@ -265,15 +268,16 @@ fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<
     }
     let id = StoreId(random_bytes());
     let segment_blocks = args.segment_size.map(|size| (size.0 / BLOCK_BYTES as u64) as u32);
-    Store::format(&store_disk, &Layout { id, segment_blocks }).map_err(|source| no_space(args, source))?;
-    Buffer::format(&buffer_disk, Identity { store: id, id: BufferId(random_bytes()) })
+    Store::format(&store_disk, &StoreLayout { id, segment_blocks })
+        .map_err(|source| no_space(args, source))?;
+    Buffer::format(&buffer_disk, BufferIdentity { store: id, id: BufferId(random_bytes()) })
         .map_err(|source| WeirError::Cache { path: args.path.clone(), source: source.into() })?;
     let (store_bytes, buffer_bytes) = (bytes_of(&store_disk), bytes_of(&buffer_disk));
     // The stack opens them again, and they are locked while they are open.
     drop((store_disk, buffer_disk));
 
     let media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
-    let owner = Caller {
+    let owner = CallerCredentials {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         umask: 0,
@@ -306,7 +310,7 @@ fn no_space(args: &FormatArgs, source: StoreError) -> WeirError {
     }
 }
 
-pub(crate) fn bytes_of(disk: &Disk) -> ByteSize {
+pub(crate) fn bytes_of(disk: &HostDisk) -> ByteSize {
     ByteSize(disk.blocks() * BLOCK_BYTES as u64)
 }
 
@@ -325,16 +329,17 @@ fn make_directories(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo
     Ok(())
 }
 
-pub(crate) fn make_disk(plan: &MediumPlan, undo: &mut FormatUndo) -> Result<Disk, WeirError> {
+pub(crate) fn make_disk(plan: &MediumPlan, undo: &mut FormatUndo) -> Result<HostDisk, WeirError> {
     match plan {
         MediumPlan::Use { path } => {
             let path = absolute(path)?;
-            let disk = open(&path, Access::Write)?;
+            let disk = open(&path, DiskAccess::Write)?;
             disk.make_private().map_err(|error| host_error(&path, error))?;
             Ok(disk)
         }
         MediumPlan::Create { path, bytes } => {
-            let disk = Disk::create(path, *bytes, Overwrite::No).map_err(|error| host_error(path, error))?;
+            let disk = HostDisk::create(path, *bytes, ExistingFile::Refuse)
+                .map_err(|error| host_error(path, error))?;
             undo.0.push(path.clone());
             Ok(disk)
         }
@@ -342,12 +347,12 @@ pub(crate) fn make_disk(plan: &MediumPlan, undo: &mut FormatUndo) -> Result<Disk
 }
 
 /// A buffer has all of its space from the beginning: what it promises to hold does not depend on who fills the file system.
-pub(crate) fn make_buffer_disk(plan: &MediumPlan, undo: &mut FormatUndo) -> Result<Disk, WeirError> {
+pub(crate) fn make_buffer_disk(plan: &MediumPlan, undo: &mut FormatUndo) -> Result<HostDisk, WeirError> {
     preallocated(make_disk(plan, undo)?, plan.path())
 }
 
 /// The same disk, with space for all of it.
-fn preallocated(disk: Disk, path: &Path) -> Result<Disk, WeirError> {
+fn preallocated(disk: HostDisk, path: &Path) -> Result<HostDisk, WeirError> {
     let wanted = bytes_of(&disk);
     disk.preallocate().map_err(|source| match spare_bytes(path) {
         Ok(free) if source.is_no_space() => {

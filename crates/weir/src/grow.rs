@@ -6,7 +6,7 @@ use crate::control_client::WeirMount;
 use crate::error::WeirError;
 use crate::media::{self, store_of};
 use device::{BLOCK_BYTES, Device};
-use host::{Access, spare_bytes};
+use host::{DiskAccess, spare_bytes};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -65,7 +65,7 @@ fn open(path: &Path) -> Result<impl Device, WeirError> {
         WeirError::Missing { path } => WeirError::NeitherMountNorStore { path },
         other => other,
     })?;
-    media::open(&store, Access::Write)
+    media::open(&store, DiskAccess::Write)
 }
 
 fn grow_unmounted(args: &GrowArgs) -> Result<u64, WeirError> {

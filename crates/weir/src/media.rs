@@ -3,7 +3,7 @@
 use crate::error::WeirError;
 use crate::find_buffer;
 use crate::tell;
-use host::{Access, Disk, HostError, Mounts, Volatile, quoted, why_volatile};
+use host::{DiskAccess, HostDisk, HostError, MountTable, VolatileReason, probe_durability, shell_quoted};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
@@ -29,7 +29,7 @@ pub(crate) struct StoreMedia {
     /// What the store keeps for who mounts it, and is to keep from now on.
     pub(crate) settings: StoreSettings,
     /// Why what is flushed to the buffer is lost with the power, if it is.
-    pub(crate) buffer_volatile: Option<Volatile>,
+    pub(crate) buffer_volatile: Option<VolatileReason>,
 }
 
 /// What a path is.
@@ -78,7 +78,7 @@ impl StoreMedia {
                 .map(|to| format!(": a symbolic link to {}, which does not exist", to.display()));
             return Err(WeirError::BufferMissing { path: buffer, looked: looked.unwrap_or_default() });
         }
-        let buffer_volatile = why_volatile(&buffer);
+        let buffer_volatile = probe_durability(&buffer);
         let (store, buffer) = (absolute(&store)?, absolute(&buffer)?);
         let media = StoreMedia { name, store, buffer, settings, buffer_volatile };
         media.ensure_separate()?;
@@ -87,7 +87,7 @@ impl StoreMedia {
     }
 
     /// Opens both, each locked against everybody else.
-    pub(crate) fn open(&self, access: Access) -> Result<(Disk, Disk), WeirError> {
+    pub(crate) fn open(&self, access: DiskAccess) -> Result<(HostDisk, HostDisk), WeirError> {
         Ok((open(&self.store, access)?, open(&self.buffer, access)?))
     }
 
@@ -164,19 +164,19 @@ pub(crate) fn ensure_leads_somewhere(path: &Path) -> Result<(), WeirError> {
 
 /// Warns where others can read the medium at `path`.
 pub(crate) fn warn_of_readers(path: &Path) {
-    let Ok(Some(mode)) = host::open_to_others(path) else { return };
+    let Ok(Some(mode)) = host::mode_if_public(path) else { return };
     let bits =
         if medium_kind(path).is_ok_and(|what| what == MediumKind::BlockDevice) { "o-rwx" } else { "600" };
     tell(&format!(
         "warning: {}: other users can read it (mode {mode:04o}), and thus the files of all users: `chmod {bits} {}`",
         path.display(),
-        quoted(path)
+        shell_quoted(path)
     ));
 }
 
 /// Refuses a path on one of our mounts: the daemon would wait for itself, or for another that waits for it.
 pub(crate) fn ensure_not_on_weir(path: &Path) -> Result<(), WeirError> {
-    let mounts = Mounts::now().map_err(|source| WeirError::Host { path: path.into(), source })?;
+    let mounts = MountTable::read().map_err(|source| WeirError::Host { path: path.into(), source })?;
     match mounts.mount_of(path) {
         Some(mount) if mount.fs_type == FS_TYPE => {
             Err(WeirError::OnOwnMount { path: path.into(), mount: mount.point.clone() })
@@ -186,8 +186,8 @@ pub(crate) fn ensure_not_on_weir(path: &Path) -> Result<(), WeirError> {
 }
 
 /// Opens one medium.
-pub(crate) fn open(path: &Path, access: Access) -> Result<Disk, WeirError> {
-    Disk::open(path, access).map_err(|error| host_error(path, error))
+pub(crate) fn open(path: &Path, access: DiskAccess) -> Result<HostDisk, WeirError> {
+    HostDisk::open(path, access).map_err(|error| host_error(path, error))
 }
 
 /// A host error at `path`, with a busy medium told apart.
@@ -202,7 +202,7 @@ pub(crate) fn host_error(path: &Path, error: HostError) -> WeirError {
 fn in_use_error(path: &Path) -> WeirError {
     let Ok(Some(pid)) = host::lock_holder(path) else { return WeirError::Busy { path: path.into() } };
     let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
-    let mounts = Mounts::now().ok();
+    let mounts = MountTable::read().ok();
     let mount = mounts.as_ref().and_then(|mounts| {
         mounts.iter().find(|mount| mount.fs_type == FS_TYPE && path.starts_with(&mount.source))
     });

@@ -14,7 +14,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode, WeirError> {
     }
     let itself = std::env::current_exe().map_err(|source| WeirError::Spawn { source })?;
     // What this process was given, by a shell or a lock's holder, is not for a daemon, which would keep it until it ends.
-    host::keep_descriptors().map_err(|source| WeirError::Spawn { source })?;
+    host::close_descriptors_on_exec().map_err(|source| WeirError::Spawn { source })?;
     // The same command line again: `weir mount …`.
     let mut daemon = Command::new(itself)
         .args(["mount", "--daemon"])

@@ -7,7 +7,7 @@ use crate::error::WeirError;
 use crate::media::{StoreMedia, absolute};
 use crate::tell;
 use crate::unmount::{UnmountMode, unmount};
-use host::{Mount, Mounts};
+use host::{MountEntry, MountTable};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -64,13 +64,13 @@ pub(crate) fn device_of(dir: &Path) -> Result<DeviceNumber, WeirError> {
 }
 
 /// What is mounted on `dir`, which is not touched: a mount whose daemon is gone, or hangs, would fail or hang.
-fn mount_at(dir: &Path) -> Result<Option<Mount>, WeirError> {
-    let mounts = Mounts::now().map_err(|source| WeirError::Host { path: dir.into(), source })?;
+fn mount_at(dir: &Path) -> Result<Option<MountEntry>, WeirError> {
+    let mounts = MountTable::read().map_err(|source| WeirError::Host { path: dir.into(), source })?;
     Ok(spellings(dir).find_map(|dir| mounts.mounted_at(&dir)).cloned())
 }
 
 /// Accepts a directory that has a mount only if that is one of this store, dead, and ours to take away.
-fn dead_mount(mount: &Mount, media: &StoreMedia) -> Result<MountPoint, WeirError> {
+fn dead_mount(mount: &MountEntry, media: &StoreMedia) -> Result<MountPoint, WeirError> {
     let (dir, fs_type) = (mount.point.clone(), mount.fs_type.clone());
     let Some(found) = WeirMount::of(mount) else { return Err(WeirError::MountPointBusy { dir, fs_type }) };
     let is_dead = match found.connect().and_then(|mut daemon| daemon.request("status")) {

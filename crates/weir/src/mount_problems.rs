@@ -2,7 +2,7 @@
 //! is written back, that something cannot, and when that ends.
 
 use crate::tell;
-use cache::{Cache, Status};
+use cache::{Cache, CacheStatus};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,9 +41,9 @@ struct MountProblems {
 }
 
 impl MountProblems {
-    fn of(status: Status) -> MountProblems {
+    fn of(status: CacheStatus) -> MountProblems {
         let first = status.stuck.into_iter().next().map(|stuck| stuck.why);
-        let Status { failed, rescued, not_rescued, stalled, .. } = status;
+        let CacheStatus { failed, rescued, not_rescued, stalled, .. } = status;
         MountProblems { failed, rescued, not_rescued, stalled, stuck: (status.stuck_count, first) }
     }
 

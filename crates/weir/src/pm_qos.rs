@@ -5,8 +5,8 @@
 //! than some hundreds a second, and for a tenth of a second after: taking the kernel's word back and giving it again wakes
 //! every processor.
 
-use fuse::Traffic;
-use host::{ProcessorTimes, WakeUps};
+use fuse::RequestCounter;
+use host::{PmQosRequest, ProcessorTimes};
 use serde_json::{Value, json};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,8 +59,8 @@ impl PmQos {
     }
 
     /// Begins to keep processors awake while requests flow, in a thread of its own that nobody need wait for.
-    pub(crate) fn start(wake_ups: WakeUps, traffic: Arc<Traffic>) -> io::Result<Arc<PmQos>> {
-        let awake = Arc::new(PmQos { micros: Some(wake_ups.micros()), stats: Mutex::default() });
+    pub(crate) fn start(wake_ups: PmQosRequest, traffic: Arc<RequestCounter>) -> io::Result<Arc<PmQos>> {
+        let awake = Arc::new(PmQos { micros: Some(wake_ups.latency_micros()), stats: Mutex::default() });
         let keeper = PmQosThread { wake_ups, traffic, awake: awake.clone() };
         std::thread::Builder::new().name("awake".into()).spawn(move || keeper.run())?;
         Ok(awake)
@@ -136,8 +136,8 @@ impl StealTime {
 
 /// The thread's own.
 struct PmQosThread {
-    wake_ups: WakeUps,
-    traffic: Arc<Traffic>,
+    wake_ups: PmQosRequest,
+    traffic: Arc<RequestCounter>,
     awake: Arc<PmQos>,
 }
 
@@ -176,13 +176,13 @@ impl PmQosThread {
         if self.wake_ups.is_on_battery() {
             return Ok(HoldEnd::Battery);
         }
-        let mut before = (self.traffic.arrived(), self.wake_ups.polled(), Instant::now());
-        self.wake_ups.hold()?;
+        let mut before = (self.traffic.arrived(), self.wake_ups.polled_time(), Instant::now());
+        self.wake_ups.acquire()?;
         self.awake.stats().is_held = true;
         let mut times = ProcessorTimes::now();
         let end = loop {
             std::thread::sleep(SAMPLE_INTERVAL);
-            let now = (self.traffic.arrived(), self.wake_ups.polled(), Instant::now());
+            let now = (self.traffic.arrived(), self.wake_ups.polled_time(), Instant::now());
             let came = now.0 - before.0;
             let held = now.2 - before.2;
             self.account(came, now.1.saturating_sub(before.1), held);
@@ -200,7 +200,7 @@ impl PmQosThread {
             }
         };
         self.awake.stats().is_held = false;
-        self.wake_ups.let_go()?;
+        self.wake_ups.release()?;
         Ok(end)
     }
 
@@ -219,18 +219,18 @@ mod tests {
     use std::path::Path;
 
     /// A virtual machine's files below `root`.
-    fn wake_ups(root: &Path) -> WakeUps {
+    fn wake_ups(root: &Path) -> PmQosRequest {
         let driver = root.join("devices/system/cpu/cpuidle");
         fs::create_dir_all(&driver).expect("a directory");
         fs::write(driver.join("current_driver"), "haltpoll\n").expect("a file");
         fs::write(root.join("latency"), "").expect("a file");
-        WakeUps::open_at(root, &root.join("latency")).expect("it may ask")
+        PmQosRequest::open_at(root, &root.join("latency")).expect("it may ask")
     }
 
     #[test]
     fn processors_are_kept_awake_while_requests_flow_and_not_for_a_few() {
         let root = tempfile::tempdir().expect("a directory");
-        let traffic = Arc::new(Traffic::default());
+        let traffic = Arc::new(RequestCounter::default());
         let awake = PmQos::start(wake_ups(root.path()), traffic.clone()).expect("a thread");
         let asked = || fs::read(root.path().join("latency")).expect("a file");
         (1..FLOW_REQUESTS).for_each(|_| traffic.note());

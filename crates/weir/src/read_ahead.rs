@@ -1,6 +1,6 @@
 //! A device that reads on while what it read is used: for a log that is followed from its tail to its end.
 
-use device::{Block, Device, DeviceError, Page, Read};
+use device::{Block, BlockRead, Device, DeviceError, Page};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -33,11 +33,11 @@ struct ReadAheadState {
 struct ReadAheadStream {
     /// The next block to hand out.
     at: Block,
-    batches: Receiver<Vec<Read>>,
+    batches: Receiver<Vec<BlockRead>>,
     /// Gives memory back: new memory costs as much as the reading.
-    used: SyncSender<Vec<Read>>,
+    used: SyncSender<Vec<BlockRead>>,
     /// What was received and is not used up, and how many blocks of it are.
-    batch: Vec<Read>,
+    batch: Vec<BlockRead>,
     done: usize,
 }
 
@@ -108,7 +108,12 @@ impl ReadAheadStream {
 }
 
 /// Reads whole pieces from `at` on until nobody listens. The last blocks, less than a piece, are not worth it.
-fn read_on(device: &dyn Device, at: Block, send: &SyncSender<Vec<Read>>, reuse: &Receiver<Vec<Read>>) {
+fn read_on(
+    device: &dyn Device,
+    at: Block,
+    send: &SyncSender<Vec<BlockRead>>,
+    reuse: &Receiver<Vec<BlockRead>>,
+) {
     let mut at = at.0;
     loop {
         let pieces = ((device.blocks() - at) / PIECE_BLOCKS).min(PIECES_AT_ONCE);
@@ -117,7 +122,7 @@ fn read_on(device: &dyn Device, at: Block, send: &SyncSender<Vec<Read>>, reuse: 
         }
         let mut reads = reuse.try_recv().unwrap_or_default();
         reads.truncate(pieces as usize);
-        reads.resize_with(pieces as usize, || Read::new(Block(0), PIECE_BLOCKS as usize));
+        reads.resize_with(pieces as usize, || BlockRead::new(Block(0), PIECE_BLOCKS as usize));
         for (read, number) in reads.iter_mut().zip(0..) {
             read.at = Block(at + number * PIECE_BLOCKS);
         }
@@ -154,7 +159,7 @@ impl Device for ReadAheadDevice {
         Ok(())
     }
 
-    fn read_batch(&self, reads: &mut [Read]) {
+    fn read_batch(&self, reads: &mut [BlockRead]) {
         self.below.read_batch(reads);
     }
 
@@ -206,7 +211,7 @@ mod tests {
             self.blocks_read.fetch_add(count, Ordering::Relaxed);
             if at.0 + count > self.blocks || self.bad.is_some_and(|bad| (at.0..at.0 + count).contains(&bad)) {
                 let (device, reason) = (self.name().into(), "bad".into());
-                let operation = device::Operation::Read;
+                let operation = device::DeviceOperation::Read;
                 return Err(DeviceError { device, operation, at, count, errno: 5, reason });
             }
             for (page, number) in into.iter_mut().zip(at.0..) {

@@ -16,10 +16,10 @@ use crate::format::{
 use crate::media::{self, BUFFER_FILE, MediumKind, StoreMedia, absolute, medium_kind, store_of};
 use crate::storage_stack::{WrittenBack, begin_with_new_buffer, write_back};
 use crate::volume::rfc3339;
-use buffer::{Buffer, Identity};
-use cache::UNFINISHED;
-use device::{BufferId, Lsn, Overlay, StoreId};
-use host::{Access, quoted, random_bytes};
+use buffer::{Buffer, BufferIdentity};
+use cache::UNFINISHED_RESCUE;
+use device::{BufferId, Lsn, OverlayDevice, StoreId};
+use host::{DiskAccess, random_bytes, shell_quoted};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
         return Err(WeirError::BufferLost { path: args.path.clone(), why: why.to_string() });
     }
     let mut undo = FormatUndo::default();
-    let identity = Identity { store: old.store, id: BufferId(random_bytes()) };
+    let identity = BufferIdentity { store: old.store, id: BufferId(random_bytes()) };
     let like = args.buffer_size.is_none().then_some(old.bytes);
     let made = ensure_kept(directory.as_deref(), &old)
         .and_then(|()| make(&plan, like, identity, &old, &mut undo))
@@ -111,8 +111,8 @@ fn plan(args: &ReplaceBufferArgs, entry: Option<&Path>) -> Result<MediumPlan, We
 
 /// Writes back what the old buffer holds, where it can be read.
 fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
-    let disk = media::open(&store_of(&args.path)?, Access::Read)?;
-    let store = Store::open(Arc::new(Overlay::new(disk)))
+    let disk = media::open(&store_of(&args.path)?, DiskAccess::Read)?;
+    let store = Store::open(Arc::new(OverlayDevice::new(disk)))
         .map_err(|source| WeirError::Store { path: args.path.clone(), source })?;
     let volumes = store.describe_volumes();
     let mut old = OldBuffer {
@@ -124,7 +124,7 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
         volumes: volumes
             .into_iter()
             .map(|volume| volume.name)
-            .filter(|name| !name.starts_with(UNFINISHED))
+            .filter(|name| !name.starts_with(UNFINISHED_RESCUE))
             .collect(),
     };
     // It is locked while it is open.
@@ -144,7 +144,7 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
     old.path = Some(media.buffer.clone());
     let written = write_back(&media);
     // Also of one that is refused; what is less than a buffer has been cut off.
-    let bytes = media::open(&media.buffer, Access::Read).map(|disk| bytes_of(&disk));
+    let bytes = media::open(&media.buffer, DiskAccess::Read).map(|disk| bytes_of(&disk));
     old.bytes = bytes.ok().filter(|bytes| *bytes >= BUFFER_MIN).unwrap_or(old.bytes);
     match written {
         Ok(written) => old.written = written,
@@ -161,7 +161,7 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
 fn make(
     plan: &MediumPlan,
     like: Option<ByteSize>,
-    identity: Identity,
+    identity: BufferIdentity,
     old: &OldBuffer,
     undo: &mut FormatUndo,
 ) -> Result<ByteSize, WeirError> {
@@ -219,7 +219,7 @@ fn retire(old: &OldBuffer, new: &Path) -> Result<(), WeirError> {
         Some(path) if old.lost.is_none() && is_other(path, new) => {
             let failed =
                 |source: buffer::BufferError| WeirError::Cache { path: path.clone(), source: source.into() };
-            Buffer::retire(&media::open(path, Access::Write)?).map_err(failed)
+            Buffer::retire(&media::open(path, DiskAccess::Write)?).map_err(failed)
         }
         _ => Ok(()),
     }
@@ -251,10 +251,10 @@ fn tell(
     println!(
         "recently written files may be damaged: `weir check {}` checks names and sizes, not the contents of files; let \
          your programs verify their files, or restore a backup",
-        quoted(&args.path)
+        shell_quoted(&args.path)
     );
     for volume in restored {
-        let (path, as_of) = (quoted(&args.path), rfc3339(volume.created / 1_000_000_000));
+        let (path, as_of) = (shell_quoted(&args.path), rfc3339(volume.created / 1_000_000_000));
         println!("undamaged, as of {as_of}: `weir mount --volume {} {path} DIR`", volume.name);
         println!("  newer files in the damaged volume: `weir mount {path} DIR && find DIR -newermt {as_of}`");
     }

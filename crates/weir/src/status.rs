@@ -12,8 +12,8 @@ use crate::{media::path_as_utf8, volume};
 use cache::{Cache, FetchMode};
 use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
-use fuse::{Latencies, Summary};
-use host::{Access, Call, Slowest, SystemClock};
+use fuse::{LatencySummary, OpLatencies};
+use host::{DeviceCall, DiskAccess, MaxLatency, SystemClock};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -46,7 +46,7 @@ const SCRUB_BLOCKS: u64 = 1024;
 
 /// What takes the kernel's requests.
 pub(crate) struct FrontEnd {
-    pub(crate) latencies: Arc<Latencies>,
+    pub(crate) latencies: Arc<OpLatencies>,
     pub(crate) awake: Arc<PmQos>,
     pub(crate) threads: u8,
 }
@@ -244,8 +244,8 @@ impl MountedStore {
 
     fn refuse_read_only(&self) -> Result<(), RequestRefusal> {
         match self.stack.access {
-            Access::Write => Ok(()),
-            Access::Read => {
+            DiskAccess::Write => Ok(()),
+            DiskAccess::Read => {
                 let help = "mount a writable volume of the store first";
                 Err(RequestRefusal::new(&"the mount is read-only", Some(help.into())))
             }
@@ -280,7 +280,7 @@ impl MountedStore {
                 "deltas": cache.deltas,
                 "delta_bytes": cache.delta_bytes,
                 "age_ms": millis(cache.dirty_age),
-                "cuts": cache.pending_cuts,
+                "cuts": cache.pending_punches,
                 "clones": cache.pending_transfers,
             },
             "in_flight": {
@@ -296,8 +296,8 @@ impl MountedStore {
             "epoch": self.epochs.report(),
             "latency": self.latency(),
             "slowest_ms": {
-                "store": slowest(&self.stack.disks.store.slowest),
-                "buffer": slowest(&self.stack.disks.buffer.slowest),
+                "store": slowest(&self.stack.disks.store.max_latency),
+                "buffer": slowest(&self.stack.disks.buffer.max_latency),
             },
             "wake_up": self.front.awake.report(),
             "settings": self.settings(),
@@ -345,7 +345,7 @@ impl MountedStore {
             "pages_relogged": cache.pages_relogged,
             "pages_bypassed": cache.pages_bypassed,
             "pages_logged_late": cache.pages_logged_late,
-            "cuts_stored": cache.cuts_stored,
+            "cuts_stored": cache.punches_stored,
             "clones_stored": cache.transfers_stored,
             "pages_evicted": cache.evicted,
             "admissions_parked": cache.admissions_parked,
@@ -401,7 +401,7 @@ impl MountedStore {
 
     /// How full the store is.
     pub(crate) fn space(&self) -> Value {
-        let store = self.stack.cache.settled_store();
+        let store = self.stack.cache.store_without_spare();
         let space = store.space();
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
         json!({
@@ -450,13 +450,14 @@ impl MountedStore {
 }
 
 /// The longest calls to a medium since it was opened.
-fn slowest(disk: &Slowest) -> Value {
-    let calls = Call::ALL.into_iter().map(|call| (call.name().into(), json!(micros(disk.of(call)) / 1000.0)));
+fn slowest(disk: &MaxLatency) -> Value {
+    let calls =
+        DeviceCall::ALL.into_iter().map(|call| (call.name().into(), json!(micros(disk.of(call)) / 1000.0)));
     Value::Object(calls.collect::<Map<String, Value>>())
 }
 
 /// What cannot be written back.
-fn stuck(cache: &cache::Status) -> Value {
+fn stuck(cache: &cache::CacheStatus) -> Value {
     let some = cache.stuck.iter().map(|one| {
         let page = one.page.map(|page| page.0);
         json!({ "object": one.object.to_string(), "page": page, "why": one.why })
@@ -464,7 +465,7 @@ fn stuck(cache: &cache::Status) -> Value {
     json!({ "count": cache.stuck_count, "some": some.collect::<Vec<_>>() })
 }
 
-fn summary(of: &Summary) -> Value {
+fn summary(of: &LatencySummary) -> Value {
     json!({
         "count": of.count,
         "p50_us": micros(of.p50),

@@ -8,16 +8,16 @@ use crate::read_ahead::ReadAheadDevice;
 use crate::tell;
 use crate::volume;
 use buffer::{Buffer, BufferError};
-use cache::{Cache, Progress, Recovered, Settings, Task};
-use device::{BufferId, Clock, Device, Lsn, ObjectId, Overlay, PageNo};
-use fs::{Caller, Fs, PreloadedArena};
-use host::{Access, Account, Busy, Counted, ReadsNow, SystemClock, random_bytes};
+use cache::{BackgroundTask, Cache, CacheSettings, RecoveredBuffer, StepProgress};
+use device::{BufferId, Clock, Device, Lsn, ObjectId, OverlayDevice, PageNo};
+use fs::{CallerCredentials, Fs, PreloadedArena};
+use host::{CountingDevice, DiskAccess, IoCounters, ReadBusyTime, ReadCounts, SystemClock, random_bytes};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use store::{Identified, Store, VolumeId, VolumeInfo};
+use store::{IdentifiedStore, Store, VolumeId, VolumeInfo};
 
 /// Threads that fetch pages: a step keeps many reads in flight, so a few keep any device busy while one of them
 /// waits for its slowest read.
@@ -34,15 +34,15 @@ pub(crate) struct StorageStack {
     pub(crate) fs: Arc<Fs>,
     /// What is mounted of it.
     pub(crate) volume: VolumeInfo,
-    pub(crate) access: Access,
+    pub(crate) access: DiskAccess,
     pub(crate) start: StartTimes,
     pub(crate) disks: DiskAccounts,
 }
 
 /// What is known of both media.
 pub(crate) struct DiskAccounts {
-    pub(crate) store: Arc<Account>,
-    pub(crate) buffer: Arc<Account>,
+    pub(crate) store: Arc<IoCounters>,
+    pub(crate) buffer: Arc<IoCounters>,
 }
 
 /// What opening took.
@@ -63,37 +63,38 @@ pub(crate) struct StartTimes {
     /// What was read from them, in blocks.
     pub(crate) media_blocks: u64,
     /// What was read from the store, until all was ready.
-    pub(crate) reads: ReadsNow,
+    pub(crate) reads: ReadCounts,
 }
 
 impl StorageStack {
-    /// Opens the volume `name` of the store on `media`. With `Access::Write` the media are written to from here on; with
-    /// `Access::Read` never.
+    /// Opens the volume `name` of the store on `media`. With `DiskAccess::Write` the media are written to from here on; with
+    /// `DiskAccess::Read` never.
     pub(crate) fn open(
         media: StoreMedia,
-        settings: Settings,
-        access: Access,
+        settings: CacheSettings,
+        access: DiskAccess,
         name: &str,
     ) -> Result<StorageStack, WeirError> {
         let OpenedCache { store, cache, metadata, mut start, disks } =
             open_cache(&media, settings, access, Some(name), ExpectedBuffer::LastUsed)?;
         let volume = volume::volume_named(&store, &media.name, name)?;
         let begun = Instant::now();
-        let fs = Fs::open_over(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
-            .map_err(|source| WeirError::Volume {
-                path: media.name.clone(),
-                volume: volume.name.clone(),
-                source: Box::new(source),
-            })?;
+        let fs =
+            Fs::open_preloaded(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
+                .map_err(|source| WeirError::Volume {
+                    path: media.name.clone(),
+                    volume: volume.name.clone(),
+                    source: Box::new(source),
+                })?;
         truncate_lost_ends(&media, &store, &Arc::new(cache.clone()));
-        (start.metadata, start.reads) = (begun.elapsed(), disks.store.reads.now());
+        (start.metadata, start.reads) = (begun.elapsed(), disks.store.reads.snapshot());
         Ok(StorageStack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
     }
 
     /// Makes an empty file system, owned by `owner`, on media that were just formatted, and writes it back.
-    pub(crate) fn create(media: &StoreMedia, owner: Caller) -> Result<(), WeirError> {
+    pub(crate) fn create(media: &StoreMedia, owner: CallerCredentials) -> Result<(), WeirError> {
         let OpenedCache { cache, .. } =
-            open_cache(media, Settings::default(), Access::Write, None, ExpectedBuffer::New)?;
+            open_cache(media, CacheSettings::default(), DiskAccess::Write, None, ExpectedBuffer::New)?;
         Fs::create(&Arc::new(cache.clone()), VolumeId::MAIN, &SystemClock::new(), owner, random_bytes())
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
@@ -115,19 +116,19 @@ pub(crate) fn write_back(media: &StoreMedia) -> Result<WrittenBack, WeirError> {
     // What is written back must not be newer than what the buffer has after a crash. Where this fails there is nothing better to do
     // than to go on: should the power fail meanwhile, the store is ahead of the buffer, and the next start says so.
     let _ = make_durable(&media.buffer);
-    let buffer = media::open(&media.buffer, Access::Read)?;
+    let buffer = media::open(&media.buffer, DiskAccess::Read)?;
     let OpenedCache { store, cache, .. } = open_on(
         media,
-        open_disk(&media.store, Access::Write)?,
-        Arc::new(Overlay::new(buffer)),
-        Settings { buffer_is_given_up: true, ..Settings::default() },
+        open_disk(&media.store, DiskAccess::Write)?,
+        Arc::new(OverlayDevice::new(buffer)),
+        CacheSettings { buffer_is_given_up: true, ..CacheSettings::default() },
         None,
         ExpectedBuffer::LastUsed,
     )?;
     let cache = Arc::new(cache);
     let not_truncated: Vec<VolumeId> = truncate_lost_ends(media, &store, &cache);
     cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
-    let lost = cache.lost().into_iter().filter(|(object, _)| not_truncated.contains(&object.volume));
+    let lost = cache.lost_tails().into_iter().filter(|(object, _)| not_truncated.contains(&object.volume));
     Ok(WrittenBack { newest: cache.status().applied, lost: lost.collect() })
 }
 
@@ -135,7 +136,7 @@ pub(crate) fn write_back(media: &StoreMedia) -> Result<WrittenBack, WeirError> {
 /// returns them.
 fn truncate_lost_ends(media: &StoreMedia, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let not_truncated = Fs::end_lost(cache, &clock);
+    let not_truncated = Fs::truncate_lost(cache, &clock);
     let volumes = store.describe_volumes();
     for (id, why) in &not_truncated {
         let name = volumes.iter().find(|volume| volume.id == *id).map_or("", |volume| &volume.name);
@@ -153,7 +154,7 @@ fn truncate_lost_ends(media: &StoreMedia, store: &Store, cache: &Arc<Cache>) -> 
 /// Makes durable what the buffer at `path` gives to readers.
 fn make_durable(path: &Path) -> Result<(), WeirError> {
     let failed = |source: BufferError| WeirError::Cache { path: path.into(), source: source.into() };
-    let disk: Arc<dyn Device> = Arc::new(media::open(path, Access::Write)?);
+    let disk: Arc<dyn Device> = Arc::new(media::open(path, DiskAccess::Write)?);
     let store = Buffer::identify(&*disk).map_err(failed)?.store;
     let buffer = Buffer::open(disk, store, &mut |_| ()).map_err(failed)?;
     buffer.make_durable().map_err(failed)
@@ -167,12 +168,12 @@ pub(crate) fn begin_with_new_buffer(
 ) -> Result<Vec<VolumeInfo>, WeirError> {
     let failed = |source| WeirError::Store { path: media.name.clone(), source };
     let OpenedCache { store, cache, .. } =
-        open_cache(media, Settings::default(), Access::Write, None, ExpectedBuffer::NewUnrecorded)?;
+        open_cache(media, CacheSettings::default(), DiskAccess::Write, None, ExpectedBuffer::NewUnrecorded)?;
     let newest = cache.buffer().newest_lsn();
     let restored = match old {
         None => epoch_keeper::restore(&store, newest).map_err(failed)?,
         Some(old) => {
-            let taken = cache.take_over_lost(&old.lost);
+            let taken = cache.take_over_lost_tails(&old.lost);
             taken.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;
             Vec::new()
         }
@@ -207,8 +208,8 @@ enum ExpectedBuffer {
 /// Opens both media. The volume called `to_mount` is to be mounted afterwards.
 fn open_cache(
     media: &StoreMedia,
-    settings: Settings,
-    access: Access,
+    settings: CacheSettings,
+    access: DiskAccess,
     to_mount: Option<&str>,
     which: ExpectedBuffer,
 ) -> Result<OpenedCache, WeirError> {
@@ -227,13 +228,13 @@ fn open_on(
     media: &StoreMedia,
     store: Arc<dyn Device>,
     buffer: Arc<dyn Device>,
-    settings: Settings,
+    settings: CacheSettings,
     to_mount: Option<&str>,
     which: ExpectedBuffer,
 ) -> Result<OpenedCache, WeirError> {
-    let busy = Arc::new(Busy::default());
-    let (store_disk, of_store) = Counted::over(store, &busy);
-    let (buffer, of_buffer) = Counted::over(buffer, &busy);
+    let busy = Arc::new(ReadBusyTime::default());
+    let (store_disk, of_store) = CountingDevice::wrap(store, &busy);
+    let (buffer, of_buffer) = CountingDevice::wrap(buffer, &busy);
     let disks = DiskAccounts { store: of_store, buffer: of_buffer };
     let reader = ReadAheadDevice::of(buffer.clone());
     let clock = Arc::new(SystemClock::new());
@@ -245,7 +246,7 @@ fn open_on(
         || read_store(media, store, to_mount),
         || {
             let recovered =
-                timed(|| Recovered::read_through(&reader, buffer, id, &*clock).map_err(cache_failed));
+                timed(|| RecoveredBuffer::read_through(&reader, buffer, id, &*clock).map_err(cache_failed));
             reader.stop();
             recovered
         },
@@ -255,8 +256,8 @@ fn open_on(
     if which != ExpectedBuffer::NewUnrecorded {
         record_settings(media, &store, recovered.buffer_id(), which)?;
     }
-    let blocks = |disk: &Account| disk.reads.now().blocks;
-    (start.media, start.media_blocks) = (busy.time(), blocks(&disks.store) + blocks(&disks.buffer));
+    let blocks = |disk: &IoCounters| disk.reads.snapshot().blocks;
+    (start.media, start.media_blocks) = (busy.total(), blocks(&disks.store) + blocks(&disks.buffer));
     let (cache, beginning) =
         timed(|| Cache::begin(store.clone(), recovered, clock, settings).map_err(cache_failed));
     (start.buffer, start.beginning) = (replaying, beginning);
@@ -293,7 +294,7 @@ struct StoreContents {
 /// whoever mounts reads them again, and is told why not.
 fn read_store(
     media: &StoreMedia,
-    store: Identified,
+    store: IdentifiedStore,
     to_mount: Option<&str>,
 ) -> Result<StoreContents, WeirError> {
     let (store, opening) = timed(|| store.open());
@@ -327,11 +328,11 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 /// A medium; to look only, what is written to it stays in memory.
-fn open_disk(path: &Path, access: Access) -> Result<Arc<dyn Device>, WeirError> {
+fn open_disk(path: &Path, access: DiskAccess) -> Result<Arc<dyn Device>, WeirError> {
     let disk = media::open(path, access)?;
     Ok(match access {
-        Access::Write => Arc::new(disk),
-        Access::Read => Arc::new(Overlay::new(disk)),
+        DiskAccess::Write => Arc::new(disk),
+        DiskAccess::Read => Arc::new(OverlayDevice::new(disk)),
     })
 }
 
@@ -346,7 +347,7 @@ pub(crate) struct WorkerThreads {
 pub(crate) struct WorkerStopper {
     cache: Cache,
     stopping: Arc<AtomicBool>,
-    access: Access,
+    access: DiskAccess,
 }
 
 impl WorkerStopper {
@@ -355,8 +356,8 @@ impl WorkerStopper {
     pub(crate) fn stop_and_drain(&self) -> Result<(), cache::CacheError> {
         self.stop();
         match self.access {
-            Access::Write => self.cache.drain(),
-            Access::Read => Ok(()),
+            DiskAccess::Write => self.cache.drain(),
+            DiskAccess::Read => Ok(()),
         }
     }
 
@@ -368,18 +369,18 @@ impl WorkerStopper {
 
 impl WorkerThreads {
     /// Starts them: on a mount that only looks, those that only read, and the one that answers syncs.
-    pub(crate) fn start(cache: &Cache, access: Access) -> Result<WorkerThreads, WeirError> {
+    pub(crate) fn start(cache: &Cache, access: DiskAccess) -> Result<WorkerThreads, WeirError> {
         let stopper =
             WorkerStopper { cache: cache.clone(), stopping: Arc::new(AtomicBool::new(false)), access };
         let mut workers = WorkerThreads { stopper, threads: Vec::new() };
         for (task, name, count) in [
-            (Task::Commit, "commit", 1),
-            (Task::Fetch, "fetch", FETCHERS),
-            (Task::WriteBack, "write-back", 1),
-            (Task::Checkpoint, "checkpoint", 1),
+            (BackgroundTask::Commit, "commit", 1),
+            (BackgroundTask::Fetch, "fetch", FETCHERS),
+            (BackgroundTask::WriteBack, "write-back", 1),
+            (BackgroundTask::Checkpoint, "checkpoint", 1),
         ] {
-            let changes_store = matches!(task, Task::WriteBack | Task::Checkpoint);
-            for _ in 0..if changes_store && access == Access::Read { 0 } else { count } {
+            let changes_store = matches!(task, BackgroundTask::WriteBack | BackgroundTask::Checkpoint);
+            for _ in 0..if changes_store && access == DiskAccess::Read { 0 } else { count } {
                 workers.spawn(task, name)?;
             }
         }
@@ -391,7 +392,7 @@ impl WorkerThreads {
         self.stopper.clone()
     }
 
-    fn spawn(&mut self, task: Task, name: &str) -> Result<(), WeirError> {
+    fn spawn(&mut self, task: BackgroundTask, name: &str) -> Result<(), WeirError> {
         let (cache, stopping) = (self.stopper.cache.clone(), self.stopper.stopping.clone());
         let thread =
             std::thread::Builder::new().name(name.into()).spawn(move || work(&cache, task, &stopping));
@@ -409,9 +410,9 @@ impl WorkerThreads {
     }
 }
 
-fn work(cache: &Cache, task: Task, stopping: &AtomicBool) {
+fn work(cache: &Cache, task: BackgroundTask, stopping: &AtomicBool) {
     while !stopping.load(Ordering::Acquire) {
-        if cache.step(task) == Progress::Idle {
+        if cache.step(task) == StepProgress::Idle {
             cache.wait(task, WORKER_WAIT_MAX);
         }
     }

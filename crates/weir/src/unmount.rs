@@ -8,7 +8,7 @@ use crate::cli::DirArgs;
 use crate::control_client::{ControlClient, WeirMount};
 use crate::error::WeirError;
 use crate::tell;
-use host::{Mount, Mounts};
+use host::{MountEntry, MountTable};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -42,15 +42,15 @@ impl OtherMount {
     /// Looks in this process's mount namespace first, then in those of all processes that it may look at. Once a file system is gone,
     /// another one may have its number; its store is in use for as long as its daemon is there.
     fn find(gone: &WeirMount) -> Option<OtherMount> {
-        let is_of = |one: &Mount| one.device == gone.device() && one.source == gone.store;
-        let point_in = |mounts: Mounts| mounts.iter().find(|one| is_of(one)).map(|one| one.point.clone());
-        if let Some(point) = Mounts::now().ok().and_then(point_in) {
+        let is_of = |one: &MountEntry| one.device == gone.device() && one.source == gone.store;
+        let point_in = |mounts: MountTable| mounts.iter().find(|one| is_of(one)).map(|one| one.point.clone());
+        if let Some(point) = MountTable::read().ok().and_then(point_in) {
             return Some(OtherMount { point, pid: None });
         }
         let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.find_map(|pid| {
-            let point = Mounts::of_process(pid).ok().and_then(point_in)?;
+            let point = MountTable::of_process(pid).ok().and_then(point_in)?;
             Some(OtherMount { point, pid: Some(pid) })
         })
     }

@@ -4,8 +4,8 @@ use crate::cli::{VolumeCloneArgs, VolumeCommand, VolumeDeleteArgs, VolumeListArg
 use crate::control_client::WeirMount;
 use crate::error::WeirError;
 use crate::media::{self, store_of};
-use device::Overlay;
-use host::Access;
+use device::OverlayDevice;
+use host::DiskAccess;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -52,8 +52,9 @@ fn open_unmounted(path: &Path) -> Result<Store, WeirError> {
 
 /// The store at `path`, of which nothing is written.
 fn open_to_look(path: &Path) -> Result<Store, WeirError> {
-    let disk = media::open(&store_of(path)?, Access::Read)?;
-    Store::open(Arc::new(Overlay::new(disk))).map_err(|source| WeirError::Store { path: path.into(), source })
+    let disk = media::open(&store_of(path)?, DiskAccess::Read)?;
+    Store::open(Arc::new(OverlayDevice::new(disk)))
+        .map_err(|source| WeirError::Store { path: path.into(), source })
 }
 
 /// What the volume `name` of the store at `path` is.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use cache::Settings;
+use cache::CacheSettings;
 use clap::Args;
-use device::Random;
+use device::SeededRng;
 use fs::{Fs, FsError, Ino, SetAttributes};
 use serde::Serialize;
 
@@ -72,7 +72,7 @@ struct Report {
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &BystanderArgs) -> Result<(), BenchError> {
-    let settings = Settings { memory_bytes_max: (args.file + 512) << 20, ..Settings::default() };
+    let settings = CacheSettings { memory_bytes_max: (args.file + 512) << 20, ..CacheSettings::default() };
     let rows = with_fs(settings, |fs| {
         let files = [lay_out(fs, "small", FILE_PAGES)?, lay_out(fs, "large", FILE_PAGES)?];
         COMPANY.iter().map(|&(name, company)| row(args, fs, files, name, company)).collect()
@@ -127,7 +127,7 @@ impl Times {
 
 /// Writes 512 B at a time, and notes how long each takes that was under way while somebody measured.
 fn stand_by(fs: &Arc<Fs>, file: Ino, measuring: &AtomicBool, over: &AtomicBool) -> Result<Times, FsError> {
-    let (mut random, mut seen) = (Random::new(1), Times::default());
+    let (mut random, mut seen) = (SeededRng::new(1), Times::default());
     while !over.load(Ordering::Acquire) {
         let (begun, counted) = (Instant::now(), measuring.load(Ordering::Acquire));
         write(fs, file, random.below(FILE_PAGES) * PAGE_BYTES, &[7; 512])?;

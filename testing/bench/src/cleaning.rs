@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use cache::{Counters as Cached, Settings};
+use cache::{CacheCounters as Cached, CacheSettings};
 use clap::{Args, ValueEnum};
-use device::{BLOCK_BYTES, Random};
-use fs::{Caller, FsError, Ino, Kind};
-use host::{Account, Call};
+use device::{BLOCK_BYTES, SeededRng};
+use fs::{CallerCredentials, FileKind, FsError, Ino};
+use host::{DeviceCall, IoCounters};
 use serde::Serialize;
 use store::decide::RESERVED_BLOCKS_PER_PAGE;
 use store::{Store, StoreCounters, policy};
@@ -73,7 +73,7 @@ enum Load {
 }
 
 impl Load {
-    fn page(self, random: &mut Random, pages: u64) -> u64 {
+    fn page(self, random: &mut SeededRng, pages: u64) -> u64 {
         match self {
             Load::Skewed if !random.once_in(10) => random.below(pages / 10 + 1),
             _ => random.below(pages),
@@ -150,7 +150,7 @@ impl Wait {
     fn until_now(stack: &Watched, before: &StoreCounters, asked: Instant) -> Wait {
         let now = stack.store.counters();
         let moved = now.pages_cleaned - before.pages_cleaned;
-        let calls = stack.disks.iter().flat_map(|disk| Call::ALL.map(|call| disk.slowest.of(call)));
+        let calls = stack.disks.iter().flat_map(|disk| DeviceCall::ALL.map(|call| disk.max_latency.of(call)));
         Wait {
             ms: asked.elapsed().as_secs_f64() * 1000.0,
             segments_moved: moved as f64 / stack.store.segment_blocks() as f64,
@@ -205,7 +205,7 @@ fn measure(args: &CleaningArgs, store: &Path, load: Load, percent: u64) -> Resul
     let (size, buffer) = (format!("--size={}MiB", args.size), format!("--buffer-size={BUFFER_BYTES}"));
     let segment = args.segment.map(|kib| format!("--segment-size={kib}KiB"));
     run(weir_on(store, "format").arg(store).args([size, buffer]).args(segment))?;
-    let settings = Settings { dirty_bytes_max: args.dirty << 20, ..Settings::default() };
+    let settings = CacheSettings { dirty_bytes_max: args.dirty << 20, ..CacheSettings::default() };
     with_stack(store, settings, |stack| overwrite(args, stack, load, percent))
 }
 
@@ -256,16 +256,16 @@ struct Waits {
 #[derive(Clone)]
 struct Watched {
     store: Arc<Store>,
-    disks: [Arc<Account>; 2],
+    disks: [Arc<IoCounters>; 2],
 }
 
 fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> Result<Waits, FsError> {
-    let (mut random, page) = (Random::new(7), vec![0x5a; PAGE_BYTES as usize]);
+    let (mut random, page) = (SeededRng::new(7), vec![0x5a; PAGE_BYTES as usize]);
     let mut waits = Waits::default();
     let watched = Watched { store: stack.store.clone(), disks: stack.disks.clone() };
     for _ in 0..writes {
         let number = load.page(&mut random, pages);
-        watched.disks.iter().for_each(|disk| disk.slowest.restart());
+        watched.disks.iter().for_each(|disk| disk.max_latency.reset());
         let (before, asked) = (watched.store.counters(), Instant::now());
         let waited = loop {
             match write_and_look(stack, &watched, (before, asked), (file, number), &page) {
@@ -298,7 +298,7 @@ fn write_and_look(
     page: &[u8],
 ) -> Result<Option<Wait>, FsError> {
     let offset = number * PAGE_BYTES;
-    if let Some(written) = stack.fs.write_at_once(file, offset, page) {
+    if let Some(written) = stack.fs.try_write(file, offset, page) {
         return written.map(|()| None);
     }
     let watched = watched.clone();
@@ -312,8 +312,8 @@ fn write_and_look(
 
 /// A file of so many pages, or as many as leave space for what may be dirty at once, and for a round of cleaning.
 fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
-    let (store, caller) = (&stack.store, Caller { uid: 0, gid: 0, umask: 0 });
-    let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", Kind::File, 0o600, done))?.ino;
+    let (store, caller) = (&stack.store, CallerCredentials { uid: 0, gid: 0, umask: 0 });
+    let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", FileKind::File, 0o600, done))?.ino;
     let segments = store.space().total / store.segment_blocks();
     let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
     let kept = RESERVED_BLOCKS_PER_PAGE * dirty + policy::low_mark(segments) * store.segment_blocks();
@@ -380,10 +380,10 @@ fn predict(
     let segments = (stack.store.space().total / stack.store.segment_blocks()) as u32;
     let dirty_max = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
     let mut simulated = Predicted::new(segments, stack.store.segment_blocks(), pages);
-    let (mut random, mut dirty, mut all) = (Random::new(7), Dirty::default(), 0..pages);
+    let (mut random, mut dirty, mut all) = (SeededRng::new(7), Dirty::default(), 0..pages);
     let store = |simulated: &mut Predicted, vector: &[u64]| {
         simulated.write(vector);
-        if simulated.blocks_since_checkpoint() >= Settings::default().checkpoint_blocks {
+        if simulated.blocks_since_checkpoint() >= CacheSettings::default().checkpoint_blocks {
             simulated.checkpoint();
         }
         simulated.keep_up();

@@ -18,7 +18,7 @@ use super::steady_writes::store_counter;
 use super::system::{Fetch, Kind, System};
 use super::undo;
 use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out, shuffled};
-use device::Random;
+use device::SeededRng;
 
 /// Of each page that has a delta.
 const WRITE_BYTES: u64 = 512;
@@ -202,7 +202,7 @@ fn measure(
 
 /// Pages at random, each once while there are some. MiB/s.
 fn read_at_random(path: &Path, pages: u64, seed: u64) -> Result<f64, BenchError> {
-    let mut order = shuffled(pages, &mut Random::new(seed)).into_iter().cycle();
+    let mut order = shuffled(pages, &mut SeededRng::new(seed)).into_iter().cycle();
     let mut page = vec![0; PAGE_BYTES as usize];
     let (began, mut done) = (Instant::now(), 0);
     let mut read = || -> std::io::Result<()> {

@@ -50,10 +50,6 @@ pub(crate) enum BenchError {
         source: io::Error,
     },
 
-    /// The engine of replays stalled.
-    #[error(transparent)]
-    Trace(#[from] trace::TraceError),
-
     /// A store could not be opened in this process.
     #[error("{}: {source}", path.display())]
     Open {
@@ -114,7 +110,6 @@ impl BenchError {
             BenchError::Command { .. } | BenchError::Late { .. } | BenchError::Open { .. } => {
                 WITHOUT_HELP.into()
             }
-            BenchError::Trace(error) => error.help().unwrap_or(WITHOUT_HELP.into()),
             BenchError::NoWeir { .. } => {
                 "build it with `cargo build --release`, or say where it is: --weir PATH".into()
             }

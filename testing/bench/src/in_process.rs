@@ -8,10 +8,10 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cache::{Cache, CacheError, Progress, Settings, Task};
+use cache::{BackgroundTask, Cache, CacheError, CacheSettings, StepProgress};
 use device::{Device, VolumeId};
-use fs::{Caller, Completion, Fs, FsError, Ino, Kind};
-use host::{Access, Account, Busy, Counted, Disk, SystemClock};
+use fs::{CallerCredentials, FileKind, Fs, FsCompletion, FsError, Ino};
+use host::{CountingDevice, DiskAccess, HostDisk, IoCounters, ReadBusyTime, SystemClock};
 use store::Store;
 
 use super::error::BenchError;
@@ -25,8 +25,15 @@ const STORE_BYTES: u64 = 4 << 30;
 const BUFFER_BYTES: u64 = 512 << 20;
 
 /// The threads of a mount.
-const WORKERS: [Task; 7] =
-    [Task::Commit, Task::Fetch, Task::Fetch, Task::Fetch, Task::Fetch, Task::WriteBack, Task::Checkpoint];
+const WORKERS: [BackgroundTask; 7] = [
+    BackgroundTask::Commit,
+    BackgroundTask::Fetch,
+    BackgroundTask::Fetch,
+    BackgroundTask::Fetch,
+    BackgroundTask::Fetch,
+    BackgroundTask::WriteBack,
+    BackgroundTask::Checkpoint,
+];
 
 /// How long one of them sleeps at most when nobody wakes it.
 const NAP: Duration = Duration::from_millis(500);
@@ -37,14 +44,14 @@ pub(super) struct Stack {
     pub(super) cache: Cache,
     pub(super) fs: Arc<Fs>,
     /// What is known of the store's medium, and of the buffer's.
-    pub(super) disks: [Arc<Account>; 2],
+    pub(super) disks: [Arc<IoCounters>; 2],
     stopping: Arc<AtomicBool>,
     workers: Vec<JoinHandle<()>>,
 }
 
 impl Stack {
     /// Opens the store in `directory`, which `weir format` made.
-    pub(super) fn open(directory: &Path, settings: Settings) -> Result<Stack, BenchError> {
+    pub(super) fn open(directory: &Path, settings: CacheSettings) -> Result<Stack, BenchError> {
         let (store_disk, of_store) = open_disk(&directory.join("store"))?;
         let (buffer_disk, of_buffer) = open_disk(&directory.join("buffer"))?;
         let store = Arc::new(Store::open(store_disk).map_err(BenchError::opening(directory))?);
@@ -75,23 +82,23 @@ impl Stack {
     }
 }
 
-fn work(cache: &Cache, task: Task, stopping: &AtomicBool) {
+fn work(cache: &Cache, task: BackgroundTask, stopping: &AtomicBool) {
     while !stopping.load(Ordering::Acquire) {
-        if cache.step(task) == Progress::Idle {
+        if cache.step(task) == StepProgress::Idle {
             cache.wait(task, NAP);
         }
     }
 }
 
-fn open_disk(path: &Path) -> Result<(Arc<dyn Device>, Arc<Account>), BenchError> {
-    let disk = Disk::open(path, Access::Write).map_err(BenchError::opening(path))?;
-    Ok(Counted::over(Arc::new(disk), &Arc::new(Busy::default())))
+fn open_disk(path: &Path) -> Result<(Arc<dyn Device>, Arc<IoCounters>), BenchError> {
+    let disk = HostDisk::open(path, DiskAccess::Write).map_err(BenchError::opening(path))?;
+    Ok(CountingDevice::wrap(Arc::new(disk), &Arc::new(ReadBusyTime::default())))
 }
 
 /// Opens the store in `directory`, lets `work` use it, and closes it.
 pub(super) fn with_stack<T>(
     directory: &Path,
-    settings: Settings,
+    settings: CacheSettings,
     work: impl FnOnce(&Stack) -> Result<T, FsError>,
 ) -> Result<T, BenchError> {
     let stack = Stack::open(directory, settings)?;
@@ -102,7 +109,7 @@ pub(super) fn with_stack<T>(
 
 /// Lets `work` use a new file system.
 pub(super) fn with_fs<T>(
-    settings: Settings,
+    settings: CacheSettings,
     work: impl FnOnce(&Arc<Fs>) -> Result<T, FsError>,
 ) -> Result<T, BenchError> {
     undo::install()?;
@@ -118,21 +125,21 @@ pub(super) fn with_fs<T>(
 
 /// As the front end does it.
 pub(super) fn write(fs: &Arc<Fs>, file: Ino, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
-    fs.write_at_once(file, offset, bytes)
+    fs.try_write(file, offset, bytes)
         .unwrap_or_else(|| wait(|done| fs.write(file, offset, bytes.to_vec(), done)))
 }
 
 /// A new file with all of so many pages.
 pub(super) fn lay_out(fs: &Arc<Fs>, name: &str, pages: u64) -> Result<Ino, FsError> {
-    let caller = Caller { uid: 0, gid: 0, umask: 0 };
-    let made = wait(|done| fs.make(caller, Ino::ROOT, name.as_bytes(), Kind::File, 0o600, done))?;
+    let caller = CallerCredentials { uid: 0, gid: 0, umask: 0 };
+    let made = wait(|done| fs.make(caller, Ino::ROOT, name.as_bytes(), FileKind::File, 0o600, done))?;
     let page = vec![1; PAGE_BYTES as usize];
     (0..pages).try_for_each(|number| write(fs, made.ino, number * PAGE_BYTES, &page))?;
     Ok(made.ino)
 }
 
 /// What an operation that ends in a completion gave.
-pub(super) fn wait<T: Send + 'static>(operation: impl FnOnce(Completion<T>)) -> Result<T, FsError> {
+pub(super) fn wait<T: Send + 'static>(operation: impl FnOnce(FsCompletion<T>)) -> Result<T, FsError> {
     let (sender, receiver) = sync_channel(1);
     operation(Box::new(move |result| {
         let _ = sender.send(result);

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use device::{
-    BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random, StoreId,
+    BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng, StoreId,
     VolumeId,
 };
 use serde::Serialize;
-use store::{Change, CleaningOutcome, Layout, Store, StoreError};
+use store::{CleaningOutcome, Store, StoreChange, StoreError, StoreLayout};
 
 use super::error::BenchError;
 use super::quantile::quantile;
@@ -175,7 +175,7 @@ struct Large {
 impl Large {
     fn new(blocks: u64) -> Result<Large, StoreError> {
         let disk = Arc::new(MetadataOnly::new(blocks));
-        Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: None })?;
+        Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: None })?;
         let store = Store::open(disk.clone())?;
         store.begin(Incarnation(1))?;
         Ok(Large { disk, store, lsn: 0, checkpointed: 0 })
@@ -186,9 +186,14 @@ impl Large {
         for some in pages.chunks(VECTOR_PAGES) {
             let write = |&page: &u64| {
                 self.lsn += 1;
-                Change::Write { object, page: PageNo(page), bytes: bytes.clone(), page_lsn: Lsn(self.lsn) }
+                StoreChange::Write {
+                    object,
+                    page: PageNo(page),
+                    bytes: bytes.clone(),
+                    page_lsn: Lsn(self.lsn),
+                }
             };
-            let vector: Vec<Change> = some.iter().map(write).collect();
+            let vector: Vec<StoreChange> = some.iter().map(write).collect();
             let mut rest = &vector[..];
             while !rest.is_empty() {
                 let (now, later) = rest.split_at(self.store.changes_that_fit(rest).max(1));
@@ -290,7 +295,7 @@ fn measure(args: &LargeStoreArgs) -> Result<Results, StoreError> {
     let writing_s = begun.elapsed().as_secs_f64();
     // A fiftieth again in order, and as much at random.
     large.write_range(deleted, half / 50)?;
-    let mut random = Random::new(1);
+    let mut random = SeededRng::new(1);
     let any: Vec<u64> = (0..half / 50).map(|_| random.below(half)).collect();
     large.write(cut, &any)?;
     large.store.checkpoint_twice()?;
@@ -298,14 +303,14 @@ fn measure(args: &LargeStoreArgs) -> Result<Results, StoreError> {
     large.store.checkpoint_twice()?;
     large.lsn += 1;
     let begun = Instant::now();
-    large.store.apply(&[Change::Delete { object: deleted, lsn: Lsn(large.lsn) }])?;
+    large.store.apply(&[StoreChange::Delete { object: deleted, lsn: Lsn(large.lsn) }])?;
     let delete_ms = millis(begun.elapsed());
     let freeing = large.steps(|large| large.store.free_deleted_step())?;
     large.lsn += 1;
     let (lsn, mut from) = (Lsn(large.lsn), PageNo(0));
     let cutting = large.steps(|large| {
         let until = large.store.list(cut, from..PageNo(u64::MAX), CUT_LEAVES)?.until;
-        large.store.apply(&[Change::Cut { object: cut, pages: from..until, lsn }])?;
+        large.store.apply(&[StoreChange::Punch { object: cut, pages: from..until, lsn }])?;
         from = until;
         Ok(until < PageNo(u64::MAX))
     })?;

@@ -7,7 +7,6 @@ mod counters;
 mod delta_reads;
 mod device_model;
 mod disk_time;
-mod engine_load;
 mod error;
 mod front_end;
 mod html_report;
@@ -25,7 +24,6 @@ mod predict;
 mod program;
 mod quantile;
 mod replay_accuracy;
-mod replay_engine;
 mod report;
 mod scaling;
 mod shared_disk;
@@ -35,7 +33,6 @@ mod steady_writes;
 mod streams;
 mod sync_matrix;
 mod system;
-mod trace_memory;
 mod undo;
 mod workload;
 
@@ -91,10 +88,6 @@ enum Experiment {
     Bystander(bystander::BystanderArgs),
     /// How long a mount takes after a kill -9, by parts.
     Start(start::StartArgs),
-    /// How many actions a second a replay can start, onto a target that does nothing.
-    ReplayEngine(replay_engine::ReplayEngineArgs),
-    /// How much memory and time a long trace takes to compile, and its benchmark to read and replay.
-    TraceMemory(trace_memory::TraceMemoryArgs),
     /// How far a replay's time is from the program's own, on other storage than that on which it was traced.
     ReplayAccuracy(replay_accuracy::ReplayAccuracyArgs),
     /// Files that `--into` made, as a page with charts, beside what papers published.
@@ -145,8 +138,6 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
         Experiment::Start(args) => start::run_benchmark(args),
         Experiment::FrontEnd(args) => front_end::run_benchmark(args),
         Experiment::Scaling(args) => scaling::run_benchmark(args),
-        Experiment::ReplayEngine(args) => replay_engine::run_benchmark(args),
-        Experiment::TraceMemory(args) => trace_memory::run_benchmark(args),
         Experiment::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
         Experiment::Report(args) => html_report::run_report(args),
         Experiment::ReplayLoad(args) => replay_accuracy::run_load(args),

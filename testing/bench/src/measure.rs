@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use device::Random;
+use device::SeededRng;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
@@ -56,7 +56,7 @@ fn random_reads(file: &File, bytes: u64, depth: u64, limit: Duration) -> std::io
     let start = Instant::now();
     let reader = |seed: u64| -> std::io::Result<()> {
         let mut memory = Aligned::new(RANDOM_BYTES);
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         while start.elapsed() < limit {
             let offset = random.below(bytes / RANDOM_BYTES as u64) * RANDOM_BYTES as u64;
             file.read_exact_at(memory.bytes(), offset)?;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use device::Random;
+use device::SeededRng;
 use serde_json::json;
 
 use super::cells::{self, Cell, Cells, Comparison, Figures, Key, Output, Published, geometric_mean};
@@ -287,7 +287,7 @@ impl Load<'_> {
         match order {
             Order::Sequential => Box::new((0..pages * PAGE_BYTES / io_bytes).map(move |at| at * io_bytes)),
             Order::Random => {
-                let mut random = Random::new(seed);
+                let mut random = SeededRng::new(seed);
                 let order = shuffled(pages, &mut random).into_iter();
                 Box::new(
                     order.map(move |page| page * PAGE_BYTES + random.below(PAGE_BYTES / io_bytes) * io_bytes),

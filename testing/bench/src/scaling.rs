@@ -4,9 +4,9 @@
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use cache::Settings;
+use cache::CacheSettings;
 use clap::Args;
-use device::Random;
+use device::SeededRng;
 use fs::{Fs, FsError, Ino};
 use serde::Serialize;
 
@@ -72,7 +72,7 @@ struct Report {
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &ScalingArgs) -> Result<(), BenchError> {
-    let rows = with_fs(Settings::default(), |fs| measure(args, fs))?;
+    let rows = with_fs(CacheSettings::default(), |fs| measure(args, fs))?;
     let report = Report {
         benchmark: "scaling",
         version: env!("CARGO_PKG_VERSION"),
@@ -118,7 +118,7 @@ fn row(
 fn turn(fs: &Arc<Fs>, files: &[Ino], operation: Operation, slice: Duration) -> Result<f64, FsError> {
     let barrier = Barrier::new(files.len());
     let work = |file: Ino| {
-        let mut random = Random::new(file.0);
+        let mut random = SeededRng::new(file.0);
         let bytes = vec![0x5a; PAGE_BYTES as usize];
         barrier.wait();
         let (start, mut count) = (Instant::now(), 0);
@@ -139,7 +139,7 @@ fn operate(
     file: Ino,
     operation: Operation,
     bytes: &[u8],
-    random: &mut Random,
+    random: &mut SeededRng,
 ) -> Result<(), FsError> {
     let offset = random.below(FILE_PAGES) * PAGE_BYTES;
     match operation {

@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::Value;
 
-use device::{Block, Device, Read};
-use host::{Access, Disk};
+use device::{Block, BlockRead, Device};
+use host::{DiskAccess, HostDisk};
 
 use super::disk_time::DiskTime;
 use super::error::BenchError;
@@ -208,9 +208,9 @@ impl Bench {
     /// Reads `bytes` of the buffer as fast as its device gives them.
     fn read_buffer(&self, bytes: u64) -> Result<f64, BenchError> {
         let path = self.store.join("buffer");
-        let disk = Disk::open(&path, Access::Read).map_err(BenchError::opening(&path))?;
-        let mut reads: Vec<Read> =
-            (0..READS_AT_ONCE).map(|_| Read::new(Block(0), READ_BLOCKS as usize)).collect();
+        let disk = HostDisk::open(&path, DiskAccess::Read).map_err(BenchError::opening(&path))?;
+        let mut reads: Vec<BlockRead> =
+            (0..READS_AT_ONCE).map(|_| BlockRead::new(Block(0), READ_BLOCKS as usize)).collect();
         let begun = Instant::now();
         let blocks = (bytes / PAGE_BYTES).min(disk.blocks());
         for at in (0..blocks).step_by((READS_AT_ONCE * READ_BLOCKS) as usize) {

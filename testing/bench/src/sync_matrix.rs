@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use device::Random;
+use device::SeededRng;
 use serde_json::json;
 
 use super::cells::{self, Cell, Cells, Comparison, Figures, Key, Output, Published, geometric_mean};
@@ -160,7 +160,7 @@ impl Writes {
     fn run(&self, path: &Path, seed: u64) -> Result<Done, BenchError> {
         let run = || -> std::io::Result<Done> {
             let file = OpenOptions::new().write(true).open(path)?;
-            let mut random = Random::new(seed);
+            let mut random = SeededRng::new(seed);
             let mut bytes = vec![0xa5; self.io_bytes as usize];
             let limit = Duration::from_millis(self.scale.limit_ms);
             let (start, mut writes) = (Instant::now(), 0);

@@ -183,7 +183,7 @@ pub(super) fn weir(verb: &str) -> Command {
 pub(super) fn weir_on(buffer: &Path, verb: &str) -> Command {
     let mut weir = weir(verb);
     // Only there: an earlier weir, beside which this one is measured, does not know the option.
-    weir.args(host::why_volatile(buffer).map(|_| "--volatile-buffer"));
+    weir.args(host::probe_durability(buffer).map(|_| "--volatile-buffer"));
     weir
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use device::Random;
+use device::SeededRng;
 
 use super::error::BenchError;
 
@@ -61,7 +61,7 @@ pub(super) fn sync(path: &Path) -> Result<(), BenchError> {
 }
 
 /// The pages `0..pages` in random order.
-pub(super) fn shuffled(pages: u64, random: &mut Random) -> Vec<u64> {
+pub(super) fn shuffled(pages: u64, random: &mut SeededRng) -> Vec<u64> {
     let mut order: Vec<u64> = (0..pages).collect();
     for last in (1..order.len()).rev() {
         order.swap(last, random.below(last as u64 + 1) as usize);
@@ -74,7 +74,7 @@ pub(super) struct Overwriter {
     file: File,
     path: std::path::PathBuf,
     order: std::vec::IntoIter<u64>,
-    random: Random,
+    random: SeededRng,
     bytes: Vec<u8>,
 }
 
@@ -87,7 +87,7 @@ impl Overwriter {
             .write(true)
             .open(path)
             .map_err(|error| BenchError::io("cannot open", path, error))?;
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         let order = shuffled(pages, &mut random).into_iter();
         let bytes = (0..bytes).map(|_| random.next_u64() as u8).collect();
         Ok(Overwriter { file, path: path.to_path_buf(), order, random, bytes })
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_page_comes_once() {
-        let mut order = shuffled(1000, &mut Random::new(3));
+        let mut order = shuffled(1000, &mut SeededRng::new(3));
         assert_ne!(order, (0..1000).collect::<Vec<_>>());
         order.sort_unstable();
         assert_eq!(order, (0..1000).collect::<Vec<_>>());

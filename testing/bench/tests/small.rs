@@ -365,19 +365,3 @@ fn replays_are_timed_beside_the_program_and_a_campaign_goes_on_where_it_stopped(
     assert_eq!(report["results"]["summaries"].as_array().expect("summaries").len(), 5);
     assert_eq!(report["traces"].as_array().expect("traces").len(), 2);
 }
-
-#[test]
-fn trace_memory_prints_what_each_step_took_and_leaves_nothing_behind() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let on = dir.path().to_str().expect("a plain name");
-    let arguments = ["trace-memory", "--actions", "20000", "--actions", "30000", "--files", "10", "--on", on];
-    let traces = bench(&arguments);
-    for (trace, actions) in traces.as_array().expect("a list").iter().zip([20_000, 30_000]) {
-        assert_eq!(trace["actions"], actions);
-        for step in ["compile", "info", "replay"] {
-            assert!(trace[step]["peak_bytes"].as_u64() > Some(1 << 20), "{trace:#}");
-        }
-        assert!(trace["file_bytes"].as_u64() > Some(10_000), "{trace:#}");
-    }
-    assert_eq!(std::fs::read_dir(dir.path()).expect("a listing").count(), 0);
-}

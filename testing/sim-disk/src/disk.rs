@@ -1,9 +1,9 @@
 //! A disk that keeps what was not flushed apart from what was, and decides at a crash what of it survives.
 
-use crate::faults::{Damage, Dropped, Faults};
-use crate::power::Power;
-use crate::space::Space;
-use device::{BLOCK_BYTES, Block, Device, DeviceError, Operation, Page, Random};
+use crate::disk_space::DiskSpace;
+use crate::faults::{BlockDamage, DiskFaults, DroppedWrites};
+use crate::power_supply::PowerSupply;
+use device::{BLOCK_BYTES, Block, Device, DeviceError, DeviceOperation, Page, SeededRng};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +16,12 @@ const SECTOR_BYTES: usize = 512;
 pub struct SimDisk {
     name: String,
     blocks: AtomicU64,
-    power: Arc<Power>,
-    state: Mutex<State>,
+    power: Arc<PowerSupply>,
+    state: Mutex<SimDiskState>,
 }
 
 #[derive(Clone)]
-struct State {
+struct SimDiskState {
     /// Shared with forks.
     durable: HashMap<u64, Arc<Page>>,
     /// Accepted and not flushed, oldest first; `None` is a trimmed block.
@@ -29,56 +29,56 @@ struct State {
     /// What a read sees of `pending`: the index of the newest one for each block.
     newest: HashMap<u64, usize>,
     /// Of failed flushes: read, never durable.
-    unwritten: HashMap<u64, Option<Arc<Page>>>,
-    dropped: Dropped,
+    dropped_readable: HashMap<u64, Option<Arc<Page>>>,
+    dropped: DroppedWrites,
     header: Range<u64>,
     torn_unreadable: Range<u64>,
-    damage: BTreeMap<u64, Damage>,
+    damage: BTreeMap<u64, BlockDamage>,
     /// Blocks that were read with rot in them.
-    rot_met: u64,
-    faults: Faults,
-    space: Space,
-    random: Random,
+    rot_reads: u64,
+    faults: DiskFaults,
+    space: DiskSpace,
+    random: SeededRng,
 }
 
 impl SimDisk {
     /// A disk of `blocks` zeros on `power`; `seed` decides its faults and crashes.
-    pub fn new(name: &str, blocks: u64, power: &Arc<Power>, seed: u64) -> Arc<SimDisk> {
-        let state = State {
+    pub fn new(name: &str, blocks: u64, power: &Arc<PowerSupply>, seed: u64) -> Arc<SimDisk> {
+        let state = SimDiskState {
             durable: HashMap::new(),
             pending: Vec::new(),
             newest: HashMap::new(),
-            unwritten: HashMap::new(),
-            dropped: Dropped::default(),
+            dropped_readable: HashMap::new(),
+            dropped: DroppedWrites::default(),
             header: 0..0,
             torn_unreadable: 0..0,
             damage: BTreeMap::new(),
-            rot_met: 0,
-            faults: Faults::default(),
-            space: Space::default(),
-            random: Random::new(seed),
+            rot_reads: 0,
+            faults: DiskFaults::default(),
+            space: DiskSpace::default(),
+            random: SeededRng::new(seed),
         };
         let (name, blocks) = (name.to_owned(), AtomicU64::new(blocks));
         Arc::new(SimDisk { name, blocks, power: power.clone(), state: Mutex::new(state) })
     }
 
     /// Sets the errors to make from now on.
-    pub fn set_faults(&self, faults: Faults) {
+    pub fn set_faults(&self, faults: DiskFaults) {
         self.state().faults = faults;
     }
 
     /// Sets what becomes of what failed flushes drop from now on.
-    pub fn set_dropped(&self, dropped: Dropped) {
+    pub fn set_dropped(&self, dropped: DroppedWrites) {
         self.state().dropped = dropped;
     }
 
-    /// Says which blocks tell what the others are: power can be cut [after](Power::cut_after_header) they are written.
+    /// Says which blocks tell what the others are: power can be cut [after](PowerSupply::cut_after_header) they are written.
     pub fn set_header(&self, header: Range<u64>) {
         self.state().header = header;
     }
 
     /// From now on, one of these blocks that a power failure tears may be unreadable, until it is written.
-    pub fn let_torn_be_unreadable(&self, blocks: Range<u64>) {
+    pub fn set_torn_unreadable(&self, blocks: Range<u64>) {
         self.state().torn_unreadable = blocks;
     }
 
@@ -86,9 +86,9 @@ impl SimDisk {
     /// were written and not trimmed.
     pub fn set_space(&self, blocks: u64) {
         let mut state = self.state();
-        let State { space, durable, pending, .. } = &mut *state;
+        let SimDiskState { space, durable, pending, .. } = &mut *state;
         let pending = pending.iter().filter(|(_, page)| page.is_some()).map(|&(at, _)| at);
-        space.limit(blocks, durable.keys().copied().chain(pending));
+        space.set_limit(blocks, durable.keys().copied().chain(pending));
     }
 
     /// Blocks of space that it has, if it is a sparse file.
@@ -97,18 +97,18 @@ impl SimDisk {
     }
 
     /// Damages a block until it is written.
-    pub fn damage(&self, at: Block, damage: Damage) {
+    pub fn damage(&self, at: Block, damage: BlockDamage) {
         self.state().damage.insert(at.0, damage);
     }
 
     /// Nothing is damaged any more but what a power failure tore, and what is unused.
     pub fn heal(&self) {
-        self.state().damage.retain(|_, damage| matches!(damage, Damage::Torn | Damage::Unused));
+        self.state().damage.retain(|_, damage| matches!(damage, BlockDamage::Torn | BlockDamage::Unused));
     }
 
     /// Blocks so far that were read with rot in them.
-    pub fn rot_met(&self) -> u64 {
-        self.state().rot_met
+    pub fn rot_reads(&self) -> u64 {
+        self.state().rot_reads
     }
 
     /// Whether a block was never written, or trimmed since, durably.
@@ -116,7 +116,7 @@ impl SimDisk {
         let state = self.state();
         match state.newest.get(&at.0) {
             Some(&newest) if state.pending[newest].1.is_some() => false,
-            _ => !state.durable.contains_key(&at.0) && !state.unwritten.contains_key(&at.0),
+            _ => !state.durable.contains_key(&at.0) && !state.dropped_readable.contains_key(&at.0),
         }
     }
 
@@ -129,7 +129,7 @@ impl SimDisk {
         let shape = state.random.below(5);
         let prefix = state.random.below(state.pending.len() as u64 + 1) as usize;
         state.newest.clear();
-        state.unwritten.clear();
+        state.dropped_readable.clear();
         for (index, (at, page)) in std::mem::take(&mut state.pending).into_iter().enumerate() {
             let kept = match shape {
                 0 => false,
@@ -139,12 +139,12 @@ impl SimDisk {
                 _ => index >= prefix,
             };
             if kept {
-                settle(&mut state.durable, at, page);
+                make_durable(&mut state.durable, at, page);
             } else if shape != 0 && state.random.once_in(4) {
                 let old = state.durable.entry(at).or_insert_with(zeros);
                 tear(Arc::make_mut(old), &page.unwrap_or_else(zeros), &mut state.random);
                 if state.torn_unreadable.contains(&at) && state.random.once_in(4) {
-                    state.damage.insert(at, Damage::Torn);
+                    state.damage.insert(at, BlockDamage::Torn);
                 }
             }
         }
@@ -170,8 +170,8 @@ impl SimDisk {
     }
 
     /// A copy of the disk as it is, on its own power, for trying several futures of one state.
-    pub fn fork(&self, power: &Arc<Power>, seed: u64) -> Arc<SimDisk> {
-        let fork = State { random: Random::new(seed), ..self.state().clone() };
+    pub fn fork(&self, power: &Arc<PowerSupply>, seed: u64) -> Arc<SimDisk> {
+        let fork = SimDiskState { random: SeededRng::new(seed), ..self.state().clone() };
         Arc::new(SimDisk {
             name: self.name.clone(),
             blocks: AtomicU64::new(self.blocks()),
@@ -180,22 +180,28 @@ impl SimDisk {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SimDiskState> {
         self.state.lock().expect("no panic while holding a simulated disk")
     }
 
-    pub(crate) fn error(&self, operation: Operation, at: Block, count: u64, reason: &str) -> DeviceError {
+    pub(crate) fn error(
+        &self,
+        operation: DeviceOperation,
+        at: Block,
+        count: u64,
+        reason: &str,
+    ) -> DeviceError {
         let device = self.name.clone();
         // 5 is EIO on every Linux.
         DeviceError { device, operation, at, count, errno: 5, reason: reason.to_owned() }
     }
 
-    fn no_space(&self, operation: Operation, at: Block, count: u64) -> DeviceError {
+    fn no_space(&self, operation: DeviceOperation, at: Block, count: u64) -> DeviceError {
         // 28 is ENOSPC on every Linux.
         DeviceError { errno: 28, ..self.error(operation, at, count, "no space left below") }
     }
 
-    fn check(&self, operation: Operation, at: Block, count: u64) -> Result<(), DeviceError> {
+    fn check(&self, operation: DeviceOperation, at: Block, count: u64) -> Result<(), DeviceError> {
         match at.0.checked_add(count) {
             Some(end) if end <= self.blocks() => Ok(()),
             _ => Err(self.error(operation, at, count, "past the end of the device")),
@@ -205,42 +211,42 @@ impl SimDisk {
     /// Accepts new content for the blocks from `at` on. If the power fails now, the first few arrive.
     fn accept(
         &self,
-        operation: Operation,
+        operation: DeviceOperation,
         at: Block,
         count: u64,
         content: impl Fn(u64) -> Option<Arc<Page>>,
     ) -> Result<(), DeviceError> {
         self.check(operation, at, count)?;
-        if self.power.lost() {
+        if self.power.is_lost() {
             return Err(self.error(operation, at, count, "power lost"));
         }
-        let powered = self.power.take();
+        let powered = self.power.use_for_operation();
         let mut state = self.state();
         match operation {
-            Operation::Write if !state.space.take(at.0..at.0 + count) => {
+            DeviceOperation::Write if !state.space.take(at.0..at.0 + count) => {
                 return Err(self.no_space(operation, at, count));
             }
-            Operation::Trim => state.space.give_back(at.0..at.0 + count),
+            DeviceOperation::Trim => state.space.give_back(at.0..at.0 + count),
             _ => {}
         }
         let faulty = match operation {
-            Operation::Write => state.strike(|faults| faults.write_one_in),
+            DeviceOperation::Write => state.should_fail(|faults| faults.write_one_in),
             _ => state.trim_fails(),
         };
         let arrives = if powered && !faulty { count } else { state.random.below(count + 1) };
-        if operation == Operation::Write && state.header.contains(&at.0) {
+        if operation == DeviceOperation::Write && state.header.contains(&at.0) {
             self.power.header_written();
         }
         for index in 0..arrives {
             let newest = state.pending.len();
             state.newest.insert(at.0 + index, newest);
-            state.unwritten.remove(&(at.0 + index));
+            state.dropped_readable.remove(&(at.0 + index));
             state.damage.remove(&(at.0 + index));
             state.pending.push((at.0 + index, content(index)));
         }
         match (powered, faulty) {
             (true, false) => Ok(()),
-            (true, true) if operation == Operation::Trim => {
+            (true, true) if operation == DeviceOperation::Trim => {
                 Err(self.error(operation, at, count, "this device does not trim"))
             }
             (true, true) => Err(self.error(operation, at, count, "made-up error")),
@@ -249,10 +255,10 @@ impl SimDisk {
     }
 }
 
-impl State {
-    fn strike(&mut self, one_in: impl Fn(&Faults) -> u64) -> bool {
+impl SimDiskState {
+    fn should_fail(&mut self, one_in: impl Fn(&DiskFaults) -> u64) -> bool {
         let every = one_in(&self.faults);
-        self.faults.strike(every, &mut self.random)
+        self.faults.should_fail(every, &mut self.random)
     }
 
     /// `once_after` does not count trims.
@@ -264,19 +270,19 @@ impl State {
     fn read(&mut self, at: u64, into: &mut Page) -> Option<&'static str> {
         let found = match self.newest.get(&at) {
             Some(&newest) => self.pending[newest].1.as_deref(),
-            None => match self.unwritten.get(&at) {
+            None => match self.dropped_readable.get(&at) {
                 Some(page) => page.as_deref(),
                 None => self.durable.get(&at).map(|page| &**page),
             },
         };
         into.0.copy_from_slice(found.map_or(&[0; BLOCK_BYTES], |page| &page.0));
         match self.damage.get(&at) {
-            Some(Damage::Unreadable) => Some("made-up unreadable block"),
-            Some(Damage::Unused) => Some("unreadable, and of no use"),
-            Some(Damage::Torn) => Some("torn when the power failed"),
-            Some(Damage::Rot(bit)) => {
+            Some(BlockDamage::Unreadable) => Some("made-up unreadable block"),
+            Some(BlockDamage::Unused) => Some("unreadable, and of no use"),
+            Some(BlockDamage::Torn) => Some("torn when the power failed"),
+            Some(BlockDamage::Rot(bit)) => {
                 into.0[bit / 8 % BLOCK_BYTES] ^= 1 << (bit % 8);
-                self.rot_met += 1;
+                self.rot_reads += 1;
                 None
             }
             None => None,
@@ -288,7 +294,7 @@ fn zeros() -> Arc<Page> {
     Arc::from(Page::zeroed())
 }
 
-fn settle(durable: &mut HashMap<u64, Arc<Page>>, at: u64, page: Option<Arc<Page>>) {
+fn make_durable(durable: &mut HashMap<u64, Arc<Page>>, at: u64, page: Option<Arc<Page>>) {
     match page {
         Some(page) => durable.insert(at, page),
         None => durable.remove(&at),
@@ -296,7 +302,7 @@ fn settle(durable: &mut HashMap<u64, Arc<Page>>, at: u64, page: Option<Arc<Page>
 }
 
 /// Each sector becomes new or stays old, by a coin.
-fn tear(old: &mut Page, new: &Page, random: &mut Random) {
+fn tear(old: &mut Page, new: &Page, random: &mut SeededRng) {
     for at in (0..BLOCK_BYTES).step_by(SECTOR_BYTES) {
         if random.once_in(2) {
             old.0[at..at + SECTOR_BYTES].copy_from_slice(&new.0[at..at + SECTOR_BYTES]);
@@ -310,8 +316,8 @@ impl Device for SimDisk {
     }
 
     fn grow(&self, blocks: u64) -> Result<(), DeviceError> {
-        if self.power.lost() {
-            return Err(self.error(Operation::Grow, Block(0), blocks, "power lost"));
+        if self.power.is_lost() {
+            return Err(self.error(DeviceOperation::Grow, Block(0), blocks, "power lost"));
         }
         self.blocks.fetch_max(blocks, Ordering::AcqRel);
         Ok(())
@@ -323,24 +329,24 @@ impl Device for SimDisk {
 
     fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         let count = into.len() as u64;
-        self.check(Operation::Read, at, count)?;
-        if self.power.lost() {
-            return Err(self.error(Operation::Read, at, count, "power lost"));
+        self.check(DeviceOperation::Read, at, count)?;
+        if self.power.is_lost() {
+            return Err(self.error(DeviceOperation::Read, at, count, "power lost"));
         }
         let mut state = self.state();
-        if state.strike(|faults| faults.read_one_in) {
-            return Err(self.error(Operation::Read, at, count, "made-up read error"));
+        if state.should_fail(|faults| faults.read_one_in) {
+            return Err(self.error(DeviceOperation::Read, at, count, "made-up read error"));
         }
         for (index, page) in into.iter_mut().enumerate() {
             if let Some(why) = state.read(at.0 + index as u64, page) {
-                return Err(self.error(Operation::Read, at, count, why));
+                return Err(self.error(DeviceOperation::Read, at, count, why));
             }
         }
         Ok(())
     }
 
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        self.accept(Operation::Write, at, from.len() as u64, |index| {
+        self.accept(DeviceOperation::Write, at, from.len() as u64, |index| {
             let mut page = Page::zeroed();
             page.0.copy_from_slice(&from[index as usize].0);
             Some(Arc::from(page))
@@ -348,37 +354,37 @@ impl Device for SimDisk {
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        if self.power.lost() || !self.power.take() {
-            return Err(self.error(Operation::Flush, Block(0), 0, "power lost"));
+        if self.power.is_lost() || !self.power.use_for_operation() {
+            return Err(self.error(DeviceOperation::Flush, Block(0), 0, "power lost"));
         }
         let mut state = self.state();
         let state = &mut *state;
-        let faulty = state.strike(|faults| faults.flush_one_in);
+        let faulty = state.should_fail(|faults| faults.flush_one_in);
         state.newest.clear();
         for (at, page) in state.pending.drain(..) {
             if !faulty || state.random.once_in(2) {
-                settle(&mut state.durable, at, page);
-                state.unwritten.remove(&at);
-            } else if state.dropped == Dropped::AtPowerLoss {
-                state.unwritten.insert(at, page);
+                make_durable(&mut state.durable, at, page);
+                state.dropped_readable.remove(&at);
+            } else if state.dropped == DroppedWrites::AtPowerLoss {
+                state.dropped_readable.insert(at, page);
             }
         }
         match faulty {
             false => Ok(()),
-            true => Err(self.error(Operation::Flush, Block(0), 0, "made-up flush error")),
+            true => Err(self.error(DeviceOperation::Flush, Block(0), 0, "made-up flush error")),
         }
     }
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.accept(Operation::Trim, at, count, |_| None)
+        self.accept(DeviceOperation::Trim, at, count, |_| None)
     }
 
     fn allocate(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.check(Operation::Allocate, at, count)?;
-        match self.power.lost() {
-            true => Err(self.error(Operation::Allocate, at, count, "power lost")),
+        self.check(DeviceOperation::Allocate, at, count)?;
+        match self.power.is_lost() {
+            true => Err(self.error(DeviceOperation::Allocate, at, count, "power lost")),
             false if self.state().space.take(at.0..at.0 + count) => Ok(()),
-            false => Err(self.no_space(Operation::Allocate, at, count)),
+            false => Err(self.no_space(DeviceOperation::Allocate, at, count)),
         }
     }
 

@@ -1,10 +1,10 @@
 //! What goes wrong on a disk.
 
-use device::Random;
+use device::SeededRng;
 
 /// Errors that a disk makes up: one in so many operations of a kind; 0 means none.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Faults {
+pub struct DiskFaults {
     /// Reads that fail.
     pub read_one_in: u64,
     /// Writes that fail; an unknown part of them arrives.
@@ -17,9 +17,9 @@ pub struct Faults {
     pub once_after: Option<u64>,
 }
 
-impl Faults {
+impl DiskFaults {
     /// Whether an operation, of which one in `every` fails, fails now.
-    pub(crate) fn strike(&mut self, every: u64, random: &mut Random) -> bool {
+    pub(crate) fn should_fail(&mut self, every: u64, random: &mut SeededRng) -> bool {
         match &mut self.once_after {
             Some(0) => {
                 self.once_after = None;
@@ -34,7 +34,7 @@ impl Faults {
 
 /// What becomes of a write that a failed flush dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dropped {
+pub enum DroppedWrites {
     /// It is gone at once, as in a drive's own cache.
     #[default]
     AtOnce,
@@ -45,7 +45,7 @@ pub enum Dropped {
 
 /// What is wrong with a block, until it is written or [healed](crate::SimDisk::heal).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Damage {
+pub enum BlockDamage {
     /// A read of it fails.
     Unreadable,
     /// A read of it fails, as it does for good: nothing was ever written there, or it was trimmed.

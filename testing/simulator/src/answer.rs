@@ -5,7 +5,7 @@ use crate::loose::bytes_difference;
 use crate::model::{Body, Id, Model};
 use crate::oracle::expected_links;
 use device::BLOCK_BYTES;
-use fs::{Attributes, FsError, Kind, Seek};
+use fs::{FileAttributes, FileKind, FsError, SeekWhence};
 use std::ops::Range;
 
 /// What a read must return now.
@@ -45,7 +45,7 @@ fn equal_with_zeros_after(right: &[u8], range: Range<usize>, found: &[u8]) -> bo
 pub(crate) fn check_seek(
     content: &[u8],
     offset: u64,
-    what: Seek,
+    what: SeekWhence,
     found: &Result<Reply, FsError>,
 ) -> Result<(), String> {
     let size = content.len() as u64;
@@ -54,10 +54,10 @@ pub(crate) fn check_seek(
         |range: Range<u64>| content[range.start as usize..range.end as usize].iter().all(|&byte| byte == 0);
     match (what, found) {
         (_, Err(FsError::PastEnd)) if offset >= size => Ok(()),
-        (Seek::Data, Err(FsError::PastEnd)) if is_zeros(offset..size) => Ok(()),
+        (SeekWhence::Data, Err(FsError::PastEnd)) if is_zeros(offset..size) => Ok(()),
         (_, Ok(Reply::Place(place))) if !(offset..=size).contains(place) => wrong(),
-        (Seek::Data, Ok(Reply::Place(place))) if *place < size && is_zeros(offset..*place) => Ok(()),
-        (Seek::Hole, Ok(Reply::Place(place))) => {
+        (SeekWhence::Data, Ok(Reply::Place(place))) if *place < size && is_zeros(offset..*place) => Ok(()),
+        (SeekWhence::Hole, Ok(Reply::Place(place))) => {
             let end = (place / BLOCK_BYTES as u64 + 1) * BLOCK_BYTES as u64;
             if is_zeros(*place..end.min(size)) { Ok(()) } else { wrong() }
         }
@@ -65,7 +65,7 @@ pub(crate) fn check_seek(
     }
 }
 
-pub(crate) fn check_attributes(model: &Model, id: Id, found: &Attributes) -> Result<(), String> {
+pub(crate) fn check_attributes(model: &Model, id: Id, found: &FileAttributes) -> Result<(), String> {
     let inode = model.get(id);
     let size = match &inode.body {
         Body::File(bytes) => Some(bytes.len() as u64),
@@ -88,7 +88,7 @@ pub(crate) fn check_attributes(model: &Model, id: Id, found: &Attributes) -> Res
         return Ok(());
     }
     let kind = match inode.body.kind() {
-        Kind::Directory => "directory",
+        FileKind::Directory => "directory",
         _ => "file",
     };
     Err(format!(

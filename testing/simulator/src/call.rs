@@ -5,7 +5,7 @@ use crate::model::{CALLER, Id, Model};
 use crate::oracle::Moment;
 use crate::stack::Stack;
 use device::Clock;
-use fs::{Attributes, Completion, Fs, FsError, Ino, Seek, SetAttributes, SetTime};
+use fs::{FileAttributes, Fs, FsCompletion, FsError, Ino, SeekWhence, SetAttributes, SetTime};
 use std::sync::{Arc, Mutex};
 use store::decide::RESERVED_BLOCKS_PER_PAGE;
 
@@ -32,7 +32,7 @@ pub(crate) struct Arrival {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Done,
-    Attributes(Attributes),
+    Attributes(FileAttributes),
     Bytes(Vec<u8>),
     Place(u64),
 }
@@ -51,7 +51,7 @@ pub(crate) enum Asked {
     Seek {
         file: Id,
         offset: u64,
-        what: Seek,
+        what: SeekWhence,
         version: u64,
     },
     Sync(Moment),
@@ -77,7 +77,7 @@ pub(crate) struct Call<'a> {
 pub(crate) type Prepared = Box<dyn FnOnce(&Fs) + Send>;
 
 impl Call<'_> {
-    fn done<T: 'static>(&self, reply: fn(T) -> Reply) -> Completion<T> {
+    fn done<T: 'static>(&self, reply: fn(T) -> Reply) -> FsCompletion<T> {
         let (arrivals, ticket, clock) = (self.arrivals.clone(), self.ticket, self.clock.clone());
         let (store, cache) = (self.stack.cache.store().clone(), Arc::downgrade(&self.stack.cache));
         Box::new(move |result| {
@@ -194,7 +194,7 @@ impl Call<'_> {
             Change::Write { file, offset, bytes, .. } => {
                 let (file, at_once) = (inode(file), self.ticket.0.is_multiple_of(2));
                 // As the front end does: without waiting where that can be.
-                Box::new(move |fs| match at_once.then(|| fs.write_at_once(file, offset, &bytes)).flatten() {
+                Box::new(move |fs| match at_once.then(|| fs.try_write(file, offset, &bytes)).flatten() {
                     Some(outcome) => done(outcome),
                     None => fs.write(file, offset, bytes.to_vec(), done),
                 })

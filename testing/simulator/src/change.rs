@@ -3,7 +3,7 @@
 //! programs (`exhaust.rs`). The compiler asks for all but the last two.
 
 use crate::model::{Id, Model, Name};
-use fs::{Allocate, FsError, IfExists, Kind, SetXattr, Size};
+use fs::{FallocateMode, FileKind, FsError, IfExists, SetXattrMode, SizePolicy};
 use std::sync::Arc;
 
 /// A change that somebody asks for. It has its effect at one moment, as a whole or not at all.
@@ -12,14 +12,14 @@ pub(crate) enum Change {
     Make {
         parent: Id,
         name: Name,
-        kind: Kind,
+        kind: FileKind,
         mode: u16,
     },
     /// A node for the device `number`.
     MakeDevice {
         parent: Id,
         name: Name,
-        kind: Kind,
+        kind: FileKind,
         number: u32,
         mode: u16,
     },
@@ -69,10 +69,10 @@ pub(crate) enum Change {
     },
     Allocate {
         file: Id,
-        what: Allocate,
+        what: FallocateMode,
         offset: u64,
         len: u64,
-        size: Size,
+        size: SizePolicy,
     },
     /// A copy of a range that shares its pages.
     Copy {
@@ -105,7 +105,7 @@ pub(crate) enum Change {
         inode: Id,
         name: Vec<u8>,
         value: Arc<Vec<u8>>,
-        how: SetXattr,
+        how: SetXattrMode,
     },
     RemoveXattr {
         inode: Id,
@@ -218,7 +218,7 @@ impl Change {
         METADATA
             + match self {
                 Change::Write { bytes, .. } => bytes.len() as u64 / 4096 + 2,
-                Change::Allocate { what: Allocate::Space, len, .. } => len / 4096 + 2,
+                Change::Allocate { what: FallocateMode::Allocate, len, .. } => len / 4096 + 2,
                 // All attributes of the inode, written anew.
                 Change::SetXattr { .. } => 2 * (192 << 10) / 4096,
                 _ => 0,

@@ -180,14 +180,14 @@ impl Run {
     fn remove_durably(&mut self, client: usize, change: Change) -> Result<(), String> {
         self.media.meanwhile.comes_now();
         self.settle()?;
-        if self.media.power.lost() || !self.is_durable_removal(&change) {
+        if self.media.power.is_lost() || !self.is_durable_removal(&change) {
             return Ok(());
         }
         let held = change.needs(&self.oracle.now);
         let errors = self.counts.errors_told;
         self.wait_for(client, When::Now, Asked::Change(change), held)?;
         self.settle()?;
-        if !self.media.power.lost()
+        if !self.media.power.is_lost()
             && self.clients.outstanding().is_empty()
             && self.counts.errors_told == errors
         {
@@ -200,7 +200,7 @@ impl Run {
     pub(crate) fn settle(&mut self) -> Result<(), String> {
         loop {
             self.deliver()?;
-            if self.media.power.lost() || self.clients.idle().len() == self.clients.len() {
+            if self.media.power.is_lost() || self.clients.idle().len() == self.clients.len() {
                 self.turns_without_reply = 0;
                 return Ok(());
             }
@@ -274,7 +274,7 @@ impl Run {
                 delivered += 1;
                 self.log_reply(arrival.ticket, &arrival.result);
                 // Of what fails without power nobody knows whether it happened: it stays outstanding.
-                if arrival.result.is_err() && self.media.power.lost() {
+                if arrival.result.is_err() && self.media.power.is_lost() {
                     continue;
                 }
                 let waiting = self.clients.waiting.remove(&arrival.ticket);

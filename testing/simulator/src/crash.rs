@@ -7,8 +7,8 @@ use crate::oracle::Synced;
 use crate::power::End;
 use crate::run::{ARMED_OPERATIONS_MAX, CUT_WITHIN, Phase, Run};
 use crate::stack::Pick;
-use cache::{CacheError, Task};
-use device::Operation;
+use cache::{BackgroundTask, CacheError};
+use device::DeviceOperation;
 use std::time::Duration;
 use store::StoreError;
 
@@ -35,7 +35,7 @@ enum Mount {
 impl Run {
     /// After each turn: crashes if the power is lost, and arms the end when it is due.
     pub(crate) fn live_or_die(&mut self) -> Result<(), String> {
-        if self.media.power.lost() {
+        if self.media.power.is_lost() {
             let end = self.draw_end();
             return self.die(end);
         }
@@ -108,11 +108,11 @@ impl Run {
 
     fn phase_name(&self) -> &'static str {
         match (self.phase, self.media.log.newest()) {
-            (_, Some((Role::Store, Operation::Trim))) => "cleaning",
-            (Phase::Work(Task::Commit), _) => "commit",
-            (Phase::Work(Task::Fetch), _) => "fetch",
-            (Phase::Work(Task::WriteBack), _) => "write-back",
-            (Phase::Work(Task::Checkpoint), _) => "checkpoint",
+            (_, Some((Role::Store, DeviceOperation::Trim))) => "cleaning",
+            (Phase::Work(BackgroundTask::Commit), _) => "commit",
+            (Phase::Work(BackgroundTask::Fetch), _) => "fetch",
+            (Phase::Work(BackgroundTask::WriteBack), _) => "write-back",
+            (Phase::Work(BackgroundTask::Checkpoint), _) => "checkpoint",
             (Phase::Request, _) => "request",
             (Phase::Drain, _) => "drain",
             (Phase::Copy, _) => "copy of a volume",
@@ -154,7 +154,7 @@ impl Run {
             let faulty = self.media.log.errors_made_up() > errors;
             self.no_faults();
             match opened {
-                Ok(stack) if !self.media.power.lost() => {
+                Ok(stack) if !self.media.power.is_lost() => {
                     // An armed cut that recovery was too short for is put off, or else nobody could look around.
                     self.media.power.restore();
                     if faulty {
@@ -162,7 +162,7 @@ impl Run {
                         self.media.clock.advance(TRIED_AGAIN_AFTER);
                         // The first ones may ask the store only.
                         for _ in 0..STEPS_TO_TRY_AGAIN {
-                            stack.cache.step(Task::WriteBack);
+                            stack.cache.step(BackgroundTask::WriteBack);
                         }
                     }
                     self.stack = Some(stack);
@@ -170,7 +170,7 @@ impl Run {
                     self.adopt_volumes()?;
                     return self.look_at_rescued();
                 }
-                _ if self.media.power.lost() => {
+                _ if self.media.power.is_lost() => {
                     *self.counts.crashes.entry(self.phase_name()).or_default() += 1;
                     drop(opened);
                     let end = self.draw_end();
@@ -191,7 +191,7 @@ impl Run {
         let outstanding = self.take_outstanding();
         let found = self.oracle.recovered(&seen, &outstanding)?;
         self.counts.changes_lost += (found.completed - found.kept) as u64;
-        let words = [found.kept as u64, found.completed as u64, self.stack().fs.newest().0];
+        let words = [found.kept as u64, found.completed as u64, self.stack().fs.newest_lsn().0];
         self.media.log.event(|| format!("=== recovered: {found:?}"), &words);
         self.clients = super::client::Clients::new(self.clients.len());
         let volumes = self.random.below(2) as usize;
@@ -213,7 +213,7 @@ impl Run {
         match drained {
             Ok(()) => {
                 let cache = &self.stack().cache;
-                let reserved = cache.settled_store().space().reserved;
+                let reserved = cache.store_without_spare().space().reserved;
                 if reserved > 0 && cache.status().dirty_pages == 0 {
                     return Err(format!("everything is written back, and {reserved} blocks stay reserved"));
                 }
@@ -223,7 +223,7 @@ impl Run {
             Err(CacheError::Store(StoreError::Full)) => self.no_space_to_write_back()?,
             Err(error) => return Err(format!("the drain fails: {error}")),
         }
-        if self.stack().cache.status().failed.is_none() && !self.media.power.lost() {
+        if self.stack().cache.status().failed.is_none() && !self.media.power.is_lost() {
             // What could not be stored is in the buffer.
             self.oracle.synced(moment, Synced::All);
         }

@@ -11,16 +11,16 @@ use crate::run::Run;
 use crate::stack::Pick;
 use crate::turns::Failure;
 use crate::workload::Request;
-use device::Random;
-use fs::{Allocate, IfExists, Kind, SetXattr, Size};
-use sim_disk::Faults;
+use device::SeededRng;
+use fs::{FallocateMode, FileKind, IfExists, SetXattrMode, SizePolicy};
+use sim_disk::DiskFaults;
 use std::sync::Arc;
 use store::VolumeMode;
 
 /// What a program may do. Names are paths below the root, at most two long.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    Make(&'static str, Kind),
+    Make(&'static str, FileKind),
     Write(&'static str, u64, usize),
     SetSize(&'static str, u64),
     SetMode(&'static str),
@@ -33,7 +33,7 @@ enum Step {
     Symlink(&'static str),
     Device(&'static str),
     Exchange(&'static str, &'static str),
-    Allocate(&'static str, Allocate, u64, u64),
+    Allocate(&'static str, FallocateMode, u64, u64),
     /// The second gets the pages of the first.
     Share(&'static str, &'static str),
     SetXattr(&'static str, usize),
@@ -49,14 +49,14 @@ enum Step {
 /// What is there before each program, durable and in the store: three files, one of them with two names, a symbolic link, and
 /// two directories.
 const BEFORE: [Step; 11] = [
-    Step::Make("a", Kind::File),
+    Step::Make("a", FileKind::File),
     Step::Write("a", 0, 10_000),
-    Step::Make("d", Kind::Directory),
-    Step::Make("d/x", Kind::File),
+    Step::Make("d", FileKind::Directory),
+    Step::Make("d/x", FileKind::File),
     Step::Write("d/x", 0, 100),
     Step::Link("d/x", "d/z"),
-    Step::Make("e", Kind::Directory),
-    Step::Make("k", Kind::File),
+    Step::Make("e", FileKind::Directory),
+    Step::Make("k", FileKind::File),
     Step::Write("k", 0, 20_000),
     Step::Symlink("s"),
     Step::SetXattr("k", 300),
@@ -64,10 +64,10 @@ const BEFORE: [Step; 11] = [
 
 /// Every kind of operation on every kind of name: there, not there, in another directory.
 const STEPS: &[Step] = &[
-    Step::Make("b", Kind::File),
-    Step::Make("d/y", Kind::File),
-    Step::Make("f", Kind::Directory),
-    Step::Make("e/f", Kind::Directory),
+    Step::Make("b", FileKind::File),
+    Step::Make("d/y", FileKind::File),
+    Step::Make("f", FileKind::Directory),
+    Step::Make("e/f", FileKind::Directory),
     Step::Write("a", 100, 50),
     Step::Write("a", 4096, 4096),
     Step::Write("a", 3000, 9000),
@@ -100,9 +100,9 @@ const STEPS: &[Step] = &[
     Step::Exchange("a", "d/x"),
     Step::Exchange("d", "e"),
     Step::Exchange("a", "e"),
-    Step::Allocate("a", Allocate::Space, 8000, 20_000),
-    Step::Allocate("a", Allocate::Zeros, 100, 9000),
-    Step::Allocate("k", Allocate::Hole, 4096, 8192),
+    Step::Allocate("a", FallocateMode::Allocate, 8000, 20_000),
+    Step::Allocate("a", FallocateMode::ZeroRange, 100, 9000),
+    Step::Allocate("k", FallocateMode::PunchHole, 4096, 8192),
     Step::Share("k", "a"),
     Step::Share("a", "d/x"),
     Step::SetXattr("a", 10),
@@ -165,7 +165,7 @@ pub(crate) fn exhaust(options: &Options, length: usize, sample: u64) -> Result<T
         outcome.map_err(|what| fail(options, &format!("the program {program:?}"), what))
     };
     if length > 2 {
-        let mut random = Random::new(options.seed);
+        let mut random = SeededRng::new(options.seed);
         for _ in 0..sample {
             let step = |_| STEPS[random.below(STEPS.len() as u64) as usize];
             let program: Vec<Step> = (0..length).map(step).collect();
@@ -206,14 +206,14 @@ fn every_time(
 ) -> Result<u64, String> {
     for times in 0..TROUBLES_MAX {
         let mut run = before.fork(options.seed.wrapping_add(times))?;
-        let fault = Faults { once_after: Some(times), ..Faults::default() };
+        let fault = DiskFaults { once_after: Some(times), ..DiskFaults::default() };
         match trouble {
             Injected::PowerCut => run.media.power.cut_after(times),
             Injected::StoreError => run.media.store.set_faults(fault),
             Injected::BufferError => run.media.buffer.set_faults(fault),
         }
         let outcome = perform_all(&mut run, program, schedule);
-        let came = run.media.power.lost() || run.media.log.errors_made_up() > 0;
+        let came = run.media.power.is_lost() || run.media.log.errors_made_up() > 0;
         let outcome = outcome.and_then(|()| match trouble {
             _ if !came => Ok(()),
             Injected::PowerCut => run.die_now(),
@@ -238,7 +238,7 @@ fn perform_all(run: &mut Run, program: &[Step], schedule: Schedule) -> Result<()
         if schedule == Schedule::WriteBackEach {
             write_all_back(run)?;
         }
-        if run.media.power.lost() {
+        if run.media.power.is_lost() {
             return Ok(());
         }
     }
@@ -251,7 +251,7 @@ fn write_all_back(run: &mut Run) -> Result<(), String> {
     run.deliver()?;
     match drained {
         Ok(()) => run.oracle.synced(moment, Synced::All),
-        Err(_) if run.media.power.lost() || run.media.log.errors_made_up() > 0 => {}
+        Err(_) if run.media.power.is_lost() || run.media.log.errors_made_up() > 0 => {}
         Err(error) => return Err(format!("the drain fails: {error}")),
     }
     Ok(())
@@ -284,7 +284,7 @@ fn place(model: &Model, path: &str) -> Option<(Id, Name)> {
 
 fn change(model: &Model, step: Step, is_bypassing: bool) -> Option<Change> {
     let inode = |path| place(model, path).and_then(|(parent, name)| model.lookup(parent, &name).ok());
-    let file = |path| inode(path).filter(|&id| model.get(id).body.kind() == Kind::File);
+    let file = |path| inode(path).filter(|&id| model.get(id).body.kind() == FileKind::File);
     Some(match step {
         Step::Make(path, kind) => {
             let (parent, name) = place(model, path)?;
@@ -318,27 +318,27 @@ fn change(model: &Model, step: Step, is_bypassing: bool) -> Option<Change> {
         }
         Step::Device(path) => {
             let (parent, name) = place(model, path)?;
-            Change::MakeDevice { parent, name, kind: Kind::BlockDevice, number: 259, mode: 0o600 }
+            Change::MakeDevice { parent, name, kind: FileKind::BlockDevice, number: 259, mode: 0o600 }
         }
         Step::Exchange(one, other) => {
             Change::Exchange { one: place(model, one)?, other: place(model, other)? }
         }
         Step::Allocate(path, what, offset, len) => {
-            Change::Allocate { file: file(path)?, what, offset, len, size: Size::Grows }
+            Change::Allocate { file: file(path)?, what, offset, len, size: SizePolicy::Grow }
         }
         Step::Share(from, to) => {
             Change::Copy { from: file(from)?, offset: 0, len: 1 << 20, to: file(to)?, at: 0 }
         }
         Step::SetXattr(path, len) => {
             let value = Arc::new((0..len).map(|at| 1 + (at % 241) as u8).collect());
-            Change::SetXattr { inode: inode(path)?, name: XATTR.to_vec(), value, how: SetXattr::Any }
+            Change::SetXattr { inode: inode(path)?, name: XATTR.to_vec(), value, how: SetXattrMode::Any }
         }
         Step::RemoveXattr(path) => Change::RemoveXattr { inode: inode(path)?, name: XATTR.to_vec() },
         Step::SetAcl(path) => {
             let inode = inode(path)?;
             let name = if model.get(inode).is_directory() { DEFAULT_ACL } else { ACCESS_ACL };
             let value = Arc::new(Acl::new(0o640, 6, Some(1002)).value());
-            Change::SetXattr { inode, name: name.to_vec(), value, how: SetXattr::Any }
+            Change::SetXattr { inode, name: name.to_vec(), value, how: SetXattrMode::Any }
         }
         Step::Symlink(path) => {
             let (parent, name) = place(model, path)?;

@@ -3,15 +3,15 @@
 use crate::run::Run;
 use crate::stack::Pick;
 use device::{BLOCK_BYTES, Block, Device};
-use sim_disk::{Damage, Faults};
+use sim_disk::{BlockDamage, DiskFaults};
 
 /// How long a disk makes errors, in operations.
 const FAULTY_OPERATIONS_MAX: u64 = 60;
 /// How long the stack goes on after a device failed, in operations.
 const OPERATIONS_AFTER_FAILURE_MAX: u64 = 40;
 /// A disk that can be read, and takes nothing for a while.
-pub(crate) const TAKES_NOTHING: Faults =
-    Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
+pub(crate) const TAKES_NOTHING: DiskFaults =
+    DiskFaults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 /// Blocks that are damaged at once.
 const DAMAGED_MAX: u64 = 4;
 /// How a node of the store's map begins: who needs one of those that are damaged cannot change what is below it.
@@ -37,7 +37,7 @@ impl Run {
             }
             None if self.random.once_in(100) => {
                 let every = [2, 5, 20][self.random.below(3) as usize];
-                let mut faults = Faults::default();
+                let mut faults = DiskFaults::default();
                 let store = self.random.below(3) > 0;
                 match self.random.below(9) {
                     8 if store => faults = TAKES_NOTHING,
@@ -71,8 +71,8 @@ impl Run {
             // What rot in a head costs, the owners of what was moved then, does not come back when the rot does.
             let is_head = OWNER_HEADS.iter().any(|begin| disk.begins_with(at, begin));
             let damage = match self.random.once_in(2) || is_head {
-                true => Damage::Unreadable,
-                false => Damage::Rot(self.random.below(8 * BLOCK_BYTES as u64) as usize),
+                true => BlockDamage::Unreadable,
+                false => BlockDamage::Rot(self.random.below(8 * BLOCK_BYTES as u64) as usize),
             };
             self.media.log.event(|| format!("=== {at}: {damage:?}"), &[at.0]);
             disk.damage(at, damage);
@@ -82,7 +82,7 @@ impl Run {
     /// Recoveries meet errors, too.
     pub(crate) fn faults_for_recovery(&mut self) {
         if self.random.once_in(8) {
-            let faults = Faults { read_one_in: 10, ..Faults::default() };
+            let faults = DiskFaults { read_one_in: 10, ..DiskFaults::default() };
             self.media.buffer.set_faults(faults);
             self.media.store.set_faults(faults);
         }
@@ -96,14 +96,14 @@ impl Run {
         for _ in 0..SCRATCHED_MAX {
             let at = Block(self.random.below(self.media.store.blocks()));
             if self.media.store.is_unused(at) {
-                self.media.store.damage(at, Damage::Unused);
+                self.media.store.damage(at, BlockDamage::Unused);
             }
         }
     }
 
     pub(crate) fn no_faults(&self) {
         for disk in [&self.media.store, &self.media.buffer] {
-            disk.set_faults(Faults::default());
+            disk.set_faults(DiskFaults::default());
             disk.heal();
         }
     }

@@ -46,7 +46,7 @@ impl Run {
             }
             Ok(grown) => Err(format!("a buffer was to grow to {blocks} blocks, and says {grown}")),
             Err(error) if error.is_full() => self.no_space_to_write_back(),
-            Err(_) if self.made_up() || self.media.power.lost() => Ok(()),
+            Err(_) if self.made_up() || self.media.power.is_lost() => Ok(()),
             Err(error) => Err(format!("a buffer does not grow: {error}")),
         }
     }
@@ -67,7 +67,7 @@ impl Run {
                 Ok(())
             }
             Ok(grown) => Err(format!("a store of {before} blocks has grown to {grown}")),
-            Err(_) if self.made_up() || self.media.power.lost() => Ok(()),
+            Err(_) if self.made_up() || self.media.power.is_lost() => Ok(()),
             Err(error) => Err(format!("a store does not grow: {error}")),
         }
     }
@@ -81,7 +81,7 @@ impl Run {
         }
         match Store::grow_unopened(&self.media.watched(Role::Store), Some(blocks)) {
             Ok(_) => self.counts.growths += 1,
-            Err(_) if self.media.power.lost() => {
+            Err(_) if self.media.power.is_lost() => {
                 *self.counts.crashes.entry("growth of the store").or_default() += 1;
                 let end = self.draw_end();
                 self.lose_power(end);

@@ -1,6 +1,6 @@
 //! What happened, folded into one number: two runs of one seed that do the same have the same hash.
 
-use device::{Block, Operation};
+use device::{Block, DeviceOperation};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -9,7 +9,7 @@ pub(crate) struct Log(Mutex<State>);
 
 struct State {
     hash: u64,
-    newest: Option<(Role, Operation)>,
+    newest: Option<(Role, DeviceOperation)>,
     errors_made_up: u64,
     verbose: bool,
     writes: [Writes; 2],
@@ -50,13 +50,13 @@ impl Log {
     }
 
     /// An operation was asked of a medium.
-    pub(crate) fn asked(&self, role: Role, operation: Operation, succeeded: bool) {
-        if operation == Operation::Read {
+    pub(crate) fn asked(&self, role: Role, operation: DeviceOperation, succeeded: bool) {
+        if operation == DeviceOperation::Read {
             return;
         }
         let mut state = self.state();
         state.newest = Some((role, operation));
-        if operation == Operation::Flush && succeeded {
+        if operation == DeviceOperation::Flush && succeeded {
             state.writes[role as usize].flushed();
         }
     }
@@ -94,7 +94,7 @@ impl Log {
     }
 
     /// What was last asked of which medium, reads apart: at a power failure, what it hit.
-    pub(crate) fn newest(&self) -> Option<(Role, Operation)> {
+    pub(crate) fn newest(&self) -> Option<(Role, DeviceOperation)> {
         self.state().newest
     }
 

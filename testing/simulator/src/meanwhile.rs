@@ -1,6 +1,6 @@
 //! What happens while a device works: a request comes in, other background work takes its steps, and time passes.
 
-use device::Random;
+use device::SeededRng;
 use sim_disk::SimClock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,7 +30,7 @@ impl Due {
 
 /// Devices that take their time.
 struct Slow {
-    random: Random,
+    random: SeededRng,
     clock: Arc<SimClock>,
     nanos_max: u64,
 }
@@ -50,7 +50,7 @@ impl Meanwhile {
     }
 
     /// From now on, operations may take so long.
-    pub(crate) fn slow_down(&self, random: Random, clock: &Arc<SimClock>, nanos_max: u64) {
+    pub(crate) fn slow_down(&self, random: SeededRng, clock: &Arc<SimClock>, nanos_max: u64) {
         let clock = clock.clone();
         self.state().slow = (nanos_max > 0).then_some(Slow { random, clock, nanos_max });
     }

@@ -2,13 +2,13 @@
 
 use crate::change::{Change, Refusal};
 use crate::loose::{Loose, bypasses_buffer};
-use fs::{Allocate, Attributes, Caller, IfExists, Ino, Kind, Size};
+use fs::{CallerCredentials, FallocateMode, FileAttributes, FileKind, IfExists, Ino, SizePolicy};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Who asks for every change.
-pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100, umask: 0o027 };
+pub(crate) const CALLER: CallerCredentials = CallerCredentials { uid: 1000, gid: 100, umask: 0o027 };
 
 /// The model's own name for an inode; never used again, and the same in every replay of one history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +64,7 @@ impl Times {
     }
 
     /// The first that differs from what `stat` tells.
-    pub(crate) fn difference(&self, found: &Attributes) -> Option<String> {
+    pub(crate) fn difference(&self, found: &FileAttributes) -> Option<String> {
         let pairs = [
             ("access", self.accessed, found.accessed),
             ("modification", self.modified, found.modified),
@@ -78,7 +78,7 @@ impl Times {
     }
 
     /// What `stat` tells is known from now on.
-    pub(crate) fn learn(&mut self, found: &Attributes) {
+    pub(crate) fn learn(&mut self, found: &FileAttributes) {
         *self = Times {
             accessed: Some(found.accessed),
             modified: Some(found.modified),
@@ -97,15 +97,15 @@ pub(crate) enum Body {
     },
     Symlink(Vec<u8>),
     /// A FIFO, a socket, or a device with its number.
-    Node(Kind, u32),
+    Node(FileKind, u32),
 }
 
 impl Body {
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> FileKind {
         match self {
-            Body::File(_) => Kind::File,
-            Body::Directory { .. } => Kind::Directory,
-            Body::Symlink(_) => Kind::Symlink,
+            Body::File(_) => FileKind::File,
+            Body::Directory { .. } => FileKind::Directory,
+            Body::Symlink(_) => FileKind::Symlink,
             Body::Node(kind, _) => *kind,
         }
     }
@@ -129,7 +129,7 @@ impl Inode {
         self.change(now);
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> FileKind {
         self.body.kind()
     }
 
@@ -234,8 +234,8 @@ impl Model {
         match change {
             Change::Make { parent, name, kind, mode } => {
                 let body = match kind {
-                    Kind::Directory => Body::Directory { parent: *parent, names: BTreeMap::new() },
-                    Kind::File => Body::File(Arc::default()),
+                    FileKind::Directory => Body::Directory { parent: *parent, names: BTreeMap::new() },
+                    FileKind::File => Body::File(Arc::default()),
                     kind => Body::Node(*kind, 0),
                 };
                 return self.add(*parent, name, Inode::new(body, *mode, now), now).map(Some);
@@ -256,7 +256,7 @@ impl Model {
                 self.rename(from, to, *if_exists, now)?;
                 // Two names of one file stay where they are.
                 if self.lookup(from.0, &from.1).is_err() {
-                    let whiteout = Inode::new(Body::Node(Kind::CharDevice, 0), 0, now);
+                    let whiteout = Inode::new(Body::Node(FileKind::CharDevice, 0), 0, now);
                     return self.add(from.0, &from.1, whiteout, now).map(Some);
                 }
             }
@@ -445,20 +445,20 @@ impl Model {
     fn allocate(
         &mut self,
         file: Id,
-        what: Allocate,
+        what: FallocateMode,
         range: Range<u64>,
-        size: Size,
+        size: SizePolicy,
         now: Option<i64>,
     ) -> Result<(), Refusal> {
         let content = self.content_mut(file)?;
         let (start, end, old) = (range.start as usize, range.end as usize, content.len());
-        if what != Allocate::Space {
+        if what != FallocateMode::Allocate {
             content[start.min(old)..end.min(old)].fill(0);
         }
-        if size == Size::Grows && what != Allocate::Hole && old < end {
+        if size == SizePolicy::Grow && what != FallocateMode::PunchHole && old < end {
             content.resize(end, 0);
         }
-        if what != Allocate::Space && start < old {
+        if what != FallocateMode::Allocate && start < old {
             self.get_mut(file).loose.settle(range);
         }
         self.get_mut(file).modify(now);
@@ -537,7 +537,7 @@ impl Model {
 mod tests {
     use super::*;
 
-    fn make(model: &mut Model, parent: Id, name: &[u8], kind: Kind) -> Id {
+    fn make(model: &mut Model, parent: Id, name: &[u8], kind: FileKind) -> Id {
         let change = Change::Make { parent, name: name.to_vec(), kind, mode: 0o644 };
         model.apply(&change, None).expect("the name is free").expect("an inode is made")
     }
@@ -550,10 +550,10 @@ mod tests {
     #[test]
     fn a_rename_replaces_files_and_empty_directories_only() {
         let mut model = Model::new();
-        let file = make(&mut model, Id::ROOT, b"file", Kind::File);
-        let full = make(&mut model, Id::ROOT, b"full", Kind::Directory);
-        let inner = make(&mut model, full, b"inner", Kind::Directory);
-        make(&mut model, Id::ROOT, b"other", Kind::File);
+        let file = make(&mut model, Id::ROOT, b"file", FileKind::File);
+        let full = make(&mut model, Id::ROOT, b"full", FileKind::Directory);
+        let inner = make(&mut model, full, b"inner", FileKind::Directory);
+        make(&mut model, Id::ROOT, b"other", FileKind::File);
         assert_eq!(rename(&mut model, (Id::ROOT, b"file"), (Id::ROOT, b"full")), Err(Refusal::IsDirectory));
         assert_eq!(rename(&mut model, (Id::ROOT, b"full"), (Id::ROOT, b"file")), Err(Refusal::NotDirectory));
         assert_eq!(rename(&mut model, (Id::ROOT, b"full"), (inner, b"x")), Err(Refusal::Invalid));
@@ -566,7 +566,7 @@ mod tests {
     #[test]
     fn a_write_past_the_end_leaves_zeros_between() {
         let mut model = Model::new();
-        let file = make(&mut model, Id::ROOT, b"file", Kind::File);
+        let file = make(&mut model, Id::ROOT, b"file", FileKind::File);
         model
             .apply(&Change::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]), bypasses: false }, None)
             .expect("a file");
@@ -579,7 +579,7 @@ mod tests {
     #[test]
     fn an_unlinked_file_stays_until_it_is_forgotten() {
         let mut model = Model::new();
-        let file = make(&mut model, Id::ROOT, b"file", Kind::File);
+        let file = make(&mut model, Id::ROOT, b"file", FileKind::File);
         model.apply(&Change::Unlink { parent: Id::ROOT, name: b"file".to_vec() }, None).expect("it exists");
         model
             .apply(&Change::Write { file, offset: 0, bytes: Arc::new(vec![1]), bypasses: false }, None)

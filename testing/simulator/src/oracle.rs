@@ -377,14 +377,14 @@ mod tests {
     use super::super::stack::SeenInode;
     use super::*;
     use crate::model::CALLER;
-    use fs::{Attributes, Kind};
+    use fs::{FileAttributes, FileKind};
     use std::sync::Arc;
 
-    fn attributes(ino: Ino, kind: Kind, size: u64) -> Attributes {
-        let (mode, links) = if kind == Kind::Directory { (0o755, 2) } else { (0o600, 1) };
+    fn attributes(ino: Ino, kind: FileKind, size: u64) -> FileAttributes {
+        let (mode, links) = if kind == FileKind::Directory { (0o755, 2) } else { (0o600, 1) };
         let (generation, stored_bytes, uid, gid) = (0, 0, CALLER.uid, CALLER.gid);
         let (accessed, modified, changed, created) = (0, 0, 0, 0);
-        Attributes {
+        FileAttributes {
             ino,
             generation,
             kind,
@@ -406,12 +406,12 @@ mod tests {
     fn seen(name: &[u8], content: &[u8]) -> Seen {
         let file = Ino(7);
         let root = SeenInode {
-            attributes: attributes(Ino::ROOT, Kind::Directory, 0),
+            attributes: attributes(Ino::ROOT, FileKind::Directory, 0),
             body: SeenBody::Directory(BTreeMap::from([(name.to_vec(), file)])),
             xattrs: BTreeMap::new(),
         };
         let inode = SeenInode {
-            attributes: attributes(file, Kind::File, content.len() as u64),
+            attributes: attributes(file, FileKind::File, content.len() as u64),
             body: SeenBody::File(content.to_vec()),
             xattrs: BTreeMap::new(),
         };
@@ -425,7 +425,7 @@ mod tests {
     /// An oracle that saw a file made, synced, and two bytes written to it.
     fn history() -> (Oracle, Id) {
         let mut oracle = Oracle::new();
-        let make = Change::Make { parent: Id::ROOT, name: b"a".to_vec(), kind: Kind::File, mode: 0o600 };
+        let make = Change::Make { parent: Id::ROOT, name: b"a".to_vec(), kind: FileKind::File, mode: 0o600 };
         let file = oracle
             .took_effect(make, Some(Ino(7)), None, Duration::ZERO)
             .expect("legal")

@@ -155,39 +155,39 @@ impl Plant {
         }
     }
 
-    pub(crate) fn in_buffer(self) -> Option<buffer::Bug> {
+    pub(crate) fn in_buffer(self) -> Option<buffer::BufferBug> {
         match self {
-            Plant::TornGroupApplied => Some(buffer::Bug::TornGroupApplied),
-            Plant::StaleIncarnation => Some(buffer::Bug::StaleIncarnation),
-            Plant::BufferWithoutFlush => Some(buffer::Bug::MissingFlush),
-            Plant::BeginWithoutFlush => Some(buffer::Bug::BeginWithoutFlush),
-            Plant::BufferRotTakenForTorn => Some(buffer::Bug::RotTakenForTorn),
+            Plant::TornGroupApplied => Some(buffer::BufferBug::TornGroupApplied),
+            Plant::StaleIncarnation => Some(buffer::BufferBug::StaleIncarnation),
+            Plant::BufferWithoutFlush => Some(buffer::BufferBug::MissingFlush),
+            Plant::BeginWithoutFlush => Some(buffer::BufferBug::BeginWithoutFlush),
+            Plant::BufferRotTakenForTorn => Some(buffer::BufferBug::RotTakenForTorn),
             _ => None,
         }
     }
 
-    fn in_cache(self) -> Option<cache::PlantedBug> {
+    fn in_cache(self) -> Option<cache::CacheBug> {
         match self {
-            Plant::NewerBytesLostAtMerge => Some(cache::PlantedBug::NewerBytesLostAtMerge),
-            Plant::CutForgotten => Some(cache::PlantedBug::CutForgotten),
-            Plant::CutWithoutGroups => Some(cache::PlantedBug::CutWithoutGroups),
-            Plant::OldGroupForgotten => Some(cache::PlantedBug::OldGroupForgotten),
-            Plant::MergedCutKills => Some(cache::PlantedBug::MergedCutKills),
-            Plant::StoredBeforeDurable => Some(cache::PlantedBug::StoredBeforeDurable),
-            Plant::RelogNotDurable => Some(cache::PlantedBug::RelogNotDurable),
-            Plant::CloneTooLate => Some(cache::PlantedBug::CloneTooLate),
-            Plant::CloneTooEarly => Some(cache::PlantedBug::CloneTooEarly),
-            Plant::RescueCutsLate => Some(cache::PlantedBug::RescueCutsLate),
-            Plant::RangeOvertaken => Some(cache::PlantedBug::TransferOvertaken),
-            Plant::DeltaOverCut => Some(cache::PlantedBug::DeltaOverCut),
-            Plant::RangeRecoveredTwice => Some(cache::PlantedBug::TransferRepeated),
-            Plant::NameBeforeBytes => Some(cache::PlantedBug::NameBeforeBytes),
-            Plant::CloneBeforeBytes => Some(cache::PlantedBug::CloneBeforeBytes),
-            Plant::PartBeforeWhole => Some(cache::PlantedBug::PartBeforeWhole),
-            Plant::SyncWithoutBytes => Some(cache::PlantedBug::SyncWithoutBytes),
-            Plant::OlderOverBypassed => Some(cache::PlantedBug::OlderOverBypassed),
-            Plant::OverdueNotLogged => Some(cache::PlantedBug::OverdueNotLogged),
-            Plant::EndWithoutCommit => Some(cache::PlantedBug::EndWithoutCommit),
+            Plant::NewerBytesLostAtMerge => Some(cache::CacheBug::NewerBytesLostAtMerge),
+            Plant::CutForgotten => Some(cache::CacheBug::CutForgotten),
+            Plant::CutWithoutGroups => Some(cache::CacheBug::CutWithoutGroups),
+            Plant::OldGroupForgotten => Some(cache::CacheBug::OldGroupForgotten),
+            Plant::MergedCutKills => Some(cache::CacheBug::MergedCutKills),
+            Plant::StoredBeforeDurable => Some(cache::CacheBug::StoredBeforeDurable),
+            Plant::RelogNotDurable => Some(cache::CacheBug::RelogNotDurable),
+            Plant::CloneTooLate => Some(cache::CacheBug::CloneTooLate),
+            Plant::CloneTooEarly => Some(cache::CacheBug::CloneTooEarly),
+            Plant::RescueCutsLate => Some(cache::CacheBug::RescueCutsLate),
+            Plant::RangeOvertaken => Some(cache::CacheBug::TransferOvertaken),
+            Plant::DeltaOverCut => Some(cache::CacheBug::DeltaOverCut),
+            Plant::RangeRecoveredTwice => Some(cache::CacheBug::TransferRepeated),
+            Plant::NameBeforeBytes => Some(cache::CacheBug::NameBeforeBytes),
+            Plant::CloneBeforeBytes => Some(cache::CacheBug::CloneBeforeBytes),
+            Plant::PartBeforeWhole => Some(cache::CacheBug::PartBeforeWhole),
+            Plant::SyncWithoutBytes => Some(cache::CacheBug::SyncWithoutBytes),
+            Plant::OlderOverBypassed => Some(cache::CacheBug::OlderOverBypassed),
+            Plant::OverdueNotLogged => Some(cache::CacheBug::OverdueNotLogged),
+            Plant::EndWithoutCommit => Some(cache::CacheBug::EndWithoutCommit),
             _ => None,
         }
     }

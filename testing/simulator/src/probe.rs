@@ -5,7 +5,7 @@ use crate::log::Role;
 use crate::run::Run;
 use crate::stack::{Media, Pick};
 use device::BLOCK_BYTES;
-use sim_disk::{Damage, SimDisk};
+use sim_disk::{BlockDamage, SimDisk};
 use std::sync::Arc;
 
 /// Of so many ends of a life, one is followed by a probe of each kind.
@@ -45,7 +45,7 @@ impl Run {
         let at = self.random.pick(&known);
         let bit = self.random.below(8 * BLOCK_BYTES as u64) as usize;
         let fork = self.media.fork(self.random.next_u64(), &self.options);
-        fork.disk(role).damage(at, Damage::Rot(bit));
+        fork.disk(role).damage(at, BlockDamage::Rot(bit));
         self.media.log.event(|| format!("=== a probe: {role:?} rots at {at}"), &[at.0]);
         let outcome = self.is_right_or_refused(&fork, Reads::MayFail);
         outcome.map_err(|what| format!("with a bit of the {role:?}'s block {at} turned: {what}"))

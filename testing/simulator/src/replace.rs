@@ -4,9 +4,9 @@
 use crate::log::Role;
 use crate::run::{Phase, Run};
 use crate::stack::{ID, Media, Stack, end_lost, sound};
-use cache::{Cache, Recovered, Settings};
-use device::{Clock, Device, Lsn, Overlay};
-use sim_disk::{Power, SimDisk};
+use cache::{Cache, CacheSettings, RecoveredBuffer};
+use device::{Clock, Device, Lsn, OverlayDevice};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 use store::{Store, VolumeId};
 
@@ -41,7 +41,7 @@ impl Run {
         let seed = self.random.next_u64();
         match self.replace_buffer(seed) {
             Ok(()) => self.counts.replaced += 1,
-            Err(_) if self.media.power.lost() => {
+            Err(_) if self.media.power.is_lost() => {
                 *self.counts.crashes.entry("replacement of the buffer").or_default() += 1;
                 let end = self.draw_end();
                 self.lose_power(end);
@@ -71,10 +71,10 @@ impl Run {
 
     /// Both media are opened through overlays: what is there may be there, and nothing of it changes.
     fn look_without_writing(&mut self) -> Result<(), String> {
-        let seen = self.media.power.seen();
+        let seen = self.media.power.operations_seen();
         let (store, buffer): (Arc<dyn Device>, Arc<dyn Device>) = (
-            Arc::new(Overlay::new(self.media.watched(Role::Store))),
-            Arc::new(Overlay::new(self.media.watched(Role::Buffer))),
+            Arc::new(OverlayDevice::new(self.media.watched(Role::Store))),
+            Arc::new(OverlayDevice::new(self.media.watched(Role::Buffer))),
         );
         let volume = self.volumes.mounted();
         let cache = self.media.open_cache_on(volume, store, buffer);
@@ -83,7 +83,7 @@ impl Run {
         let (found, outstanding) = (stack.look()?, self.describe_outstanding());
         let outcome = self.oracle.clone().recovered(&found, &outstanding);
         outcome.map_err(|what| format!("read-only: {what}"))?;
-        match self.media.power.seen() == seen {
+        match self.media.power.operations_seen() == seen {
             true => Ok(()),
             false => Err("a look at the media has written to them".to_owned()),
         }
@@ -93,7 +93,7 @@ impl Run {
 impl Media {
     /// A volume as it is for who gives up the buffer: by the store alone, with an empty one. Nothing that this does reaches the media.
     pub(crate) fn open_without_buffer(&self, volume: VolumeId) -> Result<Stack, String> {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let store = Store::open(sound(&self.store, &power));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
         let buffer = SimDisk::new("buffer", self.buffer.blocks(), &power, 0);
@@ -111,9 +111,10 @@ impl Media {
             .map_err(|error| format!("the old buffer: {error}"))?;
         let store = Store::open(Arc::new(self.watched(Role::Store)))
             .map_err(|error| format!("Store::open: {error}"))?;
-        let recovered = Recovered::read(Arc::new(Overlay::new(self.watched(Role::Buffer))), ID, &*self.clock)
-            .map_err(|error| format!("Recovered::read: {error}"))?;
-        let settings = Settings { buffer_is_given_up: true, ..self.settings.clone() };
+        let recovered =
+            RecoveredBuffer::read(Arc::new(OverlayDevice::new(self.watched(Role::Buffer))), ID, &*self.clock)
+                .map_err(|error| format!("Recovered::read: {error}"))?;
+        let settings = CacheSettings { buffer_is_given_up: true, ..self.settings.clone() };
         let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), settings);
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
         let (cache, clock): (_, Arc<dyn Clock>) = (Arc::new(cache), self.clock.clone());

@@ -2,7 +2,7 @@
 
 use crate::change::Refusal;
 use crate::model::{CALLER, Id, Inode, Model};
-use fs::{Kind, SetXattr};
+use fs::{FileKind, SetXattrMode};
 
 pub(crate) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 pub(crate) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -100,7 +100,7 @@ impl Inode {
             self.gid = directory.gid;
             self.mode |= if is_directory { 0o2000 } else { 0 };
         }
-        if self.kind() == Kind::Symlink {
+        if self.kind() == FileKind::Symlink {
             return;
         }
         let Some(default) = directory.xattrs.get(DEFAULT_ACL) else {
@@ -149,14 +149,14 @@ impl Model {
         id: Id,
         name: &[u8],
         value: &[u8],
-        how: SetXattr,
+        how: SetXattrMode,
         now: Option<i64>,
     ) -> Result<(), Refusal> {
         let inode = self.get_mut(id);
         may_have(inode.kind(), name)?;
         match (how, inode.xattrs.contains_key(name)) {
-            (SetXattr::Create, true) => return Err(Refusal::Exists),
-            (SetXattr::Replace, false) => return Err(Refusal::NoXattr),
+            (SetXattrMode::Create, true) => return Err(Refusal::Exists),
+            (SetXattrMode::Replace, false) => return Err(Refusal::NoXattr),
             _ => {}
         }
         inode.xattrs.insert(name.to_vec(), value.to_vec());
@@ -184,13 +184,13 @@ impl Model {
 }
 
 /// Which attributes a file of this kind may have.
-fn may_have(kind: Kind, name: &[u8]) -> Result<(), Refusal> {
+fn may_have(kind: FileKind, name: &[u8]) -> Result<(), Refusal> {
     let is_acl = [ACCESS_ACL, DEFAULT_ACL].contains(&name);
     match kind {
-        Kind::Symlink if is_acl => Err(Refusal::Unsupported),
-        Kind::File | Kind::Directory if name.starts_with(b"user.") => Ok(()),
+        FileKind::Symlink if is_acl => Err(Refusal::Unsupported),
+        FileKind::File | FileKind::Directory if name.starts_with(b"user.") => Ok(()),
         _ if name.starts_with(b"user.") => Err(Refusal::NotPermitted),
-        Kind::Directory => Ok(()),
+        FileKind::Directory => Ok(()),
         _ if name == DEFAULT_ACL => Err(Refusal::NotPermitted),
         _ => Ok(()),
     }

@@ -8,8 +8,8 @@ use crate::stack::{Media, Pick, Stack, TASKS};
 use crate::volumes::{Tally, Volumes};
 use crate::weather::Weather;
 use crate::workload::{Temper, Workload};
-use cache::{Progress, Task};
-use device::{Clock, Random};
+use cache::{BackgroundTask, StepProgress};
+use device::{Clock, SeededRng};
 use sim_disk::SimDisk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Counts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Request,
-    Work(Task),
+    Work(BackgroundTask),
     Drain,
     /// A copy of the mounted volume.
     Copy,
@@ -104,7 +104,7 @@ impl Life {
 /// One run. Everything in it is drawn from the seed.
 pub(crate) struct Run {
     pub(crate) options: Options,
-    pub(crate) random: Random,
+    pub(crate) random: SeededRng,
     pub(crate) workload: Workload,
     pub(crate) media: Media,
     /// `None` only between a crash and the recovery.
@@ -130,7 +130,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn new(options: &Options) -> Result<Run, String> {
-        let mut random = Random::new(options.seed);
+        let mut random = SeededRng::new(options.seed);
         let media = Media::new(random.next_u64(), options);
         media.format()?;
         Run::open(options, random, media, Volumes::new(), Oracle::new())
@@ -138,7 +138,7 @@ impl Run {
 
     /// Another run that begins with what this one has durable.
     pub(crate) fn fork(&self, seed: u64) -> Result<Run, String> {
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         let media = self.media.fork(random.next_u64(), &self.options);
         let volumes = self.volumes.clone();
         Run::open(&self.options, random, media, volumes, self.oracle.clone())
@@ -146,7 +146,7 @@ impl Run {
 
     fn open(
         options: &Options,
-        mut random: Random,
+        mut random: SeededRng,
         media: Media,
         volumes: Volumes,
         oracle: Oracle,
@@ -226,7 +226,7 @@ impl Run {
     /// New weather and a new mood, so that no two lives are alike.
     pub(crate) fn change_weather(&mut self) {
         self.weather = Weather::draw(&mut self.random);
-        let random = Random::new(self.random.next_u64());
+        let random = SeededRng::new(self.random.next_u64());
         self.media.meanwhile.slow_down(random, &self.media.clock, self.weather.slow);
         self.workload.change_mood();
         self.turns_without_reply = 0;
@@ -259,17 +259,17 @@ impl Run {
         }
     }
 
-    pub(crate) fn step(&mut self, task: Task) {
+    pub(crate) fn step(&mut self, task: BackgroundTask) {
         self.phase = Phase::Work(task);
         let begun = self.media.clock.monotonic();
         let progress = self.stack().cache.step(task);
         match (task, progress) {
-            (Task::Commit, Progress::Idle) => {
+            (BackgroundTask::Commit, StepProgress::Idle) => {
                 self.commits_at_once = 0;
                 self.nothing_is_left_to_commit(begun);
             }
             // One that always finds something to do would keep a processor busy, and the rule above from being looked at.
-            (Task::Commit, Progress::Worked) => {
+            (BackgroundTask::Commit, StepProgress::Worked) => {
                 self.commits_at_once += 1;
                 assert!(self.commits_at_once < COMMITS_MAX, "the committer never comes to an end");
             }
@@ -285,7 +285,7 @@ impl Run {
     /// A committer that found nothing to do at `now` has made durable what was answered a commit interval before that, bypassed pages
     /// included, whatever the store did.
     fn nothing_is_left_to_commit(&mut self, now: Duration) {
-        let has_worked = !self.media.power.lost() && self.stack().cache.status().failed.is_none();
+        let has_worked = !self.media.power.is_lost() && self.stack().cache.status().failed.is_none();
         let until = now.checked_sub(self.media.settings.commit_interval).filter(|_| has_worked);
         until.into_iter().for_each(|until| self.oracle.durable_until(until));
     }
@@ -308,7 +308,7 @@ impl Run {
         }
         self.media.clock.advance(Duration::from_millis(5));
         self.turns_without_reply += 1;
-        if self.turns_without_reply < TURNS_WITHOUT_REPLY_MAX || self.media.power.lost() {
+        if self.turns_without_reply < TURNS_WITHOUT_REPLY_MAX || self.media.power.is_lost() {
             return Ok(());
         }
         if self.media.log.errors_made_up() > self.errors_at_open {

@@ -7,15 +7,15 @@ use crate::options::Options;
 use crate::plant::Plant;
 use crate::watched::Watched;
 use crate::workload::Temper;
-use cache::{Cache, FetchMode, Progress, Recovered, Settings, Task};
-use device::{Clock, Device, Random, StoreId};
-use fs::{Attributes, Fs, Ino, Kind, PreloadedArena};
-use sim_disk::{Dropped, Faults, Power, SimClock, SimDisk};
+use cache::{BackgroundTask, Cache, CacheSettings, FetchMode, RecoveredBuffer, StepProgress};
+use device::{Clock, Device, SeededRng, StoreId};
+use fs::{FileAttributes, FileKind, Fs, Ino, PreloadedArena};
+use sim_disk::{DiskFaults, DroppedWrites, PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store, VolumeId, VolumeInfo};
+use store::{Store, StoreLayout, VolumeId, VolumeInfo};
 
 /// Small, so that the log comes round many times, and in some runs smaller than what the clients would like to keep:
 /// 6 to 32 MiB in segments of 64 KiB.
@@ -48,20 +48,20 @@ const STEPS_PER_READ_MAX: usize = 10_000;
 /// The longest read of a snapshot, in bytes.
 const READ_BYTES_MAX: u64 = 64 << 10;
 
-pub(crate) const TASKS: [Task; 4] = Task::ALL;
+pub(crate) const TASKS: [BackgroundTask; 4] = BackgroundTask::ALL;
 
 /// What survives a crash: two disks on one power supply. And the clock and the log of the run.
 pub(crate) struct Media {
-    pub(crate) power: Arc<Power>,
+    pub(crate) power: Arc<PowerSupply>,
     pub(crate) store: Arc<SimDisk>,
     pub(crate) buffer: Arc<SimDisk>,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) log: Arc<Log>,
     pub(crate) meanwhile: Arc<Meanwhile>,
     /// What the next open is given.
-    pub(crate) settings: Settings,
+    pub(crate) settings: CacheSettings,
     /// Decides whether whole pages bypass the buffer in a life, if they ever do in this run.
-    bypass: Option<Random>,
+    bypass: Option<SeededRng>,
     /// Whether the order changes while a life goes on.
     switches_order: bool,
     segment_blocks: u32,
@@ -79,7 +79,7 @@ pub(crate) struct Media {
 impl Media {
     /// Two blank disks.
     pub(crate) fn new(seed: u64, options: &Options) -> Media {
-        let (power, mut random) = (Power::new(), Random::new(seed));
+        let (power, mut random) = (PowerSupply::new(), SeededRng::new(seed));
         let is_kept_full = Temper::of(options) == Temper::Full;
         let (store_blocks, segment_blocks) = match is_kept_full {
             true => (random.pick(&STORE_BLOCKS[..2]), SEGMENT_BLOCKS),
@@ -96,12 +96,12 @@ impl Media {
         store.set_header(STORE_HEADER);
         let (is_cached, is_fragile) = (random.once_in(2), random.once_in(2));
         if is_cached {
-            store.set_dropped(Dropped::AtPowerLoss);
+            store.set_dropped(DroppedWrites::AtPowerLoss);
         }
         if is_fragile {
-            store.let_torn_be_unreadable(STORE_HEADER);
+            store.set_torn_unreadable(STORE_HEADER);
         }
-        if Random::new(options.seed ^ SPARSE).once_in(8) {
+        if SeededRng::new(options.seed ^ SPARSE).once_in(8) {
             store.set_space(store_blocks * 3 / 4);
         }
         let media = Media {
@@ -109,13 +109,13 @@ impl Media {
             buffer,
             is_cached,
             is_fragile,
-            growths_left: if Random::new(options.seed ^ GROWS).once_in(4) { GROWTHS } else { 0 },
+            growths_left: if SeededRng::new(options.seed ^ GROWS).once_in(4) { GROWTHS } else { 0 },
             clock: Arc::new(SimClock::new()),
             log: Log::new(options.verbose),
             meanwhile: Arc::default(),
-            settings: Settings::default(),
-            bypass: Random::new(options.seed ^ DIRECT).once_in(2).then(|| Random::new(seed ^ DIRECT)),
-            switches_order: Random::new(options.seed ^ SWITCHES).once_in(2),
+            settings: CacheSettings::default(),
+            bypass: SeededRng::new(options.seed ^ DIRECT).once_in(2).then(|| SeededRng::new(seed ^ DIRECT)),
+            switches_order: SeededRng::new(options.seed ^ SWITCHES).once_in(2),
             segment_blocks,
             nodes_max,
             plant: options.plant,
@@ -131,19 +131,19 @@ impl Media {
     pub(crate) fn equip_buffer(&self, disk: &SimDisk) {
         disk.set_header(BUFFER_HEADER);
         if self.is_cached {
-            disk.set_dropped(Dropped::AtPowerLoss);
+            disk.set_dropped(DroppedWrites::AtPowerLoss);
         }
         if self.is_fragile {
-            disk.let_torn_be_unreadable(BUFFER_HEADER);
+            disk.set_torn_unreadable(BUFFER_HEADER);
         }
     }
 
     /// Draws the limits of the next life.
-    pub(crate) fn draw_settings(&mut self, random: &mut Random) {
+    pub(crate) fn draw_settings(&mut self, random: &mut SeededRng) {
         self.settings = draw_settings(random);
         if let Some(bypass) = &mut self.bypass {
             self.settings.bypass_after = bypass.pick(&[u64::MAX, 0, 0, 0, 8192]);
-            self.settings.sync_logs_max = bypass.pick(&[u64::MAX, 0, 8192]);
+            self.settings.sync_log_bytes_max = bypass.pick(&[u64::MAX, 0, 8192]);
         }
     }
 
@@ -155,7 +155,7 @@ impl Media {
 
     /// Copies of the disks as they are, on their own power.
     pub(crate) fn fork(&self, seed: u64, options: &Options) -> Media {
-        let power = Power::new();
+        let power = PowerSupply::new();
         Media {
             store: self.store.fork(&power, seed ^ 0x5707e),
             buffer: self.buffer.fork(&power, seed ^ 0xb0ff),
@@ -178,7 +178,7 @@ impl Media {
 
     /// Lays out an empty file system, durable.
     pub(crate) fn format(&self) -> Result<(), String> {
-        let layout = Layout { id: ID, segment_blocks: Some(self.segment_blocks) };
+        let layout = StoreLayout { id: ID, segment_blocks: Some(self.segment_blocks) };
         Store::format(&*self.device(Role::Store), &layout).map_err(|error| format!("format: {error}"))?;
         buffer::Buffer::format(&*self.device(Role::Buffer), ID)
             .map_err(|error| format!("format: {error}"))?;
@@ -210,8 +210,8 @@ impl Media {
         let store = Arc::new(store.map_err(|error| format!("Store::open: {error}"))?);
         self.nodes_max.into_iter().for_each(|nodes| store.set_cached_nodes_max(nodes));
         let recovered = match self.plant.and_then(Plant::in_buffer) {
-            Some(bug) => Recovered::read_with_bug(buffer, ID, &*self.clock, bug),
-            None => Recovered::read(buffer, ID, &*self.clock),
+            Some(bug) => RecoveredBuffer::read_with_bug(buffer, ID, &*self.clock, bug),
+            None => RecoveredBuffer::read(buffer, ID, &*self.clock),
         };
         let recovered = recovered.map_err(|error| format!("Recovered::read: {error}"))?;
         let preloaded = PreloadedArena::read(&store, volume).ok();
@@ -229,14 +229,14 @@ impl Media {
 
     /// Whether the store has a volume, from what the disks hold now.
     pub(crate) fn has_volume(&self, volume: VolumeId) -> Result<bool, String> {
-        let store = Store::open(sound(&self.store, &Power::new()));
+        let store = Store::open(sound(&self.store, &PowerSupply::new()));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
         Ok(store.volumes().iter().any(|&(id, _)| id == volume))
     }
 
     /// A volume that is not mounted, from what the disks hold now. Nothing that this does reaches the media.
     pub(crate) fn open_to_look(&self, volume: VolumeId) -> Result<Stack, String> {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let store = Store::open(sound(&self.store, &power));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
         let buffer = sound(&self.buffer, &power);
@@ -251,7 +251,7 @@ impl Media {
         volume: VolumeId,
         preloaded: Option<PreloadedArena>,
     ) -> Result<Stack, String> {
-        let fs = Fs::open_over(preloaded, cache.clone(), volume, self.clock.clone());
+        let fs = Fs::open_preloaded(preloaded, cache.clone(), volume, self.clock.clone());
         let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
         let clock: Arc<dyn Clock> = self.clock.clone();
         end_lost(&cache, &clock)?;
@@ -261,16 +261,16 @@ impl Media {
 
 /// Lets files of all volumes end where their bytes do: none of them is damaged.
 pub(crate) fn end_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Result<(), String> {
-    match Fs::end_lost(cache, clock).first() {
+    match Fs::truncate_lost(cache, clock).first() {
         None => Ok(()),
         Some((volume, error)) => Err(format!("Fs::end_lost: volume {volume}: {error}")),
     }
 }
 
 /// A copy of a disk, without what is damaged there.
-pub(crate) fn sound(disk: &SimDisk, power: &Arc<Power>) -> Arc<SimDisk> {
+pub(crate) fn sound(disk: &SimDisk, power: &Arc<PowerSupply>) -> Arc<SimDisk> {
     let disk = disk.fork(power, 0);
-    disk.set_faults(Faults::default());
+    disk.set_faults(DiskFaults::default());
     disk.heal();
     disk
 }
@@ -289,9 +289,9 @@ pub(crate) fn is_rescued(volume: &VolumeInfo) -> bool {
 }
 
 /// Limits for one life of the stack: often so small that something must give way all the time.
-fn draw_settings(random: &mut Random) -> Settings {
+fn draw_settings(random: &mut SeededRng) -> CacheSettings {
     let memory_bytes_max = random.pick(&[256 << 10, 1 << 20, 4 << 20]);
-    Settings {
+    CacheSettings {
         fetch: random.pick(&[
             FetchMode::Blocking,
             FetchMode::Lazy,
@@ -310,7 +310,7 @@ fn draw_settings(random: &mut Random) -> Settings {
         // From one segment to as many as there are in the smallest store.
         checkpoint_blocks: random.pick(&[20, 100, 1000]),
         bypass_after: u64::MAX,
-        sync_logs_max: u64::MAX,
+        sync_log_bytes_max: u64::MAX,
         buffer_is_given_up: false,
     }
 }
@@ -320,7 +320,7 @@ pub(crate) trait Pick {
     fn pick<T: Copy>(&mut self, from: &[T]) -> T;
 }
 
-impl Pick for Random {
+impl Pick for SeededRng {
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
@@ -339,7 +339,7 @@ pub(crate) struct Stack {
 pub(crate) struct Seen(pub(crate) BTreeMap<Ino, SeenInode>);
 
 pub(crate) struct SeenInode {
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: FileAttributes,
     pub(crate) body: SeenBody,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -371,12 +371,12 @@ impl Stack {
         while let Some(ino) = wanted.pop() {
             let attributes = self.fs.attributes(ino).map_err(|error| format!("stat of {ino:?}: {error}"))?;
             let body = match attributes.kind {
-                Kind::File => SeenBody::File(self.content(&attributes)?),
-                Kind::Symlink => {
+                FileKind::File => SeenBody::File(self.content(&attributes)?),
+                FileKind::Symlink => {
                     let target = self.fs.read_link(ino);
                     SeenBody::Symlink(target.map_err(|error| format!("readlink of {ino:?}: {error}"))?)
                 }
-                Kind::Directory => {
+                FileKind::Directory => {
                     let names = self.names(ino)?;
                     wanted.extend(names.values().copied().filter(|child| !seen.contains_key(child)));
                     SeenBody::Directory(names)
@@ -403,7 +403,7 @@ impl Stack {
     pub(crate) fn names(&self, directory: Ino) -> Result<BTreeMap<Vec<u8>, Ino>, String> {
         let mut names = BTreeMap::new();
         let mut twice = None;
-        let mut entry = |entry: fs::Entry<'_>| {
+        let mut entry = |entry: fs::DirectoryEntry<'_>| {
             if names.insert(entry.name.to_vec(), (entry.ino, entry.kind)).is_some() {
                 twice = Some(entry.name.to_vec());
             }
@@ -424,7 +424,9 @@ impl Stack {
                     name.escape_ascii()
                 ));
             }
-            if kind == Kind::Directory && !matches!(self.fs.parent(ino), Ok(parent) if parent == directory) {
+            if kind == FileKind::Directory
+                && !matches!(self.fs.parent(ino), Ok(parent) if parent == directory)
+            {
                 let parent = self.fs.parent(ino);
                 return Err(format!("{} in {directory:?}: its parent is {parent:?}", name.escape_ascii()));
             }
@@ -432,7 +434,7 @@ impl Stack {
         Ok(names.into_iter().map(|(name, (ino, _))| (name, ino)).collect())
     }
 
-    fn content(&self, attributes: &Attributes) -> Result<Vec<u8>, String> {
+    fn content(&self, attributes: &FileAttributes) -> Result<Vec<u8>, String> {
         let mut content = Vec::new();
         while (content.len() as u64) < attributes.size {
             let offset = content.len() as u64;
@@ -456,11 +458,11 @@ impl Stack {
             if let Some(result) = reply.lock().expect("nobody panics with it").take() {
                 return result.map_err(|error| format!("read of {ino:?} at {offset}: {error}"));
             }
-            if self.cache.step(Task::Fetch) == Progress::Idle {
+            if self.cache.step(BackgroundTask::Fetch) == StepProgress::Idle {
                 // Memory may have to be made first.
-                self.cache.step(Task::Commit);
-                self.cache.step(Task::WriteBack);
-                self.cache.step(Task::Checkpoint);
+                self.cache.step(BackgroundTask::Commit);
+                self.cache.step(BackgroundTask::WriteBack);
+                self.cache.step(BackgroundTask::Checkpoint);
                 // What found no space is tried again after a while.
                 self.clock.advance(Duration::from_millis(5));
             }

@@ -8,7 +8,7 @@ use crate::run::Run;
 use crate::turns::run;
 use crate::volumes::Tally;
 use crate::workload::{ALIKE, Request};
-use fs::{Ino, Kind};
+use fs::{FileKind, Ino};
 use std::collections::BTreeMap;
 
 #[test]
@@ -72,12 +72,14 @@ fn device_errors_break_no_promise() {
 fn names_that_are_meant_to_be_alike_have_one_hash() {
     let mut run = Run::new(&Options::for_test(1)).expect("a format with power");
     for name in ALIKE.iter().flatten() {
-        let change = Change::Make { parent: Id::ROOT, name: name.to_vec(), kind: Kind::File, mode: 0o600 };
+        let change =
+            Change::Make { parent: Id::ROOT, name: name.to_vec(), kind: FileKind::File, mode: 0o600 };
         run.ask(0, When::Now, Request::Change(change)).expect("no promise is broken");
         run.settle().expect("space");
     }
     let mut cookies = BTreeMap::new();
-    let mut each = |entry: fs::Entry<'_>| cookies.insert(entry.name.to_vec(), entry.cookie).is_none();
+    let mut each =
+        |entry: fs::DirectoryEntry<'_>| cookies.insert(entry.name.to_vec(), entry.cookie).is_none();
     run.stack().fs.read_directory(Ino::ROOT, 0, &mut each).expect("a directory");
     assert_eq!(cookies.len(), 2 * ALIKE.len());
     // The lowest bits number the names of one hash.

@@ -8,8 +8,8 @@ use crate::client::{Clients, When};
 use crate::oracle::{Oracle, Synced};
 use crate::run::{Phase, Run};
 use crate::stack::{Pick, Stack, is_rescued};
-use cache::{Cache, CacheError, Task};
-use device::Random;
+use cache::{BackgroundTask, Cache, CacheError};
+use device::SeededRng;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::decide::RESERVED_BLOCKS_PER_PAGE;
@@ -110,7 +110,7 @@ impl Volumes {
     }
 
     /// The volume to mount next: mostly the same again.
-    pub(crate) fn next_to_mount(&self, random: &mut Random) -> VolumeId {
+    pub(crate) fn next_to_mount(&self, random: &mut SeededRng) -> VolumeId {
         if self.others.is_empty() || !random.once_in(5) {
             return self.mounted;
         }
@@ -125,7 +125,11 @@ impl Volumes {
         self.others.iter().filter(|(_, other)| other.kind == Kind::Epoch).map(|(&id, _)| id).collect()
     }
 
-    fn some_other(&self, random: &mut Random, fits: impl Fn(VolumeId, &Other) -> bool) -> Option<VolumeId> {
+    fn some_other(
+        &self,
+        random: &mut SeededRng,
+        fits: impl Fn(VolumeId, &Other) -> bool,
+    ) -> Option<VolumeId> {
         let is_there = |other: &Other| other.kind != Kind::EpochGivenUp;
         let fitting = self.others.iter().filter(|&(&id, other)| is_there(other) && fits(id, other));
         let fitting: Vec<VolumeId> = fitting.map(|(&id, _)| id).collect();
@@ -266,25 +270,25 @@ impl Run {
             .stack()
             .cache
             .clone_volume(self.volumes.mounted, &NewVolume { name: &name, mode, created: 1 });
-        let reservable = Reservable::of(self.stack().cache.settled_store());
+        let reservable = Reservable::of(self.stack().cache.store_without_spare());
         self.deliver()?;
         let (oracle, meanwhile) = self.oracle.end_copy();
         self.counts.volumes.meanwhile += meanwhile;
-        let heard = outcome.is_ok() && !self.media.power.lost();
+        let heard = outcome.is_ok() && !self.media.power.is_lost();
         let outstanding = if heard { Vec::new() } else { self.clients.outstanding() };
         let is_epoch = mode == VolumeMode::ReadOnly && self.random.once_in(2);
         let kind = if is_epoch { Kind::Epoch } else { Kind::Kept };
         let copy = Other { name, mode, oracle, outstanding, kind };
         match outcome {
-            Ok(_) if self.media.power.lost() => self.nobody_heard(Pending::Copy(Box::new(copy))),
+            Ok(_) if self.media.power.is_lost() => self.nobody_heard(Pending::Copy(Box::new(copy))),
             Ok(volume) => {
                 self.oracle.synced(moment, Synced::All);
                 self.volumes.others.insert(volume, copy);
-                self.stack().cache.may_give_up(self.volumes.epochs());
+                self.stack().cache.set_expendable_volumes(self.volumes.epochs());
                 self.counts.volumes.copies += 1;
                 if self.random.once_in(2) { self.look_at(volume) } else { Ok(()) }
             }
-            Err(CacheError::Store(StoreError::Full)) if !self.media.power.lost() => {
+            Err(CacheError::Store(StoreError::Full)) if !self.media.power.is_lost() => {
                 self.workload.no_space();
                 self.counts.no_space += 1;
                 self.ensure_full_for(dirty + INTRUDER_PAGES, &reservable)
@@ -302,7 +306,7 @@ impl Run {
         if self.volumes.others.is_empty() {
             return Err(format!("the drain finds no space: {:?}", cache.store().space()));
         }
-        let (reservable, dirty) = (Reservable::of(cache.settled_store()), cache.status().dirty_pages);
+        let (reservable, dirty) = (Reservable::of(cache.store_without_spare()), cache.status().dirty_pages);
         self.ensure_full_for(dirty, &reservable)
     }
 
@@ -325,7 +329,7 @@ impl Run {
         let shares = !self.volumes.others.is_empty();
         let cache = &self.stack().cache;
         while cache.store().is_freeing() {
-            cache.step(Task::Checkpoint);
+            cache.step(BackgroundTask::Checkpoint);
             self.media.clock.advance(Duration::from_secs(1));
         }
         match cache.drain() {
@@ -353,10 +357,10 @@ impl Run {
         self.media.log.event(|| format!("{}: delete {volume}", self.counts.operations), &[volume.0.into()]);
         let outcome = self.stack().cache.delete_volume(volume);
         match outcome {
-            Ok(()) if self.media.power.lost() => self.nobody_heard(Pending::Deletion(volume)),
+            Ok(()) if self.media.power.is_lost() => self.nobody_heard(Pending::Deletion(volume)),
             Ok(()) => {
                 self.volumes.others.remove(&volume).expect("it was there");
-                self.stack().cache.may_give_up(self.volumes.epochs());
+                self.stack().cache.set_expendable_volumes(self.volumes.epochs());
                 self.counts.volumes.deletions += 1;
                 Ok(())
             }
@@ -382,12 +386,12 @@ impl Run {
     /// Whether `operation` happened is seen at the next open, which is soon.
     fn is_undecided(&mut self, operation: Pending, error: &CacheError) -> Result<(), String> {
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
-        if !made_up && !self.media.power.lost() {
+        if !made_up && !self.media.power.is_lost() {
             let store = self.stack().cache.store();
             let (space, freeing) = (store.space(), store.is_freeing());
             return Err(format!("an operation on volumes fails: {error}: {space:?}, freeing: {freeing}"));
         }
-        self.counts.errors_told += u64::from(!self.media.power.lost());
+        self.counts.errors_told += u64::from(!self.media.power.is_lost());
         self.volumes.pending = operation;
         self.life.die_soon(self.counts.operations);
         Ok(())
@@ -426,7 +430,7 @@ impl Run {
         let refused =
             matches!(absent, Err(CacheError::Store(StoreError::NoSuchVolume { .. } | StoreError::Device(_))));
         answers.push((refused, "deletion of an absent"));
-        let lost = self.media.power.lost() || self.media.log.errors_made_up() > self.errors_at_open;
+        let lost = self.media.power.is_lost() || self.media.log.errors_made_up() > self.errors_at_open;
         match answers.into_iter().find(|&(refused, _)| !refused && !lost) {
             Some((_, what)) => Err(format!("{what} volume is not refused as it should be")),
             None => Ok(()),
@@ -446,7 +450,7 @@ impl Run {
     pub(crate) fn adopt_volumes(&mut self) -> Result<(), String> {
         let cache = self.stack().cache.clone();
         self.volumes.settle(&cache, &mut self.counts.volumes)?;
-        cache.may_give_up(self.volumes.epochs());
+        cache.set_expendable_volumes(self.volumes.epochs());
         let now = self.stack().volume;
         if now == self.volumes.mounted {
             return Ok(());
@@ -515,7 +519,7 @@ impl Run {
 
     /// A volume that is not mounted is, by the media alone, one of the states that it may be.
     fn look_at(&mut self, volume: VolumeId) -> Result<(), String> {
-        if self.media.power.lost() {
+        if self.media.power.is_lost() {
             return Ok(());
         }
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;

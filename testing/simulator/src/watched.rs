@@ -2,7 +2,7 @@
 
 use crate::log::{Log, Role};
 use crate::meanwhile::Meanwhile;
-use device::{Block, Device, DeviceError, Operation, Page};
+use device::{Block, Device, DeviceError, DeviceOperation, Page};
 use sim_disk::SimDisk;
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,20 +31,20 @@ impl Watched {
     /// One operation, with others' turns before and after it.
     fn watch(
         &self,
-        operation: Operation,
+        operation: DeviceOperation,
         at: Block,
         count: u64,
         work: impl FnOnce() -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         self.meanwhile.turn();
-        let rot_met = self.disk.rot_met();
+        let rot_met = self.disk.rot_reads();
         let result = work();
         let words = [self.role as u64, operation as u64, at.0, count, u64::from(result.is_ok())];
         let text = || format!("    {:?}: {operation:?} {count} at {at}: {result:?}", self.role);
         self.log.event(text, &words);
         self.log.asked(self.role, operation, result.is_ok());
         let made_up = result.as_ref().is_err_and(|error| error.reason.starts_with("made-up"));
-        self.log.made_up(u64::from(made_up || self.disk.rot_met() > rot_met));
+        self.log.made_up(u64::from(made_up || self.disk.rot_reads() > rot_met));
         self.meanwhile.turn();
         result
     }
@@ -60,11 +60,11 @@ impl Device for Watched {
     }
 
     fn grow(&self, blocks: u64) -> Result<(), DeviceError> {
-        self.watch(Operation::Grow, Block(0), blocks, || self.disk.grow(blocks))
+        self.watch(DeviceOperation::Grow, Block(0), blocks, || self.disk.grow(blocks))
     }
 
     fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        self.watch(Operation::Read, at, into.len() as u64, || self.disk.read(at, into))
+        self.watch(DeviceOperation::Read, at, into.len() as u64, || self.disk.read(at, into))
     }
 
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
@@ -72,19 +72,19 @@ impl Device for Watched {
         if LOGS.iter().any(|magic| from[0].0.starts_with(magic)) {
             self.log.wrote(self.role, at, from.len() as u64);
         }
-        self.watch(Operation::Write, at, from.len() as u64, || self.disk.write(at, from))
+        self.watch(DeviceOperation::Write, at, from.len() as u64, || self.disk.write(at, from))
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        self.watch(Operation::Flush, Block(0), 0, || self.disk.flush())
+        self.watch(DeviceOperation::Flush, Block(0), 0, || self.disk.flush())
     }
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.watch(Operation::Trim, at, count, || self.disk.trim(at, count))
+        self.watch(DeviceOperation::Trim, at, count, || self.disk.trim(at, count))
     }
 
     fn allocate(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.watch(Operation::Allocate, at, count, || self.disk.allocate(at, count))
+        self.watch(DeviceOperation::Allocate, at, count, || self.disk.allocate(at, count))
     }
 
     fn allocated(&self) -> Option<Vec<Range<Block>>> {

@@ -1,8 +1,8 @@
 //! What a life is like: how much there is of each thing that can happen.
 
 use crate::stack::{Pick, TASKS};
-use cache::Task;
-use device::Random;
+use cache::BackgroundTask;
+use device::SeededRng;
 
 /// One thing that happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(crate) enum Happening {
     Request,
     /// Something is done to volumes.
     Volumes,
-    Step(Task),
+    Step(BackgroundTask),
     /// Time passes.
     Time,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Weather {
 }
 
 impl Weather {
-    pub(crate) fn draw(random: &mut Random) -> Weather {
+    pub(crate) fn draw(random: &mut SeededRng) -> Weather {
         let mut weight = || random.pick(&[0, 1, 4, 16]);
         let tasks = [weight(), weight(), weight(), weight() / 2];
         let time = weight() / 4;
@@ -43,7 +43,7 @@ impl Weather {
     }
 
     /// What happens next, each as often as it has weight.
-    pub(crate) fn next(&self, random: &mut Random) -> Happening {
+    pub(crate) fn next(&self, random: &mut SeededRng) -> Happening {
         let total = self.requests + self.volumes + self.tasks.iter().sum::<u64>() + self.time;
         let mut dice = random.below(total);
         let volumes = (self.volumes, Happening::Volumes);

@@ -4,8 +4,8 @@ use crate::change::Change;
 use crate::model::{Body, Id, Model, Name};
 use crate::options::Options;
 use crate::rights::{ACCESS_ACL, Acl, CAPABILITY, DEFAULT_ACL};
-use device::{BLOCK_BYTES, Random};
-use fs::{Allocate, IfExists, Kind, Seek, SetXattr, Size};
+use device::{BLOCK_BYTES, SeededRng};
+use fs::{FallocateMode, FileKind, IfExists, SeekWhence, SetXattrMode, SizePolicy};
 use std::sync::Arc;
 
 const PAGE: u64 = BLOCK_BYTES as u64;
@@ -34,7 +34,7 @@ pub(crate) enum Request {
     Seek {
         file: Id,
         offset: u64,
-        what: Seek,
+        what: SeekWhence,
     },
     /// Names and values of all extended attributes.
     ListXattrs(Id),
@@ -83,7 +83,7 @@ impl Temper {
 
 /// Draws requests.
 pub(crate) struct Workload {
-    random: Random,
+    random: SeededRng,
     temper: Temper,
     /// Requests for which clients rather give space back.
     freeing: u32,
@@ -91,7 +91,7 @@ pub(crate) struct Workload {
     /// Where the last read ended: the next may go on there, and has pages fetched ahead.
     read_until: Option<(Id, u64)>,
     /// Where whole pages bypass the buffer, they are written more often; drawn from this.
-    whole_pages: Option<Random>,
+    whole_pages: Option<SeededRng>,
 }
 
 /// What the clients do most for a while, so that rare combinations come up: weights of kinds of request.
@@ -134,7 +134,7 @@ pub(crate) const ALIKE: [[&[u8]; 2]; 6] = [
 
 impl Workload {
     pub(crate) fn new(seed: u64, temper: Temper) -> Workload {
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         let mood = Mood::draw(&mut random, temper);
         Workload { random, temper, freeing: 0, mood, read_until: None, whole_pages: None }
     }
@@ -215,7 +215,7 @@ impl Workload {
 
     fn write(&mut self, model: &Model, handles: &[Id]) -> Request {
         let Some(file) = self.some_file(model, handles) else {
-            return self.make(model, Kind::File);
+            return self.make(model, FileKind::File);
         };
         let size = model.get(file).content().len() as u64;
         // By its number, so that a file stays big or small.
@@ -270,7 +270,7 @@ impl Workload {
             return self.rights_or_times(model, inode);
         }
         let Some(file) = self.some_file(model, handles) else {
-            return self.make(model, Kind::File);
+            return self.make(model, FileKind::File);
         };
         if self.random.once_in(3) {
             return self.allocate(model, file);
@@ -296,8 +296,9 @@ impl Workload {
         let unit = [1, 512, PAGE][self.random.below(3) as usize];
         let offset = self.random.below(old.min(FILE_BYTES_MAX) + PAGE) / unit * unit;
         let len = unit * (1 + self.random.below(FILE_BYTES_MAX / unit));
-        let what = [Allocate::Space, Allocate::Zeros, Allocate::Hole][self.random.below(3) as usize];
-        let size = if self.random.once_in(2) { Size::Grows } else { Size::Stays };
+        let what = [FallocateMode::Allocate, FallocateMode::ZeroRange, FallocateMode::PunchHole]
+            [self.random.below(3) as usize];
+        let size = if self.random.once_in(2) { SizePolicy::Grow } else { SizePolicy::Keep };
         Request::Change(Change::Allocate { file, what, offset, len, size })
     }
 
@@ -326,9 +327,9 @@ impl Workload {
             return Change::RemoveXattr { inode, name };
         }
         let how = match self.random.below(8) {
-            0 => SetXattr::Create,
-            1 => SetXattr::Replace,
-            _ => SetXattr::Any,
+            0 => SetXattrMode::Create,
+            1 => SetXattrMode::Replace,
+            _ => SetXattrMode::Any,
         };
         let value = if name == ACCESS_ACL || name == DEFAULT_ACL {
             let named = self.random.once_in(2).then(|| self.random.below(5) as u32);
@@ -370,9 +371,9 @@ impl Workload {
     fn names(&mut self, model: &Model, handles: &[Id]) -> Request {
         let (parent, name) = (self.some_directory(model), self.name());
         let change = match (self.random.below(20), self.some_name(model)) {
-            (0..=6, _) | (_, None) => return self.make(model, Kind::File),
+            (0..=6, _) | (_, None) => return self.make(model, FileKind::File),
             (7, _) if self.random.once_in(2) => return self.make_special(model),
-            (7, _) => return self.make(model, Kind::Directory),
+            (7, _) => return self.make(model, FileKind::Directory),
             (8, _) => {
                 let len =
                     1 + if self.random.once_in(8) { self.random.below(1000) } else { self.random.below(30) };
@@ -380,7 +381,7 @@ impl Workload {
             }
             (9..=10, _) => match self.some_file(model, handles) {
                 Some(file) => Change::Link { file, parent, name },
-                None => return self.make(model, Kind::File),
+                None => return self.make(model, FileKind::File),
             },
             (11..=14, Some((parent, name, id)))
                 if !model.get(id).is_directory() || self.random.once_in(8) =>
@@ -407,9 +408,9 @@ impl Workload {
         Request::Change(change)
     }
 
-    fn make(&mut self, model: &Model, kind: Kind) -> Request {
+    fn make(&mut self, model: &Model, kind: FileKind) -> Request {
         let directories = model.inodes.values().filter(|inode| inode.is_directory()).count();
-        let kind = if directories as u64 > self.mood.directories_max { Kind::File } else { kind };
+        let kind = if directories as u64 > self.mood.directories_max { FileKind::File } else { kind };
         let mode = if self.random.once_in(2) { 0o644 } else { 0o755 };
         Request::Change(Change::Make { parent: self.some_directory(model), name: self.name(), kind, mode })
     }
@@ -419,10 +420,10 @@ impl Workload {
         let (parent, name, mode) = (self.some_directory(model), self.name(), 0o644);
         let number = self.random.next_u64() as u32;
         Request::Change(match self.random.below(4) {
-            0 => Change::Make { parent, name, kind: Kind::Fifo, mode },
-            1 => Change::Make { parent, name, kind: Kind::Socket, mode },
-            2 => Change::MakeDevice { parent, name, kind: Kind::CharDevice, number, mode },
-            _ => Change::MakeDevice { parent, name, kind: Kind::BlockDevice, number, mode },
+            0 => Change::Make { parent, name, kind: FileKind::Fifo, mode },
+            1 => Change::Make { parent, name, kind: FileKind::Socket, mode },
+            2 => Change::MakeDevice { parent, name, kind: FileKind::CharDevice, number, mode },
+            _ => Change::MakeDevice { parent, name, kind: FileKind::BlockDevice, number, mode },
         })
     }
 
@@ -438,7 +439,7 @@ impl Workload {
             (3, _, _) => Request::List(self.some_directory(model)),
             (4, _, Some(file)) => {
                 let offset = self.random.below(model.get(file).content().len() as u64 + PAGE);
-                let what = if self.random.once_in(2) { Seek::Data } else { Seek::Hole };
+                let what = if self.random.once_in(2) { SeekWhence::Data } else { SeekWhence::Hole };
                 Request::Seek { file, offset, what }
             }
             (_, _, Some(file)) => {
@@ -515,7 +516,7 @@ impl Workload {
 }
 
 impl Mood {
-    fn draw(random: &mut Random, temper: Temper) -> Mood {
+    fn draw(random: &mut SeededRng, temper: Temper) -> Mood {
         let mut weight = |usual: u64| match random.below(4) {
             0 => usual / 4,
             1 => usual * 4,

@@ -2,23 +2,23 @@
 
 use crate::model::{ID, open};
 use buffer::{
-    Buffer, BufferError, GroupNo, RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, footprint,
+    Buffer, BufferError, GroupNo, LogRecord, RECORD_OVERHEAD_BYTES, TRANSACTION_OVERHEAD_BYTES, footprint,
 };
 use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo, VolumeId};
-use sim_disk::{Dropped, Faults, Power, SimDisk};
+use sim_disk::{DiskFaults, DroppedWrites, PowerSupply, SimDisk};
 use std::sync::Arc;
 
 const OBJECT: ObjectId = VolumeId::MAIN.object(5, 6);
 
-fn write(bytes: &[u8]) -> Record<'_> {
-    Record::Write { object: OBJECT, page: PageNo(9), start: 0, bytes }
+fn write(bytes: &[u8]) -> LogRecord<'_> {
+    LogRecord::Write { object: OBJECT, page: PageNo(9), start: 0, bytes }
 }
 
 fn begun(blocks: u64) -> (Arc<SimDisk>, Buffer) {
-    let disk = SimDisk::new("buffer", blocks, &Power::new(), 1);
+    let disk = SimDisk::new("buffer", blocks, &PowerSupply::new(), 1);
     Buffer::format(&*disk, ID).expect("a device without faults");
     let (buffer, _) = open(disk.clone()).expect("an empty buffer");
-    buffer.begin(Incarnation(1), Lsn(100)).expect("a device without faults");
+    buffer.begin_incarnation(Incarnation(1), Lsn(100)).expect("a device without faults");
     (disk, buffer)
 }
 
@@ -26,13 +26,13 @@ fn begun(blocks: u64) -> (Arc<SimDisk>, Buffer) {
 fn lsns_go_on_after_what_begin_was_told_or_what_the_buffer_holds() {
     let (disk, buffer) = begun(300);
     let appended = buffer.append(&[write(b"a"), write(b"b")]).expect("space");
-    assert_eq!((appended.first, appended.last), (Lsn(101), Lsn(102)));
+    assert_eq!((appended.first_lsn, appended.last_lsn), (Lsn(101), Lsn(102)));
     assert_eq!(buffer.commit(), Ok(Lsn(102)));
     let (again, found) = open(disk).expect("a buffer");
     assert_eq!((again.newest_lsn(), again.incarnation()), (Lsn(102), Incarnation(1)));
     assert_eq!((found.len(), found[0].first, found[0].group), (1, Lsn(101), appended.group));
-    again.begin(Incarnation(2), Lsn(7)).expect("a device without faults");
-    assert_eq!(again.append(&[write(b"c")]).expect("space").first, Lsn(103));
+    again.begin_incarnation(Incarnation(2), Lsn(7)).expect("a device without faults");
+    assert_eq!(again.append(&[write(b"c")]).expect("space").first_lsn, Lsn(103));
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_beginning_is_remembered_even_if_nothing_follows_it() {
     buffer.append(&[write(b"a")]).expect("space");
     buffer.commit().expect("no faults");
     let (again, _) = open(disk.clone()).expect("a buffer");
-    again.begin(Incarnation(5), Lsn(1000)).expect("no faults");
+    again.begin_incarnation(Incarnation(5), Lsn(1000)).expect("no faults");
     let (last, found) = open(disk).expect("a buffer");
     assert_eq!((last.incarnation(), last.newest_lsn(), found.len()), (Incarnation(5), Lsn(1000), 1));
 }
@@ -54,10 +54,10 @@ fn what_is_released_before_the_beginning_moves_no_header_slot() {
         buffer.commit().expect("no faults");
     }
     let (again, _) = open(disk).expect("a buffer");
-    again.release(again.groups().end, 0);
+    again.release(again.unreleased_groups().end, 0);
     again.commit().expect("nothing to do");
     assert_eq!(again.counters().header_writes, 0);
-    again.begin(Incarnation(2), Lsn(0)).expect("no faults");
+    again.begin_incarnation(Incarnation(2), Lsn(0)).expect("no faults");
     again.commit().expect("no faults");
     assert_eq!(again.counters().header_writes, 2);
 }
@@ -66,7 +66,7 @@ fn what_is_released_before_the_beginning_moves_no_header_slot() {
 fn an_empty_transaction_leaves_no_trace() {
     let (disk, buffer) = begun(300);
     let appended = buffer.append(&[]).expect("space");
-    assert_eq!((appended.first, appended.last), (Lsn(101), Lsn(100)));
+    assert_eq!((appended.first_lsn, appended.last_lsn), (Lsn(101), Lsn(100)));
     let before = buffer.counters();
     assert_eq!(buffer.commit(), Ok(Lsn(100)));
     assert_eq!(buffer.counters(), before, "an empty commit touched the device");
@@ -127,7 +127,7 @@ fn the_largest_transaction_fits_an_empty_buffer_and_a_larger_one_is_refused() {
     buffer.append(&records).expect("a quarter of the ring is the limit");
     records.push(write(&page));
     let error = buffer.append(&records).expect_err("over the limit");
-    assert!(matches!(error, BufferError::TooBig { .. }), "{error}");
+    assert!(matches!(error, BufferError::TransactionTooLarge { .. }), "{error}");
     buffer.commit().expect("no faults");
     assert_eq!(open(disk).expect("a buffer").1[0].records.len(), count as usize);
 }
@@ -146,12 +146,12 @@ fn the_space_comes_back_with_the_commit_after_the_release() {
         count += 1;
     }
     assert!(count > 297 / 2 - 1 - 297 / 4, "only {count} commits of two blocks fitted 297");
-    let oldest = buffer.groups().start;
-    buffer.release(buffer.groups().end, 0);
+    let oldest = buffer.unreleased_groups().start;
+    buffer.release(buffer.unreleased_groups().end, 0);
     assert!(buffer.free_bytes() < cost, "space came back before that was durable");
     buffer.commit().expect("no faults");
     assert!(buffer.free_bytes() > space / 2);
-    assert!(buffer.groups().start > oldest && buffer.groups().is_empty());
+    assert!(buffer.unreleased_groups().start > oldest && buffer.unreleased_groups().is_empty());
 }
 
 #[test]
@@ -172,9 +172,9 @@ fn a_merged_delta_makes_its_old_group_free() {
     let (disk, buffer) = begun(300);
     let old = buffer.append(&[write(b"old")]).expect("space");
     buffer.commit().expect("no faults");
-    let group = buffer.append_merged(old.last, &[write(b"old")]).expect("space");
+    let group = buffer.append_relogged(old.last_lsn, &[write(b"old")]).expect("space");
     assert!(group > old.group);
-    assert_eq!(buffer.commit(), Ok(old.last));
+    assert_eq!(buffer.commit(), Ok(old.last_lsn));
     buffer.release(group, 0);
     for _ in 0..100 {
         buffer.append(&[write(&[0; 4096])]).expect("space");
@@ -182,7 +182,7 @@ fn a_merged_delta_makes_its_old_group_free() {
     }
     let (_, found) = open(disk).expect("a buffer");
     let oldest = (found[0].merged, found[0].group, found[0].first);
-    assert_eq!(oldest, (true, group, old.last));
+    assert_eq!(oldest, (true, group, old.last_lsn));
 }
 
 #[test]
@@ -193,8 +193,8 @@ fn many_committers_share_flushes() {
             scope.spawn(|| {
                 for _ in 0..100 {
                     let appended = buffer.append(&[write(b"mine")]).expect("space");
-                    assert!(buffer.commit().expect("no faults") >= appended.last);
-                    assert!(buffer.durable() >= appended.last);
+                    assert!(buffer.commit().expect("no faults") >= appended.last_lsn);
+                    assert!(buffer.durable_lsn() >= appended.last_lsn);
                 }
             });
         }
@@ -209,15 +209,15 @@ fn many_committers_share_flushes() {
 fn a_failed_flush_is_told_until_the_buffer_is_opened_again() {
     let (disk, buffer) = begun(300);
     buffer.append(&[write(b"x")]).expect("space");
-    disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+    disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
     let error = buffer.commit().expect_err("the flush fails");
-    disk.set_faults(Faults::default());
+    disk.set_faults(DiskFaults::default());
     assert_eq!(buffer.commit(), Err(error.clone()));
     assert_eq!(buffer.append(&[]), Err(error.clone()));
-    assert_eq!(buffer.begin(Incarnation(9), Lsn(0)), Err(error));
-    assert_eq!(buffer.durable(), Lsn(100));
+    assert_eq!(buffer.begin_incarnation(Incarnation(9), Lsn(0)), Err(error));
+    assert_eq!(buffer.durable_lsn(), Lsn(100));
     let (again, _) = open(disk).expect("a buffer");
-    again.begin(Incarnation(2), Lsn(0)).expect("no faults any more");
+    again.begin_incarnation(Incarnation(2), Lsn(0)).expect("no faults any more");
 }
 
 /// Of a record whose flush failed, in a cache that still gives it to readers, after `keep` and a power failure: how often it is
@@ -225,14 +225,14 @@ fn a_failed_flush_is_told_until_the_buffer_is_opened_again() {
 fn kept_after_a_failed_flush(keep: impl Fn(&Buffer, &SimDisk)) -> usize {
     let survives = |seed: &u64| {
         let (formatted, _) = begun(300);
-        let disk = formatted.fork(&Power::new(), *seed);
-        disk.set_dropped(Dropped::AtPowerLoss);
+        let disk = formatted.fork(&PowerSupply::new(), *seed);
+        disk.set_dropped(DroppedWrites::AtPowerLoss);
         let (buffer, _) = open(disk.clone()).expect("a buffer");
-        buffer.begin(Incarnation(2), Lsn(0)).expect("no faults yet");
+        buffer.begin_incarnation(Incarnation(2), Lsn(0)).expect("no faults yet");
         buffer.append(&[write(b"x")]).expect("space");
-        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
         buffer.commit().expect_err("the flush fails");
-        disk.set_faults(Faults::default());
+        disk.set_faults(DiskFaults::default());
         let (again, found) = open(disk.clone()).expect("a buffer");
         assert_eq!(found.len(), 1, "a cache gives it to readers");
         keep(&again, &disk);
@@ -253,7 +253,7 @@ fn what_a_failed_flush_left_to_readers_alone_can_be_made_durable_without_a_begin
 #[test]
 #[should_panic(expected = "before an incarnation was begun")]
 fn nothing_is_appended_before_the_beginning() {
-    let disk = SimDisk::new("buffer", 300, &Power::new(), 1);
+    let disk = SimDisk::new("buffer", 300, &PowerSupply::new(), 1);
     Buffer::format(&*disk, ID).expect("a device without faults");
     let (buffer, _) = open(disk).expect("an empty buffer");
     let _ = buffer.append(&[write(b"x")]);
@@ -263,5 +263,5 @@ fn nothing_is_appended_before_the_beginning() {
 #[should_panic(expected = "leaves its page")]
 fn a_record_that_leaves_its_page_is_a_bug_of_the_caller() {
     let (_, buffer) = begun(300);
-    let _ = buffer.append(&[Record::Write { object: OBJECT, page: PageNo(0), start: 4095, bytes: b"ab" }]);
+    let _ = buffer.append(&[LogRecord::Write { object: OBJECT, page: PageNo(0), start: 4095, bytes: b"ab" }]);
 }

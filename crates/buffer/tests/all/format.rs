@@ -1,16 +1,16 @@
 //! FORMAT.md is the text; this parses its hex.
 
-use buffer::{Buffer, BufferError, Record};
+use buffer::{Buffer, BufferError, LogRecord};
 use device::{Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, VolumeId, pages};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 const TEXT: &str = include_str!("../../FORMAT.md");
 const OBJECT: ObjectId = VolumeId::MAIN.object(5, 1);
-const RECORDS: [Record<'_>; 2] = [
-    Record::Write { object: OBJECT, page: PageNo(3), start: 16, bytes: b"weir" },
-    Record::Cut { object: OBJECT, from: PageNo(7), to: PageNo(10) },
+const RECORDS: [LogRecord<'_>; 2] = [
+    LogRecord::Write { object: OBJECT, page: PageNo(3), start: 16, bytes: b"weir" },
+    LogRecord::Punch { object: OBJECT, from: PageNo(7), to: PageNo(10) },
 ];
 
 fn id() -> StoreId {
@@ -42,10 +42,10 @@ fn dump(page: &Page) -> String {
 
 #[test]
 fn the_example_is_what_is_written() {
-    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    let disk = SimDisk::new("buffer", 256, &PowerSupply::new(), 1);
     Buffer::format(&*disk, id()).expect("a device without faults");
     let buffer = Buffer::open(disk.clone(), id(), &mut |_| {}).expect("an empty buffer");
-    buffer.begin(Incarnation(1), Lsn(100)).expect("a device without faults");
+    buffer.begin_incarnation(Incarnation(1), Lsn(100)).expect("a device without faults");
     buffer.append(&RECORDS).expect("space");
     buffer.commit().expect("a device without faults");
     for block in [0, 2, 3] {
@@ -72,7 +72,7 @@ fn put_example(disk: &SimDisk, change: impl Fn(&mut [u8])) {
 fn a_group_that_breaks_any_one_rule_does_not_follow() {
     // Store id, incarnation lower and higher than the slot's, number, first LSN, predecessor.
     let replayed = |at: usize, value: u8| {
-        let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+        let disk = SimDisk::new("buffer", 256, &PowerSupply::new(), 1);
         put_example(&disk, |bytes| bytes[at] = value);
         let mut found = 0;
         Buffer::open(disk, id(), &mut |replayed| found += replayed.len())
@@ -87,7 +87,7 @@ fn a_group_that_breaks_any_one_rule_does_not_follow() {
 
 #[test]
 fn a_group_of_a_later_incarnation_with_an_earlier_lsn_does_not_follow() {
-    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    let disk = SimDisk::new("buffer", 256, &PowerSupply::new(), 1);
     put_example(&disk, |bytes| (bytes[32], bytes[56]) = (2, 0x64));
     Buffer::open(disk, id(), &mut |replayed| panic!("{replayed:?}")).expect("an empty log");
 }
@@ -95,7 +95,7 @@ fn a_group_of_a_later_incarnation_with_an_earlier_lsn_does_not_follow() {
 #[test]
 fn a_group_of_a_newer_version_is_refused_by_name_and_an_older_one_is_read() {
     let with_version = |version: u8| {
-        let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+        let disk = SimDisk::new("buffer", 256, &PowerSupply::new(), 1);
         put_example(&disk, |bytes| bytes[12] = version);
         let mut found = 0;
         Buffer::open(disk, id(), &mut |replayed| found += replayed.len()).map(|_| found)
@@ -108,26 +108,27 @@ fn a_group_of_a_newer_version_is_refused_by_name_and_an_older_one_is_read() {
 #[test]
 fn a_group_of_a_later_incarnation_with_a_later_lsn_follows() {
     // As where the newer header slot is damaged: the transaction's LSN must be later too.
-    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    let disk = SimDisk::new("buffer", 256, &PowerSupply::new(), 1);
     put_example(&disk, |bytes| {
         (bytes[32], bytes[56], bytes[80 + 12]) = (2, 0x70, 0x70);
         seal_transaction(bytes);
     });
     let mut found = Vec::new();
-    let buffer = Buffer::open(disk, id(), &mut |replayed| found.extend(replayed.iter().map(|one| one.first)))
-        .expect("a buffer");
+    let buffer =
+        Buffer::open(disk, id(), &mut |replayed| found.extend(replayed.iter().map(|one| one.first_lsn)))
+            .expect("a buffer");
     assert_eq!((found, buffer.incarnation()), (vec![Lsn(0x70)], Incarnation(2)));
 }
 
 #[test]
 fn the_example_is_read_as_its_text_says() {
-    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    let disk = SimDisk::new("buffer", 256, &PowerSupply::new(), 1);
     put_example(&disk, |_| {});
     let mut found = 0;
     let device: Arc<dyn Device> = disk;
     let buffer = Buffer::open(device, id(), &mut |all| {
         let [replayed] = all else { panic!("{all:?}") };
-        assert_eq!((replayed.first, replayed.merged, replayed.group.0), (Lsn(101), false, 1));
+        assert_eq!((replayed.first_lsn, replayed.relogged, replayed.group.0), (Lsn(101), false, 1));
         assert_eq!(replayed.records, RECORDS);
         found += 1;
     })
@@ -146,7 +147,7 @@ fn seal_transaction(bytes: &mut [u8]) {
 #[test]
 fn a_group_that_is_whole_and_contradicts_itself_is_refused_by_name() {
     let opened = |change: Change| {
-        let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+        let disk = SimDisk::new("buffer", 256, &PowerSupply::new(), 1);
         put_example(&disk, |bytes| {
             change(bytes);
             seal_transaction(bytes);

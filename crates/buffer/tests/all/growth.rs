@@ -1,25 +1,27 @@
 //! A buffer gets larger in use. That a crash at any write leaves it whole, the model of `crashes.rs` shows.
 
 use crate::model::{ID, open};
-use buffer::{Buffer, BufferError, GroupNo, Record, footprint};
+use buffer::{Buffer, BufferError, GroupNo, LogRecord, footprint};
 use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, PageNo, VolumeId, pages};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 
 const BYTES: [u8; 3900] = [7; 3900];
 
 fn begun() -> (Arc<SimDisk>, Buffer) {
-    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    let disk = SimDisk::new("buffer", 256, &PowerSupply::new(), 1);
     Buffer::format(&*disk, ID).expect("a device without faults");
     let (buffer, _) = open(disk.clone()).expect("a buffer");
-    buffer.begin(Incarnation(1), Lsn(0)).expect("a device without faults");
+    buffer.begin_incarnation(Incarnation(1), Lsn(0)).expect("a device without faults");
     (disk, buffer)
 }
 
 /// Appends a page of about a block.
 pub fn put(buffer: &Buffer, page: u64) {
     let object = VolumeId::MAIN.object(1, 1);
-    buffer.append(&[Record::Write { object, page: PageNo(page), start: 0, bytes: &BYTES }]).expect("space");
+    buffer
+        .append(&[LogRecord::Write { object, page: PageNo(page), start: 0, bytes: &BYTES }])
+        .expect("space");
 }
 
 /// The buffer on a device, and how many transactions are in it.
@@ -60,17 +62,17 @@ fn what_is_new_is_used_at_once_by_a_log_in_one_piece_and_all_of_it_is_found_agai
 fn a_log_that_has_come_around_is_as_small_as_before_until_it_lies_in_one_piece() {
     let (disk, buffer) = begun();
     fill(&buffer, 40 * 4096);
-    buffer.release(GroupNo(buffer.groups().end.0 - 10), 0);
+    buffer.release(GroupNo(buffer.unreleased_groups().end.0 - 10), 0);
     buffer.commit().expect("a device without faults");
     fill(&buffer, 60 * 4096);
     buffer.grow(Some(1024)).expect("space");
     assert!(buffer.is_growing());
     assert_eq!(buffer.capacity_bytes(), 253 * 4096);
-    let needed = buffer.groups();
+    let needed = buffer.unreleased_groups();
     assert!(needed.end.0 - needed.start.0 > 100, "{needed:?}");
     // As a cache does that has written everything back.
     buffer.release(needed.end, 0);
-    buffer.witness(0);
+    buffer.record_store_batch(0);
     buffer.commit().expect("a device without faults");
     assert!(!buffer.is_growing());
     let groups = fill(&buffer, 0);
@@ -87,7 +89,7 @@ fn it_grows_to_what_its_device_has_by_now_and_never_gets_smaller() {
     assert_eq!(buffer.grow(None), Ok(300));
     assert_eq!(buffer.grow(Some(300)), Ok(300), "a script may run twice");
     let error = buffer.grow(Some(299)).expect_err("smaller");
-    assert!(matches!(error, BufferError::Smaller { blocks: 299, now: 300, .. }), "{error}");
+    assert!(matches!(error, BufferError::ShrinkRefused { blocks: 299, now: 300, .. }), "{error}");
     assert_eq!(buffer.capacity_bytes(), 297 * 4096);
 }
 
@@ -97,9 +99,9 @@ fn in_a_later_lap() -> (Arc<SimDisk>, Buffer) {
     for page in 0..280 {
         put(&buffer, page);
         buffer.commit().expect("a device without faults");
-        buffer.release(buffer.groups().end, 0);
+        buffer.release(buffer.unreleased_groups().end, 0);
     }
-    buffer.witness(0);
+    buffer.record_store_batch(0);
     buffer.commit().expect("a device without faults");
     (disk, buffer)
 }

@@ -4,7 +4,7 @@ use crate::growth::{found, put};
 use crate::model::ID;
 use buffer::Buffer;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, Page};
-use sim_disk::{Damage, Dropped, Faults, Hooked, Hooks, Power, SimDisk};
+use sim_disk::{BlockDamage, DiskFaults, DiskHooks, DroppedWrites, HookedDisk, PowerSupply, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 fn begun(disk: Arc<dyn Device>) -> Buffer {
     Buffer::format(&*disk, ID).expect("a device without faults");
     let (buffer, _) = found(disk).expect("a buffer");
-    buffer.begin(Incarnation(1), Lsn(0)).expect("a device without faults");
+    buffer.begin_incarnation(Incarnation(1), Lsn(0)).expect("a device without faults");
     buffer
 }
 
@@ -30,7 +30,7 @@ impl Race {
     }
 }
 
-impl Hooks for Race {
+impl DiskHooks for Race {
     fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         let done = disk.write(at, from);
         if (3..256).contains(&at.0) && self.0.compare_exchange(2, 3, SeqCst, SeqCst).is_ok() {
@@ -44,9 +44,9 @@ impl Hooks for Race {
             return disk.flush();
         }
         self.reach(3);
-        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
         let failed = disk.flush();
-        disk.set_faults(Faults::default());
+        disk.set_faults(DiskFaults::default());
         self.0.store(4, SeqCst);
         failed
     }
@@ -56,11 +56,11 @@ impl Hooks for Race {
 fn a_commit_beside_a_failed_flush_of_growth_acknowledges_nothing_that_is_lost() {
     let mut lost = 0;
     for seed in 0..20 {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let disk = SimDisk::new("buffer", 256, &power, seed);
-        disk.set_dropped(Dropped::AtPowerLoss);
+        disk.set_dropped(DroppedWrites::AtPowerLoss);
         let race = Race(Arc::default());
-        let buffer = begun(Hooked::new(&disk, race.clone()));
+        let buffer = begun(HookedDisk::new(&disk, race.clone()));
         race.0.store(1, SeqCst);
         let (committed, grown) = thread::scope(|scope| {
             let grown = scope.spawn(|| buffer.grow(Some(1024)));
@@ -82,25 +82,25 @@ fn a_commit_beside_a_failed_flush_of_growth_acknowledges_nothing_that_is_lost() 
 fn one_unreadable_slot_loses_nothing_silently_after_a_dropped_slot() {
     let mut lost = Vec::new();
     for seed in 0..40 {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let disk = SimDisk::new("buffer", 256, &power, seed);
-        disk.set_dropped(Dropped::AtPowerLoss);
+        disk.set_dropped(DroppedWrites::AtPowerLoss);
         let buffer = begun(disk.clone());
         for page in 0..200 {
             put(&buffer, page);
             buffer.commit().expect("a device without faults");
         }
         // Three writes of zeros, their flush, the slot; and the slot's flush fails.
-        disk.set_faults(Faults { once_after: Some(3 + 1 + 1), ..Faults::default() });
+        disk.set_faults(DiskFaults { once_after: Some(3 + 1 + 1), ..DiskFaults::default() });
         assert!(buffer.grow(Some(1024)).is_err());
-        disk.set_faults(Faults::default());
+        disk.set_faults(DiskFaults::default());
         drop(buffer);
         let (buffer, count) = found(disk.clone()).expect("a buffer");
         assert_eq!(count, 200);
         if buffer.capacity_bytes() < 1000 * 4096 {
             continue;
         }
-        buffer.begin(Incarnation(2), Lsn(0)).expect("a device without faults");
+        buffer.begin_incarnation(Incarnation(2), Lsn(0)).expect("a device without faults");
         for page in 0..200 {
             put(&buffer, page);
             buffer.commit().expect("a device without faults");
@@ -111,7 +111,7 @@ fn one_unreadable_slot_loses_nothing_silently_after_a_dropped_slot() {
         power.restore();
         for slot in [1, 2] {
             let fork = disk.fork(&power, 1);
-            fork.damage(Block(slot), Damage::Unreadable);
+            fork.damage(Block(slot), BlockDamage::Unreadable);
             match found(fork) {
                 Ok((_, 400)) | Err(_) => {}
                 Ok((_, count)) => lost.push((seed, slot, count)),
@@ -124,11 +124,11 @@ fn one_unreadable_slot_loses_nothing_silently_after_a_dropped_slot() {
 /// With a ring that has become larger, a log that goes beyond where the old one ended, and one header slot alone: how many of
 /// 400 transactions are found, or none where that is refused.
 pub fn found_by_one_slot(slot: u64, opener: impl FnOnce(Arc<dyn Device>) -> Buffer) -> Option<usize> {
-    let power = Power::new();
+    let power = PowerSupply::new();
     let disk = SimDisk::new("buffer", 256, &power, 1);
     Buffer::format(&*disk, ID).expect("a device without faults");
     let buffer = opener(disk.clone());
-    buffer.begin(Incarnation(1), Lsn(0)).expect("a device without faults");
+    buffer.begin_incarnation(Incarnation(1), Lsn(0)).expect("a device without faults");
     for page in 0..400 {
         if page == 200 {
             buffer.grow(Some(1024)).expect("space");
@@ -137,7 +137,7 @@ pub fn found_by_one_slot(slot: u64, opener: impl FnOnce(Arc<dyn Device>) -> Buff
         buffer.commit().expect("a device without faults");
     }
     drop(buffer);
-    disk.damage(Block(3 - slot), Damage::Unreadable);
+    disk.damage(Block(3 - slot), BlockDamage::Unreadable);
     found(disk).ok().map(|(_, count)| count)
 }
 

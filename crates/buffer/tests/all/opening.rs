@@ -1,13 +1,15 @@
 //! What opening does with a device that is not a whole buffer of this store, and with rot.
 
 use crate::model::{ID, Plan, Run, open};
-use buffer::{Buffer, BufferError, Identity, Record};
-use device::{BLOCK_BYTES, Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, Random, StoreId, pages};
-use sim_disk::{Faults, Power, SimDisk};
+use buffer::{Buffer, BufferError, BufferIdentity, LogRecord};
+use device::{
+    BLOCK_BYTES, Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, SeededRng, StoreId, pages,
+};
+use sim_disk::{DiskFaults, PowerSupply, SimDisk};
 use std::sync::Arc;
 
 fn formatted() -> Arc<SimDisk> {
-    let disk = SimDisk::new("buffer", 300, &Power::new(), 1);
+    let disk = SimDisk::new("buffer", 300, &PowerSupply::new(), 1);
     Buffer::format(&*disk, ID).expect("a device without faults");
     disk
 }
@@ -44,9 +46,9 @@ fn change_block(disk: &SimDisk, at: Block, change: impl FnOnce(&mut [u8])) {
 
 #[test]
 fn an_empty_device_is_not_a_buffer() {
-    let disk = SimDisk::new("buffer", 300, &Power::new(), 1);
+    let disk = SimDisk::new("buffer", 300, &PowerSupply::new(), 1);
     assert!(matches!(refusal(disk), BufferError::NotABuffer { .. }));
-    let nothing = SimDisk::new("buffer", 0, &Power::new(), 1);
+    let nothing = SimDisk::new("buffer", 0, &PowerSupply::new(), 1);
     assert!(matches!(refusal(nothing), BufferError::NotABuffer { .. }));
 }
 
@@ -72,10 +74,10 @@ fn one_damaged_header_slot_is_survived_and_two_are_refused() {
 
 #[test]
 fn the_buffer_of_another_store_is_refused() {
-    let mut replay = |_: &[buffer::Replayed<'_>]| {};
+    let mut replay = |_: &[buffer::ReplayedTransaction<'_>]| {};
     let error = Buffer::open(formatted(), StoreId([8; 16]), &mut replay).err().expect("refused");
-    assert!(matches!(error, BufferError::OtherStore { found: ID, .. }), "{error}");
-    assert_eq!(Buffer::open(formatted(), ID, &mut replay).expect("its own").store(), ID);
+    assert!(matches!(error, BufferError::WrongStore { found: ID, .. }), "{error}");
+    assert_eq!(Buffer::open(formatted(), ID, &mut replay).expect("its own").store_id(), ID);
 }
 
 #[test]
@@ -90,13 +92,13 @@ fn a_newer_version_and_an_older_one_are_refused_and_the_way_out_is_said() {
 
 #[test]
 fn a_buffer_says_which_it_is_and_whose() {
-    let identity = Identity { store: ID, id: BufferId(*b"0123456789abcdef") };
-    let disk = SimDisk::new("buffer", 300, &Power::new(), 1);
+    let identity = BufferIdentity { store: ID, id: BufferId(*b"0123456789abcdef") };
+    let disk = SimDisk::new("buffer", 300, &PowerSupply::new(), 1);
     assert!(matches!(Buffer::identify(&*disk), Err(BufferError::NotABuffer { .. })));
     Buffer::format(&*disk, identity).expect("a device without faults");
     assert_eq!(Buffer::identify(&*disk), Ok(identity));
     let (buffer, _) = open(disk).expect("a buffer");
-    assert_eq!((buffer.store(), buffer.buffer_id()), (ID, identity.id));
+    assert_eq!((buffer.store_id(), buffer.buffer_id()), (ID, identity.id));
 }
 
 #[test]
@@ -104,7 +106,7 @@ fn numbers_that_cannot_be_are_refused() {
     for at in [48, 52, 56] {
         let disk = with_superblock(|bytes| bytes[at..at + 2].fill(0));
         let error = refusal(disk);
-        assert!(matches!(error, BufferError::Nonsense { .. }), "byte {at}: {error}");
+        assert!(matches!(error, BufferError::InvalidField { .. }), "byte {at}: {error}");
     }
     // The ring's length in both header slots.
     for (length, is_refused) in [([0; 8], true), ([0xff; 8], true), (297u64.to_le_bytes(), false)] {
@@ -120,7 +122,7 @@ fn numbers_that_cannot_be_are_refused() {
 
 #[test]
 fn a_device_that_lost_its_end_is_refused() {
-    let (long, short) = (formatted(), SimDisk::new("buffer", 299, &Power::new(), 1));
+    let (long, short) = (formatted(), SimDisk::new("buffer", 299, &PowerSupply::new(), 1));
     let mut all = pages(299);
     long.read(Block(0), &mut all).expect("power is on");
     short.write(Block(0), &all).expect("power is on");
@@ -130,17 +132,17 @@ fn a_device_that_lost_its_end_is_refused() {
 
 #[test]
 fn a_device_that_is_too_small_is_not_formatted() {
-    let disk = SimDisk::new("buffer", 255, &Power::new(), 1);
+    let disk = SimDisk::new("buffer", 255, &PowerSupply::new(), 1);
     let error = Buffer::format(&*disk, ID).expect_err("refused");
     assert!(matches!(error, BufferError::TooSmall { minimum: 1_048_576, .. }), "{error}");
     assert!(disk.written_blocks().is_empty());
-    Buffer::format(&*SimDisk::new("buffer", 256, &Power::new(), 1), ID).expect("1 MiB is enough");
+    Buffer::format(&*SimDisk::new("buffer", 256, &PowerSupply::new(), 1), ID).expect("1 MiB is enough");
 }
 
 #[test]
 fn a_crash_while_formatting_leaves_no_buffer_or_an_empty_one() {
     for cut in 0..10 {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let disk = SimDisk::new("buffer", 300, &power, cut);
         power.cut_after(cut);
         let done = Buffer::format(&*disk, ID).is_ok();
@@ -158,12 +160,12 @@ fn a_crash_while_formatting_leaves_no_buffer_or_an_empty_one() {
 
 #[test]
 fn opening_writes_nothing() {
-    let power = Power::new();
+    let power = PowerSupply::new();
     let disk = SimDisk::new("buffer", 300, &power, 1);
     Buffer::format(&*disk, ID).expect("a device without faults");
-    let before = power.seen();
+    let before = power.operations_seen();
     open(disk).expect("a buffer");
-    assert_eq!(power.seen(), before);
+    assert_eq!(power.operations_seen(), before);
 }
 
 #[test]
@@ -171,15 +173,15 @@ fn rot_is_refused_or_costs_nothing_but_the_last_commit() {
     let (mut refused, mut tried) = (0, 0);
     for seed in 0..40 {
         let mut run = Run::new(seed, 256, open);
-        let plan = Plan { seed, rounds: 1 + seed % 3, operations: 100, faults: Faults::default() };
+        let plan = Plan { seed, rounds: 1 + seed % 3, operations: 100, faults: DiskFaults::default() };
         run.go(&plan).unwrap_or_else(|broken| panic!("{broken}"));
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         // What was found at the end may not be durable yet; beginning makes it so, and leaves evidence of it.
         let (buffer, _) = open(run.disk.clone()).expect("no rot yet");
-        buffer.begin(Incarnation(1_000), Lsn(0)).expect("no faults");
+        buffer.begin_incarnation(Incarnation(1_000), Lsn(0)).expect("no faults");
         run.durable = run.all.len();
         for _ in 0..50 {
-            let rotten = run.disk.fork(&Power::new(), seed);
+            let rotten = run.disk.fork(&PowerSupply::new(), seed);
             let written = rotten.written_blocks();
             let at = written[random.below(written.len() as u64) as usize];
             rotten.rot(at, random.below(BLOCK_BYTES as u64 * 8) as usize);
@@ -193,7 +195,7 @@ fn rot_is_refused_or_costs_nothing_but_the_last_commit() {
                     run.compare(&found).unwrap_or_else(|broken| panic!("seed {seed}: block {at}: {broken}"));
                     run.durable = run.all.len();
                 }
-                Err(BufferError::Rot { block, group, .. }) => {
+                Err(BufferError::GroupDamaged { block, group, .. }) => {
                     // A group that did not fit before the ring's end lies at its start.
                     let near = block <= at && at.0 < block.0 + 63 || at.0 < 3 + 63;
                     assert!(near && group.0 > 0, "group {group} in block {block}, rot in block {at}");
@@ -208,21 +210,21 @@ fn rot_is_refused_or_costs_nothing_but_the_last_commit() {
 
 #[test]
 fn a_group_as_long_as_any_and_one_that_ends_with_the_ring_are_found() {
-    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    let disk = SimDisk::new("buffer", 256, &PowerSupply::new(), 1);
     Buffer::format(&*disk, ID).expect("a device without faults");
     let (buffer, _) = open(disk.clone()).expect("an empty buffer");
-    buffer.begin(Incarnation(1), Lsn(0)).expect("no faults");
+    buffer.begin_incarnation(Incarnation(1), Lsn(0)).expect("no faults");
     let object = device::ObjectId::default();
-    let write = |page| Record::Write { object, page: PageNo(page), start: 0, bytes: &[7; BLOCK_BYTES] };
-    let long: Vec<Record<'_>> = (0..62).map(write).collect();
+    let write = |page| LogRecord::Write { object, page: PageNo(page), start: 0, bytes: &[7; BLOCK_BYTES] };
+    let long: Vec<LogRecord<'_>> = (0..62).map(write).collect();
     // The ring has 253 blocks, and a quarter of it is the longest group: 63.
     for _ in 0..4 {
         buffer.append(&long).expect("space");
         buffer.commit().expect("no faults");
     }
-    buffer.append(&[Record::Delete { object }]).expect("the last block");
+    buffer.append(&[LogRecord::Delete { object }]).expect("the last block");
     buffer.commit().expect("no faults");
-    assert!(buffer.append(&[Record::Delete { object }]).is_err(), "the ring is full");
+    assert!(buffer.append(&[LogRecord::Delete { object }]).is_err(), "the ring is full");
     let (_, found) = open(disk).expect("a good log");
     let firsts: Vec<u64> = found.iter().map(|one| one.first.0).collect();
     assert_eq!(firsts, [1, 63, 125, 187, 249]);
@@ -231,16 +233,16 @@ fn a_group_as_long_as_any_and_one_that_ends_with_the_ring_are_found() {
 #[test]
 fn an_unreadable_group_is_an_error_and_not_an_end() {
     let mut run = Run::new(3, 256, open);
-    let plan = Plan { seed: 3, rounds: 1, operations: 60, faults: Faults::default() };
+    let plan = Plan { seed: 3, rounds: 1, operations: 60, faults: DiskFaults::default() };
     run.go(&plan).unwrap_or_else(|broken| panic!("{broken}"));
-    run.disk.set_faults(Faults { read_one_in: 1, ..Faults::default() });
+    run.disk.set_faults(DiskFaults { read_one_in: 1, ..DiskFaults::default() });
     assert!(matches!(refusal(run.disk.clone()), BufferError::Device(_)));
 }
 
 #[test]
 fn random_bytes_in_the_ring_are_never_replayed() {
     let disk = formatted();
-    let mut random = Random::new(5);
+    let mut random = SeededRng::new(5);
     let mut noise: Vec<Page> = pages(297);
     Page::bytes_mut(&mut noise).fill_with(|| random.next_u64() as u8);
     disk.write(Block(3), &noise).expect("power is on");
@@ -251,13 +253,13 @@ fn random_bytes_in_the_ring_are_never_replayed() {
 #[test]
 fn bytes_that_somebody_made_up_with_right_checksums_never_make_it_panic() {
     let mut run = Run::new(11, 256, open);
-    let plan = Plan { seed: 11, rounds: 1, operations: 30, faults: Faults::default() };
+    let plan = Plan { seed: 11, rounds: 1, operations: 30, faults: DiskFaults::default() };
     run.go(&plan).unwrap_or_else(|broken| panic!("{broken}"));
-    let mut random = Random::new(11);
+    let mut random = SeededRng::new(11);
     let written = run.disk.written_blocks();
     let mut outcomes = [0; 2];
     for _ in 0..1000 {
-        let disk = run.disk.fork(&Power::new(), 1);
+        let disk = run.disk.fork(&PowerSupply::new(), 1);
         let at = match random.below(2) {
             0 => Block(random.below(4)),
             _ => written[random.below(written.len() as u64) as usize],
@@ -273,8 +275,8 @@ fn bytes_that_somebody_made_up_with_right_checksums_never_make_it_panic() {
         let opened = open(disk);
         if let Ok((buffer, _)) = &opened {
             let next = Incarnation(buffer.incarnation().0.saturating_add(1));
-            if next > buffer.incarnation() && buffer.begin(next, Lsn(0)).is_ok() {
-                let _ = buffer.append(&[Record::Delete { object: device::ObjectId::default() }]);
+            if next > buffer.incarnation() && buffer.begin_incarnation(next, Lsn(0)).is_ok() {
+                let _ = buffer.append(&[LogRecord::Delete { object: device::ObjectId::default() }]);
                 let _ = buffer.commit();
             }
         }

@@ -1,9 +1,9 @@
 //! Where the log ends: a group that is missing was torn, unless something says that it was durable once.
 
 use crate::model::{ID, open};
-use buffer::{Buffer, BufferError, GroupNo, Record};
+use buffer::{Buffer, BufferError, GroupNo, LogRecord};
 use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, PageNo};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 
 /// The ring of a buffer of 256 blocks: behind a superblock and two header slots.
@@ -22,19 +22,20 @@ struct Log {
 
 impl Log {
     fn new() -> Log {
-        let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+        let disk = SimDisk::new("buffer", 256, &PowerSupply::new(), 1);
         Buffer::format(&*disk, ID).expect("a device without faults");
         let (buffer, _) = open(disk.clone()).expect("an empty buffer");
-        buffer.begin(Incarnation(1), Lsn(0)).expect("no faults");
+        buffer.begin_incarnation(Incarnation(1), Lsn(0)).expect("no faults");
         Log { disk, buffer, end: 0, groups: Vec::new() }
     }
 
     /// Commits one group of so many blocks. It moves to the next lap where it does not fit before the ring's end.
     fn commit(&mut self, blocks: u64) {
         let object = ObjectId::default();
-        let write = |page| Record::Write { object, page: PageNo(page), start: 0, bytes: &[7; BLOCK_BYTES] };
-        let mut records: Vec<Record<'_>> = (1..blocks).map(write).collect();
-        records.push(Record::Delete { object });
+        let write =
+            |page| LogRecord::Write { object, page: PageNo(page), start: 0, bytes: &[7; BLOCK_BYTES] };
+        let mut records: Vec<LogRecord<'_>> = (1..blocks).map(write).collect();
+        records.push(LogRecord::Delete { object });
         self.buffer.append(&records).expect("space");
         self.buffer.commit().expect("no faults");
         let left = RING_BLOCKS - self.end % RING_BLOCKS;
@@ -45,11 +46,11 @@ impl Log {
 
     /// How many transactions are found when group `number`, counted from 1, rots.
     fn found_without(&self, number: usize) -> Result<usize, (Block, GroupNo)> {
-        let rotten = self.disk.fork(&Power::new(), 1);
+        let rotten = self.disk.fork(&PowerSupply::new(), 1);
         rotten.rot(self.groups[number - 1], 1000);
         match open(rotten) {
             Ok((_, found)) => Ok(found.len()),
-            Err(BufferError::Rot { block, group, .. }) => Err((block, group)),
+            Err(BufferError::GroupDamaged { block, group, .. }) => Err((block, group)),
             Err(other) => panic!("{other}"),
         }
     }

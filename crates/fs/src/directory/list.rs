@@ -1,24 +1,25 @@
-//! Names in order, one leaf at a time.
+//! Lists names in the order of their keys, one leaf at a time.
 
-use super::Tree;
-use super::node::{Leaf, Name};
+use super::NameTree;
+use super::node::{LeafName, NameLeaf};
 use super::path::descend;
 use crate::arena::Arena;
 use crate::error::FsError;
 
-impl Tree {
-    /// Calls `each` with the names of one leaf whose keys are above `after`, in order, until it returns `false`.
-    /// Returns the key after which names come next; `None` if there are no more, or `each` wanted no more.
+impl NameTree {
+    /// Calls `each` with the names of one leaf whose keys are above `after`, in order, until it returns
+    /// `false`. Returns the key after which the listing continues, or `None` if there are no more names or
+    /// `each` wanted no more.
     pub(crate) fn list(
         &self,
         arena: &Arena,
         after: u64,
-        each: &mut dyn FnMut(Name<'_>) -> bool,
+        each: &mut dyn FnMut(LeafName<'_>) -> bool,
     ) -> Result<Option<u64>, FsError> {
         let Some(first) = after.checked_add(1).filter(|_| !self.root.is_none()) else { return Ok(None) };
         let (path, block) = descend(arena, self.root, first)?;
         let mut names = Vec::with_capacity(NAMES);
-        for name in Leaf::read(arena, block)?.names() {
+        for name in NameLeaf::read(arena, block)?.names() {
             let name = name?;
             if name.key > after {
                 names.push(name);

@@ -1,50 +1,53 @@
-//! Blocks of a directory's tree. A leaf's names are appended in any order and marked when they go; an inner node's
-//! children are in order.
+//! Blocks of a directory's tree. A leaf's names are appended in any order, and marked when they are removed.
+//! An inner node's children are in the order of their keys.
 
 use super::key::hash_in;
-use crate::arena::{Arena, Transaction, corrupt};
+use crate::arena::{Arena, FsTransaction, corrupt};
 use crate::error::FsError;
-use crate::format::{Child, HEAP_LOG2_MAX, HEAP_LOG2_MIN, HeapBlock, NameHead, NodeHead, Slot, kind_of};
-use crate::heap::class_bytes;
-use crate::types::Kind;
+use crate::format::{
+    DirBlockHead, DirChild, DirNameHead, HEAP_LOG2_MAX, HEAP_LOG2_MIN, HeapBlock, InodeSlot, kind_of,
+};
+use crate::heap_allocator::class_bytes;
+use crate::types::FileKind;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-pub(crate) const HEAD: usize = size_of::<NodeHead>();
-pub(crate) const NAME_HEAD: usize = size_of::<NameHead>();
+pub(crate) const HEAD: usize = size_of::<DirBlockHead>();
+pub(crate) const NAME_HEAD: usize = size_of::<DirNameHead>();
 
-/// Children of one inner node.
-pub(crate) const CHILDREN_MAX: usize = (class_bytes_const(HEAP_LOG2_MAX) - HEAD) / size_of::<Child>();
+/// The most children of an inner node.
+pub(crate) const CHILDREN_MAX: usize = (class_bytes_const(HEAP_LOG2_MAX) - HEAD) / size_of::<DirChild>();
 
 const fn class_bytes_const(log2: u32) -> usize {
     1 << log2
 }
 
-/// Inner levels of a tree: splits leave at least 170 children, so six hold more names than there are inodes.
+/// The most inner levels of a tree. A split leaves at least 170 children, so six levels hold more names than
+/// there are inodes.
 pub(crate) const LEVELS_MAX: u8 = 6;
 
-/// Smallest leaf: the names of most directories of sources or mail need at least this.
+/// The smallest leaf. Most directories of sources or mail need at least this.
 pub(crate) const LEAF_LOG2_MIN: u32 = 6;
 
-/// A leaf as it lies in the arena.
-pub(crate) struct Leaf<'a> {
+/// A leaf, borrowed from the arena.
+pub(crate) struct NameLeaf<'a> {
     pub(crate) block: HeapBlock,
-    pub(crate) head: NodeHead,
+    pub(crate) head: DirBlockHead,
     bytes: &'a [u8],
 }
 
-/// A name that lives in a leaf.
+/// A name in a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Name<'a> {
-    /// Where its head starts in the block.
+pub(crate) struct LeafName<'a> {
+    /// The offset of the name's head in the block.
     pub(crate) at: usize,
     pub(crate) key: u64,
-    pub(crate) slot: Slot,
-    pub(crate) kind: Kind,
+    pub(crate) slot: InodeSlot,
+    pub(crate) kind: FileKind,
     pub(crate) name: &'a [u8],
 }
 
-impl Name<'_> {
+impl LeafName<'_> {
     /// Bytes in the leaf.
     pub(crate) fn bytes(&self) -> usize {
         NAME_HEAD + self.name.len()
@@ -52,8 +55,8 @@ impl Name<'_> {
 }
 
 /// A block's head, checked against the block.
-pub(crate) fn head(arena: &Arena, block: HeapBlock) -> Result<NodeHead, FsError> {
-    let head: NodeHead = arena.get(block.offset())?;
+pub(crate) fn block_head(arena: &Arena, block: HeapBlock) -> Result<DirBlockHead, FsError> {
+    let head: DirBlockHead = arena.get(block.offset())?;
     let log2 = u32::from(head.size_log2);
     let used = usize::from(head.used.get());
     let sane = (HEAP_LOG2_MIN..=HEAP_LOG2_MAX).contains(&log2)
@@ -66,32 +69,32 @@ pub(crate) fn head(arena: &Arena, block: HeapBlock) -> Result<NodeHead, FsError>
     }
 }
 
-impl<'a> Leaf<'a> {
-    pub(crate) fn read(arena: &'a Arena, block: HeapBlock) -> Result<Leaf<'a>, FsError> {
-        let head = head(arena, block)?;
+impl<'a> NameLeaf<'a> {
+    pub(crate) fn read(arena: &'a Arena, block: HeapBlock) -> Result<NameLeaf<'a>, FsError> {
+        let head = block_head(arena, block)?;
         if head.level != 0 {
             return Err(corrupt(block.offset(), "a leaf of a directory has a level"));
         }
         let bytes = arena.block_bytes(block, u32::from(head.size_log2))?;
-        Ok(Leaf { block, head, bytes: &bytes[..usize::from(head.used.get())] })
+        Ok(NameLeaf { block, head, bytes: &bytes[..usize::from(head.used.get())] })
     }
 
-    /// A leaf in bytes that were copied from `block` before.
-    pub(crate) fn of(bytes: &'a [u8], block: HeapBlock) -> Result<Leaf<'a>, FsError> {
+    /// A leaf in bytes that were copied from `block`.
+    pub(crate) fn of(bytes: &'a [u8], block: HeapBlock) -> Result<NameLeaf<'a>, FsError> {
         let cut = || corrupt(block.offset(), "a leaf of a directory is cut off");
-        let (&head, _) = NodeHead::ref_from_prefix(bytes).map_err(|_| cut())?;
+        let (&head, _) = DirBlockHead::ref_from_prefix(bytes).map_err(|_| cut())?;
         let bytes = bytes.get(..usize::from(head.used.get())).ok_or_else(cut)?;
-        Ok(Leaf { block, head, bytes })
+        Ok(NameLeaf { block, head, bytes })
     }
 
-    /// The names that live here, in the order in which they came.
-    pub(crate) fn names(&self) -> impl Iterator<Item = Result<Name<'a>, FsError>> + use<'a> {
+    /// The names, without removed ones, in the order of their insertion.
+    pub(crate) fn names(&self) -> impl Iterator<Item = Result<LeafName<'a>, FsError>> + use<'a> {
         let (bytes, block) = (self.bytes, self.block);
         let mut at = HEAD;
         std::iter::from_fn(move || {
             while at < bytes.len() {
                 let here = at;
-                let Ok((head, rest)) = NameHead::ref_from_prefix(&bytes[here..]) else {
+                let Ok((head, rest)) = DirNameHead::ref_from_prefix(&bytes[here..]) else {
                     at = bytes.len();
                     return Some(Err(corrupt(block.offset() + here as u64, "a name's head is cut off")));
                 };
@@ -101,20 +104,20 @@ impl<'a> Leaf<'a> {
                 };
                 at += NAME_HEAD + name.len();
                 if let Some(kind) = kind_of(head.kind) {
-                    let (key, slot) = (head.key.get(), Slot(head.slot.get()));
-                    return Some(Ok(Name { at: here, key, slot, kind, name }));
+                    let (key, slot) = (head.key.get(), InodeSlot(head.slot.get()));
+                    return Some(Ok(LeafName { at: here, key, slot, kind, name }));
                 }
             }
             None
         })
     }
 
-    /// The name `wanted`, whose hash is `hash`. A leaf has some hundred names, and every look-up comes here: so the
-    /// others' keys are looked at, and nothing else.
-    pub(crate) fn find(&self, hash: u64, wanted: &[u8]) -> Result<Option<Name<'a>>, FsError> {
+    /// Finds the name `wanted`, whose hash is `hash`. Every look-up comes here, and a leaf has some hundred
+    /// names, so of other names only the keys are read.
+    pub(crate) fn find(&self, hash: u64, wanted: &[u8]) -> Result<Option<LeafName<'a>>, FsError> {
         let mut at = HEAD;
         while let Some(head) = self.bytes.get(at..at + NAME_HEAD) {
-            let head = NameHead::ref_from_bytes(head).expect("exactly its size, and no alignment");
+            let head = DirNameHead::ref_from_bytes(head).expect("exactly its size, and no alignment");
             let (here, start) = (at, at + NAME_HEAD);
             at = start + usize::from(head.len);
             if hash_in(head.key.get()) != hash {
@@ -122,8 +125,8 @@ impl<'a> Leaf<'a> {
             }
             let Some(kind) = kind_of(head.kind) else { continue };
             if let Some(name) = self.bytes.get(start..at).filter(|name| *name == wanted) {
-                let (key, slot) = (head.key.get(), Slot(head.slot.get()));
-                return Ok(Some(Name { at: here, key, slot, kind, name }));
+                let (key, slot) = (head.key.get(), InodeSlot(head.slot.get()));
+                return Ok(Some(LeafName { at: here, key, slot, kind, name }));
             }
         }
         if at == self.bytes.len() {
@@ -133,8 +136,8 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// The names that live here, in the order of their keys.
-    pub(crate) fn sorted(&self) -> Result<Vec<Name<'a>>, FsError> {
+    /// The names, without removed ones, in the order of their keys.
+    pub(crate) fn sorted(&self) -> Result<Vec<LeafName<'a>>, FsError> {
         let mut names = self.names().collect::<Result<Vec<_>, _>>()?;
         names.sort_unstable_by_key(|name| name.key);
         Ok(names)
@@ -142,21 +145,21 @@ impl<'a> Leaf<'a> {
 }
 
 /// The children of an inner node.
-pub(crate) fn inner(arena: &Arena, block: HeapBlock) -> Result<&[Child], FsError> {
-    let head = head(arena, block)?;
+pub(crate) fn inner_children(arena: &Arena, block: HeapBlock) -> Result<&[DirChild], FsError> {
+    let head = block_head(arena, block)?;
     let bytes = arena.block_bytes(block, u32::from(head.size_log2))?;
     let children = usize::from(head.live.get());
-    match bytes.get(HEAD..HEAD + children * size_of::<Child>()) {
+    match bytes.get(HEAD..HEAD + children * size_of::<DirChild>()) {
         Some(bytes) if head.level > 0 && children > 0 => {
-            Ok(<[Child]>::ref_from_bytes(bytes).expect("a whole number of children"))
+            Ok(<[DirChild]>::ref_from_bytes(bytes).expect("a whole number of children"))
         }
         _ => Err(corrupt(block.offset(), format!("an inner directory block with head {head:?}"))),
     }
 }
 
-/// The bytes of a name in a leaf.
-pub(crate) fn encode_name(key: u64, slot: Slot, kind: Kind, name: &[u8], into: &mut Vec<u8>) {
-    let head = NameHead {
+/// Appends the bytes of a name in a leaf to `into`.
+pub(crate) fn encode_name(key: u64, slot: InodeSlot, kind: FileKind, name: &[u8], into: &mut Vec<u8>) {
+    let head = DirNameHead {
         key: U64::new(key),
         slot: U32::new(slot.0),
         kind: crate::format::kind_number(kind),
@@ -166,12 +169,12 @@ pub(crate) fn encode_name(key: u64, slot: Slot, kind: Kind, name: &[u8], into: &
     into.extend_from_slice(name);
 }
 
-/// The bytes of a leaf that holds `names` and nothing else.
-pub(crate) fn encode_leaf(log2: u32, names: &[Name<'_>]) -> Vec<u8> {
+/// The bytes of a leaf with `names` only.
+pub(crate) fn encode_leaf(log2: u32, names: &[LeafName<'_>]) -> Vec<u8> {
     let mut bytes = vec![0; HEAD];
     names.iter().for_each(|name| encode_name(name.key, name.slot, name.kind, name.name, &mut bytes));
     assert!(bytes.len() <= class_bytes(log2), "the names fit the leaf");
-    let head = NodeHead {
+    let head = DirBlockHead {
         level: 0,
         size_log2: log2 as u8,
         used: U16::new(bytes.len() as u16),
@@ -182,12 +185,12 @@ pub(crate) fn encode_leaf(log2: u32, names: &[Name<'_>]) -> Vec<u8> {
     bytes
 }
 
-impl Transaction<'_> {
+impl FsTransaction<'_> {
     /// Writes an inner node.
-    pub(crate) fn write_inner(&mut self, block: HeapBlock, level: u8, children: &[Child]) {
+    pub(crate) fn write_inner(&mut self, block: HeapBlock, level: u8, children: &[DirChild]) {
         assert!(children.len() <= CHILDREN_MAX, "the children fit the node");
         let bytes = children.as_bytes();
-        let head = NodeHead {
+        let head = DirBlockHead {
             level,
             size_log2: HEAP_LOG2_MAX as u8,
             used: U16::new((HEAD + bytes.len()) as u16),

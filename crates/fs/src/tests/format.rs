@@ -1,11 +1,11 @@
 //! The examples in FORMAT.md and `golden.hex` are what the code writes.
 
-use super::bench::{Bench, OWNER};
-use super::model::{Operation, Subject};
-use crate::directory::Tree;
+use super::in_memory::{InMemoryFs, OWNER};
+use super::model::{ModelOperation, ModelSubject};
+use crate::directory::NameTree;
 use crate::error::FsError;
-use crate::format::{Cold, Hot, Owner, Region};
-use crate::types::{Ino, SetXattr};
+use crate::format::{ArenaRegion, Inode, InodeTimes, OwnerRecord};
+use crate::types::{Ino, SetXattrMode};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::I64;
 
@@ -23,42 +23,43 @@ fn example(name: &str) -> Vec<u8> {
 
 #[test]
 fn a_new_header_is_the_example() {
-    assert_eq!(Bench::new().state.header().as_bytes(), example("header"));
+    assert_eq!(InMemoryFs::new().state.header().as_bytes(), example("header"));
 }
 
 #[test]
 fn inodes_owners_and_names_are_the_examples() {
-    let mut bench = Bench::new();
-    let ino = bench.file(Ino::ROOT, "notes");
-    bench.apply(&Operation::Write { ino, offset: 0, bytes: b"hello".to_vec() }).expect("a write");
-    let (slot, hot, _) = bench.state.find(ino).expect("a file");
+    let mut fs = InMemoryFs::new();
+    let ino = fs.file(Ino::ROOT, "notes");
+    fs.apply(&ModelOperation::Write { ino, offset: 0, bytes: b"hello".to_vec() }).expect("a write");
+    let (slot, inode, _) = fs.state.find_inode(ino).expect("a file");
     assert_eq!(slot.0, 2);
-    assert_eq!(bench.state.bytes(Region::Hot.at::<Hot>(2), 32).expect("an inode"), example("hot"));
-    let owner = bench.state.bytes(Region::Owners.at::<Owner>(hot.owner.get()), 16).expect("an owner");
+    assert_eq!(fs.state.bytes(ArenaRegion::Inodes.at::<Inode>(2), 32).expect("an inode"), example("inode"));
+    let owner =
+        fs.state.bytes(ArenaRegion::Owners.at::<OwnerRecord>(inode.owner.get()), 16).expect("an owner");
     assert_eq!(owner, example("owner"));
     assert_eq!((OWNER.uid, OWNER.gid), (1000, 100));
-    let (_, root) = bench.state.find_directory(Ino::ROOT).expect("the root");
+    let (_, root) = fs.state.find_directory(Ino::ROOT).expect("the root");
     let leaf = example("leaf");
-    let block = Tree::of(&root).root;
-    assert_eq!(bench.state.bytes(block.offset(), leaf.len()).expect("a leaf"), leaf);
+    let block = NameTree::of(&root).root;
+    assert_eq!(fs.state.bytes(block.offset(), leaf.len()).expect("a leaf"), leaf);
     let (name, value) = (b"user.tag".to_vec(), b"blue".to_vec());
-    bench.apply(&Operation::SetXattr { ino, name, value, how: SetXattr::Any }).expect("an attribute");
-    let (_, hot, _) = bench.state.find(ino).expect("a file");
+    fs.apply(&ModelOperation::SetXattr { ino, name, value, how: SetXattrMode::Any }).expect("an attribute");
+    let (_, inode, _) = fs.state.find_inode(ino).expect("a file");
     let xattr = example("xattr");
-    assert_eq!(bench.state.bytes(hot.xattrs().offset(), xattr.len()).expect("a block"), xattr);
-    let cold = [1, 2, 3, -1].map(I64::new);
-    let cold = Cold { accessed: cold[0], modified: cold[1], changed: cold[2], created: cold[3] };
-    assert_eq!(cold.as_bytes(), example("cold"));
+    assert_eq!(fs.state.bytes(inode.xattrs().offset(), xattr.len()).expect("a block"), xattr);
+    let times = [1, 2, 3, -1].map(I64::new);
+    let times = InodeTimes { accessed: times[0], modified: times[1], changed: times[2], created: times[3] };
+    assert_eq!(times.as_bytes(), example("times"));
 }
 
 #[test]
 fn what_is_not_ours_or_newer_is_refused_by_name() {
-    let bench = Bench::new();
+    let fs = InMemoryFs::new();
     let open = |at: usize, byte: u8| {
-        let mut objects = bench.objects.clone();
-        objects.write(super::bench::ARENA, at as u64, &[byte]);
+        let mut objects = fs.objects.clone();
+        objects.write(super::in_memory::ARENA, at as u64, &[byte]);
         let loaded = crate::arena::Arena::load(&mut |ranges| {
-            let read = |&(offset, len): &(u64, usize)| objects.read(super::bench::ARENA, offset, len);
+            let read = |&(offset, len): &(u64, usize)| objects.read(super::in_memory::ARENA, offset, len);
             Ok(ranges.iter().map(read).collect())
         });
         match loaded {

@@ -3,26 +3,29 @@
 mod moves;
 pub(crate) mod xattr;
 
-use crate::allocate::{Allocate, Size};
-use crate::check::Finding;
+use crate::check::FsFinding;
 use crate::error::FsError;
-use crate::types::{Attributes, Caller, IfExists, Ino, Kind, Privileges, SetAttributes, SetTime, SetXattr};
+use crate::ops::allocate::{FallocateMode, SizePolicy};
+use crate::types::{
+    CallerCredentials, FileAttributes, FileKind, IfExists, Ino, PrivilegeChange, SetAttributes, SetTime,
+    SetXattrMode,
+};
 use std::collections::BTreeMap;
 
 /// One operation.
 #[derive(Debug, Clone)]
-pub(crate) enum Operation {
+pub(crate) enum ModelOperation {
     /// Only devices have a number other than 0.
     Make {
-        caller: Caller,
+        caller: CallerCredentials,
         parent: Ino,
         name: Vec<u8>,
-        kind: Kind,
+        kind: FileKind,
         mode: u16,
         device: u32,
     },
     Symlink {
-        caller: Caller,
+        caller: CallerCredentials,
         parent: Ino,
         name: Vec<u8>,
         target: Vec<u8>,
@@ -45,7 +48,7 @@ pub(crate) enum Operation {
         to: (Ino, Vec<u8>),
         if_exists: IfExists,
         /// Whose whiteout stays at the old name.
-        whiteout: Option<Caller>,
+        whiteout: Option<CallerCredentials>,
     },
     Exchange {
         one: (Ino, Vec<u8>),
@@ -55,7 +58,7 @@ pub(crate) enum Operation {
         ino: Ino,
         name: Vec<u8>,
         value: Vec<u8>,
-        how: SetXattr,
+        how: SetXattrMode,
     },
     RemoveXattr {
         ino: Ino,
@@ -72,9 +75,9 @@ pub(crate) enum Operation {
     },
     Allocate {
         ino: Ino,
-        what: Allocate,
+        what: FallocateMode,
         range: (u64, u64),
-        size: Size,
+        size: SizePolicy,
     },
     Hold {
         ino: Ino,
@@ -85,30 +88,30 @@ pub(crate) enum Operation {
 }
 
 /// An entry: cookie, name, number, kind.
-pub(crate) type Listing = (u64, Vec<u8>, Ino, Kind);
+pub(crate) type ModelListing = (u64, Vec<u8>, Ino, FileKind);
 
 /// What is compared with the model.
-pub(crate) trait Subject {
+pub(crate) trait ModelSubject {
     fn now(&self) -> i64;
     fn set_now(&mut self, now: i64);
-    fn apply(&mut self, operation: &Operation) -> Result<Option<Attributes>, FsError>;
+    fn apply(&mut self, operation: &ModelOperation) -> Result<Option<FileAttributes>, FsError>;
     /// Does an operation and gives it up, which must leave everything as it was.
-    fn rehearse(&mut self, _operation: &Operation) {}
-    fn attributes(&self, ino: Ino) -> Result<Attributes, FsError>;
+    fn rehearse(&mut self, _operation: &ModelOperation) {}
+    fn attributes(&self, ino: Ino) -> Result<FileAttributes, FsError>;
     fn read(&self, ino: Ino) -> Result<Vec<u8>, FsError>;
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, FsError>;
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Ino, FsError>;
     fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, FsError>;
-    fn list(&self, ino: Ino) -> Result<Vec<Listing>, FsError>;
+    fn list(&self, ino: Ino) -> Result<Vec<ModelListing>, FsError>;
     /// Closes everything and opens it again.
     fn reopen(&mut self);
-    fn findings(&self) -> Vec<Finding>;
+    fn findings(&self) -> Vec<FsFinding>;
 }
 
 /// A file, a directory or a link.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
-    pub(crate) kind: Kind,
+pub(crate) struct ModelNode {
+    pub(crate) kind: FileKind,
     pub(crate) rights: (u32, u32, u16),
     pub(crate) links: u32,
     /// A file's content or a link's target.
@@ -124,22 +127,22 @@ pub(crate) struct Node {
 
 /// All of them. The numbers of new ones are those that the subject gave.
 #[derive(Debug, Clone)]
-pub(crate) struct Model {
-    pub(crate) nodes: BTreeMap<Ino, Node>,
+pub(crate) struct ModelFs {
+    pub(crate) nodes: BTreeMap<Ino, ModelNode>,
     pub(crate) now: i64,
 }
 
-type Outcome = Result<(), FsError>;
+type ModelOutcome = Result<(), FsError>;
 
-impl Model {
-    pub(crate) fn new(owner: Caller, now: i64) -> Model {
-        let root = Model::node(Kind::Directory, (owner.uid, owner.gid, 0o755), Ino::ROOT, now);
-        Model { nodes: BTreeMap::from([(Ino::ROOT, root)]), now }
+impl ModelFs {
+    pub(crate) fn new(owner: CallerCredentials, now: i64) -> ModelFs {
+        let root = ModelFs::node(FileKind::Directory, (owner.uid, owner.gid, 0o755), Ino::ROOT, now);
+        ModelFs { nodes: BTreeMap::from([(Ino::ROOT, root)]), now }
     }
 
-    fn node(kind: Kind, rights: (u32, u32, u16), parent: Ino, now: i64) -> Node {
-        let links = if kind == Kind::Directory { 2 } else { 1 };
-        Node {
+    fn node(kind: FileKind, rights: (u32, u32, u16), parent: Ino, now: i64) -> ModelNode {
+        let links = if kind == FileKind::Directory { 2 } else { 1 };
+        ModelNode {
             kind,
             rights,
             links,
@@ -154,31 +157,32 @@ impl Model {
     }
 
     /// Applies what the subject did; `made` is the number of what was made.
-    pub(crate) fn apply(&mut self, operation: &Operation, made: Option<Ino>) -> Outcome {
+    pub(crate) fn apply(&mut self, operation: &ModelOperation, made: Option<Ino>) -> ModelOutcome {
         match operation.clone() {
-            Operation::Make { caller, parent, name, kind, mode, device } => {
+            ModelOperation::Make { caller, parent, name, kind, mode, device } => {
                 let rights = (caller.uid, caller.gid, mode);
-                let node = Node { device, ..Model::node(kind, rights, parent, self.now) };
+                let node = ModelNode { device, ..ModelFs::node(kind, rights, parent, self.now) };
                 self.make(caller.umask, parent, name, node, made)
             }
-            Operation::Symlink { caller, parent, name, target } => {
+            ModelOperation::Symlink { caller, parent, name, target } => {
                 let rights = (caller.uid, caller.gid, 0o777);
-                let node = Node { bytes: target, ..Model::node(Kind::Symlink, rights, parent, self.now) };
+                let node =
+                    ModelNode { bytes: target, ..ModelFs::node(FileKind::Symlink, rights, parent, self.now) };
                 self.make(0, parent, name, node, made)
             }
-            Operation::Link { ino, parent, name } => self.link(ino, parent, name),
-            Operation::Unlink { parent, name } => {
+            ModelOperation::Link { ino, parent, name } => self.link(ino, parent, name),
+            ModelOperation::Unlink { parent, name } => {
                 let ino = self.lookup(parent, &name)?;
-                if self.nodes[&ino].kind == Kind::Directory {
+                if self.nodes[&ino].kind == FileKind::Directory {
                     return Err(FsError::IsDirectory);
                 }
                 self.take_name(parent, &name);
                 self.drop_file(ino);
                 Ok(())
             }
-            Operation::RemoveDirectory { parent, name } => {
+            ModelOperation::RemoveDirectory { parent, name } => {
                 let ino = self.lookup(parent, &name)?;
-                if self.nodes[&ino].kind != Kind::Directory {
+                if self.nodes[&ino].kind != FileKind::Directory {
                     return Err(FsError::NotDirectory);
                 }
                 if !self.nodes[&ino].names.is_empty() {
@@ -188,29 +192,29 @@ impl Model {
                 self.drop_directory(parent, ino);
                 Ok(())
             }
-            Operation::Rename { from, to, if_exists, whiteout } => {
+            ModelOperation::Rename { from, to, if_exists, whiteout } => {
                 self.rename(from.clone(), to, if_exists)?;
                 match whiteout {
                     // Two names of one file stay where they are.
                     Some(caller) if self.lookup(from.0, &from.1).is_err() => {
                         let rights = (caller.uid, caller.gid, 0);
-                        let node = Model::node(Kind::CharDevice, rights, from.0, self.now);
+                        let node = ModelFs::node(FileKind::CharDevice, rights, from.0, self.now);
                         self.make(caller.umask, from.0, from.1, node, made)
                     }
                     _ => Ok(()),
                 }
             }
-            Operation::Exchange { one, other } => self.exchange(one, other),
-            Operation::SetXattr { ino, name, value, how } => self.set_xattr(ino, &name, value, how),
-            Operation::RemoveXattr { ino, name } => self.remove_xattr(ino, &name),
-            Operation::Write { ino, offset, bytes } => self.write(ino, offset as usize, &bytes),
-            Operation::Set { ino, set } => self.set(ino, set),
-            Operation::Allocate { ino, what, range, size } => self.allocate(ino, what, range, size),
-            Operation::Hold { ino } => {
+            ModelOperation::Exchange { one, other } => self.exchange(one, other),
+            ModelOperation::SetXattr { ino, name, value, how } => self.set_xattr(ino, &name, value, how),
+            ModelOperation::RemoveXattr { ino, name } => self.remove_xattr(ino, &name),
+            ModelOperation::Write { ino, offset, bytes } => self.write(ino, offset as usize, &bytes),
+            ModelOperation::Set { ino, set } => self.set(ino, set),
+            ModelOperation::Allocate { ino, what, range, size } => self.allocate(ino, what, range, size),
+            ModelOperation::Hold { ino } => {
                 self.nodes.get_mut(&ino).ok_or(FsError::Stale)?.held += 1;
                 Ok(())
             }
-            Operation::Unhold { ino } => {
+            ModelOperation::Unhold { ino } => {
                 self.nodes.get_mut(&ino).ok_or(FsError::Stale)?.held -= 1;
                 self.forget(ino);
                 Ok(())
@@ -226,15 +230,15 @@ impl Model {
         }
     }
 
-    fn at(&mut self, ino: Ino) -> &mut Node {
+    fn at(&mut self, ino: Ino) -> &mut ModelNode {
         self.nodes.get_mut(&ino).expect("the model knows it")
     }
 
-    fn directory(&self, ino: Ino) -> Result<&Node, FsError> {
+    fn directory(&self, ino: Ino) -> Result<&ModelNode, FsError> {
         let node = self.nodes.get(&ino).ok_or(FsError::Stale)?;
         match node.kind {
-            Kind::Directory if node.links == 0 => Err(FsError::NotFound),
-            Kind::Directory => Ok(node),
+            FileKind::Directory if node.links == 0 => Err(FsError::NotFound),
+            FileKind::Directory => Ok(node),
             _ => Err(FsError::NotDirectory),
         }
     }
@@ -257,16 +261,23 @@ impl Model {
         (directory.times[1], directory.times[2]) = (now, now);
     }
 
-    fn make(&mut self, umask: u16, parent: Ino, name: Vec<u8>, mut node: Node, made: Option<Ino>) -> Outcome {
+    fn make(
+        &mut self,
+        umask: u16,
+        parent: Ino,
+        name: Vec<u8>,
+        mut node: ModelNode,
+        made: Option<Ino>,
+    ) -> ModelOutcome {
         let directory = self.directory(parent)?;
         if directory.names.contains_key(&name) {
             return Err(FsError::Exists);
         }
         if directory.rights.2 & 0o2000 != 0 {
             node.rights.1 = directory.rights.1;
-            node.rights.2 |= if node.kind == Kind::Directory { 0o2000 } else { 0 };
+            node.rights.2 |= if node.kind == FileKind::Directory { 0o2000 } else { 0 };
         }
-        if node.kind != Kind::Symlink {
+        if node.kind != FileKind::Symlink {
             match directory.xattrs.contains_key(xattr::DEFAULT) {
                 true => directory.inherit(&mut node),
                 false => node.rights.2 &= !umask,
@@ -276,16 +287,16 @@ impl Model {
         let kind = node.kind;
         let old = self.nodes.insert(made, node);
         assert!(old.is_none(), "{made:?} is in use");
-        if kind == Kind::Directory {
+        if kind == FileKind::Directory {
             self.at(parent).links += 1;
         }
         self.put_name(parent, name, made);
         Ok(())
     }
 
-    fn link(&mut self, ino: Ino, parent: Ino, name: Vec<u8>) -> Outcome {
+    fn link(&mut self, ino: Ino, parent: Ino, name: Vec<u8>) -> ModelOutcome {
         let node = self.nodes.get(&ino).ok_or(FsError::Stale)?.clone();
-        if node.kind == Kind::Directory {
+        if node.kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
         }
         if self.directory(parent)?.names.contains_key(&name) {
@@ -322,16 +333,16 @@ impl Model {
         }
     }
 
-    fn file(&mut self, ino: Ino) -> Result<&mut Node, FsError> {
+    fn file(&mut self, ino: Ino) -> Result<&mut ModelNode, FsError> {
         let node = self.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
         match node.kind {
-            Kind::File => Ok(node),
-            Kind::Directory => Err(FsError::IsDirectory),
+            FileKind::File => Ok(node),
+            FileKind::Directory => Err(FsError::IsDirectory),
             _ => Err(FsError::Invalid),
         }
     }
 
-    fn write(&mut self, ino: Ino, offset: usize, bytes: &[u8]) -> Outcome {
+    fn write(&mut self, ino: Ino, offset: usize, bytes: &[u8]) -> ModelOutcome {
         let now = self.now;
         let node = self.file(ino)?;
         let end = offset + bytes.len();
@@ -343,22 +354,28 @@ impl Model {
         Ok(())
     }
 
-    fn allocate(&mut self, ino: Ino, what: Allocate, range: (u64, u64), size: Size) -> Outcome {
+    fn allocate(
+        &mut self,
+        ino: Ino,
+        what: FallocateMode,
+        range: (u64, u64),
+        size: SizePolicy,
+    ) -> ModelOutcome {
         let now = self.now;
         let node = self.file(ino)?;
         let end = (range.0 + range.1) as usize;
-        if what != Allocate::Space {
+        if what != FallocateMode::Allocate {
             let within = node.bytes.len().min(end);
             node.bytes[within.min(range.0 as usize)..within].fill(0);
         }
-        if size == Size::Grows && what != Allocate::Hole && node.bytes.len() < end {
+        if size == SizePolicy::Grow && what != FallocateMode::PunchHole && node.bytes.len() < end {
             node.bytes.resize(end, 0);
         }
         (node.times[1], node.times[2]) = (now, now);
         Ok(())
     }
 
-    fn set(&mut self, ino: Ino, set: SetAttributes) -> Outcome {
+    fn set(&mut self, ino: Ino, set: SetAttributes) -> ModelOutcome {
         let now = self.now;
         if set.size.is_some() {
             self.file(ino)?;
@@ -373,11 +390,11 @@ impl Model {
         }
         let (mut uid, mut gid, mut mode) = node.rights;
         let chown = set.uid.is_some() || set.gid.is_some();
-        let drops = node.kind != Kind::Directory && (chown || set.privileges != Privileges::Keep);
+        let drops = node.kind != FileKind::Directory && (chown || set.privileges != PrivilegeChange::Keep);
         let only_drops = SetAttributes { privileges: set.privileges, ..Default::default() };
         let mut had = false;
         if drops {
-            let all = mode & 0o010 != 0 || set.privileges == Privileges::DropAll;
+            let all = mode & 0o010 != 0 || set.privileges == PrivilegeChange::DropAll;
             mode &= if all { !0o6000 } else { !0o4000 };
             had = node.drop_capability();
         }
@@ -389,7 +406,7 @@ impl Model {
         }
         node.rights = rights;
         if set.mode.is_some() {
-            node.follow_mode();
+            node.update_access_acl();
         }
         node.times[2] = now;
         for (at, time) in [(0, set.accessed), (1, set.modified)] {
@@ -403,7 +420,7 @@ impl Model {
     }
 
     /// Panics unless the subject shows exactly what the model holds.
-    pub(crate) fn compare(&self, subject: &dyn Subject) {
+    pub(crate) fn compare(&self, subject: &dyn ModelSubject) {
         for (&ino, node) in &self.nodes {
             let found = subject.attributes(ino).unwrap_or_else(|error| panic!("{ino:?} {node:?}: {error}"));
             assert_eq!((found.kind, found.links), (node.kind, node.links), "{ino:?}");
@@ -413,18 +430,20 @@ impl Model {
             assert_eq!(found.device, node.device, "{ino:?}");
             assert_eq!(subject.xattrs(ino).expect("a list"), node.xattrs, "{ino:?}");
             match node.kind {
-                Kind::File => {
+                FileKind::File => {
                     assert_eq!(found.size, node.bytes.len() as u64, "{ino:?}");
                     assert!(subject.read(ino).expect("a read") == node.bytes, "{ino:?}: other bytes");
                 }
-                Kind::Symlink => assert_eq!(subject.read_link(ino).expect("a target"), node.bytes, "{ino:?}"),
-                Kind::Directory => self.compare_directory(subject, ino, node),
+                FileKind::Symlink => {
+                    assert_eq!(subject.read_link(ino).expect("a target"), node.bytes, "{ino:?}")
+                }
+                FileKind::Directory => self.compare_directory(subject, ino, node),
                 _ => assert_eq!(found.size, 0, "{ino:?}"),
             }
         }
     }
 
-    fn compare_directory(&self, subject: &dyn Subject, ino: Ino, node: &Node) {
+    fn compare_directory(&self, subject: &dyn ModelSubject, ino: Ino, node: &ModelNode) {
         if node.links == 0 {
             assert!(matches!(subject.list(ino), Err(FsError::NotFound)));
             return;

@@ -1,52 +1,55 @@
-//! Setting and removing attributes, and what that has to do with modes.
+//! Sets and removes attributes, and keeps ACLs and modes in agreement.
 
-use super::{ACCESS_ACL, CAPABILITY, Key, Space, records};
-use crate::acl::{Acl, mode_with};
-use crate::arena::Transaction;
+use super::{ACCESS_ACL, CAPABILITY, XattrKey, XattrNamespace, records};
+use crate::acl::{PosixAcl, mode_with};
+use crate::arena::FsTransaction;
 use crate::error::FsError;
-use crate::format::{Hot, Slot};
-use crate::owners::Rights;
-use crate::types::{Ino, Kind, SetXattr};
+use crate::format::{Inode, InodeSlot};
+use crate::owner_table::OwnerAndMode;
+use crate::types::{FileKind, Ino, SetXattrMode};
 
-/// What to do to one attribute.
+/// A change of one attribute.
 #[derive(Debug, Clone)]
 pub(crate) enum XattrChange {
-    Set { value: Vec<u8>, how: SetXattr },
+    Set { value: Vec<u8>, how: SetXattrMode },
     Remove,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum XattrOutcome {
     Done,
-    /// The attributes had become more than the cost was stated for: nothing was changed, state it anew.
+    /// The attributes exceed the stated cost. Nothing was changed; the cost must be stated again.
     Grown,
 }
 
-impl Transaction<'_> {
-    /// Changes an attribute, if all of them are at most `stated` bytes so far.
+impl FsTransaction<'_> {
+    /// Changes an attribute, if all attributes have at most `stated` bytes so far.
     pub(crate) fn change_xattr(
         &mut self,
         ino: Ino,
-        key: Key<'_>,
+        key: XattrKey<'_>,
         change: &XattrChange,
         stated: usize,
-    ) -> Result<Outcome, FsError> {
-        let (slot, hot, kind) = self.find(ino)?;
-        let mut string = self.xattrs(&hot)?;
+    ) -> Result<XattrOutcome, FsError> {
+        let (slot, inode, kind) = self.find_inode(ino)?;
+        let mut string = self.xattrs(&inode)?;
         if string.len() > stated {
-            return Ok(Outcome::Grown);
+            return Ok(XattrOutcome::Grown);
         }
         check_kind(key, kind)?;
-        let present = self.xattr(&hot, key)?.is_some();
+        let present = self.xattr(&inode, key)?.is_some();
         match change {
-            XattrChange::Set { how: SetXattr::Create, .. } if present => return Err(FsError::Exists),
-            XattrChange::Set { how: SetXattr::Replace, .. } if !present => return Err(FsError::NoXattr),
+            XattrChange::Set { how: SetXattrMode::Create, .. } if present => return Err(FsError::Exists),
+            XattrChange::Set { how: SetXattrMode::Replace, .. } if !present => return Err(FsError::NoXattr),
             XattrChange::Set { value, .. } if key.space.is_acl() => {
-                let acl = Acl::parse(value)?;
+                let acl = PosixAcl::parse(value)?;
                 if key == ACCESS_ACL {
-                    let rights = self.owner(&hot)?;
-                    self.set_rights(slot, Rights { mode: mode_with(rights.mode, &acl), ..rights })?;
+                    let rights = self.owner(&inode)?;
+                    self.set_owner_and_mode(
+                        slot,
+                        OwnerAndMode { mode: mode_with(rights.mode, &acl), ..rights },
+                    )?;
                 }
                 if key == ACCESS_ACL && acl.is_minimal() {
                     records::remove(&mut string, key);
@@ -55,51 +58,55 @@ impl Transaction<'_> {
                 }
             }
             XattrChange::Set { value, .. } => records::set(&mut string, key, value)?,
-            // Linux's file systems let a list be removed that is not there, and nothing else.
-            XattrChange::Remove if !present && key.space.is_acl() => return Ok(Outcome::Done),
+            // As in Linux's other file systems, only an ACL may be removed that does not exist.
+            XattrChange::Remove if !present && key.space.is_acl() => return Ok(XattrOutcome::Done),
             XattrChange::Remove if !present => return Err(FsError::NoXattr),
             XattrChange::Remove => drop(records::remove(&mut string, key)),
         }
         self.store_xattrs(slot, &string)?;
         self.touch_changed(slot)?;
-        Ok(Outcome::Done)
+        Ok(XattrOutcome::Done)
     }
 
-    /// Lets `string` be all attributes of an inode.
-    fn store_xattrs(&mut self, slot: Slot, string: &[u8]) -> Result<(), FsError> {
-        let mut hot: Hot = self.hot(slot)?;
-        self.write_xattrs(&mut hot, string)?;
-        self.set_hot(slot, &hot);
+    /// Makes `string` the records of an inode.
+    fn store_xattrs(&mut self, slot: InodeSlot, string: &[u8]) -> Result<(), FsError> {
+        let mut inode: Inode = self.inode(slot)?;
+        self.write_xattrs(&mut inode, string)?;
+        self.set_inode(slot, &inode);
         Ok(())
     }
 
-    /// The access list says what the mode says.
-    pub(crate) fn follow_mode(&mut self, slot: Slot, mode: u16) -> Result<(), FsError> {
-        let hot = self.hot(slot)?;
-        let Some(value) = self.xattr(&hot, ACCESS_ACL)? else { return Ok(()) };
-        let mut acl = Acl::parse(&value).map_err(|_| self.damaged(slot))?;
+    /// Changes an access list to agree with the mode.
+    pub(crate) fn update_access_acl(&mut self, slot: InodeSlot, mode: u16) -> Result<(), FsError> {
+        let inode = self.inode(slot)?;
+        let Some(value) = self.xattr(&inode, ACCESS_ACL)? else { return Ok(()) };
+        let mut acl = PosixAcl::parse(&value).map_err(|_| self.corrupt_acl(slot))?;
         acl.set_mode(mode);
-        let mut string = self.xattrs(&hot)?;
+        let mut string = self.xattrs(&inode)?;
         records::set(&mut string, ACCESS_ACL, &acl.value())?;
         self.store_xattrs(slot, &string)
     }
 
-    /// Gives a new inode its access list and, if it is a directory, its default list.
-    pub(crate) fn give_acls(&mut self, hot: &mut Hot, acls: &[(Key<'_>, Vec<u8>)]) -> Result<(), FsError> {
+    /// Gives a new inode its access list, and a new directory its default list.
+    pub(crate) fn set_initial_acls(
+        &mut self,
+        inode: &mut Inode,
+        acls: &[(XattrKey<'_>, Vec<u8>)],
+    ) -> Result<(), FsError> {
         let mut string = Vec::new();
         for (key, value) in acls {
             records::set(&mut string, *key, value)?;
         }
-        self.write_xattrs(hot, &string)
+        self.write_xattrs(inode, &string)
     }
 
-    /// Takes from a file the capabilities that its content had. Whether it had any.
-    pub(crate) fn drop_capability(&mut self, slot: Slot) -> Result<bool, FsError> {
-        let hot = self.hot(slot)?;
-        if hot.xattrs().is_none() {
+    /// Removes a file's capabilities. Returns whether it had any.
+    pub(crate) fn drop_capability(&mut self, slot: InodeSlot) -> Result<bool, FsError> {
+        let inode = self.inode(slot)?;
+        if inode.xattrs().is_none() {
             return Ok(false);
         }
-        let mut string = self.xattrs(&hot)?;
+        let mut string = self.xattrs(&inode)?;
         let had = records::remove(&mut string, CAPABILITY);
         if had {
             self.store_xattrs(slot, &string)?;
@@ -107,20 +114,23 @@ impl Transaction<'_> {
         Ok(had)
     }
 
-    fn damaged(&self, slot: Slot) -> FsError {
-        let at = crate::format::Region::Hot.at::<Hot>(slot.0);
+    fn corrupt_acl(&self, slot: InodeSlot) -> FsError {
+        let at = crate::format::ArenaRegion::Inodes.at::<Inode>(slot.0);
         crate::arena::corrupt(at, "an inode's access control list makes no sense")
     }
 }
 
-/// Which attributes a file of this kind may have. The kernel refuses the same, so this is for other front ends.
-pub(crate) fn check_kind(key: Key<'_>, kind: Kind) -> Result<(), FsError> {
+/// Checks that a file of this kind may have an attribute. The kernel does so, too; this is for other front
+/// ends.
+pub(crate) fn check_kind(key: XattrKey<'_>, kind: FileKind) -> Result<(), FsError> {
     match (key.space, kind) {
-        (Space::User, Kind::File | Kind::Directory) => Ok(()),
-        (Space::User, _) => Err(FsError::NotPermitted),
-        (Space::AccessAcl | Space::DefaultAcl, Kind::Symlink) => Err(FsError::Unsupported),
-        (Space::DefaultAcl, Kind::Directory) => Ok(()),
-        (Space::DefaultAcl, _) => Err(FsError::NotPermitted),
+        (XattrNamespace::User, FileKind::File | FileKind::Directory) => Ok(()),
+        (XattrNamespace::User, _) => Err(FsError::NotPermitted),
+        (XattrNamespace::AccessAcl | XattrNamespace::DefaultAcl, FileKind::Symlink) => {
+            Err(FsError::Unsupported)
+        }
+        (XattrNamespace::DefaultAcl, FileKind::Directory) => Ok(()),
+        (XattrNamespace::DefaultAcl, _) => Err(FsError::NotPermitted),
         _ => Ok(()),
     }
 }

@@ -1,30 +1,30 @@
 //! The string of records that holds all attributes of an inode. Pure.
 
-use super::{Key, Space, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX};
+use super::{XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX, XattrKey, XattrNamespace};
 use crate::error::FsError;
-use crate::format::XattrHead;
+use crate::format::XattrRecordHead;
 use std::mem::offset_of;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes before each name.
-pub(crate) const XATTR_HEAD: usize = size_of::<XattrHead>();
+/// Bytes of a record's head, before the name.
+pub(crate) const XATTR_HEAD: usize = size_of::<XattrRecordHead>();
 
-/// One attribute in the string.
+/// One record, of an attribute or of a removed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Record<'a> {
-    /// Where it starts.
+pub(crate) struct XattrRecord<'a> {
+    /// The offset of the record in the string.
     pub(crate) at: usize,
-    /// 0: it is gone.
+    /// The namespace's number; 0 if the attribute was removed.
     pub(crate) space: u8,
     pub(crate) name: &'a [u8],
     pub(crate) value: &'a [u8],
 }
 
-impl<'a> Record<'a> {
-    /// Whose value it is; `None`: it is gone.
-    pub(crate) fn key(&self) -> Option<Key<'a>> {
-        Space::of_number(self.space).map(|space| Key { space, name: self.name })
+impl<'a> XattrRecord<'a> {
+    /// The attribute's name; `None` if it was removed.
+    pub(crate) fn key(&self) -> Option<XattrKey<'a>> {
+        XattrNamespace::of_number(self.space).map(|space| XattrKey { space, name: self.name })
     }
 
     /// Bytes in the string.
@@ -33,8 +33,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The records, those that are gone among them. What does not parse is one error, the last item.
-pub(crate) fn records(string: &[u8]) -> impl Iterator<Item = Result<Record<'_>, &'static str>> {
+/// All records, including removed ones. The first record that does not parse is an error, and the last item.
+pub(crate) fn records(string: &[u8]) -> impl Iterator<Item = Result<XattrRecord<'_>, &'static str>> {
     let mut at = 0;
     std::iter::from_fn(move || {
         if at >= string.len() {
@@ -46,18 +46,18 @@ pub(crate) fn records(string: &[u8]) -> impl Iterator<Item = Result<Record<'_>, 
     })
 }
 
-fn parse(string: &[u8], at: usize) -> Result<Record<'_>, &'static str> {
+fn parse(string: &[u8], at: usize) -> Result<XattrRecord<'_>, &'static str> {
     let (head, rest) =
-        XattrHead::ref_from_prefix(&string[at..]).map_err(|_| "an attribute's head is cut off")?;
+        XattrRecordHead::ref_from_prefix(&string[at..]).map_err(|_| "an attribute's head is cut off")?;
     let (name, value) = (usize::from(head.name_len), head.value_len.get() as usize);
     let body = rest.get(..name.saturating_add(value)).ok_or("an attribute is cut off")?;
-    if head.space != 0 && Space::of_number(head.space).is_none() {
+    if head.space != 0 && XattrNamespace::of_number(head.space).is_none() {
         return Err("an attribute of an unknown space");
     }
-    Ok(Record { at, space: head.space, name: &body[..name], value: &body[name..] })
+    Ok(XattrRecord { at, space: head.space, name: &body[..name], value: &body[name..] })
 }
 
-/// Bytes of records that are not gone, and of their names in a list.
+/// Bytes of the attributes' records, and of their names in a list. Removed ones do not count.
 pub(crate) fn live_bytes(string: &[u8]) -> (usize, usize) {
     records(string).flatten().fold((0, 0), |(bytes, list), record| match record.key() {
         Some(key) => (bytes + record.bytes(), list + key.list_bytes()),
@@ -65,16 +65,16 @@ pub(crate) fn live_bytes(string: &[u8]) -> (usize, usize) {
     })
 }
 
-fn find<'a>(string: &'a [u8], key: Key<'_>) -> Option<Record<'a>> {
+fn find<'a>(string: &'a [u8], key: XattrKey<'_>) -> Option<XattrRecord<'a>> {
     records(string).flatten().find(|record| record.key() == Some(key))
 }
 
 /// Sets an attribute.
 ///
 /// # Errors
-/// [`FsError::XattrTooBig`] for the value, [`FsError::NoSpace`] where all of them together are too much. Nothing has
-/// changed then.
-pub(crate) fn set(string: &mut Vec<u8>, key: Key<'_>, value: &[u8]) -> Result<(), FsError> {
+/// [`FsError::XattrTooBig`] for the value, [`FsError::NoSpace`] if all attributes together are too large.
+/// Nothing is changed then.
+pub(crate) fn set(string: &mut Vec<u8>, key: XattrKey<'_>, value: &[u8]) -> Result<(), FsError> {
     if value.len() > XATTR_VALUE_BYTES_MAX {
         return Err(FsError::XattrTooBig);
     }
@@ -94,11 +94,12 @@ pub(crate) fn set(string: &mut Vec<u8>, key: Key<'_>, value: &[u8]) -> Result<()
         }
         remove(string, key);
     }
-    // Half of it gone: the removals before paid for this. Or else it would not fit.
+    // Compacts if half of the string is removed records, whose removals pay for the work, or if the new
+    // record would not fit.
     if others * 2 < string.len() || string.len() + bytes > XATTRS_BYTES_MAX {
         compact(string);
     }
-    let head = XattrHead {
+    let head = XattrRecordHead {
         value_len: U32::new(value.len() as u32),
         space: key.space.number(),
         name_len: key.name.len() as u8,
@@ -109,10 +110,10 @@ pub(crate) fn set(string: &mut Vec<u8>, key: Key<'_>, value: &[u8]) -> Result<()
     Ok(())
 }
 
-/// Marks an attribute as gone; whether it was there. What is gone at the end is cut off.
-pub(crate) fn remove(string: &mut Vec<u8>, key: Key<'_>) -> bool {
+/// Marks an attribute as removed. Returns whether it existed. Removed records at the end are cut off.
+pub(crate) fn remove(string: &mut Vec<u8>, key: XattrKey<'_>) -> bool {
     let Some(at) = find(string, key).map(|found| found.at) else { return false };
-    string[at + offset_of!(XattrHead, space)] = 0;
+    string[at + offset_of!(XattrRecordHead, space)] = 0;
     let live = records(string).flatten().filter(|record| record.space != 0);
     let end = live.last().map_or(0, |last| last.at + last.bytes());
     string.truncate(end);
@@ -135,8 +136,8 @@ mod tests {
         live.filter_map(|record| Some((record.key()?.whole(), record.value.to_vec()))).collect()
     }
 
-    fn user(name: &[u8]) -> Key<'_> {
-        Key { space: Space::User, name }
+    fn user(name: &[u8]) -> XattrKey<'_> {
+        XattrKey { space: XattrNamespace::User, name }
     }
 
     proptest! {

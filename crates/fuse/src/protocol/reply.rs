@@ -2,7 +2,7 @@
 
 use zerocopy::{Immutable, IntoBytes};
 
-/// What every reply begins with.
+/// The header of every reply.
 #[repr(C)]
 #[derive(Debug, IntoBytes, Immutable)]
 pub(crate) struct ReplyHeader {
@@ -10,17 +10,17 @@ pub(crate) struct ReplyHeader {
     pub(crate) len: u32,
     /// 0, or a negated errno.
     pub(crate) error: i32,
-    /// The request that is answered.
+    /// The number of the request.
     pub(crate) unique: u64,
 }
 
-/// A file's attributes. Seconds are signed: before 1970 the nanoseconds still count forwards.
+/// A file's attributes. Seconds are signed; nanoseconds count forwards even before 1970.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, IntoBytes, Immutable)]
 pub(crate) struct WireAttributes {
     pub(crate) node: u64,
     pub(crate) size: u64,
-    /// Of 512 bytes.
+    /// In units of 512 bytes.
     pub(crate) blocks: u64,
     pub(crate) accessed: i64,
     pub(crate) modified: i64,
@@ -28,7 +28,7 @@ pub(crate) struct WireAttributes {
     pub(crate) accessed_nanos: u32,
     pub(crate) modified_nanos: u32,
     pub(crate) changed_nanos: u32,
-    /// With the kind of the file.
+    /// Including the file type bits.
     pub(crate) mode: u32,
     pub(crate) links: u32,
     pub(crate) uid: u32,
@@ -38,13 +38,13 @@ pub(crate) struct WireAttributes {
     pub(crate) flags: u32,
 }
 
-/// A name and what it leads to: inode 0 is "there is no such name".
+/// A name's inode; inode 0 means "no such name".
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
 pub(crate) struct EntryReply {
     pub(crate) node: u64,
     pub(crate) generation: u64,
-    /// How long the kernel may believe in the name and in the attributes.
+    /// How long the kernel may cache the name, and the attributes.
     pub(crate) name_valid_seconds: u64,
     pub(crate) attributes_valid_seconds: u64,
     pub(crate) name_valid_nanos: u32,
@@ -70,7 +70,7 @@ pub(crate) struct OpenReply {
 }
 
 impl OpenReply {
-    /// What the kernel has cached of the file stays.
+    /// The kernel keeps its cached pages of the file.
     pub(crate) const KEEP_CACHE: u32 = 1 << 1;
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct WriteReply {
     pub(crate) padding: u32,
 }
 
-/// To FUSE_COPY_FILE_RANGE_64; the older request is answered like a write.
+/// The reply to FUSE_COPY_FILE_RANGE_64. The older request gets a [`WriteReply`].
 #[repr(C)]
 #[derive(Debug, Default, IntoBytes, Immutable)]
 pub(crate) struct CopyReply {
@@ -125,43 +125,47 @@ pub(crate) struct LseekReply {
 
 #[repr(C)]
 #[derive(IntoBytes, Immutable)]
-struct ListedHead {
+struct ListedEntryHead {
     node: u64,
-    /// Where a listing goes on after this entry.
+    /// The offset from which a listing continues after this entry.
     offset: u64,
     name_bytes: u32,
-    /// The kind of a file as in the upper four bits of a mode.
+    /// The file type, as in the upper four bits of a mode.
     kind: u32,
 }
 
-/// The entries of a directory in a reply of at most so many bytes.
-pub(crate) struct Listing {
+/// A reply with directory entries, of limited size.
+pub(crate) struct ListingReply {
     bytes: Vec<u8>,
     bytes_max: usize,
 }
 
-/// Every entry begins at a multiple of this.
+/// Each entry begins at a multiple of this.
 const LISTED_ALIGN: usize = 8;
 
-impl Listing {
-    pub(crate) fn new(bytes_max: u32) -> Listing {
-        Listing { bytes: Vec::new(), bytes_max: bytes_max as usize }
+impl ListingReply {
+    pub(crate) fn new(bytes_max: u32) -> ListingReply {
+        ListingReply { bytes: Vec::new(), bytes_max: bytes_max as usize }
     }
 
-    /// Adds an entry of the inode `node`, whose kind is that of `mode`. Returns whether there was space.
+    /// Adds an entry for the inode `node`, with the file type of `mode`. Returns whether there was space.
     pub(crate) fn add(&mut self, node: u64, offset: u64, mode: u32, name: &[u8]) -> bool {
         self.push(&[], node, offset, mode, name)
     }
 
-    /// The same, with attributes, for FUSE_READDIRPLUS.
+    /// Adds an entry with attributes, for FUSE_READDIRPLUS. Returns whether there was space.
     pub(crate) fn add_with(&mut self, entry: &EntryReply, offset: u64, name: &[u8]) -> bool {
         self.push(entry.as_bytes(), entry.node, offset, entry.attributes.mode, name)
     }
 
     fn push(&mut self, before: &[u8], node: u64, offset: u64, mode: u32, name: &[u8]) -> bool {
-        let head =
-            ListedHead { node, offset, name_bytes: name.len() as u32, kind: (mode & libc::S_IFMT) >> 12 };
-        let bytes = before.len() + size_of::<ListedHead>() + name.len();
+        let head = ListedEntryHead {
+            node,
+            offset,
+            name_bytes: name.len() as u32,
+            kind: (mode & libc::S_IFMT) >> 12,
+        };
+        let bytes = before.len() + size_of::<ListedEntryHead>() + name.len();
         let end = self.bytes.len() + bytes.next_multiple_of(LISTED_ALIGN);
         if end > self.bytes_max {
             return false;

@@ -4,16 +4,16 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What every request begins with.
+/// The header of every request.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 pub(crate) struct RequestHeader {
     /// Bytes of the whole request.
     pub(crate) len: u32,
     pub(crate) opcode: u32,
-    /// Which request a reply answers.
+    /// The request's number, for the reply.
     pub(crate) unique: u64,
-    /// The inode that the request is about.
+    /// The inode on which the request operates.
     pub(crate) node: u64,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -22,7 +22,7 @@ pub(crate) struct RequestHeader {
 }
 
 impl RequestHeader {
-    /// The header and the rest of a request; `None` if the request ends within its header.
+    /// Splits a request into its header and the rest; `None` if the request ends within its header.
     pub(crate) fn split(request: &[u8]) -> Option<(RequestHeader, &[u8])> {
         RequestHeader::read_from_prefix(request).ok()
     }
@@ -72,21 +72,22 @@ pub(super) mod opcode {
     pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
 }
 
-/// A flag of [`FuseOp::Write`]: the file loses its powers before its content changes.
-pub(crate) const KILLS_POWERS_OF_WRITE: u32 = 1 << 2;
+/// FUSE_WRITE_KILL_SUIDGID, a flag of [`FuseOp::Write`]: the file loses its privileges before its content
+/// changes.
+pub(crate) const WRITE_KILLS_PRIVILEGES: u32 = 1 << 2;
 
-/// A flag of [`FuseOp::Read`] and [`FuseOp::Write`]: the request names a process as the owner of locks. The kernel names it where the
-/// process reads or writes around its pages (O_DIRECT), and nowhere else.
-pub(crate) const AROUND_PAGES: u32 = 1 << 1;
+/// FUSE_READ_LOCKOWNER and FUSE_WRITE_LOCKOWNER: the request names an owner of locks. The kernel sets this
+/// flag for reads and writes around its page cache (O_DIRECT), and for no others.
+pub(crate) const IS_DIRECT_IO: u32 = 1 << 1;
 
-/// How many bits the reply to a copy has for the number of bytes copied.
+/// The width of the byte count in the reply to a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyCount {
     Bits32,
     Bits64,
 }
 
-/// What a request asks for. Names are not empty, and have no zero byte.
+/// A decoded request. Names are not empty, and have no zero byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FuseOp<'a> {
     Lookup { name: &'a [u8] },
@@ -125,20 +126,20 @@ pub(crate) enum FuseOp<'a> {
 }
 
 impl<'a> FuseOp<'a> {
-    /// What the request with this header and `body` asks for.
+    /// Decodes the request with this header and `body`.
     ///
     /// # Errors
-    /// ENOSYS for an operation that is not weir's: the kernel then does without it, and mostly does not ask again. EIO for a body
-    /// that ends too early.
+    /// ENOSYS for an operation that weir does not have: the kernel then does without it, and mostly does not
+    /// ask again. EIO for a body that ends too early.
     pub(crate) fn decode(header: &RequestHeader, body: &'a [u8]) -> Result<FuseOp<'a>, Errno> {
-        match FuseOp::on_name(header.opcode, Arguments(body))? {
+        match FuseOp::on_name(header.opcode, RequestBody(body))? {
             Some(op) => Ok(op),
-            None => FuseOp::on_inode(header.opcode, Arguments(body)),
+            None => FuseOp::on_inode(header.opcode, RequestBody(body)),
         }
     }
 
-    /// An operation on a name in a directory, or on an attribute by its name; `None` for all others.
-    fn on_name(opcode: u32, mut body: Arguments<'a>) -> Result<Option<FuseOp<'a>>, Errno> {
+    /// Decodes an operation on a name in a directory or on an attribute's name; `None` for all others.
+    fn on_name(opcode: u32, mut body: RequestBody<'a>) -> Result<Option<FuseOp<'a>>, Errno> {
         let op = match opcode {
             opcode::LOOKUP => FuseOp::Lookup { name: body.name()? },
             opcode::SYMLINK => FuseOp::Symlink { name: body.name()?, target: body.string()? },
@@ -179,7 +180,7 @@ impl<'a> FuseOp<'a> {
         Ok(Some(op))
     }
 
-    fn on_inode(opcode: u32, mut body: Arguments<'a>) -> Result<FuseOp<'a>, Errno> {
+    fn on_inode(opcode: u32, mut body: RequestBody<'a>) -> Result<FuseOp<'a>, Errno> {
         let op = match opcode {
             opcode::FORGET => FuseOp::Forget { lookups: body.take()? },
             opcode::BATCH_FORGET => FuseOp::BatchForget(BatchForget::decode(body)?),
@@ -230,11 +231,11 @@ impl<'a> FuseOp<'a> {
     }
 }
 
-/// What is left of a request's body.
-struct Arguments<'a>(&'a [u8]);
+/// The part of a request's body that is not decoded yet.
+struct RequestBody<'a>(&'a [u8]);
 
-impl<'a> Arguments<'a> {
-    /// The next bytes as a structure, wherever they lie in memory.
+impl<'a> RequestBody<'a> {
+    /// Takes the next bytes as a structure of any alignment.
     fn take<T: FromBytes>(&mut self) -> Result<T, Errno> {
         let (taken, rest) = T::read_from_prefix(self.0).map_err(|_| Errno::IO)?;
         self.0 = rest;
@@ -247,7 +248,7 @@ impl<'a> Arguments<'a> {
         Ok(taken)
     }
 
-    /// What comes before the next zero byte.
+    /// Takes the bytes before the next zero byte.
     fn string(&mut self) -> Result<&'a [u8], Errno> {
         let string = CStr::from_bytes_until_nul(self.0).map_err(|_| Errno::IO)?;
         self.0 = &self.0[string.count_bytes() + 1..];
@@ -259,28 +260,28 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Inodes that the kernel forgets, as they lie in the request.
+/// The inodes of a BATCH_FORGET, as bytes of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BatchForget<'a>(&'a [u8]);
 
 #[derive(FromBytes)]
 #[repr(C)]
-struct ForgetOne {
+struct ForgottenInode {
     node: u64,
     lookups: u64,
 }
 
 impl<'a> BatchForget<'a> {
-    fn decode(mut body: Arguments<'a>) -> Result<BatchForget<'a>, Errno> {
+    fn decode(mut body: RequestBody<'a>) -> Result<BatchForget<'a>, Errno> {
         let BatchForgetIn { count, .. } = body.take()?;
-        let len = count.checked_mul(size_of::<ForgetOne>() as u32).ok_or(Errno::IO)?;
+        let len = count.checked_mul(size_of::<ForgottenInode>() as u32).ok_or(Errno::IO)?;
         body.bytes(len).map(BatchForget)
     }
 
-    /// Each inode, and how many look-ups of it are taken back.
+    /// Each inode, with the number of look-ups to remove.
     pub(crate) fn nodes(self) -> impl Iterator<Item = (u64, u64)> {
-        let nodes = self.0.chunks_exact(size_of::<ForgetOne>());
-        nodes.filter_map(|node| ForgetOne::read_from_bytes(node).ok()).map(|one| (one.node, one.lookups))
+        let nodes = self.0.chunks_exact(size_of::<ForgottenInode>());
+        nodes.filter_map(|node| ForgottenInode::read_from_bytes(node).ok()).map(|one| (one.node, one.lookups))
     }
 }
 
@@ -292,7 +293,7 @@ pub(crate) enum SetTimeIn {
     To(i64, u32),
 }
 
-/// Attributes to set: those that `valid` names.
+/// Attributes to set: those whose bits are in `valid`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 pub(crate) struct SetattrIn {
@@ -323,7 +324,7 @@ impl SetattrIn {
     pub(crate) const MODIFIED: u32 = 1 << 5;
     pub(crate) const ACCESSED_NOW: u32 = 1 << 7;
     pub(crate) const MODIFIED_NOW: u32 = 1 << 8;
-    pub(crate) const KILLS_POWERS: u32 = 1 << 11;
+    pub(crate) const KILLS_PRIVILEGES: u32 = 1 << 11;
 
     fn has(&self, flag: u32) -> bool {
         self.valid & flag != 0
@@ -357,9 +358,10 @@ impl SetattrIn {
         self.has(Self::MODIFIED).then_some(time)
     }
 
-    /// Whether the file's powers go: a new owner, or a new size by somebody without CAP_FSETID.
-    pub(crate) fn kills_powers(&self) -> bool {
-        self.has(Self::KILLS_POWERS)
+    /// Whether the file loses its privileges: it gets a new owner, or a new size from a process without
+    /// CAP_FSETID.
+    pub(crate) fn kills_privileges(&self) -> bool {
+        self.has(Self::KILLS_PRIVILEGES)
     }
 }
 
@@ -394,7 +396,7 @@ struct Rename2In {
     _padding: u32,
 }
 
-/// Of reads, and of listings, whose offset is where the last one ended.
+/// Of reads, and of listings, for which `offset` is where the last one ended.
 #[repr(C)]
 #[derive(FromBytes)]
 struct ReadIn {
@@ -419,7 +421,7 @@ struct WriteIn {
     _padding: u32,
 }
 
-/// Without FUSE_SETXATTR_EXT, for which weir does not ask.
+/// Without the fields of FUSE_SETXATTR_EXT, which weir does not request.
 #[repr(C)]
 #[derive(FromBytes)]
 struct SetxattrIn {
@@ -427,7 +429,7 @@ struct SetxattrIn {
     flags: i32,
 }
 
-/// Also of lists of names.
+/// Also for LISTXATTR.
 #[repr(C)]
 #[derive(FromBytes)]
 struct GetxattrIn {

@@ -63,7 +63,10 @@ fn golden_on_names() -> Vec<Golden> {
 
 fn golden_on_inodes() -> Vec<Golden> {
     let setattr = SetattrIn {
-        valid: SetattrIn::ACCESSED | SetattrIn::MODIFIED | SetattrIn::MODIFIED_NOW | SetattrIn::KILLS_POWERS,
+        valid: SetattrIn::ACCESSED
+            | SetattrIn::MODIFIED
+            | SetattrIn::MODIFIED_NOW
+            | SetattrIn::KILLS_PRIVILEGES,
         handle: 3,
         size: u64::MAX,
         accessed: i64::MIN,
@@ -89,7 +92,7 @@ fn golden_on_inodes() -> Vec<Golden> {
              a4810000 00000000 e8030000 ffffffff 00000000",
             FuseOp::Setattr(SetattrIn { valid: 0x9b0, ..setattr }),
         ),
-        (opcode::READ, read, FuseOp::Read { offset: 1 << 63, size: 1 << 20, flags: AROUND_PAGES }),
+        (opcode::READ, read, FuseOp::Read { offset: 1 << 63, size: 1 << 20, flags: IS_DIRECT_IO }),
         (opcode::READDIR, read, FuseOp::Readdir { offset: 1 << 63, size: 1 << 20 }),
         (opcode::READDIRPLUS, read, FuseOp::Readdirplus { offset: 1 << 63, size: 1 << 20 }),
         (
@@ -254,7 +257,7 @@ fn a_reply_is_the_bytes_that_the_kernel_reads() {
 
 #[test]
 fn a_listing_takes_entries_until_it_is_full_and_aligns_each() {
-    let mut listing = Listing::new(32 + 32);
+    let mut listing = ListingReply::new(32 + 32);
     assert!(listing.add(0xaabb, 1, libc::S_IFDIR, b"hello"));
     assert!(listing.add(0xccdd, 2, libc::S_IFREG | 0o644, b"world.rs"));
     assert!(!listing.add(1, 3, libc::S_IFREG, b"x"));
@@ -262,7 +265,7 @@ fn a_listing_takes_entries_until_it_is_full_and_aligns_each() {
          ddcc000000000000 0200000000000000 08000000 08000000 776f726c642e7273");
     assert_eq!(listing.bytes(), expected);
     let entry = EntryReply { node: 7, ..EntryReply::default() };
-    let mut plus = Listing::new(160);
+    let mut plus = ListingReply::new(160);
     assert!(plus.add_with(&entry, 1, b"12345678"));
     assert!(!plus.add_with(&entry, 2, b"x"));
     assert_eq!(plus.bytes()[..128], *entry.as_bytes());
@@ -270,5 +273,5 @@ fn a_listing_takes_entries_until_it_is_full_and_aligns_each() {
         plus.bytes()[128..],
         hex("0700000000000000 0100000000000000 08000000 00000000 3132333435363738")
     );
-    assert!(!Listing::new(0).add(1, 1, 0, b"x"));
+    assert!(!ListingReply::new(0).add(1, 1, 0, b"x"));
 }

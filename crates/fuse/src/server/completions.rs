@@ -1,45 +1,53 @@
-//! What becomes of an operation's result: the reply, once, and how long it took.
+//! Completions of operations: each sends the reply and records the latency.
 
-use super::Server;
+use super::FuseServer;
 use crate::attributes::{attr_reply, entry_reply};
-use crate::connection::Reply;
-use crate::errno::refused;
-use crate::latency::Class;
-use fs::{Attributes, Completion};
+use crate::connection::PendingReply;
+use crate::errno::reply_errno;
+use crate::latency::OpClass;
+use fs::{FileAttributes, FsCompletion};
 
-impl Server {
-    /// A completion that ends with an entry, which the kernel then remembers.
-    pub(super) fn entry(&self, class: Class, reply: Reply) -> Completion<Attributes> {
-        let (timer, fs, ttl) = (self.timer(class), self.fs.clone(), self.ttl);
+impl FuseServer {
+    /// A completion that replies with an entry, which the kernel then remembers.
+    pub(super) fn entry_completion(
+        &self,
+        class: OpClass,
+        reply: PendingReply,
+    ) -> FsCompletion<FileAttributes> {
+        let (timer, fs, ttl) = (self.shared_timer(class), self.fs.clone(), self.ttl);
         Box::new(move |made| {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
                 Ok(made) => reply.body(&entry_reply(&made, ttl)),
-                Err(error) => reply.error(refused(&error)),
+                Err(error) => reply.error(reply_errno(&error)),
             }
         })
     }
 
-    /// A completion that ends with attributes.
-    pub(super) fn attr(&self, class: Class, reply: Reply) -> Completion<Attributes> {
-        let (timer, ttl) = (self.timer(class), self.ttl);
+    /// A completion that replies with attributes.
+    pub(super) fn attr_completion(
+        &self,
+        class: OpClass,
+        reply: PendingReply,
+    ) -> FsCompletion<FileAttributes> {
+        let (timer, ttl) = (self.shared_timer(class), self.ttl);
         Box::new(move |done| {
             let _timer = timer;
             match done {
                 Ok(now) => reply.body(&attr_reply(&now, ttl)),
-                Err(error) => reply.error(refused(&error)),
+                Err(error) => reply.error(reply_errno(&error)),
             }
         })
     }
 
-    /// A completion that ends with success or not.
-    pub(super) fn empty(&self, class: Class, reply: Reply) -> Completion<()> {
-        let timer = self.timer(class);
+    /// A completion that replies with success or an error.
+    pub(super) fn empty_completion(&self, class: OpClass, reply: PendingReply) -> FsCompletion<()> {
+        let timer = self.shared_timer(class);
         Box::new(move |done| {
             let _timer = timer;
             match done {
                 Ok(()) => reply.ok(),
-                Err(error) => reply.error(refused(&error)),
+                Err(error) => reply.error(reply_errno(&error)),
             }
         })
     }

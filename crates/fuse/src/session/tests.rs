@@ -1,18 +1,18 @@
 //! Requests with any numbers, answered by the whole stack on simulated disks.
 
 use super::*;
-use crate::kernel::KernelCache;
-use crate::latency::{Latencies, Traffic};
-use cache::{Cache, Recovered, Settings, Task};
-use device::{Random, StoreId, VolumeId};
-use fs::{Caller, Fs};
-use sim_disk::{Power, SimClock, SimDisk};
+use crate::kernel_settings::KernelCachePolicy;
+use crate::latency::{OpLatencies, RequestCounter};
+use cache::{BackgroundTask, Cache, CacheSettings, RecoveredBuffer};
+use device::{SeededRng, StoreId, VolumeId};
+use fs::{CallerCredentials, Fs};
+use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store};
+use store::{Store, StoreLayout};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Steps of background work after which a reply that has not come never will.
@@ -94,31 +94,31 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let (power, clock) = (Power::new(), Arc::new(SimClock::new()));
+        let (power, clock) = (PowerSupply::new(), Arc::new(SimClock::new()));
         let disk = |name, blocks| SimDisk::new(name, blocks, &power, 1);
         let (store, buffer, id) = (disk("store", 16_384), disk("buffer", 2048), StoreId([7; 16]));
-        Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");
+        Store::format(&*store, &StoreLayout { id, segment_blocks: Some(64) }).expect("a format");
         buffer::Buffer::format(&*buffer, id).expect("a format");
         let store = Arc::new(Store::open(store).expect("a store"));
-        let recovered = Recovered::read(buffer, id, &*clock).expect("a buffer");
-        let cache = Cache::begin(store, recovered, clock.clone(), Settings::default()).expect("a cache");
+        let recovered = RecoveredBuffer::read(buffer, id, &*clock).expect("a buffer");
+        let cache = Cache::begin(store, recovered, clock.clone(), CacheSettings::default()).expect("a cache");
         let cache = Arc::new(cache);
-        let owner = Caller { uid: 0, gid: 0, umask: 0 };
+        let owner = CallerCredentials { uid: 0, gid: 0, umask: 0 };
         Fs::create(&cache, VolumeId::MAIN, &*clock, owner, [7; 16]).expect("a new file system");
         let fs = Arc::new(Fs::open(cache.clone(), VolumeId::MAIN, clock.clone()).expect("a file system"));
-        let (latencies, traffic) = (Arc::new(Latencies::default()), Arc::new(Traffic::default()));
+        let (latencies, requests) = (Arc::new(OpLatencies::default()), Arc::new(RequestCounter::default()));
         let replies = tempfile::NamedTempFile::new().expect("a file");
         let appended = File::options().append(true).open(replies.path()).expect("the file");
-        let server = Server::new(fs.clone(), latencies, traffic, KernelCache::Full);
+        let server = FuseServer::new(fs.clone(), latencies, requests, KernelCachePolicy::Full);
         let dropped: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
         let drops = dropped.clone();
         let drop_pages =
             move |_, range: Range<u64>| drops.lock().expect("no panic").push((range.start, range.end));
-        server.kernel_pages.start(drop_pages).expect("threads");
+        server.page_invalidator.start(drop_pages).expect("threads");
         let requests = RequestLoop {
             server,
-            connection: Connection::of(&appended).expect("a descriptor"),
-            users: Users::All,
+            connection: FuseConnection::of(&appended).expect("a descriptor"),
+            users: AllowedUsers::All,
         };
         Bench { requests, replies: replies.into_file(), cache, fs, clock, dropped, asked: 0 }
     }
@@ -142,7 +142,12 @@ impl Bench {
             if !reply.is_empty() {
                 break;
             }
-            for task in [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint] {
+            for task in [
+                BackgroundTask::Commit,
+                BackgroundTask::Fetch,
+                BackgroundTask::WriteBack,
+                BackgroundTask::Checkpoint,
+            ] {
                 self.cache.step(task);
             }
         }
@@ -176,7 +181,7 @@ impl Bench {
     }
 }
 
-fn words(random: &mut Random, bytes: usize, nodes: &[u64; 3]) -> Vec<u8> {
+fn words(random: &mut SeededRng, bytes: usize, nodes: &[u64; 3]) -> Vec<u8> {
     let mut word = || match random.below(8) {
         0 => random.next_u64(),
         1 => nodes[random.index(nodes.len())],
@@ -189,7 +194,7 @@ fn words(random: &mut Random, bytes: usize, nodes: &[u64; 3]) -> Vec<u8> {
 }
 
 /// A request's body: arguments of any numbers, and a name or two.
-fn draw(random: &mut Random, opcode: u32, nodes: &[u64; 3]) -> Vec<u8> {
+fn draw(random: &mut SeededRng, opcode: u32, nodes: &[u64; 3]) -> Vec<u8> {
     let names: [&[u8]; 14] = [
         b"f",
         b"d",
@@ -234,7 +239,7 @@ fn draw(random: &mut Random, opcode: u32, nodes: &[u64; 3]) -> Vec<u8> {
 #[test]
 fn requests_with_any_numbers_are_answered_and_break_nothing() {
     let mut bench = Bench::new();
-    let mut random = Random::new(40);
+    let mut random = SeededRng::new(40);
     for round in 0..400 {
         let nodes = bench.tree();
         for _ in 0..50 {
@@ -327,7 +332,7 @@ fn the_kernel_drops_pages_that_a_write_around_them_made_old_before_that_is_answe
 fn the_end_of_a_mount_is_answered_and_ends_the_loop() {
     let mut bench = Bench::new();
     let header = RequestHeader { opcode: 38, unique: 5, ..RequestHeader::new_zeroed() };
-    assert_eq!(bench.requests.answer(&header, &[]), Next::End);
+    assert_eq!(bench.requests.answer(&header, &[]), AfterRequest::End);
     let mut reply = Vec::new();
     bench.replies.read_to_end(&mut reply).expect("a file");
     assert_eq!(reply, [16, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
@@ -349,8 +354,8 @@ fn a_reply_that_nobody_sends_is_an_error() {
 fn a_mount_of_one_user_serves_others_only_what_the_kernel_asks_in_nobodys_name() {
     let header = |uid| RequestHeader { uid, ..RequestHeader::new_zeroed() };
     let (lookup, read) = (FuseOp::Lookup { name: b"x" }, FuseOp::Read { offset: 0, size: 1, flags: 0 });
-    assert!(Users::Only(7).admit(&header(7), &lookup));
-    assert!(!Users::Only(7).admit(&header(0), &lookup));
-    assert!(Users::Only(7).admit(&header(0), &read));
-    assert!(Users::All.admit(&header(8), &lookup));
+    assert!(AllowedUsers::Only(7).admit(&header(7), &lookup));
+    assert!(!AllowedUsers::Only(7).admit(&header(0), &lookup));
+    assert!(AllowedUsers::Only(7).admit(&header(0), &read));
+    assert!(AllowedUsers::All.admit(&header(8), &lookup));
 }

@@ -1,11 +1,11 @@
 //! Which segments of nodes a checkpoint empties.
 
 use super::*;
-use crate::change::Change;
+use crate::change::StoreChange;
 use crate::store::Store;
-use crate::superblock::Layout;
-use device::{Incarnation, Lsn, ObjectId, PageNo, Random, StoreId, VolumeId};
-use sim_disk::{Power, SimDisk};
+use crate::superblock::StoreLayout;
+use device::{Incarnation, Lsn, ObjectId, PageNo, SeededRng, StoreId, VolumeId};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
@@ -18,8 +18,8 @@ fn fresh(segments: u64) -> Store {
 }
 
 fn on_disk(segments: u64) -> (Arc<SimDisk>, Store) {
-    let disk = SimDisk::new("disk", 4 + segments * u64::from(SEGMENT_BLOCKS), &Power::new(), 1);
-    let layout = Layout { id: StoreId([1; 16]), segment_blocks: Some(SEGMENT_BLOCKS) };
+    let disk = SimDisk::new("disk", 4 + segments * u64::from(SEGMENT_BLOCKS), &PowerSupply::new(), 1);
+    let layout = StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(SEGMENT_BLOCKS) };
     Store::format(&*disk, &layout).expect("large enough");
     let store = Store::open(disk.clone()).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
@@ -31,13 +31,13 @@ fn write(store: &Store, numbers: impl IntoIterator<Item = u64>) {
     for number in numbers {
         let (page, bytes, page_lsn) =
             (PageNo(number), bytes.clone(), Lsn(store.shared.map().newest().any.0 + 1));
-        store.apply(&[Change::Write { object: FILE, page, bytes, page_lsn }]).expect("space");
+        store.apply(&[StoreChange::Write { object: FILE, page, bytes, page_lsn }]).expect("space");
     }
 }
 
 /// A page of each of `leaves` leaves, written; then some of them again, with checkpoints between.
 fn scattered(store: &Store, leaves: u64, checkpoints: usize) {
-    let mut random = Random::new(1);
+    let mut random = SeededRng::new(1);
     write(store, (0..leaves).map(|leaf| leaf * LEAF_PAGES));
     for _ in 0..checkpoints {
         store.checkpoint().expect("space");
@@ -125,7 +125,8 @@ fn a_segment_of_nodes_one_of_which_cannot_be_read_is_left_alone_and_others_are_c
         .filter(|&(_, live)| (1..=4).contains(&live))
         .map(|(number, _)| number)
         .collect();
-    let segment = |place| store.shared.medium.geometry().segment(place).filter(|number| few.contains(number));
+    let segment =
+        |place| store.shared.medium.geometry().segment_of(place).filter(|number| few.contains(number));
     let places: Vec<Block> = store.shared.map().nodes.table.iter().map(|(_, entry)| entry.place).collect();
     let place = places.into_iter().rfind(|&place| segment(place).is_some()).expect("a leaf");
     let number = segment(place).expect("just found");

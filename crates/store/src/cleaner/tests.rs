@@ -1,25 +1,26 @@
 //! What the cleaner's parts do in states that calls from outside hardly reach.
 
 use super::*;
-use crate::change::Change;
-use crate::map::{Body, PageEntry};
+use crate::change::StoreChange;
+use crate::map::{NodeBody, PageEntry};
 use crate::store::Store;
-use crate::superblock::Layout;
+use crate::superblock::StoreLayout;
 use device::{Incarnation, Lsn, PageNo, StoreId, VolumeId};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 
 /// A store of which every other page of a file is dead.
 pub(crate) fn half_dead() -> Store {
-    let disk = SimDisk::new("disk", 4 + 200 * 16, &Power::new(), 1);
-    Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) }).expect("large enough");
+    let disk = SimDisk::new("disk", 4 + 200 * 16, &PowerSupply::new(), 1);
+    Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(16) })
+        .expect("large enough");
     let store = Store::open(disk).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
     let object = VolumeId::MAIN.object(1, 1);
     let bytes = Arc::new(device::Page::zeroed());
     let write = |number, page_lsn| {
         let (page, bytes) = (PageNo(number), bytes.clone());
-        store.apply(&[Change::Write { object, page, bytes, page_lsn: Lsn(page_lsn) }]).expect("space");
+        store.apply(&[StoreChange::Write { object, page, bytes, page_lsn: Lsn(page_lsn) }]).expect("space");
     };
     (0..300).for_each(|number| write(number, number + 1));
     (0..300).step_by(2).for_each(|number| write(number, number + 1000));
@@ -44,7 +45,8 @@ fn the_last_victims_are_let_go_while_there_are_more_holders_than_may_be() {
     let victims = round.victims.clone();
     assert!(victims.len() > 3, "{victims:?}");
     let mut bound = |holders: usize| {
-        store.shared.map_mut().nodes.scan(Purpose::Clean).as_mut().expect("a walk").holders = holders;
+        store.shared.map_mut().nodes.scan_mut(ScanPurpose::Clean).as_mut().expect("a walk").holder_count =
+            holders;
         round.bound_holder_memory(&store.shared);
         round.victims.clone()
     };
@@ -58,11 +60,13 @@ fn shared_after_moving(lost: Option<NodeId>) -> Vec<bool> {
     let store = walked();
     {
         let mut map = store.shared.map_mut();
-        let scan = map.nodes.scan(Purpose::Clean).as_mut().expect("a walk");
+        let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_mut().expect("a walk");
         scan.lost.extend(lost);
-        let holders: Vec<Holder> = scan.held.values().flatten().copied().collect();
+        let holders: Vec<BlockHolder> = scan.holders.values().flatten().copied().collect();
         for holder in holders {
-            let Body::Pages(leaf) = &mut map.nodes.node_mut(holder.node).body else { panic!("a large file") };
+            let NodeBody::Pages(leaf) = &mut map.nodes.node_mut(holder.node).body else {
+                panic!("a large file")
+            };
             leaf.share(usize::from(holder.index));
         }
     }
@@ -75,7 +79,7 @@ fn entries(store: &Store) -> impl Iterator<Item = PageEntry> {
     let map = store.shared.map();
     let leaves =
         map.nodes.table.iter().filter_map(|(id, _)| map.nodes.peek(id)).filter_map(|body| match body {
-            Body::Pages(leaf) => Some(leaf.pages().iter().copied().filter(|entry| !entry.is_hole())),
+            NodeBody::Pages(leaf) => Some(leaf.pages().iter().copied().filter(|entry| !entry.is_hole())),
             _ => None,
         });
     leaves.flatten().collect::<Vec<_>>().into_iter()
@@ -102,17 +106,17 @@ fn a_victim_is_not_settled_while_somebody_may_hold_a_block_of_it() {
     assert_eq!((round.victims[0], live(&store)), (victim, before), "its blocks are held");
     let node = {
         let mut map = store.shared.map_mut();
-        let scan = map.nodes.scan(Purpose::Clean).as_mut().expect("a walk");
+        let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_mut().expect("a walk");
         let held: Vec<Block> =
-            scan.held.range(store.shared.medium.geometry().blocks(victim)).map(|(&at, _)| at).collect();
-        held.into_iter().for_each(|at| scan.resolved(at));
+            scan.holders.range(store.shared.medium.geometry().blocks_of(victim)).map(|(&at, _)| at).collect();
+        held.into_iter().for_each(|at| scan.drop_block(at));
         let node = map.volumes.roots().next().expect("a tree");
         map.nodes.revisit(node);
         node
     };
     round.finish_victim(victim, &store.shared);
     assert_eq!((round.victims[0], live(&store)), (victim, before), "a node is to be visited again");
-    assert_eq!(store.shared.visit_nodes(Purpose::Clean, 9), [node]);
+    assert_eq!(store.shared.visit_nodes(ScanPurpose::Clean, 9), [node]);
     round.finish_victim(victim, &store.shared);
     assert_ne!(round.victims[0], victim);
 }

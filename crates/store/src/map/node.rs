@@ -1,14 +1,14 @@
 //! Nodes of the map: 4 KiB each on the medium, decoded in memory.
 
-use super::leaf::PageLeaf;
-use super::object::ObjectEntry;
-use super::volume::{self, VolumeEntries};
+use super::object_leaf::ObjectEntry;
+use super::page_leaf::PageLeaf;
+use super::volume_leaf::{self, VolumeEntries};
 use crate::format::*;
 use device::{Page, StoreId};
 use std::sync::atomic::AtomicBool;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A node's name, which stays while its place changes. 0 is no node.
+/// The id of a node, which stays while its block changes. 0 is no node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct NodeId(pub(crate) u64);
 
@@ -26,19 +26,19 @@ impl NodeId {
 
 /// A tree. `height` counts the inner nodes above a leaf; a root of [`NodeId::NONE`] is an empty tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Tree {
+pub(crate) struct NodeTree {
     pub(crate) root: NodeId,
     pub(crate) height: u8,
 }
 
 /// Nodes that must be read from the medium before the answer is known.
 #[derive(Debug)]
-pub(crate) struct Missing(pub(crate) Vec<NodeId>);
+pub(crate) struct MissingNodes(pub(crate) Vec<NodeId>);
 
-/// What a node says.
+/// The content of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Body {
-    /// Ids of the nodes below.
+pub(crate) enum NodeBody {
+    /// Ids of the children.
     Inner(Box<[NodeId; INNER_CHILDREN as usize]>),
     /// Pages of an object.
     Pages(Box<PageLeaf>),
@@ -48,63 +48,63 @@ pub(crate) enum Body {
     Volumes(Box<VolumeEntries>),
 }
 
-impl Body {
-    pub(crate) fn inner() -> Body {
-        Body::Inner(Box::new([NodeId::NONE; INNER_CHILDREN as usize]))
+impl NodeBody {
+    pub(crate) fn inner() -> NodeBody {
+        NodeBody::Inner(Box::new([NodeId::NONE; INNER_CHILDREN as usize]))
     }
 
-    pub(crate) fn pages() -> Body {
-        Body::Pages(Box::new(PageLeaf::new()))
+    pub(crate) fn pages() -> NodeBody {
+        NodeBody::Pages(Box::new(PageLeaf::new()))
     }
 
-    pub(crate) fn objects() -> Body {
-        Body::Objects(Box::new([const { None }; LEAF_OBJECTS as usize]))
+    pub(crate) fn objects() -> NodeBody {
+        NodeBody::Objects(Box::new([const { None }; LEAF_OBJECTS as usize]))
     }
 
-    pub(crate) fn volumes() -> Body {
-        Body::Volumes(Box::new([const { None }; LEAF_VOLUMES as usize]))
+    pub(crate) fn volumes() -> NodeBody {
+        NodeBody::Volumes(Box::new([const { None }; LEAF_VOLUMES as usize]))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         match self {
-            Body::Inner(children) => !children.iter().any(|child| child.is_some()),
-            Body::Pages(leaf) => leaf.is_empty(),
-            Body::Objects(entries) => entries.iter().all(Option::is_none),
-            Body::Volumes(entries) => entries.iter().all(Option::is_none),
+            NodeBody::Inner(children) => !children.iter().any(|child| child.is_some()),
+            NodeBody::Pages(leaf) => leaf.is_empty(),
+            NodeBody::Objects(entries) => entries.iter().all(Option::is_none),
+            NodeBody::Volumes(entries) => entries.iter().all(Option::is_none),
         }
     }
 }
 
 /// A node in memory.
 #[derive(Debug)]
-pub(crate) struct Node {
-    pub(crate) body: Body,
-    /// Not yet on the medium as it is here.
+pub(crate) struct MapNode {
+    pub(crate) body: NodeBody,
+    /// The medium does not have the node as it is here.
     pub(crate) dirty: bool,
-    /// Nor as a checkpoint under way has it.
+    /// Changed since a checkpoint under way wrote it.
     pub(crate) changed: bool,
-    /// Looked at since eviction last came by.
+    /// Used since eviction last passed by.
     pub(crate) used: AtomicBool,
 }
 
-impl Node {
-    pub(crate) fn new(body: Body, dirty: bool) -> Node {
-        Node { body, dirty, changed: dirty, used: AtomicBool::new(true) }
+impl MapNode {
+    pub(crate) fn new(body: NodeBody, dirty: bool) -> MapNode {
+        MapNode { body, dirty, changed: dirty, used: AtomicBool::new(true) }
     }
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct NodeHead {
-    head: Head,
+struct MapNodeHead {
+    head: StructureHead,
     id: U64,
     kind: u8,
-    /// Blocks of deltas in a leaf of pages.
+    /// Delta blocks in a page leaf.
     deltas: u8,
     reserved: [u8; 22],
 }
 
-const HEAD_BYTES: usize = size_of::<NodeHead>();
+const HEAD_BYTES: usize = size_of::<MapNodeHead>();
 const _: () = assert!(HEAD_BYTES == 64);
 const _: () = assert!(HEAD_BYTES + 8 * INNER_CHILDREN as usize <= 4096);
 
@@ -117,40 +117,41 @@ const KIND_VOLUMES: u8 = 4;
 pub(crate) const FLAG_SHARED: u32 = 1;
 
 /// A node's bytes, and their checksum.
-pub(crate) fn encode(body: &Body, id: NodeId, store: StoreId) -> (Box<Page>, u32) {
+pub(crate) fn encode(body: &NodeBody, id: NodeId, store: StoreId) -> (Box<Page>, u32) {
     let mut page = Page::zeroed();
     let kind = match body {
-        Body::Inner(_) => KIND_INNER,
-        Body::Pages(_) => KIND_PAGES,
-        Body::Objects(_) => KIND_OBJECTS,
-        Body::Volumes(_) => KIND_VOLUMES,
+        NodeBody::Inner(_) => KIND_INNER,
+        NodeBody::Pages(_) => KIND_PAGES,
+        NodeBody::Objects(_) => KIND_OBJECTS,
+        NodeBody::Volumes(_) => KIND_VOLUMES,
     };
-    let head = Head::new(MAGIC_NODE, store);
+    let head = StructureHead::new(MAGIC_NODE, store);
     let deltas = match body {
-        Body::Pages(leaf) => leaf.deltas_len(),
-        Body::Inner(_) | Body::Objects(_) | Body::Volumes(_) => 0,
+        NodeBody::Pages(leaf) => leaf.deltas_len(),
+        NodeBody::Inner(_) | NodeBody::Objects(_) | NodeBody::Volumes(_) => 0,
     };
-    let head = NodeHead { head, id: id.0.into(), kind, deltas, reserved: [0; 22] };
+    let head = MapNodeHead { head, id: id.0.into(), kind, deltas, reserved: [0; 22] };
     head.write_to_prefix(&mut page.0).expect("smaller than a page");
     let rest = &mut page.0[HEAD_BYTES..];
     match body {
-        Body::Inner(children) => {
+        NodeBody::Inner(children) => {
             for (child, bytes) in children.iter().zip(rest.chunks_exact_mut(8)) {
                 bytes.copy_from_slice(&child.0.to_le_bytes());
             }
         }
-        Body::Pages(leaf) => leaf.encode(rest),
-        Body::Objects(entries) => super::object::encode(entries, rest),
-        Body::Volumes(entries) => volume::encode(entries, rest),
+        NodeBody::Pages(leaf) => leaf.encode(rest),
+        NodeBody::Objects(entries) => super::object_leaf::encode(entries, rest),
+        NodeBody::Volumes(entries) => volume_leaf::encode(entries, rest),
     }
     let crc = seal(&mut page.0);
     (page, crc)
 }
 
-/// The node in `page`; `None` if these are not the bytes of node `id`. The caller has compared the checksum.
-pub(crate) fn decode(page: &Page, id: NodeId, store: StoreId) -> Option<Body> {
-    sealed(&page.0, MAGIC_NODE, store)?;
-    let (head, rest) = NodeHead::read_from_prefix(&page.0).ok()?;
+/// The node in `page`; `None` if these are not the bytes of node `id`. The caller has compared the checksum
+/// with the node table's.
+pub(crate) fn decode(page: &Page, id: NodeId, store: StoreId) -> Option<NodeBody> {
+    verify_head(&page.0, MAGIC_NODE, store)?;
+    let (head, rest) = MapNodeHead::read_from_prefix(&page.0).ok()?;
     if head.id.get() != id.0 {
         return None;
     }
@@ -160,34 +161,36 @@ pub(crate) fn decode(page: &Page, id: NodeId, store: StoreId) -> Option<Body> {
             for (child, bytes) in body.iter_mut().zip(rest.chunks_exact(8)) {
                 *child = NodeId(u64::from_le_bytes(bytes.try_into().expect("8 bytes")));
             }
-            Some(Body::Inner(body))
+            Some(NodeBody::Inner(body))
         }
-        KIND_PAGES => PageLeaf::decode(rest, head.deltas).map(|leaf| Body::Pages(Box::new(leaf))),
-        KIND_OBJECTS => super::object::decode(rest).map(Body::Objects),
-        KIND_VOLUMES => volume::decode(rest).map(Body::Volumes),
+        KIND_PAGES => PageLeaf::decode(rest, head.deltas).map(|leaf| NodeBody::Pages(Box::new(leaf))),
+        KIND_OBJECTS => super::object_leaf::decode(rest).map(NodeBody::Objects),
+        KIND_VOLUMES => volume_leaf::decode(rest).map(NodeBody::Volumes),
         _ => None,
     }
 }
 
-/// Whether the shared flag is set; `None` if there are flags that nobody sets.
-pub(super) fn flags(flags: u32) -> Option<bool> {
+/// Whether the shared flag is set; `None` if unknown flags are set.
+pub(super) fn decode_shared_flag(flags: u32) -> Option<bool> {
     (flags & !FLAG_SHARED == 0).then_some(flags & FLAG_SHARED != 0)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::leaf::{BlockEntry, DeltaEntry, PageEntry};
+    use super::super::page_leaf::{BlockEntry, DeltaEntry, PageEntry};
     use super::*;
     use device::{Block, Lsn};
 
     #[test]
-    fn nodes_read_back_as_they_were_written_and_only_under_their_own_name() {
+    fn nodes_read_back_under_their_own_id() {
         let store = StoreId([1; 16]);
-        let (mut inner, mut pages) = (Body::inner(), Body::pages());
-        assert!(inner.is_empty() && pages.is_empty() && Body::objects().is_empty());
-        let Body::Inner(children) = &mut inner else { unreachable!() };
-        (children[0], children[255]) = (NodeId(7), NodeId(u64::MAX));
-        let Body::Pages(leaf) = &mut pages else { unreachable!() };
+        let mut inner = NodeBody::inner();
+        let mut pages = NodeBody::pages();
+        assert!(inner.is_empty() && pages.is_empty() && NodeBody::objects().is_empty());
+        let NodeBody::Inner(children) = &mut inner else { unreachable!() };
+        children[0] = NodeId(7);
+        children[255] = NodeId(u64::MAX);
+        let NodeBody::Pages(leaf) = &mut pages else { unreachable!() };
         leaf.set(1, PageEntry { place: Block(90), page_lsn: Lsn(4), crc: 5, shared: true });
         leaf.set(127, PageEntry { place: Block(91), page_lsn: Lsn(6), crc: 7, shared: false });
         for place in 0..LEAF_DELTAS as u64 {
@@ -197,7 +200,7 @@ mod tests {
         for body in [inner, pages] {
             assert!(!body.is_empty());
             let (page, crc) = encode(&body, NodeId(3), store);
-            assert_eq!(sealed(&page.0, MAGIC_NODE, store).expect("whole").crc.get(), crc);
+            assert_eq!(verify_head(&page.0, MAGIC_NODE, store).expect("whole").crc.get(), crc);
             assert_eq!(decode(&page, NodeId(3), store), Some(body));
             assert_eq!(decode(&page, NodeId(4), store), None, "another node's bytes");
             let mut other = page.clone();

@@ -1,56 +1,65 @@
-//! The volumes of a map: what each is called and where its tree of objects begins; and the nodes that deleted volumes and files left.
+//! The volumes of the map, and the dying list.
 //!
-//! They lie in a tree of nodes by number, which is copied where it is changed and shared, as any other: another reference to its root
-//! is a clone of all volumes. A leaf of volumes has a reference to the root of each tree of objects that it names. All volumes
-//! are in memory, too, so no look-up waits for this tree; a change of one changes both.
+//! The volumes lie in a tree of nodes by number, which is copied on write like any other: another reference
+//! to its root is a clone of all volumes. A volume leaf has a reference to the root of each tree of objects
+//! that it names. All volumes are in memory, too, so no look-up waits for this tree; a change of a volume
+//! changes both.
+//!
+//! The *dying list* has the roots of trees that deleted volumes and files left, and then the children of
+//! these nodes. Each node on it has one reference from the list.
 
-use super::node::{Body, Missing, NodeId, Tree};
-use super::nodes::Nodes;
-use super::tree::Leaf;
-use super::volume::Volume;
+use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
+use super::node_tree::LeafRef;
+use super::nodes::MapNodes;
+use super::volume_leaf::VolumeEntry;
 use crate::bug::{StoreBug, is_planted};
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_VOLUMES};
 use crate::volume::{MAIN_VOLUME_NAME, VOLUME_NAME_BYTES_MAX, VOLUMES_MAX, VolumeId, VolumeInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All volumes. Owned by the map, under its lock. After a crash: those of the newest root, and the log entries after it.
+/// All volumes. Owned by the map, under its lock. After a crash: the volumes of the newest root, and the log
+/// entries after it.
 #[derive(Debug, Default)]
-pub(crate) struct Volumes {
-    /// Leaves of volumes by number. The main volume may be missing there as long as nothing is known of it.
-    tree: Tree,
-    all: BTreeMap<VolumeId, Volume>,
-    /// Leaves in which `all` lie.
+pub(crate) struct MapVolumes {
+    /// The tree of volume leaves. The main volume may be missing in it until something is written to the
+    /// volume.
+    tree: NodeTree,
+    all: BTreeMap<VolumeId, VolumeEntry>,
+    /// Number of leaves in which `all` lie.
     leaves: u64,
-    /// The number that the next one gets: higher than any that there ever was, because the buffer may have records of a
-    /// deleted one.
+    /// The number of the next volume: higher than any ever used, because the buffer may have records of a
+    /// deleted volume.
     next: VolumeId,
-    /// Roots of deleted volumes and files, and then what these referred to: each has one reference from here.
+    /// The dying list; the nodes at the end are freed first.
     dying: Vec<NodeId>,
 }
 
-impl Volumes {
-    /// Those of a new store.
-    pub(crate) fn main_only() -> Volumes {
-        let mut volumes = Volumes::unread(Tree::default(), VolumeId(1), Vec::new());
-        volumes.found(BTreeMap::new());
+impl MapVolumes {
+    /// The volumes of a new store.
+    pub(crate) fn main_only() -> MapVolumes {
+        let mut volumes = MapVolumes::unread(NodeTree::default(), VolumeId(1), Vec::new());
+        volumes.set_volumes(BTreeMap::new());
         volumes
     }
 
-    /// Those of a tree that was not looked into yet.
-    pub(crate) fn unread(tree: Tree, next: VolumeId, dying: Vec<NodeId>) -> Volumes {
-        Volumes { tree, next, dying, ..Volumes::default() }
+    /// Volumes whose tree was not read yet.
+    pub(crate) fn unread(tree: NodeTree, next: VolumeId, dying: Vec<NodeId>) -> MapVolumes {
+        MapVolumes { tree, next, dying, ..MapVolumes::default() }
     }
 
-    /// What the tree says.
-    pub(crate) fn found(&mut self, mut all: BTreeMap<VolumeId, Volume>) {
+    /// Sets the volumes that were read from the tree.
+    pub(crate) fn set_volumes(&mut self, mut all: BTreeMap<VolumeId, VolumeEntry>) {
         all.entry(VolumeId::MAIN).or_default();
-        self.leaves = all.keys().map(|&id| index(id)).collect::<BTreeSet<_>>().len() as u64;
+        self.leaves = all.keys().map(|&id| leaf_index(id)).collect::<BTreeSet<_>>().len() as u64;
         self.all = all;
     }
 
-    /// All volumes, as the nodes of the tree have them; `None` if they cannot be.
-    pub(crate) fn stored(&self, nodes: &Nodes) -> Result<Option<BTreeMap<VolumeId, Volume>>, Missing> {
+    /// All volumes, as the nodes of the tree have them; `None` if the tree makes no sense.
+    pub(crate) fn read_tree(
+        &self,
+        nodes: &MapNodes,
+    ) -> Result<Option<BTreeMap<VolumeId, VolumeEntry>>, MissingNodes> {
         let leaves = self.tree.leaves(nodes, 0..u64::MAX)?;
         Ok(leaves
             .into_iter()
@@ -59,34 +68,35 @@ impl Volumes {
             .filter(|all| all.keys().all(|&volume| volume < self.next)))
     }
 
-    /// Their tree.
-    pub(crate) fn tree(&self) -> Tree {
+    /// The tree of volume leaves.
+    pub(crate) fn tree(&self) -> NodeTree {
         self.tree
     }
 
-    /// Whether changes of objects leave the root of the volume's tree as it is: neither it nor its leaf here is shared.
-    pub(crate) fn is_settled(&self, nodes: &Nodes, volume: VolumeId) -> bool {
-        let alone = |volume: &Volume| nodes.table.references(volume.objects.root) == 1;
+    /// Whether neither the root of the volume's tree nor its volume leaf is shared. Changes of objects then
+    /// leave the root's id as it is.
+    pub(crate) fn is_unshared(&self, nodes: &MapNodes, volume: VolumeId) -> bool {
+        let alone = |volume: &VolumeEntry| nodes.table.references(volume.objects.root) == 1;
         self.get(volume).is_some_and(alone)
-            && self.tree.is_shared(nodes, index(volume)).is_ok_and(|shared| !shared)
+            && self.tree.is_shared(nodes, leaf_index(volume)).is_ok_and(|shared| !shared)
     }
 
     /// The nodes that a change of a volume may make dirty, each by its height and its first leaf.
     pub(crate) fn path(&self, volume: VolumeId) -> impl Iterator<Item = (u8, u64)> + use<> {
-        let leaf = index(volume);
+        let leaf = leaf_index(volume);
         (0..=self.tree.height.max(height_for(leaf))).map(move |height| (height, leaf >> (8 * height)))
     }
 
-    /// Whether the nodes on the way to a volume are in memory.
-    pub(super) fn prepare(&self, nodes: &Nodes, volume: VolumeId) -> Result<(), Missing> {
-        self.tree.leaf(nodes, index(volume)).map(drop)
+    /// Whether the nodes on the path to a volume are in memory.
+    pub(super) fn prepare(&self, nodes: &MapNodes, volume: VolumeId) -> Result<(), MissingNodes> {
+        self.tree.leaf(nodes, leaf_index(volume)).map(drop)
     }
 
-    pub(crate) fn get(&self, volume: VolumeId) -> Option<&Volume> {
+    pub(crate) fn get(&self, volume: VolumeId) -> Option<&VolumeEntry> {
         self.all.get(&volume)
     }
 
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (VolumeId, &Volume)> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (VolumeId, &VolumeEntry)> {
         self.all.iter().map(|(&id, volume)| (id, volume))
     }
 
@@ -95,99 +105,106 @@ impl Volumes {
         self.all.len()
     }
 
-    /// A number that none ever had.
+    /// A number that no volume ever had.
     pub(crate) fn next_id(&self) -> VolumeId {
-        match is_planted(StoreBug::VolumeNumberUsedAgain) {
-            true => VolumeId(self.all.keys().next_back().map_or(0, |last| last.0) + 1),
-            false => self.next,
+        if is_planted(StoreBug::VolumeNumberUsedAgain) {
+            return VolumeId(self.all.keys().next_back().map_or(0, |last| last.0) + 1);
         }
+        self.next
     }
 
-    /// The roots of all that there is: the volumes' tree, and what is dying.
+    /// The root of the volumes' tree, and the nodes on the dying list.
     pub(crate) fn roots(&self) -> impl Iterator<Item = NodeId> + '_ {
         std::iter::once(self.tree.root).chain(self.dying())
     }
 
-    /// The roots of all that has data: each volume's, and what is dying.
+    /// The root of each volume's tree, and the nodes on the dying list.
     pub(crate) fn roots_of_data(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.all.values().map(|volume| volume.objects.root).chain(self.dying())
     }
 
-    /// Whether there may be one more.
-    pub(crate) fn ensure_one_more(&self) -> Result<(), StoreError> {
+    /// An error if there are as many volumes as there may be.
+    pub(crate) fn ensure_below_max(&self) -> Result<(), StoreError> {
         if self.all.len() >= VOLUMES_MAX {
             return Err(StoreError::TooManyVolumes { limit: VOLUMES_MAX });
         }
         Ok(())
     }
 
-    /// Lets a volume change: its leaf, if others share it, is copied, which gives each tree of objects there another reference.
-    pub(super) fn unshare(&mut self, nodes: &mut Nodes, volume: VolumeId) {
-        let index = index(volume);
+    /// Copies the leaf of a volume if it is shared, so that the volume can change. Each tree of objects in
+    /// the leaf gets one reference more.
+    pub(super) fn unshare(&mut self, nodes: &mut MapNodes, volume: VolumeId) {
+        let index = leaf_index(volume);
         if self.tree.is_shared(nodes, index).expect("prepared") {
-            self.tree.leaf_for_change(nodes, index, Body::volumes);
+            self.tree.leaf_for_change(nodes, index, NodeBody::volumes);
         }
     }
 
-    /// The tree of a volume that is not shared any more has changed.
-    pub(super) fn set_objects(&mut self, nodes: &mut Nodes, volume: VolumeId, objects: Tree) {
+    /// Sets the tree of a volume, which is not shared.
+    pub(super) fn set_objects(&mut self, nodes: &mut MapNodes, volume: VolumeId, objects: NodeTree) {
         let Some(entry) = self.all.get_mut(&volume).filter(|entry| entry.objects != objects) else { return };
         entry.objects = objects;
         if !is_planted(StoreBug::VolumeLeafForgotten) {
-            self.store(nodes, volume);
+            self.write_entry(nodes, volume);
         }
     }
 
-    /// Lets the leaf say of a volume what memory does.
-    fn store(&mut self, nodes: &mut Nodes, volume: VolumeId) {
-        let leaf = self.tree.leaf_for_change(nodes, index(volume), Body::volumes);
+    /// Writes a volume's entry in memory to its leaf.
+    fn write_entry(&mut self, nodes: &mut MapNodes, volume: VolumeId) {
+        let leaf = self.tree.leaf_for_change(nodes, leaf_index(volume), NodeBody::volumes);
         let body = &mut nodes.node_mut(leaf).body;
-        let Body::Volumes(entries) = body else { unreachable!("a leaf of volumes") };
-        entries[slot(volume)] = self.all.get(&volume).cloned();
+        let NodeBody::Volumes(entries) = body else { unreachable!("a leaf of volumes") };
+        entries[leaf_slot(volume)] = self.all.get(&volume).cloned();
         if body.is_empty() {
-            self.tree.remove_leaf(nodes, index(volume));
-            self.tree.lower(nodes);
+            self.tree.remove_leaf(nodes, leaf_index(volume));
+            self.tree.reduce_height(nodes);
         }
     }
 
-    /// Adds `to`, a clone of `volume`, if there is none: the root of its tree has one more reference by that.
-    pub(super) fn clone_volume(&mut self, nodes: &mut Nodes, volume: VolumeId, to: VolumeId, new: Volume) {
+    /// Adds `to`, a clone of `volume`, if it does not exist: the root of the tree gets one reference more.
+    pub(super) fn clone_volume(
+        &mut self,
+        nodes: &mut MapNodes,
+        volume: VolumeId,
+        to: VolumeId,
+        new: VolumeEntry,
+    ) {
         let source = self.all.get(&volume).filter(|_| !self.all.contains_key(&to));
         let Some(objects) = source.map(|source| source.objects) else { return };
         self.leaves += u64::from(!self.has_leaf(to));
-        self.all.insert(to, Volume { objects, from: volume, ..new });
+        self.all.insert(to, VolumeEntry { objects, from: volume, ..new });
         self.next = self.next.max(VolumeId(to.0.saturating_add(1)));
-        self.store(nodes, to);
+        self.write_entry(nodes, to);
         if objects.root.is_some() {
-            nodes.refer(objects.root);
+            nodes.add_reference(objects.root);
         }
     }
 
-    /// Deletes a volume: its root is dying.
-    pub(super) fn delete(&mut self, nodes: &mut Nodes, volume: VolumeId) {
+    /// Deletes a volume: its root goes to the dying list.
+    pub(super) fn delete(&mut self, nodes: &mut MapNodes, volume: VolumeId) {
         self.unshare(nodes, volume);
         let Some(gone) = self.all.remove(&volume) else { return };
         self.leaves -= u64::from(!self.has_leaf(volume));
-        self.store(nodes, volume);
+        self.write_entry(nodes, volume);
         if gone.objects.root.is_some() {
             self.push_dying(gone.objects.root);
-            // A walk may have meant to find it in the leaf.
-            nodes.still_referred(gone.objects.root);
+            // A scan may have expected to find this root in the leaf.
+            nodes.shade(gone.objects.root);
         }
     }
 
     fn has_leaf(&self, volume: VolumeId) -> bool {
-        let first = VolumeId(volume.0 - slot(volume) as u32);
+        let first = VolumeId(volume.0 - leaf_slot(volume) as u32);
         let last = VolumeId(first.0 + (LEAF_VOLUMES as u32 - 1));
         self.all.range(first..=last).next().is_some()
     }
 
-    /// The nodes that deleted volumes and files left, those that go first at the end.
+    /// The nodes on the dying list; those at the end are freed first.
     pub(crate) fn dying(&self) -> impl DoubleEndedIterator<Item = NodeId> + ExactSizeIterator + '_ {
         self.dying.iter().copied()
     }
 
-    /// Takes those that go first off the list, at most `most`, the first at the end.
+    /// Takes the last `most` nodes off the list.
     pub(super) fn take_dying(&mut self, most: usize) -> Vec<NodeId> {
         self.dying.split_off(self.dying.len().saturating_sub(most))
     }
@@ -196,20 +213,20 @@ impl Volumes {
         self.dying.push(id);
     }
 
-    /// Puts back `later`, whose turn has not come, to go after all that has joined the list since it had `below`, and `last`, which cannot go
-    /// now, to go last.
+    /// Puts `later` back at position `below`, so that nodes which joined the list since are freed before
+    /// them. Puts `last`, which cannot be freed now, at the start, to be freed last.
     pub(super) fn put_back_dying(&mut self, below: usize, later: Vec<NodeId>, last: Vec<NodeId>) {
         self.dying.splice(below..below, later);
         self.dying.splice(0..0, last);
     }
 
-    /// All volumes, for people.
+    /// All volumes, as users see them.
     pub(crate) fn describe_all(&self) -> Vec<VolumeInfo> {
         self.all.iter().map(|(&id, volume)| volume.describe(id)).collect()
     }
 
-    /// The volume of this name.
-    pub(crate) fn named(&self, name: &str) -> Option<VolumeInfo> {
+    /// The volume of this name; one without a name is `#` and its number.
+    pub(crate) fn find_by_name(&self, name: &str) -> Option<VolumeInfo> {
         let unnamed = name.strip_prefix('#').and_then(|number| number.parse().ok().map(VolumeId));
         let found = self.all.iter().find(|&(&id, volume)| match &*volume.name {
             _ if id == VolumeId::MAIN => name == MAIN_VOLUME_NAME,
@@ -219,34 +236,34 @@ impl Volumes {
         found.map(|(&id, volume)| volume.describe(id)).filter(|volume| volume.name == name)
     }
 
-    /// A part of a name, after those before it.
-    pub(super) fn name(&mut self, nodes: &mut Nodes, volume: VolumeId, part: &[u8]) {
+    /// Appends a part to a volume's name.
+    pub(super) fn append_name(&mut self, nodes: &mut MapNodes, volume: VolumeId, part: &[u8]) {
         let Some(entry) = self.all.get_mut(&volume) else { return };
         let part = String::from_utf8_lossy(part);
         if entry.name.len() + part.len() <= VOLUME_NAME_BYTES_MAX {
             entry.name.push_str(&part);
-            self.store(nodes, volume);
+            self.write_entry(nodes, volume);
         }
     }
 }
 
-/// The leaf that has a volume.
-fn index(volume: VolumeId) -> u64 {
+/// The index of the leaf of a volume.
+fn leaf_index(volume: VolumeId) -> u64 {
     u64::from(volume.0) / LEAF_VOLUMES
 }
 
-fn slot(volume: VolumeId) -> usize {
+fn leaf_slot(volume: VolumeId) -> usize {
     volume.0 as usize % LEAF_VOLUMES as usize
 }
 
-/// Inner nodes above a leaf, at least.
+/// The least height of a tree with this leaf.
 fn height_for(leaf: u64) -> u8 {
     (0..).find(|&height| leaf < INNER_CHILDREN.pow(u32::from(height))).expect("numbers have 32 bits")
 }
 
-/// What a leaf that is in memory says, `None` for each volume that cannot be.
-fn volumes_in(nodes: &Nodes, leaf: Leaf) -> Vec<Option<(VolumeId, Volume)>> {
-    let Body::Volumes(entries) = nodes.cached(leaf.id) else { return vec![None] };
+/// The volumes in a leaf that is in memory; `None` for an entry whose number is too high.
+fn volumes_in(nodes: &MapNodes, leaf: LeafRef) -> Vec<Option<(VolumeId, VolumeEntry)>> {
+    let NodeBody::Volumes(entries) = nodes.cached(leaf.id) else { return vec![None] };
     let numbered =
         entries.iter().zip(0..).filter_map(|(entry, slot)| entry.clone().map(|entry| (slot, entry)));
     let number = |slot| leaf.index.checked_mul(LEAF_VOLUMES)?.checked_add(slot);

@@ -1,23 +1,23 @@
 //! What a log cannot say, though its checksums are right.
 
 use super::*;
-use crate::change::Change;
-use crate::entry::{claimed_entry_blocks, decode_chunk, encode_chunk};
-use crate::superblock::Layout;
+use crate::change::StoreChange;
+use crate::log_entry::{claimed_entry_blocks, decode_chunk, encode_chunk};
+use crate::superblock::StoreLayout;
 use device::{Incarnation, Lsn, PageNo, VolumeId};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 
 const ID: StoreId = StoreId([1; 16]);
 
 /// A store whose log has one batch after the root: a page of metadata.
 fn with_metadata() -> (Arc<SimDisk>, Block) {
-    let disk = SimDisk::new("disk", 4 + 64 * 16, &Power::new(), 1);
-    Store::format(&*disk, &Layout { id: ID, segment_blocks: Some(16) }).expect("large enough");
+    let disk = SimDisk::new("disk", 4 + 64 * 16, &PowerSupply::new(), 1);
+    Store::format(&*disk, &StoreLayout { id: ID, segment_blocks: Some(16) }).expect("large enough");
     let store = Store::open(disk.clone()).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
     let cursor = store.writer.lock().log().cursor();
-    let at = store.shared.medium.geometry().start(cursor.segment).plus(cursor.offset);
-    let write = |number, page_lsn| Change::Write {
+    let at = store.shared.medium.geometry().segment_start(cursor.segment).plus(cursor.offset);
+    let write = |number, page_lsn| StoreChange::Write {
         object: VolumeId::MAIN.object(0, 1),
         page: PageNo(number),
         bytes: Arc::new(Page::zeroed()),

@@ -1,17 +1,17 @@
 //! What a segment says of its blocks, whole or damaged, and with what an earlier use of it left behind.
 
 use super::*;
-use crate::chunk::to_pages;
-use crate::entry::{ChunkHead, encode_chunk};
-use sim_disk::{Power, SimDisk};
+use crate::log_chunk::to_pages;
+use crate::log_entry::{ChunkHead, encode_chunk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 
-const GEOMETRY: Geometry =
-    Geometry { id: StoreId([7; 16]), total_blocks: 4 + 4 * 64, segment_blocks: 64, segments: 4 };
+const GEOMETRY: StoreGeometry =
+    StoreGeometry { id: StoreId([7; 16]), total_blocks: 4 + 4 * 64, segment_blocks: 64, segments: 4 };
 const SEGMENT: u32 = 1;
 
 fn at(offset: u64) -> Block {
-    GEOMETRY.start(SEGMENT).plus(offset)
+    GEOMETRY.segment_start(SEGMENT).plus(offset)
 }
 
 fn owner(number: u64) -> SummaryEntry {
@@ -25,7 +25,7 @@ fn list(number: u64, place: Block, owners: impl Iterator<Item = u64>) -> Summary
 }
 
 fn disk() -> Arc<SimDisk> {
-    SimDisk::new("disk", GEOMETRY.total_blocks, &Power::new(), 1)
+    SimDisk::new("disk", GEOMETRY.total_blocks, &PowerSupply::new(), 1)
 }
 
 fn write(disk: &SimDisk, place: Block, page: &Page) {
@@ -55,14 +55,14 @@ fn write_chunk(disk: &SimDisk, chunk: u64, place: Block, pages: std::ops::Range<
         incarnation: Incarnation(3),
         chunk,
         batch: chunk,
-        durable: 0,
-        chain: 0,
-        next: 2,
-        last: true,
-        origin: crate::entry::Origin::Logged,
+        durable_batch: 0,
+        chain_crc: 0,
+        next_segment: 2,
+        is_last: true,
+        origin: crate::log_entry::BatchOrigin::Logged,
         entry_blocks: 1,
         data_blocks: entries.len() as u64,
-        copy_blocks: 0,
+        index_blocks: 0,
         entries: entries.len(),
     };
     let mut page = to_pages(&[0]);
@@ -206,7 +206,7 @@ fn a_head_that_cannot_be_read_is_told_and_costs_who_goes_on_its_own_blocks() {
     for number in 0..3 {
         write_list(&disk, &list(4, at(8 * number), 8 * number..8 * number + 7));
     }
-    disk.damage(at(8), sim_disk::Damage::Unreadable);
+    disk.damage(at(8), sim_disk::BlockDamage::Unreadable);
     let mut scan = SummaryScan::new(SEGMENT);
     assert_eq!(scan.read_some(&*disk, GEOMETRY, at(23)), Err(SummaryUnreadable));
     assert_eq!(scan.read_some(&*disk, GEOMETRY, at(23)), Ok(true));

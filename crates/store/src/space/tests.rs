@@ -1,14 +1,14 @@
 //! What is counted before a vector is let in, beside what the vector does.
 
 use crate::cleaner::tests::{half_dead, walked};
-use crate::entry::LogEntry;
-use crate::map::{Map, NodeTable, Nodes, Volumes};
+use crate::log_entry::LogEntry;
+use crate::map::{MapNodes, MapVolumes, NodeTable, PageMap};
 use crate::policy::{SpaceClass, low_mark};
 use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::store::Store;
-use crate::superblock::Geometry;
+use crate::superblock::StoreGeometry;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{Block, Lsn, PageNo, Random, StoreId};
+use device::{Block, Lsn, PageNo, SeededRng, StoreId};
 
 /// Two pages in each of some leaves, of which the second stays: trees keep their height, with one node above the leaves. Those
 /// further up, and what a tree grows by, are counted in the margin of reservations only.
@@ -17,8 +17,8 @@ const SLOTS: [u64; 6] = [0, 1, 2, 130, 260, 399];
 
 /// A life of some volumes on a map without a medium.
 struct Life {
-    map: Map,
-    random: Random,
+    map: PageMap,
+    random: SeededRng,
     lsn: u64,
 }
 
@@ -26,18 +26,18 @@ impl Life {
     fn new(seed: u64) -> Life {
         let segments = 4096;
         let total_blocks = 4 + u64::from(segments) * 16;
-        let geometry = Geometry { id: StoreId([1; 16]), total_blocks, segment_blocks: 16, segments };
+        let geometry = StoreGeometry { id: StoreId([1; 16]), total_blocks, segment_blocks: 16, segments };
         let used =
             vec![SegmentEntry { usage: SegmentUse::Log, ..SegmentEntry::default() }; segments as usize];
-        let map = Map::new(
-            Nodes::new(NodeTable::new(), SegmentTable::new(geometry, used)),
-            Volumes::main_only(),
-            crate::root::Newest::default(),
+        let map = PageMap::new(
+            MapNodes::new(NodeTable::new(), SegmentTable::new(geometry, used)),
+            MapVolumes::main_only(),
+            crate::checkpoint_root::NewestLsns::default(),
         );
-        let mut life = Life { map, random: Random::new(seed), lsn: 3 };
+        let mut life = Life { map, random: SeededRng::new(seed), lsn: 3 };
         for (slot, page) in SLOTS.into_iter().flat_map(|slot| PAGES.map(|page| (slot, page))) {
             let entry = life.write(VolumeId::MAIN, slot, page);
-            life.map.change(&entry);
+            life.map.apply_entry(&entry);
         }
         life
     }
@@ -64,12 +64,12 @@ impl Life {
         // To the first page of a leaf, from that page or from some leaves before it.
         let (first, object) = (page & !1, volume.object(slot, 1));
         let from = if first == 256 && self.random.once_in(2) { 100 } else { first };
-        LogEntry::Cut { object, pages: PageNo(from)..PageNo(first + 1), lsn: Lsn(self.lsn) }
+        LogEntry::Punch { object, pages: PageNo(from)..PageNo(first + 1), lsn: Lsn(self.lsn) }
     }
 
     /// What a checkpoint does to nodes.
     fn clean(&mut self) {
-        self.map.nodes.written_all();
+        self.map.nodes.mark_all_written();
     }
 }
 
@@ -82,9 +82,9 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
             let volume = life.volume();
             if life.random.once_in(15) && life.map.volumes.len() < 6 {
                 let (to, mode, lsn) = (VolumeId(100 + step), VolumeMode::Writable, Lsn(life.lsn));
-                life.map.change(&LogEntry::CloneVolume { from: volume, to, mode, lsn, created: 0 });
+                life.map.apply_entry(&LogEntry::CloneVolume { from: volume, to, mode, lsn, created: 0 });
             } else if life.random.once_in(40) && volume != VolumeId::MAIN {
-                life.map.change(&LogEntry::DeleteVolume { volume, lsn: Lsn(life.lsn) });
+                life.map.apply_entry(&LogEntry::DeleteVolume { volume, lsn: Lsn(life.lsn) });
             }
             if life.random.once_in(3) {
                 life.clean();
@@ -96,7 +96,7 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
                 })
                 .collect();
             let (before, counted) = (life.map.nodes.dirty(), life.map.nodes_dirtied_by(&entries));
-            entries.iter().for_each(|entry| life.map.change(entry));
+            entries.iter().for_each(|entry| life.map.apply_entry(entry));
             let made = life.map.nodes.dirty().saturating_sub(before);
             assert!(
                 made <= counted,
@@ -124,10 +124,10 @@ fn cleaning_starts_before_writers_find_no_segment_however_many_wait_for_checkpoi
 fn what_is_left_of_a_round_are_nodes_to_visit_and_live_blocks_of_its_victims() {
     let left = |store: &Store| {
         let map = store.shared.map();
-        let victims: Vec<u32> = map.nodes.cleaning().expect("a round").victims().collect();
+        let victims: Vec<u32> = map.nodes.cleaning_scan().expect("a round").victims().collect();
         assert_eq!(victims.len(), 4);
         let live: u64 = victims.iter().map(|&victim| u64::from(map.nodes.segments.get(victim).live)).sum();
-        (map.cleaning_left().expect("a round"), map.nodes.table.used(), live)
+        (map.cleaning_left().expect("a round"), map.nodes.table.used_count(), live)
     };
     let store = half_dead();
     assert_eq!(store.shared.map().cleaning_left(), None);

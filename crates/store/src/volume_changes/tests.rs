@@ -1,15 +1,15 @@
 //! All volumes cloned at once, by a reference to the root of their tree.
 
-use crate::change::Change;
+use crate::change::StoreChange;
 use crate::check::StoreFinding;
 use crate::format::LEAF_PAGES;
-use crate::map::{Body, NodeId, Pages};
+use crate::map::{NodeBody, NodeId, ObjectPages};
 use crate::map_walk::{WalkItem, walk_map};
 use crate::store::Store;
-use crate::superblock::Layout;
+use crate::superblock::StoreLayout;
 use crate::volume::{VolumeId, VolumeMode};
 use device::{Block, Incarnation, Lsn, PageNo, StoreId};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const PAGES: u64 = 300;
 
 fn write(store: &Store, volume: u32, slot: u64, page: u64, lsn: u64) {
     let (object, bytes) = (VolumeId(volume).object(slot, 1), Arc::new(device::Page::zeroed()));
-    let change = Change::Write { object, page: PageNo(page), bytes, page_lsn: Lsn(lsn) };
+    let change = StoreChange::Write { object, page: PageNo(page), bytes, page_lsn: Lsn(lsn) };
     store.apply(&[change]).expect("space");
 }
 
@@ -34,8 +34,9 @@ fn findings(store: &Store) -> Vec<StoreFinding> {
 
 #[test]
 fn the_list_of_what_dies_stays_short_however_large_it_is() {
-    let disk = SimDisk::new("store", 1 << 17, &Power::new(), 1);
-    Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(64) }).expect("large enough");
+    let disk = SimDisk::new("store", 1 << 17, &PowerSupply::new(), 1);
+    Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(64) })
+        .expect("large enough");
     let store = Store::open(disk).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
     // A leaf each, below 40 nodes of 256 of them.
@@ -47,7 +48,7 @@ fn the_list_of_what_dies_stays_short_however_large_it_is() {
         }
     }
     let object = VolumeId::MAIN.object(1, 1);
-    store.apply(&[Change::Delete { object, lsn: Lsn(1 << 30) }]).expect("space");
+    store.apply(&[StoreChange::Delete { object, lsn: Lsn(1 << 30) }]).expect("space");
     let mut longest = 0;
     while store.free_deleted_step().expect("freeing") {
         longest = longest.max(store.shared.map().volumes.dying().len());
@@ -63,17 +64,19 @@ fn below(store: &Store, root: NodeId) -> (Vec<Block>, Vec<String>) {
     while let Some(id) = todo.pop().filter(|id| id.is_some()) {
         match store.shared.resolve(|map| map.nodes.node(id).map(|node| node.body.clone())).expect("readable")
         {
-            Body::Inner(children) => todo.extend(children.iter().filter(|child| child.is_some())),
-            Body::Pages(leaf) => places.extend(leaf.blocks().map(|(_, block)| block.place)),
-            Body::Objects(objects) => {
+            NodeBody::Inner(children) => todo.extend(children.iter().filter(|child| child.is_some())),
+            NodeBody::Pages(leaf) => places.extend(leaf.blocks().map(|(_, block)| block.place)),
+            NodeBody::Objects(objects) => {
                 for object in objects.iter().flatten() {
                     match &object.pages {
-                        Pages::Tree(tree) => todo.push(tree.root),
-                        Pages::Inline(pages) => places.extend(pages.iter().map(|(_, entry)| entry.place)),
+                        ObjectPages::Tree(tree) => todo.push(tree.root),
+                        ObjectPages::Inline(pages) => {
+                            places.extend(pages.iter().map(|(_, entry)| entry.place))
+                        }
                     }
                 }
             }
-            Body::Volumes(volumes) => {
+            NodeBody::Volumes(volumes) => {
                 for volume in volumes.iter().flatten() {
                     names.push(format!("{} {:?}", volume.name, volume.mode));
                     todo.extend(Some(volume.objects.root).filter(|root| root.is_some()));
@@ -87,8 +90,9 @@ fn below(store: &Store, root: NodeId) -> (Vec<Block>, Vec<String>) {
 
 #[test]
 fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_released() {
-    let disk = SimDisk::new("disk", 4 + 1000 * 16, &Power::new(), 1);
-    Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) }).expect("large enough");
+    let disk = SimDisk::new("disk", 4 + 1000 * 16, &PowerSupply::new(), 1);
+    Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(16) })
+        .expect("large enough");
     let mut store = Store::open(disk.clone()).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
     (0..PAGES).for_each(|page| write(&store, 0, 1, page, page + 1));
@@ -100,7 +104,7 @@ fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_re
     let held = {
         let mut map = store.shared.map_mut();
         let root = map.volumes.tree().root;
-        map.nodes.refer(root);
+        map.nodes.add_reference(root);
         map.volumes.push_dying(root);
         root
     };
@@ -127,7 +131,7 @@ fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_re
     (200..=220).for_each(|volume| write(&store, volume, 9, 5, 6000 + u64::from(volume)));
     unchanged(&store, "a higher tree");
     let object = VolumeId(30).object(1, 1);
-    store.apply(&[Change::Delete { object, lsn: Lsn(7000) }]).expect("space");
+    store.apply(&[StoreChange::Delete { object, lsn: Lsn(7000) }]).expect("space");
     store.checkpoint().expect("a checkpoint");
     unchanged(&store, "a checkpoint");
     drop(store);
@@ -150,5 +154,5 @@ fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_re
         }
     });
     assert_eq!(met, live.0.into_iter().collect());
-    assert_eq!(counted.len() as u64, store.shared.map().nodes.table.used());
+    assert_eq!(counted.len() as u64, store.shared.map().nodes.table.used_count());
 }

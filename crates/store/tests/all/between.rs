@@ -1,17 +1,17 @@
-//! Vectors and checkpoints between the cleaner's calls to the device: whatever they change, blocks on their way arrive.
+//! Vectors and checkpoints between the cleaner's device calls: whatever they change, moved blocks arrive.
 
 use crate::common::*;
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random, VolumeId};
-use sim_disk::{Hooked, Hooks, SimDisk};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng, VolumeId};
+use sim_disk::{DiskHooks, HookedDisk, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use store::{Change, Store, StoreError};
+use store::{Store, StoreChange, StoreError};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const PAGES: u64 = 150;
 
-/// A disk at whose calls others go first, while it is asked to let them.
+/// A disk that runs other work at each of its calls, while it is asked to.
 struct Between {
     polite: AtomicBool,
     others: OnceLock<Weak<Others>>,
@@ -26,8 +26,9 @@ impl Between {
     }
 }
 
-impl Hooks for Between {
-    /// Others go before it and behind it, which is before the flush that follows: during that one they would wait for it.
+impl DiskHooks for Between {
+    /// Other work runs before and after the write, and so before the flush that follows. During the flush it
+    /// would wait.
     fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         self.after_you();
         disk.write(at, from)?;
@@ -36,30 +37,31 @@ impl Hooks for Between {
     }
 }
 
-/// What others do, and what the pages should be.
+/// The other work, and the pages that it must leave.
 struct Others {
     store: Store,
-    state: Mutex<(Random, u64, BTreeMap<u64, u64>)>,
+    state: Mutex<(SeededRng, u64, BTreeMap<u64, u64>)>,
 }
 
 impl Others {
     fn write(&self) {
         let mut state = self.state.lock().expect("no panic while writing");
         let (random, page_lsn, pages) = &mut *state;
-        let (from, count) = (random.below(PAGES), 1 + random.below(12));
+        let from = random.below(PAGES);
+        let count = 1 + random.below(12);
         let numbers = (from..from + count).map(|number| number % PAGES);
         let mut after = pages.clone();
         let write = |number| {
             *page_lsn += 1;
             after.insert(number, *page_lsn);
-            Change::Write {
+            StoreChange::Write {
                 object: FILE,
                 page: PageNo(number),
                 bytes: page(*page_lsn),
                 page_lsn: Lsn(*page_lsn),
             }
         };
-        let vector: Vec<Change> = numbers.map(write).collect();
+        let vector: Vec<StoreChange> = numbers.map(write).collect();
         match self.store.apply(&vector) {
             Ok(()) => *pages = after,
             Err(StoreError::Full) => {}
@@ -81,10 +83,11 @@ fn a_block_on_its_way_arrives_though_its_segment_is_empty_while_others_checkpoin
         let (_power, disk, store) = fresh(80, seed);
         drop(store);
         let polite = AtomicBool::new(false);
-        let between = Hooked::new(&disk, Between { polite, others: OnceLock::new() });
+        let between = HookedDisk::new(&disk, Between { polite, others: OnceLock::new() });
         let store = Store::open(between.clone() as Arc<dyn Device>).expect("a sound store");
         store.begin(Incarnation(7)).expect("a higher one");
-        let others = Arc::new(Others { store, state: Mutex::new((Random::new(seed), 0, BTreeMap::new())) });
+        let others =
+            Arc::new(Others { store, state: Mutex::new((SeededRng::new(seed), 0, BTreeMap::new())) });
         between.others.set(Arc::downgrade(&others)).expect("the first");
         for _ in 0..400 {
             others.write();

@@ -1,10 +1,10 @@
 //! What a cleaner says of itself.
 
 use crate::common::*;
-use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId, Transfer};
-use sim_disk::{Power, SimDisk};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Change, CleaningOutcome, Layout, Store, VolumeId, VolumeMode};
+use store::{CleaningOutcome, Store, StoreChange, StoreLayout, VolumeId, VolumeMode};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 
@@ -12,7 +12,7 @@ fn write(store: &Store, numbers: impl Iterator<Item = u64>, page_lsn: u64) {
     for number in numbers {
         let (at, page_lsn) = (PageNo(number), Lsn(page_lsn + number));
         store
-            .apply(&[Change::Write { object: FILE, page: at, bytes: page(page_lsn.0), page_lsn }])
+            .apply(&[StoreChange::Write { object: FILE, page: at, bytes: page(page_lsn.0), page_lsn }])
             .expect("space");
     }
 }
@@ -182,8 +182,8 @@ fn a_round_that_is_given_up_leaves_its_victims_alone_until_more_of_them_has_died
 
 /// A store whose segments have 512 blocks.
 fn large_segments() -> Store {
-    let disk: Arc<SimDisk> = disk(4 + 64 * 512, &Power::new(), 1);
-    let layout = Layout { id: StoreId([1; 16]), segment_blocks: Some(512) };
+    let disk: Arc<SimDisk> = disk(4 + 64 * 512, &PowerSupply::new(), 1);
+    let layout = StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(512) };
     Store::format(&*disk, &layout).expect("large enough");
     let store = Store::open(disk as Arc<dyn Device>).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
@@ -211,8 +211,8 @@ fn steps(store: &Store) -> Vec<(u64, u64)> {
 #[test]
 fn a_step_moves_no_more_than_an_eighth_of_a_segment() {
     let store = large_segments();
-    let vector: Vec<Change> = (0..400)
-        .map(|number| Change::Write {
+    let vector: Vec<StoreChange> = (0..400)
+        .map(|number| StoreChange::Write {
             object: FILE,
             page: PageNo(number),
             bytes: page(number),
@@ -220,7 +220,7 @@ fn a_step_moves_no_more_than_an_eighth_of_a_segment() {
         })
         .collect();
     store.apply(&vector).expect("space");
-    let cut = Change::Cut { object: FILE, pages: PageNo(0)..PageNo(100), lsn: Lsn(1000) };
+    let cut = StoreChange::Punch { object: FILE, pages: PageNo(0)..PageNo(100), lsn: Lsn(1000) };
     store.apply(&[cut]).expect("space");
     // The segment is closed once the log is in the next one.
     write(&store, 1000..1200, 1000);
@@ -234,17 +234,23 @@ fn a_step_moves_no_more_than_an_eighth_of_a_segment() {
 fn steps_for(holders: u64) -> Vec<(u64, u64)> {
     let store = large_segments();
     let file = |slot| VolumeId::MAIN.object(slot, 1);
-    let write_at =
-        |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(number), page_lsn: Lsn(1) };
+    let write_at = |number| StoreChange::Write {
+        object: FILE,
+        page: PageNo(number),
+        bytes: page(number),
+        page_lsn: Lsn(1),
+    };
     store.apply(&(0..8).map(write_at).collect::<Vec<_>>()).expect("space");
     for slot in 100..100 + holders - 1 {
         let (to, lsn) = (file(slot), Lsn(slot));
-        store.apply(&[Change::Clone { transfer: Transfer::whole(FILE, to), lsn }]).expect("space");
+        store
+            .apply(&[StoreChange::Clone { transfer: PageTransfer::whole_object(FILE, to), lsn }])
+            .expect("space");
     }
     for number in 1000..1600 {
         let (object, bytes) = (file(8), page(number));
         let (at, page_lsn) = (PageNo(number % 4), Lsn(number + 10_000));
-        store.apply(&[Change::Write { object, page: at, bytes, page_lsn }]).expect("space");
+        store.apply(&[StoreChange::Write { object, page: at, bytes, page_lsn }]).expect("space");
     }
     let steps = steps(&store);
     assert_eq!(findings(&store), []);

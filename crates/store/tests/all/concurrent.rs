@@ -1,9 +1,9 @@
 //! Readers beside a writer, checkpoints and the cleaner.
 
 use crate::common::*;
-use device::{Lsn, PageNo, Random, VolumeId};
+use device::{Lsn, PageNo, SeededRng, VolumeId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use store::{Change, PageRead, StoredPage};
+use store::{PageRead, StoreChange, StoredPage};
 
 #[test]
 fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
@@ -17,7 +17,7 @@ fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
         for seed in 0..3 {
             let (store, acknowledged, done) = (&store, &acknowledged, &done);
             scope.spawn(move || {
-                let mut random = Random::new(seed);
+                let mut random = SeededRng::new(seed);
                 while !done.load(Ordering::Acquire) {
                     let number = random.below(pages);
                     let least = acknowledged[number as usize].load(Ordering::Acquire);
@@ -32,11 +32,11 @@ fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
                 }
             });
         }
-        let mut random = Random::new(9);
+        let mut random = SeededRng::new(9);
         for page_lsn in 1..1500 {
             let number = random.below(pages);
             let (bytes, lsn) = (page(page_lsn), Lsn(page_lsn));
-            let change = Change::Write { object, page: PageNo(number), bytes, page_lsn: lsn };
+            let change = StoreChange::Write { object, page: PageNo(number), bytes, page_lsn: lsn };
             store.apply(&[change]).expect("space");
             acknowledged[number as usize].store(page_lsn, Ordering::Release);
             if page_lsn % 20 == 0 {

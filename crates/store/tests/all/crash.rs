@@ -1,12 +1,12 @@
-//! Power fails at every write, trim and flush of a run, and again while it is recovered from.
+//! Power fails at every write, trim and flush of a run, and again during recovery.
 
 use crate::common::*;
-use device::{Incarnation, Random};
-use sim_disk::{Faults, Power, SimDisk};
+use device::{Incarnation, SeededRng};
+use sim_disk::{DiskFaults, PowerSupply, SimDisk};
 use std::sync::Arc;
 use store::{Store, StoreError};
 
-/// What was acknowledged when the power failed, and the vector that was under way.
+/// The model of everything acknowledged when the power failed, and the vector under way.
 struct Left {
     acknowledged: Model,
     maybe: Model,
@@ -39,7 +39,7 @@ fn work(store: &Store, model: Model, work: &mut Work, steps: u64) -> Left {
     left
 }
 
-/// Opens after a crash, and says which of the two models it is.
+/// Opens after a crash. Returns which of the two models the store matches.
 fn recovered(disk: &Arc<SimDisk>, left: &Left, when: &str) -> (Store, Model) {
     let store = open(disk).unwrap_or_else(|error| panic!("{when}: {error}"));
     let found = match left.acknowledged.difference(&store) {
@@ -53,7 +53,7 @@ fn recovered(disk: &Arc<SimDisk>, left: &Left, when: &str) -> (Store, Model) {
     (store, found)
 }
 
-fn power_back(power: &Power, disk: &SimDisk) {
+fn power_back(power: &PowerSupply, disk: &SimDisk) {
     power.cut();
     disk.crash();
     power.restore();
@@ -69,22 +69,22 @@ fn live_on(
     mut life: Work,
     seed: u64,
     cut: u64,
-    (power, disk, store): (&Power, &Arc<SimDisk>, Store),
+    (power, disk, store): (&PowerSupply, &Arc<SimDisk>, Store),
     steps: u64,
 ) -> bool {
     let when = format!("seed {seed} cut after {cut}");
     power.cut_after(cut);
     let mut left = work(&store, Model::default(), &mut life, steps);
-    let cut_short = power.lost();
+    let cut_short = power.is_lost();
     drop(store);
     power_back(power, disk);
-    let mut random = Random::new(seed ^ cut);
+    let mut random = SeededRng::new(seed ^ cut);
     for _ in 0..random.below(3) {
         let (store, found) = recovered(disk, &left, &when);
         left = Left { acknowledged: found.clone(), maybe: found };
         power.cut_after(random.below(8));
         let begun = store.begin(Incarnation(store.incarnation().0 + 1));
-        assert!(begun.is_err() == power.lost(), "{when}: {begun:?}");
+        assert!(begun.is_err() == power.is_lost(), "{when}: {begun:?}");
         power_back(power, disk);
     }
     let (store, found) = recovered(disk, &left, &when);
@@ -111,14 +111,14 @@ fn a_crash_at_any_write_or_flush_loses_nothing_acknowledged_and_tears_nothing() 
 #[test]
 fn crashes_on_a_small_device_where_segments_are_reused() {
     for seed in 100..220 {
-        live(seed, Random::new(seed).below(300), 90);
+        live(seed, SeededRng::new(seed).below(300), 90);
     }
 }
 
 #[test]
 fn crashes_in_a_store_whose_segments_are_so_large_that_heads_are_copied() {
     for seed in 300..360 {
-        let cut = Random::new(seed).below(1200);
+        let cut = SeededRng::new(seed).below(1200);
         let (power, disk, store) = fresh_of(256, 90, seed);
         live_on(Work::new(seed), seed, cut, (&power, &disk, store), 400);
     }
@@ -129,8 +129,8 @@ fn crashes_on_a_small_device_where_pairs_of_pages_of_metadata_are_reused() {
     let mut repaired = 0;
     for seed in 400..520 {
         let (power, disk, store) = fresh(90, seed);
-        live_on(Work::of_metadata(seed), seed, Random::new(seed).below(600), (&power, &disk, store), 120);
-        // Where a crash left one of two copies, the start made both whole.
+        live_on(Work::of_metadata(seed), seed, SeededRng::new(seed).below(600), (&power, &disk, store), 120);
+        // If a crash left one of two copies, the start has written both.
         let store = mount(&disk).expect("it opens");
         while !store.scrub_step(&mut |finding| panic!("seed {seed}: {finding}")).done {}
         repaired += store.counters().metadata_repaired;
@@ -146,12 +146,12 @@ fn a_start_that_once_could_not_read_the_newest_checkpoint_loses_nothing_wherever
         drop(store);
         power_back(&power, &disk);
         for cut in 0..12 {
-            let power = Power::new();
+            let power = PowerSupply::new();
             let fork = disk.fork(&power, seed);
-            // The superblock and the roots are one read; the next is of what the newest root names.
-            fork.set_faults(Faults { once_after: Some(1), ..Faults::default() });
+            // The superblock and the roots are one read. The next read is of the newest root's tables.
+            fork.set_faults(DiskFaults { once_after: Some(1), ..DiskFaults::default() });
             let store = open(&fork).expect("the other root's checkpoint");
-            fork.set_faults(Faults::default());
+            fork.set_faults(DiskFaults::default());
             power.cut_after(cut);
             let begun = store.begin(Incarnation(store.incarnation().0 + 1));
             let _ = begun.and_then(|()| store.checkpoint());
@@ -173,9 +173,9 @@ fn a_start_that_once_could_not_read_one_of_the_roots_loses_nothing_wherever_it_i
         drop(store);
         power_back(&power, &disk);
         for (root, cut) in [1, 2].into_iter().flat_map(|root| (0..12).map(move |cut| (root, cut))) {
-            let power = Power::new();
+            let power = PowerSupply::new();
             let fork = disk.fork(&power, seed);
-            fork.damage(device::Block(root), sim_disk::Damage::Unreadable);
+            fork.damage(device::Block(root), sim_disk::BlockDamage::Unreadable);
             let store = open(&fork).expect("the other root");
             fork.heal();
             power.cut_after(cut);

@@ -1,16 +1,16 @@
 //! Rot, devices that fail, and a store that is full.
 
 use crate::common::*;
-use device::{Block, Device, Incarnation, Lsn, ObjectId, Overlay, PageNo, Random};
-use sim_disk::{Faults, Power, Scratched, SimDisk};
+use device::{Block, Device, Incarnation, Lsn, ObjectId, OverlayDevice, PageNo, SeededRng};
+use sim_disk::{DiskFaults, PowerSupply, ScratchedBlocks, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{Change, CleaningOutcome, PageRead, Store, StoreError, StoredPage, VolumeId};
+use store::{CleaningOutcome, PageRead, Store, StoreChange, StoreError, StoredPage, VolumeId};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 
-fn write(number: u64, page_lsn: u64) -> Change {
-    Change::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+fn write(number: u64, page_lsn: u64) -> StoreChange {
+    StoreChange::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
 /// Works for a while; the log's end is covered by a checkpoint.
@@ -78,11 +78,11 @@ fn assert_same_in_bulk(store: &Store, wants: &[PageRead], when: &str) {
 #[test]
 fn many_pages_come_with_few_reads_and_where_one_fails_each_page_is_read_by_itself() {
     let (_power, disk, store) = fresh(64, 1);
-    let vector: Vec<Change> = (0..200).map(|number| write(number, number + 1)).collect();
+    let vector: Vec<StoreChange> = (0..200).map(|number| write(number, number + 1)).collect();
     vector.chunks(20).for_each(|some| store.apply(some).expect("space"));
     let pages: Vec<(ObjectId, PageNo)> = (0..201).rev().map(|number| (FILE, PageNo(number))).collect();
     for fails in [false, true] {
-        disk.set_faults(Faults { once_after: fails.then_some(0), ..Faults::default() });
+        disk.set_faults(DiskFaults { once_after: fails.then_some(0), ..DiskFaults::default() });
         let before = store.counters().device_reads;
         let mut right = 0;
         store.read_in_device_order(&pages, &mut |index, found| {
@@ -101,9 +101,9 @@ fn many_pages_come_with_few_reads_and_where_one_fails_each_page_is_read_by_itsel
 fn rot_in_any_block_is_an_error_or_harmless_and_never_wrong_bytes() {
     let (disk, model) = busy(1);
     let (mut refused, mut errors, mut found) = (0, 0, 0);
-    let mut random = Random::new(1);
+    let mut random = SeededRng::new(1);
     for at in disk.written_blocks() {
-        let fork = disk.fork(&sim_disk::Power::new(), 1);
+        let fork = disk.fork(&sim_disk::PowerSupply::new(), 1);
         fork.rot(at, random.below(4096 * 8) as usize);
         let Ok(store) = open(&fork) else {
             refused += 1;
@@ -137,10 +137,11 @@ fn clean_all(store: &Store, when: &str) -> u64 {
 #[test]
 fn what_cannot_be_read_stays_where_it_is_and_the_cleaner_goes_on_with_the_rest() {
     let (disk, model) = busy(8);
-    let sound = clean_all(&mount(&disk.fork(&sim_disk::Power::new(), 1)).expect("it is sound"), "sound");
-    let (mut random, mut stuck) = (Random::new(1), 0);
+    let sound =
+        clean_all(&mount(&disk.fork(&sim_disk::PowerSupply::new(), 1)).expect("it is sound"), "sound");
+    let (mut random, mut stuck) = (SeededRng::new(1), 0);
     for at in disk.written_blocks() {
-        let (fork, bit) = (disk.fork(&sim_disk::Power::new(), 1), random.below(4096 * 8) as usize);
+        let (fork, bit) = (disk.fork(&sim_disk::PowerSupply::new(), 1), random.below(4096 * 8) as usize);
         fork.rot(at, bit);
         let Ok(store) = mount(&fork) else { continue };
         let when = format!("block {at}");
@@ -170,9 +171,9 @@ fn what_cannot_be_read_stays_where_it_is_and_the_cleaner_goes_on_with_the_rest()
 #[test]
 fn what_can_be_read_no_more_when_it_is_to_be_moved_stays_where_it_is() {
     let (disk, model) = busy(8);
-    let (mut random, mut stuck) = (Random::new(1), 0);
+    let (mut random, mut stuck) = (SeededRng::new(1), 0);
     for at in disk.written_blocks() {
-        let (fork, bit) = (disk.fork(&sim_disk::Power::new(), 1), random.below(4096 * 8) as usize);
+        let (fork, bit) = (disk.fork(&sim_disk::PowerSupply::new(), 1), random.below(4096 * 8) as usize);
         let (store, when) = (mount(&fork).expect("it is sound"), format!("block {at}"));
         while store.counters().walks == 0 {
             assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
@@ -200,7 +201,7 @@ fn rot_in_the_log_before_its_last_batch_is_refused_and_named() {
     let chunks: Vec<_> = disk.written_blocks().into_iter().filter(|&at| is_chunk(&disk, at)).collect();
     assert_eq!(chunks.len(), 5);
     for (index, &at) in chunks.iter().enumerate() {
-        let fork = disk.fork(&sim_disk::Power::new(), 1);
+        let fork = disk.fork(&sim_disk::PowerSupply::new(), 1);
         fork.rot(at, 1000);
         match open(&fork) {
             Err(StoreError::Damaged { place, .. }) => assert_eq!(place, at),
@@ -221,7 +222,12 @@ fn after_a_failed_write_or_flush_the_log_goes_on_elsewhere_and_nothing_is_lost()
     for seed in 0..60 {
         let (power, disk, store) = fresh(300, seed);
         let (mut model, mut work) = (Model::default(), Work::new(seed));
-        disk.set_faults(Faults { read_one_in: 40, write_one_in: 12, flush_one_in: 12, ..Faults::default() });
+        disk.set_faults(DiskFaults {
+            read_one_in: 40,
+            write_one_in: 12,
+            flush_one_in: 12,
+            ..DiskFaults::default()
+        });
         let (mut failed, mut maybe) = (0, Vec::new());
         for _ in 0..60 {
             let vector = work.vector(&model);
@@ -242,7 +248,7 @@ fn after_a_failed_write_or_flush_the_log_goes_on_elsewhere_and_nothing_is_lost()
             }
         }
         assert!(failed > 0, "seed {seed}: no fault met an apply");
-        disk.set_faults(Faults::default());
+        disk.set_faults(DiskFaults::default());
         assert_eq!(model.difference(&store), None, "seed {seed}");
         drop(store);
         power.cut();
@@ -276,10 +282,10 @@ fn a_full_store_says_so_and_deleting_and_checkpoints_still_work() {
     for round in 0..30 {
         store.checkpoint().unwrap_or_else(|error| panic!("round {round}: {error}"));
         let pages = PageNo(round)..PageNo(round + 1);
-        let cut = Change::Cut { object: FILE, pages, lsn: Lsn(u64::MAX) };
+        let cut = StoreChange::Punch { object: FILE, pages, lsn: Lsn(u64::MAX) };
         store.apply(&[cut]).unwrap_or_else(|error| panic!("round {round}: {error}: {:?}", store.space()));
     }
-    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(u64::MAX) }]).expect("deleting works");
+    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(u64::MAX) }]).expect("deleting works");
     while store.free_deleted_step().expect("freeing") {}
     store.checkpoint().expect("a checkpoint");
     store.checkpoint().expect("a checkpoint");
@@ -301,7 +307,7 @@ fn a_full_store_can_be_mounted_any_number_of_times() {
     for times in 0..40 {
         let store = mount(&disk).unwrap_or_else(|error| panic!("mount {times}: {error}"));
         let pages = PageNo(times)..PageNo(times + 1);
-        let cut = Change::Cut { object: FILE, pages, lsn: Lsn(u64::MAX) };
+        let cut = StoreChange::Punch { object: FILE, pages, lsn: Lsn(u64::MAX) };
         store.apply(&[cut]).unwrap_or_else(|error| panic!("mount {times}: {error}: {:?}", store.space()));
         drop(store);
         power.cut();
@@ -344,7 +350,7 @@ fn a_reservation_is_kept() {
 #[test]
 fn overwriting_at_random_goes_on_for_ever_with_a_cleaner() {
     let (_power, _disk, store) = fresh(128, 1);
-    let mut random = Random::new(1);
+    let mut random = SeededRng::new(1);
     for page_lsn in 1..4000 {
         let number = random.below(600);
         store
@@ -372,14 +378,14 @@ fn one_root_that_cannot_be_read_is_no_reason_to_refuse_a_store_and_two_are() {
         }
         drop(store);
         for scratches in [vec![1], vec![2]] {
-            let scratched = Scratched::new(&disk, &scratches);
+            let scratched = ScratchedBlocks::new(&disk, &scratches);
             let store =
                 Store::open(scratched).unwrap_or_else(|error| panic!("without {scratches:?}: {error}"));
             assert_eq!(model.difference(&store), None, "without {scratches:?}");
         }
-        let error = Store::open(Scratched::new(&disk, &[1, 2])).err();
+        let error = Store::open(ScratchedBlocks::new(&disk, &[1, 2])).err();
         assert!(matches!(error, Some(StoreError::Device(_))), "without roots: {error:?}");
-        let error = Store::open(Scratched::new(&disk, &[0])).err();
+        let error = Store::open(ScratchedBlocks::new(&disk, &[0])).err();
         assert!(matches!(error, Some(StoreError::SuperblockDamaged { .. })), "without block 0: {error:?}");
     }
 }
@@ -395,14 +401,14 @@ fn with_changes_in_the_log() -> (Arc<SimDisk>, Model) {
         lsn
     };
     let of = |slot: u64, generation: u32| VolumeId::MAIN.object(slot, generation);
-    let to = |object, number, stamp| Change::Write {
+    let to = |object, number, stamp| StoreChange::Write {
         object,
         page: PageNo(number),
         bytes: page(stamp),
         page_lsn: Lsn(stamp),
     };
     let files = [1, 2, 3, 4, 5, 20, 35];
-    let mut vector: Vec<Change> = Vec::new();
+    let mut vector: Vec<StoreChange> = Vec::new();
     for slot in files {
         for number in [0, 1, 120, 130, 139, 32_767, 32_769] {
             vector.push(to(of(slot, 1), number, next()));
@@ -415,18 +421,23 @@ fn with_changes_in_the_log() -> (Arc<SimDisk>, Model) {
     store.apply(&vector).expect("space");
     model.apply(&vector);
     store.checkpoint_twice().expect("no faults");
-    let cut = Change::Cut { object: of(2, 1), pages: PageNo(100)..PageNo(200), lsn: Lsn(next()) };
-    let delete = Change::Delete { object: of(3, 1), lsn: Lsn(next()) };
-    let transfer =
-        device::Transfer { from: of(4, 1), first: PageNo(0), end: PageNo(140), to: of(5, 1), at: PageNo(0) };
+    let cut = StoreChange::Punch { object: of(2, 1), pages: PageNo(100)..PageNo(200), lsn: Lsn(next()) };
+    let delete = StoreChange::Delete { object: of(3, 1), lsn: Lsn(next()) };
+    let transfer = device::PageTransfer {
+        from: of(4, 1),
+        first: PageNo(0),
+        end: PageNo(140),
+        to: of(5, 1),
+        at: PageNo(0),
+    };
     for change in [
         to(of(1, 1), 130, next()),
         to(of(20, 1), 2, next()),
         cut,
         delete,
-        Change::Move { transfer, lsn: Lsn(next()) },
+        StoreChange::Move { transfer, lsn: Lsn(next()) },
         to(of(6, 2), 3, next()),
-        Change::Delete { object: of(7, 1), lsn: Lsn(next()) },
+        StoreChange::Delete { object: of(7, 1), lsn: Lsn(next()) },
     ] {
         store.apply(std::slice::from_ref(&change)).expect("space");
         model.apply(&[change]);
@@ -485,7 +496,7 @@ fn a_store_with_changes_below_a_damaged_node_is_only_read_and_all_that_is_not_be
     let (disk, model) = with_changes_in_the_log();
     let (mut refused, mut partly) = (0, 0);
     for pair in nodes_of(&disk) {
-        let damaged = disk.fork(&Power::new(), 3);
+        let damaged = disk.fork(&PowerSupply::new(), 3);
         pair.into_iter().for_each(|at| damaged.rot(at, 77));
         // All pages lie below the tree of volumes.
         let Ok(store) = open(&damaged) else { continue };
@@ -501,8 +512,8 @@ fn a_store_with_changes_below_a_damaged_node_is_only_read_and_all_that_is_not_be
         assert!(error.help().is_some_and(|help| help.contains("weir mount --read-only")));
         assert_eq!(store.counters().blocks_written, 0);
         // What is written to it is forgotten, and so no checkpoint ends the log.
-        let copy = Arc::into_inner(damaged.fork(&Power::new(), 4)).expect("nobody else has it");
-        let store = Store::open(Arc::new(Overlay::new(copy))).expect("it could be opened just now");
+        let copy = Arc::into_inner(damaged.fork(&PowerSupply::new(), 4)).expect("nobody else has it");
+        let store = Store::open(Arc::new(OverlayDevice::new(copy))).expect("it could be opened just now");
         store.begin(Incarnation(store.incarnation().0 + 1)).expect("nothing of it lasts");
         assert_eq!(below_damage(&store, &model, &pair), errors);
         drop(store);

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, VolumeId};
-use store::{Change, Store};
+use store::{Store, StoreChange};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const LEAF: u64 = 128;
@@ -10,13 +10,13 @@ const LEAF: u64 = 128;
 const LEAVES: u64 = 3000;
 
 fn fill(store: &Store) {
-    let write = |leaf| Change::Write {
+    let write = |leaf| StoreChange::Write {
         object: FILE,
         page: PageNo(leaf * LEAF),
         bytes: page(leaf + 1),
         page_lsn: Lsn(leaf + 1),
     };
-    let all: Vec<Change> = (0..LEAVES).map(write).collect();
+    let all: Vec<StoreChange> = (0..LEAVES).map(write).collect();
     for some in all.chunks(20) {
         store.apply(some).expect("space");
         store.checkpoint().expect("a checkpoint");
@@ -33,7 +33,7 @@ fn a_deletion_reads_no_leaf_and_what_it_held_is_freed_in_steps_that_a_crash_does
     store.set_cached_nodes_max(64);
     fill(&store);
     let (live, read) = (store.space().live, store.counters().node_reads);
-    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("space");
+    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("space");
     assert!(store.counters().node_reads - read < 8, "{} nodes were read", store.counters().node_reads - read);
     assert_eq!(store.page_lsn(FILE, PageNo(LEAF)), Ok(None));
     assert!(store.is_freeing());
@@ -65,7 +65,7 @@ fn a_deletion_is_applied_once_more_by_a_recovery_and_frees_nothing_twice() {
     let copy = VolumeId(1);
     store.clone_volume(VolumeId::MAIN, copy, store::VolumeMode::Writable, Lsn(1 << 20)).expect("space");
     store.checkpoint().expect("a checkpoint");
-    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(1 << 30) }]).expect("space");
+    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 30) }]).expect("space");
     while store.free_deleted_step().expect("freeing") {}
     drop(store);
     power.cut();
@@ -74,10 +74,10 @@ fn a_deletion_is_applied_once_more_by_a_recovery_and_frees_nothing_twice() {
 
     let store = mount(&disk).expect("it opens");
     while store.free_deleted_step().expect("freeing") {}
-    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(1 << 30) }]).expect("space");
+    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 30) }]).expect("space");
     assert_eq!(findings(&store), []);
     assert_eq!(store.page_lsn(FILE.in_volume(copy), PageNo(LEAF)), Ok(Some(Lsn(2))));
-    store.apply(&[Change::Delete { object: FILE.in_volume(copy), lsn: Lsn(1 << 31) }]).expect("space");
+    store.apply(&[StoreChange::Delete { object: FILE.in_volume(copy), lsn: Lsn(1 << 31) }]).expect("space");
     while store.free_deleted_step().expect("freeing") {}
     assert_eq!(findings(&store), []);
     let space = store.space();

@@ -1,33 +1,33 @@
 //! Pages that are stored as deltas over their bases.
 
 use crate::common::*;
-use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, Transfer, VolumeId};
+use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
 use sim_disk::SimDisk;
 use std::sync::Arc;
 use store::{
-    Change, DeltaBlock, DeltaPacker, NewVolume, PageRead, Piece, ScrubProgress, Store, StoreError,
+    DeltaBlock, DeltaPacker, DeltaPiece, NewVolume, PageRead, ScrubProgress, Store, StoreChange, StoreError,
     StoredPage, VolumeMode,
 };
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const COPY: ObjectId = VolumeId::MAIN.object(8, 1);
 
-fn whole(object: ObjectId, number: u64, byte: u8, lsn: u64) -> Change {
+fn whole(object: ObjectId, number: u64, byte: u8, lsn: u64) -> StoreChange {
     let bytes = Arc::new(Box::new(device::Page([byte; BLOCK_BYTES])));
-    Change::Write { object, page: PageNo(number), bytes, page_lsn: Lsn(lsn) }
+    StoreChange::Write { object, page: PageNo(number), bytes, page_lsn: Lsn(lsn) }
 }
 
 /// 100 bytes of each of these pages of one leaf, from `at` on.
 fn deltas(numbers: &[u64], at: u16, byte: u8) -> DeltaBlock {
     let mut packer = DeltaPacker::new(ID);
     for &number in numbers {
-        assert!(packer.add(PageNo(number), [Piece::Bytes(at, &[byte; 100])].into_iter()));
+        assert!(packer.add(PageNo(number), [DeltaPiece::Bytes(at, &[byte; 100])].into_iter()));
     }
     packer.finish().remove(0)
 }
 
-fn delta(object: ObjectId, numbers: &[u64], at: u16, byte: u8, lsn: u64) -> Change {
-    Change::Deltas { object, block: deltas(numbers, at, byte), page_lsn: Lsn(lsn) }
+fn delta(object: ObjectId, numbers: &[u64], at: u16, byte: u8, lsn: u64) -> StoreChange {
+    StoreChange::Deltas { object, block: deltas(numbers, at, byte), page_lsn: Lsn(lsn) }
 }
 
 fn found(store: &Store, object: ObjectId, number: u64) -> Result<Option<(Vec<u8>, u64)>, StoreError> {
@@ -46,13 +46,13 @@ fn found(store: &Store, object: ObjectId, number: u64) -> Result<Option<(Vec<u8>
     found
 }
 
-/// The byte at some positions of a page, and its page LSN.
+/// The bytes at some positions of a page, and its page LSN.
 fn bytes(store: &Store, object: ObjectId, number: u64, at: [usize; 3]) -> Option<([u8; 3], u64)> {
     let found = found(store, object, number).expect("it can be read");
     found.map(|(bytes, lsn)| (at.map(|at| bytes[at]), lsn))
 }
 
-/// Opened again, and with everything moved by the cleaner.
+/// The store opened again, after the cleaner moved everything.
 fn again(disk: &Arc<SimDisk>, store: Store) -> Store {
     drop(store);
     let store = mount(disk).expect("it opens again");
@@ -103,13 +103,17 @@ fn a_delta_where_nothing_was_is_zeros_elsewhere_and_the_page_is_listed() {
 fn a_cut_takes_the_deltas_of_its_pages_and_leaves_those_beside_them_in_their_block() {
     let (_power, disk, store) = fresh(140, 1);
     store.apply(&[whole(FILE, 5, 1, 10), delta(FILE, &[5, 6, 7], 0, 2, 20)]).expect("space");
-    store.apply(&[Change::Cut { object: FILE, pages: PageNo(5)..PageNo(6), lsn: Lsn(30) }]).expect("space");
-    store.apply(&[Change::Cut { object: FILE, pages: PageNo(7)..PageNo(8), lsn: Lsn(15) }]).expect("space");
+    store
+        .apply(&[StoreChange::Punch { object: FILE, pages: PageNo(5)..PageNo(6), lsn: Lsn(30) }])
+        .expect("space");
+    store
+        .apply(&[StoreChange::Punch { object: FILE, pages: PageNo(7)..PageNo(8), lsn: Lsn(15) }])
+        .expect("space");
     let store = again(&disk, store);
     assert_eq!(bytes(&store, FILE, 5, [0; 3]), None);
     assert_eq!(bytes(&store, FILE, 6, [0, 99, 100]), Some(([2, 2, 0], 20)));
     assert_eq!(bytes(&store, FILE, 7, [0, 99, 100]), Some(([2, 2, 0], 20)), "it is newer than the cut");
-    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(40) }]).expect("space");
+    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(40) }]).expect("space");
     let store = again(&disk, store);
     assert_eq!(store.usage().expect("readable").data, 0, "the last delta's block is free, too");
 }
@@ -206,20 +210,20 @@ fn a_clone_of_pages_brings_their_deltas_whole_leaves_unread_and_those_at_its_edg
     for leaf in 0..5 {
         store.apply(&[delta(FILE, &[128 * leaf + 3, 128 * leaf + 100], 0, 9, 20)]).expect("space");
     }
-    let transfer = |first, end, at| Transfer {
+    let transfer = |first, end, at| PageTransfer {
         from: FILE,
         first: PageNo(first),
         end: PageNo(end),
         to: COPY,
         at: PageNo(at),
     };
-    store.apply(&[Change::Clone { transfer: transfer(50, 400, 50), lsn: Lsn(30) }]).expect("space");
+    store.apply(&[StoreChange::Clone { transfer: transfer(50, 400, 50), lsn: Lsn(30) }]).expect("space");
     assert_eq!(store.counters().pages_delta_merged, 2, "page 100, and page 387");
     assert_eq!(bytes(&store, COPY, 3, [0; 3]), None);
     assert_eq!(bytes(&store, COPY, 100, [0, 99, 100]), Some(([9, 9, 0], 20)));
     assert_eq!(bytes(&store, COPY, 131, [0, 99, 100]), Some(([9, 9, 2], 20)));
     assert_eq!(bytes(&store, COPY, 387, [0, 99, 100]), Some(([9, 9, 4], 20)));
-    store.apply(&[Change::Move { transfer: transfer(512, 640, 1001), lsn: Lsn(40) }]).expect("space");
+    store.apply(&[StoreChange::Move { transfer: transfer(512, 640, 1001), lsn: Lsn(40) }]).expect("space");
     let store = again(&disk, store);
     assert_eq!(bytes(&store, FILE, 515, [0; 3]), None);
     assert_eq!(bytes(&store, COPY, 1004, [0, 99, 100]), Some(([9, 9, 5], 20)), "another place in its leaf");
@@ -270,11 +274,11 @@ fn what_a_clone_or_a_move_took_of_a_damaged_page_is_lost_and_check_and_scrub_nam
     };
     let at = disk.written_blocks().into_iter().find(is_it).expect("it is stored");
     disk.rot(at, 77);
-    let transfer = |to, at| Transfer { from: FILE, first: PageNo(4), end: PageNo(7), to, at: PageNo(at) };
-    store.apply(&[Change::Clone { transfer: transfer(COPY, 4), lsn: Lsn(30) }]).expect("space");
-    store.apply(&[Change::Clone { transfer: transfer(COPY, 1001), lsn: Lsn(31) }]).expect("space");
+    let transfer = |to, at| PageTransfer { from: FILE, first: PageNo(4), end: PageNo(7), to, at: PageNo(at) };
+    store.apply(&[StoreChange::Clone { transfer: transfer(COPY, 4), lsn: Lsn(30) }]).expect("space");
+    store.apply(&[StoreChange::Clone { transfer: transfer(COPY, 1001), lsn: Lsn(31) }]).expect("space");
     let object = ObjectId { slot: 9, ..COPY };
-    store.apply(&[Change::Move { transfer: transfer(object, 4), lsn: Lsn(40) }]).expect("space");
+    store.apply(&[StoreChange::Move { transfer: transfer(object, 4), lsn: Lsn(40) }]).expect("space");
     for _ in 0..2 {
         for (object, page) in [(COPY, 5), (COPY, 1002), (object, 5)] {
             assert_eq!(bytes(&store, object, page - 1, [0, 99, 100]), Some(([0xd5, 0xd5, 1], 20)));
@@ -309,14 +313,16 @@ fn what_a_clone_or_a_move_took_of_a_damaged_page_is_lost_and_check_and_scrub_nam
 #[test]
 fn who_folds_what_is_owed_for_deltas_meets_no_leaf_that_is_full() {
     let (_power, disk, store) = fresh(2000, 1);
-    let (mut folded, mut most) = (0, 0);
+    let mut folded = 0;
+    let mut most = 0;
     for round in 0..120 {
         let blocks =
             |leaf: u64| (0..8).map(move |page| 128 * leaf + 8 * (round % 16) + page).collect::<Vec<_>>();
         let vector = (0..40).map(|leaf| delta(FILE, &blocks(leaf), 0, round as u8 + 1, 10 + round));
         store.apply(&vector.collect::<Vec<_>>()).expect("each leaf has space for a block");
         let now = store.merge_due_deltas().expect("space");
-        (folded, most) = (folded + now, most.max(now));
+        folded += now;
+        most = most.max(now);
     }
     assert!(folded > 0 && most <= 16 * 128, "{folded} pages in all, {most} at once");
     assert_eq!(store.counters().pages_delta_merged, folded);

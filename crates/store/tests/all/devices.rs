@@ -2,24 +2,26 @@
 
 use crate::common::phases::{Phase, Phases, failing_flush};
 use crate::common::*;
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, VolumeId};
-use sim_disk::{Faults, Hooked, Hooks, Power, Scratched, SimDisk};
+use device::{
+    Block, Device, DeviceError, DeviceOperation, Incarnation, Lsn, ObjectId, Page, PageNo, VolumeId,
+};
+use sim_disk::{DiskFaults, DiskHooks, HookedDisk, PowerSupply, ScratchedBlocks, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use store::{Change, PageRead, ReservationEstimate, Store, StoreError};
+use store::{PageRead, ReservationEstimate, Store, StoreChange, StoreError};
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 
 fn write(store: &Store, number: u64, stamp: u64) -> Result<(), StoreError> {
     let (page_no, page_lsn) = (PageNo(number), Lsn(stamp));
-    store.apply(&[Change::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }])
+    store.apply(&[StoreChange::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }])
 }
 
 #[test]
 fn a_device_that_fails_trims_keeps_its_space() {
     let (_power, disk, store) = fresh(120, 1);
     // As some disks behind USB do.
-    disk.set_faults(Faults { trim_one_in: 1, ..Faults::default() });
+    disk.set_faults(DiskFaults { trim_one_in: 1, ..DiskFaults::default() });
     // Many times the store's size, of which eight pages live.
     for round in 1..=6_000 {
         write(&store, round % 8, round).expect("there is space, as next to nothing is live");
@@ -51,7 +53,7 @@ fn a_block_that_was_never_written_and_cannot_be_read_refuses_no_start() {
         let near: Vec<u64> = unused.iter().copied().take(300).collect();
         let alone = near.iter().map(std::slice::from_ref);
         for scratches in alone.chain([&unused[..]]) {
-            let scratched = Scratched::new(&disk, scratches);
+            let scratched = ScratchedBlocks::new(&disk, scratches);
             let store = Store::open(scratched).expect("nothing that was written is missing");
             for round in 1..6 {
                 let page_lsn = store.page_lsn(FILE, PageNo(round)).expect("its nodes can be read");
@@ -65,7 +67,7 @@ fn a_block_that_was_never_written_and_cannot_be_read_refuses_no_start() {
 /// asked for it is slow to hear of it.
 struct ToldOnce(Phases);
 
-impl Hooks for ToldOnce {
+impl DiskHooks for ToldOnce {
     fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         let written = disk.write(at, from);
         self.0.step(Phase::Asked, Phase::Written);
@@ -90,10 +92,10 @@ impl Hooks for ToldOnce {
 }
 
 /// A store in which the cleaner has work, on a disk that tells of a failed flush once.
-fn with_something_to_clean(seed: u64) -> (Arc<Power>, Arc<Hooked<ToldOnce>>, Arc<Store>) {
+fn with_something_to_clean(seed: u64) -> (Arc<PowerSupply>, Arc<HookedDisk<ToldOnce>>, Arc<Store>) {
     let (power, disk, store) = fresh(100, seed);
     drop(store);
-    let told = Hooked::new(&disk, ToldOnce(Phases::quiet()));
+    let told = HookedDisk::new(&disk, ToldOnce(Phases::quiet()));
     let store = Arc::new(Store::open(told.clone() as Arc<dyn Device>).expect("a sound store"));
     store.begin(Incarnation(store.incarnation().0 + 1)).expect("the disk works");
     for number in (0..200).chain((0..200).step_by(2)) {
@@ -129,12 +131,12 @@ fn a_failed_flush_fails_what_was_written_before_it_even_where_another_thread_hea
 /// A disk below a process that ends while it waits for a flush.
 struct KilledInFlush(AtomicBool);
 
-impl Hooks for KilledInFlush {
+impl DiskHooks for KilledInFlush {
     fn flush(&self, disk: &SimDisk) -> Result<(), DeviceError> {
         if !self.0.load(Ordering::Relaxed) {
             return disk.flush();
         }
-        let (device, operation, reason) = ("disk".to_owned(), Operation::Flush, "killed".to_owned());
+        let (device, operation, reason) = ("disk".to_owned(), DeviceOperation::Flush, "killed".to_owned());
         Err(DeviceError { device, operation, at: Block(0), count: 0, errno: 5, reason })
     }
 }
@@ -145,7 +147,7 @@ fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_t
     for seed in 0..60 {
         let (_power, disk, store) = fresh(120, seed);
         drop(store);
-        let killed = Hooked::new(&disk, KilledInFlush(AtomicBool::new(false)));
+        let killed = HookedDisk::new(&disk, KilledInFlush(AtomicBool::new(false)));
         let store = Store::open(killed.clone() as Arc<dyn Device>).expect("a sound store");
         store.begin(Incarnation(store.incarnation().0 + 1)).expect("the disk works");
         write(&store, 1, 1).expect("there is space");
@@ -156,9 +158,9 @@ fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_t
         let store = Store::open(disk.clone()).expect("a sound store");
         assert_eq!(store.page_lsn(FILE, PageNo(1)).expect("its nodes can be read"), Some(Lsn(2)));
         let next = Incarnation(store.incarnation().0 + 1);
-        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
         store.begin(next).expect_err("its flush fails");
-        disk.set_faults(Faults::default());
+        disk.set_faults(DiskFaults::default());
         let is_refused = matches!(store.begin(next), Err(StoreError::Stopped { .. }));
         let mut wants = [PageRead::new(FILE, PageNo(1))];
         store.read(&mut wants);
@@ -174,7 +176,7 @@ fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_t
 
 #[test]
 fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_what_is_deleted() {
-    let power = Power::new();
+    let power = PowerSupply::new();
     let disk = disk(4 + 2000 * u64::from(SEGMENT), &power, 1);
     disk.set_space(u64::MAX);
     format(&disk);
@@ -183,11 +185,11 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
     let mut stamp = 0;
     let mut overwrite = |pages: u64, rounds: u64| {
         for _ in 0..rounds * pages / 4 {
-            let vector: Vec<Change> = (0..4)
+            let vector: Vec<StoreChange> = (0..4)
                 .map(|_| {
                     stamp += 1;
                     let (page_no, page_lsn) = (PageNo(stamp % pages), Lsn(stamp));
-                    Change::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }
+                    StoreChange::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }
                 })
                 .collect();
             store.reserve(4, ReservationEstimate::default()).expect("space was asked for ahead");
@@ -208,7 +210,7 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
     let again = store.counters().segments_allocated - asked;
     assert!(again < 4 * 8192 / u64::from(SEGMENT) / 10, "{again} segments more for what was there");
     let lsn = Lsn(1 << 40);
-    store.apply(&[Change::Delete { object: FILE, lsn }]).expect("deleting takes no space");
+    store.apply(&[StoreChange::Delete { object: FILE, lsn }]).expect("deleting takes no space");
     while store.free_deleted_step().expect("freeing") {}
     store.checkpoint_twice().expect("a sound disk");
     let left = disk.space_taken();
@@ -218,15 +220,15 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
 #[test]
 fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
     const OTHER: ObjectId = VolumeId::MAIN.object(9, 1);
-    let disk = disk(4 + 2000 * u64::from(SEGMENT), &Power::new(), 1);
+    let disk = disk(4 + 2000 * u64::from(SEGMENT), &PowerSupply::new(), 1);
     disk.set_space(u64::MAX);
     format(&disk);
     let store = mount(&disk).expect("a new store");
     let mut lsn = 0;
-    let mut vector = |object, from: u64| -> Vec<Change> {
+    let mut vector = |object, from: u64| -> Vec<StoreChange> {
         let write = |number| {
             lsn += 1;
-            Change::Write { object, page: PageNo(number), bytes: page(lsn), page_lsn: Lsn(lsn) }
+            StoreChange::Write { object, page: PageNo(number), bytes: page(lsn), page_lsn: Lsn(lsn) }
         };
         (from..from + 8).map(write).collect()
     };
@@ -240,7 +242,8 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
         }
     }
     for from in (0..12_000).step_by(2) {
-        let cut = Change::Cut { object: FILE, pages: PageNo(from)..PageNo(from + 1), lsn: Lsn(1 << 39) };
+        let cut =
+            StoreChange::Punch { object: FILE, pages: PageNo(from)..PageNo(from + 1), lsn: Lsn(1 << 39) };
         store.apply(&[cut]).expect("cutting takes no space");
         if from % 64 == 0 {
             store.checkpoint_twice().expect("a sound disk");
@@ -258,7 +261,7 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
         }
     }
     let taken = disk.space_taken();
-    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("deleting takes no space");
+    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("deleting takes no space");
     while store.free_deleted_step().expect("freeing") {}
     store.checkpoint_twice().expect("a sound disk");
     assert!(disk.space_taken() < taken, "nothing was given back");

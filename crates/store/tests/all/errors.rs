@@ -1,8 +1,8 @@
 //! Errors of the device, one at every call in turn: what was acknowledged stays, and trying again is enough.
 
 use crate::common::*;
-use device::{Block, Device, DeviceError, Incarnation, Operation, Page};
-use sim_disk::{Faults, Hooked, Hooks, Power, SimDisk};
+use device::{Block, Device, DeviceError, DeviceOperation, Incarnation, Page};
+use sim_disk::{DiskFaults, DiskHooks, HookedDisk, PowerSupply, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::{Store, StoreError};
@@ -47,16 +47,16 @@ impl Failing {
         fails
     }
 
-    fn error(operation: Operation, at: Block, count: u64, errno: i32) -> DeviceError {
+    fn error(operation: DeviceOperation, at: Block, count: u64, errno: i32) -> DeviceError {
         let (device, reason) = ("disk".to_owned(), "made-up error".to_owned());
         DeviceError { device, operation, at, count, errno, reason }
     }
 }
 
-impl Hooks for Failing {
+impl DiskHooks for Failing {
     fn read(&self, disk: &SimDisk, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         if self.fails(&[Fault::Read, Fault::Gone]) {
-            return Err(Failing::error(Operation::Read, at, into.len() as u64, 5));
+            return Err(Failing::error(DeviceOperation::Read, at, into.len() as u64, 5));
         }
         disk.read(at, into)
     }
@@ -69,16 +69,16 @@ impl Hooks for Failing {
             disk.write(at, &from[..from.len() / 2])?;
         }
         let errno = if self.fault == Fault::NoSpace { ENOSPC } else { 5 };
-        Err(Failing::error(Operation::Write, at, from.len() as u64, errno))
+        Err(Failing::error(DeviceOperation::Write, at, from.len() as u64, errno))
     }
 
     fn flush(&self, disk: &SimDisk) -> Result<(), DeviceError> {
         if !self.fails(&[Fault::Flush, Fault::Gone]) {
             return disk.flush();
         }
-        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
         let failed = disk.flush();
-        disk.set_faults(Faults::default());
+        disk.set_faults(DiskFaults::default());
         failed
     }
 }
@@ -101,7 +101,7 @@ fn live(fault: Fault, at: u64, seed: u64) -> bool {
     let (power, disk, store) = fresh(120, seed);
     drop(store);
     let (calls, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-    let failing = Hooked::new(&disk, Failing { fault, at, calls, failed });
+    let failing = HookedDisk::new(&disk, Failing { fault, at, calls, failed });
     let store = again(&when, || Store::open(failing.clone() as Arc<dyn Device>));
     store.set_cached_nodes_max(1);
     again(&when, || match store.begin(Incarnation(5)) {
@@ -123,7 +123,7 @@ fn live(fault: Fault, at: u64, seed: u64) -> bool {
             let difference = again(&when, || match model.difference(&store) {
                 // A read that fails is an error of that read only.
                 Some(text) if text.contains("made-up") => {
-                    Err(Failing::error(Operation::Read, Block(0), 0, 5).into())
+                    Err(Failing::error(DeviceOperation::Read, Block(0), 0, 5).into())
                 }
                 other => Ok(other),
             });
@@ -176,9 +176,9 @@ fn a_device_that_vanishes_at_any_call_and_comes_back_costs_nothing_that_was_ackn
 
 #[test]
 fn the_disk_of_these_tests_does_fail() {
-    let disk = disk(64, &Power::new(), 1);
+    let disk = disk(64, &PowerSupply::new(), 1);
     let (calls, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-    let failing = Hooked::new(&disk, Failing { fault: Fault::NoSpace, at: 1, calls, failed });
+    let failing = HookedDisk::new(&disk, Failing { fault: Fault::NoSpace, at: 1, calls, failed });
     let page = [Page::clone(&page(1))];
     assert!(failing.write(Block(0), &page).is_ok());
     assert_eq!(failing.write(Block(0), &page).expect_err("the second").errno, ENOSPC);

@@ -1,13 +1,13 @@
-//! One bit flipped anywhere: an error, a repair or a refusal that names the place; never wrong bytes.
+//! One bit flipped anywhere gives an error, a repair or a refusal that names the place; never wrong bytes.
 
 use crate::common::*;
-use device::{BLOCK_BYTES, Block, Device, Lsn, PageNo, Random};
-use sim_disk::{Power, SimDisk};
+use device::{BLOCK_BYTES, Block, Device, Lsn, PageNo, SeededRng};
+use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Change, PageRead, Store, StoreError, StoredPage, VolumeId, VolumeMode};
+use store::{PageRead, Store, StoreChange, StoreError, StoredPage, VolumeId, VolumeMode};
 
-/// What lies in a block, as far as its first bytes tell.
+/// The kind of a block, by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Superblock,
@@ -34,10 +34,12 @@ fn class(disk: &SimDisk, at: Block) -> Class {
     }
 }
 
-/// A store with all there is: trees, inline pages, clones of objects and volumes, moved data, a log to replay.
+/// A store with every structure: trees, inline pages, clones of objects and volumes, moved data, a log to
+/// replay.
 fn busy() -> (Arc<SimDisk>, Model, Model) {
     let (_power, disk, store) = fresh(200, 5);
-    let (mut model, mut work) = (Model::default(), Work::new(5));
+    let mut model = Model::default();
+    let mut work = Work::new(5);
     let mut cloned = Model::default();
     for step in 0..50 {
         let vector = work.vector(&model);
@@ -57,7 +59,7 @@ fn busy() -> (Arc<SimDisk>, Model, Model) {
     (disk, model, cloned)
 }
 
-/// What a store says where `model` knows the truth. Errors name a place; returns how many there were.
+/// Compares a store with its model. An error must name a place. Returns the number of errors.
 fn errors(store: &Store, volume: VolumeId, model: &Model, when: &str) -> u64 {
     let mut errors = 0;
     for (&slot, (generation, held)) in &model.objects {
@@ -82,14 +84,15 @@ fn errors(store: &Store, volume: VolumeId, model: &Model, when: &str) -> u64 {
     errors
 }
 
-/// What came of a flip.
+/// The result of a flip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
-    /// The store does not open, and says where.
+    /// The store does not open, and the error names the place.
     Refused,
     /// Some reads fail, and `check` finds it.
     Errors,
-    /// All is right. The last batch of the log may be missing: it looks like one that was never finished.
+    /// All pages are right. The last batch of the log may be missing: a flip in it looks like a batch that
+    /// was never completed.
     Harmless,
 }
 
@@ -104,7 +107,7 @@ fn look(disk: &Arc<SimDisk>, models: &[(VolumeId, &Model)], before_last: &Model,
             return Outcome::Refused;
         }
     };
-    // The one doubt that the format leaves: the log's last batch.
+    // The one case that the format cannot tell apart: damage in the log's last batch.
     let last_is_missing =
         models[0].1.difference(&store).is_some() && before_last.difference(&store).is_none();
     let mut lost = 0;
@@ -122,7 +125,7 @@ fn look(disk: &Arc<SimDisk>, models: &[(VolumeId, &Model)], before_last: &Model,
 #[test]
 fn a_flip_anywhere_is_an_error_a_refusal_or_harmless_and_never_wrong_bytes() {
     let (disk, mut model, cloned) = busy();
-    // A log of several batches, and what there is without the last.
+    // A log of several batches, and the model without the last one.
     let store = mount(&disk).expect("a sound store");
     let mut before = Model::default();
     let mut work = Work::new(77);
@@ -142,7 +145,7 @@ fn a_flip_anywhere_is_an_error_a_refusal_or_harmless_and_never_wrong_bytes() {
     }
     assert_eq!(by_class.len(), 6, "a class is missing: {:?}", by_class.keys());
     let classes: Vec<(Class, Vec<Block>)> = by_class.into_iter().collect();
-    let mut random = Random::new(1);
+    let mut random = SeededRng::new(1);
     let mut outcomes: BTreeMap<(Class, Outcome), u64> = BTreeMap::new();
     for case in 0..CASES {
         let (class, blocks) = &classes[(case % classes.len() as u64) as usize];
@@ -155,10 +158,10 @@ fn a_flip_anywhere_is_an_error_a_refusal_or_harmless_and_never_wrong_bytes() {
     }
     println!("{outcomes:?}");
     let seen = |class, outcome| outcomes.get(&(class, outcome)).copied().unwrap_or(0);
-    // One root stands in for the other.
+    // The other root replaces a damaged one.
     assert_eq!(seen(Class::Superblock, Outcome::Errors), 0);
     assert_eq!(seen(Class::Root, Outcome::Errors) + seen(Class::Root, Outcome::Refused), 0);
-    // What is there twice is read from its copy.
+    // A mirrored block is read from its copy.
     for class in [Class::Node, Class::NodeTable] {
         assert_eq!(seen(class, Outcome::Errors) + seen(class, Outcome::Refused), 0, "{class:?}");
     }
@@ -171,13 +174,13 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
     let (disk, ..) = busy();
     let store = mount(&disk).expect("a sound store");
     let file = VolumeId::MAIN.object(1000, 1);
-    let write = |number: u64, page_lsn: u64| Change::Write {
+    let write = |number: u64, page_lsn: u64| StoreChange::Write {
         object: file,
         page: PageNo(number),
         bytes: page(0xfeed),
         page_lsn: Lsn(page_lsn),
     };
-    let all: Vec<Change> = (0..300).map(|number| write(number, 20_000 + number)).collect();
+    let all: Vec<StoreChange> = (0..300).map(|number| write(number, 20_000 + number)).collect();
     store.apply(&all).expect("space");
     store.checkpoint().expect("a checkpoint");
     let mut stamped = device::pages(1);
@@ -189,16 +192,23 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
     assert_eq!(blocks.len(), 300);
     let rotten: Vec<Block> = blocks.into_iter().step_by(97).collect();
     rotten.iter().for_each(|&at| disk.rot(at, 5));
-    let (mut found, mut steps, mut page_lsn) = (Vec::new(), 0, 30_000);
+    let mut found = Vec::new();
+    let mut steps = 0;
+    let mut page_lsn = 30_000;
     let last = loop {
         let so_far = store.scrub_step(&mut |finding| found.push(finding));
         steps += 1;
-        // Somebody else's work goes on.
+        // Other objects are written during the scrub.
         page_lsn += 1;
         let object = VolumeId::MAIN.object(2000, 1);
         let bytes = page(page_lsn);
         store
-            .apply(&[Change::Write { object, page: PageNo(page_lsn % 50), bytes, page_lsn: Lsn(page_lsn) }])
+            .apply(&[StoreChange::Write {
+                object,
+                page: PageNo(page_lsn % 50),
+                bytes,
+                page_lsn: Lsn(page_lsn),
+            }])
             .expect("space");
         store.clean_step().expect("cleaning");
         if so_far.done {
@@ -219,8 +229,8 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
 fn a_node_that_rots_while_memory_has_it_is_written_again() {
     let (_power, disk, store) = fresh(64, 1);
     let file = VolumeId::MAIN.object(1, 1);
-    let all: Vec<Change> = (0..200)
-        .map(|number| Change::Write {
+    let all: Vec<StoreChange> = (0..200)
+        .map(|number| StoreChange::Write {
             object: file,
             page: PageNo(number),
             bytes: page(number),
@@ -254,7 +264,7 @@ fn a_device_cut_off_anywhere_is_refused_or_its_end_is_not_needed() {
     let mut content = device::pages(disk.blocks() as usize);
     disk.read(Block(0), &mut content).expect("a read in range");
     for length in (0..disk.blocks()).step_by(37).chain([1, 2, 3, 4, 5, disk.blocks() - 1]) {
-        let short = SimDisk::new("short", length, &Power::new(), 1);
+        let short = SimDisk::new("short", length, &PowerSupply::new(), 1);
         short.write(Block(0), &content[..length as usize]).expect("power is on");
         short.flush().expect("power is on");
         let Err(error) = open(&short) else { panic!("{length} blocks are enough") };

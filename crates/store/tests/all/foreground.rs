@@ -3,12 +3,12 @@
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Lsn, ObjectId, Page, PageNo};
-use sim_disk::{Hooked, Hooks, SimDisk};
+use sim_disk::{DiskHooks, HookedDisk, SimDisk};
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Change, CleaningOutcome, PageRead, Store, StoredPage, VolumeId, VolumeMode};
+use store::{CleaningOutcome, PageRead, Store, StoreChange, StoredPage, VolumeId, VolumeMode};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 /// Far longer than any call takes, on any machine.
@@ -43,7 +43,7 @@ impl Polite {
     }
 }
 
-impl Hooks for Polite {
+impl DiskHooks for Polite {
     fn read(&self, disk: &SimDisk, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         self.after_you(Turn::WriteAndRead);
         disk.read(at, into)
@@ -60,12 +60,12 @@ impl Hooks for Polite {
     }
 }
 
-fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
-    Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+fn write(object: ObjectId, number: u64, page_lsn: u64) -> StoreChange {
+    StoreChange::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
 /// Does background work while another thread writes and reads at each of its calls; how often that was.
-fn beside(store: &Store, disk: &Hooked<Polite>, work: impl FnOnce()) -> u64 {
+fn beside(store: &Store, disk: &HookedDisk<Polite>, work: impl FnOnce()) -> u64 {
     let (go, asked) = channel();
     let (answered, gone) = channel();
     *disk.others.lock().expect("nobody else") = Some((go, gone));
@@ -94,19 +94,19 @@ fn beside(store: &Store, disk: &Hooked<Polite>, work: impl FnOnce()) -> u64 {
 }
 
 /// A store with segments to clean, and a volume to free.
-fn used() -> (Arc<Hooked<Polite>>, Store) {
+fn used() -> (Arc<HookedDisk<Polite>>, Store) {
     // More nodes than memory holds.
     let (_power, disk, store) = fresh(1600, 1);
     drop(store);
-    let disk = Hooked::new(&disk, Polite { others: Mutex::new(None) });
+    let disk = HookedDisk::new(&disk, Polite { others: Mutex::new(None) });
     let store = Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store");
     store.begin(device::Incarnation(7)).expect("a higher one");
     store.set_cached_nodes_max(1);
-    let all: Vec<Change> = (0..12_000).map(|number| write(FILE, number, number + 1)).collect();
+    let all: Vec<StoreChange> = (0..12_000).map(|number| write(FILE, number, number + 1)).collect();
     all.chunks(100).for_each(|some| store.apply(some).expect("space"));
     store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(15_000)).expect("space");
     let some = (0..12_000).step_by(3).map(|number| write(FILE, number, 20_000 + number));
-    let some: Vec<Change> = some.collect();
+    let some: Vec<StoreChange> = some.collect();
     some.chunks(100).for_each(|some| store.apply(some).expect("space"));
     store.delete_volume(VolumeId(1), Lsn(40_000)).expect("space");
     store.checkpoint().expect("a checkpoint");

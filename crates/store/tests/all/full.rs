@@ -1,11 +1,11 @@
 //! A store that is full, a hundred times, with crashes: writes are refused early, and what gives space back goes on.
 
 use crate::common::*;
-use device::{Lsn, ObjectId, PageNo, Random, VolumeId};
-use sim_disk::{Power, SimDisk};
+use device::{Lsn, ObjectId, PageNo, SeededRng, VolumeId};
+use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Change, Store, StoreError};
+use store::{Store, StoreChange, StoreError};
 
 const FILES: u64 = 24;
 const PAGES: u64 = 64;
@@ -14,7 +14,7 @@ const SPACE: u64 = 4 + 140 * SEGMENT as u64;
 
 /// A store with what it should hold, and power that fails.
 struct Life {
-    power: Arc<Power>,
+    power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
     store: Option<Store>,
     /// What was acknowledged: the page LSN of each page, which is its content, too.
@@ -22,7 +22,7 @@ struct Life {
     /// A vector that may or may not have happened, and what it leaves.
     maybe: Option<BTreeMap<(u64, u64), u64>>,
     page_lsn: u64,
-    random: Random,
+    random: SeededRng,
 }
 
 fn file(slot: u64) -> ObjectId {
@@ -37,7 +37,7 @@ impl Life {
 
     /// One whose store is a sparse file of 400 segments, on a file system that has space for 140.
     fn sparse(seed: u64) -> Life {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let disk = disk(4 + 400 * u64::from(SEGMENT), &power, seed);
         disk.set_space(SPACE);
         format(&disk);
@@ -45,8 +45,8 @@ impl Life {
         Life::of(seed, power, disk, store)
     }
 
-    fn of(seed: u64, power: Arc<Power>, disk: Arc<SimDisk>, store: Store) -> Life {
-        let (pages, random) = (BTreeMap::new(), Random::new(seed));
+    fn of(seed: u64, power: Arc<PowerSupply>, disk: Arc<SimDisk>, store: Store) -> Life {
+        let (pages, random) = (BTreeMap::new(), SeededRng::new(seed));
         Life { power, disk, store: Some(store), pages, maybe: None, page_lsn: 0, random }
     }
 
@@ -64,7 +64,12 @@ impl Life {
             self.page_lsn += 1;
             let number = self.random.below(PAGES);
             let (object, page_lsn) = (file(slot), Lsn(self.page_lsn));
-            vector.push(Change::Write { object, page: PageNo(number), bytes: page(self.page_lsn), page_lsn });
+            vector.push(StoreChange::Write {
+                object,
+                page: PageNo(number),
+                bytes: page(self.page_lsn),
+                page_lsn,
+            });
             after.insert((slot, number), self.page_lsn);
         }
         let applied = self.apply(&vector, after);
@@ -76,10 +81,10 @@ impl Life {
         self.page_lsn += 1;
         let mut after = self.pages.clone();
         after.retain(|&(there, _), _| there != slot);
-        self.apply(&[Change::Delete { object: file(slot), lsn: Lsn(self.page_lsn) }], after)
+        self.apply(&[StoreChange::Delete { object: file(slot), lsn: Lsn(self.page_lsn) }], after)
     }
 
-    fn apply(&mut self, vector: &[Change], after: BTreeMap<(u64, u64), u64>) -> Result<(), StoreError> {
+    fn apply(&mut self, vector: &[StoreChange], after: BTreeMap<(u64, u64), u64>) -> Result<(), StoreError> {
         let outcome = self.store().apply(vector);
         match outcome {
             Ok(()) => self.pages = after,
@@ -167,7 +172,7 @@ fn a_hundred_times_full_deleted_from_and_written_to_with_crashes() {
                     life.power.restore();
                     (full, round) = (full + 1, round + 1);
                 }
-                Err(StoreError::Device(_)) if life.power.lost() => {
+                Err(StoreError::Device(_)) if life.power.is_lost() => {
                     crashes += 1;
                     life.recover(&when);
                 }
@@ -206,7 +211,7 @@ fn a_sparse_file_on_a_full_file_system_is_a_smaller_store_through_crashes() {
                     life.power.restore();
                     (full, round) = (full + 1, round + 1);
                 }
-                Err(StoreError::Device(_)) if life.power.lost() => {
+                Err(StoreError::Device(_)) if life.power.is_lost() => {
                     crashes += 1;
                     life.recover(&when);
                 }
@@ -233,7 +238,7 @@ fn a_forgotten_reservation_is_noticed() {
     let kept = |store: &Store, reserved: u64| {
         (1..=reserved).try_for_each(|page_lsn| {
             let (object, bytes) = (file(1), page(page_lsn));
-            store.apply(&[Change::Write {
+            store.apply(&[StoreChange::Write {
                 object,
                 page: PageNo(page_lsn * 1000),
                 bytes,

@@ -2,10 +2,10 @@
 //! whatever crashes, and when all are gone there is space again: decision 0018.
 
 use crate::common::*;
-use device::{Incarnation, Lsn, PageNo, Random};
-use sim_disk::{Damage, Power, SimDisk};
+use device::{Incarnation, Lsn, PageNo, SeededRng};
+use sim_disk::{BlockDamage, PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Change, ReservationEstimate, Store, StoreError, VolumeId, VolumeMode};
+use store::{ReservationEstimate, Store, StoreChange, StoreError, VolumeId, VolumeMode};
 
 /// Pages of each small file, in two leaves of the map.
 const AT: [u64; 2] = [0, 200];
@@ -18,12 +18,12 @@ const RECOVERIES: u64 = 60;
 
 /// A store in which neither a page can be reserved nor a page be cut, and what comes next.
 struct FullStore {
-    power: Arc<Power>,
+    power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
     /// Of the host file system half was there.
     is_sparse: bool,
     store: Store,
-    random: Random,
+    random: SeededRng,
     lsn: u64,
     files: u64,
     clones: u32,
@@ -47,7 +47,7 @@ impl FullStore {
 
     /// The same, before anything is cut.
     fn filled(seed: u64, clones: u32) -> FullStore {
-        let (power, mut random) = (Power::new(), Random::new(seed));
+        let (power, mut random) = (PowerSupply::new(), SeededRng::new(seed));
         let blocks = |segments: u64| 4 + segments * u64::from(SEGMENT);
         let segments = 240 + random.below(200);
         let is_sparse = random.once_in(3);
@@ -89,7 +89,7 @@ impl FullStore {
             }
         }
         let (object, page_lsn) = (VolumeId::MAIN.object(slot, 1), self.next());
-        let change = Change::Write { object, page: PageNo(number), bytes: page(page_lsn.0), page_lsn };
+        let change = StoreChange::Write { object, page: PageNo(number), bytes: page(page_lsn.0), page_lsn };
         let written = apply_reserved(&self.store, &[change]);
         self.store.release(1);
         written
@@ -140,7 +140,7 @@ impl FullStore {
         let (volume, file) = (self.random.below(u64::from(self.clones) + 1), self.random.below(self.files));
         let object = VolumeId(volume as u32).object(16 * file + 1, 1);
         let (at, lsn) = (PageNo(AT[self.random.below(2) as usize]), self.next());
-        self.store.apply(&[Change::Cut { object, pages: at..PageNo(at.0 + 1), lsn }])
+        self.store.apply(&[StoreChange::Punch { object, pages: at..PageNo(at.0 + 1), lsn }])
     }
 
     /// Leaves one in so many pages of the large file; then cuts single pages beside the clones, until that is refused. Nothing is cleaned
@@ -157,7 +157,7 @@ impl FullStore {
         let object = VolumeId::MAIN.object(LARGE, 1);
         for from in (1..self.large_pages).step_by(one_in as usize) {
             let (pages, lsn) = (PageNo(from)..PageNo(from + one_in - 1), self.next());
-            self.store.apply(&[Change::Cut { object, pages, lsn }]).expect("no clone has them");
+            self.store.apply(&[StoreChange::Punch { object, pages, lsn }]).expect("no clone has them");
         }
     }
 
@@ -200,7 +200,7 @@ impl FullStore {
 
     /// The power is back; recoveries that are cut off come before the one that is not.
     fn crash(&mut self, error: &StoreError) {
-        assert!(self.power.lost(), "{error}");
+        assert!(self.power.is_lost(), "{error}");
         self.crashes += 1;
         for depth in 0.. {
             self.power.cut();
@@ -211,9 +211,9 @@ impl FullStore {
                 self.power.cut_after(self.random.below(12));
             }
             match self.store.begin(Incarnation(self.store.incarnation().0 + 1)) {
-                Ok(()) if !self.power.lost() => return self.power.restore(),
+                Ok(()) if !self.power.is_lost() => return self.power.restore(),
                 Ok(()) => {}
-                Err(error) => assert!(self.power.lost(), "at depth {depth}: {error}"),
+                Err(error) => assert!(self.power.is_lost(), "at depth {depth}: {error}"),
             }
         }
     }
@@ -223,7 +223,7 @@ impl FullStore {
         self.power.restore();
         self.tidy().unwrap_or_else(|error| panic!("{when}: {error}"));
         let (object, lsn) = (VolumeId::MAIN.object(LARGE, 1), self.next());
-        let deleted = self.store.apply(&[Change::Delete { object, lsn }]);
+        let deleted = self.store.apply(&[StoreChange::Delete { object, lsn }]);
         assert_eq!(deleted, Ok(()), "{when}: {:?}", self.store.space());
         self.tidy().unwrap_or_else(|error| panic!("{when}: {error}"));
         for number in 0..200 {
@@ -281,7 +281,7 @@ fn a_segment_of_which_a_page_cannot_be_read_is_left_as_it_is() {
     // Five pages are left of each segment; of the pages in a segment one can be read.
     for at in full.disk.written_blocks() {
         if at.0 % u64::from(SEGMENT) != 5 && !full.disk.begins_with(at, b"weir.") {
-            full.disk.damage(at, Damage::Unreadable);
+            full.disk.damage(at, BlockDamage::Unreadable);
         }
     }
     let before = full.store.counters().pages_cleaned;
@@ -340,7 +340,7 @@ fn each_is_deleted_after_recoveries_that_were_cut_off_again_and_again() {
             full.store = open(&full.disk).expect("it opens");
             full.power.cut_after(full.random.below(12));
             let begun = full.store.begin(Incarnation(full.store.incarnation().0 + 1));
-            assert!(begun.is_ok() || full.power.lost(), "seed {seed}: {begun:?}");
+            assert!(begun.is_ok() || full.power.is_lost(), "seed {seed}: {begun:?}");
         }
         full.power.cut();
         full.crash(&StoreError::NotBegun);

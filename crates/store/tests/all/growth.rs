@@ -2,9 +2,9 @@
 
 use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, Page, PageNo, VolumeId};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Change, CleaningOutcome, Mended, ReservationEstimate, Store, StoreError};
+use store::{CleaningOutcome, ReservationEstimate, Store, StoreChange, StoreError, SuperblockRepair};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 
@@ -13,8 +13,8 @@ fn blocks_for(segments: u64) -> u64 {
     4 + segments * u64::from(SEGMENT)
 }
 
-fn write(number: u64, page_lsn: u64) -> Change {
-    Change::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+fn write(number: u64, page_lsn: u64) -> StoreChange {
+    StoreChange::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
 /// Writes pages from `from` on until no more can be reserved.
@@ -25,7 +25,7 @@ fn fill(store: &Store, from: u64) -> u64 {
     };
     let mut next = from;
     while store.reserve(8, known(8)).is_ok() {
-        let some: Vec<Change> = (next..next + 8).map(|number| write(number, number + 1)).collect();
+        let some: Vec<StoreChange> = (next..next + 8).map(|number| write(number, number + 1)).collect();
         apply_reserved(store, &some).expect("a sound disk");
         store.release(8);
         next += 8;
@@ -61,7 +61,7 @@ fn a_full_store_that_grows_in_use_takes_more_and_is_that_large_from_then_on() {
     assert_eq!(store.total_blocks(), blocks_for(200));
     assert_written(&store, more, "opened again");
     drop(store);
-    assert_eq!(Store::repair_superblocks(&*disk), Ok(Mended::Neither));
+    assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::Neither));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_store_that_is_not_open_takes_a_device_that_has_become_larger() {
     let most: u64 = help.split(['`', ' ']).find_map(|word| word.parse().ok()).expect("it says how large");
     let most = most / BLOCK_BYTES as u64;
     cannot(most + u64::from(SEGMENT));
-    let fork = disk.fork(&Power::new(), 1);
+    let fork = disk.fork(&PowerSupply::new(), 1);
     assert_eq!(Store::grow_unopened(&*fork, Some(most)), Ok(most), "what it says will do");
     assert_eq!(mount(&fork).expect("it opens").total_blocks(), most);
     disk.grow(blocks_for(150) + 5).expect("power");
@@ -104,7 +104,7 @@ fn a_crash_at_any_moment_of_growing_leaves_the_store_whole_and_as_large_as_befor
     let (mut as_before, mut as_after) = (0, 0);
     for (cut, seed) in (0..40).flat_map(|cut| (0..6).map(move |seed| (cut, seed))) {
         let when = format!("seed {seed}, cut after {cut}");
-        let power = Power::new();
+        let power = PowerSupply::new();
         let disk = disk.fork(&power, seed);
         let store = mount(&disk).expect("it opens");
         power.cut_after(cut);
@@ -128,7 +128,7 @@ fn a_crash_at_any_moment_of_growing_leaves_the_store_whole_and_as_large_as_befor
         let more = fill(&store, full);
         assert!(more > full + 40 * u64::from(SEGMENT), "{when}: {full} pages, then {more}");
         drop(store);
-        assert_eq!(Store::repair_superblocks(&*disk), Ok(Mended::Neither), "{when}");
+        assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::Neither), "{when}");
         let store = open(&disk).unwrap_or_else(|error| panic!("{when}: {error}"));
         assert_written(&store, more, &when);
     }
@@ -146,7 +146,7 @@ fn a_superblock_that_is_damaged_after_growing_is_restored_from_the_new_copy() {
     assert!(superblock_of(&disk, last) == superblock_of(&disk, 0));
     disk.rot(Block(0), 77);
     assert!(matches!(open(&disk).err(), Some(StoreError::SuperblockDamaged { .. })));
-    assert_eq!(Store::repair_superblocks(&*disk), Ok(Mended::First(Block(last))));
+    assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::First(Block(last))));
     assert_written(&mount(&disk).expect("it opens"), more, "restored");
     drop(power);
 }
@@ -158,7 +158,7 @@ fn a_superblock_that_is_damaged_before_the_first_root_after_growing_is_restored_
     drop(store);
     assert_eq!(Store::grow_unopened(&*disk, Some(blocks_for(100))), Ok(blocks_for(100)));
     disk.rot(Block(0), 77);
-    assert_eq!(Store::repair_superblocks(&*disk), Ok(Mended::First(Block(blocks_for(64) - 1))));
+    assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::First(Block(blocks_for(64) - 1))));
     let store = mount(&disk).expect("it opens");
     assert_eq!(store.total_blocks(), blocks_for(64));
     assert_written(&store, full, "restored");
@@ -169,7 +169,8 @@ fn a_round_of_cleaning_goes_on_when_the_store_grows() {
     let (_power, disk, store) = fresh(100, 1);
     let full = fill(&store, 0);
     for number in (0..full).step_by(3) {
-        let cut = Change::Cut { object: FILE, pages: PageNo(number)..PageNo(number + 1), lsn: Lsn(1 << 40) };
+        let cut =
+            StoreChange::Punch { object: FILE, pages: PageNo(number)..PageNo(number + 1), lsn: Lsn(1 << 40) };
         store.apply(&[cut]).expect("cutting takes no space");
     }
     store.checkpoint_twice().expect("a sound disk");
@@ -193,7 +194,7 @@ fn a_round_of_cleaning_goes_on_when_the_store_grows() {
 
 #[test]
 fn a_sparse_store_that_grows_asks_the_file_system_below_for_space_as_it_needs_it() {
-    let disk: Arc<SimDisk> = disk(blocks_for(64), &Power::new(), 1);
+    let disk: Arc<SimDisk> = disk(blocks_for(64), &PowerSupply::new(), 1);
     disk.set_space(u64::MAX);
     format(&disk);
     let store = mount(&disk).expect("a new store");
@@ -205,7 +206,7 @@ fn a_sparse_store_that_grows_asks_the_file_system_below_for_space_as_it_needs_it
         while store.allocation_is_due() {
             assert_eq!(store.allocate_ahead(), Ok(true));
         }
-        let some: Vec<Change> = (from..from + 8).map(|number| write(number, number + 1)).collect();
+        let some: Vec<StoreChange> = (from..from + 8).map(|number| write(number, number + 1)).collect();
         store.apply(&some).expect("space was asked for ahead");
     }
     assert_written(&store, 8000, "grown");
@@ -218,10 +219,10 @@ fn a_scrub_after_growing_failed_with_its_last_flush_finds_nothing_wrong() {
         (0..100).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
         store.checkpoint_twice().expect("ok");
         // The copy, a flush, the superblock; the last flush fails.
-        disk.set_faults(sim_disk::Faults { once_after: Some(3), ..Default::default() });
+        disk.set_faults(sim_disk::DiskFaults { once_after: Some(3), ..Default::default() });
         let grown = store.grow(Some(4 + 200 * 16));
         assert!(grown.is_err());
-        disk.set_faults(sim_disk::Faults::default());
+        disk.set_faults(sim_disk::DiskFaults::default());
         let mut found = Vec::new();
         while !store.scrub_step(&mut |finding| found.push(finding)).done {}
         assert_eq!(found, [], "seed {seed}: {grown:?}");

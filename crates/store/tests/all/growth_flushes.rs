@@ -3,9 +3,9 @@
 use crate::common::phases::{Phase, Phases, failing_flush};
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, VolumeId};
-use sim_disk::{Hooked, Hooks, Power, SimDisk};
+use sim_disk::{DiskHooks, HookedDisk, PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Change, Store, StoreError};
+use store::{Store, StoreChange, StoreError};
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 
@@ -26,7 +26,7 @@ fn is_cleaner() -> bool {
     std::thread::current().name() == Some("cleaner")
 }
 
-impl Hooks for Two {
+impl DiskHooks for Two {
     fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         let written = disk.write(at, from);
         if self.fails == Fails::Cleaners && at == Block(0) && self.phases.step(Phase::Asked, Phase::Written) {
@@ -58,8 +58,8 @@ impl Hooks for Two {
 
 /// What came of it.
 struct Ran {
-    power: Arc<Power>,
-    two: Arc<Hooked<Two>>,
+    power: Arc<PowerSupply>,
+    two: Arc<HookedDisk<Two>>,
     grown: Result<u64, StoreError>,
     found: Vec<store::StoreFinding>,
 }
@@ -67,12 +67,12 @@ struct Ran {
 fn run(fails: Fails, seed: u64) -> Ran {
     let (power, disk, store) = fresh(100, seed);
     drop(store);
-    let two = Hooked::new(&disk, Two { phases: Phases::quiet(), fails });
+    let two = HookedDisk::new(&disk, Two { phases: Phases::quiet(), fails });
     let store = Arc::new(Store::open(two.clone() as Arc<dyn Device>).expect("a sound store"));
     store.begin(Incarnation(store.incarnation().0 + 1)).expect("the disk works");
     for number in (0..200).chain((0..200).step_by(2)) {
         store
-            .apply(&[Change::Write {
+            .apply(&[StoreChange::Write {
                 object: FILE,
                 page: PageNo(number),
                 bytes: page(number + 1),

@@ -1,19 +1,22 @@
-//! Listing the pages that are held, a piece at a time.
+//! Listing the pages of an object, some leaves at a time.
 
 use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, VolumeId};
-use store::{Change, ListedPages, Store};
+use store::{ListedPages, Store, StoreChange};
 
 const OBJECT: ObjectId = VolumeId::MAIN.object(3, 1);
 
-fn write(number: u64) -> Change {
-    let (page_no, page_lsn) = (PageNo(number), Lsn(number % 1000 + 1));
-    Change::Write { object: OBJECT, page: page_no, bytes: page(number), page_lsn }
+fn write(number: u64) -> StoreChange {
+    let page_no = PageNo(number);
+    let page_lsn = Lsn(number % 1000 + 1);
+    StoreChange::Write { object: OBJECT, page: page_no, bytes: page(number), page_lsn }
 }
 
-/// All pages in a range, by as many calls as it takes; the most pages of one call.
+/// Lists all pages in a range. Returns them, and the most pages of one call.
 fn list(store: &Store, from: u64, to: u64, leaves: usize) -> (Vec<u64>, usize) {
-    let (mut all, mut most, mut at) = (Vec::new(), 0, PageNo(from));
+    let mut all = Vec::new();
+    let mut most = 0;
+    let mut at = PageNo(from);
     while at < PageNo(to) {
         let ListedPages { pages, until } = store.list(OBJECT, at..PageNo(to), leaves).expect("a listing");
         assert!(until > at, "it does not get on");
@@ -34,7 +37,7 @@ fn a_listing_is_every_page_once_in_order_however_small_its_pieces() {
         [0, 5].into_iter().chain(100..300).chain([70_000, 1 << 33, (1 << 35) - 1]).collect();
     let end = 1 << 35;
     for inline in [2, written.len()] {
-        let vector: Vec<Change> = written[..inline].iter().map(|&number| write(number)).collect();
+        let vector: Vec<StoreChange> = written[..inline].iter().map(|&number| write(number)).collect();
         store.apply(&vector).expect("space");
         let expected = &written[..inline];
         for leaves in [0, 1, 2, 3, 100] {
@@ -61,7 +64,7 @@ fn a_listing_is_every_page_once_in_order_however_small_its_pieces() {
 fn what_is_available_could_be_written_once_dead_space_is_given_back() {
     let (_power, _disk, store) = fresh(200, 1);
     let before = store.space().available();
-    let vector: Vec<Change> = (0..500).map(write).collect();
+    let vector: Vec<StoreChange> = (0..500).map(write).collect();
     store.apply(&vector).expect("space");
     let written = store.space().available();
     assert!(before - written >= 500, "{before} before, {written} after 500 pages");

@@ -2,14 +2,14 @@
 //! the power cut at any write, flush or trim, and again in the recovery.
 
 use crate::common::*;
-use device::{Device, Incarnation, Lsn, ObjectId, PageNo, Random};
-use sim_disk::{Power, SimDisk};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, SeededRng};
+use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 #[cfg(feature = "planted-bugs")]
 use store::StoreBug;
-use store::{Change, Store, StoreError, VolumeId, VolumeMode};
+use store::{Store, StoreChange, StoreError, VolumeId, VolumeMode};
 
 /// Segments of 64 KiB: a few times the reserves.
 const SEGMENTS: [u64; 3] = [72, 96, 140];
@@ -27,7 +27,7 @@ fn file(slot: u64) -> ObjectId {
 }
 
 struct Life {
-    power: Arc<Power>,
+    power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
     store: Option<Store>,
     now: World,
@@ -37,7 +37,7 @@ struct Life {
     lsn: u64,
     /// Pages that the store has reserved space for, and that are not written yet.
     reserved: u64,
-    random: Random,
+    random: SeededRng,
     steps: u64,
     fulls: u64,
     crashes: u64,
@@ -50,7 +50,7 @@ type Wrong = String;
 
 impl Life {
     fn new(seed: u64) -> Life {
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         let segments = SEGMENTS[random.below(3) as usize];
         let (power, disk, store) = fresh(segments, seed);
         Life {
@@ -104,7 +104,7 @@ impl Life {
         for _ in 0..count {
             self.lsn += 1;
             let (number, page_lsn) = (self.random.below(PAGES), Lsn(self.lsn));
-            vector.push(Change::Write {
+            vector.push(StoreChange::Write {
                 object: file(slot).in_volume(VolumeId(volume)),
                 page: PageNo(number),
                 bytes: page(page_lsn.0),
@@ -139,7 +139,7 @@ impl Life {
         let to = if self.random.once_in(2) { PAGES } else { from + self.random.below(60) };
         let mut after = self.now.clone();
         after.entry(volume).or_default().retain(|&(of, at), _| of != slot || !(from..to).contains(&at));
-        let cut = Change::Cut {
+        let cut = StoreChange::Punch {
             object: file(slot).in_volume(VolumeId(volume)),
             pages: PageNo(from)..PageNo(to),
             lsn,
@@ -169,7 +169,7 @@ impl Life {
     /// Whether all pages are what they should be, from the medium.
     fn look(&self) -> Result<(), StoreError> {
         if let Some(wrong) = difference(&self.now, self.store()) {
-            assert!(self.power.lost(), "{wrong}");
+            assert!(self.power.is_lost(), "{wrong}");
         }
         Ok(())
     }
@@ -244,12 +244,12 @@ impl Life {
                 self.power.cut_after(self.random.below(12));
             }
             match store.begin(Incarnation(store.incarnation().0 + 1)) {
-                Ok(()) if !self.power.lost() => {
+                Ok(()) if !self.power.is_lost() => {
                     self.power.restore();
                     self.store = Some(store);
                     return Ok(());
                 }
-                Err(error) if !self.power.lost() => return Err(format!("at depth {depth}: {error}")),
+                Err(error) if !self.power.is_lost() => return Err(format!("at depth {depth}: {error}")),
                 _ => {}
             }
         }
@@ -292,7 +292,7 @@ impl Life {
             };
             match outcome {
                 Ok(()) => {}
-                Err(_) if self.power.lost() => self.crash()?,
+                Err(_) if self.power.is_lost() => self.crash()?,
                 Err(error) => return Err(format!("{error}: {:?}", self.store().space())),
             }
         }

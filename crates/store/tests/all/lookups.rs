@@ -1,10 +1,10 @@
 //! Cleaning without a walk over the map: who holds a block is looked up at those that its segment names.
 
 use crate::common::*;
-use device::{Lsn, ObjectId, PageNo, Transfer};
+use device::{Lsn, ObjectId, PageNo, PageTransfer};
 use sim_disk::SimDisk;
 use std::sync::Arc;
-use store::{Change, CleaningOutcome, Store, VolumeId, VolumeMode};
+use store::{CleaningOutcome, Store, StoreChange, VolumeId, VolumeMode};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const ARENA: ObjectId = VolumeId::MAIN.object(0, 1);
@@ -15,7 +15,12 @@ fn write(store: &Store, object: ObjectId, numbers: impl Iterator<Item = u64>, pa
     for some in numbers.chunks(8) {
         let change = |&number: &u64| {
             let page_lsn = page_lsn + number;
-            Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+            StoreChange::Write {
+                object,
+                page: PageNo(number),
+                bytes: page(page_lsn),
+                page_lsn: Lsn(page_lsn),
+            }
         };
         store.apply(&some.iter().map(change).collect::<Vec<_>>()).expect("space");
     }
@@ -124,8 +129,9 @@ fn a_block_that_is_shared_while_its_segment_is_cleaned_stays_until_a_walk_has_fo
             assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
         }
         // Another number of pages apart, so that pages are shared one by one.
-        let transfer = Transfer { from: FILE, first: PageNo(0), end: PageNo(PAGES), to: copy, at: PageNo(1) };
-        store.apply(&[Change::Clone { transfer, lsn: Lsn(90_000) }]).expect("space");
+        let transfer =
+            PageTransfer { from: FILE, first: PageNo(0), end: PageNo(PAGES), to: copy, at: PageNo(1) };
+        store.apply(&[StoreChange::Clone { transfer, lsn: Lsn(90_000) }]).expect("space");
         for _ in 0..3 {
             round(&store);
             store.checkpoint_twice().expect("a sound disk");
@@ -199,7 +205,7 @@ fn counts_that_are_too_high_are_found_out_after_a_walk_that_was_given_up_and_a_r
         assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
     }
     store.checkpoint().expect("a sound disk");
-    let fork = disk.fork(&sim_disk::Power::new(), 1);
+    let fork = disk.fork(&sim_disk::PowerSupply::new(), 1);
     store.give_up_round();
     assert_found_out(&store);
     assert_found_out(&mount(&fork).expect("it opens"));
@@ -239,7 +245,7 @@ fn a_head_that_cannot_be_read_for_a_moment_keeps_its_owners() {
             for some in numbers.chunks(500) {
                 let change = |&number: &u64| {
                     let page_lsn = page_lsn + number;
-                    Change::Write {
+                    StoreChange::Write {
                         object: FILE,
                         page: PageNo(number),
                         bytes: page(page_lsn),
@@ -253,7 +259,7 @@ fn a_head_that_cannot_be_read_for_a_moment_keeps_its_owners() {
         // One segment or two are worth it.
         at_once(140..200, 20_000);
         store.checkpoint_twice().expect("a sound disk");
-        (4..200 * 128 + 4).for_each(|at| disk.damage(device::Block(at), sim_disk::Damage::Unreadable));
+        (4..200 * 128 + 4).for_each(|at| disk.damage(device::Block(at), sim_disk::BlockDamage::Unreadable));
         for _ in 0..steps {
             let _ = store.clean_step();
         }

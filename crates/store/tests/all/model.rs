@@ -1,9 +1,9 @@
 //! Random changes, checkpoints, cleaning and reopening, against a plain model.
 
 use crate::common::*;
-use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo, Transfer, VolumeId};
+use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
 use proptest::prelude::*;
-use store::Change;
+use store::StoreChange;
 
 /// Runs `steps` random steps from a seed; small stores are cleaned all the time.
 fn run(seed: u64, steps: u64, segments: u64) {
@@ -14,7 +14,8 @@ fn run(seed: u64, steps: u64, segments: u64) {
 fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
     let (_power, disk, mut store) = fresh(segments, seed);
     store.set_cached_nodes_max(1);
-    let (mut model, mut cleaned) = (Model::default(), 0);
+    let mut model = Model::default();
+    let mut cleaned = 0;
     for step in 0..steps {
         match work.random.below(20) {
             0 => {
@@ -77,7 +78,7 @@ fn a_long_life_of_pages_of_metadata_on_a_small_device_reuses_and_cleans_pairs() 
 fn an_old_cut_leaves_newer_pages_alone_and_a_deletion_none() {
     let (_power, _disk, store) = fresh(64, 1);
     let object = VolumeId::MAIN.object(3, 1);
-    let write = |number, page_lsn| Change::Write {
+    let write = |number, page_lsn| StoreChange::Write {
         object,
         page: PageNo(number),
         bytes: page(number),
@@ -85,16 +86,16 @@ fn an_old_cut_leaves_newer_pages_alone_and_a_deletion_none() {
     };
     store.apply(&[write(1, 10), write(2, 20), write(300, 30)]).expect("space");
     let all = PageNo(0)..PageNo(u64::MAX);
-    store.apply(&[Change::Cut { object, pages: all, lsn: Lsn(20) }]).expect("space");
+    store.apply(&[StoreChange::Punch { object, pages: all, lsn: Lsn(20) }]).expect("space");
     assert_eq!(store.page_lsn(object, PageNo(1)), Ok(None));
     assert_eq!(store.page_lsn(object, PageNo(2)), Ok(Some(Lsn(20))));
-    let cut = |lsn| Change::Cut { object, pages: PageNo(0)..PageNo(u64::MAX), lsn: Lsn(lsn) };
+    let cut = |lsn| StoreChange::Punch { object, pages: PageNo(0)..PageNo(u64::MAX), lsn: Lsn(lsn) };
     store.apply(&[cut(25)]).expect("space");
     assert_eq!(store.page_lsn(object, PageNo(2)), Ok(None));
     assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Lsn(30))));
     assert_eq!(store.newest_lsn(), Lsn(30));
-    // Large or small, and as young as the cut.
-    let many: Vec<Change> = (200..300).map(|number| write(number, 30)).collect();
+    // Large or small, and as new as the punch.
+    let many: Vec<StoreChange> = (200..300).map(|number| write(number, 30)).collect();
     store.apply(&many).expect("space");
     store.apply(&[cut(30)]).expect("space");
     assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Lsn(30))));
@@ -102,7 +103,7 @@ fn an_old_cut_leaves_newer_pages_alone_and_a_deletion_none() {
     store.apply(&[write(1, 40), cut(40)]).expect("space");
     assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Lsn(40))));
     store.apply(&many).expect("space");
-    store.apply(&[Change::Delete { object, lsn: Lsn(41) }]).expect("space");
+    store.apply(&[StoreChange::Delete { object, lsn: Lsn(41) }]).expect("space");
     assert_eq!(
         [1, 200, 299].map(|page| store.page_lsn(object, PageNo(page))),
         [Ok(None), Ok(None), Ok(None)]
@@ -113,7 +114,7 @@ fn an_old_cut_leaves_newer_pages_alone_and_a_deletion_none() {
 fn nothing_is_applied_before_an_incarnation_begins_and_none_begins_twice() {
     let (_power, disk, store) = fresh(64, 1);
     let object = VolumeId::MAIN.object(3, 1);
-    let cut = Change::Cut { object, pages: PageNo(0)..PageNo(1), lsn: Lsn(1) };
+    let cut = StoreChange::Punch { object, pages: PageNo(0)..PageNo(1), lsn: Lsn(1) };
     drop(store);
     let store = open(&disk).expect("it opens");
     assert!(store.apply(std::slice::from_ref(&cut)).is_err());
@@ -128,7 +129,7 @@ fn nothing_is_applied_before_an_incarnation_begins_and_none_begins_twice() {
 fn what_is_left_behind_is_durable_and_changes_nothing_else() {
     let (power, disk, store) = fresh(64, 1);
     let object = VolumeId::MAIN.object(3, 1);
-    let write = Change::Write { object, page: PageNo(1), bytes: page(1), page_lsn: Lsn(10) };
+    let write = StoreChange::Write { object, page: PageNo(1), bytes: page(1), page_lsn: Lsn(10) };
     store.apply(&[write]).expect("space");
     store.fence(Lsn(1000)).expect("a checkpoint");
     store.fence(Lsn(7)).expect("a checkpoint");
@@ -141,18 +142,19 @@ fn what_is_left_behind_is_durable_and_changes_nothing_else() {
     assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Lsn(10))));
 }
 
-/// Clones, moves and cuts of ranges, replayed after everything is stored: what a crash makes of a buffer that has them still.
+/// Clones, moves and punches of ranges, replayed after everything is stored, as a buffer replays them that
+/// still has them after a crash.
 #[test]
 fn what_an_object_has_had_is_not_made_again() {
     let (_power, _disk, store) = fresh(64, 1);
     let [source, target] = [3, 4].map(|slot| VolumeId::MAIN.object(slot, 1));
-    let write = |object, number, page_lsn| Change::Write {
+    let write = |object, number, page_lsn| StoreChange::Write {
         object,
         page: PageNo(number),
         bytes: page(page_lsn),
         page_lsn: Lsn(page_lsn),
     };
-    let transfer = |pages: u64, at| Transfer {
+    let transfer = |pages: u64, at| PageTransfer {
         from: source,
         first: PageNo(0),
         end: PageNo(pages),
@@ -161,9 +163,9 @@ fn what_an_object_has_had_is_not_made_again() {
     };
     let found = |object, page| store.page_lsn(object, PageNo(page)).expect("no faults").map(|lsn| lsn.0);
 
-    // A clone, its target cut and its source written to.
-    let clone = Change::Clone { transfer: transfer(300, 0), lsn: Lsn(10) };
-    let cut = Change::Cut { object: target, pages: PageNo(0)..PageNo(200), lsn: Lsn(11) };
+    // A clone, then its target punched and its source written.
+    let clone = StoreChange::Clone { transfer: transfer(300, 0), lsn: Lsn(10) };
+    let cut = StoreChange::Punch { object: target, pages: PageNo(0)..PageNo(200), lsn: Lsn(11) };
     store.apply(&[write(source, 1, 5), write(source, 250, 6)]).expect("space");
     store.apply(&[clone.clone(), cut.clone(), write(source, 250, 12)]).expect("space");
     for change in [clone, cut] {
@@ -171,24 +173,24 @@ fn what_an_object_has_had_is_not_made_again() {
         assert_eq!((found(target, 1), found(target, 250), found(source, 250)), (None, Some(6), Some(12)));
     }
 
-    // A cut, and a clone of older pages into what it has made free.
-    let cut = Change::Cut { object: target, pages: PageNo(0)..PageNo(1000), lsn: Lsn(17) };
-    let clone = Change::Clone { transfer: transfer(300, 0), lsn: Lsn(20) };
+    // A punch, and a clone of older pages into the hole.
+    let cut = StoreChange::Punch { object: target, pages: PageNo(0)..PageNo(1000), lsn: Lsn(17) };
+    let clone = StoreChange::Clone { transfer: transfer(300, 0), lsn: Lsn(20) };
     store.apply(&[cut.clone(), clone]).expect("space");
     store.apply(&[cut]).expect("space");
     assert_eq!((found(target, 1), found(target, 250)), (Some(5), Some(12)), "the clone is killed");
 
-    // A move, and newer pages where it came from and where it went to.
-    let moved = Change::Move { transfer: transfer(300, 1000), lsn: Lsn(30) };
+    // A move, and newer pages in its source and in its target.
+    let moved = StoreChange::Move { transfer: transfer(300, 1000), lsn: Lsn(30) };
     store.apply(std::slice::from_ref(&moved)).expect("space");
     assert_eq!((found(source, 1), found(target, 1001)), (None, Some(5)));
     store.apply(&[write(source, 1, 31), write(target, 1001, 32)]).expect("space");
     store.apply(&[moved]).expect("space");
     assert_eq!((found(source, 1), found(target, 1001)), (Some(31), Some(32)));
 
-    // A clone whose target is deleted: of the two the source remembers.
-    let clone = Change::Clone { transfer: transfer(300, 5000), lsn: Lsn(40) };
-    let delete = Change::Delete { object: target, lsn: Lsn(41) };
+    // A clone whose target is deleted: only the source still has its LSN.
+    let clone = StoreChange::Clone { transfer: transfer(300, 5000), lsn: Lsn(40) };
+    let delete = StoreChange::Delete { object: target, lsn: Lsn(41) };
     store.apply(&[clone.clone(), delete, write(source, 2, 42)]).expect("space");
     store.apply(&[clone]).expect("space");
     assert_eq!((found(target, 5001), found(target, 1001)), (None, None));
@@ -200,16 +202,17 @@ fn pages_go_from_one_volume_to_another_in_one_batch() {
     let (_power, disk, store) = fresh(96, 1);
     let other = VolumeId(1);
     store.clone_volume(VolumeId::MAIN, other, store::VolumeMode::Writable, Lsn(1)).expect("space");
-    let (source, target) = (VolumeId::MAIN.object(3, 1), other.object(9, 2));
-    let write = |object, number, page_lsn| Change::Write {
+    let source = VolumeId::MAIN.object(3, 1);
+    let target = other.object(9, 2);
+    let write = |object, number, page_lsn| StoreChange::Write {
         object,
         page: PageNo(number),
         bytes: page(page_lsn),
         page_lsn: Lsn(page_lsn),
     };
-    let all: Vec<Change> = (0..400).map(|number| write(source, number, 5 + number)).collect();
+    let all: Vec<StoreChange> = (0..400).map(|number| write(source, number, 5 + number)).collect();
     store.apply(&all).expect("space");
-    let to_target = |first, end, at| Transfer {
+    let to_target = |first, end, at| PageTransfer {
         from: source,
         first: PageNo(first),
         end: PageNo(end),
@@ -218,8 +221,8 @@ fn pages_go_from_one_volume_to_another_in_one_batch() {
     };
     store
         .apply(&[
-            Change::Clone { transfer: to_target(0, 128, 256), lsn: Lsn(500) },
-            Change::Move { transfer: to_target(200, 300, 0), lsn: Lsn(501) },
+            StoreChange::Clone { transfer: to_target(0, 128, 256), lsn: Lsn(500) },
+            StoreChange::Move { transfer: to_target(200, 300, 0), lsn: Lsn(501) },
             write(target, 1, 502),
         ])
         .expect("space");
@@ -238,14 +241,14 @@ fn pages_go_from_one_volume_to_another_in_one_batch() {
 const A: ObjectId = VolumeId::MAIN.object(3, 1);
 const B: ObjectId = VolumeId::MAIN.object(70, 1);
 
-fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
+fn write(object: ObjectId, number: u64, page_lsn: u64) -> StoreChange {
     let bytes = page(page_lsn << 20 | number & 0xfffff);
-    Change::Write { object, page: PageNo(number), bytes, page_lsn: Lsn(page_lsn) }
+    StoreChange::Write { object, page: PageNo(number), bytes, page_lsn: Lsn(page_lsn) }
 }
 
 #[test]
 fn a_small_object_of_few_extents_that_are_cut_apart_is_written_and_read() {
-    let part = |from, to, first, at| Transfer {
+    let part = |from, to, first, at| PageTransfer {
         from,
         first: PageNo(first),
         end: PageNo(first + 1),
@@ -254,11 +257,11 @@ fn a_small_object_of_few_extents_that_are_cut_apart_is_written_and_read() {
     };
     let lsn = Lsn(9);
     let apart = [
-        Change::Cut { object: A, pages: PageNo(11)..PageNo(12), lsn },
-        Change::Clone { transfer: part(A, B, 11, 0), lsn },
-        Change::Move { transfer: part(A, B, 11, 0), lsn },
+        StoreChange::Punch { object: A, pages: PageNo(11)..PageNo(12), lsn },
+        StoreChange::Clone { transfer: part(A, B, 11, 0), lsn },
+        StoreChange::Move { transfer: part(A, B, 11, 0), lsn },
         // A hole in the target.
-        Change::Clone { transfer: part(B, A, 11, 11), lsn },
+        StoreChange::Clone { transfer: part(B, A, 11, 11), lsn },
     ];
     for change in apart {
         let (_power, disk, store) = fresh(64, 1);
@@ -279,7 +282,7 @@ fn a_small_object_of_few_extents_that_are_cut_apart_is_written_and_read() {
 fn a_cut_that_comes_after_a_later_one_of_other_pages_is_made() {
     let (_power, _disk, store) = fresh(64, 1);
     store.apply(&[write(A, 1, 5), write(A, 1000, 6)]).expect("space");
-    let cut = |pages: std::ops::Range<u64>, lsn| Change::Cut {
+    let cut = |pages: std::ops::Range<u64>, lsn| StoreChange::Punch {
         object: A,
         pages: PageNo(pages.start)..PageNo(pages.end),
         lsn: Lsn(lsn),
@@ -293,19 +296,20 @@ fn a_cut_that_comes_after_a_later_one_of_other_pages_is_made() {
 fn the_last_pages_of_an_object_go_where_they_have_a_place_and_nowhere_else() {
     let (_power, _disk, store) = fresh(64, 1);
     let far = u64::MAX - 5;
-    let all: Vec<Change> = (0..20).map(|number| write(A, number * 2, 5)).chain([write(A, far, 5)]).collect();
+    let all: Vec<StoreChange> =
+        (0..20).map(|number| write(A, number * 2, 5)).chain([write(A, far, 5)]).collect();
     store.apply(&all).expect("space");
-    let transfer = Transfer { from: A, first: PageNo(3), end: PageNo(u64::MAX), to: B, at: PageNo(0) };
-    store.apply(&[Change::Clone { transfer, lsn: Lsn(9) }]).expect("space");
+    let transfer = PageTransfer { from: A, first: PageNo(3), end: PageNo(u64::MAX), to: B, at: PageNo(0) };
+    store.apply(&[StoreChange::Clone { transfer, lsn: Lsn(9) }]).expect("space");
     assert_eq!(store.page_lsn(B, PageNo(far - 3)), Ok(Some(Lsn(5))));
-    assert!(!Transfer { at: PageNo(1 << 63), first: PageNo(0), ..transfer }.is_sensible());
+    assert!(!PageTransfer { at: PageNo(1 << 63), first: PageNo(0), ..transfer }.is_valid());
 }
 
-/// A leaf is damaged, in both copies; a vector clones all of its object, and writes to the clone.
+/// Damages both copies of a leaf. A vector clones the whole object, and writes to the clone.
 #[test]
 fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it() {
     let (_power, disk, store) = fresh(100, 1);
-    let all: Vec<Change> = (0..300).map(|number| write(A, number, 5 + number)).collect();
+    let all: Vec<StoreChange> = (0..300).map(|number| write(A, number, 5 + number)).collect();
     store.apply(&all).expect("space");
     store.apply(&[write(B, 0, 400)]).expect("space");
     (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
@@ -322,7 +326,7 @@ fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it(
     let mut tried = 0;
     for (index, &one) in nodes.iter().enumerate() {
         for &other in &nodes[index + 1..] {
-            let fork = disk.fork(&sim_disk::Power::new(), 1);
+            let fork = disk.fork(&sim_disk::PowerSupply::new(), 1);
             [one, other].into_iter().for_each(|at| fork.rot(at, 77));
             let Ok(store) = mount(&fork) else { continue };
             // Only the leaf of pages 128 to 255.
@@ -332,8 +336,8 @@ fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it(
             }
             tried += 1;
             let clone = VolumeId::MAIN.object(5, 1);
-            let transfer = Transfer::whole(A, clone);
-            let vector = [Change::Clone { transfer, lsn: Lsn(500) }, write(clone, 130, 501)];
+            let transfer = PageTransfer::whole_object(A, clone);
+            let vector = [StoreChange::Clone { transfer, lsn: Lsn(500) }, write(clone, 130, 501)];
             assert!(matches!(store.apply(&vector), Err(store::StoreError::Corrupt { .. })));
             store.apply(&[write(B, 1, 502)]).expect("others go on");
             drop(store);

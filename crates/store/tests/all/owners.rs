@@ -1,8 +1,8 @@
 //! Each live block of data has an owner in its segment, wherever the cleaner moved it: `check` compares them with the map.
 
 use crate::common::*;
-use device::{Block, Lsn, ObjectId, PageNo, Random};
-use sim_disk::{Damage, Power, SimDisk};
+use device::{Block, Lsn, ObjectId, PageNo, SeededRng};
+use sim_disk::{BlockDamage, PowerSupply, SimDisk};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{CleaningOutcome, Store, StoreFinding, VolumeId, VolumeMode};
@@ -11,9 +11,9 @@ const LIST: &[u8; 8] = b"weir.own";
 const CHUNK: &[u8; 8] = b"weir.log";
 
 /// Works, clones and cleans, with crashes; most of what lives was moved, some of it several times.
-fn lived(seed: u64, segments: u64, steps: u64) -> (Arc<Power>, Arc<SimDisk>, Model) {
+fn lived(seed: u64, segments: u64, steps: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Model) {
     let (power, disk, mut store) = fresh(segments, seed);
-    let (mut model, mut work, mut dice) = (Model::default(), Work::new(seed), Random::new(seed));
+    let (mut model, mut work, mut dice) = (Model::default(), Work::new(seed), SeededRng::new(seed));
     let (mut moved, mut clones) = (0, 0);
     for step in 0..steps {
         let vector = work.vector(&model);
@@ -78,9 +78,9 @@ fn every_live_block_of_data_has_its_owner_after_lives_of_cleaning_clones_and_cra
 
 /// Damages each head of a kind in turn; how many blocks lost their owners.
 fn damage_each(disk: &SimDisk, model: &Model, magic: &[u8; 8]) -> u64 {
-    let (mut random, mut lost) = (Random::new(1), 0);
+    let (mut random, mut lost) = (SeededRng::new(1), 0);
     for at in heads(disk, magic) {
-        let fork = disk.fork(&Power::new(), 1);
+        let fork = disk.fork(&PowerSupply::new(), 1);
         fork.rot(at, 64 + random.below(4096 * 8 - 64) as usize);
         // The log's last chunks may be needed.
         let Ok(store) = open(&fork) else { continue };
@@ -122,7 +122,7 @@ fn clean_all(store: &Store) {
 #[test]
 fn what_lost_its_owner_is_moved_without_one_and_none_is_guessed() {
     let (_power, disk, mut model) = lived(5, 110, 200);
-    let mut random = Random::new(1);
+    let mut random = SeededRng::new(1);
     heads(&disk, LIST).into_iter().for_each(|at| disk.rot(at, 64 + random.below(4000) as usize));
     let store = mount(&disk).expect("no list is needed");
     let lost = findings(&store);
@@ -149,7 +149,7 @@ fn what_lost_its_owner_is_moved_without_one_and_none_is_guessed() {
 fn a_head_that_cannot_be_read_for_a_while_costs_no_owner() {
     const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
     let (_power, disk, store) = fresh(120, 1);
-    let write = |number: u64, page_lsn: u64| store::Change::Write {
+    let write = |number: u64, page_lsn: u64| store::StoreChange::Write {
         object: FILE,
         page: PageNo(number),
         bytes: page(page_lsn),
@@ -158,7 +158,7 @@ fn a_head_that_cannot_be_read_for_a_while_costs_no_owner() {
     (0..300).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
     (0..300).step_by(2).for_each(|number| store.apply(&[write(number, number + 1000)]).expect("space"));
     store.checkpoint_twice().expect("space");
-    heads(&disk, CHUNK).into_iter().for_each(|at| disk.damage(at, Damage::Unreadable));
+    heads(&disk, CHUNK).into_iter().for_each(|at| disk.damage(at, BlockDamage::Unreadable));
     let _ = store.clean_round();
     disk.heal();
     assert_eq!(store.counters().pages_cleaned, 0, "what cannot be read stays, and what it names");

@@ -1,19 +1,19 @@
 //! Each planted bug is noticed by the tests' own means, and nothing is without one.
 
 use crate::common::*;
-use device::{Incarnation, Random};
-use sim_disk::{Power, SimDisk};
+use device::{Incarnation, SeededRng};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 use store::{Store, StoreBug};
 
 /// A life of one store, with crashes.
 struct Life {
-    power: Arc<Power>,
+    power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
     store: Store,
     model: Model,
     work: Work,
-    dice: Random,
+    dice: SeededRng,
     bug: Option<StoreBug>,
 }
 
@@ -26,7 +26,7 @@ impl Life {
             store,
             model: Model::default(),
             work: Work::new(seed),
-            dice: Random::new(seed),
+            dice: SeededRng::new(seed),
             bug,
         };
         life.plant();

@@ -1,12 +1,12 @@
-//! What `open` and `format` refuse: each with its own error, and every byte as it was.
+//! Stores that `open` and `format` refuse: each with its own error, and with no byte changed.
 
 use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Layout, Mended, Store, StoreError};
+use store::{Store, StoreError, StoreLayout, SuperblockRepair};
 
-/// Where the superblock has the number of the format's draft.
+/// Offset of the format's draft in the superblock.
 const DRAFT_AT: usize = 76;
 
 fn read(disk: &SimDisk, at: u64) -> Page {
@@ -20,7 +20,7 @@ fn write(disk: &SimDisk, at: u64, page: Page) {
     disk.flush().expect("a flush");
 }
 
-/// Changes bytes of the superblock, with a checksum that is right again.
+/// Changes bytes of the superblock, and corrects the checksum.
 fn superblock_with(disk: &SimDisk, at: usize, bytes: &[u8]) {
     block_with(disk, 0, at, bytes);
 }
@@ -49,9 +49,9 @@ fn with_store() -> Arc<SimDisk> {
 
 #[test]
 fn a_device_without_a_store_is_not_one() {
-    let disk = disk(100, &Power::new(), 1);
+    let disk = disk(100, &PowerSupply::new(), 1);
     assert!(matches!(refused(&disk), StoreError::NotAStore { .. }));
-    let tiny = SimDisk::new("tiny", 2, &Power::new(), 1);
+    let tiny = SimDisk::new("tiny", 2, &PowerSupply::new(), 1);
     assert!(matches!(refused(&tiny), StoreError::NotAStore { .. }));
     write(&disk, 0, Page([b'x'; BLOCK_BYTES]));
     assert!(matches!(refused(&disk), StoreError::NotAStore { .. }));
@@ -94,7 +94,7 @@ fn sizes_that_make_no_sense_are_refused() {
 #[test]
 fn a_device_that_ends_before_the_store_does_is_truncated() {
     let disk = with_store();
-    let short = SimDisk::new("short", disk.blocks() - 1, &Power::new(), 1);
+    let short = SimDisk::new("short", disk.blocks() - 1, &PowerSupply::new(), 1);
     (0..short.blocks()).for_each(|at| write(&short, at, read(&disk, at)));
     let error = refused(&short);
     assert!(matches!(error, StoreError::Truncated { .. }), "{error}");
@@ -126,7 +126,7 @@ fn one_damaged_root_is_survived_and_two_are_refused() {
 
 #[test]
 fn a_root_whose_log_is_in_a_segment_that_is_not_there_does_not_count() {
-    // The segment that the log is in, and the one in which it goes on; 48 are there.
+    // The segment of the log, and the one in which it continues; the store has 48.
     for (at, segment) in [(80, 48_u32), (80, u32::MAX), (84, 48), (84, u32::MAX)] {
         let disk = with_store();
         for block in [1, 2] {
@@ -139,10 +139,10 @@ fn a_root_whose_log_is_in_a_segment_that_is_not_there_does_not_count() {
 
 #[test]
 fn a_device_too_small_is_not_formatted_and_the_least_size_is_named() {
-    let disk = disk(100, &Power::new(), 1);
+    let disk = disk(100, &PowerSupply::new(), 1);
     write(&disk, 0, Page([7; BLOCK_BYTES]));
     for segment_blocks in [Some(SEGMENT), None, Some(1), Some(1 << 20)] {
-        let layout = Layout { id: StoreId([1; 16]), segment_blocks };
+        let layout = StoreLayout { id: StoreId([1; 16]), segment_blocks };
         let error = Store::format(&*disk, &layout).expect_err("too small");
         assert!(matches!(error, StoreError::BadSizes { .. }), "{error}");
         if segment_blocks == Some(SEGMENT) {
@@ -154,15 +154,15 @@ fn a_device_too_small_is_not_formatted_and_the_least_size_is_named() {
 
 #[test]
 fn segments_whose_table_would_fill_more_than_one_of_them_are_not_laid_out() {
-    let disk = SimDisk::new("many", 200_000, &Power::new(), 1);
-    let layout = |segment_blocks| Layout { id: StoreId([1; 16]), segment_blocks: Some(segment_blocks) };
+    let disk = SimDisk::new("many", 200_000, &PowerSupply::new(), 1);
+    let layout = |segment_blocks| StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(segment_blocks) };
     let error = Store::format(&*disk, &layout(16)).expect_err("12,000 segments of 64 KiB");
     assert!(matches!(error, StoreError::BadSizes { .. }), "{error}");
     Store::format(&*disk, &layout(32)).expect("half as many, twice as large");
     assert!(open(&disk).is_ok());
 }
 
-/// Mends, which is refused: why. No byte changes.
+/// Repairs the superblock, which must be refused without changing a byte. Returns the reason.
 fn not_mended(disk: &Arc<SimDisk>) -> StoreError {
     let before: Vec<Page> = (0..disk.blocks()).map(|at| read(disk, at)).collect();
     let error = Store::repair_superblocks(&**disk).expect_err("it is refused");
@@ -175,15 +175,15 @@ fn a_damaged_superblock_is_restored_from_its_copy_also_where_the_device_has_grow
     for more in [0, 1, 500] {
         let disk = with_store();
         let (last, grown) =
-            (disk.blocks() - 1, SimDisk::new("grown", disk.blocks() + more, &Power::new(), 1));
+            (disk.blocks() - 1, SimDisk::new("grown", disk.blocks() + more, &PowerSupply::new(), 1));
         (0..disk.blocks()).for_each(|at| write(&grown, at, read(&disk, at)));
         assert_eq!(read(&grown, 0), read(&grown, last));
         for damage in [Page([0; BLOCK_BYTES]), Page([0xa5; BLOCK_BYTES])] {
             write(&grown, 0, damage);
             let error = refused(&grown);
             assert!(error.help().is_some_and(|help| help.contains("check --repair")), "{error}");
-            assert_eq!(Store::repair_superblocks(&*grown), Ok(Mended::First(Block(last))));
-            assert_eq!(Store::repair_superblocks(&*grown), Ok(Mended::Neither));
+            assert_eq!(Store::repair_superblocks(&*grown), Ok(SuperblockRepair::First(Block(last))));
+            assert_eq!(Store::repair_superblocks(&*grown), Ok(SuperblockRepair::Neither));
             assert_eq!(findings(&open(&grown).expect("it is whole")), []);
         }
     }
@@ -195,7 +195,7 @@ fn a_damaged_copy_is_found_by_check_and_mended_from_the_first_also_by_scrub() {
     let last = disk.blocks() - 1;
     disk.rot(Block(last), 300);
     assert_eq!(findings(&open(&disk).expect("nobody needs it")).len(), 1);
-    assert_eq!(Store::repair_superblocks(&*disk), Ok(Mended::Copy(Block(last))));
+    assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::Copy(Block(last))));
     disk.rot(Block(last), 300);
     let store = open(&disk).expect("nobody needs it");
     assert_eq!(store.scrub_step(&mut |_| {}).repaired, 0, "nothing is written before an incarnation begins");
@@ -210,18 +210,19 @@ fn a_damaged_copy_is_found_by_check_and_mended_from_the_first_also_by_scrub() {
 #[test]
 fn a_first_block_of_another_store_is_found_by_scrub_and_restored_from_the_copy_that_the_roots_name() {
     let disk = with_store();
-    let (last, whole) = (disk.blocks() - 1, read(&disk, 0));
+    let last = disk.blocks() - 1;
+    let whole = read(&disk, 0);
     let store = open(&disk).expect("a sound store");
     superblock_with(&disk, 16, b"another");
     let mut found = Vec::new();
     store.scrub_step(&mut |finding| found.push(finding));
     assert_eq!(found.iter().map(|finding| finding.place).collect::<Vec<_>>(), [Some(Block(0))], "{found:?}");
     drop(store);
-    assert_eq!(Store::repair_superblocks(&*disk), Ok(Mended::First(Block(last))));
+    assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::First(Block(last))));
     assert!(read(&disk, 0) == whole && findings(&open(&disk).expect("it is whole")).is_empty());
 }
 
-/// A store whose superblock is damaged, and its copy this, changed so.
+/// A store with a damaged superblock whose copy is changed like this.
 fn with_copy(change: impl FnOnce(&SimDisk, u64)) -> Arc<SimDisk> {
     let disk = with_store();
     change(&disk, disk.blocks() - 1);
@@ -232,7 +233,8 @@ fn with_copy(change: impl FnOnce(&SimDisk, u64)) -> Arc<SimDisk> {
 #[test]
 fn a_copy_that_is_missing_damaged_anothers_or_of_another_size_restores_nothing() {
     let says = |disk: &Arc<SimDisk>, part: &str| {
-        let (error, place) = (not_mended(disk), disk.blocks() - 1);
+        let error = not_mended(disk);
+        let place = disk.blocks() - 1;
         let named = error.to_string().contains(&format!("block {place}"));
         assert!(named && error.to_string().contains(part), "{error}: not {part:?}");
     };
@@ -264,7 +266,7 @@ fn a_superblock_restored_from_any_copy_is_noticed() {
 
 #[test]
 fn a_format_that_is_cut_off_leaves_the_older_store_none_or_the_new_one_and_nothing_to_restore() {
-    let new = Layout { id: StoreId(*b"the new one's id"), segment_blocks: Some(SEGMENT) };
+    let new = StoreLayout { id: StoreId(*b"the new one's id"), segment_blocks: Some(SEGMENT) };
     let mut none = 0;
     for cut in 0..40 {
         let (power, disk, store) = fresh(48, cut);

@@ -2,11 +2,13 @@
 //! decision 0018. Each state is built directly, and each cycle would take a segment for good if it could.
 
 use crate::common::*;
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random};
-use sim_disk::{Faults, Hooked, Hooks, Power, SimDisk};
+use device::{
+    Block, Device, DeviceError, DeviceOperation, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng,
+};
+use sim_disk::{DiskFaults, DiskHooks, HookedDisk, PowerSupply, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{Change, ReservationEstimate, Store, StoreError, VolumeId, VolumeMode};
+use store::{ReservationEstimate, Store, StoreChange, StoreError, VolumeId, VolumeMode};
 
 /// Files of which the store holds pages; each page of each may be overwritten.
 const FILES: u64 = 8;
@@ -19,17 +21,22 @@ fn file(slot: u64) -> ObjectId {
 }
 
 /// To one of so many files: the pages of the first one are metadata.
-fn write_below(files: u64, random: &mut Random, page_lsn: u64) -> Change {
+fn write_below(files: u64, random: &mut SeededRng, page_lsn: u64) -> StoreChange {
     let (slot, number) = (random.below(files), random.below(PAGES * FILES / files));
-    Change::Write { object: file(slot), page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+    StoreChange::Write {
+        object: file(slot),
+        page: PageNo(number),
+        bytes: page(page_lsn),
+        page_lsn: Lsn(page_lsn),
+    }
 }
 
 /// A store whose files were written to until nothing more could be reserved, and what comes next.
 struct Full {
-    power: Arc<Power>,
+    power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
     store: Store,
-    random: Random,
+    random: SeededRng,
     page_lsn: u64,
     files: u64,
 }
@@ -42,12 +49,12 @@ impl Full {
     /// With so many files.
     fn of(files: u64, seed: u64) -> Full {
         let (power, disk, store) = fresh(120, seed);
-        let mut full = Full { power, disk, store, random: Random::new(seed), page_lsn: 0, files };
+        let mut full = Full { power, disk, store, random: SeededRng::new(seed), page_lsn: 0, files };
         full.fill();
         full
     }
 
-    fn next(&mut self) -> Change {
+    fn next(&mut self) -> StoreChange {
         self.page_lsn += 1;
         write_below(self.files, &mut self.random, self.page_lsn)
     }
@@ -92,7 +99,7 @@ impl Full {
         assert!(cleaned > 0, "{when}: nothing could be cleaned: {:?}", self.store.space());
         for slot in 0..FILES {
             self.page_lsn += 1;
-            let delete = Change::Delete { object: file(slot), lsn: Lsn(self.page_lsn) };
+            let delete = StoreChange::Delete { object: file(slot), lsn: Lsn(self.page_lsn) };
             self.store.apply(&[delete]).unwrap_or_else(|error| panic!("{when}: deleting: {error}"));
         }
         while self.store.free_deleted_step().unwrap_or_else(|error| panic!("{when}: freeing: {error}")) {}
@@ -116,7 +123,7 @@ fn recoveries_cut_off_anywhere_again_and_again_never_use_up_a_full_store() {
             let begun = store.begin(Incarnation(store.incarnation().0 + 1));
             match begun {
                 Ok(()) => full.power.cut(),
-                Err(_) if full.power.lost() => {}
+                Err(_) if full.power.is_lost() => {}
                 Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
             }
             full.crash();
@@ -167,9 +174,10 @@ fn writes_that_fail_again_and_again_never_use_up_a_full_store() {
     for seed in 0..20 {
         let mut full = Full::of(if seed < 10 { FILES } else { 1 }, seed);
         for _ in 0..CYCLES {
-            full.disk.set_faults(Faults { once_after: Some(full.random.below(4)), ..Faults::default() });
+            full.disk
+                .set_faults(DiskFaults { once_after: Some(full.random.below(4)), ..DiskFaults::default() });
             let _ = full.write();
-            full.disk.set_faults(Faults::default());
+            full.disk.set_faults(DiskFaults::default());
             match full.write() {
                 Ok(()) | Err(StoreError::Full) => {}
                 Err(error) => panic!("seed {seed}: {error}"),
@@ -182,9 +190,9 @@ fn writes_that_fail_again_and_again_never_use_up_a_full_store() {
 #[test]
 fn checkpoints_that_fail_again_and_again_never_use_up_a_full_store() {
     let faults = |seed| match seed % 3 {
-        0 => Faults { write_one_in: 1, ..Faults::default() },
-        1 => Faults { flush_one_in: 1, ..Faults::default() },
-        _ => Faults { write_one_in: 3, flush_one_in: 3, ..Faults::default() },
+        0 => DiskFaults { write_one_in: 1, ..DiskFaults::default() },
+        1 => DiskFaults { flush_one_in: 1, ..DiskFaults::default() },
+        _ => DiskFaults { write_one_in: 3, flush_one_in: 3, ..DiskFaults::default() },
     };
     for seed in 0..12 {
         let full = Full::new(seed);
@@ -192,7 +200,7 @@ fn checkpoints_that_fail_again_and_again_never_use_up_a_full_store() {
         for _ in 0..CYCLES {
             let _ = full.store.checkpoint();
         }
-        full.disk.set_faults(Faults::default());
+        full.disk.set_faults(DiskFaults::default());
         full.assert_lives(&format!("seed {seed}"));
     }
 }
@@ -201,11 +209,11 @@ fn checkpoints_that_fail_again_and_again_never_use_up_a_full_store() {
 fn copies_that_fail_again_and_again_never_use_up_a_full_store() {
     for seed in 0..12 {
         let full = Full::of(if seed < 6 { FILES } else { 1 }, seed);
-        full.disk.set_faults(Faults { write_one_in: 1, ..Faults::default() });
+        full.disk.set_faults(DiskFaults { write_one_in: 1, ..DiskFaults::default() });
         for _ in 0..CYCLES {
             let _ = full.store.clean_step();
         }
-        full.disk.set_faults(Faults::default());
+        full.disk.set_faults(DiskFaults::default());
         full.assert_lives(&format!("seed {seed}"));
     }
 }
@@ -216,14 +224,14 @@ struct Rootless {
     fails: AtomicU64,
 }
 
-impl Hooks for Rootless {
+impl DiskHooks for Rootless {
     fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         disk.write(at, from)?;
         let less = |fails: u64| fails.checked_sub(1);
         let fails = (1..3).contains(&at.0)
             && self.fails.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
         let (device, reason) = (disk.name().to_owned(), "made-up error".to_owned());
-        let error = DeviceError { device, operation: Operation::Write, at, count: 1, errno: 5, reason };
+        let error = DeviceError { device, operation: DeviceOperation::Write, at, count: 1, errno: 5, reason };
         if fails { Err(error) } else { Ok(()) }
     }
 }
@@ -233,7 +241,7 @@ fn roots_that_fail_again_and_again_never_use_up_a_full_store_and_may_be_what_a_c
     for seed in 0..10 {
         let mut full = Full::new(seed);
         full.crash();
-        let rootless = Hooked::new(&full.disk, Rootless { fails: AtomicU64::new(0) });
+        let rootless = HookedDisk::new(&full.disk, Rootless { fails: AtomicU64::new(0) });
         full.store = Store::open(rootless.clone() as Arc<dyn Device>).expect("it opens");
         full.store.begin(Incarnation(100)).expect("a higher one");
         for cycle in 0..CYCLES {
@@ -243,7 +251,7 @@ fn roots_that_fail_again_and_again_never_use_up_a_full_store_and_may_be_what_a_c
                 Ok(()) | Err(StoreError::Full) => {}
                 Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
             }
-            let power = Power::new();
+            let power = PowerSupply::new();
             let fork = full.disk.fork(&power, seed * CYCLES + cycle);
             fork.crash();
             let store = mount(&fork).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
@@ -262,12 +270,12 @@ const CLONES: u32 = 60;
 fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
     for seed in 0..6 {
         let (_power, _disk, store) = fresh(1200, seed);
-        let (mut random, mut page_lsn) = (Random::new(seed), 0);
+        let (mut random, mut page_lsn) = (SeededRng::new(seed), 0);
         let mut next = || {
             page_lsn += 1;
             page_lsn
         };
-        let write = |slot, number, page_lsn| Change::Write {
+        let write = |slot, number, page_lsn| StoreChange::Write {
             object: file(slot),
             page: PageNo(number),
             bytes: page(page_lsn),
@@ -282,17 +290,17 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
         for clone in 1..=CLONES {
             let volume = VolumeId(clone);
             store.clone_volume(VolumeId::MAIN, volume, VolumeMode::Writable, Lsn(next())).expect("space");
-            let vector: Vec<Change> = (0..LEAVES)
+            let vector: Vec<StoreChange> = (0..LEAVES)
                 .map(|leaf| write(0, leaf * 128 + 20 + u64::from(clone), next()).in_volume(volume))
                 .collect();
             store.apply(&vector).expect("space");
             store.checkpoint().expect("space");
         }
-        store.apply(&[Change::Delete { object: file(1), lsn: Lsn(next()) }]).expect("space");
+        store.apply(&[StoreChange::Delete { object: file(1), lsn: Lsn(next()) }]).expect("space");
         let mut number = 0;
         for cycle in 0..60 {
             while store.reserve(12, ReservationEstimate::default()).is_ok() {
-                let vector: Vec<Change> = (0..12).map(|one| write(2, number + one, next())).collect();
+                let vector: Vec<StoreChange> = (0..12).map(|one| write(2, number + one, next())).collect();
                 number += 12;
                 let written = store.apply(&vector);
                 store.release(12);
@@ -304,7 +312,8 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
             store.checkpoint_twice().expect("from every state there are enough segments");
             // Some of what was written last goes, so that there is something to gain.
             let at = random.below(number / 64) * 64;
-            let cut = Change::Cut { object: file(2), pages: PageNo(at)..PageNo(at + 24), lsn: Lsn(next()) };
+            let cut =
+                StoreChange::Punch { object: file(2), pages: PageNo(at)..PageNo(at + 24), lsn: Lsn(next()) };
             assert_eq!(store.apply(&[cut]), Ok(()), "seed {seed}, cycle {cycle}: {:?}", store.space());
         }
         for clone in 1..=CLONES {
@@ -330,7 +339,7 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
                 page_lsn += 1;
                 Lsn(page_lsn)
             };
-            let write = |slot: u64, number, page_lsn: Lsn| Change::Write {
+            let write = |slot: u64, number, page_lsn: Lsn| StoreChange::Write {
                 object: file(slot),
                 page: PageNo(number),
                 bytes: page(page_lsn.0),
@@ -360,7 +369,8 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
             }
             let mut deleted = 0;
             for slot in 0..files {
-                let delete = Change::Delete { object: file(slot * 256).in_volume(VolumeId(1)), lsn: next() };
+                let delete =
+                    StoreChange::Delete { object: file(slot * 256).in_volume(VolumeId(1)), lsn: next() };
                 if store.apply(&[delete]).is_err() {
                     break;
                 }
@@ -379,17 +389,18 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
 fn what_was_reserved_can_be_written_when_a_clone_has_come_to_share_all_of_it() {
     for seed in 0..10 {
         let (_power, _disk, store) = fresh(400, seed);
-        let (mut random, mut page_lsn) = (Random::new(seed), 0);
+        let (mut random, mut page_lsn) = (SeededRng::new(seed), 0);
         let mut write = |file: ObjectId, page_number| {
             page_lsn += 1;
             let (bytes, page_lsn) = (page(page_lsn), Lsn(page_lsn));
-            Change::Write { object: file, page: PageNo(page_number), bytes, page_lsn }
+            StoreChange::Write { object: file, page: PageNo(page_number), bytes, page_lsn }
         };
         // Half full, in leaves of which each has few pages.
         let pages: Vec<(u64, u64)> = (0..2000).map(|number| (1 + number % 5, number / 5 * 19)).collect();
         for some in pages.chunks(20) {
             store.reserve(20, ReservationEstimate::default()).expect("space");
-            let vector: Vec<Change> = some.iter().map(|&(slot, number)| write(file(slot), number)).collect();
+            let vector: Vec<StoreChange> =
+                some.iter().map(|&(slot, number)| write(file(slot), number)).collect();
             apply_reserved(&store, &vector).expect("no faults");
             store.release(20);
         }

@@ -2,9 +2,9 @@
 
 use crate::common::*;
 use device::{Block, Device, Lsn, PageNo};
-use sim_disk::{Faults, Power, SimDisk};
+use sim_disk::{DiskFaults, PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Change, DataMode, Store, StoreError, VolumeId};
+use store::{DataMode, Store, StoreChange, StoreError, VolumeId};
 
 const BOTH: [DataMode; 2] = [DataMode::Journal, DataMode::Ordered];
 
@@ -19,17 +19,17 @@ fn change(store: &Store, order: DataMode) -> Result<(), StoreError> {
 }
 
 /// A store with this order in both roots.
-fn with_order(seed: u64, order: DataMode) -> (Arc<Power>, Arc<SimDisk>, Store) {
+fn with_order(seed: u64, order: DataMode) -> (Arc<PowerSupply>, Arc<SimDisk>, Store) {
     let (power, disk, store) = fresh(120, seed);
     change(&store, order).expect("no faults");
     (power, disk, store)
 }
 
 fn after_a_crash(
-    (power, disk, store): (Arc<Power>, Arc<SimDisk>, Store),
+    (power, disk, store): (Arc<PowerSupply>, Arc<SimDisk>, Store),
 ) -> (Arc<SimDisk>, Option<DataMode>) {
     drop(store);
-    disk.set_faults(Faults::default());
+    disk.set_faults(DiskFaults::default());
     power.cut();
     disk.crash();
     power.restore();
@@ -45,7 +45,7 @@ fn from_the_older_root(disk: &SimDisk) -> Option<DataMode> {
         u64::from_le_bytes(root[0].0[32..40].try_into().expect("8 bytes"))
     };
     let newer = if generation(1) > generation(2) { 1 } else { 2 };
-    let fork = disk.fork(&Power::new(), 1);
+    let fork = disk.fork(&PowerSupply::new(), 1);
     fork.rot(Block(newer), 77);
     open(&fork).expect("from the other root").settings().data
 }
@@ -64,7 +64,7 @@ fn a_change_that_meets_an_error_is_made_and_found_or_refused_and_not_found() {
         let (mut made, mut refused) = (0, 0);
         for after in 0..30 {
             let made_one = with_order(after, before);
-            made_one.1.set_faults(Faults { once_after: Some(after), ..Faults::default() });
+            made_one.1.set_faults(DiskFaults { once_after: Some(after), ..DiskFaults::default() });
             let outcome = change(&made_one.2, other(before));
             let expected = Some(if outcome.is_ok() { other(before) } else { before });
             assert_eq!(made_one.2.settings().data, expected, "the fault after {after}: {outcome:?}");
@@ -82,13 +82,13 @@ fn where_the_device_goes_on_failing_both_roots_agree_before_anything_else_is_ack
     for seed in 0..60 {
         let before = BOTH[seed as usize % 2];
         let (power, disk, store) = with_order(seed, before);
-        disk.set_faults(Faults { write_one_in: 12, flush_one_in: 3, ..Faults::default() });
+        disk.set_faults(DiskFaults { write_one_in: 12, flush_one_in: 3, ..DiskFaults::default() });
         let outcome = change(&store, other(before));
-        disk.set_faults(Faults::default());
+        disk.set_faults(DiskFaults::default());
         let expected = Some(if outcome.is_ok() { other(before) } else { before });
         assert_eq!(store.settings().data, expected, "seed {seed}: {outcome:?}");
         let (object, bytes) = (VolumeId::MAIN.object(1, 1), page(1));
-        let write = Change::Write { object, page: PageNo(0), bytes, page_lsn: Lsn(1) };
+        let write = StoreChange::Write { object, page: PageNo(0), bytes, page_lsn: Lsn(1) };
         store.apply(&[write]).expect("the device works again");
         let (disk, found) = after_a_crash((power, disk, store));
         assert_eq!([found, from_the_older_root(&disk)], [expected; 2], "seed {seed}: {outcome:?}");

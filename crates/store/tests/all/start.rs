@@ -1,22 +1,23 @@
-//! What a start reads: a stated number of reads for the log, however many chunks it has.
+//! Reads of a start: a stated number of reads for the log, however many chunks it has.
 
 use crate::common::*;
 use device::{
-    Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random, VolumeId,
+    Block, Device, DeviceError, DeviceOperation, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng,
+    VolumeId,
 };
-use sim_disk::{Hooked, Hooks, Power, SimDisk};
+use sim_disk::{DiskHooks, HookedDisk, PowerSupply, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use store::{Change, Store, VolumeMode};
+use store::{Store, StoreChange, VolumeMode};
 
-/// 8 MiB: a stretch as long, and as much is read at once where there are no copies.
+/// 8 MiB: one log extent, and as much is read at once without an index.
 const BLOCKS: u64 = 2048;
 const SEGMENTS: u64 = 64;
 const FILE: ObjectId = VolumeId::MAIN.object(3, 1);
 
-/// Reads of a start beside those that `reads_since_checkpoint` says: superblock and roots, tables, the open stretch, the log's end and
-/// proof that it is, and the map nodes that the log changes, some for each level.
+/// Reads of a start beside those in `reads_since_checkpoint`: superblock and roots, tables, the open extent,
+/// the log's end and the proof of it, and the map nodes that the log changes, some for each level.
 const OTHERS: u64 = 12;
 
 /// A disk whose reads are counted, some of which may be wrong.
@@ -27,23 +28,23 @@ struct Counted {
     spoiled: Mutex<Option<Spoil>>,
     /// Reads of several blocks fail.
     refuses_runs: AtomicBool,
-    /// What was written, block by block.
+    /// The blocks written so far.
     written: Mutex<BTreeMap<Block, Page>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Spoil {
-    /// The second copy in each stretch: the first chunk was read in its place.
+    /// The second copy in each index: the first chunk was read in its place.
     Copies,
     /// The heads of all chunks but the first of each segment, and those of one segment.
     ChunkIndex { but: u64 },
 }
 
-fn counted_disk(disk: &Arc<SimDisk>) -> Arc<Hooked<Counted>> {
-    Hooked::new(disk, Counted::default())
+fn counted_disk(disk: &Arc<SimDisk>) -> Arc<HookedDisk<Counted>> {
+    HookedDisk::new(disk, Counted::default())
 }
 
-fn opened(counted: &Arc<Hooked<Counted>>) -> Store {
+fn opened(counted: &Arc<HookedDisk<Counted>>) -> Store {
     counted.reads.store(0, Ordering::Relaxed);
     let identified = Store::identify(counted.clone()).expect("a good store");
     assert_eq!(counted.reads(), 1, "to know which store it is");
@@ -63,11 +64,12 @@ impl Counted {
     }
 }
 
-impl Hooks for Counted {
+impl DiskHooks for Counted {
     fn read(&self, disk: &SimDisk, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         if into.len() > 1 && self.refuses_runs.load(Ordering::Relaxed) {
-            let (device, operation, count) = (disk.name().to_owned(), Operation::Read, into.len() as u64);
+            let (device, operation, count) =
+                (disk.name().to_owned(), DeviceOperation::Read, into.len() as u64);
             return Err(DeviceError { device, operation, at, count, errno: 5, reason: "a bad block".into() });
         }
         disk.read(at, into)?;
@@ -78,7 +80,8 @@ impl Hooks for Counted {
                 // Its length is kept.
                 Spoil::Copies => page.0[8..].starts_with(b"weir.log"),
                 Spoil::ChunkIndex { but } => {
-                    let (segment, block) = ((number - 3) / BLOCKS, (number - 3) % BLOCKS);
+                    let segment = (number - 3) / BLOCKS;
+                    let block = (number - 3) % BLOCKS;
                     is_head && block > 0 && segment != but
                 }
             };
@@ -99,19 +102,21 @@ impl Hooks for Counted {
     }
 }
 
-fn fresh_large(seed: u64) -> (Arc<Power>, Arc<SimDisk>, Store) {
+fn fresh_large(seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store) {
     fresh_of(BLOCKS as u32, SEGMENTS, seed)
 }
 
-/// Writes vectors of `sizes` pages in turn until the log has so many blocks, and says what each page is.
+/// Writes vectors of `sizes` pages in turn until the log has `blocks` blocks. Returns the stamp of each page.
 fn write(store: &Store, sizes: &[u64], blocks: u64) -> Vec<u64> {
     let mut stamps = vec![0; 2000];
-    let (mut random, mut page_lsn, mut sizes) = (Random::new(5), 0, sizes.iter().cycle());
+    let mut random = SeededRng::new(5);
+    let mut page_lsn = 0;
+    let mut sizes = sizes.iter().cycle();
     while store.blocks_since_checkpoint() < blocks {
         page_lsn += 1;
         let first = random.below(1000);
         let pages = first..first + sizes.next().expect("a cycle");
-        let change = |number: u64| Change::Write {
+        let change = |number: u64| StoreChange::Write {
             object: FILE,
             page: PageNo(number),
             bytes: page(page_lsn << 16 | number),
@@ -142,13 +147,13 @@ fn assert_reads(store: &Store, stamps: &[u64], when: &str) {
 }
 
 #[test]
-fn a_start_makes_one_read_for_each_stretch_of_the_log_however_small_its_chunks() {
+fn a_start_reads_each_log_extent_with_one_read() {
     for sizes in [&[1][..], &[3, 1, 9], &[200], &[700], &[600, 1, 1, 40]] {
         let (_power, disk, store) = fresh_large(1);
         let when = format!("vectors of {sizes:?} pages");
         let stamps = write(&store, sizes, 8 * BLOCKS);
         let stated = store.reads_since_checkpoint();
-        assert!((7..=9).contains(&stated), "{when}: {stated} reads are stated for 8 stretches");
+        assert!((7..=9).contains(&stated), "{when}: {stated} reads are stated for 8 extents");
         drop(store);
         let counted = counted_disk(&disk);
         let store = opened(&counted);
@@ -162,7 +167,7 @@ fn a_start_makes_one_read_for_each_stretch_of_the_log_however_small_its_chunks()
 }
 
 #[test]
-fn a_start_from_a_root_within_a_stretch_needs_no_more() {
+fn a_start_within_an_extent_needs_no_more_reads() {
     let (_power, disk, store) = fresh_large(2);
     write(&store, &[5], 3 * BLOCKS + 100);
     store.checkpoint().expect("space");
@@ -173,7 +178,7 @@ fn a_start_from_a_root_within_a_stretch_needs_no_more() {
     let counted = counted_disk(&disk);
     let store = opened(&counted);
     assert!(counted.reads() <= stated + OTHERS, "{} reads, {stated} are stated", counted.reads());
-    // What was written before the checkpoint has other stamps.
+    // Pages written before the checkpoint have other stamps.
     for (number, &expected) in stamps.iter().enumerate().filter(|&(_, &stamp)| stamp != 0) {
         let mut want = [store::PageRead::new(FILE, PageNo(number as u64))];
         store.read(&mut want);
@@ -204,7 +209,7 @@ fn copies_that_are_damaged_cost_reads_and_nothing_else() {
 #[test]
 fn heads_that_are_damaged_are_taken_from_their_copies() {
     let (_power, disk, store) = fresh_large(4);
-    // Chunks so large that no copy happens to begin a block, where it would look like a head.
+    // The chunks are large, so that no copy begins a block, where it would look like a head.
     let stamps = write(&store, &[41], 4 * BLOCKS);
     drop(store);
     let number = |at: &Block| {
@@ -219,7 +224,7 @@ fn heads_that_are_damaged_are_taken_from_their_copies() {
     counted.spoil(Spoil::ChunkIndex { but: open });
     let store = opened(&counted);
     assert_reads(&store, &stamps, "from copies");
-    // Whose the blocks are is looked for in the heads themselves.
+    // Owners are looked up in the chunk heads, not in the index.
     let findings = findings(&store);
     assert!(findings.len() > 500, "{} findings", findings.len());
     for finding in findings {
@@ -228,7 +233,8 @@ fn heads_that_are_damaged_are_taken_from_their_copies() {
     }
 }
 
-/// Where it is not known to be durable: all of it, with one read for each MiB, or block by block where these fail.
+/// A batch that may not be durable is read as a whole, with one read for each MiB; block by block if these
+/// fail.
 #[test]
 fn the_last_batch_is_written_again_whole_a_mebibyte_at_a_time() {
     for refuses_runs in [false, true] {
@@ -255,7 +261,7 @@ fn the_last_batch_is_written_again_whole_a_mebibyte_at_a_time() {
     }
 }
 
-/// A start that needs them takes them: the cycles in `reserve.rs`.
+/// The cycles in `reserve.rs` test starts that need the trims.
 #[test]
 fn a_start_leaves_trims_that_it_does_not_need_to_the_next_checkpoint() {
     let (_power, disk, store) = fresh_large(6);
@@ -278,11 +284,12 @@ fn a_start_reads_ten_thousand_volumes_at_once_and_nothing_of_what_is_in_them() {
         let (_power, disk, store) = fresh_of(1024, 64, 1);
         let write = |number| {
             let (page, bytes) = (PageNo(number), page(number + 1));
-            Change::Write { object: FILE, page, bytes, page_lsn: Lsn(number + 1) }
+            StoreChange::Write { object: FILE, page, bytes, page_lsn: Lsn(number + 1) }
         };
         store.apply(&(0..1000).map(write).collect::<Vec<_>>()).expect("space");
         for number in 1..=clones {
-            let (to, lsn) = (VolumeId(number), Lsn(2000 + u64::from(number)));
+            let to = VolumeId(number);
+            let lsn = Lsn(2000 + u64::from(number));
             store.clone_volume(VolumeId::MAIN, to, VolumeMode::Writable, lsn).expect("space");
         }
         store.checkpoint().expect("a checkpoint");
@@ -293,7 +300,8 @@ fn a_start_reads_ten_thousand_volumes_at_once_and_nothing_of_what_is_in_them() {
         assert_eq!(store.volumes().len() as u32, clones + 1);
         (counted.reads(), store.counters().node_reads)
     };
-    let (alone, many) = (cost(0), cost(10_000));
+    let alone = cost(0);
+    let many = cost(10_000);
     println!("alone {alone:?}, with 10,000 {many:?} reads and nodes");
     // 626 leaves, 3 nodes above them and the root.
     assert_eq!((alone.1, many.1), (1, 630));

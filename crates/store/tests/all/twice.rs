@@ -1,11 +1,11 @@
 //! Metadata is there twice: no block of it that is damaged or unreadable loses anything, and none stays so.
 
 use crate::common::*;
-use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random};
-use sim_disk::{Damage, Dropped, Faults, Power, SimDisk};
+use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng};
+use sim_disk::{BlockDamage, DiskFaults, DroppedWrites, PowerSupply, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{Change, PageRead, Store, StoreError, StoredPage, VolumeId, VolumeMode};
+use store::{PageRead, Store, StoreChange, StoreError, StoredPage, VolumeId, VolumeMode};
 
 /// A store with trees of several nodes, a clone, nodes that were compacted and a log to replay.
 struct Busy {
@@ -41,7 +41,7 @@ impl Busy {
     }
 
     fn fork(&self, seed: u64) -> Arc<SimDisk> {
-        self.disk.fork(&Power::new(), seed)
+        self.disk.fork(&PowerSupply::new(), seed)
     }
 
     /// Reads all that the store should have. The errors' number, or what is wrong.
@@ -141,7 +141,7 @@ fn scrub(store: &Store) -> u64 {
 
 /// Damages blocks at rest, opens, reads, begins, reads and scrubs. What is wrong, if anything is; else whether they were in use, and
 /// how many were repaired and not just given up when the incarnation began.
-fn at_rest(busy: &Busy, blocks: &[Block], damage: Damage) -> Result<(bool, u64), String> {
+fn at_rest(busy: &Busy, blocks: &[Block], damage: BlockDamage) -> Result<(bool, u64), String> {
     let disk = busy.fork(7);
     blocks.iter().for_each(|&at| disk.damage(at, damage));
     let store = open(&disk).map_err(|error| format!("refused: {error}"))?;
@@ -166,7 +166,7 @@ fn at_rest(busy: &Busy, blocks: &[Block], damage: Damage) -> Result<(bool, u64),
 
 /// Damages the `index`th block of metadata while a store is open, and reads all. What is wrong, if anything is; else whether there
 /// are as many.
-fn while_open(busy: &Busy, index: usize, damage: Damage) -> Result<bool, String> {
+fn while_open(busy: &Busy, index: usize, damage: BlockDamage) -> Result<bool, String> {
     let disk = busy.fork(8);
     let store = mount(&disk).map_err(|error| format!("refused: {error}"))?;
     let Some(&at) = metadata(&disk).get(index) else { return Ok(false) };
@@ -178,7 +178,7 @@ fn damaged_while_open(
     busy: &Busy,
     (disk, store): (&Arc<SimDisk>, Store),
     at: Block,
-    damage: Damage,
+    damage: BlockDamage,
 ) -> Result<(), String> {
     disk.damage(at, damage);
     let told = |when: &str, wrong: String| format!("block {at}, {when}: {wrong}");
@@ -200,7 +200,7 @@ fn any_block_of_metadata_that_is_damaged_at_rest_loses_nothing_and_is_repaired()
         let busy = Busy::new(seed);
         let stream = stream_blocks(&busy.disk);
         for at in metadata(&busy.disk) {
-            for damage in [Damage::Rot(at.0 as usize * 997), Damage::Unreadable] {
+            for damage in [BlockDamage::Rot(at.0 as usize * 997), BlockDamage::Unreadable] {
                 match at_rest(&busy, &[at], damage) {
                     Ok((used, blocks)) => {
                         in_use += u64::from(used);
@@ -219,7 +219,7 @@ fn any_block_of_metadata_that_is_damaged_at_rest_loses_nothing_and_is_repaired()
 #[test]
 fn any_block_of_metadata_that_is_damaged_while_a_store_is_open_loses_nothing_and_is_repaired() {
     let busy = Busy::new(4);
-    for damage in [Damage::Rot(12_345), Damage::Unreadable] {
+    for damage in [BlockDamage::Rot(12_345), BlockDamage::Unreadable] {
         let mut index = 0;
         while while_open(&busy, index, damage).unwrap_or_else(|wrong| panic!("{damage:?}: {wrong}")) {
             index += 1;
@@ -233,7 +233,8 @@ fn without_a_segment(busy: &Busy) -> Result<usize, String> {
     let mut segments: BTreeMap<u64, Vec<Block>> = BTreeMap::new();
     metadata(&busy.disk).into_iter().for_each(|at| segments.entry(segment(at)).or_default().push(at));
     for (number, blocks) in &segments {
-        at_rest(busy, blocks, Damage::Unreadable).map_err(|wrong| format!("segment {number}: {wrong}"))?;
+        at_rest(busy, blocks, BlockDamage::Unreadable)
+            .map_err(|wrong| format!("segment {number}: {wrong}"))?;
     }
     Ok(segments.len())
 }
@@ -253,7 +254,7 @@ fn of_two_damaged_blocks_all_is_there_or_an_error_names_the_place_and_there_are_
     for seed in 0..3 {
         let busy = Busy::new(seed);
         let blocks = metadata(&busy.disk);
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         for case in 0..400 {
             let one = blocks[random.below(blocks.len() as u64) as usize];
             // In every second case its copy.
@@ -262,8 +263,8 @@ fn of_two_damaged_blocks_all_is_there_or_an_error_names_the_place_and_there_are_
             let other = copy.copied().unwrap_or(blocks[random.below(blocks.len() as u64) as usize]);
             let disk = busy.fork(case);
             for at in [one, other] {
-                let rot = Damage::Rot(random.below(8 * BLOCK_BYTES as u64) as usize);
-                disk.damage(at, if random.once_in(2) { rot } else { Damage::Unreadable });
+                let rot = BlockDamage::Rot(random.below(8 * BLOCK_BYTES as u64) as usize);
+                disk.damage(at, if random.once_in(2) { rot } else { BlockDamage::Unreadable });
             }
             let when = format!("seed {seed}, blocks {one} and {other}");
             let store = match open(&disk) {
@@ -301,7 +302,7 @@ fn of_two_damaged_blocks_all_is_there_or_an_error_names_the_place_and_there_are_
 fn a_repair_from_the_wrong_copy_is_noticed() {
     let busy = Busy::new(4);
     store::plant(Some(store::StoreBug::RepairFromWrongCopy));
-    let wrong = (0..200).find_map(|index| while_open(&busy, index, Damage::Rot(12_345)).err());
+    let wrong = (0..200).find_map(|index| while_open(&busy, index, BlockDamage::Rot(12_345)).err());
     store::plant(None);
     println!("{}", wrong.expect("it goes unnoticed"));
 }
@@ -328,9 +329,9 @@ struct Arena {
 }
 
 /// What a vector writes to slot 0.
-fn metadata_of(vector: &[Change]) -> impl Iterator<Item = u64> {
+fn metadata_of(vector: &[StoreChange]) -> impl Iterator<Item = u64> {
     vector.iter().filter_map(|change| match change {
-        Change::Write { object, bytes, .. } if object.is_metadata() => Some(stamp(bytes)),
+        StoreChange::Write { object, bytes, .. } if object.is_metadata() => Some(stamp(bytes)),
         _ => None,
     })
 }
@@ -359,7 +360,8 @@ impl Arena {
         }
         // What may be torn.
         let object = VolumeId::MAIN.object(2, 100);
-        let change = Change::Write { object, page: PageNo(0), bytes: page(7), page_lsn: Lsn(work.lsn + 1) };
+        let change =
+            StoreChange::Write { object, page: PageNo(0), bytes: page(7), page_lsn: Lsn(work.lsn + 1) };
         store.apply(std::slice::from_ref(&change)).expect("space");
         model.apply(&[change]);
         drop(store);
@@ -406,7 +408,7 @@ fn any_block_of_the_arena_that_is_damaged_at_rest_loses_nothing_and_is_repaired(
     for seed in 0..3 {
         let arena = Arena::new(seed);
         for at in arena.all() {
-            for damage in [Damage::Rot(at.0 as usize * 997), Damage::Unreadable] {
+            for damage in [BlockDamage::Rot(at.0 as usize * 997), BlockDamage::Unreadable] {
                 let told = at_rest(&arena.busy, &[at], damage);
                 let (used, blocks) =
                     told.unwrap_or_else(|wrong| panic!("seed {seed}, block {at}, {damage:?}: {wrong}"));
@@ -423,7 +425,7 @@ fn any_block_of_the_arena_that_is_damaged_at_rest_loses_nothing_and_is_repaired(
 #[test]
 fn any_block_of_the_arena_that_is_damaged_while_a_store_is_open_loses_nothing_and_is_repaired() {
     let arena = Arena::new(4);
-    for damage in [Damage::Rot(12_345), Damage::Unreadable] {
+    for damage in [BlockDamage::Rot(12_345), BlockDamage::Unreadable] {
         for at in arena.all() {
             let disk = arena.busy.fork(8);
             let store = mount(&disk).expect("a sound store");
@@ -438,7 +440,7 @@ fn a_read_repairs_a_page_of_the_arena_once_and_only_what_is_damaged() {
     let arena = Arena::new(5);
     for (&stamp, blocks) in &arena.blocks {
         let [at, _] = blocks[..] else { continue };
-        for damage in [Damage::Rot(stamp as usize), Damage::Unreadable] {
+        for damage in [BlockDamage::Rot(stamp as usize), BlockDamage::Unreadable] {
             let disk = arena.busy.fork(9);
             let store = mount(&disk).expect("a sound store");
             let in_use =
@@ -463,7 +465,7 @@ fn pages_of_the_arena_are_read_from_their_copies_by_who_reads_many_too() {
     let store = mount(&disk).expect("a sound store");
     // All first ones: those that lie lower may be the copies.
     let firsts: BTreeSet<Block> = arena.blocks.values().map(|blocks| blocks[0]).collect();
-    firsts.iter().for_each(|&at| disk.damage(at, Damage::Rot(99)));
+    firsts.iter().for_each(|&at| disk.damage(at, BlockDamage::Rot(99)));
     let (generation, held) = &arena.busy.model.objects[&0];
     let object = VolumeId::MAIN.object(0, *generation);
     let pages: Vec<(ObjectId, PageNo)> = held.keys().map(|&number| (object, PageNo(number))).collect();
@@ -484,7 +486,7 @@ fn a_page_of_the_arena_that_is_lost_in_both_copies_is_an_error_with_its_place_an
         let arena = Arena::new(seed);
         for (stamp, blocks) in &arena.blocks {
             let disk = arena.busy.fork(11);
-            let damage = if stamp % 512 < 256 { Damage::Unreadable } else { Damage::Rot(5) };
+            let damage = if stamp % 512 < 256 { BlockDamage::Unreadable } else { BlockDamage::Rot(5) };
             blocks.iter().for_each(|&at| disk.damage(at, damage));
             let store = mount(&disk).expect("nothing is refused");
             errors += lost_only(&arena.busy, &store, *stamp, blocks)
@@ -534,7 +536,7 @@ fn the_cleaner_moves_a_page_of_the_arena_of_which_one_copy_is_damaged_to_a_pair(
     let mut moved = 0;
     for seed in 0..4 {
         let arena = Arena::new(seed);
-        for damage in [Damage::Rot(3), Damage::Unreadable] {
+        for damage in [BlockDamage::Rot(3), BlockDamage::Unreadable] {
             let disk = arena.busy.fork(12);
             let store = mount(&disk).expect("a sound store");
             // One of each two.
@@ -555,20 +557,20 @@ fn the_cleaner_moves_a_page_of_the_arena_of_which_one_copy_is_damaged_to_a_pair(
 /// how often all of it was there and how often nothing.
 fn torn_vectors(seed: u64) -> Result<(u64, u64), String> {
     let (_power, disk, store) = fresh(100, seed);
-    let write = |slot, number, page_lsn: u64| Change::Write {
+    let write = |slot, number, page_lsn: u64| StoreChange::Write {
         object: VolumeId::MAIN.object(slot, 1),
         page: PageNo(number),
         bytes: page(page_lsn),
         page_lsn: Lsn(page_lsn),
     };
-    let old: Vec<Change> = (0..10).map(|number| write(0, number, 10 + number)).collect();
+    let old: Vec<StoreChange> = (0..10).map(|number| write(0, number, 10 + number)).collect();
     store.apply(&old).expect("space");
     drop(store);
     let mut model = Model::default();
     model.apply(&old);
     // More than a pair holds, in two chunks or more, some with data.
     let data = if seed.is_multiple_of(2) { 12 } else { 0 };
-    let new: Vec<Change> = (0..20)
+    let new: Vec<StoreChange> = (0..20)
         .map(|number| write(0, number, 100 + number))
         .chain((0..data).map(|number| write(1, number, 200 + number)))
         .collect();
@@ -576,12 +578,12 @@ fn torn_vectors(seed: u64) -> Result<(u64, u64), String> {
     after.apply(&new);
     let (mut whole, mut nothing) = (0, 0);
     for cut in 0.. {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let disk = disk.fork(&power, seed << 10 | cut);
         let store = mount(&disk).map_err(|error| error.to_string())?;
         power.cut_after(cut);
         let acknowledged = store.apply(&new).is_ok();
-        let cut_short = power.lost();
+        let cut_short = power.is_lost();
         drop(store);
         power.cut();
         disk.crash();
@@ -629,7 +631,7 @@ fn pages_of_metadata_that_only_a_cache_has_are_written_again_by_the_start_that_r
     let mut seen = 0;
     for seed in 0..40 {
         let (power, disk, store) = fresh(100, seed);
-        disk.set_dropped(Dropped::AtPowerLoss);
+        disk.set_dropped(DroppedWrites::AtPowerLoss);
         let (mut model, mut work) = (Model::default(), Work::of_metadata(seed));
         for _ in 0..3 {
             let vector = work.vector(&model);
@@ -637,9 +639,9 @@ fn pages_of_metadata_that_only_a_cache_has_are_written_again_by_the_start_that_r
             model.apply(&vector);
         }
         let vector = work.vector(&model);
-        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
         store.apply(&vector).expect_err("its flush fails");
-        disk.set_faults(Faults::default());
+        disk.set_faults(DiskFaults::default());
         // The process ends, and another one comes. The power stays.
         drop(store);
         let store = mount(&disk).expect("it opens");
@@ -675,7 +677,7 @@ fn a_copy_of_a_page_of_metadata_that_is_not_written_is_noticed() {
     let busy = Busy::new(4);
     let checked = findings(&open(&busy.disk).expect("it opens"));
     let arena = Arena::new(4);
-    let lost = arena.all().into_iter().find_map(|at| at_rest(&arena.busy, &[at], Damage::Rot(5)).err());
+    let lost = arena.all().into_iter().find_map(|at| at_rest(&arena.busy, &[at], BlockDamage::Rot(5)).err());
     store::plant(None);
     println!("{}", checked.first().expect("check does not notice"));
     println!("{}", lost.expect("it goes unnoticed"));

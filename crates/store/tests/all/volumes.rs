@@ -1,17 +1,17 @@
 //! Volumes and their clones: instant, independent, deleted in any order, and their space comes back.
 
 use crate::common::*;
-use device::{Lsn, ObjectId, PageNo, Random};
-use sim_disk::{Power, SimDisk};
+use device::{Lsn, ObjectId, PageNo, SeededRng};
+use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Change, NewVolume, PageRead, Store, StoreError, StoredPage, VolumeId, VolumeMode};
+use store::{NewVolume, PageRead, Store, StoreChange, StoreError, StoredPage, VolumeId, VolumeMode};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const MAIN: VolumeId = VolumeId::MAIN;
 
-fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
-    Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+fn write(object: ObjectId, number: u64, page_lsn: u64) -> StoreChange {
+    StoreChange::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
 fn stamp_of(store: &Store, volume: VolumeId, number: u64) -> Option<u64> {
@@ -37,13 +37,13 @@ fn settle(store: &Store) {
 #[test]
 fn a_clone_and_its_source_do_not_see_each_other_s_changes() {
     let (_power, disk, store) = fresh(100, 1);
-    let all: Vec<Change> = (0..200).map(|number| write(FILE, number, number + 1)).collect();
+    let all: Vec<StoreChange> = (0..200).map(|number| write(FILE, number, number + 1)).collect();
     store.apply(&all).expect("space");
     store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(300)).expect("space");
     store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::ReadOnly, Lsn(301)).expect("space");
     store.apply(&[write(FILE, 5, 1000)]).expect("space");
     store.apply(&[write(FILE.in_volume(VolumeId(1)), 5, 2000)]).expect("space");
-    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(3000) }]).expect("space");
+    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(3000) }]).expect("space");
     let seen = |store: &Store| [0, 1, 2].map(|volume| stamp_of(store, VolumeId(volume), 5));
     assert_eq!(seen(&store), [None, Some(2000), Some(6)]);
     assert_eq!(stamp_of(&store, VolumeId(1), 150), Some(151));
@@ -79,7 +79,7 @@ fn what_cannot_be_cloned_changed_or_deleted_is_refused_with_nothing_changed() {
 
 /// Volumes that a random life changes, clones and deletes, with what each should hold.
 struct Life {
-    power: Arc<Power>,
+    power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
     store: Store,
     volumes: BTreeMap<u32, BTreeMap<u64, u64>>,
@@ -89,7 +89,7 @@ struct Life {
     /// Steps from crash to crash, on average.
     steps_per_crash: u64,
     lsn: u64,
-    random: Random,
+    random: SeededRng,
     #[cfg(feature = "planted-bugs")]
     bug: Option<store::StoreBug>,
 }
@@ -104,7 +104,7 @@ impl Life {
 
     fn on(segments: u64, seed: u64) -> Life {
         let (power, disk, store) = fresh(segments, seed);
-        let all: Vec<Change> = (0..PAGES).map(|number| write(FILE, number, number + 1)).collect();
+        let all: Vec<StoreChange> = (0..PAGES).map(|number| write(FILE, number, number + 1)).collect();
         store.apply(&all).expect("space");
         Life {
             power,
@@ -115,7 +115,7 @@ impl Life {
             most: 12,
             steps_per_crash: 15,
             lsn: PAGES + 1,
-            random: Random::new(seed),
+            random: SeededRng::new(seed),
             #[cfg(feature = "planted-bugs")]
             bug: None,
         }
@@ -145,7 +145,11 @@ impl Life {
             5 => {
                 let from = self.random.below(PAGES);
                 let pages = PageNo(from)..PageNo(from + self.random.below(40));
-                let cut = Change::Cut { object: FILE.in_volume(VolumeId(volume)), pages: pages.clone(), lsn };
+                let cut = StoreChange::Punch {
+                    object: FILE.in_volume(VolumeId(volume)),
+                    pages: pages.clone(),
+                    lsn,
+                };
                 self.store.apply(&[cut])?;
                 let held = self.volumes.get_mut(&volume).expect("chosen from them");
                 held.retain(|number, _| !pages.contains(&PageNo(*number)));
@@ -271,7 +275,7 @@ fn a_volume_whose_leaf_does_not_say_what_memory_does_is_noticed() {
 /// changed before.
 fn blocks_of_a_checkpoint(clones: u32) -> [u64; 2] {
     let (_power, _disk, store) = fresh_of(1024, 64, 1);
-    let all: Vec<Change> = (0..1000).map(|number| write(FILE, number, number + 1)).collect();
+    let all: Vec<StoreChange> = (0..1000).map(|number| write(FILE, number, number + 1)).collect();
     store.apply(&all).expect("space");
     for number in 1..=clones {
         let lsn = Lsn(2000 + u64::from(number));
@@ -352,7 +356,7 @@ fn a_leaked_node_is_noticed_and_repaired() {
 #[test]
 fn a_repair_of_what_is_right_changes_nothing_and_one_that_cannot_count_says_so() {
     let (_power, disk, store) = fresh(64, 1);
-    let all: Vec<Change> = (0..PAGES).map(|number| write(FILE, number, number + 1)).collect();
+    let all: Vec<StoreChange> = (0..PAGES).map(|number| write(FILE, number, number + 1)).collect();
     store.apply(&all).expect("space");
     store.checkpoint().expect("a checkpoint");
     let repaired = store.repair(&mut |finding| panic!("{finding}")).expect("a repair");
@@ -378,12 +382,13 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
     let (power, disk, mut store) = fresh(2000, 1);
     let pages = 2000;
     for from in (0..pages).step_by(100) {
-        let some: Vec<Change> = (from..from + 100).map(|number| write(FILE, number, number + 1)).collect();
+        let some: Vec<StoreChange> =
+            (from..from + 100).map(|number| write(FILE, number, number + 1)).collect();
         store.apply(&some).expect("space");
     }
     settle(&store);
     let before = store.space();
-    let mut random = Random::new(3);
+    let mut random = SeededRng::new(3);
     let mut lsn = pages + 1;
     let mut clones: Vec<(VolumeId, u64)> = Vec::new();
     for number in 1..=1000 {
@@ -432,7 +437,7 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
 fn cost_of_cleaning(clones: u32) -> [u64; 4] {
     let (_power, _disk, store) = fresh(400, 1);
     let pages = 1500;
-    let all: Vec<Change> = (0..pages).map(|number| write(FILE, number, number + 1)).collect();
+    let all: Vec<StoreChange> = (0..pages).map(|number| write(FILE, number, number + 1)).collect();
     all.chunks(100).for_each(|some| store.apply(some).expect("space"));
     for round in 1..4 {
         let some = (0..pages).step_by(7).map(|number| write(FILE, number, pages * round + number));
@@ -476,7 +481,7 @@ fn cleaning_what_a_thousand_clones_share_costs_what_cleaning_what_none_shares_do
 fn a_clone_writes_as_much_however_large_its_source_is() {
     let cost = |pages: u64| {
         let (_power, _disk, store) = fresh(600, 1);
-        let all: Vec<Change> = (0..pages).map(|number| write(FILE, number, number + 1)).collect();
+        let all: Vec<StoreChange> = (0..pages).map(|number| write(FILE, number, number + 1)).collect();
         all.chunks(100).for_each(|some| store.apply(some).expect("space"));
         store.checkpoint().expect("a checkpoint");
         let before = store.counters();

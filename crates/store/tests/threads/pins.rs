@@ -1,15 +1,15 @@
 //! Readers look a page up under the map's lock and read it without, while a writer makes its segment free and fills it anew.
 
-use crate::change::Change;
+use crate::change::StoreChange;
 use crate::shared::{PageRead, StoredPage};
 use crate::store::Store;
-use crate::superblock::Layout;
+use crate::superblock::StoreLayout;
 use crate::volume::VolumeId;
 use crate::{check, failure};
 use device::{BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 
 pub(crate) const TESTS: [(&str, fn()); 2] = [
@@ -67,9 +67,9 @@ impl Device for Slow {
 fn write(store: &Store, pages: std::ops::Range<u64>, lsn: u64) {
     let page = |page| {
         let bytes = Arc::new(Box::new(Page([lsn as u8; BLOCK_BYTES])));
-        Change::Write { object: OBJECT, page: PageNo(page), bytes, page_lsn: Lsn(lsn) }
+        StoreChange::Write { object: OBJECT, page: PageNo(page), bytes, page_lsn: Lsn(lsn) }
     };
-    let changes: Vec<Change> = pages.map(page).collect();
+    let changes: Vec<StoreChange> = pages.map(page).collect();
     store.apply(&changes).expect("a sound device with space");
 }
 
@@ -93,8 +93,8 @@ fn unpinned(store: &Store, want: &mut PageRead) {
 }
 
 fn readers_and_a_writer(read: fn(&Store, &mut PageRead)) {
-    let disk = SimDisk::new("disk", BLOCKS, &Power::new(), 7);
-    let layout = Layout { id: StoreId([7; 16]), segment_blocks: Some(SEGMENT_BLOCKS) };
+    let disk = SimDisk::new("disk", BLOCKS, &PowerSupply::new(), 7);
+    let layout = StoreLayout { id: StoreId([7; 16]), segment_blocks: Some(SEGMENT_BLOCKS) };
     Store::format(&*disk, &layout).expect("a disk that is large enough");
     let store = Arc::new(Store::open(Arc::new(Slow(disk))).expect("a store that was just made"));
     store.begin(Incarnation(1)).expect("a higher incarnation");

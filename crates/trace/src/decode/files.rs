@@ -133,8 +133,7 @@ fn extended(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
     let (family, at, follow) = match name.as_bytes().first()? {
         b'f' => (&name[1..], a.itself(0), true),
         b'l' if name != "listxattr" => (&name[1..], a.path(0), false),
-        // On another platform, a link itself is meant by an option.
-        _ => (name, a.path(0), !(3..6).any(|at| a.has_flag(at, "XATTR_NOFOLLOW"))),
+        _ => (name, a.path(0), true),
     };
     let key = |a: &mut Arguments<'_>| a.name(1).unwrap_or_else(|_| a.names.intern(UNKNOWN_ATTRIBUTE));
     Some(match family {

@@ -4,12 +4,10 @@ mod arguments;
 mod calls;
 mod descriptors;
 mod files;
-mod platform;
 mod processes;
 mod symbols;
 
 pub use calls::{EXECUTED, MODELLED};
-pub use platform::EMULATED;
 pub(crate) use symbols::{errno_name, has_flag};
 
 use crate::coverage::Coverage;
@@ -68,9 +66,7 @@ pub fn decode(event: &Event, names: &mut Names, coverage: &mut Coverage) -> Call
 
 fn ask(name: &str, arguments: &mut Arguments<'_>) -> Result<Ask, Unusable> {
     let name = usual_name(name);
-    let platform = |arguments: &mut Arguments<'_>| platform::op(name, arguments);
-    let found = files::op(name, arguments).or_else(|| descriptors::op(name, arguments));
-    if let Some(op) = found.or_else(|| platform(arguments)) {
+    if let Some(op) = files::op(name, arguments).or_else(|| descriptors::op(name, arguments)) {
         return op.map(Ask::File);
     }
     match descriptors::ask(name, arguments).or_else(|| processes::ask(name, arguments)) {
@@ -79,8 +75,8 @@ fn ask(name: &str, arguments: &mut Arguments<'_>) -> Result<Ask, Unusable> {
     }
 }
 
-/// The name of the same call with the same arguments in other programs: those of 32 bits, of older systems, and of another
-/// platform, where a thread's end does not interrupt it.
+/// The name of the same call with the same arguments in other programs: those of 32 bits, of older systems, and of
+/// macOS, where a thread's end does not interrupt it.
 fn usual_name(name: &str) -> &str {
     match name {
         "statfs64" => "statfs",

@@ -301,7 +301,6 @@ mod tests {
     use super::*;
     use crate::action::Action;
     use crate::coverage::Coverage;
-    use crate::generated::GeneratedTrace;
     use crate::names::Names;
     use crate::parse::{Source, Strace};
     use std::io::{BufRead, BufReader};
@@ -322,9 +321,11 @@ mod tests {
 
     #[test]
     fn a_window_that_holds_what_overlaps_gives_what_the_whole_trace_gives() {
-        let trace = GeneratedTrace { calls: 20_000, threads: 8, files: 5, seed: 3 };
-        let text = || BufReader::new(trace.text());
-        assert!(actions(text(), 1000) == actions(text(), usize::MAX));
+        for name in ["sqlite-wal-6threads", "fio-libaio-2threads"] {
+            let path = format!("{}/tests/data/{name}.strace.gz", env!("CARGO_MANIFEST_DIR"));
+            let text = || BufReader::new(crate::open_text(path.as_ref()).expect("the trace is there"));
+            assert!(actions(text(), 1000) == actions(text(), usize::MAX), "{name}");
+        }
     }
 
     #[test]

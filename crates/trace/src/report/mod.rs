@@ -4,7 +4,6 @@ mod compare;
 mod differences;
 mod explain;
 mod latency;
-mod picture;
 mod text;
 mod time_line;
 
@@ -13,7 +12,6 @@ pub use differences::{Cause, Difference, Group};
 pub(crate) use differences::{same, show};
 pub use explain::{Explanation, explain};
 pub use latency::Latency;
-pub use picture::picture;
 pub use time_line::write_time_line;
 
 use crate::action::{Fate, Rule};

@@ -10,7 +10,7 @@ use crate::benchmark::Benchmark;
 use crate::op::Outcome;
 use crate::order::Order;
 use crate::report::same;
-use device::Random;
+use device::SeededRng;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -103,7 +103,7 @@ impl<'a> Judge<'a> {
 
     fn run(&self, simulation: &mut Simulation, number: u64, seed: u64, seen: &mut Seen) {
         let mut digest = 0;
-        self.schedule.run(self.progress.clone(), &mut Random::new(seed), |id| {
+        self.schedule.run(self.progress.clone(), &mut SeededRng::new(seed), |id| {
             digest = mix(digest, id.into());
             self.execute(simulation, id, number, seen);
         });

@@ -6,7 +6,7 @@
 use crate::action::{ActionId, Fate, Moment};
 use crate::benchmark::Benchmark;
 use crate::order::Order;
-use device::Random;
+use device::SeededRng;
 
 /// Changes of priority in one execution. Bugs that need more than a few switches at the right moment are rare; the executions
 /// that pick a thread at random for each step find those.
@@ -120,7 +120,7 @@ impl Schedule {
     }
 
     /// Walks one random execution from there to its end; `each` gets the actions as they take effect.
-    pub(super) fn run(&self, mut progress: Progress, random: &mut Random, mut each: impl FnMut(ActionId)) {
+    pub(super) fn run(&self, mut progress: Progress, random: &mut SeededRng, mut each: impl FnMut(ActionId)) {
         let mut choice = self.choice(random);
         let mut number: usize = progress.made.iter().map(|made| *made as usize).sum();
         while !progress.ready.is_empty() {
@@ -141,7 +141,7 @@ impl Schedule {
         assert_eq!(number, self.steps, "an order without a cycle always lets some thread go on");
     }
 
-    fn choice(&self, random: &mut Random) -> Choice {
+    fn choice(&self, random: &mut SeededRng) -> Choice {
         if random.once_in(2) {
             return Choice::Any;
         }

@@ -77,47 +77,6 @@ fn what_a_pipe_or_socket_takes_from_a_file_is_read_from_it() {
     assert!(verification.holds() && verification.judged == 9, "{verification}");
 }
 
-/// A listing among the calls of another platform, each with what it must have become.
-#[test]
-fn calls_of_other_platforms_become_the_most_similar_ones_here() {
-    let mut names = Vec::new();
-    for (call, by, shown) in [
-        ("getattrlist(\"/srv/a\", {}, 0x7f, 64, FSOPT_NOFOLLOW) = 0", "getattrlist", "Stat"),
-        ("fgetattrlist(3</srv/a>, {}, 0x7f, 64, 0) = 0", "fgetattrlist", "Stat"),
-        ("setattrlist(\"/srv/a\", {}, 0x7f, 64, 0) = 0", "setattrlist", "SetTimes"),
-        ("fsetattrlist(3</srv/a>, {}, 0x7f, 64, 0) = 0", "fsetattrlist", "SetTimes"),
-        ("getdirentriesattr(7</srv>, {}, 0x7f, 4096) = 0", "getdirentriesattr", "List"),
-        ("chflags(\"/srv/a\", 0) = 0", "chflags", "SetTimes"),
-        ("fchflags(3</srv/a>, 0) = 0", "fchflags", "SetTimes"),
-        ("extattr_set_file(\"/srv/a\", 1, \"x\", \"\"..., 4) = 4", "extattr_set_file", "SetAttribute"),
-        ("extattr_get_file(\"/srv/a\", 1, \"x\", 0x7f, 64) = 4", "extattr_get_file", "GetAttribute"),
-        ("extattr_list_file(\"/srv/a\", 1, 0x7f, 64) = 2", "extattr_list_file", "ListAttributes"),
-        ("extattr_delete_file(\"/srv/a\", 1, \"x\") = 0", "extattr_delete_file", "RemoveAttribute"),
-        ("fcntl(3</srv/a>, F_RDADVISE, {ra_offset=0, ra_count=4096}) = 0", "fcntl(F_RDADVISE)", "Advise"),
-        ("fcntl(3</srv/a>, F_NOCACHE, 1) = 0", "fcntl(F_NOCACHE)", "Advise"),
-        ("fcntl(3</srv/a>, F_PREALLOCATE, {fst_length=8192}) = 0", "fcntl(F_PREALLOCATE)", "Allocate"),
-        ("fsctl(\"/srv/a\", 0x1, 0x7f, 0) = 0", "fsctl", "Stat"),
-        ("ffsctl(3</srv/a>, 0x1, 0x7f, 0) = 0", "ffsctl", "Stat"),
-        ("fsgetpath(0x7f, 1024, {}, 2) = 6", "fsgetpath", "StatFs"),
-        ("fcntl(3</srv/a>, F_FULLFSYNC) = 0", "fcntl(F_FULLFSYNC)", "Sync"),
-        ("exchangedata(\"/srv/a\", \"/srv/b\", 0) = 0", "exchangedata", "Exchange"),
-    ] {
-        let lines = format!(
-            "{THREADS}1 openat(AT_FDCWD</srv>, \"/srv/b\", O_RDWR|O_CREAT, 0644) = 5</srv/b>\n\
-            1 openat(AT_FDCWD</srv>, \"/srv\", O_RDONLY|O_DIRECTORY) = 7</srv>\n1 {call}\n"
-        );
-        let benchmark = compiled(&lines, Switches::default());
-        let last = benchmark.actions.last().expect("there are actions");
-        assert_eq!(last.fate, Fate::Executed, "{call}");
-        assert!(format!("{:?}", last.op).starts_with(&format!("{shown} {{")), "{call}: {:?}", last.op);
-        names.push(by);
-    }
-    names.sort_unstable();
-    let mut listed = crate::decode::EMULATED.map(|(name, _)| name);
-    listed.sort_unstable();
-    assert_eq!(names, listed);
-}
-
 #[test]
 fn a_seed_shows_a_difference_again() {
     let lines = format!("{THREADS}1 mkdir(\"/srv/d\", 0755) = 0\n2 access(\"/srv/d\", F_OK) = 0\n");

@@ -87,7 +87,7 @@ fn print_epoch(epoch: &Value) {
 
 fn print_problems(report: &Value) {
     if let Some(stalled) = report["stalled"].as_str() {
-        let patience = cache::Settings::default().store_patience.as_secs();
+        let patience = cache::CacheSettings::default().store_patience.as_secs();
         println!("  STALLED    {stalled}; after {patience} s of this, a write that finds no space fails");
     }
     let stuck = &report["stuck"];

@@ -20,7 +20,6 @@ pub(super) enum Verb {
     Replay(ReplayArgs),
     Compare(CompareArgs),
     Explain(ExplainArgs),
-    Picture(PictureArgs),
     Verify(VerifyArgs),
     /// List the calls that are followed, and count them
     Calls,
@@ -52,9 +51,6 @@ pub(super) struct CompileArgs {
     /// strace's output, plain or gzipped; several files are one trace, as `strace -ff` writes them
     #[arg(required = true)]
     pub(super) trace: Vec<PathBuf>,
-    /// What wrote the trace
-    #[arg(long, value_enum, default_value_t = FormArg::Strace)]
-    pub(super) form: FormArg,
     /// The tree before the run, as `weir trace record` lists it
     #[arg(long, value_name = "FILE")]
     pub(super) snapshot: Option<PathBuf>,
@@ -77,17 +73,6 @@ pub(super) struct CompileArgs {
     /// The benchmark to write
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: PathBuf,
-}
-
-/// What wrote a trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum FormArg {
-    /// strace, whatever its options were: to a file, several, or standard error
-    Strace,
-    /// MobiGen scripts of Mobibench: names are cut off, so rules of names mean little
-    Mobigen,
-    /// iBench's lines of DTrace; unverified: no real trace was ever read
-    Ibench,
 }
 
 fn rule(name: &str) -> Result<Rule, String> {
@@ -231,27 +216,6 @@ pub(super) struct ExplainArgs {
     /// As one JSON object, for scripts
     #[arg(long)]
     pub(super) json: bool,
-}
-
-/// Draw some actions: threads as lanes, actions as boxes on time, and what they wait for
-///
-/// The picture is one SVG, for any browser. Point at a box or an edge to see what it is.
-#[derive(Debug, Args)]
-pub(super) struct PictureArgs {
-    /// A compiled benchmark
-    pub(super) benchmark: PathBuf,
-    /// The first action
-    #[arg(long, value_name = "ACTION", default_value_t = 0)]
-    pub(super) from: u32,
-    /// The last action; at most 1999 more than the first [default: 99 more, as far as there are so many]
-    #[arg(long, value_name = "ACTION")]
-    pub(super) to: Option<u32>,
-    /// Which compiled order: weir, root
-    #[arg(long, value_name = "ORDER", default_value = "weir")]
-    pub(super) order: String,
-    /// The picture to write
-    #[arg(short, long, value_name = "FILE")]
-    pub(super) output: PathBuf,
 }
 
 /// Run random orders that a benchmark allows on a simulated file system, and compare every result with the trace

@@ -11,10 +11,9 @@ pub(crate) use args::TraceArgs;
 
 use crate::error::WeirError;
 use ::trace::{
-    Benchmark, CompileSettings, IBench, Inventory, Merged, MobiGen, RecordSettings, Source, Strace, Switches,
-    TraceError,
+    Benchmark, CompileSettings, Inventory, Merged, RecordSettings, Source, Strace, Switches, TraceError,
 };
-use args::{CompileArgs, ExplainArgs, FormArg, PictureArgs, RecordArgs, Verb, VerifyArgs};
+use args::{CompileArgs, ExplainArgs, RecordArgs, Verb, VerifyArgs};
 use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,7 +27,6 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, WeirError> {
         Verb::Replay(args) => replay::run(args),
         Verb::Compare(args) => compare::run(args).map(done),
         Verb::Explain(args) => Ok(explain(args).map(done)?),
-        Verb::Picture(args) => picture(args).map(done),
         Verb::Verify(args) => Ok(verify(args)?),
         Verb::Calls => {
             calls();
@@ -66,7 +64,7 @@ fn compile(args: &CompileArgs) -> Result<(), TraceError> {
         switches: if args.program_sequence { switches.with_program_sequence() } else { switches },
         used_percent_min: args.min_used,
     };
-    let mut sources = args.trace.iter().map(|file| source(file, args.form)).collect::<Result<Vec<_>, _>>()?;
+    let mut sources = args.trace.iter().map(|file| source(file)).collect::<Result<Vec<_>, _>>()?;
     let mut source = match sources.len() {
         1 => sources.remove(0).0,
         _ => Box::new(Merged::new(sources)),
@@ -78,14 +76,9 @@ fn compile(args: &CompileArgs) -> Result<(), TraceError> {
 }
 
 /// A file of a trace, and the task that its name ends in.
-fn source(file: &Path, form: FormArg) -> Result<(Box<dyn Source>, u32), TraceError> {
+fn source(file: &Path) -> Result<(Box<dyn Source>, u32), TraceError> {
     let input = BufReader::with_capacity(1 << 20, trace::open_text(file)?);
-    let source: Box<dyn Source> = match form {
-        FormArg::Strace => Box::new(Strace::new(input)),
-        FormArg::Mobigen => Box::new(MobiGen::new(input)),
-        FormArg::Ibench => Box::new(IBench::new(input)),
-    };
-    Ok((source, Merged::task_of(file).unwrap_or(0)))
+    Ok((Box::new(Strace::new(input)), Merged::task_of(file).unwrap_or(0)))
 }
 
 fn explain(args: &ExplainArgs) -> Result<(), TraceError> {
@@ -95,14 +88,6 @@ fn explain(args: &ExplainArgs) -> Result<(), TraceError> {
         false => print!("{explanation}"),
     }
     Ok(())
-}
-
-fn picture(args: &PictureArgs) -> Result<(), WeirError> {
-    let benchmark = Benchmark::read(&args.benchmark)?;
-    let last = (benchmark.actions.len() as u32).saturating_sub(1);
-    let to = args.to.unwrap_or(args.from.saturating_add(99).min(last.max(args.from)));
-    let svg = ::trace::picture(&benchmark, &args.order, args.from, to)?;
-    std::fs::write(&args.output, svg).map_err(WeirError::io("writing", &args.output))
 }
 
 fn verify(args: &VerifyArgs) -> Result<ExitCode, TraceError> {
@@ -116,15 +101,10 @@ fn verify(args: &VerifyArgs) -> Result<ExitCode, TraceError> {
 }
 
 fn calls() {
-    let (executed, modelled, emulated) = (::trace::EXECUTED, ::trace::MODELLED, ::trace::EMULATED);
+    let executed = ::trace::EXECUTED;
+    let modelled = ::trace::MODELLED;
     executed.iter().for_each(|name| println!("executed  {name}"));
     modelled.iter().for_each(|name| println!("modelled  {name}"));
-    emulated.iter().for_each(|(name, by)| println!("emulated  {name}: {by}"));
-    println!(
-        "{} calls: {} executed, {} modelled, {} of other platforms emulated",
-        executed.len() + modelled.len() + emulated.len(),
-        executed.len(),
-        modelled.len(),
-        emulated.len()
-    );
+    let all = executed.len() + modelled.len();
+    println!("{all} calls: {} executed, {} modelled", executed.len(), modelled.len());
 }

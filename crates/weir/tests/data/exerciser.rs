@@ -2,7 +2,7 @@
 //! what `fsx` does, with zeroed ranges, direct I/O, seeks, unmounts and kills besides. `WEIR_EXERCISER=SEED` repeats a run.
 
 use crate::common::{Mounted, Sandbox, can_mount};
-use device::Random;
+use device::SeededRng;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, fallocate, seek};
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -67,7 +67,7 @@ impl Model {
 }
 
 struct Exerciser {
-    random: Random,
+    random: SeededRng,
     model: Model,
     file: File,
     direct: File,
@@ -203,7 +203,7 @@ fn random_calls_find_what_a_plain_model_holds_through_unmounts_and_kills() {
     let sandbox = Sandbox::formatted_with(&["--size", "64MiB", "--buffer-size", "8MiB"]);
     let mut mounted = sandbox.mount_with(&["--memory", "16MiB"]);
     let (file, direct) = Exerciser::open(&mounted);
-    let random = Random::new(seed);
+    let random = SeededRng::new(seed);
     let mut exerciser = Exerciser { random, model: Model::default(), file, direct, seed, step: 0 };
     for life in 0..6 {
         for _ in 0..800 {

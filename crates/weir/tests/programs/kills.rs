@@ -1,7 +1,7 @@
 //! What the databases' tests share: how often the daemon is killed, what is drawn at random, and servers that end with
 //! their test.
 
-use device::Random;
+use device::SeededRng;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,12 +19,12 @@ pub fn kills() -> u64 {
 
 /// Draws from a seed that is printed, and that `WEIR_TESTS_SEED` sets. What a real daemon does at a given moment is not
 /// drawn, so a seed repeats the moments and settings of a run, not the run.
-pub fn random() -> (u64, Random) {
+pub fn random() -> (u64, SeededRng) {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
     let seed = std::env::var("WEIR_TESTS_SEED")
         .map_or_else(|_| now(), |seed| seed.parse().expect("WEIR_TESTS_SEED is a number"));
     println!("WEIR_TESTS_SEED={seed}");
-    (seed, Random::new(seed))
+    (seed, SeededRng::new(seed))
 }
 
 /// Whether all of `programs` are there. `scripts/install-test-tools` installs them; where tests must mount, as in CI,

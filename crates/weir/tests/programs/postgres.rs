@@ -4,7 +4,7 @@ use crate::common::succeeds;
 use crate::kills::{PATIENCE, STREAMS, Server, have, kills, random};
 use crate::ledger::{Ledger, whole};
 use crate::weir::Weir;
-use device::Random;
+use device::SeededRng;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -71,7 +71,7 @@ impl Cluster {
     }
 
     /// Starts the server, with settings that all must be safe on weir.
-    fn start(&self, random: &mut Random) -> (Server, String) {
+    fn start(&self, random: &mut SeededRng) -> (Server, String) {
         let sync = WAL_SYNC_METHODS[random.below(WAL_SYNC_METHODS.len() as u64) as usize];
         let pages = ["on", "off"][random.below(2) as usize];
         let log = File::options().create(true).append(true).open(self.beside.join("log")).expect("a log");

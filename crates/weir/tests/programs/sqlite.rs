@@ -1,7 +1,7 @@
 use crate::common::succeeds;
 use crate::kills::STREAMS;
 use crate::weir::Weir;
-use device::Random;
+use device::SeededRng;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -166,7 +166,7 @@ fn loses_nothing(journal: &str, options: &'static [&'static str]) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let seed = now.as_nanos() as u64;
     println!("seed {seed}");
-    let mut random = Random::new(seed);
+    let mut random = SeededRng::new(seed);
     let Some(mut weir) = Weir::start_with("1GiB", "16MiB", options) else { return };
     // SQLite that begins after the kill must not find the directory below the mount.
     let dir = weir.path().join("dir");

@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use device::Random;
+use device::SeededRng;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom, StatxFlags};
 use serde::Serialize;
 
@@ -130,7 +130,7 @@ impl Load {
             names: File::open(self.directory.join("names"))?,
             memory: Aligned::new(PAGE_BYTES as usize),
             listing: Vec::with_capacity(LISTING_BYTES),
-            random: Random::new(u64::from(self.number)),
+            random: SeededRng::new(u64::from(self.number)),
         })
     }
 }
@@ -179,7 +179,7 @@ struct Client {
     names: File,
     memory: Aligned,
     listing: Vec<u8>,
-    random: Random,
+    random: SeededRng,
 }
 
 impl Client {

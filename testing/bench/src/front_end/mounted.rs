@@ -43,8 +43,8 @@ impl KernelCache {
     /// How long the kernel may believe what it was told, as weir says it.
     pub(super) fn ttl(self) -> Duration {
         match self {
-            KernelCache::Full => fuse::KernelCache::Full.ttl(),
-            KernelCache::None => fuse::KernelCache::None.ttl(),
+            KernelCache::Full => fuse::KernelCachePolicy::Full.ttl(),
+            KernelCache::None => fuse::KernelCachePolicy::None.ttl(),
         }
     }
 }

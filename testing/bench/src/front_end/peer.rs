@@ -214,7 +214,7 @@ impl Nodes {
 
 impl Filesystem for Peer {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        fuse::ask_of_kernel(config);
+        fuse::configure_kernel(config);
         Ok(())
     }
 

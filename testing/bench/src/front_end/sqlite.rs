@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use device::Random;
+use device::SeededRng;
 
 use super::super::error::BenchError;
 use super::super::nonblocking_writes::Size;
@@ -92,7 +92,7 @@ fn read(file: &Path) -> String {
 
 /// Inserts so many rows, each in a transaction of its own.
 fn script(synchronous: &str, rows: u32, seed: u64) -> String {
-    let mut random = Random::new(seed);
+    let mut random = SeededRng::new(seed);
     let mut script = format!("PRAGMA synchronous={synchronous};\n");
     for _ in 0..rows {
         let mut body = String::new();

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use device::Random;
+use device::SeededRng;
 
 /// A mean of 11 KiB: the product of two numbers that are evenly spread has a quarter of the largest.
 const FILE_BYTES_MAX: u64 = 44 << 10;
@@ -22,7 +22,7 @@ pub(super) struct Entry {
 }
 
 /// A tree `tree` of so many files, fifty to a directory, each directory before what is in it.
-pub(super) fn entries(files: u64, random: &mut Random) -> Vec<Entry> {
+pub(super) fn entries(files: u64, random: &mut SeededRng) -> Vec<Entry> {
     let directory = |name: String| Entry { name, bytes: None };
     let mut entries = vec![directory("tree/".to_owned())];
     for file in 0..files {
@@ -42,7 +42,7 @@ pub(super) fn entries(files: u64, random: &mut Random) -> Vec<Entry> {
 }
 
 /// Writes the entries as an archive (ustar), files with random bytes in them.
-pub(super) fn write(entries: &[Entry], random: &mut Random, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(entries: &[Entry], random: &mut SeededRng, out: &mut impl Write) -> io::Result<()> {
     let mut body = vec![0; FILE_BYTES_MAX as usize];
     for entry in entries {
         out.write_all(&header(entry))?;
@@ -55,7 +55,7 @@ pub(super) fn write(entries: &[Entry], random: &mut Random, out: &mut impl Write
 }
 
 /// Random bytes, which nothing below can make smaller.
-pub(super) fn fill(random: &mut Random, bytes: &mut [u8]) {
+pub(super) fn fill(random: &mut SeededRng, bytes: &mut [u8]) {
     for chunk in bytes.chunks_mut(8) {
         chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]);
     }
@@ -88,7 +88,7 @@ mod tests {
     use std::process::Command;
 
     fn archive(files: u64, seed: u64) -> (Vec<Entry>, Vec<u8>) {
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         let entries = entries(files, &mut random);
         let mut archive = Vec::new();
         write(&entries, &mut random, &mut archive).expect("memory takes it");
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn twenty_thousand_files_lie_in_four_hundred_directories_and_have_eleven_kib_on_average() {
-        let entries = entries(20_000, &mut Random::new(1));
+        let entries = entries(20_000, &mut SeededRng::new(1));
         let sizes: Vec<u64> = entries.iter().filter_map(|entry| entry.bytes).collect();
         assert_eq!(sizes.len(), 20_000);
         let mean = sizes.iter().sum::<u64>() / 20_000;

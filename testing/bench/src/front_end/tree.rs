@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Instant;
 
-use device::Random;
+use device::SeededRng;
 
 use super::super::error::BenchError;
 use super::super::nonblocking_writes::Size;
@@ -99,7 +99,7 @@ fn targets(weir: &[Times], other: &[Times], scale: &Scale, disk: &str) -> Vec<Ta
 }
 
 fn write_archive(archive: &Path, files: u64) -> Result<(), BenchError> {
-    let mut random = Random::new(1);
+    let mut random = SeededRng::new(1);
     let entries = tar::entries(files, &mut random);
     File::create(archive)
         .and_then(|file| {
@@ -139,7 +139,7 @@ impl Side {
             for file in 0..scale.listed {
                 File::create(names.join(format!("file-{file:05}")))?;
             }
-            let (mut file, mut random) = (File::create(&large)?, Random::new(2));
+            let (mut file, mut random) = (File::create(&large)?, SeededRng::new(2));
             let mut chunk = vec![0; READ_BYTES];
             for _ in 0..scale.large_bytes / READ_BYTES as u64 {
                 tar::fill(&mut random, &mut chunk);

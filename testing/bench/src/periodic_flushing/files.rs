@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use device::Random;
+use device::SeededRng;
 
 /// Of sizes: what filebench draws them from is a gamma distribution of this shape.
 const SHAPE: f64 = 1.5;
@@ -57,7 +57,7 @@ impl Files {
     }
 
     /// Makes the directories, and the files that are to be there.
-    pub(super) fn make(&self, random: &mut Random, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn make(&self, random: &mut SeededRng, bytes: &[u8]) -> io::Result<()> {
         let (present, count) = {
             let state = self.state();
             (state.present.clone(), state.present.len() + state.absent.len())
@@ -76,12 +76,12 @@ impl Files {
     }
 
     /// The size of a new file, in bytes.
-    pub(super) fn size(&self, random: &mut Random) -> u64 {
+    pub(super) fn size(&self, random: &mut SeededRng) -> u64 {
         (gamma(random) * self.mean_bytes as f64 / SHAPE) as u64
     }
 
     /// Any file that nobody works with.
-    pub(super) fn take(&self, presence: Presence, random: &mut Random) -> Option<u64> {
+    pub(super) fn take(&self, presence: Presence, random: &mut SeededRng) -> Option<u64> {
         let mut state = self.state();
         let of = state.of(presence);
         (!of.is_empty()).then(|| of.swap_remove(random.index(of.len())))
@@ -109,7 +109,7 @@ pub(super) fn write(file: &mut fs::File, bytes: &[u8], count: u64) -> io::Result
 }
 
 /// A gamma distribution of shape 1.5 and scale 1: an exponential one and half the square of a normal one.
-fn gamma(random: &mut Random) -> f64 {
+fn gamma(random: &mut SeededRng) -> f64 {
     let mut uniform = || ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
     let [one, two, angle] = [uniform(), uniform(), uniform()];
     -one.ln() - two.ln() * (std::f64::consts::TAU * angle).cos().powi(2)
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn sizes_have_the_mean_that_was_asked_for() {
         let files = Files::new(Path::new(""), 1, 1, 16_384, 100);
-        let mut random = Random::new(1);
+        let mut random = SeededRng::new(1);
         let sizes: Vec<f64> = (0..100_000).map(|_| files.size(&mut random) as f64).collect();
         let mean = sizes.iter().sum::<f64>() / sizes.len() as f64;
         assert!((mean / 16_384.0 - 1.0).abs() < 0.02, "{mean}");
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_file_is_taken_once_until_it_is_put_back() {
         let files = Files::new(Path::new(""), 4, 2, 1, 50);
-        let mut random = Random::new(1);
+        let mut random = SeededRng::new(1);
         let first = files.take(Presence::Present, &mut random).expect("two are there");
         let second = files.take(Presence::Present, &mut random).expect("two are there");
         assert_ne!(first, second);

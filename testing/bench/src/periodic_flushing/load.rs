@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use device::Random;
+use device::SeededRng;
 
 use super::super::error::BenchError;
 use super::super::undo;
@@ -137,7 +137,7 @@ impl Load {
     pub(super) fn make(&self) -> Result<(), BenchError> {
         let make = || {
             File::create(&self.log)?;
-            self.files.make(&mut Random::new(self.seed), &vec![0x5a; IO_BYTES])
+            self.files.make(&mut SeededRng::new(self.seed), &vec![0x5a; IO_BYTES])
         };
         make().map_err(|error| self.failed(error))
     }
@@ -174,7 +174,7 @@ impl Load {
 /// One thread of a server.
 struct Worker<'a> {
     load: &'a Load,
-    random: Random,
+    random: SeededRng,
     log: File,
     memory: Vec<u8>,
     /// Calls, an open and a close being one each, and the reading or writing of a file.
@@ -184,7 +184,7 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn new(load: &Load, thread: u32) -> io::Result<Worker<'_>> {
         let log = OpenOptions::new().write(true).open(&load.log)?;
-        let random = Random::new(load.seed << 16 | u64::from(thread));
+        let random = SeededRng::new(load.seed << 16 | u64::from(thread));
         Ok(Worker { load, random, log, memory: vec![0xa5; IO_BYTES], operations: 0 })
     }
 
@@ -261,7 +261,7 @@ fn wait_until(began: Instant, due: Duration) {
     }
 }
 
-fn append_bytes(random: &mut Random) -> u64 {
+fn append_bytes(random: &mut SeededRng) -> u64 {
     1 + random.below(APPEND_BYTES_MAX)
 }
 

@@ -8,7 +8,7 @@ mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Sub;
-use store::decide::{self, GcPacer, Piece, Place, plan_writes};
+use store::decide::{self, ChunkPlan, GcPacer, LogPosition, plan_writes};
 use store::policy::{self, CleaningBudget, CleaningCandidate, NodeSpaceUse, SpaceClass};
 
 const LEAF_PAGES: u64 = 128;
@@ -113,7 +113,7 @@ struct Round {
 #[derive(Default)]
 struct OpenLog {
     segment: u32,
-    place: Place,
+    position: LogPosition,
     next: u32,
 }
 
@@ -202,17 +202,17 @@ impl Predicted {
             self.checkpoint();
         }
         self.dirty_above = self.nodes_above();
-        let pieces = plan_writes(pages.len(), self.log.place, self.segment_blocks);
-        let blocks = pieces.iter().map(Piece::blocks).sum();
+        let pieces = plan_writes(pages.len(), self.log.position, self.segment_blocks);
+        let blocks = pieces.iter().map(ChunkPlan::blocks).sum();
         self.pay_for(blocks);
         self.log_blocks += blocks;
         for piece in pieces {
-            if piece.moves_on {
+            if piece.starts_segment {
                 self.segments[self.log.segment as usize].open = false;
                 let next = self.take(Use::Data, true);
                 self.log = OpenLog { segment: self.log.next, next, ..self.log };
             }
-            let (segment, entries) = (self.log.segment, piece.entry_blocks + piece.copy_blocks);
+            let (segment, entries) = (self.log.segment, piece.entry_blocks + piece.index_blocks);
             (0..entries).for_each(|_| self.put(Unit::LogEntry, segment));
             for &page in &pages[piece.entries] {
                 self.put(Unit::Page(page), segment);
@@ -220,7 +220,7 @@ impl Predicted {
             }
             (self.written.entries, self.written.user) =
                 (self.written.entries + entries, self.written.user + piece.page_blocks);
-            self.log.place = piece.then;
+            self.log.position = piece.next_position;
         }
     }
 

@@ -1,10 +1,12 @@
 //! A store that is overwritten for ten times its size: it goes on, and costs what its policy predicts.
 
 use super::{Predicted, Written};
-use device::{BLOCK_BYTES, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId, VolumeId};
-use sim_disk::{Power, SimDisk};
+use device::{
+    BLOCK_BYTES, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng, SharedPage, StoreId, VolumeId,
+};
+use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Change, CleaningOutcome, Layout, Store};
+use store::{CleaningOutcome, Store, StoreChange, StoreLayout};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 /// Segments, and blocks of each.
@@ -27,7 +29,7 @@ enum Load {
 }
 
 impl Load {
-    fn page(self, random: &mut Random, pages: u64) -> u64 {
+    fn page(self, random: &mut SeededRng, pages: u64) -> u64 {
         match self {
             Load::Skewed if !random.once_in(10) => random.below(pages / 10),
             _ => random.below(pages),
@@ -37,7 +39,7 @@ impl Load {
 
 /// All pages in order once, then overwrites of `times` the store's size.
 fn pages_of(load: Load, size: u64, pages: u64, times: u64) -> impl Iterator<Item = u64> {
-    let mut random = Random::new(7);
+    let mut random = SeededRng::new(7);
     (0..pages).chain((0..times * size).map(move |_| load.page(&mut random, pages)))
 }
 
@@ -49,8 +51,8 @@ fn vector(all: &mut impl Iterator<Item = u64>, together: u64) -> Option<Vec<u64>
 
 /// A new store on a new disk.
 fn new_store(blocks: u64, segment_blocks: u64) -> Store {
-    let disk = SimDisk::new("disk", blocks, &Power::new(), 1);
-    let layout = Layout { id: StoreId([0x5a; 16]), segment_blocks: Some(segment_blocks as u32) };
+    let disk = SimDisk::new("disk", blocks, &PowerSupply::new(), 1);
+    let layout = StoreLayout { id: StoreId([0x5a; 16]), segment_blocks: Some(segment_blocks as u32) };
     Store::format(&*disk, &layout).expect("large enough");
     let store = Store::open(disk).expect("a new store opens");
     store.begin(Incarnation(store.incarnation().0 + 1)).expect("a new store begins");
@@ -88,12 +90,12 @@ fn observed(load: Load, (segments, segment_blocks): Sizes, pages: u64, times: u6
     let (mut page_lsn, mut content) = (0, vec![0; pages as usize]);
     let mut all = pages_of(load, u64::from(segments) * segment_blocks, pages, times);
     while let Some(vector) = vector(&mut all, store.pages_between_cleaning_checks()) {
-        let changes: Vec<Change> = vector
+        let changes: Vec<StoreChange> = vector
             .iter()
             .map(|&number| {
                 page_lsn += 1;
                 content[number as usize] = page_lsn;
-                Change::Write {
+                StoreChange::Write {
                     object: FILE,
                     page: PageNo(number),
                     bytes: page(page_lsn),
@@ -178,8 +180,8 @@ fn the_log_is_as_long_as_predicted_with_its_entries_and_copies_of_heads() {
         {
             let page_lsn = Lsn(1 + page_lsn as u64);
             let write =
-                |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(1), page_lsn };
-            store.apply(&(0..count).map(write).collect::<Vec<Change>>()).expect("space");
+                |number| StoreChange::Write { object: FILE, page: PageNo(number), bytes: page(1), page_lsn };
+            store.apply(&(0..count).map(write).collect::<Vec<StoreChange>>()).expect("space");
             predicted.write(&(0..count).collect::<Vec<u64>>());
             let Written { user, entries, .. } = predicted.written();
             assert_eq!(store.counters().blocks_written - before, user + entries, "after {count} pages");

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use device::Random;
+use device::SeededRng;
 
 use super::super::error::BenchError;
 
@@ -78,6 +78,6 @@ fn reader(args: &LoadArgs, thread: u32, path: &Path) -> io::Result<()> {
     if args.how == How::ScanFirst && thread == 0 {
         while file.read(&mut page)? > 0 {}
     }
-    let mut random = Random::new(args.seed + u64::from(thread));
+    let mut random = SeededRng::new(args.seed + u64::from(thread));
     (0..args.reads).try_for_each(|_| file.read_exact_at(&mut page, random.below(pages) * READ_BYTES as u64))
 }

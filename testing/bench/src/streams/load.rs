@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use device::Random;
+use device::SeededRng;
 use rustix::fs::OFlags;
 
 use super::super::error::BenchError;
@@ -101,7 +101,7 @@ impl Stream {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).custom_flags(flags);
         let file = options.open(path).map_err(|error| BenchError::io("cannot open", path, error))?;
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         let mut memory = Aligned::new(WRITE_BYTES as usize);
         memory.bytes().fill_with(|| random.next_u64() as u8);
         Ok(Stream { file, path: path.to_path_buf(), memory, number: seed << 48 })

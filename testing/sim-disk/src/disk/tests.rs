@@ -12,14 +12,14 @@ fn read(disk: &SimDisk, at: u64) -> Page {
 
 #[test]
 fn a_simulated_disk_keeps_the_contract() {
-    device::check_contract(&*SimDisk::new("disk", 64, &Power::new(), 1));
-    device::check_growth(&*SimDisk::new("disk", 64, &Power::new(), 1));
+    device::check_contract(&*SimDisk::new("disk", 64, &PowerSupply::new(), 1));
+    device::check_growth(&*SimDisk::new("disk", 64, &PowerSupply::new(), 1));
 }
 
 #[test]
 fn what_was_flushed_survives_every_crash() {
     for seed in 0..50 {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let disk = SimDisk::new("disk", 64, &power, seed);
         disk.write(Block(3), &page(1)).expect("power is on");
         disk.flush().expect("power is on");
@@ -34,7 +34,7 @@ fn what_was_flushed_survives_every_crash() {
 fn what_was_not_flushed_is_sometimes_kept_sometimes_lost_and_sometimes_torn() {
     let mut outcomes = std::collections::HashSet::new();
     for seed in 0..200 {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let disk = SimDisk::new("disk", 64, &power, seed);
         disk.write(Block(3), &page(1)).expect("power is on");
         power.cut_after(0);
@@ -55,8 +55,8 @@ fn what_was_not_flushed_is_sometimes_kept_sometimes_lost_and_sometimes_torn() {
 
 #[test]
 fn one_error_comes_when_it_was_ordered_and_no_other_follows() {
-    let disk = SimDisk::new("disk", 64, &Power::new(), 1);
-    disk.set_faults(Faults { once_after: Some(2), ..Faults::default() });
+    let disk = SimDisk::new("disk", 64, &PowerSupply::new(), 1);
+    disk.set_faults(DiskFaults { once_after: Some(2), ..DiskFaults::default() });
     disk.write(Block(0), &page(7)).expect("the first goes well");
     disk.flush().expect("the second goes well");
     let mut into = device::pages(1);
@@ -69,10 +69,10 @@ fn one_error_comes_when_it_was_ordered_and_no_other_follows() {
 
 #[test]
 fn a_fork_and_its_origin_do_not_see_each_others_writes() {
-    let disk = SimDisk::new("disk", 64, &Power::new(), 1);
+    let disk = SimDisk::new("disk", 64, &PowerSupply::new(), 1);
     disk.write(Block(0), &page(1)).expect("power");
     disk.flush().expect("power");
-    let fork = disk.fork(&Power::new(), 2);
+    let fork = disk.fork(&PowerSupply::new(), 2);
     fork.rot(Block(0), 0);
     disk.write(Block(0), &page(2)).expect("power");
     assert_eq!((read(&disk, 0).0[0], read(&fork, 0).0[0]), (2, 0));
@@ -82,11 +82,11 @@ fn a_fork_and_its_origin_do_not_see_each_others_writes() {
 fn a_failed_flush_says_so_and_may_drop_writes_for_good() {
     let mut dropped = 0;
     for seed in 0..50 {
-        let disk = SimDisk::new("disk", 64, &Power::new(), seed);
-        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        let disk = SimDisk::new("disk", 64, &PowerSupply::new(), seed);
+        disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
         disk.write(Block(0), &page(7)).expect("writes do not fail");
         assert!(disk.flush().is_err());
-        disk.set_faults(Faults::default());
+        disk.set_faults(DiskFaults::default());
         disk.flush().expect("no faults any more");
         dropped += u32::from(read(&disk, 0) == Page::ZERO);
     }
@@ -97,13 +97,13 @@ fn a_failed_flush_says_so_and_may_drop_writes_for_good() {
 fn what_a_failed_flush_dropped_may_be_read_until_the_power_is_lost_and_not_afterwards() {
     let (mut old, mut new) = (0, 0);
     for seed in 0..50 {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let disk = SimDisk::new("disk", 64, &power, seed);
-        disk.set_dropped(Dropped::AtPowerLoss);
-        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        disk.set_dropped(DroppedWrites::AtPowerLoss);
+        disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
         disk.write(Block(0), &page(7)).expect("writes do not fail");
         assert!(disk.flush().is_err());
-        disk.set_faults(Faults::default());
+        disk.set_faults(DiskFaults::default());
         disk.flush().expect("no faults any more");
         assert_eq!(read(&disk, 0), page(7)[0], "a page cache has it");
         power.cut();
@@ -119,8 +119,8 @@ fn what_a_failed_flush_dropped_may_be_read_until_the_power_is_lost_and_not_after
 
 #[test]
 fn a_trim_that_fails_says_so_and_no_other_operation_fails_for_it() {
-    let disk = SimDisk::new("disk", 64, &Power::new(), 1);
-    disk.set_faults(Faults { trim_one_in: 1, ..Faults::default() });
+    let disk = SimDisk::new("disk", 64, &PowerSupply::new(), 1);
+    disk.set_faults(DiskFaults { trim_one_in: 1, ..DiskFaults::default() });
     disk.write(Block(0), &page(7)).and_then(|()| disk.flush()).expect("only trims fail");
     assert!(disk.trim(Block(0), 4).is_err());
     disk.flush().expect("only trims fail");
@@ -128,16 +128,16 @@ fn a_trim_that_fails_says_so_and_no_other_operation_fails_for_it() {
 
 #[test]
 fn damage_is_met_until_the_block_is_written_or_healed() {
-    let disk = SimDisk::new("disk", 64, &Power::new(), 1);
+    let disk = SimDisk::new("disk", 64, &PowerSupply::new(), 1);
     disk.write(Block(0), &page(7)).and_then(|()| disk.write(Block(1), &page(7))).expect("power");
     assert!(disk.is_unused(Block(2)) && !disk.is_unused(Block(0)));
     for at in [0, 2] {
-        disk.damage(Block(at), Damage::Unreadable);
+        disk.damage(Block(at), BlockDamage::Unreadable);
     }
-    disk.damage(Block(1), Damage::Rot(8));
+    disk.damage(Block(1), BlockDamage::Rot(8));
     let mut into = device::pages(3);
     assert!(disk.read(Block(0), &mut into).is_err() && disk.read(Block(2), &mut into[..1]).is_err());
-    assert_eq!((read(&disk, 1).0[1], disk.rot_met()), (6, 1));
+    assert_eq!((read(&disk, 1).0[1], disk.rot_reads()), (6, 1));
     disk.write(Block(0), &page(8)).expect("it can be written");
     assert_eq!(read(&disk, 0), page(8)[0]);
     disk.heal();

@@ -1,9 +1,9 @@
 //! The buffer beside a plain model, a list of transactions, through commits, releases, crashes and faults.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
-use buffer::{Buffer, BufferError, GroupNo, Record, Replayed, TRANSFER_BYTES, footprint};
-use device::{Device, Incarnation, Lsn, ObjectId, PageNo, Random, StoreId, Transfer, VolumeId};
-use sim_disk::{Faults, Power, SimDisk};
+use buffer::{Buffer, BufferError, GroupNo, LogRecord, ReplayedTransaction, TRANSFER_BYTES, footprint};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, SeededRng, StoreId, VolumeId};
+use sim_disk::{DiskFaults, PowerSupply, SimDisk};
 use std::sync::Arc;
 
 pub const ID: StoreId = StoreId([7; 16]);
@@ -17,38 +17,42 @@ pub enum Owned {
     Zero(ObjectId, u64, u16, u16),
     Cut(ObjectId, u64, u64),
     Delete(ObjectId),
-    Clone(Transfer),
-    Move(Transfer),
+    Clone(PageTransfer),
+    Move(PageTransfer),
     Bypassed(ObjectId, u64, u64, bool),
 }
 
 impl Owned {
-    pub fn of(record: &Record<'_>) -> Owned {
+    pub fn of(record: &LogRecord<'_>) -> Owned {
         match *record {
-            Record::Write { object, page, start, bytes } => {
+            LogRecord::Write { object, page, start, bytes } => {
                 Owned::Write(object, page.0, start, bytes.to_vec())
             }
-            Record::Zero { object, page, start, len } => Owned::Zero(object, page.0, start, len),
-            Record::Cut { object, from, to } => Owned::Cut(object, from.0, to.0),
-            Record::Delete { object } => Owned::Delete(object),
-            Record::Clone(transfer) => Owned::Clone(transfer),
-            Record::Move(transfer) => Owned::Move(transfer),
-            Record::Bypassed { object, from, to, grows } => Owned::Bypassed(object, from.0, to.0, grows),
+            LogRecord::Zero { object, page, start, len } => Owned::Zero(object, page.0, start, len),
+            LogRecord::Punch { object, from, to } => Owned::Cut(object, from.0, to.0),
+            LogRecord::Delete { object } => Owned::Delete(object),
+            LogRecord::Clone(transfer) => Owned::Clone(transfer),
+            LogRecord::Move(transfer) => Owned::Move(transfer),
+            LogRecord::Bypassed { object, from, to, extends_file: grows } => {
+                Owned::Bypassed(object, from.0, to.0, grows)
+            }
         }
     }
 
-    pub fn as_record(&self) -> Record<'_> {
+    pub fn as_record(&self) -> LogRecord<'_> {
         match *self {
             Owned::Write(object, page, start, ref bytes) => {
-                Record::Write { object, page: PageNo(page), start, bytes }
+                LogRecord::Write { object, page: PageNo(page), start, bytes }
             }
-            Owned::Zero(object, page, start, len) => Record::Zero { object, page: PageNo(page), start, len },
-            Owned::Cut(object, from, to) => Record::Cut { object, from: PageNo(from), to: PageNo(to) },
-            Owned::Delete(object) => Record::Delete { object },
-            Owned::Clone(transfer) => Record::Clone(transfer),
-            Owned::Move(transfer) => Record::Move(transfer),
+            Owned::Zero(object, page, start, len) => {
+                LogRecord::Zero { object, page: PageNo(page), start, len }
+            }
+            Owned::Cut(object, from, to) => LogRecord::Punch { object, from: PageNo(from), to: PageNo(to) },
+            Owned::Delete(object) => LogRecord::Delete { object },
+            Owned::Clone(transfer) => LogRecord::Clone(transfer),
+            Owned::Move(transfer) => LogRecord::Move(transfer),
             Owned::Bypassed(object, from, to, grows) => {
-                Record::Bypassed { object, from: PageNo(from), to: PageNo(to), grows }
+                LogRecord::Bypassed { object, from: PageNo(from), to: PageNo(to), extends_file: grows }
             }
         }
     }
@@ -62,14 +66,14 @@ impl Owned {
     }
 }
 
-pub fn random_object(random: &mut Random) -> ObjectId {
+pub fn random_object(random: &mut SeededRng) -> ObjectId {
     VolumeId(random.next_u64() as u32).object(random.below(1 << 48), random.next_u64() as u32)
 }
 
-fn random_transfer(from: ObjectId, random: &mut Random) -> Transfer {
+fn random_transfer(from: ObjectId, random: &mut SeededRng) -> PageTransfer {
     let first = random.next_u64() >> 12;
     let end = first + 1 + (random.next_u64() >> 12);
-    Transfer {
+    PageTransfer {
         from,
         first: PageNo(first),
         end: PageNo(end),
@@ -78,7 +82,7 @@ fn random_transfer(from: ObjectId, random: &mut Random) -> Transfer {
     }
 }
 
-pub fn random_record(random: &mut Random) -> Owned {
+pub fn random_record(random: &mut SeededRng) -> Owned {
     let object = random_object(random);
     let start = random.below(4097) as u16;
     let len = random.below(4097 - u64::from(start)) as u16;
@@ -108,9 +112,9 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub fn of(replayed: &Replayed<'_>) -> Transaction {
+    pub fn of(replayed: &ReplayedTransaction<'_>) -> Transaction {
         let records = replayed.records.iter().map(Owned::of).collect();
-        Transaction { first: replayed.first, merged: replayed.merged, group: replayed.group, records }
+        Transaction { first: replayed.first_lsn, merged: replayed.relogged, group: replayed.group, records }
     }
 }
 
@@ -129,13 +133,13 @@ pub struct Plan {
     pub seed: u64,
     pub rounds: u64,
     pub operations: u64,
-    pub faults: Faults,
+    pub faults: DiskFaults,
 }
 
 /// The model: every transaction that the log may hold, in its order.
 pub struct Run {
-    pub random: Random,
-    pub power: Arc<Power>,
+    pub random: SeededRng,
+    pub power: Arc<PowerSupply>,
     pub disk: Arc<SimDisk>,
     pub all: Vec<Transaction>,
     /// So many of them are surely durable.
@@ -152,11 +156,11 @@ pub struct Run {
 
 impl Run {
     pub fn new(seed: u64, blocks: u64, opener: fn(Arc<dyn Device>) -> Opened) -> Run {
-        let power = Power::new();
+        let power = PowerSupply::new();
         let disk = SimDisk::new("buffer", blocks, &power, seed);
         Buffer::format(&*disk, ID).expect("a device without faults");
         Run {
-            random: Random::new(seed ^ 0xb0ff),
+            random: SeededRng::new(seed ^ 0xb0ff),
             power,
             disk,
             all: Vec::new(),
@@ -174,7 +178,7 @@ impl Run {
     /// Rounds of opening, working and crashing. An error tells what promise was broken.
     pub fn go(&mut self, plan: &Plan) -> Result<(), String> {
         for round in 0..plan.rounds {
-            self.disk.set_faults(Faults::default());
+            self.disk.set_faults(DiskFaults::default());
             let buffer = self.reopen().map_err(|what| format!("seed {} round {round}: {what}", plan.seed))?;
             self.disk.set_faults(plan.faults);
             if self.random.once_in(2) {
@@ -186,13 +190,13 @@ impl Run {
             drop(buffer);
             self.crash();
         }
-        self.disk.set_faults(Faults::default());
+        self.disk.set_faults(DiskFaults::default());
         self.reopen().map(drop).map_err(|what| format!("seed {} at the end: {what}", plan.seed))
     }
 
     fn crash(&mut self) {
         // One time in four the process dies and the machine lives: nothing accepted is lost.
-        if self.power.lost() || !self.random.once_in(4) {
+        if self.power.is_lost() || !self.random.once_in(4) {
             self.power.cut();
             self.disk.crash();
         }
@@ -214,7 +218,7 @@ impl Run {
         if newest.max().is_some_and(|after| buffer.newest_lsn().0 + 1 < after) {
             return Err("LSNs would be given out twice".to_owned());
         }
-        self.released = self.released.min(buffer.groups().end);
+        self.released = self.released.min(buffer.unreleased_groups().end);
         Ok(buffer)
     }
 
@@ -244,7 +248,7 @@ impl Run {
     fn work(&mut self, buffer: &Buffer, operations: u64) -> Result<(), String> {
         self.incarnation += 1 + self.random.below(2);
         if buffer
-            .begin(Incarnation(self.incarnation), buffer.newest_lsn().plus(self.random.below(3)))
+            .begin_incarnation(Incarnation(self.incarnation), buffer.newest_lsn().plus(self.random.below(3)))
             .is_err()
         {
             return Ok(());
@@ -275,7 +279,7 @@ impl Run {
     }
 
     fn stays_failed(&mut self, buffer: &Buffer) -> Result<(), String> {
-        match (buffer.commit(), buffer.append(&[Record::Delete { object: ObjectId::default() }])) {
+        match (buffer.commit(), buffer.append(&[LogRecord::Delete { object: ObjectId::default() }])) {
             (Err(BufferError::Device(one)), Err(BufferError::Device(other))) if one == other => Ok(()),
             other => Err(format!("a failed buffer goes on: {other:?}")),
         }
@@ -286,15 +290,15 @@ impl Run {
         let records: Vec<Owned> = (0..count).map(|_| random_record(&mut self.random)).collect();
         let cost = footprint(count, records.iter().map(Owned::bytes).sum());
         let fits = cost <= buffer.free_bytes();
-        let newest = buffer.appended();
-        let borrowed: Vec<Record<'_>> = records.iter().map(Owned::as_record).collect();
+        let newest = buffer.appended_lsn();
+        let borrowed: Vec<LogRecord<'_>> = records.iter().map(Owned::as_record).collect();
         match buffer.append(&borrowed) {
             Ok(appended) => {
-                if appended.first != newest.plus(1) || appended.last != newest.plus(count) {
+                if appended.first_lsn != newest.plus(1) || appended.last_lsn != newest.plus(count) {
                     return Err("LSNs are not contiguous".to_owned());
                 }
                 if count > 0 {
-                    let (first, group) = (appended.first, appended.group);
+                    let (first, group) = (appended.first_lsn, appended.group);
                     self.all.push(Transaction { first, merged: false, group, records });
                 }
                 Ok(true)
@@ -302,33 +306,33 @@ impl Run {
             Err(BufferError::Full) if fits => Err(format!("full with space for {cost} bytes")),
             Err(BufferError::Full) => {
                 self.full += 1;
-                buffer.release(GroupNo(buffer.groups().end.0), 0);
-                self.released = buffer.groups().start;
+                buffer.release(GroupNo(buffer.unreleased_groups().end.0), 0);
+                self.released = buffer.unreleased_groups().start;
                 self.commit(buffer)
             }
-            Err(BufferError::TooBig { .. }) if cost > buffer.transaction_bytes_max() => Ok(true),
+            Err(BufferError::TransactionTooLarge { .. }) if cost > buffer.transaction_bytes_max() => Ok(true),
             Err(error) => Err(format!("append: {error}")),
         }
     }
 
     fn merge(&mut self, buffer: &Buffer) -> Result<bool, String> {
-        let newest = Lsn(self.random.below(buffer.appended().0 + 1));
+        let newest = Lsn(self.random.below(buffer.appended_lsn().0 + 1));
         let records = vec![random_record(&mut self.random)];
-        let borrowed: Vec<Record<'_>> = records.iter().map(Owned::as_record).collect();
-        match buffer.append_merged(newest, &borrowed) {
+        let borrowed: Vec<LogRecord<'_>> = records.iter().map(Owned::as_record).collect();
+        match buffer.append_relogged(newest, &borrowed) {
             Ok(group) => {
                 self.all.push(Transaction { first: newest, merged: true, group, records });
                 Ok(true)
             }
             Err(BufferError::Full) => self.commit(buffer),
-            Err(error) => Err(format!("append_merged: {error}")),
+            Err(error) => Err(format!("append_relogged: {error}")),
         }
     }
 
     fn commit(&mut self, buffer: &Buffer) -> Result<bool, String> {
         let writes = buffer.open_bytes() > 0;
         match buffer.commit() {
-            Ok(durable) if durable != buffer.appended() || buffer.durable() != durable => {
+            Ok(durable) if durable != buffer.appended_lsn() || buffer.durable_lsn() != durable => {
                 Err("a commit left something behind".to_owned())
             }
             Ok(_) => {
@@ -361,9 +365,9 @@ impl Run {
     }
 
     fn release(&mut self, buffer: &Buffer) {
-        let groups = buffer.groups();
+        let groups = buffer.unreleased_groups();
         let span = groups.end.0 - groups.start.0;
         buffer.release(GroupNo(groups.start.0 + self.random.below(span + 2)), 0);
-        self.released = buffer.groups().start;
+        self.released = buffer.unreleased_groups().start;
     }
 }

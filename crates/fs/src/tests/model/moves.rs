@@ -1,20 +1,20 @@
 //! Names of the model that move.
 
-use super::{Model, Outcome};
+use super::{ModelFs, ModelOutcome};
 use crate::error::FsError;
-use crate::types::{IfExists, Ino, Kind};
+use crate::types::{FileKind, IfExists, Ino};
 
-impl Model {
+impl ModelFs {
     pub(super) fn rename(
         &mut self,
         from: (Ino, Vec<u8>),
         to: (Ino, Vec<u8>),
         if_exists: IfExists,
-    ) -> Outcome {
+    ) -> ModelOutcome {
         self.directory(from.0)?;
         self.directory(to.0)?;
         let moved = self.lookup(from.0, &from.1)?;
-        let is_directory = self.nodes[&moved].kind == Kind::Directory;
+        let is_directory = self.nodes[&moved].kind == FileKind::Directory;
         if is_directory && self.lies_below(to.0, moved) {
             return Err(FsError::Invalid);
         }
@@ -27,7 +27,7 @@ impl Model {
                 return Ok(());
             }
             let replaced = &self.nodes[&present];
-            match (is_directory, replaced.kind == Kind::Directory) {
+            match (is_directory, replaced.kind == FileKind::Directory) {
                 (true, false) => return Err(FsError::NotDirectory),
                 (false, true) => return Err(FsError::IsDirectory),
                 (true, true) if !replaced.names.is_empty() => return Err(FsError::NotEmpty),
@@ -51,7 +51,7 @@ impl Model {
         Ok(())
     }
 
-    pub(super) fn exchange(&mut self, one: (Ino, Vec<u8>), other: (Ino, Vec<u8>)) -> Outcome {
+    pub(super) fn exchange(&mut self, one: (Ino, Vec<u8>), other: (Ino, Vec<u8>)) -> ModelOutcome {
         self.directory(one.0)?;
         self.directory(other.0)?;
         let (at_one, at_other) = (self.lookup(one.0, &one.1)?, self.lookup(other.0, &other.1)?);
@@ -63,7 +63,7 @@ impl Model {
         }
         for (place, old, new) in [(&one, at_one, at_other), (&other, at_other, at_one)] {
             self.put_name(place.0, place.1.clone(), new);
-            let is_directory = |model: &Model, ino: Ino| model.nodes[&ino].kind == Kind::Directory;
+            let is_directory = |model: &ModelFs, ino: Ino| model.nodes[&ino].kind == FileKind::Directory;
             self.at(place.0).links -= u32::from(is_directory(self, old));
             self.at(place.0).links += u32::from(is_directory(self, new));
             let now = self.now;
@@ -75,7 +75,7 @@ impl Model {
 
     /// Whether `ino` is the directory `above` or lies below it.
     fn lies_below(&self, mut ino: Ino, above: Ino) -> bool {
-        if self.nodes[&above].kind != Kind::Directory {
+        if self.nodes[&above].kind != FileKind::Directory {
             return false;
         }
         while ino != above && ino != Ino::ROOT {

@@ -1,9 +1,9 @@
 //! Extended attributes and access control lists of the model: written apart from the real ones, from what acl(5) and
 //! setxattr(2) say.
 
-use super::{Model, Node, Outcome};
+use super::{ModelFs, ModelNode, ModelOutcome};
 use crate::error::FsError;
-use crate::types::{Ino, Kind, SetXattr};
+use crate::types::{FileKind, Ino, SetXattrMode};
 
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -48,9 +48,9 @@ fn with_classes(value: &[u8], mode: u16) -> Vec<u8> {
     acl(&all)
 }
 
-impl Node {
+impl ModelNode {
     /// What a directory's default list gives to something new: its mode, and its lists.
-    pub(super) fn inherit(&self, new: &mut Node) {
+    pub(super) fn inherit(&self, new: &mut ModelNode) {
         let Some(default) = self.xattrs.get(DEFAULT) else { return };
         let mode = new.rights.2;
         let access = with_classes(default, mode & classes(default));
@@ -58,12 +58,12 @@ impl Node {
         if entries(&access).len() > 3 {
             new.xattrs.insert(ACCESS.to_vec(), access);
         }
-        if new.kind == Kind::Directory {
+        if new.kind == FileKind::Directory {
             new.xattrs.insert(DEFAULT.to_vec(), default.clone());
         }
     }
 
-    pub(super) fn follow_mode(&mut self) {
+    pub(super) fn update_access_acl(&mut self) {
         let mode = self.rights.2;
         if let Some(access) = self.xattrs.get_mut(ACCESS) {
             *access = with_classes(access, mode);
@@ -81,14 +81,20 @@ impl Node {
     }
 }
 
-impl Model {
-    pub(super) fn set_xattr(&mut self, ino: Ino, name: &[u8], value: Vec<u8>, how: SetXattr) -> Outcome {
+impl ModelFs {
+    pub(super) fn set_xattr(
+        &mut self,
+        ino: Ino,
+        name: &[u8],
+        value: Vec<u8>,
+        how: SetXattrMode,
+    ) -> ModelOutcome {
         let now = self.now;
         let node = self.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
         check(name, node.kind)?;
         match (how, node.xattrs.contains_key(name)) {
-            (SetXattr::Create, true) => return Err(FsError::Exists),
-            (SetXattr::Replace, false) => return Err(FsError::NoXattr),
+            (SetXattrMode::Create, true) => return Err(FsError::Exists),
+            (SetXattrMode::Replace, false) => return Err(FsError::NoXattr),
             _ => {}
         }
         let mut after = node.clone();
@@ -111,7 +117,7 @@ impl Model {
         Ok(())
     }
 
-    pub(super) fn remove_xattr(&mut self, ino: Ino, name: &[u8]) -> Outcome {
+    pub(super) fn remove_xattr(&mut self, ino: Ino, name: &[u8]) -> ModelOutcome {
         let now = self.now;
         let node = self.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
         check(name, node.kind)?;
@@ -132,12 +138,12 @@ fn short(name: &[u8]) -> usize {
     if name.starts_with(b"system.") { 0 } else { name.len() - dot - 1 }
 }
 
-fn check(name: &[u8], kind: Kind) -> Outcome {
-    let plain = matches!(kind, Kind::File | Kind::Directory);
+fn check(name: &[u8], kind: FileKind) -> ModelOutcome {
+    let plain = matches!(kind, FileKind::File | FileKind::Directory);
     match name {
         name if name.starts_with(b"user.") && !plain => Err(FsError::NotPermitted),
-        ACCESS | DEFAULT if kind == Kind::Symlink => Err(FsError::Unsupported),
-        DEFAULT if kind != Kind::Directory => Err(FsError::NotPermitted),
+        ACCESS | DEFAULT if kind == FileKind::Symlink => Err(FsError::Unsupported),
+        DEFAULT if kind != FileKind::Directory => Err(FsError::NotPermitted),
         _ => Ok(()),
     }
 }

@@ -4,28 +4,29 @@
 pub mod phases;
 
 use device::{
-    BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId, Transfer,
-    VolumeId,
+    BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, PageTransfer, SeededRng, SharedPage,
+    StoreId, VolumeId,
 };
-use sim_disk::{Power, SimDisk};
+use sim_disk::{PowerSupply, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{
-    Change, DeltaBlock, DeltaPacker, Layout, PageRead, Piece, Store, StoreError, StoreFinding, StoredPage,
+    DeltaBlock, DeltaPacker, DeltaPiece, PageRead, Store, StoreChange, StoreError, StoreFinding, StoreLayout,
+    StoredPage,
 };
 
 pub const ID: StoreId = StoreId([0x5a; 16]);
 /// 64 KiB, so that segments fill, die and are cleaned within a few vectors.
 pub const SEGMENT: u32 = 16;
 
-/// What a page holds: a stamp repeated, so that a torn page is seen.
+/// The content of a page: a stamp repeated, so that a torn page is noticed.
 pub fn page(stamp: u64) -> SharedPage {
     let mut page = Page([0; BLOCK_BYTES]);
     page.0.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&stamp.to_le_bytes()));
     Arc::new(Box::new(page))
 }
 
-/// The stamp of a page; of one with deltas, what its four quarters come to.
+/// The stamp of a page. For a page with deltas, a number computed from its four quarters.
 pub fn stamp(page: &Page) -> u64 {
     stamp_of(quarters(page))
 }
@@ -53,7 +54,7 @@ fn stamp_of(quarters: [u64; 4]) -> u64 {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Model {
-    /// Slot to generation and pages; a page is its stamp and its page LSN.
+    /// For each slot its generation and pages; a page is its stamp and its page LSN.
     pub objects: BTreeMap<u64, (u32, Held)>,
     /// The last clone or move of each object, by slot and generation.
     pub transfers: BTreeMap<(u64, u32), u64>,
@@ -65,7 +66,7 @@ pub struct Model {
 type Held = BTreeMap<u64, (u64, u64)>;
 
 impl Model {
-    pub fn apply(&mut self, vector: &[Change]) {
+    pub fn apply(&mut self, vector: &[StoreChange]) {
         vector.iter().for_each(|change| self.change(change));
     }
 
@@ -74,9 +75,9 @@ impl Model {
         found.map(|(_, held)| held)
     }
 
-    fn change(&mut self, change: &Change) {
+    fn change(&mut self, change: &StoreChange) {
         match change {
-            Change::Write { object, page, bytes, page_lsn } => {
+            StoreChange::Write { object, page, bytes, page_lsn } => {
                 let entry = self.objects.entry(object.slot).or_insert((object.generation, BTreeMap::new()));
                 if entry.0 < object.generation {
                     *entry = (object.generation, BTreeMap::new());
@@ -85,7 +86,7 @@ impl Model {
                     entry.1.insert(page.0, (stamp(bytes), page_lsn.0));
                 }
             }
-            Change::Deltas { object, block, page_lsn } => {
+            StoreChange::Deltas { object, block, page_lsn } => {
                 let entry = self.objects.entry(object.slot).or_insert((object.generation, BTreeMap::new()));
                 if entry.0 < object.generation {
                     *entry = (object.generation, BTreeMap::new());
@@ -102,35 +103,36 @@ impl Model {
                             .chunks_exact_mut(8)
                             .for_each(|word| word.copy_from_slice(&part.to_le_bytes()));
                     }
-                    assert!(block.lay_over(number, &mut bytes), "it has one");
+                    assert!(block.overlay(number, &mut bytes), "it has one");
                     self.quarters.insert(stamp(&bytes), quarters(&bytes));
                     entry.1.insert(number.0, (stamp(&bytes), page_lsn.0));
                 }
             }
-            Change::Cut { object, .. } | Change::Delete { object, .. } if self.is_old(*object, change) => {}
-            Change::Cut { object, pages, lsn } => {
+            StoreChange::Punch { object, .. } | StoreChange::Delete { object, .. }
+                if self.is_old(*object, change) => {}
+            StoreChange::Punch { object, pages, lsn } => {
                 if let Some(held) = self.held(*object) {
                     held.retain(|page, (_, page_lsn)| !pages.contains(&PageNo(*page)) || *page_lsn >= lsn.0);
                 }
             }
-            Change::Delete { object, .. } => {
+            StoreChange::Delete { object, .. } => {
                 if self.has(*object) {
                     self.objects.remove(&object.slot);
                     self.transfers.remove(&(object.slot, object.generation));
                 }
             }
-            Change::Clone { transfer, lsn } => self.transfer(transfer, lsn.0, true),
-            Change::Move { transfer, lsn } => self.transfer(transfer, lsn.0, false),
+            StoreChange::Clone { transfer, lsn } => self.transfer(transfer, lsn.0, true),
+            StoreChange::Move { transfer, lsn } => self.transfer(transfer, lsn.0, false),
         }
     }
 
-    /// Whether the object has had a later clone or move than this cut or deletion.
-    fn is_old(&self, object: ObjectId, change: &Change) -> bool {
-        let (Change::Cut { lsn, .. } | Change::Delete { lsn, .. }) = change else { return false };
+    /// Whether the object has had a later clone or move than this punch or deletion.
+    fn is_old(&self, object: ObjectId, change: &StoreChange) -> bool {
+        let (StoreChange::Punch { lsn, .. } | StoreChange::Delete { lsn, .. }) = change else { return false };
         lsn.0 < self.transfer_lsn(object)
     }
 
-    /// Which clone or move an object had last.
+    /// The last clone or move of an object.
     fn transfer_lsn(&self, object: ObjectId) -> u64 {
         let found = self.transfers.get(&(object.slot, object.generation));
         found.copied().filter(|_| self.has(object)).unwrap_or(0)
@@ -140,8 +142,8 @@ impl Model {
         self.objects.get(&object.slot).is_some_and(|found| found.0 == object.generation)
     }
 
-    fn transfer(&mut self, transfer: &Transfer, lsn: u64, stays: bool) {
-        let Transfer { from, to, .. } = *transfer;
+    fn transfer(&mut self, transfer: &PageTransfer, lsn: u64, stays: bool) {
+        let PageTransfer { from, to, .. } = *transfer;
         let there = self.objects.get(&to.slot).map_or(0, |found| found.0);
         let newer = there > to.generation;
         if self.transfer_lsn(from) >= lsn || self.transfer_lsn(to) >= lsn {
@@ -171,7 +173,7 @@ impl Model {
         self.transfers.insert((to.slot, to.generation), lsn);
     }
 
-    /// Says how the store differs; `None` if it does not.
+    /// How the store differs from the model; `None` if it does not.
     pub fn difference(&self, store: &Store) -> Option<String> {
         let mut wants = Vec::new();
         for slot in 0..SLOTS {
@@ -194,7 +196,8 @@ impl Model {
                 Err(error) => return Some(error.to_string()),
             };
             if found != expected {
-                let (object, page) = (want.object, want.page);
+                let object = want.object;
+                let page = want.page;
                 return Some(format!("object {object} page {page}: {found:?}, expected {expected:?}"));
             }
         }
@@ -211,24 +214,24 @@ pub fn domain() -> BTreeSet<u64> {
 
 /// Random vectors with growing LSNs.
 pub struct Work {
-    pub random: Random,
+    pub random: SeededRng,
     pub lsn: u64,
-    /// The slots of its objects are below; the pages of what is in slot 0 are metadata.
+    /// The slots of its objects are below this. Pages of the object in slot 0 are metadata.
     slots: u64,
     stamps: u64,
 }
 
 impl Work {
     pub fn new(seed: u64) -> Work {
-        Work { random: Random::new(seed), lsn: 1, slots: SLOTS, stamps: 0 }
+        Work { random: SeededRng::new(seed), lsn: 1, slots: SLOTS, stamps: 0 }
     }
 
-    /// Of one object only, whose pages are metadata.
+    /// Work on one object only, whose pages are metadata.
     pub fn of_metadata(seed: u64) -> Work {
         Work::below(1, seed)
     }
 
-    /// Of objects in so many slots.
+    /// Work on objects in this many slots.
     pub fn below(slots: u64, seed: u64) -> Work {
         Work { slots, ..Work::new(seed) }
     }
@@ -250,12 +253,12 @@ impl Work {
         domain[self.random.below(domain.len() as u64) as usize]
     }
 
-    /// All of an object, or some of it: to the same place, to one that agrees modulo leaves, or to any.
-    fn transfer(&mut self, from: ObjectId, model: &Model) -> Transfer {
-        // Nothing is taken from an object to the next of its slot: only one of them is there.
+    /// All of an object, or a part: to the same place, to an aligned one, or to any.
+    fn transfer(&mut self, from: ObjectId, model: &Model) -> PageTransfer {
+        // Never from an object to the next generation of its slot, as only one of them exists.
         let to = Some(self.object(model)).filter(|to| to.slot != from.slot).unwrap_or(from);
         if from != to && self.random.once_in(3) {
-            return Transfer::whole(from, to);
+            return PageTransfer::whole_object(from, to);
         }
         let first = self.page();
         let len = match self.random.below(4) {
@@ -271,65 +274,67 @@ impl Work {
             _ => self.page(),
         };
         let transfer =
-            |len| Transfer { from, first: PageNo(first), end: PageNo(first + len), to, at: PageNo(at) };
-        match transfer(len).is_sensible() {
+            |len| PageTransfer { from, first: PageNo(first), end: PageNo(first + len), to, at: PageNo(at) };
+        match transfer(len).is_valid() {
             true => transfer(len),
             // Onto itself.
             false if first.abs_diff(at) > 0 => transfer(1),
-            false => Transfer { at: PageNo(first + 7), ..transfer(1) },
+            false => PageTransfer { at: PageNo(first + 7), ..transfer(1) },
         }
     }
 
-    pub fn change(&mut self, model: &Model) -> Change {
+    pub fn change(&mut self, model: &Model) -> StoreChange {
         self.lsn += 1;
         let object = self.object(model);
         let lsn = Lsn(self.lsn);
-        // A replayed old cut must not touch newer pages.
+        // A replayed old punch must not touch newer pages.
         let old = Lsn(self.lsn - self.random.below(self.lsn.min(50)));
         match self.random.below(20) {
-            0 => Change::Delete { object, lsn },
-            1 => Change::Clone { transfer: self.transfer(object, model), lsn },
-            4 => Change::Move { transfer: self.transfer(object, model), lsn },
+            0 => StoreChange::Delete { object, lsn },
+            1 => StoreChange::Clone { transfer: self.transfer(object, model), lsn },
+            4 => StoreChange::Move { transfer: self.transfer(object, model), lsn },
             2 | 3 => {
                 let from = self.page();
                 let end = if self.random.once_in(2) { u64::MAX } else { from + self.random.below(20) };
-                Change::Cut { object, pages: PageNo(from)..PageNo(end), lsn: old }
+                StoreChange::Punch { object, pages: PageNo(from)..PageNo(end), lsn: old }
             }
             _ => {
                 self.stamps += 1;
                 let stamp = self.stamps << 8 | 1;
-                Change::Write { object, page: PageNo(self.page()), bytes: page(stamp), page_lsn: lsn }
+                StoreChange::Write { object, page: PageNo(self.page()), bytes: page(stamp), page_lsn: lsn }
             }
         }
     }
 
     /// Deltas of a few pages that lie near each other, each of a quarter of its page, or of two.
-    fn deltas(&mut self, object: ObjectId) -> Vec<Change> {
+    fn deltas(&mut self, object: ObjectId) -> Vec<StoreChange> {
         self.lsn += 1;
-        let (first, mut packer) = (self.page(), DeltaPacker::new(ID));
+        let first = self.page();
+        let mut packer = DeltaPacker::new(ID);
         for number in first..first + 1 + self.random.below(9) {
             self.stamps += 1;
             let bytes = page(self.stamps << 8 | 1);
             let start = self.random.below(4) as usize;
             let piece = match self.random.below(4) {
-                0 => Piece::Zeros((start * QUARTER) as u16, QUARTER as u16),
+                0 => DeltaPiece::Zeros((start * QUARTER) as u16, QUARTER as u16),
                 more => {
                     let end = BLOCK_BYTES.min((start + 1 + more as usize / 3) * QUARTER);
-                    Piece::Bytes((start * QUARTER) as u16, &bytes.0[start * QUARTER..end])
+                    DeltaPiece::Bytes((start * QUARTER) as u16, &bytes.0[start * QUARTER..end])
                 }
             };
             if self.random.below(4) > 0 {
                 assert!(packer.add(PageNo(number), [piece].into_iter()), "it fits into a block");
             }
         }
-        let deltas = |block| Change::Deltas { object, block, page_lsn: Lsn(self.lsn) };
+        let deltas = |block| StoreChange::Deltas { object, block, page_lsn: Lsn(self.lsn) };
         packer.finish().into_iter().map(deltas).collect()
     }
 
-    /// A vector for a store that is as its model says, with deltas, for which it makes space by folding.
-    pub fn vector_for(&mut self, model: &Model, store: &Store) -> Result<Vec<Change>, StoreError> {
+    /// A vector with deltas for a store that matches its model. Merges deltas to make space for it.
+    pub fn vector_for(&mut self, model: &Model, store: &Store) -> Result<Vec<StoreChange>, StoreError> {
         let mut vector = self.vector(model);
-        let has_range = |change: &Change| matches!(change, Change::Clone { .. } | Change::Move { .. });
+        let has_range =
+            |change: &StoreChange| matches!(change, StoreChange::Clone { .. } | StoreChange::Move { .. });
         if vector.iter().any(has_range) || self.slots == 1 {
             return Ok(vector);
         }
@@ -356,7 +361,7 @@ impl Work {
         Ok(vector)
     }
 
-    pub fn vector(&mut self, model: &Model) -> Vec<Change> {
+    pub fn vector(&mut self, model: &Model) -> Vec<StoreChange> {
         let count = 1 + self.random.below(12);
         let mut model = model.clone();
         let mut vector = Vec::new();
@@ -366,7 +371,7 @@ impl Work {
             // Pages of one LSN, as a rescue writes them, at times.
             let more = if self.random.once_in(3) { self.random.below(4) } else { 0 };
             let next = match &change {
-                Change::Write { object, page, page_lsn, .. } => Some((*object, page.0 + 1, *page_lsn)),
+                StoreChange::Write { object, page, page_lsn, .. } => Some((*object, page.0 + 1, *page_lsn)),
                 _ => None,
             };
             vector.push(change);
@@ -374,7 +379,7 @@ impl Work {
                 for number in first..first + more {
                     self.stamps += 1;
                     let bytes = page(self.stamps << 8 | 1);
-                    let change = Change::Write { object, page: PageNo(number), bytes, page_lsn };
+                    let change = StoreChange::Write { object, page: PageNo(number), bytes, page_lsn };
                     model.apply(std::slice::from_ref(&change));
                     vector.push(change);
                 }
@@ -384,26 +389,26 @@ impl Work {
     }
 }
 
-fn delta_block(change: &Change) -> Option<DeltaBlock> {
+fn delta_block(change: &StoreChange) -> Option<DeltaBlock> {
     match change {
-        Change::Deltas { block, .. } => Some(block.clone()),
+        StoreChange::Deltas { block, .. } => Some(block.clone()),
         _ => None,
     }
 }
 
-fn leaf_of_deltas(change: &Change) -> Option<(ObjectId, PageNo)> {
+fn leaf_of_deltas(change: &StoreChange) -> Option<(ObjectId, PageNo)> {
     match change {
-        Change::Deltas { object, block, .. } => Some((*object, block.first())),
+        StoreChange::Deltas { object, block, .. } => Some((*object, block.first())),
         _ => None,
     }
 }
 
-pub fn disk(blocks: u64, power: &Arc<Power>, seed: u64) -> Arc<SimDisk> {
+pub fn disk(blocks: u64, power: &Arc<PowerSupply>, seed: u64) -> Arc<SimDisk> {
     SimDisk::new("disk", blocks, power, seed)
 }
 
 pub fn format(disk: &Arc<SimDisk>) {
-    let layout = Layout { id: ID, segment_blocks: Some(SEGMENT) };
+    let layout = StoreLayout { id: ID, segment_blocks: Some(SEGMENT) };
     Store::format(&**disk, &layout).expect("the device is large enough");
 }
 
@@ -419,22 +424,23 @@ pub fn mount(disk: &Arc<SimDisk>) -> Result<Store, StoreError> {
 }
 
 /// A new store on a new disk with this many segments.
-pub fn fresh(segments: u64, seed: u64) -> (Arc<Power>, Arc<SimDisk>, Store) {
+pub fn fresh(segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store) {
     fresh_of(SEGMENT, segments, seed)
 }
 
-/// The same, with segments of so many blocks.
-pub fn fresh_of(blocks: u32, segments: u64, seed: u64) -> (Arc<Power>, Arc<SimDisk>, Store) {
-    let power = Power::new();
+/// The same, with segments of `blocks` blocks.
+pub fn fresh_of(blocks: u32, segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store) {
+    let power = PowerSupply::new();
     let disk = disk(4 + segments * u64::from(blocks), &power, seed);
-    let layout = Layout { id: ID, segment_blocks: Some(blocks) };
+    let layout = StoreLayout { id: ID, segment_blocks: Some(blocks) };
     Store::format(&*disk, &layout).expect("the device is large enough");
     let store = mount(&disk).expect("a new store opens");
     (power, disk, store)
 }
 
-/// Applies a vector for which nothing was reserved: where there is no space for all that it may change, cleaning makes some.
-pub fn apply_with_cleaning(store: &Store, vector: &[Change]) -> Result<(), StoreError> {
+/// Applies a vector without a reservation. If there is no space for the nodes that it may change, cleans
+/// until there is.
+pub fn apply_with_cleaning(store: &Store, vector: &[StoreChange]) -> Result<(), StoreError> {
     for _ in 0..20 {
         match store.apply(vector) {
             Err(StoreError::Full) => {}
@@ -458,8 +464,9 @@ pub fn assert_sound(store: &Store, model: &Model, when: &str) {
     assert_eq!(findings(store), [], "{when}");
 }
 
-/// Applies a vector for which space was reserved: where segments are short, cleaning must win some, or the reservation is not kept.
-pub fn apply_reserved(store: &Store, vector: &[Change]) -> Result<(), StoreError> {
+/// Applies a vector with a reservation. If segments are short, cleaning must free some, or the reservation is
+/// broken.
+pub fn apply_reserved(store: &Store, vector: &[StoreChange]) -> Result<(), StoreError> {
     loop {
         match store.apply(vector) {
             Err(StoreError::Full) => {

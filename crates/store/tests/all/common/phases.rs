@@ -1,30 +1,30 @@
-//! Two threads around a flush that fails and takes with it what the other wrote.
+//! Two threads, and a flush that fails and drops the other thread's writes.
 
 use device::{Device, DeviceError};
-use sim_disk::{Faults, SimDisk};
+use sim_disk::{DiskFaults, SimDisk};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// What has happened around the flush that fails.
+/// Phases around the failing flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Quiet,
     /// The next flush fails.
     Armed,
-    /// It was asked for, by one thread.
+    /// One thread has asked for it.
     Asked,
-    /// Another thread has written something.
+    /// Another thread has written.
     Written,
-    /// It has failed and dropped what was written.
+    /// The flush has failed and dropped the writes.
     Failed,
     /// The other thread has flushed.
     Flushed,
 }
 
-/// Long enough for another thread to get further, if it can.
+/// Long enough for another thread to get on, if it can.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Which of these it is now.
+/// The current phase.
 pub struct Phases {
     phase: Mutex<Phase>,
     changed: Condvar,
@@ -39,7 +39,7 @@ impl Phases {
         *self.phase.lock().expect("no panic") == phase
     }
 
-    /// Goes from one phase to the next; `false` if it is another one now.
+    /// Goes from one phase to the next; `false` if the current one is another.
     pub fn step(&self, from: Phase, to: Phase) -> bool {
         let mut phase = self.phase.lock().expect("no panic");
         let is_it = *phase == from;
@@ -50,7 +50,7 @@ impl Phases {
         is_it
     }
 
-    /// Waits for a phase, but not for ever, since it may not come.
+    /// Waits for a phase, for a limited time, as it may never come.
     pub fn wait_for(&self, wanted: Phase) {
         let phase = self.phase.lock().expect("no panic");
         drop(self.changed.wait_timeout_while(phase, PATIENCE, |phase| *phase < wanted));
@@ -59,8 +59,8 @@ impl Phases {
 
 /// A flush that fails.
 pub fn failing_flush(disk: &SimDisk) -> Result<(), DeviceError> {
-    disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+    disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
     let failed = disk.flush();
-    disk.set_faults(Faults::default());
+    disk.set_faults(DiskFaults::default());
     failed
 }

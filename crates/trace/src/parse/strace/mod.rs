@@ -13,8 +13,6 @@ mod numbering;
 mod restart;
 mod value;
 
-pub(super) use value::call as read_call;
-
 use super::source::Source;
 use crate::coverage::Coverage;
 use crate::event::{Event, Recorded, What};

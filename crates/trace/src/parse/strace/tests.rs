@@ -297,11 +297,11 @@ fn no_line_of_the_sample_is_unusable() {
 
 #[test]
 fn damaged_traces_compile_or_are_refused_and_never_panic() {
-    use device::Random;
+    use device::SeededRng;
     const ROUNDS: u64 = 3000;
     const MARKS: &[u8] = b"<>()[]{}\"\\,|=-9\n";
     for seed in 0..ROUNDS {
-        let mut random = Random::new(seed);
+        let mut random = SeededRng::new(seed);
         let mut text = if seed % 2 == 0 { SAMPLE } else { UNNUMBERED }.as_bytes().to_vec();
         for _ in 0..=random.index(20) {
             let (at, other) = (random.index(text.len()), random.index(text.len()));

@@ -6,7 +6,7 @@ use crate::streams::judge::{After, Moments, judge};
 use crate::streams::records::Records;
 use crate::streams::writer::World;
 use crate::weir::Weir;
-use device::Random;
+use device::SeededRng;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -38,7 +38,7 @@ pub struct Copies {
 
 impl Copies {
     /// Asks for a copy, and kills the daemon after it, or in its middle.
-    pub fn make_and_kill(&mut self, weir: &mut Weir, world: &World, random: &mut Random) -> Copy {
+    pub fn make_and_kill(&mut self, weir: &mut Weir, world: &World, random: &mut SeededRng) -> Copy {
         self.made += 1;
         let mut copy = Copy { name: format!("copy{}", self.made), begun: world.tick(), ended: NEVER };
         let mut child = start(&weir.path(), &copy.name, random.once_in(2));
@@ -64,7 +64,7 @@ impl Copies {
         weir: &mut Weir,
         copy: &Copy,
         (histories, records): (&[(PathBuf, History)], &Records),
-        (when, random): (&str, &mut Random),
+        (when, random): (&str, &mut SeededRng),
     ) -> Option<Moments> {
         if !weir.volumes().contains(&copy.name) {
             assert!(copy.ended == NEVER, "{when}: {} was made, and is not there", copy.name);
@@ -96,7 +96,7 @@ impl Copies {
         weir: &mut Weir,
         records: &Records,
         when: &str,
-        random: &mut Random,
+        random: &mut SeededRng,
     ) -> Option<String> {
         if self.kept.len() <= KEPT {
             return None;
@@ -116,7 +116,7 @@ impl Copies {
     }
 }
 
-fn leave(weir: &mut Weir, random: &mut Random) {
+fn leave(weir: &mut Weir, random: &mut SeededRng) {
     if random.once_in(2) { weir.kill() } else { weir.unmount() }
 }
 

@@ -15,7 +15,7 @@ use crate::streams::judge::{After, Moments, Seen, judge, seen};
 use crate::streams::records::Records;
 use crate::streams::writer::{Pace, Shape, World, Writer, copy_once};
 use crate::weir::Weir;
-use device::Random;
+use device::SeededRng;
 use std::fs::{self, File};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -99,7 +99,7 @@ enum With {
 /// One store, and all that is written to it.
 struct Run {
     weir: Weir,
-    random: Random,
+    random: SeededRng,
     writers: Vec<Writer>,
     records: Records,
     copies: Copies,
@@ -112,7 +112,7 @@ struct Run {
 
 impl Run {
     /// `None` where nothing can be mounted.
-    fn start(size: Size, mode: &Mode, with: With, (seed, random): (u64, Random)) -> Option<Run> {
+    fn start(size: Size, mode: &Mode, with: With, (seed, random): (u64, SeededRng)) -> Option<Run> {
         let start = match mode.disks {
             Disks::One => Weir::start_with,
             Disks::Two => Weir::start_on_two_disks,
@@ -239,7 +239,7 @@ impl Run {
 }
 
 /// At times runs a command that makes everything durable; when it began.
-fn make_durable(mount: &Weir, world: &World, random: &mut Random) -> Tick {
+fn make_durable(mount: &Weir, world: &World, random: &mut SeededRng) -> Tick {
     let (command, options) = match random.below(6) {
         0 => ("sync", vec![]),
         // From then on nothing, or what may, bypasses the buffer.
@@ -251,7 +251,7 @@ fn make_durable(mount: &Weir, world: &World, random: &mut Random) -> Tick {
     begun
 }
 
-fn run(size: Size, mode: &Mode, with: With, kills: u64, until: Option<Instant>, seed: (u64, Random)) {
+fn run(size: Size, mode: &Mode, with: With, kills: u64, until: Option<Instant>, seed: (u64, SeededRng)) {
     let Some(mut run) = Run::start(size, mode, with, seed) else { return };
     while run.kills < kills && until.is_none_or(|until| Instant::now() < until) {
         let copy = run.live();
@@ -293,7 +293,7 @@ fn streams_keep_it_in_any_mode_for_as_long_as_one_wants() {
         let mode = &MODES[(seed % MODES.len() as u64) as usize];
         let size = if until.is_some() && seed % 3 == 0 { LARGE } else { SMALL };
         println!("seed {seed}");
-        run(size, mode, with, if until.is_some() { 20 } else { 3 }, until, (seed, Random::new(seed)));
+        run(size, mode, with, if until.is_some() { 20 } else { 3 }, until, (seed, SeededRng::new(seed)));
         if until.is_none_or(|until| Instant::now() >= until) {
             break;
         }

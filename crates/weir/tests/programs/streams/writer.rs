@@ -2,7 +2,7 @@
 
 use crate::streams::content::{KEPT_MAX, PAGE_BYTES, Version, fill, patch};
 use crate::streams::history::{Baseline, History, NEVER, Name, Op, Path, Tick, What};
-use device::Random;
+use device::SeededRng;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -63,7 +63,7 @@ pub struct Writer {
     pub history: History,
     shape: Shape,
     pace: Pace,
-    random: Random,
+    random: SeededRng,
     next_file: u32,
     next_number: u32,
     sizes: BTreeMap<u32, u64>,
@@ -102,7 +102,7 @@ impl Writer {
             history: History::default(),
             shape,
             pace: Pace::Fast,
-            random: Random::new(seed ^ u64::from(which) << 32),
+            random: SeededRng::new(seed ^ u64::from(which) << 32),
             next_file: which << 24,
             next_number: 1,
             sizes: BTreeMap::new(),

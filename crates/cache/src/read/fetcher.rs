@@ -1,0 +1,207 @@
+//! Serves reads, and fetches what is not in memory.
+
+use crate::error::CacheError;
+use crate::page::PageBody;
+use crate::page_table::{PageKey, PageTable, pages_of};
+use crate::read::read_ahead::ReadSpan;
+use crate::read::seek::Seeker;
+use crate::read::waiting::{PageFetch, ReadPurpose};
+use crate::state::{CacheShared, CacheState};
+use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
+use device::{ObjectId, SharedPage};
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::Arc;
+use store::PageRead;
+
+/// The share of memory that pages read ahead may take: one part in this many.
+const READ_AHEAD_SHARE: u64 = 8;
+
+/// Punched pages whose memory one step frees: some tens of microseconds under the lock.
+const DISCARDED_PAGES_FREED: usize = 512;
+
+/// Serves reads, and fetches the pages for which they wait.
+pub(crate) struct Fetcher {
+    shared: Arc<CacheShared>,
+    seeker: Seeker,
+}
+
+impl Fetcher {
+    pub(crate) fn new(shared: Arc<CacheShared>) -> Fetcher {
+        Fetcher { seeker: Seeker::new(shared.clone()), shared }
+    }
+
+    pub(crate) fn seeker(&self) -> &Seeker {
+        &self.seeker
+    }
+
+    /// Whether there is work for a step.
+    pub(crate) fn has_work(state: &CacheState) -> bool {
+        state.reads.has_work() || state.seeks.has_work() || state.pages.has_discarded()
+    }
+
+    pub(crate) fn read(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        len: usize,
+        end: u64,
+        then: CacheCompletion<Vec<u8>>,
+    ) -> bool {
+        let mut state = self.shared.state();
+        let held = pieces_in_memory(&mut state.pages, object, offset, len);
+        state.counters.reads_at_once += u64::from(held.is_some());
+        let passage = ReadSpan { object, range: offset..offset + len as u64, end };
+        let more = !state.is_stopping()
+            && state.reads.note_read(&passage, held.is_some(), self.read_ahead_bytes_max());
+        drop(state);
+        let is_held = held.is_some();
+        match held {
+            Some(pieces) => {
+                if more {
+                    self.shared.wake(BackgroundTask::Fetch);
+                }
+                then(Ok(join_pieces(pieces, len)));
+            }
+            None => self.read_or_wait(object, offset, len, ReadPurpose::Reader(vec![0; len], then)),
+        }
+        is_held
+    }
+
+    pub(crate) fn fetch_ahead(&self, objects: &[(ObjectId, u64)]) {
+        let mut state = self.shared.state();
+        if state.is_stopping() {
+            return;
+        }
+        let bytes_max = self.read_ahead_bytes_max();
+        objects.iter().for_each(|&(object, bytes)| state.reads.fetch_ahead(object, bytes, bytes_max));
+        drop(state);
+        self.shared.wake(BackgroundTask::Fetch);
+    }
+
+    /// How far streams may be ahead; queued objects may be as much again.
+    fn read_ahead_bytes_max(&self) -> u64 {
+        self.shared.settings().memory_bytes_max / READ_AHEAD_SHARE
+    }
+
+    pub(crate) fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: CacheCompletion<()>) {
+        self.read_or_wait(object, offset, len, ReadPurpose::Writer(then));
+    }
+
+    fn read_or_wait(&self, object: ObjectId, offset: u64, len: usize, asker: ReadPurpose) {
+        let mut completions = DeferredCompletions::default();
+        let mut state = self.shared.state();
+        let CacheState { pages, reads, counters, .. } = &mut *state;
+        let is_parked = reads.read_or_wait((object, offset, len), asker, pages, counters, &mut completions);
+        drop(state);
+        completions.deliver();
+        if is_parked {
+            self.shared.wake(BackgroundTask::Fetch);
+        }
+    }
+
+    pub(crate) fn step(&self) -> StepProgress {
+        let mut completions = DeferredCompletions::default();
+        let mut state = self.shared.state();
+        let failed = state.failed().cloned();
+        let patience = self.shared.settings().store_patience;
+        // While space is being made, no read is told that there is none.
+        let makes_space = state.admission.wants_space();
+        let counts = |error: &CacheError| !(makes_space && error.is_full());
+        let given_up = state.retries.stall_error(self.shared.now(), patience).cloned().filter(counts);
+        if failed.is_some() || given_up.is_some() {
+            state.seeks.unblock();
+        }
+        let CacheState { pages, reads, retries, .. } = &mut *state;
+        let mut retried = reads.retry_ready(pages, &mut completions);
+        let fetches = reads.begin_fetches(pages);
+        reads.fail_blocked(pages, |pages, key| match &failed {
+            // What is not stored will never be.
+            Some(why) => Some(CacheError::ReadOnly { why: why.clone() }),
+            None => {
+                let hiding = pages.range_ops().read_blocked_by(key.object, key.page);
+                let stuck = hiding.and_then(|lsn| retries.range_op_error(pages.range_ops(), lsn, patience));
+                stuck.filter(counts).or(given_up.clone())
+            }
+        });
+        retried |= reads.retry_ready(pages, &mut completions);
+        // No reader waits for memory to be freed.
+        let most = if fetches.is_empty() { DISCARDED_PAGES_FREED } else { 0 };
+        let cleared = pages.take_discarded(most);
+        let more = reads.has_work();
+        drop(state);
+        let any_cleared = !cleared.is_empty();
+        drop(cleared);
+        if more {
+            self.shared.wake(BackgroundTask::Fetch);
+        }
+        completions.deliver();
+        if fetches.is_empty() {
+            return if self.seeker.step() || retried || any_cleared || more {
+                StepProgress::Worked
+            } else {
+                StepProgress::Idle
+            };
+        }
+        self.fetch(fetches);
+        // Seeks go on however much there is to fetch.
+        self.seeker.step();
+        StepProgress::Worked
+    }
+
+    /// Reads pages from the store, and answers the reads that waited for them.
+    fn fetch(&self, fetches: Vec<PageFetch>) {
+        let mut wants: Vec<PageRead> = fetches.iter().map(PageFetch::want).collect();
+        self.shared.store_io().read(&mut wants);
+        let mut completions = DeferredCompletions::default();
+        let mut state = self.shared.state();
+        let CacheState { pages, reads, counters, .. } = &mut *state;
+        reads.complete(pages, counters, fetches, wants);
+        reads.retry_ready(pages, &mut completions);
+        state.evict(self.shared.settings());
+        drop(state);
+        completions.deliver();
+    }
+}
+
+/// Bytes of one page, as they were under the lock.
+enum ReadPiece {
+    /// A shared page: its bytes are copied without the lock.
+    Shared(SharedPage, Range<usize>),
+    /// Bytes of a partial page.
+    Own(Vec<u8>),
+}
+
+/// All pieces of a range if they are in memory: the read need not wait.
+fn pieces_in_memory(
+    pages: &mut PageTable,
+    object: ObjectId,
+    offset: u64,
+    len: usize,
+) -> Option<SmallVec<[ReadPiece; 1]>> {
+    let mut pieces = SmallVec::new();
+    for (page, start, range) in pages_of(offset, len) {
+        let range = start..start + range.len();
+        let entry = pages.read(&PageKey { object, page }, range.clone())?;
+        pieces.push(match entry.body() {
+            PageBody::Whole(page) => ReadPiece::Shared(page.clone(), range),
+            PageBody::Patch(_) => {
+                let mut own = vec![0; range.len()];
+                entry.read(range.start, &mut own);
+                ReadPiece::Own(own)
+            }
+        });
+    }
+    Some(pieces)
+}
+
+fn join_pieces(pieces: SmallVec<[ReadPiece; 1]>, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len);
+    for piece in pieces {
+        match piece {
+            ReadPiece::Shared(page, range) => bytes.extend_from_slice(&page.0[range]),
+            ReadPiece::Own(own) => bytes.extend_from_slice(&own),
+        }
+    }
+    bytes
+}

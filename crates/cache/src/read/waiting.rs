@@ -1,0 +1,412 @@
+//! Reads that wait for pages, and the fetches that bring the pages. A read that misses waits here, and blocks
+//! no other. Nothing here does I/O: the fetcher takes fetches, and hands in the results.
+
+use crate::error::CacheError;
+use crate::page::{FetchNumber, PageEntry};
+use crate::page_table::{PageKey, PageTable, pages_of};
+use crate::planted_bug::{CacheBug, is_planted};
+use crate::read::prefetch::PrefetchQueue;
+use crate::read::read_ahead::{ReadAhead, ReadSpan};
+use crate::settings::FetchMode;
+use crate::status::CacheCounters;
+use crate::task::{CacheCompletion, DeferredCompletions};
+use device::{BLOCK_BYTES, Lsn, ObjectId, Page, PageNo};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use store::{PageRead, StoredPage};
+
+/// Pages of one fetch step: enough to keep any device's queue full.
+const FETCH_PAGES: usize = 64;
+
+/// Pages of streams that one step looks at under the lock, if they are in memory.
+const READ_AHEAD_LOOKS: usize = 512;
+
+/// Waiting reads, and pages that wait to be fetched.
+#[derive(Default)]
+pub(crate) struct WaitingReads {
+    waiting: BTreeMap<u64, WaitingRead>,
+    next: u64,
+    /// Pages that reads wait for, not fetched yet, roughly in the order of the store's addresses.
+    queue: BTreeMap<PageKey, FetchCause>,
+    /// Pages that reads wait for, and that range operations block: until these are stored, it is not known
+    /// what the store will have of the pages.
+    blocked: BTreeMap<PageKey, FetchCause>,
+    /// Pages that streams will read. They come after pages for which a reader waits.
+    read_ahead: ReadAhead,
+    /// Partial pages that may be read. They come last.
+    prefetch: PrefetchQueue,
+    /// Waiting reads to be retried.
+    ready: BTreeSet<u64>,
+    /// Number of pages that are being fetched.
+    in_flight: u64,
+}
+
+struct WaitingRead {
+    object: ObjectId,
+    /// What it lacks: (page, position in the page, range of the answer).
+    missing: Vec<(PageNo, usize, Range<usize>)>,
+    asker: ReadPurpose,
+    error: Option<CacheError>,
+}
+
+pub(crate) enum ReadPurpose {
+    /// The answer so far. It is filled as pages arrive, so that a read needs no more memory than one page at
+    /// a time.
+    Reader(Vec<u8>, CacheCompletion<Vec<u8>>),
+    Writer(CacheCompletion<()>),
+}
+
+/// Why a page is fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FetchCause {
+    Read,
+    Write,
+    /// It will be read. No reader gets an error: a read that waits for the page fetches it again.
+    Ahead,
+    /// A write left it partial. Errors as for `Ahead`.
+    Background,
+}
+
+/// A page that is being fetched from the store.
+pub(crate) struct PageFetch {
+    key: PageKey,
+    number: FetchNumber,
+    cause: FetchCause,
+    /// The newest punch that covered the page when the fetch began.
+    punch: Option<Lsn>,
+}
+
+impl PageFetch {
+    /// Whether a read or write waits that gets an error.
+    fn is_awaited(&self) -> bool {
+        matches!(self.cause, FetchCause::Read | FetchCause::Write)
+    }
+
+    /// The request to the store.
+    pub(crate) fn want(&self) -> PageRead {
+        PageRead { object: self.key.object, page: self.key.page, result: Ok(StoredPage::Hole) }
+    }
+}
+
+impl WaitingReads {
+    pub(crate) fn waiting_count(&self) -> u64 {
+        self.waiting.len() as u64
+    }
+
+    pub(crate) fn fetching_count(&self) -> u64 {
+        self.queue.len() as u64 + self.blocked.len() as u64 + self.in_flight
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        !self.queue.is_empty()
+            || !self.ready.is_empty()
+            || !self.read_ahead.is_idle()
+            || !self.prefetch.is_idle()
+    }
+
+    /// Something happened to pages for which these reads wait: they must be retried.
+    pub(crate) fn retry(&mut self, reads: Vec<u64>) {
+        self.ready.extend(reads);
+    }
+
+    /// A range operation is stored, or gone: the pages that it blocked are queued again.
+    pub(crate) fn unblock(&mut self) {
+        self.queue.append(&mut self.blocked);
+    }
+
+    /// Fails the reads of blocked pages for which `why` has a reason.
+    pub(crate) fn fail_blocked(
+        &mut self,
+        pages: &mut PageTable,
+        why: impl Fn(&PageTable, &PageKey) -> Option<CacheError>,
+    ) {
+        let failed: Vec<(PageKey, CacheError)> =
+            self.blocked.keys().filter_map(|key| Some((*key, why(pages, key)?))).collect();
+        for (key, error) in failed {
+            self.blocked.remove(&key);
+            self.fail(pages, key, Some(&error));
+        }
+    }
+
+    /// Notes a read for read-ahead. Returns whether a fetcher has work. All streams together are at most
+    /// `bytes_max` ahead.
+    pub(crate) fn note_read(&mut self, read: &ReadSpan, was_held: bool, bytes_max: u64) -> bool {
+        if was_held {
+            self.read_ahead.hit(read, bytes_max);
+        } else {
+            self.read_ahead.miss(read, bytes_max);
+        }
+        !self.read_ahead.is_idle()
+    }
+
+    /// Queues an object of `bytes` bytes, unless the queued objects would exceed `bytes_max`.
+    pub(crate) fn fetch_ahead(&mut self, object: ObjectId, bytes: u64, bytes_max: u64) {
+        self.read_ahead.queue_object(object, bytes, bytes_max);
+    }
+
+    /// Whether pages are to be prefetched.
+    pub(crate) fn has_prefetches(&self) -> bool {
+        !self.prefetch.is_idle()
+    }
+
+    /// Notes that a write left a page partial that was not in memory.
+    pub(crate) fn left_partial(&mut self, mode: FetchMode, key: PageKey) {
+        self.prefetch.left_partial(mode, key);
+    }
+
+    /// Notes that pages became holes: they are not worth reading ahead.
+    pub(crate) fn note_punch(&mut self, object: ObjectId, pages: Range<PageNo>) {
+        self.read_ahead.note_punch(object, pages);
+    }
+
+    /// Ends read-ahead and prefetch.
+    pub(crate) fn stop(&mut self) {
+        self.read_ahead.stop();
+        self.prefetch.stop();
+    }
+
+    /// Answers a read if its bytes are in memory; otherwise it waits. Returns whether a fetcher has work.
+    pub(crate) fn read_or_wait(
+        &mut self,
+        (object, offset, len): (ObjectId, u64, usize),
+        asker: ReadPurpose,
+        pages: &mut PageTable,
+        counters: &mut CacheCounters,
+        completions: &mut DeferredCompletions,
+    ) -> bool {
+        let mut read = WaitingRead { object, missing: pages_of(offset, len).collect(), asker, error: None };
+        collect_bytes(pages, &mut read);
+        if read.missing.is_empty() {
+            counters.reads_at_once += 1;
+            complete_read(read, completions);
+            return false;
+        }
+        counters.reads_parked += 1;
+        let id = self.next;
+        self.next += 1;
+        self.park(pages, id, read);
+        true
+    }
+
+    fn park(&mut self, pages: &mut PageTable, id: u64, read: WaitingRead) {
+        let cause = match read.asker {
+            ReadPurpose::Reader(..) => FetchCause::Read,
+            ReadPurpose::Writer(_) => FetchCause::Write,
+        };
+        for &(page, ..) in &read.missing {
+            let key = PageKey { object: read.object, page };
+            let number = pages.next_fetch();
+            let asked = pages.change(key, |entry| {
+                entry.add_waiter(id);
+                entry.begin_fetch(number)
+            });
+            if asked {
+                self.queue.insert(key, cause);
+            }
+            if asked && cause == FetchCause::Read && pages.get(&key).is_some_and(PageEntry::is_dirty) {
+                self.prefetch.add_credit(key.object);
+            }
+        }
+        self.waiting.insert(id, read);
+    }
+
+    /// Retries every read whose pages changed. Returns whether there was one.
+    pub(crate) fn retry_ready(
+        &mut self,
+        pages: &mut PageTable,
+        completions: &mut DeferredCompletions,
+    ) -> bool {
+        let mut any = false;
+        while let Some(id) = self.ready.pop_first() {
+            let Some(mut read) = self.waiting.remove(&id) else { continue };
+            any = true;
+            if let Some(error) = read.error.take() {
+                match read.asker {
+                    ReadPurpose::Reader(_, then) => completions.push(move || then(Err(error))),
+                    ReadPurpose::Writer(then) => completions.push(move || then(Err(error))),
+                }
+                continue;
+            }
+            collect_bytes(pages, &mut read);
+            if read.missing.is_empty() {
+                complete_read(read, completions)
+            } else {
+                self.park(pages, id, read)
+            }
+        }
+        any
+    }
+
+    /// Takes pages off the queues, to be fetched.
+    pub(crate) fn begin_fetches(&mut self, pages: &mut PageTable) -> Vec<PageFetch> {
+        let mut fetches = Vec::new();
+        while fetches.len() < FETCH_PAGES {
+            let Some((key, cause)) = self.queue.pop_first() else { break };
+            // Overwritten in full, punched or deleted meanwhile: not needed any more.
+            let Some(number) = pages.get(&key).and_then(PageEntry::fetch) else { continue };
+            if pages.range_ops().read_blocked_by(key.object, key.page).is_some() {
+                self.blocked.insert(key, cause);
+                continue;
+            }
+            fetches.push(PageFetch { key, number, cause, punch: pages.newest_punch_of(key) });
+        }
+        if fetches.is_empty() {
+            self.begin_fetches_ahead(pages, &mut fetches);
+        }
+        if fetches.is_empty() {
+            self.begin_prefetches(pages, &mut fetches);
+        }
+        self.in_flight += fetches.len() as u64;
+        fetches
+    }
+
+    /// Takes pages that streams will read, if they are neither in memory nor being fetched.
+    fn begin_fetches_ahead(&mut self, pages: &mut PageTable, fetches: &mut Vec<PageFetch>) {
+        for _ in 0..READ_AHEAD_LOOKS {
+            if fetches.len() == FETCH_PAGES {
+                break;
+            }
+            let Some(key) = self.read_ahead.pop() else { break };
+            let there = pages.get(&key);
+            if there.is_some_and(|entry| entry.fetch().is_some() || entry.covers(0..BLOCK_BYTES))
+                || pages.range_ops().read_blocked_by(key.object, key.page).is_some()
+            {
+                continue;
+            }
+            let number = pages.next_fetch();
+            pages.change(key, |entry| entry.begin_fetch(number));
+            fetches.push(PageFetch {
+                key,
+                number,
+                cause: FetchCause::Ahead,
+                punch: pages.newest_punch_of(key),
+            });
+        }
+    }
+
+    /// Takes pages that are still partial and not being fetched.
+    fn begin_prefetches(&mut self, pages: &mut PageTable, fetches: &mut Vec<PageFetch>) {
+        while fetches.len() < FETCH_PAGES {
+            let Some(key) = self.prefetch.pop() else { break };
+            let is_wanted = |entry: &PageEntry| entry.fetch().is_none() && !entry.covers(0..BLOCK_BYTES);
+            if !pages.get(&key).is_some_and(is_wanted)
+                || pages.range_ops().read_blocked_by(key.object, key.page).is_some()
+            {
+                continue;
+            }
+            let number = pages.next_fetch();
+            pages.change(key, |entry| entry.begin_fetch(number));
+            fetches.push(PageFetch {
+                key,
+                number,
+                cause: FetchCause::Background,
+                punch: pages.newest_punch_of(key),
+            });
+        }
+    }
+
+    /// Puts the store's answers into the table.
+    pub(crate) fn complete(
+        &mut self,
+        pages: &mut PageTable,
+        counters: &mut CacheCounters,
+        fetches: Vec<PageFetch>,
+        wants: Vec<PageRead>,
+    ) {
+        for (fetch, want) in fetches.into_iter().zip(wants) {
+            self.in_flight -= 1;
+            let key = fetch.key;
+            if pages.get(&key).is_none_or(|entry| entry.fetch() != Some(fetch.number)) {
+                continue;
+            }
+            match want.result {
+                Ok(found) => {
+                    let base = base_page(pages, counters, &fetch, found);
+                    let waiters = pages.change(key, |entry| {
+                        entry.become_whole(base);
+                        entry.take_waiters()
+                    });
+                    self.ready.extend(waiters);
+                }
+                Err(error) => {
+                    counters.fetch_errors += 1;
+                    let told = CacheError::from(error);
+                    self.fail(pages, key, Some(&told).filter(|_| fetch.is_awaited()));
+                }
+            }
+        }
+    }
+
+    /// Fails the reads that wait for a page. What was written to the page stays. Without an error the reads
+    /// are retried: a page that was read ahead may have failed with a neighbour that no read asked for, since
+    /// a device reads many as one.
+    fn fail(&mut self, pages: &mut PageTable, key: PageKey, error: Option<&CacheError>) {
+        let (waiters, empty) = pages.change(key, |entry| {
+            entry.end_fetch();
+            (entry.take_waiters(), entry.oldest_group().is_none())
+        });
+        for id in waiters {
+            if let Some(read) = self.waiting.get_mut(&id) {
+                read.error = read.error.take().or(error.cloned());
+                self.ready.insert(id);
+            }
+        }
+        if empty {
+            pages.remove(key);
+        }
+    }
+}
+
+/// Copies what is in memory to a read.
+fn collect_bytes(pages: &mut PageTable, read: &mut WaitingRead) {
+    let WaitingRead { object, missing: lacks, asker, .. } = read;
+    lacks.retain(|(page, start, range)| {
+        let key = PageKey { object: *object, page: *page };
+        match asker {
+            ReadPurpose::Reader(bytes, _) => {
+                let Some(entry) = pages.read(&key, *start..*start + range.len()) else { return true };
+                entry.read(*start, &mut bytes[range.clone()]);
+                false
+            }
+            // A page that is overwritten in full is not waited for.
+            ReadPurpose::Writer(_) => {
+                range.len() < BLOCK_BYTES && pages.get(&key).is_none_or(|entry| !entry.is_whole())
+            }
+        }
+    });
+}
+
+/// Answers a read that lacks nothing.
+fn complete_read(read: WaitingRead, completions: &mut DeferredCompletions) {
+    match read.asker {
+        ReadPurpose::Writer(then) => completions.push(move || then(Ok(()))),
+        ReadPurpose::Reader(bytes, then) => completions.push(move || then(Ok(bytes))),
+    }
+}
+
+/// The bytes of a page without its delta.
+fn base_page(
+    pages: &PageTable,
+    counters: &mut CacheCounters,
+    fetch: &PageFetch,
+    found: StoredPage,
+) -> Box<Page> {
+    let known = fetch.punch.filter(|_| !is_planted(CacheBug::CutForgotten));
+    let cut = known.max(pages.newest_punch_of(fetch.key));
+    match found {
+        StoredPage::Hole => {
+            counters.holes += 1;
+            Page::zeroed()
+        }
+        StoredPage::Page { bytes, page_lsn } => {
+            match fetch.cause {
+                FetchCause::Read => counters.fetched_for_reads += 1,
+                FetchCause::Write => counters.fetched_for_writes += 1,
+                FetchCause::Ahead => counters.fetched_ahead += 1,
+                FetchCause::Background => counters.fetched_in_background += 1,
+            }
+            // The store has not heard of the punch yet.
+            if cut.is_some_and(|cut| page_lsn < cut) { Page::zeroed() } else { bytes }
+        }
+    }
+}

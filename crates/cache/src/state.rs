@@ -1,0 +1,225 @@
+//! What all parts of the cache share: the media, the clock, the settings, and the state under the one lock.
+//! No operation is implemented here.
+
+use crate::admission::AdmissionQueue;
+use crate::bypass::LateLogged;
+use crate::bypassed_pages::BypassedAge;
+use crate::commit::SyncQueue;
+use crate::error::CacheError;
+use crate::page_table::PageTable;
+use crate::read::seek::SeekQueue;
+use crate::read::waiting::WaitingReads;
+use crate::retry::RetryList;
+use crate::settings::CacheSettings;
+use crate::status::CacheCounters;
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use crate::task::BackgroundTask;
+use buffer::{Buffer, BufferError};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{ReservationEstimate, Store};
+
+/// Shared by all clones of a `Cache`, its reservations and its steps.
+pub(crate) struct CacheShared {
+    store: Arc<Store>,
+    buffer: Buffer,
+    clock: Arc<dyn device::Clock>,
+    settings: CacheSettings,
+    /// See [`CacheSettings::bypass_after`], the initial value.
+    bypass_after: AtomicU64,
+    store_io_for_syncs: AtomicU64,
+    state: Mutex<CacheState>,
+    work: [Condvar; BackgroundTask::ALL.len()],
+}
+
+/// Everything under the lock. Each part is changed by its own methods alone. After a crash: rebuilt from the
+/// buffer's records.
+#[derive(Default)]
+pub(crate) struct CacheState {
+    pub(crate) pages: PageTable,
+    pub(crate) reads: WaitingReads,
+    pub(crate) seeks: SeekQueue,
+    pub(crate) syncs: SyncQueue,
+    pub(crate) admission: AdmissionQueue,
+    pub(crate) retries: RetryList,
+    pub(crate) counters: CacheCounters,
+    /// Set once, when the buffer has failed.
+    failed: Option<BufferError>,
+    stopping: bool,
+}
+
+impl CacheState {
+    /// The estimate for the pages for which the store counts space: dirty pages, and those of operations that
+    /// were admitted.
+    pub(crate) fn reservation_estimate(&self) -> ReservationEstimate {
+        self.pages.reservation_estimate() + self.admission.reservation_estimate()
+    }
+
+    /// Notes that bypassed pages were logged after all.
+    pub(crate) fn note_late_logged(&mut self, logged: LateLogged) {
+        logged.group.into_iter().for_each(|group| self.syncs.note_late_logged(group));
+        self.counters.pages_logged_late += logged.pages;
+    }
+
+    /// The state after a start, with pages from `replayed` transactions in the buffer.
+    pub(crate) fn from_recovered(pages: PageTable, replayed: u64) -> CacheState {
+        let counters = CacheCounters { replayed, ..CacheCounters::default() };
+        CacheState { pages, counters, ..CacheState::default() }
+    }
+
+    /// How the buffer failed, if it did: then nothing can change any more.
+    pub(crate) fn failed(&self) -> Option<&BufferError> {
+        self.failed.as_ref()
+    }
+
+    /// Notes that the buffer failed.
+    pub(crate) fn fail(&mut self, why: &BufferError) {
+        self.failed.get_or_insert_with(|| why.clone());
+    }
+
+    /// The mount ends, and so do its threads.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Drops clean pages while memory is over its limit: a bounded piece of work.
+    pub(crate) fn evict(&mut self, settings: &CacheSettings) {
+        self.counters.evicted += self.pages.evict(settings.memory_bytes_max);
+    }
+}
+
+thread_local! {
+    /// This thread works for a sync that waits.
+    static SYNCING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks the thread as working for a sync, as long as this value lives.
+pub(crate) struct SyncingThread(());
+
+impl SyncingThread {
+    pub(crate) fn begin() -> SyncingThread {
+        SYNCING.set(true);
+        SyncingThread(())
+    }
+}
+
+impl Drop for SyncingThread {
+    fn drop(&mut self) {
+        SYNCING.set(false);
+    }
+}
+
+impl CacheShared {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        buffer: Buffer,
+        clock: Arc<dyn device::Clock>,
+        settings: CacheSettings,
+        state: CacheState,
+    ) -> CacheShared {
+        CacheShared {
+            store,
+            buffer,
+            clock,
+            bypass_after: AtomicU64::new(settings.bypass_after),
+            settings,
+            store_io_for_syncs: AtomicU64::new(0),
+            state: Mutex::new(state),
+            work: Default::default(),
+        }
+    }
+
+    /// Takes the lock. Never held over device I/O or a completion.
+    pub(crate) fn state(&self) -> MutexGuard<'_, CacheState> {
+        self.state.lock().expect("no panic while holding the cache's state")
+    }
+
+    /// Wakes a worker of this kind.
+    pub(crate) fn wake(&self, task: BackgroundTask) {
+        self.work[task as usize].notify_one();
+    }
+
+    /// Wakes all workers.
+    pub(crate) fn wake_all(&self) {
+        self.work.iter().for_each(Condvar::notify_all);
+    }
+
+    /// Waits until a worker of this kind is woken, at most `timeout`.
+    pub(crate) fn wait(&self, task: BackgroundTask, state: MutexGuard<'_, CacheState>, timeout: Duration) {
+        drop(self.work[task as usize].wait_timeout(state, timeout));
+    }
+
+    /// The store, for calls without device I/O.
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The store, for device I/O. If a sync waits for this thread, the call is counted.
+    pub(crate) fn store_io(&self) -> &Store {
+        if SYNCING.get() {
+            self.store_io_for_syncs.fetch_add(1, Ordering::Relaxed);
+        }
+        &self.store
+    }
+
+    /// Number of such calls for which a sync had to wait.
+    pub(crate) fn store_io_for_syncs(&self) -> u64 {
+        self.store_io_for_syncs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    pub(crate) fn buffer_is_half_full(&self) -> bool {
+        self.buffer.free_bytes() < self.buffer.capacity_bytes() / 2
+    }
+
+    pub(crate) fn clock(&self) -> &dyn device::Clock {
+        &*self.clock
+    }
+
+    /// The time.
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    /// How old the oldest bypassed page is.
+    pub(crate) fn bypassed_age(&self, pages: &PageTable) -> BypassedAge {
+        match pages.bypassed().oldest() {
+            None => BypassedAge::Young,
+            Some(oldest) => BypassedAge::of(self.now().saturating_sub(oldest), self.bypassed_interval()),
+        }
+    }
+
+    /// How long until the oldest bypassed page is due to be written back.
+    pub(crate) fn bypassed_due_in(&self, pages: &PageTable) -> Option<Duration> {
+        let due = pages.bypassed().oldest()? + self.bypassed_interval() / 2;
+        Some(due.saturating_sub(self.now()))
+    }
+
+    /// How long a bypassed page may be in memory alone: a commit interval, but at most a second, since syncs
+    /// and streams may wait for it.
+    pub(crate) fn bypassed_interval(&self) -> Duration {
+        self.settings.commit_interval.min(Duration::from_secs(1))
+    }
+
+    pub(crate) fn settings(&self) -> &CacheSettings {
+        &self.settings
+    }
+
+    pub(crate) fn bypass_after(&self) -> &AtomicU64 {
+        &self.bypass_after
+    }
+
+    /// Refuses write-back after the buffer failed. A volume that a rescue has begun would lack what is
+    /// written back now, and memory would no longer be a point in time. The caller holds the write-back lock.
+    pub(crate) fn ensure_works(&self) -> Result<(), CacheError> {
+        self.state().failed().cloned().map_or(Ok(()), |why| Err(CacheError::ReadOnly { why }))
+    }
+}

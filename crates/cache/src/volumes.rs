@@ -1,0 +1,229 @@
+//! Clones of volumes, each a point in time, made while other threads go on. If writers waited for the
+//! write-back, they would wait too long; if they wrote to pages that are written back, some pages would have
+//! newer changes than others.
+//!
+//! 1. Ordinary write-back, until little is dirty or as much was written back as was dirty at the beginning.
+//! 2. The point in time: under one hold of the lock, every dirty page and every punch is frozen. Later
+//!    changes are newer than the clone.
+//! 3. The frozen batch becomes durable in the buffer, then is written back. Nothing newer is written back
+//!    meanwhile: this thread holds the write-back lock.
+//! 4. One log entry of the store makes the clone.
+//!
+//! After a crash before that entry there is no clone; what was written back would have been anyway.
+
+use crate::commit::Committer;
+use crate::dirty_scan::DirtyScan;
+use crate::error::CacheError;
+use crate::maintenance::StoreMaintainer;
+use crate::page_table::PageKey;
+use crate::planted_bug::{CacheBug, is_planted};
+use crate::range_ops::RangeOp;
+use crate::rescue::{FINISHED_RESCUE, UNFINISHED_RESCUE};
+use crate::state::CacheShared;
+use crate::sync::{Mutex, MutexGuard};
+use crate::task::{BackgroundTask, StepProgress};
+use crate::write_back::{FrozenBatch, FrozenPage, STEP_PAGES, WriteBack, WriteBackReason};
+use device::Lsn;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use store::{NewVolume, StoreError, VolumeId};
+
+/// Dirty pages that may be frozen under one hold of the lock: some milliseconds of it.
+const FEW_PAGES: usize = 4096;
+
+/// Clones and deletes volumes.
+pub(crate) struct VolumeManager {
+    /// Volumes in use, with their numbers of users. Locked for moments, with no other lock taken meanwhile.
+    used: Arc<Mutex<BTreeMap<VolumeId, u64>>>,
+    shared: Arc<CacheShared>,
+    committer: Arc<Committer>,
+    write_back: Arc<WriteBack>,
+    checkpointer: Arc<StoreMaintainer>,
+}
+
+impl VolumeManager {
+    pub(crate) fn new(
+        shared: Arc<CacheShared>,
+        committer: Arc<Committer>,
+        write_back: Arc<WriteBack>,
+        checkpointer: Arc<StoreMaintainer>,
+    ) -> VolumeManager {
+        VolumeManager { used: Arc::default(), shared, committer, write_back, checkpointer }
+    }
+
+    pub(crate) fn use_volume(&self, volume: VolumeId) -> VolumeInUse {
+        *lock(&self.used).entry(volume).or_default() += 1;
+        VolumeInUse { used: self.used.clone(), volume }
+    }
+
+    pub(crate) fn delete(&self, volume: VolumeId) -> Result<(), CacheError> {
+        if lock(&self.used).contains_key(&volume) {
+            return Err(CacheError::InUse { volume });
+        }
+        let _turn = self.write_back.lock();
+        // Range operations between this volume and others.
+        let of_others = |what: &RangeOp| what.volumes().contains(&volume) && what.volumes() != [volume; 2];
+        self.checkpointer.with_space(|| self.write_back.store_range_ops_locked(&of_others))?;
+        // Not the newest appended LSN: the store may name no change that the buffer may still lose.
+        let durable = || self.shared.buffer().durable_lsn();
+        let delete = || Ok(self.shared.store_io().delete_volume(volume, durable())?);
+        self.checkpointer.with_space(delete)?;
+        self.record_store_batch();
+        let mut state = self.shared.state();
+        let (reservations, waiters) = state.pages.drop_volume(volume);
+        self.shared.store().release(reservations);
+        state.reads.unblock();
+        state.seeks.unblock();
+        state.reads.retry(waiters);
+        state.admission.note_possible_space();
+        self.committer.release_groups(&mut state);
+        drop(state);
+        self.shared.wake(BackgroundTask::Commit);
+        self.shared.wake(BackgroundTask::Fetch);
+        self.shared.wake(BackgroundTask::Checkpoint);
+        Ok(())
+    }
+
+    /// Makes a clone. If segments are short, cleaning makes some first; other threads go on meanwhile.
+    pub(crate) fn make_clone(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
+        self.checkpointer.with_space(|| self.clone_once(from, new, false))
+    }
+
+    /// Makes a clone that is expendable as soon as it exists.
+    pub(crate) fn make_expendable_clone(
+        &self,
+        from: VolumeId,
+        new: &NewVolume<'_>,
+    ) -> Result<VolumeId, CacheError> {
+        self.checkpointer.with_space(|| self.clone_once(from, new, true))
+    }
+
+    fn clone_once(
+        &self,
+        from: VolumeId,
+        new: &NewVolume<'_>,
+        is_expendable: bool,
+    ) -> Result<VolumeId, CacheError> {
+        self.shared.store().check_clone(from, new.name)?;
+        if let Some(prefix) =
+            [UNFINISHED_RESCUE, FINISHED_RESCUE].into_iter().find(|&prefix| new.name.starts_with(prefix))
+        {
+            let why = format!("names that begin with {prefix} are for what is saved when a buffer fails");
+            return Err(StoreError::BadName { name: new.name.into(), why }.into());
+        }
+        self.write_back_most()?;
+        let _turn = self.write_back.lock();
+        self.shared.ensure_works()?;
+        let (lsn, frozen) = self.freeze_volume(from);
+        let before = |what: &RangeOp| what.lsn <= lsn && what.volumes().contains(&from);
+        let written = self.write_back.store_range_ops_locked(&before);
+        written.inspect_err(|_| self.write_back.abandon(&frozen)).and_then(|()| {
+            self.write_back_frozen(frozen)?;
+            if self.shared.buffer().durable_lsn() < lsn {
+                self.committer.commit_now().map(drop)
+            } else {
+                Ok(())
+            }
+        })?;
+        let volume = self.shared.store_io().clone_named(from, new, lsn)?;
+        if is_expendable {
+            self.checkpointer.add_expendable_volume(volume);
+        }
+        self.record_store_batch();
+        Ok(volume)
+    }
+
+    /// Lets the buffer name the store's newest batch, which changed a volume. Otherwise, if a block of the
+    /// batch were unreadable at the next start, the log would seem to end before it. The batch is durable
+    /// either way, and other calls report a buffer that fails here.
+    fn record_store_batch(&self) {
+        self.shared.buffer().record_store_batch(self.shared.store().durable_batch());
+        let _ = self.committer.commit_now();
+    }
+
+    /// Writes back roughly what is dirty now, so that little is left to freeze.
+    fn write_back_most(&self) -> Result<(), CacheError> {
+        // Writers make more pages dirty meanwhile; this ends all the same.
+        let steps = self.shared.state().pages.dirty_pages() / STEP_PAGES + 1;
+        let mut scan = DirtyScan::once(self.shared.state().retries.failures());
+        for _ in 0..steps {
+            if self.shared.state().pages.dirty_pages() <= FEW_PAGES
+                || self.write_back.drain_step(WriteBackReason::All, &mut scan)? == StepProgress::Idle
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The point in time of a volume: its newest change, and everything that is not stored. The caller holds
+    /// the write-back lock, so nothing is being written back.
+    fn freeze_volume(&self, volume: VolumeId) -> (Lsn, FrozenBatch) {
+        let mut state = self.shared.state();
+        let keys: Vec<PageKey> =
+            state.pages.by_group().map(|(_, key)| key).filter(|key| key.object.volume == volume).collect();
+        let pages = keys.into_iter().filter_map(|key| FrozenPage::begin(&mut state.pages, key)).collect();
+        let cuts = state.pages.punches().filter(|(object, _)| object.volume == volume).collect();
+        let mut frozen = FrozenBatch { pages, punches: cuts };
+        frozen.sort();
+        (self.shared.buffer().appended_lsn(), frozen)
+    }
+
+    /// Writes a frozen batch back in pieces, the punches first.
+    fn write_back_frozen(&self, mut frozen: FrozenBatch) -> Result<(), CacheError> {
+        if is_planted(CacheBug::CloneTooEarly) {
+            let (pages, newer) =
+                frozen.pages.into_iter().partition(|page| !page.is_newer(&self.shared.state().pages));
+            self.write_back.abandon(&FrozenBatch { pages: newer, punches: Vec::new() });
+            frozen.pages = pages;
+        }
+        let mut pages = std::mem::take(&mut frozen.pages);
+        let mut piece = frozen;
+        loop {
+            let rest = pages.split_off(pages.len().min(STEP_PAGES));
+            piece.pages = pages;
+            pages = rest;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            if is_planted(CacheBug::CloneTooLate) {
+                // Other threads go on meanwhile.
+                let _ = self.committer.commit_now();
+                piece.pages.iter_mut().for_each(|page| page.freeze_again(&self.shared.state().pages));
+            }
+            let taken =
+                self.write_back.write_frozen(piece).and_then(|refused| match refused.into_iter().next() {
+                    Some((_, error)) => Err(error.into()),
+                    None => Ok(()),
+                });
+            if let Err(error) = taken {
+                self.write_back.abandon(&FrozenBatch { pages, punches: Vec::new() });
+                return Err(error);
+            }
+            piece = FrozenBatch::default();
+        }
+    }
+}
+
+/// A volume in use. Until this is dropped, it cannot be deleted.
+pub struct VolumeInUse {
+    used: Arc<Mutex<BTreeMap<VolumeId, u64>>>,
+    volume: VolumeId,
+}
+
+impl Drop for VolumeInUse {
+    fn drop(&mut self) {
+        let mut used = lock(&self.used);
+        if let Entry::Occupied(mut users) = used.entry(self.volume) {
+            *users.get_mut() -= 1;
+            if *users.get() == 0 {
+                users.remove();
+            }
+        }
+    }
+}
+
+fn lock(used: &Mutex<BTreeMap<VolumeId, u64>>) -> MutexGuard<'_, BTreeMap<VolumeId, u64>> {
+    used.lock().expect("no panic while counting users")
+}

@@ -1,0 +1,221 @@
+//! Pages that bypass the buffer: what the log says of them, and what a start makes of that.
+
+use crate::common::plain::Machine;
+use buffer::LogRecord;
+use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange, TransactionCost};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, VolumeId};
+use sim_disk::SimClock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use store::Store;
+
+const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
+const COPY: ObjectId = VolumeId::MAIN.object(6, 1);
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+fn write_bypassing(machine: &Machine, cache: &Cache, pages: std::ops::Range<u64>, byte: u8, grows: bool) {
+    let bytes = vec![byte; ((pages.end - pages.start) * PAGE) as usize];
+    let change = ObjectChange::BypassWrite { object: FILE, offset: pages.start * PAGE, bytes: &bytes, grows };
+    machine.apply(cache, &[change]).expect("space");
+}
+
+/// What a write that is not synced leaves in the log.
+fn commit(machine: &Machine, cache: &Cache) {
+    machine.wait(cache, |then| cache.sync_logged(then)).expect("a buffer that works");
+}
+
+fn crash(machine: &Machine, cache: Cache) -> Cache {
+    drop(cache);
+    machine.crash();
+    machine.open()
+}
+
+fn bytes(cache: &Cache, page: u64, at: std::ops::Range<u64>) -> Vec<u8> {
+    let len = (at.end - at.start) as usize;
+    cache.read_now(FILE, page * PAGE + at.start, len).expect("disks that work")
+}
+
+#[test]
+fn what_is_not_stored_at_a_crash_is_what_it_was_and_stays_so_under_what_is_written_then() {
+    let machine = Machine::new(1);
+    let cache = machine.open();
+    machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
+    machine.sync(&cache).expect("a buffer that works");
+    write_bypassing(&machine, &cache, 0..1, 2, false);
+    commit(&machine, &cache);
+    assert_eq!(cache.status().counters.pages_bypassed, 1);
+    let cache = crash(&machine, cache);
+    assert_eq!(bytes(&cache, 0, 0..4096), [1; BLOCK_BYTES]);
+    machine.write(&cache, FILE, 0, &[3; 100]).expect("space");
+    machine.sync(&cache).expect("a buffer that works");
+    let cache = crash(&machine, cache);
+    assert_eq!([bytes(&cache, 0, 0..100), bytes(&cache, 0, 100..200)], [vec![3; 100], vec![1; 100]]);
+}
+
+#[test]
+fn older_records_are_not_laid_over_what_was_stored_since() {
+    let machine = Machine::new(2);
+    let cache = machine.open();
+    // Another page needs the group of the older record, which stays in the log.
+    machine.write(&cache, COPY, 0, &[1; 100]).expect("space");
+    machine.write(&cache, FILE, 0, &[1; 100]).expect("space");
+    machine.sync(&cache).expect("a buffer that works");
+    write_bypassing(&machine, &cache, 0..40, 2, false);
+    cache.step(BackgroundTask::WriteBack);
+    assert_eq!(cache.status().counters.pages_stored, 40);
+    assert_eq!(cache.status().dirty_pages, 1, "that the log is needed for");
+    let cache = crash(&machine, cache);
+    assert_eq!(bytes(&cache, 0, 0..200), [2; 200]);
+}
+
+#[test]
+fn a_sync_of_an_object_logs_its_own_pages_and_nobody_else_s() {
+    let machine = Machine::new(3);
+    let cache = machine.open();
+    write_bypassing(&machine, &cache, 0..2, 2, false);
+    machine.wait(&cache, |then| cache.sync_object(COPY, then)).expect("a buffer that works");
+    assert_eq!(cache.status().counters.pages_logged_late, 0);
+    machine.wait(&cache, |then| cache.sync_object(FILE, then)).expect("a buffer that works");
+    assert_eq!(cache.status().counters.pages_logged_late, 2);
+    let cache = crash(&machine, cache);
+    assert_eq!(bytes(&cache, 1, 0..4096), [2; BLOCK_BYTES]);
+}
+
+#[test]
+fn a_clone_and_a_new_name_come_after_what_was_written_before_them() {
+    let transfer = PageTransfer { from: FILE, first: PageNo(1), end: PageNo(3), to: COPY, at: PageNo(1) };
+    for (change, logged) in
+        [(ObjectChange::Clone { transfer }, 2), (ObjectChange::LogBypassed { object: FILE }, 4)]
+    {
+        let machine = Machine::new(6);
+        let cache = machine.open();
+        write_bypassing(&machine, &cache, 0..4, 2, false);
+        // A transaction that only settles leaves no trace itself.
+        let name = ObjectChange::Write { object: VolumeId::MAIN.object(0, 0), offset: 0, bytes: b"name" };
+        machine.apply(&cache, &[change, name]).expect("space");
+        assert_eq!(cache.status().counters.pages_logged_late, logged, "{change:?}");
+        commit(&machine, &cache);
+        let cache = crash(&machine, cache);
+        assert_eq!(bytes(&cache, 1, 0..4096), [2; BLOCK_BYTES], "{change:?}");
+        assert_eq!(bytes(&cache, 2, 0..4096), [2; BLOCK_BYTES], "{change:?}");
+    }
+}
+
+#[test]
+fn an_object_is_lost_from_the_first_page_on_that_it_grew_with_and_the_store_lacks_until_that_is_forgotten() {
+    let machine = Machine::new(4);
+    let cache = machine.open();
+    write_bypassing(&machine, &cache, 0..3, 2, true);
+    // A part of one: all of it is logged.
+    machine.write(&cache, FILE, 0, &[3; 100]).expect("space");
+    commit(&machine, &cache);
+    let cache = crash(&machine, cache);
+    assert_eq!(cache.lost_tails(), [(FILE, PageNo(1))]);
+    // Nothing was said of it.
+    let cache = crash(&machine, cache);
+    assert_eq!(cache.lost_tails(), [(FILE, PageNo(1))]);
+    let end = ObjectChange::Zero { object: FILE, offset: PAGE, len: u64::MAX - PAGE };
+    machine.apply(&cache, &[end]).expect("space");
+    commit(&machine, &cache);
+    cache.forget_lost_tail(FILE);
+    let cache = crash(&machine, cache);
+    assert_eq!(cache.lost_tails(), []);
+    assert_eq!([bytes(&cache, 0, 0..100), bytes(&cache, 0, 100..200)], [vec![3; 100], vec![2; 100]]);
+}
+
+#[test]
+fn what_was_logged_again_beside_a_clone_says_nothing_of_what_came_after_it() {
+    let machine = Machine::new(5);
+    let cache = machine.open();
+    machine.write(&cache, FILE, 0, &[1; 100]).expect("space");
+    let transfer = PageTransfer { from: FILE, first: PageNo(0), end: PageNo(1), to: COPY, at: PageNo(0) };
+    machine.apply(&cache, &[ObjectChange::Clone { transfer }]).expect("space");
+    let cloned = cache.status().applied;
+    machine.write(&cache, FILE, 0, &[3; 50]).expect("space");
+    write_bypassing(&machine, &cache, 0..1, 4, true);
+    // As where the clone cannot be stored for long.
+    let beside = LogRecord::Write { object: FILE, page: PageNo(0), start: 0, bytes: &[1; 100] };
+    cache.buffer().append_relogged(cloned, &[LogRecord::Clone(transfer), beside]).expect("space");
+    cache.buffer().commit().expect("a buffer that works");
+    let cache = crash(&machine, cache);
+    assert_eq!(cache.lost_tails(), [(FILE, PageNo(0))], "it grew with that page");
+    assert_eq!([bytes(&cache, 0, 0..50), bytes(&cache, 0, 50..100)], [vec![3; 50], vec![1; 50]]);
+}
+
+#[test]
+fn a_stream_that_never_ends_does_not_keep_others_from_being_written_back() {
+    let machine = Machine::new(7);
+    let cache = machine.open();
+    machine.write(&cache, COPY, 0, &[1; 100]).expect("space");
+    machine.clock.advance(CacheSettings::default().dirty_age_max);
+    let mut steps = 0;
+    while cache.status().dirty_age >= CacheSettings::default().dirty_age_max {
+        // As many as make the next step be of them.
+        write_bypassing(&machine, &cache, 0..40, 2, false);
+        cache.step(BackgroundTask::WriteBack);
+        steps += 1;
+        assert!(steps < 10, "{:?}", cache.status());
+    }
+}
+
+#[test]
+fn a_file_that_grows_and_grows_does_not_keep_a_sync_of_another_waiting() {
+    let machine = Machine {
+        disks: crate::common::Disks::new(13, 1 << 16, 1 << 15, 32),
+        clock: Arc::new(SimClock::new()),
+    };
+    let settings = CacheSettings {
+        bypass_after: 0,
+        sync_log_bytes_max: 0,
+        commit_inline_below: Duration::ZERO,
+        ..CacheSettings::default()
+    };
+    let store = Arc::new(Store::open(machine.store.clone()).expect("sound media"));
+    let cache = Cache::open(store, machine.buffer.clone(), machine.clock.clone(), settings);
+    let cache = cache.expect("sound media");
+    let mut next = 0;
+    let bytes = vec![7; 256 * BLOCK_BYTES];
+    // As much as may be under way, which is several steps of write-back.
+    let mut grow = || loop {
+        let change =
+            ObjectChange::BypassWrite { object: COPY, offset: next * PAGE, bytes: &bytes, grows: true };
+        let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(&[change])) else { break };
+        cache.apply(&mut reservation, &[change]).expect("space");
+        next += 256;
+    };
+    grow();
+    cache.step(BackgroundTask::WriteBack);
+    write_bypassing(&machine, &cache, 0..32, 2, false);
+    let synced = Arc::new(AtomicBool::new(false));
+    let told = synced.clone();
+    cache.sync_object(FILE, Box::new(move |_| told.store(true, Ordering::Relaxed)));
+    for step in 0.. {
+        assert!(step < 20, "{:?}", cache.status());
+        grow();
+        for task in [BackgroundTask::Checkpoint, BackgroundTask::WriteBack, BackgroundTask::Commit] {
+            cache.step(task);
+        }
+        if synced.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_entered_before_nothing_is_written_directly_any_more_is_logged() {
+    let machine = Machine::new(14);
+    let cache = machine.open();
+    machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
+    let change =
+        ObjectChange::BypassWrite { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+    let mut entered =
+        cache.admit_at_once(TransactionCost::of(&[change])).expect("a store that works").expect("space");
+    cache.set_bypass_after(u64::MAX);
+    machine.sync(&cache).expect("a buffer that works");
+    cache.apply(&mut entered, &[change]).expect("space");
+    machine.write(&cache, COPY, 0, &[3; 100]).expect("space");
+    machine.wait(&cache, |then| cache.sync_object(COPY, then)).expect("a buffer that works");
+    let cache = crash(&machine, cache);
+    assert_eq!(bytes(&cache, 0, 0..4096), [2; BLOCK_BYTES], "a later change is there");
+}

@@ -1,0 +1,369 @@
+//! Random transactions on a simulated machine, beside a model that knows what every prefix of them leaves.
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+mod disks;
+pub mod meddled;
+pub mod plain;
+pub mod slow_disk;
+
+use cache::{
+    BackgroundTask, Cache, CacheError, CacheSettings, FetchMode, ObjectChange, SpaceReservation,
+    TransactionCost,
+};
+use device::{BLOCK_BYTES, Device, ObjectId, PageNo, PageTransfer, SeededRng};
+pub use disks::Disks;
+use sim_disk::SimClock;
+use std::collections::BTreeMap;
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{PageRead, Store, StoredPage, VolumeId};
+
+pub const OBJECTS: u64 = 6;
+pub const OBJECT_BYTES: usize = 24 * BLOCK_BYTES;
+
+/// One transaction, owned.
+#[derive(Debug, Clone)]
+pub enum Step {
+    Write(ObjectId, usize, Vec<u8>),
+    Zero(ObjectId, usize, usize),
+    Delete(ObjectId),
+    Clone(PageTransfer),
+    Move(PageTransfer),
+}
+
+pub type Model = BTreeMap<ObjectId, Vec<u8>>;
+
+pub fn apply_to(model: &mut Model, steps: &[Step]) {
+    for step in steps {
+        match step {
+            Step::Write(object, at, bytes) => {
+                let content = model.entry(*object).or_insert_with(|| vec![0; OBJECT_BYTES]);
+                content[*at..*at + bytes.len()].copy_from_slice(bytes);
+            }
+            Step::Zero(object, at, len) => {
+                if let Some(content) = model.get_mut(object) {
+                    let end = (*at + *len).min(OBJECT_BYTES);
+                    content[*at..end].fill(0);
+                }
+            }
+            Step::Delete(object) => drop(model.remove(object)),
+            Step::Clone(transfer) => drop(copy(model, transfer)),
+            Step::Move(transfer) => {
+                let range = copy(model, transfer);
+                model.entry(transfer.from).and_modify(|content| content[range].fill(0));
+            }
+        }
+    }
+}
+
+/// What a clone does. Returns the source's bytes' positions.
+fn copy(model: &mut Model, transfer: &PageTransfer) -> Range<usize> {
+    let bytes = |pages: Range<PageNo>| pages.start.offset() as usize..pages.end.offset() as usize;
+    let from = bytes(transfer.source());
+    let to = bytes(transfer.target());
+    let content = model.get(&transfer.from).map(|content| content[from.clone()].to_vec());
+    let content = content.unwrap_or_else(|| vec![0; from.len()]);
+    let target = model.entry(transfer.to).or_insert_with(|| vec![0; OBJECT_BYTES]);
+    target[to].copy_from_slice(&content);
+    from
+}
+
+pub struct Machine {
+    pub disks: Disks,
+    pub clock: Arc<SimClock>,
+    pub fetch: FetchMode,
+    /// Few: pages are written back because memory is short. Many: because the buffer is.
+    pub dirty_pages_max: u64,
+}
+
+impl Deref for Machine {
+    type Target = Disks;
+    fn deref(&self) -> &Disks {
+        &self.disks
+    }
+}
+
+impl Machine {
+    pub fn new(seed: u64) -> Machine {
+        Machine::sized(seed, 4096)
+    }
+
+    /// With a store of so many blocks.
+    pub fn sized(seed: u64, blocks: u64) -> Machine {
+        let modes = [FetchMode::Blocking, FetchMode::Lazy, FetchMode::Background, FetchMode::Adaptive];
+        let fetch = modes[(seed % 4) as usize];
+        let dirty_pages_max = if seed.is_multiple_of(2) { 40 } else { 1000 };
+        let disks = Disks::new(seed, blocks, 256, 16);
+        Machine { disks, clock: Arc::new(SimClock::new()), fetch, dirty_pages_max }
+    }
+
+    pub fn open(&self) -> Result<Cache, CacheError> {
+        self.open_on(self.store.clone(), self.buffer.clone())
+    }
+
+    /// Opens its disks with something above them.
+    pub fn open_on(&self, store: Arc<dyn Device>, buffer: Arc<dyn Device>) -> Result<Cache, CacheError> {
+        let settings = CacheSettings {
+            fetch: self.fetch,
+            memory_bytes_max: (self.dirty_pages_max + 20) * BLOCK_BYTES as u64,
+            dirty_bytes_max: self.dirty_pages_max * BLOCK_BYTES as u64,
+            commit_inline_below: Duration::ZERO,
+            checkpoint_blocks: 100,
+            ..CacheSettings::default()
+        };
+        let store = Arc::new(Store::open(store)?);
+        Cache::open(store, buffer, self.clock.clone(), settings)
+    }
+}
+
+/// A value that a completion leaves behind.
+pub struct Slot<T>(Arc<Mutex<Option<Result<T, CacheError>>>>);
+
+impl<T: Send + 'static> Slot<T> {
+    pub fn new() -> Slot<T> {
+        Slot(Arc::default())
+    }
+
+    pub fn then(&self) -> cache::CacheCompletion<T> {
+        let slot = self.0.clone();
+        Box::new(move |outcome| *slot.lock().expect("one thread") = Some(outcome))
+    }
+
+    pub fn take(&self) -> Option<Result<T, CacheError>> {
+        self.0.lock().expect("one thread").take()
+    }
+
+    /// Steps the cache until the completion came, or the power is lost.
+    pub fn wait(&self, machine: &Machine, cache: &Cache, random: &mut SeededRng) -> Result<T, CacheError> {
+        for _ in 0..100_000 {
+            if let Some(outcome) = self.take() {
+                return outcome;
+            }
+            if machine.power.is_lost() {
+                return Err(CacheError::Stopping);
+            }
+            cache.step(BackgroundTask::ALL[random.below(4) as usize]);
+            machine.clock.advance(Duration::from_millis(1));
+        }
+        panic!("nobody answered: {:?}", cache.status());
+    }
+}
+
+pub struct Run {
+    pub random: SeededRng,
+    /// The volume that is written to. Models name the objects of all volumes as those of the main one.
+    pub volume: VolumeId,
+    pub generations: BTreeMap<u64, u32>,
+    highest: BTreeMap<u64, u32>,
+    /// What is surely durable, and every transaction since.
+    pub durable: Model,
+    pub since: Vec<Vec<Step>>,
+}
+
+impl Run {
+    pub fn new(seed: u64) -> Run {
+        Run {
+            random: SeededRng::new(seed),
+            volume: VolumeId::MAIN,
+            generations: BTreeMap::new(),
+            highest: BTreeMap::new(),
+            durable: Model::new(),
+            since: Vec::new(),
+        }
+    }
+
+    pub fn object(&mut self) -> ObjectId {
+        let slot = self.random.below(OBJECTS);
+        VolumeId::MAIN.object(slot, *self.generations.entry(slot).or_default())
+    }
+
+    pub fn transaction(&mut self) -> Vec<Step> {
+        (0..1 + self.random.below(3)).map(|_| self.step()).collect()
+    }
+
+    /// Some pages of an object for another place, mostly the same of another object.
+    fn transfer(&mut self) -> Option<PageTransfer> {
+        let from = self.object();
+        let to = self.object();
+        let pages = (OBJECT_BYTES / BLOCK_BYTES) as u64;
+        let first = if self.random.once_in(2) { 0 } else { self.random.below(pages) };
+        let len = 1 + self.random.below(pages - first);
+        let at = if self.random.once_in(3) { self.random.below(pages - len + 1) } else { first };
+        let transfer =
+            PageTransfer { from, first: PageNo(first), end: PageNo(first + len), to, at: PageNo(at) };
+        transfer.is_valid().then_some(transfer)
+    }
+
+    pub fn step(&mut self) -> Step {
+        if self.random.once_in(12)
+            && let Some(transfer) = self.transfer()
+        {
+            return if self.random.once_in(3) { Step::Move(transfer) } else { Step::Clone(transfer) };
+        }
+        let object = self.object();
+        let at = self.random.below(OBJECT_BYTES as u64) as usize;
+        match self.random.below(20) {
+            0 => {
+                *self.generations.entry(object.slot).or_default() += 1;
+                Step::Delete(object)
+            }
+            1 | 2 => Step::Zero(object, at, usize::MAX / 2),
+            3 => Step::Zero(object, at, self.random.below(5 * BLOCK_BYTES as u64) as usize),
+            _ => {
+                let limit = if self.random.once_in(4) { 3 * BLOCK_BYTES as u64 } else { 600 };
+                let len = (1 + self.random.below(limit) as usize).min(OBJECT_BYTES - at);
+                Step::Write(object, at, vec![1 + self.random.below(255) as u8; len])
+            }
+        }
+    }
+
+    pub fn now(&self) -> Model {
+        let mut model = self.durable.clone();
+        self.since.iter().for_each(|steps| apply_to(&mut model, steps));
+        model
+    }
+
+    /// Applies one transaction; `false` if the power failed.
+    pub fn apply(&mut self, machine: &Machine, cache: &Cache) -> bool {
+        let steps = self.transaction();
+        let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| change(step, self.volume)).collect();
+        for step in &steps {
+            if let Step::Write(object, at, bytes) = step {
+                let slot = Slot::new();
+                cache.prepare_write(object.in_volume(self.volume), *at as u64, bytes.len(), slot.then());
+                if slot.wait(machine, cache, &mut self.random).is_err() {
+                    return false;
+                }
+            }
+        }
+        let slot: Slot<SpaceReservation> = Slot::new();
+        cache.admit(TransactionCost::of(&changes), slot.then());
+        let Ok(mut reservation) = slot.wait(machine, cache, &mut self.random) else { return false };
+        let applied = cache.apply(&mut reservation, &changes).is_ok();
+        if applied {
+            self.since.push(steps);
+        }
+        applied
+    }
+
+    pub fn sync(&mut self, machine: &Machine, cache: &Cache) -> bool {
+        let slot = Slot::new();
+        cache.sync(slot.then());
+        let synced = slot.wait(machine, cache, &mut self.random).is_ok();
+        if synced {
+            self.durable = self.now();
+            self.since.clear();
+        }
+        synced
+    }
+
+    /// Compares one object's bytes, some of them, and at times those that follow: they are fetched ahead.
+    pub fn read(&mut self, machine: &Machine, cache: &Cache) -> bool {
+        let object = self.object();
+        let at = self.random.below(OBJECT_BYTES as u64) as usize;
+        let len = (1 + self.random.below(9000) as usize).min(OBJECT_BYTES - at);
+        let next = at + len;
+        self.read_at(machine, cache, object, at, len)
+            && (next == OBJECT_BYTES
+                || self.random.once_in(2)
+                || self.read_at(machine, cache, object, next, len.min(OBJECT_BYTES - next)))
+    }
+
+    fn read_at(&mut self, machine: &Machine, cache: &Cache, object: ObjectId, at: usize, len: usize) -> bool {
+        let slot = Slot::new();
+        cache.read(object.in_volume(self.volume), at as u64, len, OBJECT_BYTES as u64, slot.then());
+        let Ok(found) = slot.wait(machine, cache, &mut self.random) else { return false };
+        let zeros = vec![0; OBJECT_BYTES];
+        assert!(
+            found == self.now().get(&object).unwrap_or(&zeros)[at..at + len],
+            "object {object} at {at}+{len}"
+        );
+        true
+    }
+
+    /// After a crash: finds the prefix that is there, and goes on from it.
+    pub fn adopt(&mut self, cache: &Cache) {
+        let mut model = self.durable.clone();
+        let mut candidates = vec![model.clone()];
+        for steps in &self.since {
+            apply_to(&mut model, steps);
+            candidates.push(model.clone());
+        }
+        let mut objects: Vec<ObjectId> = candidates.iter().flat_map(|model| model.keys().copied()).collect();
+        objects.sort();
+        objects.dedup();
+        for &object in &objects {
+            let found =
+                cache.read_now(object.in_volume(self.volume), 0, OBJECT_BYTES).expect("a read with power");
+            let zeros = vec![0; OBJECT_BYTES];
+            candidates.retain(|model| *model.get(&object).unwrap_or(&zeros) == found);
+            assert!(
+                !candidates.is_empty(),
+                "object {object} is no prefix's, after {} since",
+                self.since.len()
+            );
+        }
+        // Several prefixes may look alike; the shortest is the least that may be promised from here on.
+        self.durable = candidates.swap_remove(0);
+        self.begin_anew();
+    }
+
+    /// Generations that fit what is durable, and nothing else is there. An object of zeros may be gone, and another one
+    /// of zeros be in its slot, so it counts as gone.
+    pub fn begin_anew(&mut self) {
+        self.since.clear();
+        self.durable.retain(|_, content| content.iter().any(|&byte| byte != 0));
+        self.number_anew();
+    }
+
+    /// Generations that fit what is there: a slot is used again under one that no volume had.
+    pub fn number_anew(&mut self) {
+        let now = self.now();
+        for (slot, generation) in &mut self.generations {
+            let highest = self.highest.entry(*slot).or_default();
+            *highest = *generation.max(highest);
+            let alive = now.keys().find(|object| object.slot == *slot);
+            *generation = alive.map_or(*highest + 1, |object| object.generation);
+        }
+    }
+}
+
+pub fn change(step: &Step, volume: VolumeId) -> ObjectChange<'_> {
+    match step {
+        Step::Write(object, at, bytes) => {
+            ObjectChange::Write { object: object.in_volume(volume), offset: *at as u64, bytes }
+        }
+        Step::Zero(object, at, len) => {
+            ObjectChange::Zero { object: object.in_volume(volume), offset: *at as u64, len: *len as u64 }
+        }
+        Step::Delete(object) => ObjectChange::Delete { object: object.in_volume(volume) },
+        Step::Clone(transfer) => ObjectChange::Clone { transfer: in_volume(transfer, volume) },
+        Step::Move(transfer) => ObjectChange::Move { transfer: in_volume(transfer, volume) },
+    }
+}
+
+fn in_volume(transfer: &PageTransfer, volume: VolumeId) -> PageTransfer {
+    PageTransfer { from: transfer.from.in_volume(volume), to: transfer.to.in_volume(volume), ..*transfer }
+}
+
+/// Deletes what was rescued from a buffer that failed and is well again.
+pub fn delete_rescued(cache: &Cache) {
+    for volume in cache.store().describe_volumes() {
+        if volume.name.starts_with("rescu") {
+            cache.delete_volume(volume.id).expect("a write with power");
+        }
+    }
+}
+
+/// An object, from the store alone.
+pub fn read_whole(cache: &Cache, object: ObjectId) -> Vec<u8> {
+    let pages = (OBJECT_BYTES / BLOCK_BYTES) as u64;
+    let mut wants: Vec<PageRead> = (0..pages).map(|page| PageRead::new(object, PageNo(page))).collect();
+    cache.store().read(&mut wants);
+    let page = |want: PageRead| match want.result.expect("a read with power") {
+        StoredPage::Hole => vec![0; BLOCK_BYTES],
+        StoredPage::Page { bytes, .. } => bytes.0.to_vec(),
+    };
+    wants.into_iter().flat_map(page).collect()
+}

@@ -1,0 +1,386 @@
+//! Copies of volumes, writes to one volume after the other, and deleted ones, on a machine that loses power and every subset of
+//! what was not flushed. A copy is what some moment of the call left, or there is none; a volume to which nothing is written
+//! any more is what it was, whatever of it only the buffer has.
+
+use crate::common::meddled::{Meddled, Meddler};
+use crate::common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued};
+use cache::{BackgroundTask, Cache, CacheError, ObjectChange, TransactionCost};
+use device::{ObjectId, SeededRng};
+use sim_disk::{DiskFaults, SimDisk};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{NewVolume, StoreError, VolumeId, VolumeMode};
+
+/// Blocks of a store that fills up.
+const SMALL: u64 = 1800;
+/// Volumes beside the mounted one, at most.
+const OTHERS_MAX: usize = 3;
+
+/// What a crash may have let happen or not.
+enum Pending {
+    Nothing,
+    /// One that may be there, and what it may be then.
+    Clone(String, Vec<Model>),
+    Delete(VolumeId),
+}
+
+/// What happened, so that a test that tests little is seen.
+#[derive(Debug, Default)]
+struct Tally {
+    cloned: u64,
+    /// Clones that the call did not answer for and that were there after the crash, and those that were not.
+    found: u64,
+    not_found: u64,
+    /// Transactions applied during a clone's call.
+    meddled: u64,
+    switched: u64,
+    deleted: u64,
+    /// Operations for which there was no space.
+    full: u64,
+}
+
+struct World {
+    seed: u64,
+    machine: Machine,
+    meddler: Arc<Mutex<Option<Meddler>>>,
+    /// The mounted volume's.
+    run: Run,
+    mounted: VolumeId,
+    /// What each other volume is.
+    others: BTreeMap<VolumeId, Model>,
+    pending: Pending,
+    names: u64,
+    tally: Tally,
+}
+
+impl World {
+    fn new(seed: u64, blocks: u64) -> World {
+        World {
+            seed,
+            machine: Machine::sized(seed, blocks),
+            meddler: Arc::default(),
+            run: Run::new(seed),
+            mounted: VolumeId::MAIN,
+            others: BTreeMap::new(),
+            pending: Pending::Nothing,
+            names: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Opens, crashing as often as the power fails meanwhile, and compares everything.
+    fn open(&mut self) -> Cache {
+        let cache = loop {
+            let meddled =
+                |disk: &Arc<SimDisk>| Arc::new(Meddled { disk: disk.clone(), meddler: self.meddler.clone() });
+            let store = meddled(&self.machine.store);
+            let buffer = meddled(&self.machine.buffer);
+            match self.machine.open_on(store, buffer) {
+                Ok(cache) => break cache,
+                Err(_) if self.machine.power.is_lost() => self.machine.crash(),
+                Err(error) => panic!("seed {}: {error}", self.seed),
+            }
+        };
+        self.machine.power.restore();
+        self.settle(&cache);
+        self.run.adopt(&cache);
+        self.compare_others(&cache);
+        cache
+    }
+
+    /// Finds out what of the operation that the crash ended happened.
+    fn settle(&mut self, cache: &Cache) {
+        delete_rescued(cache);
+        let found: Vec<VolumeId> = cache.store().volumes().into_iter().map(|(id, _)| id).collect();
+        match std::mem::replace(&mut self.pending, Pending::Nothing) {
+            Pending::Clone(name, may_be) => match cache.store().volume_named(&name) {
+                Some(volume) => {
+                    let which = self.which(cache, volume.id, &may_be);
+                    self.others.insert(volume.id, may_be[which].clone());
+                    self.tally.found += 1;
+                }
+                None => self.tally.not_found += 1,
+            },
+            Pending::Delete(volume) if !found.contains(&volume) => drop(self.others.remove(&volume)),
+            _ => {}
+        }
+        let mut expected: Vec<VolumeId> = self.others.keys().copied().chain([self.mounted]).collect();
+        expected.sort();
+        assert_eq!(found, expected, "seed {}: other volumes than there should be", self.seed);
+    }
+
+    /// The other volume is written to from here on. All of this one is durable.
+    fn mount(&mut self, to: VolumeId) {
+        let now = self.run.now();
+        self.others.insert(self.mounted, now);
+        self.run.durable = self.others.remove(&to).expect("one that is there");
+        self.run.begin_anew();
+        self.mounted = to;
+        self.run.volume = to;
+    }
+
+    fn compare_others(&self, cache: &Cache) {
+        for (&volume, model) in &self.others {
+            self.which(cache, volume, std::slice::from_ref(model));
+        }
+    }
+
+    /// Which of some models, the last of those that are alike, a volume is.
+    fn which(&self, cache: &Cache, volume: VolumeId, models: &[Model]) -> usize {
+        let mut candidates: Vec<usize> = (0..models.len()).collect();
+        let all = models.iter().chain(self.others.values()).chain([&self.run.durable]);
+        let mut objects: Vec<ObjectId> = all.flat_map(|model| model.keys().copied()).collect();
+        objects.sort();
+        objects.dedup();
+        for object in objects {
+            let found = cache.read_now(object.in_volume(volume), 0, OBJECT_BYTES).expect("a read with power");
+            let zeros = vec![0; OBJECT_BYTES];
+            candidates.retain(|&index| *models[index].get(&object).unwrap_or(&zeros) == found);
+            assert!(
+                !candidates.is_empty(),
+                "seed {}: object {object} of volume {volume} is none of {} states",
+                self.seed,
+                models.len()
+            );
+        }
+        candidates.pop().expect("at least one")
+    }
+
+    /// One operation; `false` if the cache is to be opened again.
+    fn operate(&mut self, cache: &Cache) -> bool {
+        let go_on = match self.run.random.below(40) {
+            0 | 1 if self.others.len() < OTHERS_MAX => self.clone_volume(cache),
+            2 if !self.others.is_empty() => self.switch(cache),
+            3 if !self.others.is_empty() => self.delete(cache),
+            4..8 => self.run.sync(&self.machine, cache) || self.needs_power(),
+            8..12 => self.run.read(&self.machine, cache) || self.needs_power(),
+            12..22 => {
+                cache.step(BackgroundTask::ALL[self.run.random.below(4) as usize]);
+                self.machine.clock.advance(Duration::from_millis(self.run.random.below(400)));
+                true
+            }
+            _ => self.run.apply(&self.machine, cache) || self.needs_space(),
+        };
+        go_on && !self.machine.power.is_lost()
+    }
+
+    /// An operation failed that only needs power.
+    fn needs_power(&self) -> bool {
+        assert!(self.machine.power.is_lost(), "seed {}: an operation failed with power on", self.seed);
+        false
+    }
+
+    fn needs_space(&mut self) -> bool {
+        self.tally.full += u64::from(!self.machine.power.is_lost());
+        false
+    }
+
+    fn clone_volume(&mut self, cache: &Cache) -> bool {
+        self.names += 1;
+        let name = format!("c{}", self.names);
+        let mut may_be = vec![self.run.now()];
+        let faulty = self.begin_faults();
+        let meddled = self.meddle(cache);
+        let new = NewVolume { name: &name, mode: VolumeMode::Writable, created: 1 };
+        let cloned = cache.clone_volume(self.mounted, &new);
+        self.meddler.lock().expect("one thread").take();
+        self.end_faults();
+        for steps in std::mem::take(&mut *meddled.lock().expect("one thread")) {
+            let mut next = may_be.last().expect("at least one").clone();
+            apply_to(&mut next, &steps);
+            may_be.push(next);
+            self.run.since.push(steps);
+            self.tally.meddled += 1;
+        }
+        self.run.number_anew();
+        match cloned {
+            // The power went while the buffer was to name it: what it holds is looked at after the next start.
+            Ok(_) if self.machine.power.is_lost() => {
+                self.pending = Pending::Clone(name, may_be);
+                false
+            }
+            Ok(volume) => self.cloned(cache, volume, may_be),
+            Err(error) => {
+                self.allow(faulty, &error);
+                self.pending = Pending::Clone(name, may_be);
+                // Nobody knows whether it is there until the next start.
+                false
+            }
+        }
+    }
+
+    /// It is some state during the call, and nothing that is not durable.
+    fn cloned(&mut self, cache: &Cache, volume: VolumeId, may_be: Vec<Model>) -> bool {
+        let which = self.which(cache, volume, &may_be);
+        self.tally.cloned += 1;
+        // All before the first that may be it was durable when the call returned.
+        self.run.durable = may_be[0].clone();
+        self.run.since.drain(..self.run.since.len() + 1 - may_be.len());
+        self.others.insert(volume, may_be.into_iter().nth(which).expect("it was one of them"));
+        goes_on(cache)
+    }
+
+    /// From here on transactions are applied while devices work. Returns those that were.
+    fn meddle(&mut self, cache: &Cache) -> Arc<Mutex<Vec<Vec<Step>>>> {
+        let applied: Arc<Mutex<Vec<Vec<Step>>>> = Arc::default();
+        if !cache.writes_at_once() {
+            return applied;
+        }
+        let mut waiting: Vec<Vec<Step>> =
+            (0..self.run.random.below(8)).map(|_| self.run.transaction()).collect();
+        waiting.reverse();
+        let every = 1 + self.run.random.below(6);
+        let mut random = SeededRng::new(self.run.random.next_u64());
+        let cache = cache.clone();
+        let done = applied.clone();
+        let volume = self.mounted;
+        *self.meddler.lock().expect("one thread") = Some(Box::new(move || {
+            if !random.once_in(every) {
+                return;
+            }
+            let Some(steps) = waiting.pop() else { return };
+            let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| change(step, volume)).collect();
+            let reservation = cache.admit_at_once(TransactionCost::of(&changes)).ok().flatten();
+            if reservation.is_some_and(|mut reservation| cache.apply(&mut reservation, &changes).is_ok()) {
+                done.lock().expect("one thread").push(steps);
+            } else {
+                // Later ones may build on it.
+                waiting.clear();
+            }
+        }));
+        applied
+    }
+
+    /// Half of the operations on volumes lose power, or meet one error of a device; `true` if they may.
+    fn begin_faults(&mut self) -> bool {
+        let within = 1 << self.run.random.below(7);
+        let after = self.run.random.below(within);
+        let once = DiskFaults { once_after: Some(after), ..DiskFaults::default() };
+        match self.run.random.below(6) {
+            0 => self.machine.store.set_faults(once),
+            1 => self.machine.buffer.set_faults(once),
+            2 | 3 => self.machine.power.cut_after(after),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Whether an operation may have failed.
+    fn allow(&mut self, faulty: bool, error: &CacheError) {
+        if matches!(error, CacheError::Store(StoreError::Full)) {
+            self.tally.full += 1;
+            return;
+        }
+        assert!(faulty || self.machine.power.is_lost(), "seed {}: {error}", self.seed);
+    }
+
+    fn end_faults(&self) {
+        self.machine.store.set_faults(DiskFaults::default());
+        self.machine.buffer.set_faults(DiskFaults::default());
+    }
+
+    fn some_other(&mut self) -> VolumeId {
+        let index = self.run.random.below(self.others.len() as u64) as usize;
+        *self.others.keys().nth(index).expect("there is one")
+    }
+
+    fn switch(&mut self, cache: &Cache) -> bool {
+        if !self.run.sync(&self.machine, cache) {
+            return self.needs_power();
+        }
+        let to = self.some_other();
+        self.mount(to);
+        self.tally.switched += 1;
+        true
+    }
+
+    fn delete(&mut self, cache: &Cache) -> bool {
+        let volume = self.some_other();
+        if volume == VolumeId::MAIN {
+            return true;
+        }
+        let faulty = self.begin_faults();
+        let outcome = cache.delete_volume(volume);
+        self.end_faults();
+        match outcome {
+            Ok(()) => {
+                self.others.remove(&volume);
+                self.tally.deleted += 1;
+                goes_on(cache)
+            }
+            Err(error) => {
+                self.allow(faulty, &error);
+                self.pending = Pending::Delete(volume);
+                false
+            }
+        }
+    }
+
+    fn go(&mut self, crashes: u64) {
+        for _ in 0..crashes {
+            let cache = self.open();
+            cache.store().check(&mut |finding| panic!("seed {}: {finding:?}", self.seed));
+            self.machine.power.cut_after(self.run.random.below(250));
+            while self.operate(&cache) {}
+            self.meddler.lock().expect("one thread").take();
+            drop(cache);
+            // The next start may come without a crash.
+            if self.machine.power.is_lost() || self.run.random.once_in(2) {
+                self.machine.crash();
+            }
+            // Half of the recoveries are interrupted, too.
+            let interrupted = self.run.random.once_in(2);
+            self.machine.power.cut_after(if interrupted { self.run.random.below(8) } else { u64::MAX });
+        }
+        self.end();
+    }
+
+    /// All volumes but the mounted one are deleted: what they held comes back, and nothing else goes.
+    fn end(&mut self) {
+        let cache = self.open();
+        self.machine.power.restore();
+        for volume in std::mem::take(&mut self.others).into_keys().filter(|&id| id != VolumeId::MAIN) {
+            cache.delete_volume(volume).expect("power is on");
+        }
+        cache.drain().expect("power is on");
+        while cache.store().is_freeing() {
+            cache.step(BackgroundTask::Checkpoint);
+            self.machine.clock.advance(Duration::from_secs(1));
+        }
+        assert_eq!(cache.store().space().reserved, 0, "seed {}: reservations are left", self.seed);
+        cache.store().check(&mut |finding| panic!("seed {}: {finding:?}", self.seed));
+        self.run.adopt(&cache);
+    }
+}
+
+/// Whether there is more to do before the next start. What was asked for is durable, but the buffer, which names it, may have
+/// failed.
+fn goes_on(cache: &Cache) -> bool {
+    cache.status().failed.is_none()
+}
+
+#[test]
+fn after_a_crash_at_any_moment_every_volume_is_what_it_was_or_became() {
+    let mut tally = Tally::default();
+    for seed in 0..16 {
+        let mut world = World { tally, ..World::new(seed, 6144) };
+        world.go(25);
+        tally = world.tally;
+    }
+    let Tally { cloned, found, not_found, meddled, switched, deleted, full } = tally;
+    let seldom =
+        found == 0 || [cloned, not_found, meddled, switched, deleted].iter().any(|&count| count < 50);
+    assert!(!seldom && full == 0, "{tally:?}: the run tests little");
+}
+
+#[test]
+fn where_a_store_has_no_space_for_what_volumes_no_longer_share_nothing_is_lost() {
+    let mut tally = Tally::default();
+    for seed in 0..16 {
+        let mut world = World { tally, ..World::new(seed, SMALL) };
+        world.go(25);
+        tally = world.tally;
+    }
+    assert!(tally.full > 50 && tally.cloned > 50 && tally.deleted > 50, "{tally:?}: the run tests little");
+}

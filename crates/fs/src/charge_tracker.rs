@@ -1,0 +1,135 @@
+//! What memory knows of files' charges; [`charge`](crate::charge) explains them.
+
+use crate::format::InodeSlot;
+use device::{BLOCK_BYTES, PageNo};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// A page as a number of bytes.
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+/// A file is counted again when its unsure pages exceed this number plus this part of its charge, so that
+/// counting costs little beside writing.
+const UNSURE_MIN: u64 = 64;
+const UNSURE_PART: u64 = 8;
+
+/// Counters of removals, of 8 bytes each. Files that share a counter invalidate each other's counts.
+const REMOVALS: usize = 1024;
+
+/// What memory knows of files' charges. Lost at a crash.
+pub(crate) struct ChargeTracker {
+    drifts: HashMap<InodeSlot, ChargeDrift>,
+    /// How often pages were removed from files, by a hash of their slots.
+    removals: [u64; REMOVALS],
+    /// A file whose pages are to be counted again.
+    recount_due: Option<InodeSlot>,
+}
+
+/// How far the charge of a sparse file may be off.
+#[derive(Default)]
+struct ChargeDrift {
+    unsure: u64,
+    /// Pages charged since a count of the file began; `None` if none is under way.
+    added: Option<u64>,
+}
+
+/// The number of pages that a file had in a range.
+pub(crate) struct CountedRange {
+    slot: InodeSlot,
+    pages: Range<PageNo>,
+    data: u64,
+    /// The file's counter of removals before the count.
+    removals: u64,
+}
+
+impl CountedRange {
+    pub(crate) fn new(slot: InodeSlot, pages: Range<PageNo>, data: u64, removals: u64) -> CountedRange {
+        CountedRange { slot, pages, data, removals }
+    }
+
+    /// The counted pages, if the count is of this range and nothing was removed since.
+    pub(crate) fn pages_if_current(
+        &self,
+        slot: InodeSlot,
+        pages: &Range<PageNo>,
+        removals: u64,
+    ) -> Option<u64> {
+        let is_of = self.slot == slot && self.pages == *pages && self.removals == removals;
+        is_of.then_some(self.data)
+    }
+}
+
+impl Default for ChargeTracker {
+    fn default() -> ChargeTracker {
+        ChargeTracker { drifts: HashMap::new(), removals: [0; REMOVALS], recount_due: None }
+    }
+}
+
+impl ChargeTracker {
+    /// How often pages were removed from a file in this mount.
+    pub(crate) fn removals(&self, slot: InodeSlot) -> u64 {
+        self.removals[slot.0 as usize % REMOVALS]
+    }
+
+    /// Notes that pages may be removed from a file, which invalidates earlier counts.
+    pub(crate) fn note_removal(&mut self, slot: InodeSlot) {
+        self.removals[slot.0 as usize % REMOVALS] += 1;
+    }
+
+    /// Forgets a file that is freed.
+    pub(crate) fn forget_file(&mut self, slot: InodeSlot) {
+        self.note_removal(slot);
+        self.drifts.remove(&slot);
+    }
+
+    /// Notes that a file may be charged for `pages` holes.
+    pub(crate) fn add_unsure(&mut self, slot: InodeSlot, pages: u64, charge: u64) {
+        self.add_charge(slot, 0, pages, charge);
+    }
+
+    /// Notes that a file was charged for `pages`, of which it may have had `unsure` already.
+    pub(crate) fn add_charge(&mut self, slot: InodeSlot, pages: u64, unsure: u64, charge: u64) {
+        if unsure == 0 && !self.drifts.contains_key(&slot) {
+            return;
+        }
+        let drift = self.drifts.entry(slot).or_default();
+        drift.unsure += unsure;
+        match &mut drift.added {
+            Some(added) => *added += pages,
+            None if drift.unsure >= UNSURE_MIN + charge / UNSURE_PART => self.recount_due = Some(slot),
+            None => {}
+        }
+    }
+
+    /// Takes the file whose pages are to be counted, and begins its count.
+    pub(crate) fn take_recount(&mut self) -> Option<InodeSlot> {
+        let slot = self.recount_due.take()?;
+        self.drifts.insert(slot, ChargeDrift { unsure: 0, added: Some(0) });
+        Some(slot)
+    }
+
+    /// Ends the count of a file. Returns the pages that it was charged for meanwhile.
+    pub(crate) fn end_recount(&mut self, slot: InodeSlot) -> Option<u64> {
+        let drift = self.drifts.get_mut(&slot)?;
+        let added = drift.added.take();
+        if drift.unsure == 0 {
+            self.drifts.remove(&slot);
+        }
+        added
+    }
+}
+
+/// The pages that a range touches.
+pub(crate) fn touched_pages(range: Range<u64>) -> Range<PageNo> {
+    PageNo(range.start / PAGE)..PageNo(range.end.div_ceil(PAGE))
+}
+
+/// The whole pages within a range.
+pub(crate) fn whole_pages(range: Range<u64>) -> Range<PageNo> {
+    let start = range.start.div_ceil(PAGE);
+    PageNo(start)..PageNo((range.end / PAGE).max(start))
+}
+
+pub(crate) fn page_count(pages: &Range<PageNo>) -> u64 {
+    pages.end.0 - pages.start.0
+}

@@ -1,0 +1,115 @@
+//! Copies ranges of files by sharing their pages. A copy of any length reads and writes no page, until one
+//! side changes.
+
+use crate::arena::FsTransaction;
+use crate::cost;
+use crate::error::FsError;
+use crate::format::FILE_BYTES_MAX;
+use crate::fs::Fs;
+use crate::types::{FsCompletion, Ino};
+use cache::{ObjectChange, TRANSFER_PAGES_MAX};
+use device::{BLOCK_BYTES, PageNo, PageTransfer};
+
+/// A page as a number of bytes.
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+/// A range of one file, and the offset in another to which it is copied.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RangeCopy {
+    from: Ino,
+    offset: u64,
+    len: u64,
+    to: Ino,
+    at: u64,
+}
+
+impl RangeCopy {
+    /// Checks that the copy is of whole pages to whole pages. Shortens it, if whole subtrees of the store's
+    /// map cannot be shared.
+    fn new(from: Ino, (offset, len): (u64, u64), to: Ino, at: u64) -> Result<RangeCopy, FsError> {
+        if !(offset | at).is_multiple_of(PAGE) {
+            return Err(FsError::Unsupported);
+        }
+        let Some(most) = FILE_BYTES_MAX.checked_sub(offset.max(at)).filter(|&most| most > 0) else {
+            return Err(FsError::TooLarge);
+        };
+        let len = len.min(most);
+        if from == to && offset.abs_diff(at) < len {
+            return Err(FsError::Invalid);
+        }
+        let aligned = (offset / PAGE).abs_diff(at / PAGE).is_multiple_of(128);
+        let len = if aligned { len } else { len.min(TRANSFER_PAGES_MAX * PAGE) };
+        Ok(RangeCopy { from, offset, len, to, at })
+    }
+}
+
+impl FsTransaction<'_> {
+    /// Copies a range, with size and times. Returns how many bytes were copied: no more than the source has.
+    pub(crate) fn copy_range(&mut self, copied: RangeCopy) -> Result<u64, FsError> {
+        let RangeCopy { from, offset, len, to, at } = copied;
+        let (source, source_hot) = self.find_file(from)?;
+        let (slot, before) = self.find_file(to)?;
+        let mut inode = before;
+        let len = len.min(source_hot.size().saturating_sub(offset));
+        if len == 0 {
+            return Ok(0);
+        }
+        // Bytes behind the source's end are zeros, so its last page can be shared as a whole, unless the
+        // target is longer.
+        let ends = offset + len == source_hot.size() && at + len >= inode.size();
+        if !len.is_multiple_of(PAGE) && !ends {
+            return Err(FsError::Unsupported);
+        }
+        let pages = len.div_ceil(PAGE);
+        if source_hot.is_written() {
+            let (first, end) = (PageNo(offset / PAGE), PageNo(offset / PAGE + pages));
+            let (from, to) = (self.data_object(source, &source_hot), self.data_object(slot, &inode));
+            self.add_data_change(ObjectChange::Clone {
+                transfer: PageTransfer { from, first, end, to, at: PageNo(at / PAGE) },
+            });
+            inode.set_size(inode.size().max(at + len));
+            inode.set_written();
+            self.charge(slot, &before, &mut inode, at..at + len, 0);
+            self.charges_mut().note_removal(slot);
+            if source_hot.is_sparse() {
+                self.charges_mut().add_unsure(slot, pages, inode.charged_pages());
+            }
+        } else {
+            if inode.is_written() {
+                self.add_data_change(ObjectChange::Zero {
+                    object: self.data_object(slot, &inode),
+                    offset: at,
+                    len: pages * PAGE,
+                });
+                // The target was never charged for pages behind its end.
+                let end = (at + pages * PAGE).min(inode.size().next_multiple_of(PAGE));
+                if at < end {
+                    self.uncharge(slot, &mut inode, at..end);
+                }
+            }
+            inode.set_size(inode.size().max(at + len));
+        }
+        self.set_inode(slot, &inode);
+        self.touch_modified(slot)?;
+        Ok(len)
+    }
+}
+
+impl Fs {
+    /// Copies a range of a file to another file, or within the same one, as one transaction with size and
+    /// times. Returns how many bytes were copied: no more than the source has, and maybe fewer than asked
+    /// for.
+    ///
+    /// # Errors
+    /// [`FsError::Unsupported`] unless both offsets are at page boundaries and the range ends at one, or with
+    /// both files; [`FsError::Invalid`] if the ranges overlap; [`FsError::TooLarge`].
+    pub fn copy_range(&self, from: Ino, range: (u64, u64), to: Ino, at: u64, done: FsCompletion<u64>) {
+        match RangeCopy::new(from, range, to, at) {
+            Ok(copied) => {
+                let cost = cost::copy_range(copied.len.div_ceil(PAGE), copied.offset / PAGE, at / PAGE);
+                self.core().run_transaction(cost, move |tx| tx.copy_range(copied), done);
+            }
+            Err(error) => done(Err(error)),
+        }
+    }
+}

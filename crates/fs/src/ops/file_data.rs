@@ -1,0 +1,120 @@
+//! A file's data. The bytes are in the file's object; the inode has only its size and the number of charged
+//! pages.
+
+use crate::arena::{FsState, FsTransaction};
+use crate::error::FsError;
+use crate::format::{FILE_BYTES_MAX, Inode, InodeSlot};
+use crate::types::Ino;
+use cache::{ObjectChange, TransactionCost};
+use device::{BLOCK_BYTES, ObjectId};
+
+/// A page as a number of bytes.
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+impl FsState {
+    /// Clips a read to the file's size. Returns the file's object, the bytes to read, and the file's size.
+    pub(crate) fn clip(&self, ino: Ino, offset: u64, len: usize) -> Result<(ObjectId, usize, u64), FsError> {
+        let (slot, inode) = self.find_file(ino)?;
+        let left = inode.size().saturating_sub(offset);
+        Ok((
+            self.data_object(slot, &inode),
+            len.min(usize::try_from(left).unwrap_or(usize::MAX)),
+            inode.size(),
+        ))
+    }
+
+    /// The object that a write changes.
+    pub(crate) fn written_object(&self, ino: Ino, offset: u64, len: usize) -> Result<ObjectId, FsError> {
+        let (slot, inode) = self.find_file(ino)?;
+        self.object_within_limit(slot, &inode, offset, len)
+    }
+
+    fn object_within_limit(
+        &self,
+        slot: InodeSlot,
+        inode: &Inode,
+        offset: u64,
+        len: usize,
+    ) -> Result<ObjectId, FsError> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= FILE_BYTES_MAX => Ok(self.data_object(slot, inode)),
+            _ => Err(FsError::TooLarge),
+        }
+    }
+}
+
+/// The most that a write of `len` bytes needs: its pages, of which the first and the last may be partial, and
+/// the inode.
+pub(crate) fn write_cost(offset: u64, len: usize) -> TransactionCost {
+    debug_assert!(offset <= FILE_BYTES_MAX);
+    let len = len as u64;
+    let pages = len / PAGE + 2;
+    TransactionCost {
+        pages: 3 + pages,
+        bytes: 96 + len,
+        records: 6 + pages,
+        run: pages,
+        ..TransactionCost::NONE
+    }
+}
+
+impl FsTransaction<'_> {
+    /// Writes the transaction's bytes, with size and times, so that a size never covers bytes that are not
+    /// durable.
+    ///
+    /// The bytes of a large sequential write may bypass the buffer. `known` of the written pages are charged
+    /// already.
+    pub(crate) fn write_data(
+        &mut self,
+        ino: Ino,
+        offset: u64,
+        is_stream: bool,
+        known: u64,
+    ) -> Result<(), FsError> {
+        let bytes = self.file_bytes();
+        let len = bytes.len();
+        let (slot, before) = self.find_file(ino)?;
+        let mut inode = before;
+        let object = self.object_within_limit(slot, &inode, offset, len)?;
+        let size = inode.size();
+        inode.set_size(inode.size().max(offset + len as u64));
+        inode.set_written();
+        self.charge(slot, &before, &mut inode, offset..offset + len as u64, known);
+        self.set_inode(slot, &inode);
+        self.touch_modified(slot)?;
+        if is_stream && offset <= size && (offset + len as u64 <= size || size.is_multiple_of(PAGE)) {
+            // A crash may take bypassed pages: each part is lost or kept as a whole, the part behind the old
+            // end with the growth.
+            let (within, behind) = bytes.split_at(len.min((size - offset) as usize));
+            for (offset, bytes, grows) in [(offset, within, false), (size, behind, true)] {
+                if !bytes.is_empty() {
+                    self.add_data_change(ObjectChange::BypassWrite { object, offset, bytes, grows });
+                }
+            }
+        } else {
+            self.add_data_change(ObjectChange::Write { object, offset, bytes });
+        }
+        Ok(())
+    }
+
+    /// Sets a file's size. Bytes past it are removed; if the file grows, it has a hole there.
+    pub(crate) fn truncate(&mut self, slot: InodeSlot, size: u64) -> Result<(), FsError> {
+        let (mut inode, _) = self.used_inode(slot)?;
+        if size > FILE_BYTES_MAX {
+            return Err(FsError::TooLarge);
+        }
+        if size < inode.size() && inode.is_written() {
+            self.add_data_change(ObjectChange::Zero {
+                object: self.data_object(slot, &inode),
+                offset: size,
+                len: FILE_BYTES_MAX - size,
+            });
+            let end = inode.size().next_multiple_of(BLOCK_BYTES as u64);
+            self.uncharge(slot, &mut inode, size..end);
+        }
+        inode.set_size(size);
+        inode.cap_charge(size.div_ceil(BLOCK_BYTES as u64));
+        self.set_inode(slot, &inode);
+        Ok(())
+    }
+}
