@@ -1,8 +1,8 @@
 //! The command line. The parser, the help texts and the man pages all come from these types.
 
 use crate::byte_size::ByteSize;
-use crate::trace::TraceArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// A storage write path that never makes a program wait without need.
@@ -49,6 +49,17 @@ pub(crate) enum WeirCommand {
     /// Write the manual pages into a directory
     #[command(hide = true)]
     Man(DirArgs),
+}
+
+/// Record a program's system calls, and replay them on any directory: see `weir trace --help`
+///
+/// weir runs `weir-trace` with the same arguments. That is a program of its own, beside `weir` or in PATH.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct TraceArgs {
+    /// What `weir-trace` is to do, such as `record`
+    #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
 }
 
 /// Create an empty store

@@ -132,16 +132,12 @@ pub(crate) enum WeirError {
         dir.display(), point.display(), of_process(*pid)
     )]
     StillMounted { dir: PathBuf, point: PathBuf, pid: Option<u32> },
-    #[error("the process that replays failed: {status}")]
-    ReplayFailed { status: String },
-    #[error("{message}")]
-    Replay { code: u8, message: String, help: Option<String> },
-    #[error(transparent)]
-    Trace(#[from] ::trace::TraceError),
     #[error("{}: unmounted, but not everything was written back: {why}", dir.display())]
     NotDrained { dir: PathBuf, why: String },
     #[error("{}: there is no volume {name} in this store", path.display())]
     NoSuchVolume { path: PathBuf, name: String, there_are: Vec<String> },
+    #[error("weir-trace: {source}")]
+    NoTraceProgram { source: io::Error },
     #[error("could not check: {source}")]
     CannotCheck { source: Box<WeirError> },
 }
@@ -157,9 +153,6 @@ impl WeirError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             WeirError::CannotCheck { .. } => 2,
-            WeirError::Replay { code, .. } => *code,
-            WeirError::Trace(error) if error.is_about_the_target() => 4,
-            WeirError::Trace(::trace::TraceError::Stalled { .. }) => 5,
             _ => 1,
         }
     }
@@ -408,9 +401,10 @@ impl WeirError {
             WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", shell_quoted(dir)).into(),
             WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")).into(),
             WeirError::CannotCheck { source } => return source.help(),
-            WeirError::Trace(error) => return error.help(),
-            WeirError::Replay { help, .. } => return help.clone().map(Cow::from),
-            WeirError::ReplayFailed { .. } => "if no message is above, see `dmesg | tail`: memory may have run out".into(),
+            WeirError::NoTraceProgram { source } if source.kind() == io::ErrorKind::NotFound => {
+                "`weir trace` runs `weir-trace`, which is a program of its own: install it beside `weir`, or in a directory of PATH".into()
+            }
+            WeirError::NoTraceProgram { .. } => "check that this user may run it".into(),
             WeirError::NotDrained { .. } => {
                 "synced data that is not in the store is in the buffer: keep the buffer, and run `weir mount` again when the devices \
                  of both work"

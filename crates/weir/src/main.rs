@@ -60,7 +60,7 @@ fn exit_when_output_fails() {
 }
 
 /// The exit code after output that cannot be written: as of SIGPIPE when nobody reads it any more, as in
-/// `weir trace explain … | head`.
+/// `weir volume list … | head`.
 fn exit_code_of_failed_output(why: &str) -> u8 {
     if why.contains("Broken pipe") {
         return EXIT_CODE_SIGPIPE;
@@ -129,7 +129,7 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::Tune(args) => tune(&args).map(done),
         WeirCommand::Order(args) => match args.arguments[0] {},
         WeirCommand::Volume(args) => volume::run(&args.command).map(done),
-        WeirCommand::Trace(args) => trace::run(&args),
+        WeirCommand::Trace(args) => Err(trace::run(&args)),
         WeirCommand::Man(args) => man::run(&args).map(done),
     }
 }

@@ -1,5 +1,5 @@
 //! What experiments of many cells share: a cell is measured by several systems in turns and, with `--into`, kept as a line of
-//! JSON in a file, so that it is measured once. `weir-bench report` draws what such files hold.
+//! JSON in a file, so that it is measured once.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

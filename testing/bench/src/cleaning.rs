@@ -1,7 +1,6 @@
 //! `weir-bench cleaning`: overwrites of a store that is nearly full, in one process, without the kernel. What they make
-//! the store write, beside what a simulation of its policy predicts; and how long the slowest write waited.
+//! the store write, beside a log that is cleaned oldest first; and how long the slowest write waited.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};
@@ -15,12 +14,10 @@ use device::{BLOCK_BYTES, SeededRng};
 use fs::{CallerCredentials, FileKind, FsError, Ino};
 use host::{DeviceCall, IoCounters};
 use serde::Serialize;
-use store::decide::RESERVED_BLOCKS_PER_PAGE;
-use store::{Store, StoreCounters, policy};
+use store::{Store, StoreCounters};
 
 use super::error::BenchError;
 use super::in_process::{Stack, wait, with_stack, write};
-use super::predict::Predicted;
 use super::program::run;
 use super::quantile::quantile;
 use super::slow_device::remove_on_drop;
@@ -29,8 +26,8 @@ use super::undo;
 
 const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 const BUFFER_BYTES: u64 = 64 << 20;
-/// How far from a page that is written back its dirty neighbours go with it.
-const NEIGHBOURS: u64 = 64;
+/// Blocks that the store reserves for a dirty page of which nothing is known.
+const BLOCKS_RESERVED_PER_PAGE: u64 = 14;
 /// How long a write is tried again that finds the store full.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -104,7 +101,8 @@ struct Row {
     /// Pages written back: fewer than were written, where a page was written to again before.
     pages_stored: u64,
     written: PerPage,
-    predicted: PerPage,
+    /// What `written.data` would be of uniform overwrites, if segments were cleaned oldest first.
+    oldest_first: f64,
     micros: Latency,
     /// What the cleaner moved at most while one write waited to be let in, in segments; those that filled the store count, too.
     moved_until_let_in: f64,
@@ -184,10 +182,9 @@ pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
             create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
             eprintln!("{load:?} overwrites, {percent} % full");
             let row = measure(args, &root.join("store"), load, percent)?;
-            let PerPage { data, .. } = row.written;
-            let (predicted, slowest) = (row.predicted.data, row.slowest.ms);
             eprintln!(
-                "  {data:.2} blocks of data for each page, {predicted:.2} predicted; slowest write {slowest:.1} ms"
+                "  {:.2} blocks of data for each page, {:.2} if cleaned oldest first; slowest write {:.1} ms",
+                row.written.data, row.oldest_first, row.slowest.ms
             );
             rows.push(row);
         }
@@ -215,7 +212,6 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let (file, pages) = fill(stack, total * percent / 100)?;
     wait(|done| stack.fs.sync(done))?;
     let (before, stored) = (stack.store.counters(), stack.cache.status().counters.pages_stored);
-    let filled_by = stored / before.batches.max(1);
     let (writes, begun) = (args.times * total, Instant::now());
     let waits = write_all(stack, file, writes, load, pages)?;
     let seconds = begun.elapsed().as_secs_f64();
@@ -223,7 +219,6 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let pages_stored = (pages_stored - stored).max(1);
     let after = stack.store.counters();
     let of = |count: fn(&StoreCounters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
-    let batches = (after.batches - before.batches).max(1);
     let micros = |share| quantile(&waits.micros, share);
     Ok(Row {
         load,
@@ -234,7 +229,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
         seconds,
         pages_stored,
         written: PerPage { data: 1.0 + of(|now| now.pages_cleaned), all: of(|now| now.blocks_written) },
-        predicted: predict(stack, load, (pages, filled_by), (writes, pages_stored / batches)),
+        oldest_first: oldest_first(live_share(stack, &before, &after, pages)),
         micros: Latency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
         moved_until_let_in: cleaned as f64 / stack.store.segment_blocks() as f64,
         slowest: waits.slowest,
@@ -316,7 +311,9 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", FileKind::File, 0o600, done))?.ino;
     let segments = store.space().total / store.segment_blocks();
     let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
-    let kept = RESERVED_BLOCKS_PER_PAGE * dirty + policy::low_mark(segments) * store.segment_blocks();
+    // A round of cleaning, and what is written until its segments are free.
+    let round = (segments / 64).clamp(4, 256) + 4;
+    let kept = BLOCKS_RESERVED_PER_PAGE * dirty + round * store.segment_blocks();
     let page = vec![1; PAGE_BYTES as usize];
     for number in 0..pages {
         if store.space().available() < kept {
@@ -331,79 +328,30 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     Ok((file, pages))
 }
 
-/// Pages written and not stored yet, as the cache has them where the writer is faster than the store.
-#[derive(Default)]
-struct Dirty {
-    /// By when they were last written.
-    order: BTreeMap<u64, u64>,
-    written: BTreeMap<u64, u64>,
-    clock: u64,
+/// Which share of the blocks for data holds live pages. Log entries and segment summaries take some of these blocks, and the
+/// store keeps some segments free.
+fn live_share(stack: &Stack, before: &StoreCounters, after: &StoreCounters, pages: u64) -> f64 {
+    /// Each node has a copy.
+    const COPIES: u64 = 2;
+    let space = stack.store.space();
+    // Before they are compacted, half as many nodes may be dead as are live.
+    let blocks_for_data = space.total - space.free - space.nodes * 3 / 2;
+    let count = |counter: fn(&StoreCounters) -> u64| counter(after) - counter(before);
+    let data = count(|now| now.pages_written + now.pages_cleaned);
+    let written = count(|now| now.blocks_written - COPIES * now.nodes_written);
+    pages as f64 / blocks_for_data as f64 * written as f64 / data.max(1) as f64
 }
 
-impl Dirty {
-    fn write(&mut self, page: u64) {
-        self.clock += 1;
-        if let Some(before) = self.written.insert(page, self.clock) {
-            self.order.remove(&before);
-        }
-        self.order.insert(self.clock, page);
+/// The blocks of data that a log writes for each page of uniform overwrites, if its segments are cleaned oldest first.
+///
+/// A segment is cleaned when all other segments have been written. A page is still live then with the probability
+/// u = exp(-(1 - u) / `live_share`), so the share u of all that is written was moved.
+fn oldest_first(live_share: f64) -> f64 {
+    let mut still_live = 0.0_f64;
+    for _ in 0..1000 {
+        still_live = (-(1.0 - still_live) / live_share).exp();
     }
-
-    /// The least recently written, each with what is dirty near it.
-    fn take(&mut self, limit: u64) -> Vec<u64> {
-        let (mut taken, distance) = (Vec::new(), NEIGHBOURS.min(limit / 2));
-        while (taken.len() as u64) < limit
-            && let Some((_, &seed)) = self.order.first_key_value()
-        {
-            let near = self.written.range(seed.saturating_sub(distance)..=seed + distance);
-            let left = limit as usize - taken.len();
-            let near: Vec<(u64, u64)> = near.map(|(&page, &when)| (page, when)).take(left).collect();
-            for (page, when) in near {
-                self.written.remove(&page);
-                self.order.remove(&when);
-                taken.push(page);
-            }
-        }
-        taken.sort_unstable();
-        taken
-    }
-}
-
-/// What the same policy writes for the same pages and overwrites to a store of this size: both in vectors of as many pages as the
-/// store was given on average, or as are paid for together.
-fn predict(
-    stack: &Stack,
-    load: Load,
-    (pages, filled_by): (u64, u64),
-    (writes, together): (u64, u64),
-) -> PerPage {
-    let segments = (stack.store.space().total / stack.store.segment_blocks()) as u32;
-    let dirty_max = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
-    let mut simulated = Predicted::new(segments, stack.store.segment_blocks(), pages);
-    let (mut random, mut dirty, mut all) = (SeededRng::new(7), Dirty::default(), 0..pages);
-    let store = |simulated: &mut Predicted, vector: &[u64]| {
-        simulated.write(vector);
-        if simulated.blocks_since_checkpoint() >= CacheSettings::default().checkpoint_blocks {
-            simulated.checkpoint();
-        }
-        simulated.keep_up();
-    };
-    while !all.is_empty() {
-        let vector: Vec<u64> =
-            all.by_ref().take(filled_by.min(simulated.together()).max(1) as usize).collect();
-        store(&mut simulated, &vector);
-    }
-    let filled = simulated.written();
-    for _ in 0..writes {
-        dirty.write(load.page(&mut random, pages));
-        if dirty.order.len() as u64 >= dirty_max {
-            let vector = dirty.take(together.min(simulated.together()).max(1));
-            store(&mut simulated, &vector);
-        }
-    }
-    let written = simulated.written() - filled;
-    let per_page = |blocks: u64| blocks as f64 / written.user.max(1) as f64;
-    PerPage { data: 1.0 + per_page(written.moved), all: per_page(written.all()) }
+    1.0 / (1.0 - still_live)
 }
 
 fn print(report: &Report) {
@@ -416,15 +364,14 @@ fn print(report: &Report) {
         report.times
     );
     println!(
-        "{:<8}{:>7}{:>7}{:>10}{:>7}{:>11}{:>7}{:>11}{:>11}{:>9}{:>11}{:>12}{:>8}{:>10}{:>9}",
+        "{:<8}{:>7}{:>7}{:>10}{:>7}{:>15}{:>7}{:>11}{:>9}{:>11}{:>12}{:>8}{:>10}{:>9}",
         "load",
         "asked",
         "full",
         "writes/s",
         "data",
-        "(predicted)",
+        "(oldest first)",
         "all",
-        "(predicted)",
         "median us",
         "99 % us",
         "99.99 % us",
@@ -435,15 +382,14 @@ fn print(report: &Report) {
     );
     for row in &report.rows {
         println!(
-            "{:<8}{:>6}%{:>6.1}%{:>10.0}{:>7.2}{:>11.2}{:>7.2}{:>11.2}{:>11.1}{:>9.1}{:>11.1}{:>12.1}{:>8.2}{:>10.2}{:>9}",
+            "{:<8}{:>6}%{:>6.1}%{:>10.0}{:>7.2}{:>15.2}{:>7.2}{:>11.1}{:>9.1}{:>11.1}{:>12.1}{:>8.2}{:>10.2}{:>9}",
             format!("{:?}", row.load).to_lowercase(),
             row.asked_percent,
             row.full_percent,
             row.writes as f64 / row.seconds,
             row.written.data,
-            row.predicted.data,
+            row.oldest_first,
             row.written.all,
-            row.predicted.all,
             row.micros.median,
             row.micros.p99,
             row.micros.p9999,
@@ -453,6 +399,9 @@ fn print(report: &Report) {
             row.refused
         );
     }
+    println!(
+        "(oldest first): the same data of uniform overwrites in a log that is cleaned oldest first, by a formula"
+    );
     println!(
         "let in, answered: the most segments that the cleaner moved until one write was let in, and until one was answered, whether \
          or not its writer had a processor meanwhile"
@@ -467,5 +416,18 @@ fn print(report: &Report) {
             "less full than asked: the rest is kept for checkpoints, cleaning and deletions, for what dirty pages reserve, and \
              for a round of cleaning"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oldest_first_moves_nothing_if_little_is_live_and_more_the_fuller_it_is() {
+        assert!((oldest_first(0.05) - 1.0).abs() < 1e-6);
+        // u = 0.5 solves the equation for 0.5 / ln 2.
+        assert!((oldest_first(0.5 / f64::ln(2.0)) - 2.0).abs() < 1e-6);
+        assert!(oldest_first(0.9) > 4.0);
     }
 }

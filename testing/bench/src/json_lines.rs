@@ -47,12 +47,6 @@ impl<T: Serialize + DeserializeOwned> JsonLines<T> {
     }
 }
 
-/// The lines of a file that must be there; nothing of it changes.
-pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, BenchError> {
-    let text = std::fs::read_to_string(path).map_err(|error| BenchError::io("cannot read", path, error))?;
-    parse(path, &text)
-}
-
 fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<Vec<T>, BenchError> {
     let one = |line| serde_json::from_str(line).map_err(std::io::Error::from);
     text.lines()
@@ -76,6 +70,7 @@ mod tests {
         let mut again = JsonLines::<String>::open(&path).expect("the same file");
         assert_eq!(again.all(), ["one", "two"]);
         again.add("three".to_owned()).expect("written");
-        assert_eq!(read::<String>(&path).expect("the same file"), ["one", "two", "three"]);
+        let reopened = JsonLines::<String>::open(&path).expect("the same file");
+        assert_eq!(reopened.all(), ["one", "two", "three"]);
     }
 }

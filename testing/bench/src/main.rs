@@ -9,7 +9,6 @@ mod device_model;
 mod disk_time;
 mod error;
 mod front_end;
-mod html_report;
 mod in_process;
 mod json_lines;
 mod large_store;
@@ -20,7 +19,6 @@ mod overview;
 mod periodic_flushing;
 mod personalities;
 mod placement;
-mod predict;
 mod program;
 mod quantile;
 mod replay_accuracy;
@@ -90,8 +88,6 @@ enum Experiment {
     Start(start::StartArgs),
     /// How far a replay's time is from the program's own, on other storage than that on which it was traced.
     ReplayAccuracy(replay_accuracy::ReplayAccuracyArgs),
-    /// Files that `--into` made, as a page with charts, beside what papers published.
-    Report(html_report::ReportArgs),
     /// The readers that it traces.
     #[command(hide = true)]
     ReplayLoad(replay_accuracy::LoadArgs),
@@ -139,7 +135,6 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
         Experiment::FrontEnd(args) => front_end::run_benchmark(args),
         Experiment::Scaling(args) => scaling::run_benchmark(args),
         Experiment::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
-        Experiment::Report(args) => html_report::run_report(args),
         Experiment::ReplayLoad(args) => replay_accuracy::run_load(args),
         Experiment::ModelledDevice(args) => modelled_device::run_device(args),
         Experiment::FrontEndPeer(args) => front_end::run_peer(args),

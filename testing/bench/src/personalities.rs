@@ -22,7 +22,7 @@ use super::system::{Fetch, Kind, System};
 use super::undo;
 use super::workload::{Done, PAGE_BYTES, shuffled};
 
-pub(super) const NAME: &str = "personalities";
+const NAME: &str = "personalities";
 const UNIT: &str = "operations/s";
 /// Bytes of an operation.
 const SIZES: [u64; 4] = [64, 256, 1024, 4096];
@@ -309,7 +309,7 @@ fn published(model: Model) -> [Option<Published>; 2] {
 }
 
 /// Each mode over blocking: the personalities that write, for each model, and whole pages, pair by pair.
-pub(super) fn comparisons(cells: &[Cell]) -> Vec<Comparison> {
+fn comparisons(cells: &[Cell]) -> Vec<Comparison> {
     let blocking = Fetch::Blocking.name();
     let others = Fetch::value_variants().iter().map(|mode| mode.name()).filter(|mode| *mode != blocking);
     let mut found = Vec::new();

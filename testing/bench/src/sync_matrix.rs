@@ -19,7 +19,7 @@ use super::slow_device::remove_on_drop;
 use super::undo;
 use super::workload::{Done, PAGE_BYTES, lay_out};
 
-pub(super) const NAME: &str = "sync-matrix";
+const NAME: &str = "sync-matrix";
 const RATE: &str = "writes/s";
 /// To the disk, for each byte of the load's.
 const DEVICE: &str = "device bytes/byte";
@@ -186,7 +186,7 @@ impl Writes {
 }
 
 /// Weir over ext4 by share, over all sizes.
-pub(super) fn comparisons(cells: &[Cell]) -> Vec<Comparison> {
+fn comparisons(cells: &[Cell]) -> Vec<Comparison> {
     // Another program, and sizes of 1 to 8 KB: sequential writes, too.
     let published = Published {
         value: 1.226,

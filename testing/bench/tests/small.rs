@@ -132,13 +132,13 @@ fn cells(report: &Value, systems: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn experiments_of_cells_go_on_where_they_stopped_and_a_report_draws_them() {
+fn experiments_of_cells_go_on_where_they_stopped() {
     if !can_mount() {
         return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str| directory.path().join(name).to_str().expect("a plain path").to_owned();
-    let (file, page) = (path("cells"), path("page.html"));
+    let file = path("cells");
     let lines = || std::fs::read_to_string(&file).expect("cells").lines().count();
     let small = ["--size", "small", "--into", &file];
     let run = |arguments: &[&str]| bench(&[arguments, &small[..]].concat());
@@ -159,11 +159,6 @@ fn experiments_of_cells_go_on_where_they_stopped_and_a_report_draws_them() {
     assert_eq!(lines(), 5, "what is there is not measured again");
     run(&[&fetch[..], &["--pairs", "1"]].concat());
     assert_eq!(lines(), 5 + 1, "the cell of whole pages has another parameter");
-
-    succeeds(weir_bench().args(["report", &file, "--out", &page]));
-    let drawn = std::fs::read_to_string(&page).expect("a page");
-    assert_eq!(drawn.matches("<figure>").count(), 1 + 4 + 3, "{drawn}");
-    assert!(drawn.contains("Non-blocking Writes to Files") && !drawn.contains("<script"), "{drawn}");
 }
 
 #[test]
@@ -253,15 +248,16 @@ fn the_front_end_is_measured_under_load() {
 }
 
 #[test]
-fn overwrites_of_a_nearly_full_store_are_measured_beside_what_the_policy_predicts() {
+fn overwrites_of_a_nearly_full_store_cost_no_more_than_cleaning_oldest_first() {
     let report = bench(&["cleaning", "--size", "128", "--full", "30,100", "--times", "2"]);
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 2 * 2, "each load on each store: {report}");
     for row in rows {
-        for who in ["written", "predicted"] {
-            let figure = |name: &str| row[who][name].as_f64().expect("a figure");
-            assert!(figure("data") >= 1.0 && figure("all") > figure("data"), "{who}: {row}");
-        }
+        let written = |name: &str| row["written"][name].as_f64().expect("a figure");
+        assert!(written("data") >= 1.0 && written("all") > written("data"), "{row}");
+        let oldest_first = row["oldest_first"].as_f64().expect("a figure");
+        // Skewed overwrites cost less than uniform ones, for which the formula is.
+        assert!(written("data") < 1.25 * oldest_first, "the cleaner moves too much: {row}");
         let (full, asked) = (row["full_percent"].as_f64(), row["asked_percent"].as_u64());
         let full = full.expect("a figure");
         // What is kept back is kept back here, too.

@@ -14,6 +14,7 @@ mod owners;
 mod private;
 mod replace_buffer;
 mod sparse;
+mod trace;
 mod tune;
 mod volatile;
 mod volumes;

@@ -46,7 +46,6 @@ fn output_that_cannot_be_written_is_an_error_and_no_panic() {
     let is_told = |command: &mut Command| assert_says(&fails(command.stdout(full())), "standard output");
     is_told(weir().arg("check").arg(sandbox.store()));
     is_told(weir().args(["volume", "list"]).arg(sandbox.store()));
-    is_told(weir().args(["trace", "calls"]));
     is_told(weir().arg("--help"));
     if can_mount() {
         let mounted = sandbox.mount();

@@ -16,4 +16,5 @@ mod sqlite;
 mod streams;
 mod stress;
 mod tar;
+mod trace;
 mod weir;

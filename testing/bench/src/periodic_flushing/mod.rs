@@ -25,7 +25,7 @@ use super::system::{Fetch, Kind, System};
 use super::undo;
 use load::{LOG_BYTES_MAX, Load, Server};
 
-pub(super) const NAME: &str = "periodic-flushing";
+const NAME: &str = "periodic-flushing";
 const RATE: &str = "operations/s";
 /// Until the file system is unmounted.
 const BYTES: &str = "store bytes/operation";
@@ -219,7 +219,7 @@ mod published {
 }
 
 /// What weir as it is does beside each of the others: where all are paced, how many fewer writes it has, else how many more operations.
-pub(super) fn comparisons(cells: &[Cell]) -> Vec<Comparison> {
+fn comparisons(cells: &[Cell]) -> Vec<Comparison> {
     let (paced, free): (Vec<&Cell>, Vec<&Cell>) =
         cells.iter().partition(|cell| cell.key.parameters["rate"].is_number());
     let mut found = Vec::new();

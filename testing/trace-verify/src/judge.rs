@@ -1,0 +1,138 @@
+//! Runs orders and compares. What is the same in every order, up to the first moment at which two threads can go on, runs once;
+//! each order begins with a copy of that state. Orders are dealt out to all processors, and what comes of them does not depend
+//! on how many there are.
+
+use super::Verification;
+use super::schedule::{Progress, Schedule};
+use super::sim::{Result, Simulation, mix};
+use device::SeededRng;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use trace_file::{ActionId, Benchmark, Fate, Order, Outcome};
+use trace_replay::same;
+
+/// What orders are compared with.
+pub(super) struct Judge<'a> {
+    benchmark: &'a Benchmark,
+    schedule: Schedule,
+    /// Of each action, what it gave and saw in the order of the trace, if it can be judged.
+    expected: Vec<Option<Result>>,
+    /// Where orders begin to differ.
+    simulation: Simulation,
+    progress: Progress,
+}
+
+/// What differed in some orders.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Seen {
+    /// By whether the result was the recorded one, and action.
+    pub(super) changed: BTreeMap<(bool, usize), Change>,
+    /// Of the orders.
+    pub(super) digests: HashSet<u64>,
+}
+
+/// An action that some orders change.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Change {
+    /// In how many.
+    pub(super) orders: u64,
+    /// The number of the first of them.
+    pub(super) first: u64,
+    /// What it gave in that one.
+    pub(super) outcome: Outcome,
+}
+
+impl<'a> Judge<'a> {
+    /// Runs the order of the trace, to see what can be judged; says what cannot.
+    pub(super) fn new(benchmark: &'a Benchmark, order: &Order) -> (Judge<'a>, Verification) {
+        let mut start = Simulation::new(benchmark);
+        let races: BTreeSet<u64> = benchmark.about.races.iter().copied().collect();
+        let mut expected: Vec<Option<Result>> = Vec::with_capacity(benchmark.actions.len());
+        let mut result = Verification::new(order);
+        let mut simulation = start.clone();
+        for (id, action) in benchmark.actions.iter().enumerate() {
+            if action.fate != Fate::Executed {
+                expected.push(None);
+                continue;
+            }
+            let simulated = simulation.execute(id as ActionId, &action.op);
+            let judged = same(action, simulated.outcome) && !races.contains(&action.line);
+            expected.push(judged.then_some(simulated));
+            match judged {
+                true => result.judged += 1,
+                false => result.leave_out(benchmark, id, simulated.outcome),
+            }
+        }
+        start.make_space(&simulation);
+        let schedule = Schedule::new(benchmark, order);
+        // The first action that is not done yet can always go on. If only one thread can, it is that one: these steps come in
+        // the order of the trace, and give what is expected.
+        let mut progress = schedule.start();
+        schedule.run_forced(&mut progress, |id| {
+            start.execute(id, &benchmark.actions[id as usize].op);
+        });
+        (Judge { benchmark, schedule, expected, simulation: start, progress }, result)
+    }
+
+    /// Runs so many orders, on so many processors.
+    pub(super) fn run_all(&self, orders: u64, seed: u64, processors: u64) -> Seen {
+        let next = AtomicU64::new(0);
+        let work = || {
+            let (mut seen, mut simulation) = (Seen::default(), self.simulation.clone());
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= orders {
+                    return seen;
+                }
+                simulation.begin_again(&self.simulation);
+                self.run(&mut simulation, number, seed.wrapping_add(number), &mut seen);
+            }
+        };
+        let mut seen = Seen::default();
+        thread::scope(|scope| {
+            let others: Vec<_> = (1..processors.min(orders)).map(|_| scope.spawn(work)).collect();
+            seen.merge(work());
+            others.into_iter().for_each(|other| seen.merge(other.join().expect("it does not panic")));
+        });
+        seen
+    }
+
+    fn run(&self, simulation: &mut Simulation, number: u64, seed: u64, seen: &mut Seen) {
+        let mut digest = 0;
+        self.schedule.run(self.progress.clone(), &mut SeededRng::new(seed), |id| {
+            digest = mix(digest, id.into());
+            self.execute(simulation, id, number, seen);
+        });
+        seen.digests.insert(digest);
+    }
+
+    fn execute(&self, simulation: &mut Simulation, id: ActionId, number: u64, seen: &mut Seen) {
+        let action = &self.benchmark.actions[id as usize];
+        let simulated = simulation.execute(id, &action.op);
+        let Some(expected) = self.expected[id as usize] else { return };
+        if simulated == expected {
+            return;
+        }
+        let kept = same(action, simulated.outcome);
+        if !kept || simulated.view != expected.view {
+            let change = Change { orders: 1, first: number, outcome: simulated.outcome };
+            seen.add((kept, id as usize), change);
+        }
+    }
+}
+
+impl Seen {
+    fn add(&mut self, on: (bool, usize), change: Change) {
+        let known = self.changed.entry(on).or_insert(Change { orders: 0, ..change });
+        known.orders += change.orders;
+        if change.first < known.first {
+            (known.first, known.outcome) = (change.first, change.outcome);
+        }
+    }
+
+    fn merge(&mut self, other: Seen) {
+        other.changed.into_iter().for_each(|(on, change)| self.add(on, change));
+        self.digests.extend(other.digests);
+    }
+}

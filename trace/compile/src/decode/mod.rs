@@ -1,0 +1,136 @@
+//! From an [`Event`]'s printed values to a typed [`Call`]. One table from names to what they mean, by subject.
+
+mod arguments;
+mod calls;
+mod descriptors;
+mod files;
+mod processes;
+mod symbols;
+
+pub use calls::{EXECUTED, MODELLED};
+pub(crate) use symbols::has_flag;
+
+use crate::call::{Ask, Call, Fd};
+use crate::coverage::Coverage;
+use crate::event::{Event, Recorded, Value, What};
+use arguments::{Arguments, Unusable};
+use trace_file::{Name, Names, Outcome};
+
+/// Why a call cannot be used of which nothing is known.
+const UNKNOWN: Unusable = "no replay of this call exists";
+
+/// Types one event. Unknown calls and unreadable arguments are counted in `coverage`, and become [`Ask::Unsupported`].
+pub fn decode(event: &Event, names: &mut Names, coverage: &mut Coverage) -> Call {
+    let mut call = Call {
+        task: event.task,
+        start: event.start,
+        end: event.end,
+        line: event.line,
+        name: names.intern(b"+end"),
+        ask: Ask::Exit,
+        outcome: Outcome::Value(0),
+        notes: Box::default(),
+        made_note: None,
+    };
+    match &event.what {
+        What::Ended => {}
+        What::Superseded { by } => {
+            call.name = names.intern(b"+superseded");
+            call.ask = Ask::Supersede { by: *by };
+        }
+        What::Call { name, args, result } => {
+            call.name = names.intern(name.as_bytes());
+            (call.outcome, call.made_note) = outcome(result, names);
+            if let (Some(position), Outcome::Value(0)) = (descriptors::position(name, args), call.outcome) {
+                call.outcome = Outcome::Value(position);
+            }
+            call.notes = match &name[..] {
+                _ if processes::takes_tasks(name) => Box::default(),
+                "getcwd" => working_directory(args, call.outcome, names),
+                // The argument of a command may be a task.
+                "fcntl" | "fcntl64" => notes(&args[..args.len().min(1)], names),
+                _ => notes(args, names),
+            };
+            let mut arguments = Arguments { values: args, names, outcome: call.outcome };
+            call.ask = ask(name, &mut arguments).unwrap_or_else(|why| {
+                // Of a call that never returned, strace prints what the program gave, and nobody misses the rest.
+                if call.outcome != Outcome::Unknown {
+                    coverage.problem(&format!("{name}: {why}"), event.line, b"");
+                }
+                Ask::Unsupported
+            });
+        }
+    }
+    call
+}
+
+fn ask(name: &str, arguments: &mut Arguments<'_>) -> Result<Ask, Unusable> {
+    let name = usual_name(name);
+    if let Some(op) = files::op(name, arguments).or_else(|| descriptors::op(name, arguments)) {
+        return op.map(Ask::File);
+    }
+    match descriptors::ask(name, arguments).or_else(|| processes::ask(name, arguments)) {
+        Some(ask) => ask,
+        None => Err(UNKNOWN),
+    }
+}
+
+/// The name of the same call with the same arguments in other programs: those of 32 bits, of older systems, and of
+/// macOS, where a thread's end does not interrupt it.
+fn usual_name(name: &str) -> &str {
+    match name {
+        "statfs64" => "statfs",
+        "fstatfs64" => "fstatfs",
+        "ftruncate64" => "ftruncate",
+        "truncate64" => "truncate",
+        "fadvise64_64" => "fadvise64",
+        "chown32" => "chown",
+        "fchown32" => "fchown",
+        "lchown32" => "lchown",
+        "mmap2" | "old_mmap" => "mmap",
+        "_newselect" | "old_select" => "select",
+        _ => name.strip_suffix("_nocancel").unwrap_or(name),
+    }
+}
+
+fn outcome(result: &Recorded, names: &mut Names) -> (Outcome, Option<Name>) {
+    match result {
+        Recorded::Value(value, note) => {
+            (Outcome::Value(*value), note.as_ref().map(|note| names.intern(note)))
+        }
+        Recorded::Error(name) => (trace_file::errno(name).map_or(Outcome::Unknown, Outcome::Error), None),
+        Recorded::Unknown | Recorded::Restarts => (Outcome::Unknown, None),
+    }
+}
+
+/// What getcwd says of the working directory.
+fn working_directory(args: &[Value], outcome: Outcome, names: &mut Names) -> Box<[(Fd, Name)]> {
+    match args.first() {
+        Some(Value::Text { bytes, whole: true }) if outcome.succeeded() && bytes.starts_with(b"/") => {
+            Box::new([(libc::AT_FDCWD, names.intern(bytes))])
+        }
+        _ => Box::default(),
+    }
+}
+
+/// What the trace says about descriptors among the arguments. Those inside of lists count too (poll, io_submit).
+fn notes(args: &[Value], names: &mut Names) -> Box<[(Fd, Name)]> {
+    fn walk(value: &Value, found: &mut Vec<(Fd, Name)>, names: &mut Names) {
+        match value {
+            Value::Descriptor { number, note } => found.push((*number, names.intern(note))),
+            Value::List(values) => values.iter().for_each(|value| walk(value, found, names)),
+            Value::Fields(fields) => {
+                let of_task = |name: &str| name.ends_with("pid");
+                let fields = fields.iter().filter(|(name, _)| !of_task(name));
+                fields.for_each(|(_, value)| walk(value, found, names));
+            }
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    args.iter().for_each(|value| walk(value, &mut found, names));
+    found.into()
+}
+
+#[cfg(test)]
+mod tests;

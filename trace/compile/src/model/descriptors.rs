@@ -1,0 +1,120 @@
+//! Calls that change which number stands for what.
+
+use super::live::Target;
+use super::world::{Slot, World};
+use crate::call::{Call, Fd};
+use crate::step::{How, Need, Resource, Role, Series, Step};
+use std::sync::Arc;
+use trace_file::{Fate, Handle, Modelled, Moment, Rule};
+
+impl World {
+    pub(super) fn close(&mut self, call: &Call, step: &mut Step, fd: Fd) {
+        let table = self.task(call).table;
+        // An interrupted close has closed.
+        let fails = call.outcome == trace_file::Outcome::Error(libc::EBADF);
+        if fails || self.slot(call, fd).is_none() {
+            step.action.fate = self.without_descriptor(call);
+            return;
+        }
+        step.action.fate = Fate::Modelled(Modelled::Descriptors);
+        let closed = self.close_one(table, fd, step);
+        self.close_handles(closed.into_iter().collect(), step);
+    }
+
+    pub(super) fn close_range(&mut self, call: &Call, step: &mut Step, first: u32, last: u32) {
+        step.action.fate = Fate::Modelled(Modelled::Descriptors);
+        let table = self.task(call).table;
+        let within = |fd: &Fd| u32::try_from(*fd).is_ok_and(|fd| (first..=last).contains(&fd));
+        let mut fds: Vec<Fd> = self.tables[table].slots.keys().copied().filter(within).collect();
+        fds.sort_unstable();
+        let closed = fds.into_iter().filter_map(|fd| self.close_one(table, fd, step)).collect();
+        self.close_handles(closed, step);
+    }
+
+    pub(super) fn duplicate(&mut self, call: &Call, step: &mut Step, on: Fd, made: Fd, close_on_exec: bool) {
+        step.action.fate = Fate::Modelled(Modelled::Descriptors);
+        let Some(slot) = self.slot(call, on) else {
+            step.action.fate = self.without_descriptor(call);
+            return;
+        };
+        if made < 0 || made == on {
+            return;
+        }
+        step.in_series(Series::Descriptor(slot.series), Role::Use);
+        step.in_series(Series::Description(slot.description), Role::Use);
+        step.touch(Resource::Description(slot.description), How::Read);
+        let table = self.task(call).table;
+        let old = self.close_one(table, made, step);
+        let (series, _) = self.install(table, made, slot.description, close_on_exec);
+        step.in_series(Series::Descriptor(series), Role::Create);
+        self.close_handles(old.into_iter().collect(), step);
+    }
+
+    pub(super) fn mark(&mut self, call: &Call, fd: Fd, yes: bool) {
+        let table = self.task(call).table;
+        if self.tables[table].slots.get(&fd).is_some_and(|slot| slot.close_on_exec != yes)
+            && let Some(slot) = Arc::make_mut(&mut self.tables[table].slots).get_mut(&fd)
+        {
+            slot.close_on_exec = yes;
+        }
+    }
+
+    /// A message keeps the descriptions that it carries open.
+    pub(super) fn pass(&mut self, call: &Call, step: &mut Step, all: &[Fd]) {
+        step.action.fate = Fate::Modelled(Modelled::Descriptors);
+        let slots: Vec<Slot> = all.iter().filter_map(|fd| self.slot(call, *fd)).collect();
+        for slot in slots {
+            step.uses(slot, None, How::Read);
+            self.descriptions[slot.description as usize].references += 1;
+            self.passed.push_back((slot.description, self.next));
+        }
+    }
+
+    /// The oldest description on its way that is what the trace says of the received number. One that nobody in the trace sent
+    /// is learned like any other unknown descriptor.
+    pub(super) fn receive(&mut self, call: &Call, step: &mut Step, made: &[Fd]) {
+        step.action.fate = Fate::Modelled(Modelled::Descriptors);
+        let table = self.task(call).table;
+        for fd in made {
+            let sent: Vec<Handle> = self.passed.iter().map(|(sent, _)| *sent).collect();
+            let found = sent.into_iter().position(|sent| self.is_noted(call, *fd, sent));
+            let Some((handle, sender)) = found.and_then(|at| self.passed.remove(at)) else {
+                self.learn_one(call, *fd);
+                continue;
+            };
+            step.needs.push(Need { on: sender, moment: Moment::Start, rule: Rule::Passed });
+            let (series, closed) = self.install(table, *fd, handle, false);
+            self.repairs.descriptors += u64::from(closed.is_some());
+            self.descriptions[handle as usize].references -= 1;
+            step.in_series(Series::Descriptor(series), Role::Create);
+            step.in_series(Series::Description(handle), Role::Use);
+            step.touch(Resource::Description(handle), How::Read);
+        }
+    }
+
+    /// Whether the trace notes the file of this description beside the number; without a note, any will do.
+    fn is_noted(&mut self, call: &Call, fd: Fd, sent: Handle) -> bool {
+        let Some((_, note)) = call.notes.iter().find(|(noted, _)| *noted == fd) else { return true };
+        let path = self.names.bytes(*note).to_vec();
+        match self.descriptions[sent as usize].on {
+            Target::File(node) => {
+                let walk = self.tree.walk(super::tree::ROOT, &path, true, &mut self.names);
+                walk.end == super::tree::End::Found(node)
+            }
+            Target::Pipe(pipe) => pipe == *note,
+            Target::Other => !path.starts_with(b"/") && !path.starts_with(b"pipe:["),
+        }
+    }
+
+    /// Descriptors that are no files.
+    pub(super) fn opaque(&mut self, call: &Call, step: &mut Step, made: &[Fd], close_on_exec: bool) {
+        step.action.fate = Fate::Modelled(Modelled::NoFile);
+        let table = self.task(call).table;
+        for fd in made.iter().filter(|fd| **fd >= 0) {
+            let handle = self.describe(Target::Other, false);
+            let (series, closed) = self.install(table, *fd, handle, close_on_exec);
+            self.repairs.descriptors += u64::from(closed.is_some());
+            step.in_series(Series::Descriptor(series), Role::Create);
+        }
+    }
+}

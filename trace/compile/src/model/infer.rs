@@ -1,0 +1,413 @@
+//! What was there before the trace began, learned from what calls returned.
+
+use super::linearise::places;
+use super::live::Target;
+use super::tree::{End, Kind, Node, NodeId, ROOT, Walk, components};
+use super::want::Want;
+use super::world::World;
+use crate::call::{Ask, Call, Fd};
+use std::collections::BTreeSet;
+use trace_file::{Handle, Inherited, Name, Names, Op, Outcome, Place, Seen};
+
+/// Stands for a working directory that the trace does not show.
+const WORKING_DIRECTORY: &[u8] = b"/working-directory";
+
+impl World {
+    /// Adds what a snapshot or another source says was at `path`, with everything on the way.
+    pub fn add_initial(&mut self, path: &[u8], kind: Kind, mode: u32, size: u64) -> NodeId {
+        let parts = components(path, &mut self.names);
+        let mut at = ROOT;
+        for (index, part) in parts.iter().enumerate() {
+            let last = index + 1 == parts.len();
+            at = match self.tree.entry(at, *part) {
+                Some(node) => node,
+                None => self.add_child(at, *part, if last { kind.clone() } else { Kind::Undecided }),
+            };
+        }
+        let node = self.tree.node_mut(at);
+        if matches!(node.kind, Kind::Undecided) {
+            node.kind = kind;
+        } else if let (Kind::Directory { whole, .. }, Kind::Directory { whole: known, .. }) =
+            (&mut node.kind, &kind)
+        {
+            *whole |= known;
+        }
+        (node.mode, node.size, node.initial_size) = (mode & 0o7777, size, size);
+        at
+    }
+
+    /// A link that was there, unless something better is known of that path.
+    pub fn add_link(&mut self, path: &[u8], target: Name) {
+        let walk = self.tree.walk(ROOT, path, false, &mut self.names);
+        if matches!(walk.end, End::Unknown(_)) {
+            self.believe(&walk, Outcome::Value(0), Want::Link(Some(target)));
+        }
+    }
+
+    /// Another name of a file that was there.
+    pub fn add_hard_link(&mut self, path: &[u8], node: NodeId) {
+        let (dir, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&b""[..], path),
+        };
+        let dir = self.add_initial_directory(dir);
+        let (name, path) = (self.names.intern(name), self.names.intern(path));
+        self.tree.set_entry(dir, name, Some(node));
+        self.hard_links.push((path, node));
+    }
+
+    fn add_initial_directory(&mut self, path: &[u8]) -> NodeId {
+        let walk = self.tree.walk(ROOT, path, false, &mut self.names);
+        self.believe(&walk, Outcome::Value(0), Want::Directory).unwrap_or(ROOT)
+    }
+
+    /// Further names of files in the initial tree.
+    pub fn take_hard_links(&mut self) -> Vec<(Name, NodeId)> {
+        std::mem::take(&mut self.hard_links)
+    }
+
+    /// Names a new file in a directory that was there from the beginning.
+    pub(super) fn add_child(&mut self, dir: NodeId, name: Name, kind: Kind) -> NodeId {
+        self.tree.become_directory(dir);
+        let initial = self.tree.node(dir).initial.map(|dir| join(&mut self.names, dir, name));
+        let node = self.tree.add(Node::new(kind, initial));
+        self.tree.set_entry(dir, name, Some(node));
+        node
+    }
+
+    /// After a walk that met the unknown: believes the call's result. Returns the file that it must have found.
+    pub(super) fn believe(&mut self, walk: &Walk, outcome: Outcome, want: Want) -> Option<NodeId> {
+        match (&walk.end, outcome) {
+            (End::Found(node), _) => Some(*node),
+            // Nobody answers at a socket, nor at a terminal that is not there.
+            (End::Unknown(rest), Outcome::Error(libc::ENXIO)) => {
+                let node = self.add_rest(walk.parent, rest, Want::Anything);
+                self.tree.node_mut(node).kind = Kind::Socket;
+                Some(node)
+            }
+            (End::Unknown(rest), outcome) if exists(outcome) => Some(self.add_rest(walk.parent, rest, want)),
+            (End::Unknown(rest), Outcome::Error(libc::ENOENT)) => {
+                if let ([name], Kind::Directory { .. }) = (&rest[..], &self.tree.node(walk.parent).kind) {
+                    self.tree.set_entry(walk.parent, *name, None);
+                }
+                None
+            }
+            (End::Absent, outcome) if exists(outcome) && self.only_listed_absent(walk) => {
+                // The snapshot lacks it, and nothing in the trace made it: the trace is right, and it was there.
+                self.repairs.outside += 1;
+                Some(self.add_child(walk.parent, walk.name?, want.kind()))
+            }
+            (End::Absent, outcome) if exists(outcome) => {
+                // Something that is not in the trace made it.
+                self.repairs.outside += 1;
+                let node = self.tree.add(Node::new(want.kind(), None));
+                self.tree.set_entry(walk.parent, walk.name?, Some(node));
+                Some(node)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether nothing but the snapshot says that a name is not there.
+    pub(super) fn only_listed_absent(&self, walk: &Walk) -> bool {
+        let dir = self.tree.node(walk.parent);
+        match (&dir.kind, walk.name) {
+            (Kind::Directory { entries, .. }, Some(name)) => {
+                dir.initial.is_some() && !entries.contains_key(&name)
+            }
+            _ => false,
+        }
+    }
+
+    fn add_rest(&mut self, parent: NodeId, rest: &[Name], want: Want) -> NodeId {
+        let mut at = parent;
+        if self.tree.node(parent).initial.is_none() {
+            self.repairs.outside += 1;
+        }
+        for (index, name) in rest.iter().enumerate() {
+            let last = index + 1 == rest.len();
+            let parent = match &self.tree.node(at).kind {
+                Kind::Directory { parent, .. } if self.names.bytes(*name) == b".." => Some(*parent),
+                _ => None,
+            };
+            at = match parent {
+                Some(parent) => {
+                    // Back in what may be known: what follows is a walk of its own.
+                    let left: Vec<&[u8]> =
+                        rest[index + 1..].iter().map(|name| self.names.bytes(*name)).collect();
+                    let left = left.join(&b'/');
+                    let walk = self.tree.walk(parent, &left, true, &mut self.names);
+                    return self.believe(&walk, Outcome::Value(0), want).unwrap_or(parent);
+                }
+                None => self.add_child(at, *name, if last { want.kind() } else { Want::Directory.kind() }),
+            };
+        }
+        at
+    }
+
+    /// What a successful call shows of a file's kind.
+    pub(super) fn decide(&mut self, node: NodeId, want: Want) {
+        if want == Want::Directory {
+            self.tree.become_directory(node);
+        } else if matches!(self.tree.node(node).kind, Kind::Undecided) {
+            self.tree.node_mut(node).kind = want.kind();
+        }
+    }
+
+    /// What a program saw of a file's attributes. The first size that it saw is the initial one, if nothing changed it.
+    pub(super) fn see(&mut self, node: NodeId, seen: Seen) {
+        let made_up = self.is_made_up(node);
+        let kind = match seen.mode & libc::S_IFMT {
+            libc::S_IFDIR => Want::Directory.kind(),
+            libc::S_IFREG => Kind::File,
+            libc::S_IFLNK => Kind::Link(None),
+            libc::S_IFSOCK => Kind::Socket,
+            libc::S_IFIFO => Kind::Fifo,
+            _ => Kind::Special,
+        };
+        let state = self.tree.node_mut(node);
+        state.inode = if seen.inode == 0 { state.inode } else { seen.inode };
+        if matches!(state.kind, Kind::Undecided) {
+            state.kind = kind;
+        }
+        let sized = matches!(state.kind, Kind::File | Kind::Link(_));
+        if !made_up && state.initial.is_some() && !state.resized && sized {
+            (state.size, state.initial_size) = (seen.size, seen.size);
+            state.mode = seen.mode & 0o7777;
+        }
+    }
+
+    /// Whether a file stands for one in /proc or /sys: what those say of sizes is not what reads get.
+    pub(super) fn is_made_up(&self, node: NodeId) -> bool {
+        self.tree.node(node).initial.is_some_and(|path| {
+            let path = self.names.bytes(path);
+            path.starts_with(b"/proc/") || path.starts_with(b"/sys/")
+        })
+    }
+
+    /// A read got bytes up to `end`: the file was at least as long.
+    pub(super) fn at_least(&mut self, node: NodeId, end: u64) {
+        let state = self.tree.node_mut(node);
+        if state.initial.is_some() && !state.resized && state.size < end {
+            (state.size, state.initial_size) = (end, end);
+        }
+    }
+
+    /// Takes what the trace says about descriptors that the model does not know, or knows as something else. What the
+    /// call itself makes is not there yet.
+    pub(super) fn learn(&mut self, call: &Call) {
+        let made = match &call.ask {
+            Ask::Receive { made } | Ask::Opaque { made, .. } => &made[..],
+            _ => &[],
+        };
+        for (fd, _) in call.notes.iter().filter(|(fd, _)| !made.contains(fd)) {
+            self.learn_one(call, *fd);
+        }
+        self.assume_directory(call);
+    }
+
+    /// Relative names of a task whose working directory the trace never shows are in a directory of their own: which one it was
+    /// matters only where an absolute name leads there, too.
+    fn assume_directory(&mut self, call: &Call) {
+        let directory = self.task(call).directory;
+        if self.directories[directory].at.is_some() || call.outcome == Outcome::Unknown {
+            return;
+        }
+        let is_relative =
+            |at: &Place<Fd>| at.dir == libc::AT_FDCWD && !self.names.bytes(at.path).starts_with(b"/");
+        if places(call).iter().any(is_relative) {
+            self.repairs.descriptors += 1;
+            let name = self.names.intern(WORKING_DIRECTORY);
+            self.enter_inherited(directory, name);
+        }
+    }
+
+    fn enter_inherited(&mut self, directory: usize, path: Name) {
+        let handle = self.inherit(path, Want::Directory);
+        self.descriptions[handle as usize].references += 1;
+        self.directories[directory].at = Some(handle);
+    }
+
+    /// The same for one descriptor.
+    pub(super) fn learn_one(&mut self, call: &Call, fd: Fd) {
+        let Some((_, note)) = call.notes.iter().find(|(noted, _)| *noted == fd) else { return };
+        let text = self.names.bytes(*note).to_vec();
+        let task = self.task(call).clone();
+        if fd == libc::AT_FDCWD {
+            if self.directories[task.directory].at.is_none() {
+                self.enter_inherited(task.directory, *note);
+            }
+            return;
+        }
+        let slot = self.tables[task.table].slots.get(&fd);
+        let known = slot.map(|slot| self.descriptions[slot.description as usize].on);
+        let shown = match text.first() {
+            Some(b'/') => None,
+            _ if text.starts_with(b"pipe:[") => Some(Target::Pipe(*note)),
+            _ => Some(Target::Other),
+        };
+        let agrees = match (known, shown) {
+            (None, _) => false,
+            (Some(Target::File(_)), None) => true,
+            // A pipe that has a name is noted by it.
+            (Some(Target::Pipe(name)), None) => name == *note,
+            (Some(known), Some(shown)) => known == shown,
+            (Some(_), None) => false,
+        };
+        if agrees {
+            return;
+        }
+        // Nothing is missing from the trace where a pipe is made, or for the three that every program begins with.
+        let missing = fd > 2 && !matches!(call.ask, Ask::Pipe { .. });
+        self.repairs.descriptors += u64::from(missing);
+        let handle = match shown {
+            Some(target) => self.describe(target, false),
+            None => self.inherit(*note, Want::Anything),
+        };
+        self.install(task.table, fd, handle, false);
+    }
+
+    /// A description that was open when the trace began.
+    fn inherit(&mut self, path: Name, want: Want) -> Handle {
+        let bytes = self.names.bytes(path).to_vec();
+        let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(&bytes);
+        let walk = self.tree.walk(ROOT, bytes, true, &mut self.names);
+        match self.believe(&walk, Outcome::Value(0), want) {
+            Some(node) => {
+                self.decide(node, want);
+                let handle = self.describe(Target::File(node), false);
+                let path = self.tree.node(node).initial.unwrap_or(path);
+                self.inherited.push(Inherited { handle, path });
+                handle
+            }
+            None => self.describe(Target::Other, false),
+        }
+    }
+}
+
+/// Results that only something that exists can give.
+fn exists(outcome: Outcome) -> bool {
+    use libc::{EEXIST, EINVAL, EISDIR, ENOTEMPTY};
+    matches!(outcome, Outcome::Value(_) | Outcome::Error(EEXIST | EINVAL | EISDIR | ENOTEMPTY))
+}
+
+fn join(names: &mut Names, dir: Name, name: Name) -> Name {
+    let dir = names.bytes(dir);
+    let slash: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
+    let path = [dir, slash, names.bytes(name)].concat();
+    names.intern(&path)
+}
+
+/// Symbolic links that were there before, from opens that found a file under another name than they asked for.
+#[derive(Debug, Default)]
+pub struct Links {
+    /// What was asked for, and what was found; shortest first.
+    pairs: BTreeSet<(usize, Vec<u8>, Vec<u8>)>,
+}
+
+impl Links {
+    /// Looks at one call.
+    pub fn add(&mut self, call: &Call, names: &Names) {
+        let (Ask::File(Op::Open { at, .. }), Some(note)) = (&call.ask, call.made_note) else { return };
+        let (path, found) = (names.bytes(at.path), names.bytes(note));
+        let base = match call.notes.iter().find(|(fd, _)| *fd == at.dir) {
+            Some((_, note)) => names.bytes(*note),
+            None if path.starts_with(b"/") => b"/",
+            // Below which directory is not known.
+            None => return,
+        };
+        let asked = lexical(base, path);
+        let process = [&b"/proc"[..], b"/sys", b"/dev"].iter().any(|dir| asked.starts_with(dir));
+        if found.starts_with(b"/") && !found.ends_with(b" (deleted)") && asked != found && !process {
+            self.pairs.insert((asked.len(), asked, found.to_vec()));
+        }
+    }
+
+    /// Pairs of link and target, shortest first; longer ones are seen through the shorter ones.
+    pub fn finish(self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut links: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        // Directories first: what is left after them are links to files.
+        for whole in [false, true] {
+            for (_, asked, found) in &self.pairs {
+                let seen = through(asked, &links);
+                let shared = shared_tail(&seen, found);
+                if seen != *found && (whole || shared > 0) {
+                    links
+                        .push((seen[..seen.len() - shared].to_vec(), found[..found.len() - shared].to_vec()));
+                }
+            }
+        }
+        links.retain(|(link, target)| !link.is_empty() && !target.is_empty());
+        links
+    }
+}
+
+/// Bytes of the components that both paths end in.
+fn shared_tail(a: &[u8], b: &[u8]) -> usize {
+    let mut shared = 0;
+    for (length, (x, y)) in a.iter().rev().zip(b.iter().rev()).enumerate() {
+        if x != y {
+            break;
+        }
+        if *x == b'/' {
+            shared = length + 1;
+        }
+    }
+    shared
+}
+
+fn through(path: &[u8], links: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let mut path = path.to_vec();
+    for (link, target) in links {
+        if path.starts_with(link) && (path.len() == link.len() || path[link.len()] == b'/') {
+            path = [target, &path[link.len()..]].concat();
+        }
+    }
+    path
+}
+
+/// An absolute path without `.` and `..`, as written.
+fn lexical(base: &[u8], path: &[u8]) -> Vec<u8> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    let base = if path.starts_with(b"/") { &b""[..] } else { base };
+    for part in base.split(|byte| *byte == b'/').chain(path.split(|byte| *byte == b'/')) {
+        match part {
+            b"" | b"." => {}
+            b".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.iter().flat_map(|part| [&b"/"[..], part].concat()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn links(line: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+        use crate::parse::{Source, Strace};
+        let mut source = Strace::new(line.as_bytes());
+        let event = source.next_event().expect("memory does not fail").expect("a call");
+        let (mut names, mut links) = (Names::default(), Links::default());
+        let call = crate::decode::decode(&event, &mut names, &mut Default::default());
+        links.add(&call, &names);
+        links.finish()
+    }
+
+    #[test]
+    fn relative_name_below_an_unknown_directory_shows_no_link() {
+        assert_eq!(links("open(\"a\", O_RDONLY) = 3</srv/app/a>\n"), []);
+        let link = (b"/link".to_vec(), b"/srv/app".to_vec());
+        assert_eq!(links("open(\"/link/a\", O_RDONLY) = 3</srv/app/a>\n"), [link]);
+    }
+
+    #[test]
+    fn a_link_is_what_lies_before_the_common_end_of_two_names() {
+        assert_eq!(shared_tail(b"/lib/x/y.so", b"/usr/lib/x/y.so"), 11);
+        assert_eq!(shared_tail(b"/usr/lib/z.so.1", b"/usr/lib/z.so.1.2"), 0);
+        assert_eq!(lexical(b"/a/b", b"../c/./d"), b"/a/c/d");
+        let links = [(b"/lib".to_vec(), b"/usr/lib".to_vec())];
+        assert_eq!(through(b"/lib/x", &links), b"/usr/lib/x");
+        assert_eq!(through(b"/lib64/x", &links), b"/lib64/x");
+    }
+}

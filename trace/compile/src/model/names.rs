@@ -1,0 +1,311 @@
+//! Calls that work on names.
+
+use super::live::Target;
+use super::tree::{End, Kind, Node, NodeId, Walk};
+use super::want::Want;
+use super::world::{Slot, World};
+use crate::call::{Call, Fd};
+use crate::step::{How, Resource, Role, Series, Step};
+use std::collections::HashMap;
+use trace_file::{Fate, Modelled, NO_HANDLE, Name, Op, Outcome, Place, Skipped};
+
+/// A place of a call, found.
+pub(super) struct Located {
+    pub(super) walk: Walk,
+    /// The same place, with the model's handle.
+    pub(super) place: Place<u32>,
+    /// Where the walk began, if that was a descriptor.
+    pub(super) slot: Option<Slot>,
+    /// The file, if there is one.
+    pub(super) node: Option<NodeId>,
+}
+
+impl World {
+    /// Follows a place. On failure, says what to do with the call.
+    pub(super) fn locate(
+        &mut self,
+        call: &Call,
+        at: Place<Fd>,
+        follow: bool,
+        want: Want,
+    ) -> Result<Located, Fate> {
+        let path = self.names.bytes(at.path).to_vec();
+        let (start, handle, slot) = if path.starts_with(b"/") {
+            (super::tree::ROOT, NO_HANDLE, None)
+        } else if at.dir == libc::AT_FDCWD {
+            let directory = self.directories[self.task(call).directory].at;
+            let handle = directory.ok_or(Fate::Skipped(Skipped::UnknownDescriptor))?;
+            let start = self.file_of(handle).ok_or(Fate::Skipped(Skipped::UnknownDescriptor))?;
+            (start, handle, None)
+        } else {
+            let slot = self.slot(call, at.dir).ok_or(self.without_descriptor(call))?;
+            let start = self.file_of(slot.description).ok_or(Fate::Modelled(Modelled::NoFile))?;
+            (start, slot.description, Some(slot))
+        };
+        let walk = self.tree.walk(start, &path, follow, &mut self.names);
+        let node = self.believe(&walk, call.outcome, want);
+        Ok(Located { walk, place: Place { dir: handle, path: at.path }, slot, node })
+    }
+
+    /// An unknown descriptor explains EBADF; nothing else.
+    pub(super) fn without_descriptor(&self, call: &Call) -> Fate {
+        match call.outcome {
+            Outcome::Error(libc::EBADF) => Fate::Modelled(Modelled::Descriptors),
+            _ => Fate::Skipped(Skipped::UnknownDescriptor),
+        }
+    }
+
+    /// Notes the names looked up, and the last one in its own role.
+    pub(super) fn look(&self, step: &mut Step, found: &Located, last: Role) {
+        let key = found.walk.name.map(|name| (found.walk.parent, name));
+        for (dir, name) in &found.walk.looked {
+            let (role, how) = match Some((*dir, *name)) == key {
+                true if matches!(last, Role::Create | Role::Delete) => (last, How::Write),
+                true if found.node.is_none() => (Role::Absent, How::Read),
+                _ => (Role::Use, How::Read),
+            };
+            step.touch(Resource::Name(*dir, *name), how);
+            step.in_series(Series::Path(*dir, *name), role);
+        }
+        if found.place.dir != NO_HANDLE {
+            step.touch(Resource::Description(found.place.dir), How::Read);
+            step.in_series(Series::Description(found.place.dir), Role::Use);
+        }
+        if let Some(slot) = found.slot {
+            step.in_series(Series::Descriptor(slot.series), Role::Use);
+        }
+        if let Some(node) = found.node.filter(|node| self.tree.is_file(*node)) {
+            step.in_series(Series::File(node), Role::Use);
+        }
+    }
+
+    fn last(found: &Located) -> Option<(NodeId, Name)> {
+        found.walk.name.map(|name| (found.walk.parent, name))
+    }
+
+    /// A new file under a name that was free.
+    fn create(&mut self, step: &mut Step, found: &mut Located, kind: Kind, mode: u32) -> NodeId {
+        if let End::Unknown(rest) = &found.walk.end
+            && rest.len() > 1
+        {
+            // A directory on the way was never seen: it must have been there.
+            let parent = self.add_path(found.walk.parent, &rest[..rest.len() - 1]);
+            (found.walk.parent, found.walk.name) = (parent, rest.last().copied());
+        }
+        let node = self.tree.add(Node { mode, ..Node::new(kind, None) });
+        self.tree.node_mut(node).resized = true;
+        found.node = None;
+        self.look(step, found, Role::Create);
+        if let Some((dir, name)) = Self::last(found) {
+            self.tree.set_entry(dir, name, Some(node));
+            step.touch(Resource::Listing(dir), How::Update);
+            if !found.walk.looked.contains(&(dir, name)) {
+                step.touch(Resource::Name(dir, name), How::Write);
+                step.in_series(Series::Path(dir, name), Role::Create);
+            }
+        }
+        found.node = Some(node);
+        if self.tree.is_file(node) {
+            step.in_series(Series::File(node), Role::Use);
+        }
+        node
+    }
+
+    fn add_path(&mut self, parent: NodeId, rest: &[Name]) -> NodeId {
+        let kind = || Kind::Directory { entries: HashMap::new(), whole: false, parent: super::tree::ROOT };
+        rest.iter().fold(parent, |dir, name| self.add_child(dir, *name, kind()))
+    }
+
+    pub(super) fn open(&mut self, call: &Call, step: &mut Step, op: &Op<Fd>) -> Result<Op<u32>, Fate> {
+        let Op::Open { at, flags, mode, made } = *op else { return Err(Fate::Modelled(Modelled::Idle)) };
+        let has = |flag: i32| flags & flag as u32 == flag as u32;
+        let want =
+            if has(libc::O_DIRECTORY) && !has(libc::O_TMPFILE) { Want::Directory } else { Want::Anything };
+        let creates = has(libc::O_CREAT);
+        // A success with O_CREAT proves nothing about what was there before; an unknown name counts as free.
+        let believed = if creates && call.outcome.succeeded() { Outcome::Unknown } else { call.outcome };
+        let located = Call { outcome: believed, ..call.clone() };
+        // What must be new is not looked for behind a link.
+        let follow = !has(libc::O_NOFOLLOW) && !has(libc::O_CREAT | libc::O_EXCL);
+        let mut found = self.locate(&located, at, follow, want)?;
+        let place = found.place;
+        let mode = mode & !self.directories[self.task(call).directory].mask;
+        let mut handle = NO_HANDLE;
+        if call.outcome.succeeded() {
+            let node = match found.node {
+                Some(node) if !has(libc::O_TMPFILE) => {
+                    self.look(step, &found, Role::Use);
+                    self.decide(node, want);
+                    node
+                }
+                Some(_) => {
+                    self.look(step, &found, Role::Use);
+                    self.tree.add(Node { resized: true, ..Node::new(Kind::File, None) })
+                }
+                None => self.create(step, &mut found, Kind::File, mode),
+            };
+            if has(libc::O_TRUNC) && self.tree.is_file(node) {
+                self.resize(step, node, 0);
+            }
+            let on = match self.tree.node(node).kind {
+                Kind::Fifo => Target::Pipe(call.made_note.unwrap_or(at.path)),
+                _ => Target::File(node),
+            };
+            handle = self.describe(on, has(libc::O_APPEND));
+            let description = &mut self.descriptions[handle as usize];
+            description.placed = true;
+            description.limited = flags & libc::O_ACCMODE as u32 != libc::O_RDWR as u32;
+            let table = self.task(call).table;
+            let (series, closed) = self.install(table, made, handle, has(libc::O_CLOEXEC));
+            // An older file under this number was closed by a call that the trace lacks.
+            self.repairs.descriptors += u64::from(closed.is_some());
+            step.in_series(Series::Descriptor(series), Role::Create);
+            step.in_series(Series::Description(handle), Role::Create);
+            step.touch(Resource::Description(handle), How::Write);
+        } else {
+            self.look(step, &found, Role::Use);
+        }
+        if handle != NO_HANDLE && self.file_of(handle).is_none() {
+            return Err(Fate::Modelled(Modelled::NoFile));
+        }
+        Ok(Op::Open { at: place, flags, mode, made: handle })
+    }
+
+    pub(super) fn make(
+        &mut self,
+        call: &Call,
+        step: &mut Step,
+        at: Place<Fd>,
+        kind: Kind,
+        mode: u32,
+    ) -> Result<Place<u32>, Fate> {
+        let succeeded = call.outcome.succeeded();
+        let believed = if succeeded { Outcome::Unknown } else { call.outcome };
+        let mut found =
+            self.locate(&Call { outcome: believed, ..call.clone() }, at, false, Want::Anything)?;
+        let place = found.place;
+        match succeeded {
+            true => drop(self.create(step, &mut found, kind, mode)),
+            false => self.look(step, &found, Role::Use),
+        }
+        Ok(place)
+    }
+
+    /// A directory was not removed: whether it was empty is a result. In the paper's terms an action also touches what a
+    /// directory points to; one name in it is enough to keep it from being empty.
+    fn see_occupied(&self, step: &mut Step, dir: NodeId) {
+        step.touch(Resource::Listing(dir), How::Read);
+        if let Kind::Directory { entries, .. } = &self.tree.node(dir).kind {
+            let witness = entries.iter().filter(|(_, node)| node.is_some()).map(|(name, _)| *name).min();
+            witness.into_iter().for_each(|name| step.in_series(Series::Path(dir, name), Role::Use));
+        }
+    }
+
+    /// unlink and rmdir.
+    pub(super) fn remove_name(
+        &mut self,
+        call: &Call,
+        step: &mut Step,
+        at: Place<Fd>,
+        want: Want,
+    ) -> Result<Place<u32>, Fate> {
+        let found = self.locate(call, at, false, want)?;
+        let succeeded = call.outcome.succeeded();
+        if let Some(node) = found.node {
+            self.decide(node, want);
+            match want {
+                Want::Directory if succeeded => step.touch(Resource::Listing(node), How::Write),
+                Want::Directory => self.see_occupied(step, node),
+                _ => step.touch(Resource::Attributes(node), How::Update),
+            }
+        }
+        self.look(step, &found, if succeeded { Role::Delete } else { Role::Use });
+        if let (true, Some((dir, name))) = (succeeded, Self::last(&found)) {
+            self.tree.set_entry(dir, name, None);
+            found.node.into_iter().for_each(|node| self.tree.remove(node));
+            step.touch(Resource::Listing(dir), How::Update);
+        }
+        Ok(found.place)
+    }
+
+    pub(super) fn rename(
+        &mut self,
+        call: &Call,
+        step: &mut Step,
+        (from, to): (Place<Fd>, Place<Fd>),
+        flags: u32,
+    ) -> Result<Op<u32>, Fate> {
+        let source = self.locate(call, from, false, Want::Anything)?;
+        let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        // EINVAL says that one would be moved into itself, not that the other is there.
+        let proves = match call.outcome {
+            Outcome::Error(error) => error != libc::EINVAL,
+            _ => exchange,
+        };
+        let believed = if proves { call.outcome } else { Outcome::Unknown };
+        let mut target =
+            self.locate(&Call { outcome: believed, ..call.clone() }, to, false, Want::Anything)?;
+        let places = (source.place, target.place);
+        if !call.outcome.succeeded() {
+            self.look(step, &source, Role::Use);
+            self.look(step, &target, Role::Use);
+            // Whether it was empty is a result.
+            if let Some(node) = target.node.filter(|node| !self.tree.is_file(*node)) {
+                self.see_occupied(step, node);
+            }
+        } else if source.node.is_some() && source.node == target.node {
+            // Two names of one file: the kernel leaves both.
+            self.look(step, &source, Role::Use);
+            self.look(step, &target, Role::Use);
+        } else if let (Some(node), Some((from_dir, from_name))) = (source.node, Self::last(&source)) {
+            self.look(step, &source, Role::Delete);
+            if let End::Unknown(rest) = &target.walk.end
+                && rest.len() > 1
+            {
+                let parent = self.add_path(target.walk.parent, &rest[..rest.len() - 1]);
+                (target.walk.parent, target.walk.name) = (parent, rest.last().copied());
+            }
+            let replaced = target.node;
+            if let Some(old) = replaced {
+                let what =
+                    if self.tree.is_file(old) { Resource::Attributes(old) } else { Resource::Listing(old) };
+                step.touch(what, How::Write);
+            }
+            self.look(step, &target, Role::Create);
+            replaced.filter(|_| !exchange).into_iter().for_each(|old| self.tree.remove(old));
+            self.tree.set_entry(from_dir, from_name, replaced.filter(|_| exchange));
+            step.touch(Resource::Listing(from_dir), How::Update);
+            if let Some((dir, name)) = Self::last(&target) {
+                self.tree.set_entry(dir, name, Some(node));
+                step.touch(Resource::Listing(dir), How::Update);
+            }
+        }
+        Ok(Op::Rename { from: places.0, to: places.1, flags })
+    }
+
+    pub(super) fn link(
+        &mut self,
+        call: &Call,
+        step: &mut Step,
+        (from, to): (Place<Fd>, Place<Fd>),
+        follow: bool,
+    ) -> Result<Op<u32>, Fate> {
+        let source = self.locate(call, from, follow, Want::Anything)?;
+        let believed = if call.outcome.succeeded() { Outcome::Unknown } else { call.outcome };
+        let mut target =
+            self.locate(&Call { outcome: believed, ..call.clone() }, to, false, Want::Anything)?;
+        let places = (source.place, target.place);
+        self.look(step, &source, Role::Use);
+        match (call.outcome.succeeded(), source.node) {
+            (true, Some(node)) => {
+                step.touch(Resource::Attributes(node), How::Update);
+                self.create(step, &mut target, Kind::Undecided, 0o644);
+                if let Some((dir, name)) = Self::last(&target) {
+                    self.tree.set_entry(dir, name, Some(node));
+                }
+            }
+            _ => self.look(step, &target, Role::Use),
+        }
+        Ok(Op::Link { from: places.0, to: places.1, follow })
+    }
+}

@@ -1,0 +1,328 @@
+//! Files, directories and links by identity, and the walk along a path.
+
+use super::chunks::Chunks;
+use std::collections::HashMap;
+use std::sync::Arc;
+use trace_file::{Name, Names};
+
+/// A file, directory or link. Names point to it; it has none itself.
+pub type NodeId = u32;
+/// The root directory.
+pub(crate) const ROOT: NodeId = 0;
+/// The kernel's limit on links in one walk.
+const LINKS_MAX: u32 = 40;
+
+/// What a node is.
+#[derive(Debug, Clone)]
+pub enum Kind {
+    /// It exists, and nothing said yet what it is.
+    Undecided,
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory {
+        /// What is known about names in it: a node, or that there is none.
+        entries: HashMap<Name, Option<NodeId>>,
+        /// Whether names that `entries` lacks are known to be absent.
+        whole: bool,
+        /// The directory that holds it.
+        parent: NodeId,
+    },
+    /// A symbolic link, and where it points if that is known.
+    Link(Option<Name>),
+    /// A socket, or something else that cannot be opened.
+    Socket,
+    /// A pipe with a name.
+    Fifo,
+    /// A device.
+    Special,
+}
+
+/// One node.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// What it is.
+    pub kind: Kind,
+    /// Its path before the trace began; `None` if the trace made it.
+    pub initial: Option<Name>,
+    /// Bytes, now.
+    pub size: u64,
+    /// Bytes before the trace began, as far as the trace shows.
+    pub initial_size: u64,
+    /// Whether the trace changed its size.
+    pub resized: bool,
+    /// A directory that has lost its name; nothing can be made in it any more.
+    pub removed: bool,
+    /// Permission bits.
+    pub mode: u32,
+    /// Its number in the traced file system; 0 if no call has shown it.
+    pub inode: u64,
+    /// Extended attributes: those before the trace began with their sizes, as far as the trace shows; whether they are there now.
+    pub attributes: Vec<Attribute>,
+    /// Bytes before the trace began that were holes.
+    pub holes: Vec<(u64, u64)>,
+    /// How many names it has.
+    pub names: u32,
+    /// How many descriptions it is open through.
+    pub opened: u32,
+}
+
+/// An extended attribute of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attribute {
+    /// Its name.
+    pub name: Name,
+    /// Bytes before the trace began; none if it was not there.
+    pub initial: Option<u32>,
+    /// Bytes now, as far as they are known; none if it is not there.
+    pub now: Option<Option<u64>>,
+}
+
+/// All nodes.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    /// By number, which is not used again. What is forgotten leaves an empty place.
+    nodes: Chunks<Option<Arc<Node>>>,
+    /// Nodes that lost a name or a description in the present action.
+    doubtful: Vec<NodeId>,
+    /// What stands for nodes that are forgotten.
+    forgotten: Box<Node>,
+}
+
+/// Where a walk ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It is there.
+    Found(NodeId),
+    /// The last component is not there.
+    Absent,
+    /// A directory on the way is not there.
+    NoParent,
+    /// Nobody knows yet: the components from the first unknown one on.
+    Unknown(Vec<Name>),
+    /// A component that is not the last is no directory.
+    NotDirectory,
+    /// Too many links.
+    Loop,
+}
+
+/// A walk along a path.
+#[derive(Debug, Clone)]
+pub(crate) struct Walk {
+    /// The directory in which the walk ended, and the name looked up there last. No name: the path was a directory's own.
+    pub(crate) parent: NodeId,
+    pub(crate) name: Option<Name>,
+    pub(crate) end: End,
+    /// Every name that was looked up.
+    pub(crate) looked: Vec<(NodeId, Name)>,
+}
+
+impl Tree {
+    /// Nothing but a root directory of which nothing is known.
+    pub fn new(names: &mut Names) -> Tree {
+        let kind = Kind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
+        let root = Node::new(kind, Some(names.intern(b"/")));
+        let forgotten = Box::new(Node::new(Kind::Undecided, None));
+        let mut nodes = Chunks::default();
+        nodes.push(Some(Arc::new(root)));
+        Tree { nodes, doubtful: Vec::new(), forgotten }
+    }
+
+    /// A node.
+    pub fn node(&self, id: NodeId) -> &Node {
+        self.nodes[id as usize].as_deref().unwrap_or(&self.forgotten)
+    }
+
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        match &mut self.nodes[id as usize] {
+            Some(node) => Arc::make_mut(node),
+            None => &mut self.forgotten,
+        }
+    }
+
+    /// All nodes that are there, or were before the trace began, by number.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().flatten().map(|node| &**node)
+    }
+
+    /// Looks at a node again when the present action is over.
+    pub(super) fn doubt(&mut self, node: NodeId) {
+        self.doubtful.push(node);
+    }
+
+    /// Forgets what has no name, is not open, and was not there before the trace began. Returns what that was.
+    pub(super) fn forget(&mut self) -> Vec<NodeId> {
+        let mut doubtful = std::mem::take(&mut self.doubtful);
+        doubtful.retain(|id| {
+            let place = &mut self.nodes[*id as usize];
+            let over = |node: &Node| node.names == 0 && node.opened == 0 && node.initial.is_none();
+            place.take_if(|node| over(node)).is_some()
+        });
+        doubtful
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(crate) fn is_file(&self, id: NodeId) -> bool {
+        matches!(self.node(id).kind, Kind::File | Kind::Undecided)
+    }
+
+    pub(crate) fn add(&mut self, node: Node) -> NodeId {
+        self.nodes.push(Some(Arc::new(node)));
+        NodeId::try_from(self.nodes.len() - 1).expect("fewer than 2^32 files")
+    }
+
+    pub(crate) fn entry(&self, dir: NodeId, name: Name) -> Option<NodeId> {
+        match &self.node(dir).kind {
+            Kind::Directory { entries, .. } => entries.get(&name).copied().flatten(),
+            _ => None,
+        }
+    }
+
+    /// Names `node` in `dir`, or notes with `None` that nothing has that name.
+    pub(crate) fn set_entry(&mut self, dir: NodeId, name: Name, node: Option<NodeId>) {
+        self.become_directory(dir);
+        let Kind::Directory { entries, .. } = &mut self.node_mut(dir).kind else { return };
+        if let Some(old) = entries.insert(name, node).flatten() {
+            let state = self.node_mut(old);
+            state.names = state.names.saturating_sub(1);
+            self.doubt(old);
+        }
+        let Some(node) = node else { return };
+        let state = self.node_mut(node);
+        state.names += 1;
+        if let Kind::Directory { parent, .. } = &mut state.kind {
+            *parent = dir;
+        }
+    }
+
+    /// A directory loses its only name.
+    pub(crate) fn remove(&mut self, node: NodeId) {
+        let node = self.node_mut(node);
+        node.removed = matches!(node.kind, Kind::Directory { .. });
+    }
+
+    /// Whether `inner` is `outer` or lies below it.
+    pub(crate) fn is_below(&self, mut inner: NodeId, outer: NodeId) -> bool {
+        // Directories of which only the end is known count as children of the root; no chain is longer than all nodes.
+        for _ in 0..self.nodes.len() {
+            match &self.node(inner).kind {
+                _ if inner == outer => return true,
+                Kind::Directory { parent, .. } if inner != ROOT => inner = *parent,
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// What exists with names below it is a directory.
+    pub(crate) fn become_directory(&mut self, id: NodeId) {
+        let node = self.node_mut(id);
+        if matches!(node.kind, Kind::Undecided) {
+            node.kind = Kind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
+            node.mode = 0o755;
+        }
+    }
+
+    pub(crate) fn is_empty(&self, dir: NodeId) -> Option<bool> {
+        match &self.node(dir).kind {
+            Kind::Directory { entries, whole, .. } => match entries.values().any(Option::is_some) {
+                true => Some(false),
+                false => whole.then_some(true),
+            },
+            _ => None,
+        }
+    }
+
+    /// Follows `path` from `start`; the last component too if `follow`.
+    pub(crate) fn walk(&self, start: NodeId, path: &[u8], follow: bool, names: &mut Names) -> Walk {
+        let start = if path.starts_with(b"/") { ROOT } else { start };
+        let mut walk = Walk { parent: start, name: None, end: End::Found(start), looked: Vec::new() };
+        let mut left: Vec<Name> = components(path, names).into_iter().rev().collect();
+        let directory = path.ends_with(b"/");
+        let mut at = start;
+        let mut links = 0;
+        while let Some(component) = left.pop() {
+            let Kind::Directory { entries, whole, parent } = &self.node(at).kind else {
+                walk.end = match self.node(at).kind {
+                    Kind::Undecided => unknown(at, component, &left, &mut walk),
+                    _ => End::NotDirectory,
+                };
+                return walk;
+            };
+            if names.bytes(component) == b".." {
+                at = *parent;
+                (walk.parent, walk.name, walk.end) = (at, None, End::Found(at));
+                continue;
+            }
+            (walk.parent, walk.name) = (at, Some(component));
+            walk.looked.push((at, component));
+            let found = match (entries.get(&component), whole) {
+                (Some(Some(node)), _) => *node,
+                (Some(None), _) | (None, true) => {
+                    walk.end = if left.is_empty() { End::Absent } else { End::NoParent };
+                    return walk;
+                }
+                (None, false) => {
+                    walk.end = unknown(at, component, &left, &mut walk);
+                    return walk;
+                }
+            };
+            match self.node(found).kind {
+                Kind::Link(Some(target)) if follow || directory || !left.is_empty() => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        walk.end = End::Loop;
+                        return walk;
+                    }
+                    let target = names.bytes(target).to_vec();
+                    if target.starts_with(b"/") {
+                        at = ROOT;
+                    }
+                    left.extend(components(&target, names).into_iter().rev());
+                    (walk.parent, walk.name, walk.end) = (at, None, End::Found(at));
+                }
+                _ => {
+                    at = found;
+                    walk.end = End::Found(found);
+                }
+            }
+        }
+        walk
+    }
+}
+
+fn unknown(at: NodeId, component: Name, left: &[Name], walk: &mut Walk) -> End {
+    (walk.parent, walk.name) = (at, Some(component));
+    End::Unknown(std::iter::once(component).chain(left.iter().rev().copied()).collect())
+}
+
+/// A path's components; `.` and empty ones mean nothing.
+pub(crate) fn components(path: &[u8], names: &mut Names) -> Vec<Name> {
+    let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+    parts.map(|part| names.intern(part)).collect()
+}
+
+impl Node {
+    pub(crate) fn new(kind: Kind, initial: Option<Name>) -> Node {
+        let mode = if matches!(kind, Kind::Directory { .. }) { 0o755 } else { 0o644 };
+        let (size, initial_size, resized, inode, names, opened) = Default::default();
+        let (attributes, holes, removed) = Default::default();
+        Node {
+            kind,
+            initial,
+            size,
+            initial_size,
+            resized,
+            removed,
+            mode,
+            inode,
+            attributes,
+            holes,
+            names,
+            opened,
+        }
+    }
+}

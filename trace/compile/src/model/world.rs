@@ -1,0 +1,296 @@
+//! The state that the model keeps, and the small changes to it that calls are made of.
+
+use super::live::{Description, Descriptions, Target};
+use super::sleep::Sleepers;
+use super::tree::{NodeId, Tree};
+use crate::call::{Call, Fd};
+use crate::step::{How, Need, Resource, Role, Series, Step, Touch};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use trace_file::{Action, ActionId, Fate, Handle, Inherited, Name, Names, Nap, Op, Repairs};
+
+/// The model's state after the calls applied so far.
+#[derive(Debug, Clone)]
+pub struct World {
+    /// All byte strings.
+    pub names: Names,
+    /// All files.
+    pub tree: Tree,
+    /// What contradicted the model, and was repaired.
+    pub repairs: Repairs,
+    /// Lines of the first calls whose result no order of overlapping calls explains.
+    pub races: Vec<u64>,
+    /// Descriptions that were open before the trace began.
+    pub inherited: Vec<Inherited>,
+    /// Sleeps that others would have ended, had they been faster.
+    pub naps: Vec<Nap>,
+    pub(super) hard_links: Vec<(Name, NodeId)>,
+    pub(super) tasks: HashMap<u32, Task>,
+    pub(super) tables: Vec<Table>,
+    pub(super) directories: Vec<Directory>,
+    pub(super) descriptions: Descriptions,
+    pub(super) pipes: HashMap<Name, Pipe>,
+    /// Descriptions on their way between processes, and who sent them.
+    pub(super) passed: VecDeque<(Handle, ActionId)>,
+    pub(super) locks: super::locks::Locks,
+    pub(super) contexts: HashMap<u64, Context>,
+    /// Requests under way: who submitted them, and what they touch.
+    pub(super) requests: HashMap<u32, (ActionId, Vec<Touch>, Handle)>,
+    pub(super) submitted: u32,
+    pub(super) ends: HashMap<u32, ActionId>,
+    pub(super) sleepers: Sleepers,
+    pub(super) threads: u32,
+    pub(super) processes: u32,
+    pub(super) entries: u64,
+    /// Numbers in all tables.
+    pub(super) numbers: usize,
+    /// At which line there was more of something than is kept, and of what.
+    pub(super) excess: Option<(u64, &'static str)>,
+    pub(super) next: ActionId,
+    pub(super) began: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Task {
+    pub(super) thread: u32,
+    pub(super) process: u32,
+    pub(super) table: usize,
+    pub(super) directory: usize,
+    /// What its next action waits for.
+    pub(super) needs: Vec<Need>,
+    /// The last action that it made.
+    pub(super) last: ActionId,
+    /// The task that made it by vfork and waits for it still.
+    pub(super) holds: Option<u32>,
+}
+
+/// A descriptor table; several tasks may share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Table {
+    /// Copies of the model share it until one of them changes it.
+    pub(super) slots: Arc<HashMap<Fd, Slot>>,
+    pub(super) users: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slot {
+    pub(super) description: Handle,
+    pub(super) close_on_exec: bool,
+    /// Number and generation in one.
+    pub(super) series: u64,
+}
+
+/// Working directory and umask; several tasks may share them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Directory {
+    pub(super) at: Option<Handle>,
+    pub(super) mask: u32,
+    pub(super) users: u32,
+}
+
+/// Bytes that went through a pipe, so that a read finds its write.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pipe {
+    pub(super) written: u64,
+    pub(super) read: u64,
+    /// Writes not yet read to their end: up to which byte, and who.
+    pub(super) writes: VecDeque<(u64, ActionId)>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Context {
+    pub(super) number: u32,
+    /// Requests not yet collected.
+    pub(super) waiting: VecDeque<u32>,
+}
+
+impl World {
+    /// A world of which nothing is known.
+    pub fn new(mut names: Names) -> World {
+        let tree = Tree::new(&mut names);
+        World {
+            names,
+            tree,
+            repairs: Repairs::default(),
+            races: Vec::new(),
+            inherited: Vec::new(),
+            naps: Vec::new(),
+            hard_links: Vec::new(),
+            tasks: HashMap::new(),
+            tables: Vec::new(),
+            directories: Vec::new(),
+            descriptions: Descriptions::default(),
+            pipes: HashMap::new(),
+            passed: VecDeque::new(),
+            locks: Default::default(),
+            contexts: HashMap::new(),
+            requests: HashMap::new(),
+            submitted: 0,
+            ends: HashMap::new(),
+            sleepers: Sleepers::default(),
+            threads: 0,
+            processes: 0,
+            entries: 0,
+            numbers: 0,
+            excess: None,
+            next: 0,
+            began: None,
+        }
+    }
+
+    /// The state as it is now, but without the names, which only ever grow.
+    pub(super) fn copy(&mut self) -> World {
+        let names = std::mem::take(&mut self.names);
+        let copy = self.clone();
+        self.names = names;
+        copy
+    }
+
+    /// Takes back what was applied since `copy` was made.
+    pub(super) fn go_back(&mut self, copy: &World) {
+        let names = std::mem::take(&mut self.names);
+        *self = World { names, ..copy.clone() };
+    }
+
+    /// What copying it costs, beside the names: its parts.
+    pub(super) fn size(&self) -> usize {
+        self.tree.len() + self.tasks.len() + self.tables.len()
+    }
+
+    /// At which line there was more of something than is kept, and of what: the trace cannot be compiled.
+    pub fn excess(&self) -> Option<(u64, &'static str)> {
+        self.excess
+    }
+
+    /// How many calls were applied.
+    pub(super) fn applied(&self) -> u64 {
+        self.next.into()
+    }
+
+    /// How many threads the trace has shown.
+    pub fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    /// How many descriptions were made.
+    pub fn handles(&self) -> u32 {
+        self.descriptions.made()
+    }
+
+    /// How many asynchronous requests were made.
+    pub fn requests(&self) -> u32 {
+        self.submitted
+    }
+
+    /// The caller, of a call that is being applied.
+    pub(super) fn task(&self, call: &Call) -> &Task {
+        &self.tasks[&call.task]
+    }
+
+    pub(super) fn step(&mut self, call: &Call) -> Step {
+        let task = self.tasks.get_mut(&call.task).expect("a task is known before it acts");
+        let needs = std::mem::take(&mut task.needs);
+        let began = *self.began.get_or_insert(call.start);
+        let action = Action {
+            thread: task.thread,
+            start: call.start.saturating_sub(began),
+            // Clocks that were set back end a call before it began.
+            end: call.end.max(call.start).saturating_sub(began),
+            line: call.line,
+            name: call.name,
+            fate: Fate::Executed,
+            op: Op::Nothing,
+            recorded: call.outcome,
+        };
+        Step { action, touches: Vec::new(), series: Vec::new(), needs, gone: Vec::new() }
+    }
+
+    pub(super) fn describe(&mut self, on: Target, append: bool) -> Handle {
+        if let Target::File(node) = on {
+            self.tree.node_mut(node).opened += 1;
+        }
+        self.descriptions.add(Description {
+            on,
+            position: 0,
+            placed: false,
+            append,
+            limited: false,
+            references: 0,
+        })
+    }
+
+    /// Puts a description into a table; what had that number before loses a reference, and is returned if it was the last.
+    pub(super) fn install(
+        &mut self,
+        table: usize,
+        fd: Fd,
+        description: Handle,
+        close_on_exec: bool,
+    ) -> (u64, Option<Handle>) {
+        let closed = self.remove(table, fd).and_then(|(_, closed)| closed);
+        self.descriptions[description as usize].references += 1;
+        let series = self.entries;
+        self.entries += 1;
+        let slots = Arc::make_mut(&mut self.tables[table].slots);
+        slots.insert(fd, Slot { description, close_on_exec, series });
+        self.numbers += 1;
+        (series, closed)
+    }
+
+    /// Takes a number out of a table. The description is returned if that was its last reference.
+    pub(super) fn remove(&mut self, table: usize, fd: Fd) -> Option<(Slot, Option<Handle>)> {
+        self.tables[table].slots.get(&fd)?;
+        let slot = Arc::make_mut(&mut self.tables[table].slots).remove(&fd)?;
+        self.numbers -= 1;
+        Some((slot, self.release(slot.description)))
+    }
+
+    pub(super) fn release(&mut self, description: Handle) -> Option<Handle> {
+        let state = &mut self.descriptions[description as usize];
+        state.references = state.references.saturating_sub(1);
+        let last = state.references == 0;
+        if last {
+            self.descriptions.released(description);
+        }
+        last.then_some(description)
+    }
+
+    /// What a number stands for. Of a task that nobody has met yet, no number is known.
+    pub(super) fn slot(&self, call: &Call, fd: Fd) -> Option<Slot> {
+        self.tables[self.tasks.get(&call.task)?.table].slots.get(&fd).copied()
+    }
+
+    pub(super) fn file_of(&self, description: Handle) -> Option<NodeId> {
+        match self.descriptions[description as usize].on {
+            Target::File(node) => Some(node),
+            _ => None,
+        }
+    }
+}
+
+/// What calls touch, written down.
+impl Step {
+    pub(super) fn touch(&mut self, on: Resource, how: How) {
+        self.touch_range(on, how, 0, u64::MAX);
+    }
+
+    pub(super) fn touch_range(&mut self, on: Resource, how: How, from: u64, to: u64) {
+        if from < to {
+            self.touches.push(Touch { on, how, range: (from, to) });
+        }
+    }
+
+    pub(super) fn in_series(&mut self, series: Series, role: Role) {
+        self.series.push((series, role));
+    }
+
+    /// A use of an open file: of its number, its description, and the file itself.
+    pub(super) fn uses(&mut self, slot: Slot, file: Option<NodeId>, how: How) {
+        self.in_series(Series::Descriptor(slot.series), Role::Use);
+        self.in_series(Series::Description(slot.description), Role::Use);
+        self.touch(Resource::Description(slot.description), how);
+        if let Some(file) = file {
+            self.in_series(Series::File(file), Role::Use);
+        }
+    }
+}

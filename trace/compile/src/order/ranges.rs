@@ -1,0 +1,222 @@
+//! Who touched what last: for a whole resource, and for ranges of one.
+
+use super::paths::{Newest, THREADS_MAX, Touched, note};
+use crate::step::How;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use trace_file::ActionId;
+
+/// The last touches of a resource: those that commute with each other, and those before them that do not.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Last {
+    how: Option<How>,
+    current: Vec<(u32, ActionId)>,
+    previous: Vec<(u32, ActionId)>,
+    /// Of a name: what came before all that is known of it.
+    forgotten: Option<Rc<Newest>>,
+}
+
+impl Last {
+    /// Notes a touch and gives to `each` the actions that it does not commute with.
+    pub(super) fn touch(&mut self, thread: u32, action: ActionId, how: How, each: &mut impl FnMut(ActionId)) {
+        if let Some(forgotten) = &self.forgotten {
+            forgotten.values().for_each(|other| each(*other));
+            if how == How::Write {
+                // Whatever comes later waits for this action.
+                self.forgotten = None;
+            } else if forgotten.len() > THREADS_MAX {
+                self.forgotten = Some(Rc::new(Newest::from([(thread, action)])));
+            }
+        }
+        let joins = how != How::Write && self.how == Some(how);
+        if !joins && self.current.iter().any(|(_, own)| *own == action) {
+            // The action touched it already, in another way: it keeps its place, and now commutes with nothing.
+            self.current.retain(|(_, other)| *other != action);
+            self.current.iter().for_each(|(_, other)| each(*other));
+            (self.how, self.current) = (Some(How::Write), vec![(thread, action)]);
+            return;
+        }
+        if !joins {
+            self.previous = std::mem::take(&mut self.current);
+            self.how = Some(how);
+        }
+        self.previous.iter().for_each(|(_, other)| each(*other));
+        if self.previous.len() > THREADS_MAX {
+            self.previous = vec![(thread, action)];
+        }
+        // Of one thread, the last is enough: the others come before it.
+        self.current.retain(|(other, _)| *other != thread);
+        self.current.push((thread, action));
+    }
+}
+
+impl Touched for Last {
+    fn newest(&self, newest: &mut Newest) {
+        self.current.iter().chain(&self.previous).for_each(|(thread, action)| note(newest, *thread, *action));
+    }
+
+    fn after(newest: Rc<Newest>) -> Last {
+        Last { forgotten: Some(newest), ..Last::default() }
+    }
+}
+
+impl Last {
+    /// Both as one: whatever waits for one of them waits for the other, too. Ranges forget nothing.
+    fn join(self, other: Last) -> Last {
+        let newest = |one: Vec<(u32, ActionId)>, other: Vec<(u32, ActionId)>| {
+            let mut newest: BTreeMap<u32, ActionId> = BTreeMap::new();
+            for (thread, action) in one.into_iter().chain(other) {
+                let last = newest.entry(thread).or_default();
+                *last = action.max(*last);
+            }
+            newest.into_iter().collect()
+        };
+        match self.how == other.how {
+            true => Last {
+                how: self.how,
+                current: newest(self.current, other.current),
+                previous: newest(self.previous, other.previous),
+                forgotten: None,
+            },
+            // What does not agree commutes with nothing.
+            false => Last {
+                how: Some(How::Write),
+                current: newest(
+                    [self.current, self.previous].concat(),
+                    [other.current, other.previous].concat(),
+                ),
+                previous: Vec::new(),
+                forgotten: None,
+            },
+        }
+    }
+}
+
+/// [`Last`] for each range of a resource.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ranges {
+    /// By first byte: the end, and who touched it.
+    parts: BTreeMap<u64, (u64, Last)>,
+}
+
+impl Ranges {
+    pub(super) fn touch(
+        &mut self,
+        thread: u32,
+        action: ActionId,
+        how: How,
+        (from, to): (u64, u64),
+        each: &mut impl FnMut(ActionId),
+    ) {
+        self.split(from);
+        self.split(to);
+        let mut at = from;
+        let within: Vec<u64> = self.parts.range(from..to).map(|(start, _)| *start).collect();
+        let mut gaps = Vec::new();
+        for start in within.iter().copied() {
+            if at < start {
+                gaps.push((at, start));
+            }
+            let (end, last) = self.parts.get_mut(&start).expect("it was just listed");
+            last.touch(thread, action, how, each);
+            at = *end;
+        }
+        if at < to {
+            gaps.push((at, to));
+        }
+        if how == How::Write {
+            // What came before is behind this action now: one part stands for all.
+            within.iter().for_each(|start| drop(self.parts.remove(start)));
+            gaps = vec![(from, to)];
+        }
+        for (start, end) in gaps {
+            let mut last = Last::default();
+            last.touch(thread, action, how, &mut |_| {});
+            self.parts.insert(start, (end, last));
+        }
+    }
+
+    /// How many ranges are told apart.
+    pub(super) fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Tells half as many ranges apart: neighbours become one. Edges that are not needed may follow; none is lost.
+    pub(super) fn coarsen(&mut self) {
+        let mut parts = std::mem::take(&mut self.parts).into_iter();
+        while let Some((start, (end, last))) = parts.next() {
+            let joined = match parts.next() {
+                Some((_, (other_end, other))) => (other_end, last.join(other)),
+                None => (end, last),
+            };
+            self.parts.insert(start, joined);
+        }
+    }
+
+    fn split(&mut self, at: u64) {
+        let Some((start, (end, last))) = self.parts.range_mut(..at).next_back() else { return };
+        if *start < at && at < *end {
+            let right = (*end, last.clone());
+            *end = at;
+            self.parts.insert(at, right);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(
+        ranges: &mut Ranges,
+        thread: u32,
+        action: ActionId,
+        how: How,
+        range: (u64, u64),
+    ) -> Vec<ActionId> {
+        let mut found = Vec::new();
+        ranges.touch(thread, action, how, range, &mut |other| found.push(other));
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    #[test]
+    fn reads_wait_for_overlapping_writes_only_and_writes_for_both() {
+        let mut ranges = Ranges::default();
+        assert_eq!(touch(&mut ranges, 0, 0, How::Write, (0, 10)), [0u32; 0]);
+        assert_eq!(touch(&mut ranges, 1, 1, How::Read, (5, 15)), [0]);
+        assert_eq!(touch(&mut ranges, 2, 2, How::Read, (0, 20)), [0]);
+        assert_eq!(touch(&mut ranges, 3, 3, How::Write, (12, 14)), [1, 2]);
+        assert_eq!(touch(&mut ranges, 4, 4, How::Write, (30, 40)), [0u32; 0]);
+        assert_eq!(touch(&mut ranges, 5, 5, How::Read, (13, 31)), [3, 4]);
+    }
+
+    #[test]
+    fn ranges_that_are_not_told_apart_any_more_lose_no_edge() {
+        let mut ranges = Ranges::default();
+        touch(&mut ranges, 0, 0, How::Write, (0, 10));
+        touch(&mut ranges, 1, 1, How::Read, (20, 30));
+        touch(&mut ranges, 2, 2, How::Read, (40, 50));
+        touch(&mut ranges, 3, 3, How::Read, (60, 70));
+        assert_eq!(ranges.len(), 4);
+        ranges.coarsen();
+        assert_eq!(ranges.len(), 2);
+        assert_eq!(touch(&mut ranges, 4, 4, How::Read, (22, 24)), [0, 1]);
+        assert_eq!(touch(&mut ranges, 5, 5, How::Read, (65, 66)), [0u32; 0]);
+        assert_eq!(touch(&mut ranges, 6, 6, How::Write, (55, 61)), [2, 3]);
+    }
+
+    #[test]
+    fn changes_that_commute_wait_for_reads_and_not_for_each_other() {
+        let mut last = Last::default();
+        let mut found = Vec::new();
+        last.touch(0, 0, How::Update, &mut |other| found.push(other));
+        last.touch(1, 1, How::Update, &mut |other| found.push(other));
+        assert_eq!(found, [0u32; 0]);
+        last.touch(2, 2, How::Read, &mut |other| found.push(other));
+        assert_eq!(found, [0, 1]);
+        last.touch(3, 3, How::Update, &mut |other| found.push(other));
+        assert_eq!(found, [0, 1, 2]);
+    }
+}

@@ -1,0 +1,380 @@
+//! strace's output, whatever its options were.
+//!
+//! Lines are in the order in which they were printed. A call that another task's line interrupts is printed in two halves:
+//! `unfinished` carries the entry stamp, `resumed` the exit stamp. A task has at most one call under way.
+//!
+//! A line goes through [`Head::parse`], then [`body`], both of which look at nothing but the line; then [`Numbering`] and [`Clock`]
+//! say whose it is and when.
+
+mod clock;
+mod head;
+mod line;
+mod numbering;
+mod restart;
+mod value;
+
+use super::source::Source;
+use crate::coverage::Coverage;
+use crate::event::{Event, Recorded, What};
+use clock::Clock;
+use head::Head;
+use line::{Body, body, cut_by_remark};
+use numbering::{Numbering, UNNUMBERED};
+use restart::Restarts;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::{self, BufRead};
+use trace_file::TracerCost;
+
+/// A longer line is garbage, or an attack: strace cuts strings and arrays far below it.
+const LINE_BYTES_MAX: usize = 1 << 20;
+/// Tasks with a call under way; beyond it, the trace is garbage.
+const PENDING_MAX: usize = 1 << 16;
+
+/// Reads strace's output.
+pub struct Strace<R> {
+    input: R,
+    clock: Clock,
+    numbering: Numbering,
+    pending: HashMap<u32, Half>,
+    /// A call of which a remark of strace has cut off the rest.
+    cut: Option<Cut>,
+    /// Tasks whose number the exec of another thread has taken over, and has not returned yet.
+    taken_over: HashSet<u32>,
+    ready: VecDeque<Event>,
+    restarts: Restarts,
+    coverage: Coverage,
+    tracer: Option<TracerCost>,
+}
+
+/// A call whose second half has not come yet.
+struct Half {
+    text: Vec<u8>,
+    start: u64,
+    line: u64,
+    /// Under which number it will come back, where that is another one.
+    renumbered: Option<u32>,
+}
+
+/// The second half of a call.
+struct Second<'a> {
+    name: &'a [u8],
+    rest: &'a [u8],
+    stamp: u64,
+    line: u64,
+}
+
+/// The first part of a line, whose other part is on the next one.
+struct Cut {
+    pid: Option<u32>,
+    stamp: u64,
+    line: u64,
+    text: Vec<u8>,
+}
+
+impl Half {
+    fn is_exec(&self) -> bool {
+        self.text.starts_with(b"execve")
+    }
+
+    fn name(&self) -> &[u8] {
+        self.text.split(|byte| *byte == b'(').next().unwrap_or_default()
+    }
+}
+
+/// Whether a call makes a task.
+fn makes_task(name: &[u8]) -> bool {
+    matches!(name, b"clone" | b"clone2" | b"clone3" | b"fork" | b"vfork")
+}
+
+impl<R: BufRead> Strace<R> {
+    /// A reader of `input`.
+    pub fn new(input: R) -> Strace<R> {
+        let (clock, numbering, restarts, coverage) = Default::default();
+        let (pending, taken_over, ready) = Default::default();
+        Strace {
+            input,
+            clock,
+            numbering,
+            pending,
+            cut: None,
+            taken_over,
+            ready,
+            restarts,
+            coverage,
+            tracer: None,
+        }
+    }
+
+    fn read_line(&mut self, text: &mut Vec<u8>) -> io::Result<bool> {
+        text.clear();
+        let mut limited = io::Read::take(&mut self.input, LINE_BYTES_MAX as u64);
+        if limited.read_until(b'\n', text)? == 0 {
+            return Ok(false);
+        }
+        self.coverage.lines += 1;
+        if text.last() == Some(&b'\n') {
+            text.pop();
+        } else if text.len() == LINE_BYTES_MAX {
+            // Truncated: the rest of it is read away, so that it is not taken for lines of its own.
+            while !skip_to_newline(&mut self.input)? {}
+            self.coverage.problem("line too long", self.coverage.lines, text);
+            text.clear();
+        }
+        Ok(true)
+    }
+
+    fn take_line(&mut self, text: &[u8]) {
+        let number = self.coverage.lines;
+        if let Some(tracer) = TracerCost::parse(text) {
+            self.tracer = tracer;
+            self.coverage.used += 1;
+            return;
+        }
+        let head = Head::parse(text);
+        let Some(stamp) = self.clock.nanoseconds(head.stamp, number) else {
+            return self.coverage.problem("stamp out of range", number, text);
+        };
+        let before = self.cut.take();
+        if let Some((part, remark)) = cut_by_remark(head.rest) {
+            self.drop_cut(before);
+            self.remark(&remark);
+            let text = part.to_vec();
+            self.cut = Some(Cut { pid: head.pid, stamp, line: number, text });
+            return;
+        }
+        if let Some(cut) = before {
+            match body(head.rest) {
+                // The rest of the call.
+                None | Some(Body::Unfinished(b"") | Body::Renumbered(b"", _)) => {
+                    let whole = [cut.text.as_slice(), head.rest].concat();
+                    return self.take_body(cut.pid, cut.stamp, cut.line, 2, &whole);
+                }
+                // Remarks come in a row where several tasks begin.
+                Some(Body::Attached(_) | Body::Detached(_)) => self.cut = Some(cut),
+                Some(_) => self.drop_cut(Some(cut)),
+            }
+        }
+        self.take_body(head.pid, stamp, number, 1, head.rest);
+    }
+
+    /// The rest of a call that was cut off never came.
+    fn drop_cut(&mut self, cut: Option<Cut>) {
+        if let Some(cut) = cut {
+            self.coverage.problem("call without its end", cut.line, &cut.text);
+        }
+    }
+
+    fn remark(&mut self, remark: &Body<'_>) {
+        match remark {
+            Body::Attached(pid) => self.numbering.attached(*pid),
+            Body::Detached(pid) => self.numbering.ended(self.numbering.known_as(*pid)),
+            _ => {}
+        }
+    }
+
+    /// Takes what a line says, or several that belong together.
+    fn take_body(&mut self, pid: Option<u32>, stamp: u64, line: u64, lines: u64, text: &[u8]) {
+        let Some(body) = body(text) else {
+            return self.coverage.problem("no call, signal or end of a task", line, text);
+        };
+        match &body {
+            Body::Nothing | Body::Attached(_) | Body::Detached(_) => {
+                self.remark(&body);
+                self.coverage.used += lines;
+                return;
+            }
+            Body::Superseded { by } => self.numbering.ended(self.numbering.known_as(*by)),
+            _ => {}
+        }
+        let was_alive = self.numbering.is_alive(pid);
+        let begun = self.pending.get(&UNNUMBERED).map(Half::name).filter(|name| makes_task(name));
+        let ends = |begun: &[u8]| matches!(&body, Body::Resumed { name, .. } if *name == begun);
+        let forking = begun.is_some_and(|begun| !ends(begun));
+        let task = self.numbering.task(pid, forking);
+        let taken = match body {
+            Body::Unfinished(begin) => {
+                self.begin(task, Half { text: begin.to_vec(), start: stamp, line, renumbered: None })
+            }
+            Body::Renumbered(begin, number) => {
+                let mut half = Half { text: begin.to_vec(), start: stamp, line, renumbered: None };
+                half.renumbered = half.is_exec().then(|| self.numbering.known_as(number));
+                self.begin(task, half)
+            }
+            Body::Resumed { name, rest } => {
+                let second = Second { name, rest, stamp, line };
+                self.resume(task, was_alive, &second)
+            }
+            Body::Ended => {
+                self.abandon(task);
+                self.numbering.ended(task);
+                self.taken_over.remove(&task);
+                self.pass(Event { task, start: stamp, end: stamp, line, what: What::Ended });
+                Ok(())
+            }
+            Body::Superseded { by } => {
+                self.take_over(task, self.numbering.known_as(by), stamp, line);
+                self.taken_over.insert(task);
+                Ok(())
+            }
+            _ => match value::call(text) {
+                Some((name, args, result, took)) => {
+                    let end = stamp.saturating_add(took.unwrap_or(0));
+                    self.pass(Event {
+                        task,
+                        start: stamp,
+                        end,
+                        line,
+                        what: What::Call { name, args, result },
+                    });
+                    Ok(())
+                }
+                None => Err("call that cannot be read"),
+            },
+        };
+        match taken {
+            Ok(()) => self.coverage.used += lines,
+            Err(why) => self.coverage.problem(why, line, text),
+        }
+    }
+
+    /// Gives an event away, or keeps it if a later one goes on with it.
+    fn pass(&mut self, event: Event) {
+        if let What::Call { name, result: Recorded::Value(made, _), .. } = &event.what
+            && makes_task(name.as_bytes())
+            && let Ok(made) = u32::try_from(*made)
+        {
+            self.numbering.made(made);
+        }
+        self.restarts.pass(event, &mut self.ready);
+    }
+
+    fn begin(&mut self, task: u32, half: Half) -> Result<(), &'static str> {
+        self.abandon(task);
+        if self.pending.len() >= PENDING_MAX {
+            return Err("too many unfinished calls");
+        }
+        self.pending.insert(task, half);
+        Ok(())
+    }
+
+    fn resume(&mut self, task: u32, was_alive: bool, second: &Second<'_>) -> Result<(), &'static str> {
+        let Second { name, rest, stamp, line } = *second;
+        let is_exec = name.starts_with(b"execve");
+        if is_exec && !self.pending.get(&task).is_some_and(Half::is_exec) {
+            if self.taken_over.remove(&task) {
+                return Ok(());
+            }
+            // Not even the end of this task's predecessor may be printed (`-qqq`).
+            if let Some(by) = self.exec_that_becomes(task).filter(|_| was_alive) {
+                self.take_over(task, by, stamp, line);
+                return Ok(());
+            }
+        }
+        let half = self.pending.remove(&task).ok_or("resumed, but never begun")?;
+        match self.join(task, half, rest, stamp) {
+            true => Ok(()),
+            false => {
+                self.coverage.used = self.coverage.used.saturating_sub(1);
+                Err("call in two halves that cannot be read")
+            }
+        }
+    }
+
+    /// Which other task's exec is under way and comes back under this number.
+    fn exec_that_becomes(&self, task: u32) -> Option<u32> {
+        let execs = || self.pending.iter().filter(|(_, half)| half.is_exec());
+        let told = execs().find(|(_, half)| half.renumbered == Some(task));
+        told.or_else(|| execs().next().filter(|_| execs().count() == 1)).map(|(by, _)| *by)
+    }
+
+    /// A thread's exec ends all other threads of its process, and gives it the number of the first of them.
+    fn take_over(&mut self, task: u32, by: u32, stamp: u64, line: u64) {
+        self.abandon(task);
+        self.complete_exec(by, stamp);
+        self.numbering.ended(by);
+        self.pass(Event { task, start: stamp, end: stamp, line, what: What::Superseded { by } });
+    }
+
+    /// An exec that has come as far as ending other threads never fails.
+    fn complete_exec(&mut self, task: u32, stamp: u64) {
+        if self.pending.get(&task).is_some_and(Half::is_exec)
+            && let Some(half) = self.pending.remove(&task)
+        {
+            self.join(task, half, b") = 0", stamp);
+        }
+    }
+
+    /// Says whether the two halves are a call.
+    fn join(&mut self, task: u32, mut half: Half, rest: &[u8], stamp: u64) -> bool {
+        half.text.extend_from_slice(rest);
+        match value::call(&half.text) {
+            Some((name, args, result, took)) => {
+                // The stamp of the second half is the exit. A duration begins only when strace has written the first half:
+                // with it, whoever was woken would seem to go on before the call that woke it. It counts where clocks are
+                // too coarse to show that time passed.
+                let end = half.start.saturating_add(took.unwrap_or(0)).max(stamp);
+                let what = What::Call { name, args, result };
+                self.pass(Event { task, start: half.start, end, line: half.line, what });
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A call that never returned: by exec in another thread, a kill, or the end of the trace.
+    fn abandon(&mut self, task: u32) {
+        if let Some(half) = self.pending.get(&task)
+            && half.renumbered.is_some()
+        {
+            // It came back in the file of the other number (`-ff`).
+            return self.complete_exec(task, half.start);
+        }
+        let Some(half) = self.pending.remove(&task) else { return };
+        self.coverage.unfinished += 1;
+        let text = [half.text.as_slice(), b"...) = ?"].concat();
+        if let Some((name, args, _, _)) = value::call(&text) {
+            let what = What::Call { name, args, result: Recorded::Unknown };
+            let event = Event { task, start: half.start, end: half.start, line: half.line, what };
+            self.pass(event);
+        }
+    }
+}
+
+impl<R: BufRead> Source for Strace<R> {
+    fn next_event(&mut self) -> io::Result<Option<Event>> {
+        let mut text = Vec::new();
+        while self.ready.is_empty() {
+            if !self.read_line(&mut text)? {
+                let cut = self.cut.take();
+                self.drop_cut(cut);
+                let tasks: Vec<u32> = self.pending.keys().copied().collect();
+                tasks.into_iter().for_each(|task| self.abandon(task));
+                self.restarts.finish(&mut self.ready);
+                break;
+            }
+            self.take_line(&text);
+        }
+        Ok(self.ready.pop_front())
+    }
+
+    fn coverage(&self) -> &Coverage {
+        &self.coverage
+    }
+
+    fn tracer(&self) -> Option<TracerCost> {
+        self.tracer
+    }
+}
+
+fn skip_to_newline(input: &mut impl BufRead) -> io::Result<bool> {
+    let buffer = input.fill_buf()?;
+    let (used, found) = match buffer.iter().position(|byte| *byte == b'\n') {
+        Some(at) => (at + 1, true),
+        None => (buffer.len(), buffer.is_empty()),
+    };
+    input.consume(used);
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

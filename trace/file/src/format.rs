@@ -1,0 +1,145 @@
+//! The bytes of a compiled benchmark; FORMAT.md describes them. A file is written and read from its begin to its end, block by
+//! block, so that a long trace needs no more memory than a short one.
+
+use crate::action::Rule;
+use crate::block::{Block, Cutter, Tail};
+use crate::contents::{About, Benchmark, Inherited, Initial};
+use crate::error::TraceError;
+use crate::names::Names;
+use crate::order::Order;
+use crate::section::{read_section, write_section};
+use crate::validate::Validator;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+pub(crate) const MAGIC: [u8; 8] = *b"WEIRTRAC";
+pub(crate) const VERSION: u32 = 3;
+
+/// Writes a benchmark.
+pub struct Writer<W> {
+    out: W,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins with the names of the orders.
+    pub fn new(mut out: W, orders: &[&str]) -> io::Result<Writer<W>> {
+        out.write_all(&MAGIC)?;
+        out.write_all(&VERSION.to_le_bytes())?;
+        out.write_all(&[0; 4])?;
+        write_section(&orders, &mut out)?;
+        Ok(Writer { out })
+    }
+
+    /// Writes the next block. One without actions would end the row of them.
+    pub fn block(&mut self, block: &Block) -> io::Result<()> {
+        match block.actions.is_empty() {
+            true => Ok(()),
+            false => write_section(block, &mut self.out),
+        }
+    }
+
+    /// Ends the row of blocks, and writes the rest.
+    pub fn finish(mut self, tail: &Tail) -> io::Result<W> {
+        let Tail { rest, asked } = tail;
+        write_section(&Block::default(), &mut self.out)?;
+        write_section(&rest.names.all(), &mut self.out)?;
+        write_section(&rest.tree, &mut self.out)?;
+        write_section(&rest.inherited, &mut self.out)?;
+        write_section(&End { about: &rest.about, asked }, &mut self.out)?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+/// The last section.
+#[derive(Serialize)]
+struct End<'a> {
+    about: &'a About,
+    asked: &'a [BTreeMap<Rule, u64>],
+}
+
+/// Writes a benchmark that is in memory.
+pub(crate) fn write<W: Write>(benchmark: &Benchmark, out: W) -> io::Result<W> {
+    let names: Vec<&str> = benchmark.orders.iter().map(|order| order.name.as_str()).collect();
+    let mut writer = Writer::new(out, &names)?;
+    let mut cutter = Cutter::default();
+    for (id, action) in benchmark.actions.iter().enumerate() {
+        let waits = benchmark.orders.iter().map(|order| order.of(id as u32));
+        if let Some(block) = cutter.push(action.clone(), waits) {
+            writer.block(&block)?;
+        }
+    }
+    cutter.finish().map_or(Ok(()), |block| writer.block(&block))?;
+    let Benchmark { about, names, tree, inherited, .. } = benchmark;
+    let rest = Benchmark {
+        about: about.clone(),
+        names: names.clone(),
+        tree: tree.clone(),
+        inherited: inherited.clone(),
+        ..Benchmark::default()
+    };
+    let asked = benchmark.orders.iter().map(|order| order.asked.clone()).collect();
+    writer.finish(&Tail { rest, asked })
+}
+
+/// Reads a benchmark, checks it, and gives its blocks to `each` with the orders' names. Nothing may be concluded from the blocks
+/// before all of it was read: what they refer to comes after them.
+pub(crate) fn read(
+    input: &mut impl Read,
+    path: &Path,
+    mut each: impl FnMut(&[String], Block),
+) -> Result<Tail, TraceError> {
+    let mut head = [0; 16];
+    input.read_exact(&mut head).map_err(|_| TraceError::NotBenchmark { path: path.into() })?;
+    let (magic, rest) = head.split_first_chunk().expect("16 bytes");
+    let (version, _) = rest.split_first_chunk().expect("8 bytes");
+    if *magic != MAGIC {
+        return Err(TraceError::NotBenchmark { path: path.into() });
+    }
+    let found = u32::from_le_bytes(*version);
+    if found != VERSION {
+        return Err(TraceError::Version { path: path.into(), found, supported: VERSION });
+    }
+    let orders: Vec<String> = read_section(input, path, "orders")?;
+    let mut validator = Validator::new(path, orders.len());
+    loop {
+        let block: Block = read_section(input, path, "actions")?;
+        if block.actions.is_empty() {
+            break;
+        }
+        validator.block(&block)?;
+        each(&orders, block);
+    }
+    let names: Vec<Box<[u8]>> = read_section(input, path, "names")?;
+    let tree: Vec<Initial> = read_section(input, path, "tree")?;
+    let inherited: Vec<Inherited> = read_section(input, path, "inherited")?;
+    let (about, asked): (About, Vec<BTreeMap<Rule, u64>>) = read_section(input, path, "about")?;
+    let orders = orders.into_iter().map(|name| Order { name, ..Order::default() }).collect();
+    let (names, actions) = (Names::from_all(names), Vec::new());
+    let tail = Tail { rest: Benchmark { about, names, tree, inherited, actions, orders }, asked };
+    validator.finish(&tail)?;
+    Ok(tail)
+}
+
+impl Benchmark {
+    /// Reads a compiled benchmark and checks it: a file that is not as it was written is refused.
+    pub fn read(path: &Path) -> Result<Benchmark, TraceError> {
+        let mut benchmark = Benchmark::default();
+        let tail = read(&mut open(path)?, path, |_, block| benchmark.append(block))?;
+        Ok(benchmark.complete(tail))
+    }
+
+    /// Writes it. The same trace gives the same bytes.
+    pub fn write(&self, path: &Path) -> Result<(), TraceError> {
+        let wrong = |error| TraceError::io("writing", path)(error);
+        let file = File::create(path).map_err(TraceError::io("creating", path))?;
+        write(self, BufWriter::new(file)).map(drop).map_err(wrong)
+    }
+}
+
+pub(crate) fn open(path: &Path) -> Result<BufReader<File>, TraceError> {
+    Ok(BufReader::with_capacity(1 << 20, File::open(path).map_err(TraceError::io("reading", path))?))
+}

@@ -1,0 +1,198 @@
+//! The directory in which a replay builds its tree and takes place. It is made here, and named by nobody.
+//!
+//! ```text
+//! TARGET/weir-replay-PID-N/    the user's own, mode 0700; "weir-replay-tree" if it is kept for the next replay,
+//! │                            "weir-replay-kept-PID-N" if it is kept for people
+//! ├── lock                     held as long as a process of the replay lives
+//! └── tree/                    becomes the replay's root directory
+//! ```
+//!
+//! What is removed or emptied later is reached by descriptors of these directories, which were looked at: whoever may rename
+//! things in the target can put others in their places, and nothing happens to those.
+
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use std::io;
+use std::path::{Path, PathBuf};
+use trace_file::TraceError;
+
+/// How the directories of replays begin.
+const PREFIX: &str = "weir-replay-";
+/// Where a tree is kept for the next replay.
+const REUSED: &str = "weir-replay-tree";
+const LOCK: &str = "lock";
+const TREE: &str = "tree";
+
+/// What becomes of a replay's directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stay {
+    /// It goes with the replay.
+    Removed,
+    /// It stays for people to look at.
+    Kept,
+    /// It stays for the next replay.
+    Reused,
+}
+
+/// A replay's directory.
+#[derive(Debug)]
+pub struct Site {
+    path: PathBuf,
+    home: OwnedFd,
+    tree: OwnedFd,
+    /// Says to others that this replay lives.
+    _lock: OwnedFd,
+    stay: Stay,
+}
+
+impl Site {
+    /// Makes one below `target`, or takes the one that an earlier replay has left to be reused.
+    pub fn new(target: &Path, stay: Stay) -> Result<Site, TraceError> {
+        match stay {
+            Stay::Reused => {
+                let path = target.join(REUSED);
+                match mkdirat(CWD, &path, Mode::RWXU) {
+                    Ok(()) => Site::make(path.clone(), stay).map_err(TraceError::target("creating", path)),
+                    Err(Errno::EXIST) => Site::take(path),
+                    Err(errno) => Err(TraceError::target("creating", path)(errno.into())),
+                }
+            }
+            Stay::Removed => Site::with_new_name(target, PREFIX, stay),
+            Stay::Kept => Site::with_new_name(target, "weir-replay-kept-", stay),
+        }
+    }
+
+    fn with_new_name(target: &Path, prefix: &str, stay: Stay) -> Result<Site, TraceError> {
+        for number in 0u32.. {
+            let path = target.join(format!("{prefix}{}-{number}", std::process::id()));
+            let made = mkdirat(CWD, &path, Mode::RWXU).map_err(io::Error::from);
+            match made.and_then(|()| Site::make(path.clone(), stay)) {
+                Ok(site) => return Ok(site),
+                // Somebody has it already, or took it for one that was left before its lock was taken.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    // What could not be furnished is empty still, or not ours.
+                    let _ = std::fs::remove_dir(&path);
+                    return Err(TraceError::target("creating", path)(error));
+                }
+            }
+        }
+        Err(TraceError::target("creating", target)(Errno::EXIST.into()))
+    }
+
+    /// What a directory that was just made needs. It must be our own and empty still.
+    fn make(path: PathBuf, stay: Stay) -> io::Result<Site> {
+        let home = open_own(CWD, &path)?;
+        if std::fs::read_dir(by_descriptor(&home, ""))?.next().is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        let new = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let lock = openat(&home, LOCK, new, Mode::RUSR | Mode::WUSR)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        mkdirat(&home, TREE, Mode::from_raw_mode(0o755))?;
+        let tree = open_own(home.as_fd(), Path::new(TREE))?;
+        Ok(Site { path, home, tree, _lock: lock, stay })
+    }
+
+    /// One that an earlier replay has made and left.
+    fn take(path: PathBuf) -> Result<Site, TraceError> {
+        let open = || -> io::Result<Site> {
+            let home = open_own(CWD, &path)?;
+            let lock = take_lock(&home)?;
+            match mkdirat(&home, TREE, Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let tree = open_own(home.as_fd(), Path::new(TREE))?;
+            Ok(Site { path: path.clone(), home, tree, _lock: lock, stay: Stay::Reused })
+        };
+        let not_ours = |why| TraceError::NotOurs { path: path.clone(), why };
+        open().map_err(|source| match source.kind() {
+            io::ErrorKind::WouldBlock => TraceError::TreeInUse { path: path.clone() },
+            io::ErrorKind::NotADirectory => not_ours("it, or what is in it, is no directory".into()),
+            io::ErrorKind::NotFound => not_ours("there is no lock of a replay in it".into()),
+            _ => not_ours(source.to_string()),
+        })
+    }
+
+    /// Where the tree is.
+    pub fn path(&self) -> PathBuf {
+        self.path.join(TREE)
+    }
+
+    /// Whether the root directory of this process is that tree.
+    pub(super) fn is_root(&self) -> io::Result<bool> {
+        let (tree, root) = (fstat(&self.tree)?, rustix::fs::stat("/")?);
+        Ok((tree.st_dev, tree.st_ino) == (root.st_dev, root.st_ino))
+    }
+
+    /// Removes it, unless it stays. Whoever finds it removed already has nothing to do.
+    pub fn remove(&self) -> Result<(), TraceError> {
+        match self.stay {
+            Stay::Removed => {
+                remove(&self.path, &self.home).map_err(TraceError::target("removing", &self.path))
+            }
+            Stay::Kept | Stay::Reused => Ok(()),
+        }
+    }
+
+    /// Removes what replays have left in `target` that were killed with all their processes. Returns what that was.
+    pub fn remove_left(target: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(target).into_iter().flatten().filter_map(Result::ok);
+        let left = |path: &PathBuf| {
+            let name =
+                path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(PREFIX));
+            let numbers = |name: &str| name.split('-').all(|part| part.parse::<u32>().is_ok());
+            let is_left = || -> io::Result<()> {
+                let home = open_own(CWD, path)?;
+                let _lock = take_lock(&home)?;
+                remove(path, &home)
+            };
+            // What is not our own, or in use, is left alone.
+            name.is_some_and(numbers) && is_left().is_ok()
+        };
+        entries.map(|entry| entry.path()).filter(left).collect()
+    }
+}
+
+/// Opens a directory that this user has made, and no link to one.
+fn open_own(at: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+    let dir = openat(at, path, flags, Mode::empty())?;
+    match fstat(&dir)?.st_uid == geteuid().as_raw() {
+        true => Ok(dir),
+        false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user's directory")),
+    }
+}
+
+/// Takes the lock in a replay's directory; who has it not is no replay's directory, or in use.
+fn take_lock(home: &OwnedFd) -> io::Result<OwnedFd> {
+    let lock = openat(home, LOCK, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let found = fstat(&lock)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_uid != geteuid().as_raw() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "its lock is not a replay's"));
+    }
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(lock)
+}
+
+/// The tree goes before the lock that says whose it is.
+fn remove(path: &Path, home: &OwnedFd) -> io::Result<()> {
+    let gone = |result: io::Result<()>| match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    };
+    gone(std::fs::remove_dir_all(by_descriptor(home, TREE)))?;
+    gone(unlinkat(home, LOCK, AtFlags::empty()).map_err(Into::into))?;
+    // Whatever has this name now: only an empty directory goes.
+    gone(std::fs::remove_dir(path))
+}
+
+fn by_descriptor(dir: &OwnedFd, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)
+}

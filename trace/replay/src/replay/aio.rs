@@ -1,0 +1,54 @@
+//! Asynchronous requests. A pool of threads makes them, as many at a time as the trace ever had under way; whoever collects
+//! waits for those that it got in the trace.
+
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex, PoisonError};
+use trace_file::{Op, Outcome};
+
+/// Requests under way, and done but not collected.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    state: Mutex<HashMap<u32, Option<Outcome>>>,
+    changed: Condvar,
+}
+
+impl Requests {
+    pub(super) fn submitted(&self, request: u32) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).insert(request, None);
+    }
+
+    pub(super) fn done(&self, request: u32, outcome: Outcome) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).insert(request, Some(outcome));
+        self.changed.notify_all();
+    }
+
+    /// Waits for these. The result is how many there were; an error if one was never submitted.
+    pub(super) fn collect(&self, requests: &[u32]) -> Outcome {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for request in requests {
+            loop {
+                match state.get(request) {
+                    None => return Outcome::Error(libc::EINVAL),
+                    Some(Some(_)) => break,
+                    Some(None) => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                }
+            }
+        }
+        state.retain(|number, _| !requests.contains(number));
+        Outcome::Value(requests.len() as i64)
+    }
+}
+
+/// The largest number of requests under way at once, by the trace.
+pub(super) fn depth<'a>(ops: impl Iterator<Item = &'a Op<u32>>) -> usize {
+    let (mut now, mut most) = (0usize, 0);
+    for op in ops {
+        match op {
+            Op::Submit { requests, .. } => now += requests.len(),
+            Op::Collect { requests, .. } => now = now.saturating_sub(requests.len()),
+            _ => {}
+        }
+        most = most.max(now);
+    }
+    most
+}

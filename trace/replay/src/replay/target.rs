@@ -1,0 +1,42 @@
+//! What a replay's calls are made on.
+
+use trace_file::{Op, Outcome};
+
+/// What executes actions: the kernel, or nothing, to measure the engine itself.
+pub trait Target: Sync {
+    /// Executes one operation and says what came of it.
+    fn execute(&self, op: &Op<u32>, buffer: &mut Buffer) -> Outcome;
+}
+
+/// Answers every operation with success at once.
+#[derive(Debug)]
+pub struct Null;
+
+impl Target for Null {
+    fn execute(&self, _: &Op<u32>, _: &mut Buffer) -> Outcome {
+        Outcome::Value(0)
+    }
+}
+
+/// A thread's memory for reads and writes, aligned for direct I/O.
+#[derive(Debug, Default)]
+pub struct Buffer {
+    bytes: Vec<u8>,
+}
+
+/// O_DIRECT asks for the alignment of a page at most.
+const ALIGN: usize = 4096;
+/// A larger read or write is made in one call of this size: hostile sizes must not take all memory.
+const BUFFER_BYTES_MAX: u64 = 64 << 20;
+
+impl Buffer {
+    /// At least `bytes` of memory, up to the limit.
+    pub fn take(&mut self, bytes: u64) -> &mut [u8] {
+        let bytes = bytes.min(BUFFER_BYTES_MAX) as usize;
+        if self.bytes.len() < bytes + ALIGN {
+            self.bytes.resize(bytes + ALIGN, 0xa5);
+        }
+        let skip = self.bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
+        &mut self.bytes[skip..skip + bytes]
+    }
+}

@@ -1,0 +1,201 @@
+//! What a replay was like: times, waiting, and every result that differs from the trace, by cause.
+
+mod compare;
+mod differences;
+mod explain;
+mod latency;
+mod text;
+mod time_line;
+
+pub use compare::{Comparison, Interval};
+pub use differences::{Cause, Difference, Group};
+pub use differences::{same, show};
+pub use explain::{Explanation, explain};
+pub use latency::Latency;
+pub use time_line::write_time_line;
+
+use crate::init::Built;
+use crate::replay::Run;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use trace_file::{Benchmark, Fate, Op, Rule};
+
+/// Differences that are listed one by one; all are counted.
+const LISTED_MAX: usize = 1000;
+/// Waits that are listed, the longest.
+const WAITS_MAX: usize = 20;
+
+/// A report, as `--json` prints it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Report {
+    /// The order that was enforced.
+    pub order: String,
+    /// What was in memory at the start.
+    pub cache: String,
+    /// Nanoseconds that the replay took.
+    pub elapsed_ns: u64,
+    /// Nanoseconds that the traced program took, tracer and all.
+    pub recorded_ns: u64,
+    /// What of the trace could not be used, or not be trusted: kind, how often, first line.
+    #[serde(default)]
+    pub problems: Vec<(String, u64, u64)>,
+    /// Actions by fate.
+    pub actions: BTreeMap<String, u64>,
+    /// Calls under way on average: executed calls' time over elapsed time, and the same in the trace.
+    pub concurrency: (f64, f64),
+    /// How long executed calls took, by call.
+    pub calls: BTreeMap<String, Latency>,
+    /// How long fsync and its family took.
+    pub syncs: Latency,
+    /// Where each thread's time went.
+    pub threads: Vec<ThreadTime>,
+    /// Nanoseconds that threads waited, by rule.
+    pub waited_ns: BTreeMap<Rule, u64>,
+    /// The longest waits.
+    pub longest_waits: Vec<LongWait>,
+    /// By how much actions began too late, at natural speed.
+    pub lag: Latency,
+    /// How many results differ, by cause.
+    pub causes: BTreeMap<Cause, u64>,
+    /// Differences that look the same, together; all of them.
+    pub groups: Vec<Group>,
+    /// The first of them, one by one.
+    pub differences: Vec<Difference>,
+    /// The initial tree.
+    pub built: Built,
+    /// All runs, if the replay was repeated; the rest of the report is the median one.
+    pub runs: Vec<Summary>,
+}
+
+/// Where a thread's time went.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ThreadTime {
+    /// Actions, of any fate.
+    pub actions: u64,
+    /// Nanoseconds in calls, by call.
+    pub calls_ns: BTreeMap<String, u64>,
+    /// Nanoseconds of waiting, by rule.
+    pub waited_ns: BTreeMap<Rule, u64>,
+}
+
+/// One wait.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LongWait {
+    /// The action that waited.
+    pub action: u32,
+    /// The action that it waited for last.
+    pub on: u32,
+    /// Why.
+    pub rule: Option<Rule>,
+    /// Nanoseconds.
+    pub waited_ns: u64,
+    /// Paths that the other action names.
+    pub paths: Vec<String>,
+}
+
+/// One of several runs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Summary {
+    /// Nanoseconds.
+    pub elapsed_ns: u64,
+    /// Mean nanoseconds of each call.
+    pub calls: BTreeMap<String, u64>,
+}
+
+impl Report {
+    /// Compares a run with its trace. `single` is a run of one thread on the same target: what differs there too is not due
+    /// to the order.
+    pub fn new(benchmark: &Benchmark, order: &str, run: &Run, single: Option<&Run>) -> Report {
+        let all = differences::find(benchmark, run, single);
+        let mut causes = BTreeMap::new();
+        for difference in &all {
+            *causes.entry(difference.cause).or_default() += 1;
+        }
+        let mut waited_ns = BTreeMap::new();
+        for (rule, nanos) in run.waited.iter().flatten() {
+            *waited_ns.entry(*rule).or_default() += nanos;
+        }
+        let executed =
+            || benchmark.actions.iter().zip(&run.samples).filter(|(action, _)| action.fate == Fate::Executed);
+        let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+        let recorded_ns = benchmark.actions.iter().map(|action| action.end).max().unwrap_or(0);
+        let busy = executed().map(|(_, sample)| sample.took).sum();
+        let recorded_busy = executed().map(|(action, _)| action.end - action.start).sum();
+        let syncs = executed().filter(|(action, _)| matches!(action.op, Op::Sync { .. } | Op::SyncAll));
+        let fates = benchmark.fates().into_iter();
+        let mut report = Report {
+            order: order.into(),
+            cache: run.cache.clone(),
+            elapsed_ns: run.elapsed,
+            recorded_ns,
+            problems: benchmark.about.problems.clone(),
+            actions: fates.map(|(fate, count)| (fate.text().to_owned(), count)).collect(),
+            concurrency: (share(busy, run.elapsed), share(recorded_busy, recorded_ns)),
+            calls: by_call(benchmark, run),
+            syncs: Latency::of(syncs.map(|(_, sample)| sample.took).collect()),
+            threads: by_thread(benchmark, run),
+            waited_ns,
+            longest_waits: longest_waits(benchmark, order, run),
+            lag: Latency::of(run.samples.iter().map(|sample| sample.late).filter(|late| *late > 0).collect()),
+            causes,
+            groups: differences::group(&all),
+            differences: all.into_iter().take(LISTED_MAX).collect(),
+            built: run.built.clone(),
+            runs: Vec::new(),
+        };
+        report.runs = vec![Summary::of(&report)];
+        report
+    }
+
+    /// How many results differ because of the order.
+    pub fn order_differences(&self) -> u64 {
+        self.causes.get(&Cause::Order).copied().unwrap_or(0)
+    }
+}
+
+fn by_call(benchmark: &Benchmark, run: &Run) -> BTreeMap<String, Latency> {
+    let mut times: BTreeMap<_, Vec<u64>> = BTreeMap::new();
+    for (action, sample) in benchmark.actions.iter().zip(&run.samples) {
+        if action.fate == Fate::Executed {
+            times.entry(action.name).or_default().push(sample.took);
+        }
+    }
+    times.into_iter().map(|(name, times)| (benchmark.names.show(name), Latency::of(times))).collect()
+}
+
+/// By traced thread; the run of a single one has all waiting in the first, which is none.
+fn by_thread(benchmark: &Benchmark, run: &Run) -> Vec<ThreadTime> {
+    let mut threads = vec![ThreadTime::default(); benchmark.about.threads as usize];
+    let mut calls: BTreeMap<_, u64> = BTreeMap::new();
+    for (action, sample) in benchmark.actions.iter().zip(&run.samples) {
+        threads[action.thread as usize].actions += 1;
+        if action.fate == Fate::Executed {
+            *calls.entry((action.thread, action.name)).or_default() += sample.took;
+        }
+    }
+    for ((thread, name), nanos) in calls {
+        threads[thread as usize].calls_ns.insert(benchmark.names.show(name), nanos);
+    }
+    for (thread, waited) in threads.iter_mut().zip(&run.waited) {
+        thread.waited_ns = waited.clone();
+    }
+    threads
+}
+
+fn longest_waits(benchmark: &Benchmark, order: &str, run: &Run) -> Vec<LongWait> {
+    let mut waits: Vec<_> = (0u32..).zip(&run.samples).filter(|(_, sample)| sample.on.is_some()).collect();
+    waits.sort_by_key(|(_, sample)| std::cmp::Reverse(sample.waited));
+    let rule = |action: u32, on: u32| {
+        let order = benchmark.order(order).ok()?;
+        order.of(action).iter().find(|wait| wait.on == on).map(|wait| wait.rule)
+    };
+    let wait = |(action, sample): (u32, &crate::replay::Sample)| {
+        let on = sample.on?;
+        let mut paths = Vec::new();
+        let named = |name| paths.push(benchmark.names.show(name));
+        trace_file::names_of(&benchmark.actions[on as usize], named);
+        paths.retain(|path| !path.is_empty());
+        Some(LongWait { action, on, rule: rule(action, on), waited_ns: sample.waited, paths })
+    };
+    waits.into_iter().take(WAITS_MAX).filter_map(wait).collect()
+}

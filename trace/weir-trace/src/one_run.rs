@@ -1,0 +1,201 @@
+//! One run of a replay, which is three processes: one that was started by somebody and reads the results; one that confines itself
+//! to the site and replays, because a process cannot leave the root directory that confines it; and the keeper between them, which
+//! outlives both and removes the site.
+//!
+//! | what ends | what follows |
+//! | --- | --- |
+//! | the replay | the keeper removes the site and ends; then the results are believed |
+//! | the one that reads, in whatever way | the keeper sees it, ends the replay and removes the site |
+//! | the keeper | the kernel ends the replay; the one that reads removes the site |
+//! | all three | the next replay below the same target removes the site |
+
+use crate::args::{CacheArg, FsyncArg, OrderArg, ReplayArgs};
+use crate::error::ProgramError;
+use crate::together::Together;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, PipeWriter, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use trace_file::TraceError;
+use trace_replay::{
+    Baseline, Cache, CacheControl, Failure, Results, Run, Settings, Site, Speed, Stay, Syncs,
+};
+
+/// What the keeper ends with if it could not do its work.
+const FAILED: u8 = 1;
+/// What it adds to the number of the signal that ended the replay, as shells do.
+const BY_SIGNAL: i32 = 128;
+
+pub(crate) fn name(order: OrderArg) -> &'static str {
+    match order {
+        OrderArg::Weir => "weir",
+        OrderArg::Root => "root",
+        OrderArg::Temporal => "temporal",
+        OrderArg::Single => "single",
+        OrderArg::Unconstrained => "unconstrained",
+    }
+}
+
+/// Replays once, below the target.
+pub(crate) fn run(args: &ReplayArgs, together: &Together, order: OrderArg) -> Result<Run, ProgramError> {
+    std::fs::create_dir_all(&args.on).map_err(TraceError::target("creating", &args.on))?;
+    let target = args.on.canonicalize().map_err(TraceError::target("finding", &args.on))?;
+    for path in Site::remove_left(&target) {
+        eprintln!("warning: removed {}, which a replay left that was killed", path.display());
+    }
+    let stay = match (args.reuse, args.keep) {
+        (true, _) => Stay::Reused,
+        (false, true) => Stay::Kept,
+        (false, false) => Stay::Removed,
+    };
+    let mut site = Some(Site::new(&target, stay)?);
+    let failed = |source| ProgramError::Start { target: target.clone(), source };
+    let (reader, results) = std::io::pipe().map_err(failed)?;
+    let mut reader = Some(reader);
+    // Each process has a copy of these, and takes its own.
+    let (own_site, own_reader) = (&mut site, &mut reader);
+    let keeper = host::fork(move || {
+        drop(own_reader.take());
+        keep(own_site, results, |site, results| hand_over(results, replay(args, together, order, site)))
+            .unwrap_or(FAILED)
+    });
+    let (keeper, mut bytes) = (keeper.map_err(failed)?, Vec::new());
+    let read = reader.iter_mut().try_for_each(|reader| reader.read_to_end(&mut bytes).map(drop));
+    let status = keeper.wait().map_err(failed)?;
+    // The keeper has done it, unless it was killed.
+    site.iter().try_for_each(Site::remove)?;
+    read.map_err(failed)?;
+    if !status.success() {
+        return Err(ProgramError::ReplayFailed { status: shown(status) });
+    }
+    trace_replay::results_from_bytes(&bytes)?
+        .map_err(|Failure { code, message, help }| ProgramError::Replay { code, message, help })
+}
+
+/// The process between: it starts the one that replays, waits for its end, and removes the site. If it is told to end, or nobody
+/// is left to read the results, the replay ends first.
+fn keep(
+    site: &mut Option<Site>,
+    results: PipeWriter,
+    replay: impl FnOnce(Option<Site>, PipeWriter) -> u8,
+) -> io::Result<u8> {
+    // What a terminal says to all of its processes must not end this one, which cleans up after them.
+    let _ = setsid();
+    let keeper = getpid();
+    let (ended, life) = std::io::pipe()?;
+    let (own_site, own_results) = (&mut *site, results.try_clone()?);
+    let replayer = host::fork(move || {
+        let _life = life;
+        match end_with(keeper) {
+            Ok(()) => replay(own_site.take(), own_results),
+            Err(_) => FAILED,
+        }
+    })?;
+    let (told, teller) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, teller.try_clone()?)?;
+    }
+    let by_itself = loop {
+        // Of what can only be written to, poll tells when nobody reads it any more.
+        let mut all = [
+            PollFd::new(&ended, PollFlags::IN),
+            PollFd::new(&told, PollFlags::IN),
+            PollFd::new(&results, PollFlags::empty()),
+        ];
+        match poll(&mut all, None) {
+            Ok(_) => break !all[0].revents().is_empty(),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    };
+    if !by_itself {
+        replayer.kill()?;
+    }
+    let status = replayer.wait()?;
+    // If that fails, the process that reads the results tries again, and says why.
+    let _ = site.iter().try_for_each(Site::remove);
+    let code = status.code().or_else(|| status.signal().map(|signal| BY_SIGNAL + signal));
+    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED))
+}
+
+/// Lets the kernel end this process when its parent ends, which must be that one.
+fn end_with(parent: Pid) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    match getppid() == Some(parent) {
+        true => Ok(()),
+        false => Err(io::Error::other("the process that started this one is gone")),
+    }
+}
+
+/// How the process that replays ended, as its keeper says it.
+fn shown(status: ExitStatus) -> String {
+    match status.code().and_then(|code| code.checked_sub(BY_SIGNAL)) {
+        Some(signal) if signal > 0 => ExitStatus::from_raw(signal).to_string(),
+        _ => status.to_string(),
+    }
+}
+
+/// Hands its results, whatever they are, to the process that waits for them.
+fn hand_over(mut results: PipeWriter, found: Result<Run, TraceError>) -> u8 {
+    let found: Results = found.map_err(|error| {
+        let error = ProgramError::from(error);
+        let help = error.help().map(Cow::into_owned);
+        Failure { code: error.exit_code(), message: error.to_string(), help }
+    });
+    match results.write_all(&trace_replay::results_to_bytes(&found)) {
+        Ok(()) => 0,
+        Err(_) => FAILED,
+    }
+}
+
+/// Everything that it needs from outside is read or opened before it confines itself.
+fn replay(
+    args: &ReplayArgs,
+    together: &Together,
+    order: OrderArg,
+    site: Option<Site>,
+) -> Result<Run, TraceError> {
+    let benchmark = together.whole();
+    let site = site.expect("a replay has its site");
+    let order = match order {
+        OrderArg::Temporal => Baseline::Temporal,
+        OrderArg::Single => Baseline::Single,
+        OrderArg::Unconstrained => Baseline::Unconstrained,
+        compiled => Baseline::Compiled(name(compiled).into()),
+    };
+    let speed = match (args.scale, args.natural) {
+        (Some(scale), _) => Speed::Natural(scale),
+        (None, true) => Speed::Natural(1.0),
+        (None, false) => Speed::Full,
+    };
+    let cache = CacheControl::new(match args.cache {
+        CacheArg::AsBuilt => Cache::AsBuilt,
+        CacheArg::Cold => Cache::Cold,
+        CacheArg::Warm => Cache::Warm,
+    })
+    .cold_below(args.cold_only.clone());
+    let syncs = match args.fsync {
+        FsyncArg::Durable => Syncs::Durable,
+        FsyncArg::Device => Syncs::Device(host::write_out),
+        FsyncArg::None => Syncs::Nothing,
+    };
+    let keeper = getppid();
+    let confined = trace_replay::confine(site)?;
+    // Whoever gets other rights, as in a user namespace, is no longer ended with its parent.
+    keeper.map_or(Ok(()), end_with).map_err(TraceError::target("confining", &args.on))?;
+    let watched = std::io::stderr().is_terminal();
+    let tell = |done: usize, all: usize| {
+        if watched {
+            eprintln!("building the initial tree: {done} of {all} files");
+        }
+    };
+    let built = trace_replay::initialise(&confined, benchmark, &tell)?;
+    let done = cache.apply(benchmark)?;
+    let run = trace_replay::replay(benchmark, &Settings { order, speed, stall_seconds: args.stall }, syncs)?;
+    Ok(Run { built, cache: done, ..run })
+}

@@ -1,0 +1,71 @@
+//! The four recorded programs, replayed with as many threads as they had: no result may depend on the order that the
+//! threads happen to take. Without an order, some do.
+//!
+//! They run as root, as CI does: the traces are of programs that ran as root.
+
+use crate::common::{Sandbox, succeeds, weir_trace};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const TRACES: [&str; 4] = ["sqlite-wal-6threads", "git-clone-nolocal", "cargo-build", "fio-libaio-2threads"];
+
+fn recorded(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../compile/tests/data").join(file)
+}
+
+fn compile(sandbox: &Sandbox, name: &str) -> PathBuf {
+    let benchmark = sandbox.path(&format!("{name}.benchmark"));
+    let (trace, snapshot) = (format!("{name}.strace.gz"), format!("{name}.snapshot.gz"));
+    let mut command = weir_trace();
+    command.args(["compile", "--snapshot-root", "/srv/app", "--snapshot"]).arg(recorded(&snapshot));
+    succeeds(command.arg(recorded(&trace)).arg("-o").arg(&benchmark));
+    benchmark
+}
+
+fn replay(benchmark: &Path, on: &Path, order: &str) -> Value {
+    let mut command = weir_trace();
+    command.args(["replay", "--json", "--order", order, "--on"]).arg(on).arg(benchmark);
+    serde_json::from_slice(&succeeds(&mut command).stdout).expect("a report is JSON")
+}
+
+fn by_order(report: &Value) -> u64 {
+    report["causes"]["order"].as_u64().unwrap_or(0)
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: these programs were recorded as root");
+    }
+    root
+}
+
+#[test]
+fn no_result_of_four_programs_depends_on_the_order_in_a_directory() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    for name in TRACES {
+        let benchmark = compile(&sandbox, name);
+        for order in ["weir", "root"] {
+            let report = replay(&benchmark, &sandbox.path("target"), order);
+            assert_eq!(by_order(&report), 0, "{name}, {order}: {:#}", report["differences"]);
+        }
+    }
+}
+
+#[test]
+fn without_an_order_results_of_a_compiler_depend_on_luck() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let benchmark = compile(&sandbox, "cargo-build");
+    let report = replay(&benchmark, &sandbox.path("target"), "unconstrained");
+    assert!(by_order(&report) > 0, "{report:#}");
+    let mut strict = weir_trace();
+    strict.args(["replay", "--strict", "--order", "unconstrained", "--on"]);
+    let output = strict.arg(sandbox.path("target")).arg(&benchmark).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(3), "an exit code says it to scripts");
+}
