@@ -5,11 +5,11 @@
 //! damaged first block is refused until you repair it, so that you notice a failing disk. The roots tell
 //! where the copy is, and which store's it must be.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::checkpoint_root::CheckpointRoot;
 use crate::error::StoreError;
 use crate::format::*;
-use crate::stream::BYTES as STREAM_BLOCK_BYTES;
+use crate::tables_stream::STREAM_BLOCK_BYTES;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -396,7 +396,7 @@ fn read_copy(device: &dyn Device) -> Result<StoreGeometry, StoreError> {
         return bad(at, "the copy of the superblock is damaged, too".into());
     }
     let copy = validate(device, &block)?;
-    if is_planted(PlantedBug::AnyCopyRestored) {
+    if is_planted(StoreBug::AnyCopyRestored) {
         return Ok(copy);
     }
     if copy.id != id {

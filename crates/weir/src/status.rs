@@ -147,7 +147,7 @@ impl MountedStore {
             store.end_scrub();
         }
         let mut findings = Vec::new();
-        let mut report = |finding: store::Finding| findings.push(finding.to_string());
+        let mut report = |finding: store::StoreFinding| findings.push(finding.to_string());
         let first = store.scrub_step(&mut report);
         let mut so_far = first;
         while !so_far.done && so_far.blocks < first.blocks + SCRUB_BLOCKS {
@@ -155,9 +155,9 @@ impl MountedStore {
         }
         json!({
             "blocks": so_far.blocks,
-            "of_blocks": so_far.of_blocks,
+            "of_blocks": so_far.blocks_expected,
             "damaged": so_far.damaged,
-            "healed": so_far.repaired + so_far.healed,
+            "healed": so_far.repaired + so_far.rewritten_from_memory,
             "done": so_far.done,
             "findings": findings,
         })
@@ -359,7 +359,7 @@ impl MountedStore {
                 "pages_written": store.pages_written,
                 "delta_blocks_written": store.delta_blocks_written,
                 "blocks_written": store.blocks_written,
-                "pages_folded": store.pages_folded,
+                "pages_folded": store.pages_delta_merged,
                 "flushes": store.flushes,
                 "checkpoints": store.checkpoints,
                 "pages_cleaned": store.pages_cleaned,
@@ -412,9 +412,9 @@ impl MountedStore {
             "map_bytes": bytes(space.nodes),
             "volumes": store.volumes().len(),
             "freeing": store.is_freeing(),
-            "free_bytes": bytes(space.free + space.bare),
+            "free_bytes": bytes(space.free + space.unbacked),
             "available_bytes": bytes(space.available()),
-            "full_below_bytes": store.full_below(),
+            "full_below_bytes": store.host_fs_free_bytes_if_full(),
             "reserved_bytes": bytes(space.reserved),
             "log_bytes_since_checkpoint": bytes(self.stack.store.blocks_since_checkpoint()),
         })

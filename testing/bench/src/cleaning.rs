@@ -14,7 +14,7 @@ use device::{BLOCK_BYTES, SeededRng};
 use fs::{CallerCredentials, FileKind, FsError, Ino};
 use host::{DeviceCall, IoCounters};
 use serde::Serialize;
-use store::{Counters, Store};
+use store::{Store, StoreCounters};
 
 use super::error::BenchError;
 use super::in_process::{Stack, wait, with_stack, write};
@@ -145,7 +145,7 @@ struct Wait {
 
 impl Wait {
     /// From `before` until now.
-    fn until_now(stack: &Watched, before: &Counters, asked: Instant) -> Wait {
+    fn until_now(stack: &Watched, before: &StoreCounters, asked: Instant) -> Wait {
         let now = stack.store.counters();
         let moved = now.pages_cleaned - before.pages_cleaned;
         let calls = stack.disks.iter().flat_map(|disk| DeviceCall::ALL.map(|call| disk.max_latency.of(call)));
@@ -218,7 +218,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let Cached { pages_stored, cleaned_while_parked: cleaned, .. } = stack.cache.status().counters;
     let pages_stored = (pages_stored - stored).max(1);
     let after = stack.store.counters();
-    let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
+    let of = |count: fn(&StoreCounters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
     let micros = |share| quantile(&waits.micros, share);
     Ok(Row {
         load,
@@ -288,7 +288,7 @@ fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> R
 fn write_and_look(
     stack: &Stack,
     watched: &Watched,
-    (before, asked): (Counters, Instant),
+    (before, asked): (StoreCounters, Instant),
     (file, number): (Ino, u64),
     page: &[u8],
 ) -> Result<Option<Wait>, FsError> {
@@ -330,13 +330,13 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
 
 /// Which share of the blocks for data holds live pages. Log entries and segment summaries take some of these blocks, and the
 /// store keeps some segments free.
-fn live_share(stack: &Stack, before: &Counters, after: &Counters, pages: u64) -> f64 {
+fn live_share(stack: &Stack, before: &StoreCounters, after: &StoreCounters, pages: u64) -> f64 {
     /// Each node has a copy.
     const COPIES: u64 = 2;
     let space = stack.store.space();
     // Before they are compacted, half as many nodes may be dead as are live.
     let blocks_for_data = space.total - space.free - space.nodes * 3 / 2;
-    let count = |counter: fn(&Counters) -> u64| counter(after) - counter(before);
+    let count = |counter: fn(&StoreCounters) -> u64| counter(after) - counter(before);
     let data = count(|now| now.pages_written + now.pages_cleaned);
     let written = count(|now| now.blocks_written - COPIES * now.nodes_written);
     pages as f64 / blocks_for_data as f64 * written as f64 / data.max(1) as f64

@@ -5,7 +5,7 @@
 //! of its pages. The base of a page is found without its deltas, by an entry of 20 bytes; the rest of the
 //! node is for entries of delta blocks, 28 bytes each (decision 0045).
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::format::*;
 use device::{Block, Lsn};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -199,7 +199,7 @@ impl PageLeaf {
         self.deltas.retain_mut(|delta| {
             let before = delta.pages;
             delta.pages &= !pages;
-            if before != delta.pages && is_planted(PlantedBug::DeltaBlockFreedEarly) {
+            if before != delta.pages && is_planted(StoreBug::DeltaBlockFreedEarly) {
                 delta.pages = 0;
             }
             if delta.pages == 0 {

@@ -13,7 +13,7 @@ use super::page_leaf::{BlockEntry, DeltaEntry, DroppedBlocks, PageMapEntry};
 use super::scan::{MapScan, ScanPurpose, ScanTarget};
 use super::volume_leaf::VolumeEntry;
 use super::volumes::MapVolumes;
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::checkpoint_root::NewestLsns;
 use crate::error::StoreError;
 use crate::format::{
@@ -22,8 +22,8 @@ use crate::format::{
 use crate::log_entry::{BatchOrigin, LogEntry};
 use crate::settings::StoreSettings;
 use crate::space::Reservations;
-use crate::stream::stream_blocks;
-use crate::volume::{Listed, VolumeId};
+use crate::tables_stream::stream_blocks;
+use crate::volume::{ListedPages, VolumeId};
 use device::{Lsn, ObjectId, PageNo};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ pub(crate) struct PageMap {
     /// Slots whose content is unknown because a log entry was skipped, each with the unreadable node.
     unapplied: BTreeMap<(VolumeId, u64), NodeId>,
     #[cfg(feature = "planted-bugs")]
-    planted: Option<PlantedBug>,
+    planted: Option<StoreBug>,
 }
 
 /// The base of a page and the blocks of its deltas.
@@ -112,17 +112,17 @@ impl PageMap {
 
     /// Breaks a rule from now on.
     #[cfg(feature = "planted-bugs")]
-    pub(crate) fn plant(&mut self, bug: PlantedBug) {
+    pub(crate) fn plant(&mut self, bug: StoreBug) {
         self.planted = Some(bug);
     }
 
     #[cfg(feature = "planted-bugs")]
-    pub(crate) fn is_planted(&self, bug: PlantedBug) -> bool {
+    pub(crate) fn is_planted(&self, bug: StoreBug) -> bool {
         self.planted == Some(bug)
     }
 
     #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn is_planted(&self, _bug: PlantedBug) -> bool {
+    pub(crate) fn is_planted(&self, _bug: StoreBug) -> bool {
         false
     }
 
@@ -145,7 +145,7 @@ impl PageMap {
     pub(crate) fn begin_scan(&mut self, purpose: ScanPurpose, target: ScanTarget) {
         match purpose {
             ScanPurpose::Clean => self.nodes.begin_scan(purpose, target, self.volumes.roots_of_data()),
-            ScanPurpose::Scrub => self.nodes.begin_scan(purpose, target, self.volumes.roots()),
+            ScanPurpose::StoreScrub => self.nodes.begin_scan(purpose, target, self.volumes.roots()),
         }
     }
 
@@ -424,7 +424,7 @@ impl PageMap {
                 unreachable!("a leaf of pages")
             };
             leaf.add_delta(new, page_lsn);
-            if is_planted(PlantedBug::BaseFreedEarly) {
+            if is_planted(StoreBug::BaseFreedEarly) {
                 let bases: Vec<_> = leaf.bases().filter(|(index, _)| new.covers(*index)).collect();
                 bases.iter().for_each(|&(index, _)| {
                     leaf.share(index);
@@ -478,7 +478,7 @@ impl PageMap {
             return;
         }
         let is_punched = |page: PageNo, entry: &PageMapEntry| {
-            range.contains(&page) && (entry.page_lsn < lsn || self.is_planted(PlantedBug::CutIgnoresPageLsn))
+            range.contains(&page) && (entry.page_lsn < lsn || self.is_planted(StoreBug::CutIgnoresPageLsn))
         };
         let mut pages = old.pages.clone();
         match &mut pages {
@@ -548,7 +548,7 @@ impl PageMap {
 
     /// Planted bug: a clone or move that an object has had is applied once more.
     pub(super) fn repeats_ranges(&self) -> bool {
-        self.is_planted(PlantedBug::RangeRepeated)
+        self.is_planted(StoreBug::RangeRepeated)
     }
 
     /// Drops all pages of an object. A tree of one leaf, as small files have, is released at once. A larger
@@ -564,7 +564,7 @@ impl PageMap {
             ObjectPageEntries::Tree(tree) if tree.height == 0 => self.nodes.release(tree.root),
             ObjectPageEntries::Tree(tree) => {
                 self.add_dying(tree.root);
-                if is_planted(PlantedBug::DyingTwice) && self.nodes.table.references(tree.root) > 1 {
+                if is_planted(StoreBug::DyingTwice) && self.nodes.table.references(tree.root) > 1 {
                     self.add_dying(tree.root);
                 }
             }
@@ -631,8 +631,8 @@ impl PageMap {
         object: ObjectId,
         range: Range<PageNo>,
         leaves_max: usize,
-    ) -> Result<Listed, MissingNodes> {
-        let nothing = Listed { pages: Vec::new(), until: range.end };
+    ) -> Result<ListedPages, MissingNodes> {
+        let nothing = ListedPages { pages: Vec::new(), until: range.end };
         if range.is_empty() {
             return Ok(nothing);
         }
@@ -640,7 +640,10 @@ impl PageMap {
             None => Ok(nothing),
             Some(ObjectPageEntries::Inline(pages)) => {
                 let within = pages.iter().filter(|(page, _)| range.contains(page));
-                Ok(Listed { pages: within.map(|(page, entry)| (*page, entry.page_lsn)).collect(), ..nothing })
+                Ok(ListedPages {
+                    pages: within.map(|(page, entry)| (*page, entry.page_lsn)).collect(),
+                    ..nothing
+                })
             }
             Some(ObjectPageEntries::Tree(tree)) => self.list_tree(*tree, range, leaves_max),
         }
@@ -651,7 +654,7 @@ impl PageMap {
         tree: NodeTree,
         range: Range<PageNo>,
         leaves_max: usize,
-    ) -> Result<Listed, MissingNodes> {
+    ) -> Result<ListedPages, MissingNodes> {
         let wanted = range.start.0 / LEAF_PAGES..range.end.0.div_ceil(LEAF_PAGES);
         let leaves = self.first_leaves(tree, wanted, leaves_max)?;
         let until = match leaves.last() {
@@ -660,7 +663,7 @@ impl PageMap {
         };
         let all = leaves.iter().flat_map(|&leaf| self.pages_in(leaf));
         let within = all.filter(|(page, _)| range.contains(page));
-        Ok(Listed { pages: within.map(|(page, entry)| (page, entry.page_lsn)).collect(), until })
+        Ok(ListedPages { pages: within.map(|(page, entry)| (page, entry.page_lsn)).collect(), until })
     }
 
     /// The first leaves of a tree whose indexes are in `wanted`, at most `leaves_max`.
@@ -731,7 +734,7 @@ impl PageMap {
     pub(super) fn free_dying_node(&mut self, id: NodeId) {
         if self.nodes.table.references(id) > 1 {
             self.nodes.table.drop_reference(id);
-            if self.is_planted(PlantedBug::FreedOnceTooOften) && self.nodes.table.references(id) > 1 {
+            if self.is_planted(StoreBug::FreedOnceTooOften) && self.nodes.table.references(id) > 1 {
                 self.nodes.table.drop_reference(id);
             }
             return;
@@ -764,7 +767,7 @@ impl PageMap {
     /// The dying list takes over a reference from a node that is removed. A scan may have expected to find
     /// the reference there.
     pub(super) fn add_dying(&mut self, id: NodeId) {
-        if self.is_planted(PlantedBug::LeakedNode) && id.0.is_multiple_of(3) {
+        if self.is_planted(StoreBug::LeakedNode) && id.0.is_multiple_of(3) {
             return;
         }
         self.volumes.push_dying(id);

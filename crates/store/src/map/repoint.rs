@@ -8,7 +8,7 @@ use super::page_leaf::{BlockEntry, PageMapEntry};
 use super::page_map::PageMap;
 use super::scan::BlockHolder;
 use crate::format::LEAF_PAGES;
-use crate::policy::Class;
+use crate::policy::SpaceClass;
 use device::{Block, PageNo};
 use std::collections::BTreeSet;
 
@@ -104,7 +104,7 @@ impl PageMap {
         &self,
         blocks: impl Iterator<Item = &'a [BlockHolder]>,
         taken: u64,
-        class: Class,
+        class: SpaceClass,
     ) -> usize {
         let free = self.nodes.segments.free_count().saturating_sub(taken);
         let mut touched = BTreeSet::new();

@@ -12,7 +12,7 @@
 use super::node::{NodeBody, NodeId};
 use super::object_leaf::ObjectPageEntries;
 use super::page_leaf::BlockEntry;
-use crate::segments::Segments;
+use crate::segments::SegmentTable;
 use device::Block;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ pub(crate) enum ScanTarget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScanPurpose {
     Clean,
-    Scrub,
+    StoreScrub,
 }
 
 /// A scan under way.
@@ -193,7 +193,7 @@ impl MapScan {
         purpose: ScanPurpose,
         id: NodeId,
         body: &NodeBody,
-        segments: &mut Segments,
+        segments: &mut SegmentTable,
     ) {
         self.visited += 1;
         let mut entry = |scan: &mut MapScan, BlockEntry { place, crc, .. }: BlockEntry, index: usize| {

@@ -6,7 +6,7 @@ use super::*;
 use crate::checkpoint_root::NewestLsns;
 use crate::format::LEAF_PAGES;
 use crate::log_entry::LogEntry;
-use crate::segments::{SegmentEntry, Segments, Use};
+use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::superblock::StoreGeometry;
 use crate::volume::VolumeId;
 use device::{Block, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 fn map() -> PageMap {
     let id = StoreId([1; 16]);
     let geometry = StoreGeometry { id, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32 };
-    let used = vec![SegmentEntry { usage: Use::Log, ..SegmentEntry::default() }; 32];
+    let used = vec![SegmentEntry { usage: SegmentUse::Log, ..SegmentEntry::default() }; 32];
     PageMap::new(
-        MapNodes::new(NodeTable::new(), Segments::new(geometry, used)),
+        MapNodes::new(NodeTable::new(), SegmentTable::new(geometry, used)),
         MapVolumes::default(),
         NewestLsns::default(),
     )
@@ -262,21 +262,21 @@ fn scan_visits_changed_nodes_again() {
     let mut tree = tree_of(&mut map, &[0, 1]);
     [tree.root].into_iter().for_each(|id| map.volumes.push_dying(id));
     map.begin_scan(ScanPurpose::Clean, ScanTarget::All);
-    map.begin_scan(ScanPurpose::Scrub, ScanTarget::All);
-    for purpose in [ScanPurpose::Clean, ScanPurpose::Scrub] {
+    map.begin_scan(ScanPurpose::StoreScrub, ScanTarget::All);
+    for purpose in [ScanPurpose::Clean, ScanPurpose::StoreScrub] {
         walk(&mut map, purpose, 1);
     }
     map.nodes.add_reference(tree.root);
     assert!(scan(&mut map).is_complete(), "it has been visited");
     map.nodes.table.drop_reference(tree.root);
     let new = tree.leaf_for_change(&mut map.nodes, 2, NodeBody::pages);
-    for purpose in [ScanPurpose::Clean, ScanPurpose::Scrub] {
+    for purpose in [ScanPurpose::Clean, ScanPurpose::StoreScrub] {
         assert!(!map.nodes.scan_mut(purpose).as_ref().expect("a walk").is_complete(), "a node is new");
     }
     assert_eq!(map.nodes.take_grey(ScanPurpose::Clean, 9), [new]);
     tree.remove_leaf(&mut map.nodes, 2);
     map.nodes.visit(ScanPurpose::Clean, new, None);
-    walk(&mut map, ScanPurpose::Scrub, 9);
+    walk(&mut map, ScanPurpose::StoreScrub, 9);
     assert_eq!((scan(&mut map).visited, scan(&mut map).lost.len()), (3, 0), "it went before it was visited");
     let again = tree.leaf_for_change(&mut map.nodes, 3, NodeBody::pages);
     assert_eq!(again, new, "its id is used again");
@@ -284,7 +284,8 @@ fn scan_visits_changed_nodes_again() {
     assert_eq!(scan(&mut map).visited, 4);
     map.nodes.end_scan(ScanPurpose::Clean);
     assert!(
-        map.nodes.scan_mut(ScanPurpose::Clean).is_none() && map.nodes.scan_mut(ScanPurpose::Scrub).is_some()
+        map.nodes.scan_mut(ScanPurpose::Clean).is_none()
+            && map.nodes.scan_mut(ScanPurpose::StoreScrub).is_some()
     );
 }
 
@@ -322,16 +323,16 @@ fn only_the_cleaner_s_scan_marks_live_blocks() {
     map.nodes.segments.inc_live(Block(14));
     map.nodes.segments.inc_live(Block(15));
     [tree.root].into_iter().for_each(|id| map.volumes.push_dying(id));
-    map.begin_scan(ScanPurpose::Scrub, ScanTarget::All);
-    walk(&mut map, ScanPurpose::Scrub, 9);
-    assert_eq!((map.nodes.segments.believe_marks(), map.nodes.segments.get(0).live), (0, 11));
+    map.begin_scan(ScanPurpose::StoreScrub, ScanTarget::All);
+    walk(&mut map, ScanPurpose::StoreScrub, 9);
+    assert_eq!((map.nodes.segments.apply_recount(), map.nodes.segments.get(0).live), (0, 11));
     map.begin_scan(ScanPurpose::Clean, ScanTarget::Segments(BTreeSet::new()));
     walk(&mut map, ScanPurpose::Clean, 9);
-    map.nodes.end_scan(ScanPurpose::Scrub);
-    map.begin_scan(ScanPurpose::Scrub, ScanTarget::All);
-    assert_eq!((map.nodes.segments.believe_marks(), map.nodes.segments.get(0).live), (1, 9));
+    map.nodes.end_scan(ScanPurpose::StoreScrub);
+    map.begin_scan(ScanPurpose::StoreScrub, ScanTarget::All);
+    assert_eq!((map.nodes.segments.apply_recount(), map.nodes.segments.get(0).live), (1, 9));
     map.nodes.end_scan(ScanPurpose::Clean);
-    assert_eq!(map.nodes.segments.believe_marks(), 0, "the walk has ended");
+    assert_eq!(map.nodes.segments.apply_recount(), 0, "the walk has ended");
 }
 
 fn moved(from: u64, to: u64, sole: bool) -> MovedBlock {
