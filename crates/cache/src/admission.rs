@@ -10,7 +10,7 @@ use crate::state::{CacheShared, CacheState};
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use store::{Known, Store, StoreError};
+use store::{ReservationEstimate, Store, StoreError};
 
 /// Appended bytes that the device has not been given yet. Past it writers wait for the committer, so that
 /// memory stays bounded however slow the buffer's device is. A second's worth of a slow disk.
@@ -35,7 +35,7 @@ pub(crate) struct AdmissionQueue {
     /// Bytes of the buffer that admitted operations reserved.
     reserved_bytes: u64,
     /// The estimate for the pages that admitted operations reserved.
-    estimate: Known,
+    estimate: ReservationEstimate,
     /// Reserved pages that neither an operation nor a dirty page needs. None while an operation waits.
     spare_pages: u64,
     /// An operation waits for space in the store, or write-back found none: cleaning is worth while.
@@ -68,7 +68,7 @@ pub struct SpaceReservation {
     /// The pages among them that may bypass the buffer.
     bypass_pages: u64,
     /// The estimate for its pages.
-    estimate: Known,
+    estimate: ReservationEstimate,
 }
 
 impl SpaceReservation {
@@ -139,7 +139,7 @@ impl Drop for SpaceReservation {
         if self.pages == 0
             && self.buffer_bytes == 0
             && self.bypass_pages == 0
-            && self.estimate == Known::default()
+            && self.estimate == ReservationEstimate::default()
         {
             return;
         }
@@ -179,7 +179,7 @@ impl AdmissionQueue {
     }
 
     /// The estimate for the pages that admitted operations reserved.
-    pub(crate) fn reservation_estimate(&self) -> Known {
+    pub(crate) fn reservation_estimate(&self) -> ReservationEstimate {
         self.estimate
     }
 
@@ -231,7 +231,7 @@ impl AdmissionQueue {
         store: &Store,
         pages: u64,
         claim: SpaceClaim,
-        estimate: Known,
+        estimate: ReservationEstimate,
     ) -> Result<(), StoreError> {
         let more = pages.saturating_sub(self.spare_pages);
         if more > 0 {
@@ -449,7 +449,7 @@ impl AdmissionControl {
                 || self.shared.buffer_is_half_full()
                 || self.shared.settings().crowding(state.pages.memory()) > 0.5
                 || state.pages.punches_pending() > PUNCHES_MAX
-                || (state.pages.punches_pending() > 0 && self.shared.store().is_known_full_below())
+                || (state.pages.punches_pending() > 0 && self.shared.store().is_host_fs_known_full())
                 // Unless the host file system gives them space.
                 || (state.admission.is_waiting() && state.pages.is_dirty() && !self.shared.store().may_allocate()))
     }

@@ -302,7 +302,7 @@ impl CacheParts {
     fn release_spare(&self) {
         let mut state = self.shared.state();
         state.admission.release_spare(self.shared.store());
-        self.shared.store().know(state.reservation_estimate());
+        self.shared.store().set_reservation_estimate(state.reservation_estimate());
     }
 
     fn write_back_step(&self) -> StepProgress {
@@ -387,7 +387,7 @@ impl Cache {
         // Space was reserved before the crash. If some is missing now (the log begins in another segment, the
         // cleaner's last one is hardly filled), no operation can reserve any before it is there again.
         store.reserve_unchecked(reserved);
-        store.know(state.reservation_estimate());
+        store.set_reservation_estimate(state.reservation_estimate());
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin_after(incarnation, buffer.store_batch())?;
         buffer.begin_incarnation(incarnation, newest_of_buffer.max(newest_of_store))?;
@@ -827,7 +827,7 @@ impl Cache {
             BackgroundTask::Checkpoint => {
                 let makes_space = shared.state().admission.wants_space();
                 let may_make_space = checkpointer.is_not_making_space() && self.parts.may_write_back();
-                store.is_idle() && store.is_not_cleaning() && (!makes_space || may_make_space)
+                store.writer_is_idle() && store.cleaner_is_idle() && (!makes_space || may_make_space)
             }
         }
     }
@@ -839,9 +839,9 @@ impl CacheParts {
     fn may_write_back(&self) -> bool {
         let store = self.shared.store();
         let buffer = self.shared.buffer();
-        let alone = self.write_back.is_idle() && buffer.is_idle() && store.is_idle();
+        let alone = self.write_back.is_idle() && buffer.is_idle() && store.writer_is_idle();
         // A rescue gains space by cleaning.
         let may_clean = store.cleaning_is_due() || self.shared.state().failed().is_some();
-        alone && (store.is_not_cleaning() || !may_clean)
+        alone && (store.cleaner_is_idle() || !may_clean)
     }
 }

@@ -11,7 +11,7 @@ use crate::task::{BackgroundTask, DeferredCompletions, StepProgress};
 use crate::write_back::{WriteBack, WriteBackReason};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Cleaning, StoreError, VolumeId};
+use store::{CleaningOutcome, StoreError, VolumeId};
 
 /// Rounds of cleaning in one attempt to make space, before a waiting writer is told that the store is full.
 const CLEANING_ROUNDS_MAX: usize = 8;
@@ -235,7 +235,7 @@ impl StoreMaintainer {
     /// last trimmed for that.
     fn host_is_full(&self) -> bool {
         self.shared.store().counters().batches != self.trimmed_as_of.load(Ordering::Relaxed)
-            && self.shared.store().full_below().is_some()
+            && self.shared.store().host_fs_free_bytes_if_full().is_some()
     }
 
     /// Trims dead segments, without waiting for a checkpoint that is due for other reasons.
@@ -253,7 +253,7 @@ impl StoreMaintainer {
 
     /// Frees a step's worth of blocks of deleted files and volumes.
     fn free_step(&self) -> Result<(), CacheError> {
-        let freed = self.shared.store_io().free_step();
+        let freed = self.shared.store_io().free_deleted_step();
         match &freed {
             // A writer that was told that the store is full may try again.
             Ok(_) => {
@@ -290,14 +290,14 @@ impl StoreMaintainer {
             pauses.stored = stored;
             pauses.merge_not_before = now + QUIET_PERIOD;
         }
-        now >= pauses.merge_not_before && self.shared.store().folding_is_due()
+        now >= pauses.merge_not_before && self.shared.store().idle_merge_is_due()
     }
 
     /// Merges the deltas of a leaf, then leaves the devices alone for as long as that took. What cannot be
     /// merged stays as it is.
     fn merge_step(&self) -> Result<(), CacheError> {
         let begun = self.shared.now();
-        let merged = self.shared.store_io().fold_step();
+        let merged = self.shared.store_io().idle_merge_step();
         let now = self.shared.now();
         let pause = if merged.is_ok() { now - begun } else { RETRY_AFTER };
         self.pauses().merge_not_before = now + pause;
@@ -310,16 +310,16 @@ impl StoreMaintainer {
     /// One step of cleaning, if it is still owed, before writers need the space.
     fn clean_step(&self) -> Result<(), CacheError> {
         let batches = self.shared.store().counters().batches;
-        match self.shared.store_io().clean_if_due()? {
-            None | Some(Cleaning::Working) => {}
-            Some(Cleaning::Emptied(_)) => self.checkpoint_twice()?,
-            Some(Cleaning::NeedsCheckpoint) => {
+        match self.shared.store_io().clean_step_if_due()? {
+            None | Some(CleaningOutcome::Working) => {}
+            Some(CleaningOutcome::RoundEnded(_)) => self.checkpoint_twice()?,
+            Some(CleaningOutcome::NeedsCheckpoint) => {
                 self.checkpoint_twice()?;
-                if self.shared.store_io().clean_step()? == Cleaning::NeedsCheckpoint {
-                    self.shared.store().end_round();
+                if self.shared.store_io().clean_step()? == CleaningOutcome::NeedsCheckpoint {
+                    self.shared.store().give_up_round();
                 }
             }
-            Some(Cleaning::Idle) => {
+            Some(CleaningOutcome::Idle) => {
                 self.checkpoint_twice()?;
                 self.nothing_to_clean_as_of.store(batches, Ordering::Relaxed);
             }
@@ -383,8 +383,8 @@ impl StoreMaintainer {
         let before = self.shared.store().space().free;
         // Freeing what was deleted copies nothing. A node that cannot be read keeps what is below it from
         // being freed, and nothing else.
-        while self.shared.store_io().free_step().unwrap_or(false) {}
-        let cleaned = self.shared.store_io().clean()?;
+        while self.shared.store_io().free_deleted_step().unwrap_or(false) {}
+        let cleaned = self.shared.store_io().clean_round()?;
         self.checkpoint_twice()?;
         Ok(cleaned || self.shared.store().space().free > before)
     }
@@ -410,7 +410,7 @@ impl StoreMaintainer {
             let failures = {
                 let mut state = self.shared.state();
                 state.admission.release_spare(self.shared.store());
-                self.shared.store().know(state.reservation_estimate());
+                self.shared.store().set_reservation_estimate(state.reservation_estimate());
                 state.retries.failures()
             };
             let space = self.shared.store().space();
@@ -511,7 +511,7 @@ impl StoreMaintainer {
         if now >= pauses.retry_not_before {
             pauses.retry_not_before = now + RETRY_STUCK_AFTER;
             drop(pauses);
-            self.shared.store().try_stuck_segments_again();
+            self.shared.store().retry_stuck_segments();
         }
     }
 
@@ -548,7 +548,7 @@ impl StoreMaintainer {
         if !attempt.is_merged {
             // Deltas take space that their pages, once merged, do not. If there is no space for merging,
             // cleaning may make some.
-            attempt.is_merged = !self.shared.store_io().fold_step().unwrap_or(false);
+            attempt.is_merged = !self.shared.store_io().idle_merge_step().unwrap_or(false);
             return Ok(StepProgress::Worked);
         }
         if attempt.rounds == CLEANING_ROUNDS_MAX || !self.shared.store().cleaning_may_help() {
@@ -556,20 +556,20 @@ impl StoreMaintainer {
             return Ok(StepProgress::Idle);
         }
         match self.shared.store_io().clean_step()? {
-            Cleaning::Working => {}
-            Cleaning::Idle => attempt.rounds = CLEANING_ROUNDS_MAX,
+            CleaningOutcome::Working => {}
+            CleaningOutcome::Idle => attempt.rounds = CLEANING_ROUNDS_MAX,
             // The first round may have begun before the blocks died that can be gained now.
-            Cleaning::Emptied(0) if attempt.rounds > 0 => attempt.rounds = CLEANING_ROUNDS_MAX,
-            Cleaning::Emptied(_) => {
+            CleaningOutcome::RoundEnded(0) if attempt.rounds > 0 => attempt.rounds = CLEANING_ROUNDS_MAX,
+            CleaningOutcome::RoundEnded(_) => {
                 attempt.rounds += 1;
                 attempt.checkpoint_asked_at = None;
                 attempt.is_merged = false;
                 self.checkpoint_twice()?;
             }
-            Cleaning::NeedsCheckpoint => {
+            CleaningOutcome::NeedsCheckpoint => {
                 let moved = self.shared.store().counters().pages_cleaned;
                 if attempt.checkpoint_asked_at.replace(moved) == Some(moved) {
-                    self.shared.store().end_round();
+                    self.shared.store().give_up_round();
                     attempt.rounds = CLEANING_ROUNDS_MAX;
                 } else {
                     self.checkpoint_twice()?;

@@ -18,7 +18,7 @@ use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
-use store::Known;
+use store::ReservationEstimate;
 
 /// Pages looked at per eviction: more than an operation usually adds, so that memory shrinks, and few enough
 /// for one hold of the lock.
@@ -179,7 +179,7 @@ impl PageTable {
     }
 
     /// The estimate for the pages for which the store counts space.
-    pub(crate) fn reservation_estimate(&self) -> Known {
+    pub(crate) fn reservation_estimate(&self) -> ReservationEstimate {
         self.reserved_pages.estimate()
     }
 

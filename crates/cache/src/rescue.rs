@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{NewVolume, Store, StoreChange, StoreError, VolumeId, VolumeMode, Want};
+use store::{NewVolume, PageRead, Store, StoreChange, StoreError, VolumeId, VolumeMode};
 
 /// The prefix of names of unfinished volumes. Users may not choose it.
 pub const UNFINISHED_RESCUE: &str = "rescuing-";
@@ -239,7 +239,7 @@ impl Rescuer {
         let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
         transfer.from = copy(transfer.from);
         transfer.to = copy(transfer.to);
-        if self.shared.store_io().has_had(&transfer, op.lsn)? {
+        if self.shared.store_io().has_applied_transfer(&transfer, op.lsn)? {
             return Ok(0);
         }
         let dirty: Vec<DirtyPage> = {
@@ -252,7 +252,7 @@ impl Rescuer {
             left_out += self.rescue_pages(transfer.from, some)?;
         }
         // Damaged pages at the edges of the range are lost in the target.
-        match self.shared.store_io().fold_for(&transfer) {
+        match self.shared.store_io().merge_deltas_for_transfer(&transfer) {
             Err(error) if error.is_damage() => left_out += 1,
             outcome => outcome?,
         }
@@ -286,7 +286,7 @@ impl Rescuer {
     fn apply(&self, vector: &[StoreChange]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
         let store = self.shared.store_io();
         let mut applied = AppliedChanges::default();
-        applied.apply_rest(store, &|part| store.apply_bypassing(part), vector)?;
+        applied.apply_rest(store, &|part| store.apply_bypassed(part), vector)?;
         Ok(applied.refused)
     }
 
@@ -298,9 +298,9 @@ impl Rescuer {
     ) -> Result<(), CacheError> {
         for (index, error) in refused {
             let StoreChange::Write { object, page, .. } = vector[index] else { continue };
-            let mut wants = [Want::new(object, page)];
+            let mut wants = [PageRead::new(object, page)];
             self.shared.store_io().read(&mut wants);
-            if !wants[0].found.as_ref().is_err_and(StoreError::is_damage) {
+            if !wants[0].result.as_ref().is_err_and(StoreError::is_damage) {
                 return Err(error.into());
             }
         }

@@ -4,7 +4,7 @@
 use crate::page_table::PageKey;
 use device::{ObjectId, PageNo};
 use std::collections::HashMap;
-use store::{Known, leaf_first_page};
+use store::{ReservationEstimate, leaf_first_page};
 
 /// Pages of a leaf of the store's map.
 const LEAF_PAGES: u64 = 128;
@@ -20,8 +20,11 @@ pub(crate) struct ReservedPages {
 }
 
 /// The estimate for consecutive pages of data, which begin and end within a leaf.
-pub(crate) fn estimate_of_run(pages: u64) -> Known {
-    Known { data: pages, in_same_leaf: pages.saturating_sub(pages / LEAF_PAGES + 2) }
+pub(crate) fn estimate_of_run(pages: u64) -> ReservationEstimate {
+    ReservationEstimate {
+        data_pages: pages,
+        pages_in_same_leaf: pages.saturating_sub(pages / LEAF_PAGES + 2),
+    }
 }
 
 impl ReservedPages {
@@ -43,8 +46,11 @@ impl ReservedPages {
     }
 
     /// The estimate for all pages.
-    pub(crate) fn estimate(&self) -> Known {
-        Known { data: self.data, in_same_leaf: self.all - self.by_leaf.len() as u64 }
+    pub(crate) fn estimate(&self) -> ReservationEstimate {
+        ReservationEstimate {
+            data_pages: self.data,
+            pages_in_same_leaf: self.all - self.by_leaf.len() as u64,
+        }
     }
 }
 
@@ -60,17 +66,17 @@ mod tests {
         let key = |object, page| PageKey { object, page: PageNo(page) };
         [0, 127, 128].into_iter().for_each(|page| reserved.replace(&key(file, page), 0, 1));
         reserved.replace(&key(VolumeId::MAIN.object(0, 0), 3), 0, 1);
-        assert_eq!(reserved.estimate(), Known { data: 3, in_same_leaf: 1 });
+        assert_eq!(reserved.estimate(), ReservationEstimate { data_pages: 3, pages_in_same_leaf: 1 });
         // Written again while it is being written back.
         reserved.replace(&key(file, 127), 1, 2);
-        assert_eq!(reserved.estimate(), Known { data: 4, in_same_leaf: 2 });
+        assert_eq!(reserved.estimate(), ReservationEstimate { data_pages: 4, pages_in_same_leaf: 2 });
         reserved.replace(&key(file, 0), 1, 0);
         reserved.replace(&key(file, 127), 2, 1);
-        assert_eq!(reserved.estimate(), Known { data: 2, in_same_leaf: 0 });
+        assert_eq!(reserved.estimate(), ReservationEstimate { data_pages: 2, pages_in_same_leaf: 0 });
         reserved.replace(&key(file, 127), 1, 0);
         reserved.replace(&key(file, 128), 1, 0);
         reserved.replace(&key(VolumeId::MAIN.object(0, 0), 3), 1, 0);
-        assert_eq!(reserved.estimate(), Known::default());
+        assert_eq!(reserved.estimate(), ReservationEstimate::default());
         assert!(reserved.by_leaf.is_empty());
     }
 }

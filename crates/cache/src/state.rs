@@ -18,7 +18,7 @@ use buffer::{Buffer, BufferError};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Known, Store};
+use store::{ReservationEstimate, Store};
 
 /// Shared by all clones of a `Cache`, its reservations and its steps.
 pub(crate) struct CacheShared {
@@ -52,7 +52,7 @@ pub(crate) struct CacheState {
 impl CacheState {
     /// The estimate for the pages for which the store counts space: dirty pages, and those of operations that
     /// were admitted.
-    pub(crate) fn reservation_estimate(&self) -> Known {
+    pub(crate) fn reservation_estimate(&self) -> ReservationEstimate {
         self.pages.reservation_estimate() + self.admission.reservation_estimate()
     }
 

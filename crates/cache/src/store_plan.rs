@@ -12,7 +12,7 @@ use crate::write_back::PageContent;
 use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{DeltaBlock, DeltaPacker, Found, Store, StoreChange, StoreError, Want, leaf_first_page};
+use store::{DeltaBlock, DeltaPacker, PageRead, Store, StoreChange, StoreError, StoredPage, leaf_first_page};
 
 /// A page to store. With the others of its plan it holds every change of the page up to their newest.
 #[derive(Clone, Copy)]
@@ -80,7 +80,7 @@ impl StorePlan {
         let leaves: Vec<(ObjectId, PageNo)> =
             full.iter().map(|(leaf, _)| *leaf).take(MERGED_LEAVES_MAX).collect();
         // The reads and writes that follow report an error.
-        let merged = !leaves.is_empty() && store.fold(&leaves).is_ok();
+        let merged = !leaves.is_empty() && store.merge_deltas(&leaves).is_ok();
         for ((object, _), packed) in full {
             if merged && store.takes_deltas(object, &packed.blocks) == Ok(true) {
                 plan.add_deltas(object, &pages, packed)
@@ -116,17 +116,17 @@ impl StorePlan {
 
     /// Merges deltas with what the store has.
     fn read_and_write(&mut self, store: &Store, pages: &[PageToStore<'_>], read: &[usize]) {
-        let want = |&index: &usize| Want::new(pages[index].key.object, pages[index].key.page);
-        let mut wants: Vec<Want> = read.iter().map(want).collect();
+        let want = |&index: &usize| PageRead::new(pages[index].key.object, pages[index].key.page);
+        let mut wants: Vec<PageRead> = read.iter().map(want).collect();
         store.read(&mut wants);
         for (&index, want) in read.iter().zip(wants) {
             let PageContent::Patch(delta) = pages[index].content else { continue };
-            let mut bytes = match want.found {
-                Ok(Found::Page { bytes, .. }) => {
+            let mut bytes = match want.result {
+                Ok(StoredPage::Page { bytes, .. }) => {
                     self.pages_read += 1;
                     bytes
                 }
-                Ok(Found::Hole) => Page::zeroed(),
+                Ok(StoredPage::Hole) => Page::zeroed(),
                 Err(error) => {
                     self.refused.insert(index, error);
                     continue;
@@ -192,7 +192,9 @@ fn pages_without_base(store: &Store, pages: &[PageToStore<'_>]) -> BTreeMap<usiz
             (Err(error), _) => Err(error),
             (Ok(None), _) => Ok(false),
             // A later range operation may have brought pages that are older than the punch.
-            (Ok(Some(page_lsn)), Some(punch)) if page_lsn < punch => store.has_had_later(key.object, punch),
+            (Ok(Some(page_lsn)), Some(punch)) if page_lsn < punch => {
+                store.has_applied_later_transfer(key.object, punch)
+            }
             (Ok(Some(_)), _) => Ok(true),
         };
         match stays {

@@ -47,7 +47,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Found, Store, StoreChange, StoreError, Want};
+use store::{PageRead, Store, StoreChange, StoreError, StoredPage};
 
 /// Pages behind a chosen page that are searched for further deltas.
 const DELTA_LOOKS: usize = 1024;
@@ -307,7 +307,7 @@ impl WriteBack {
         drop(state);
         if reason != WriteBackReason::All {
             // The reads and writes that meet an error here report it.
-            let _ = self.shared.store_io().fold_owed();
+            let _ = self.shared.store_io().merge_due_deltas();
         }
         Ok(StepProgress::Worked)
     }
@@ -363,7 +363,7 @@ impl WriteBack {
         let punches: Vec<_> =
             self.shared.state().pages.punches().filter(|(_, punch)| punch.is_relogged).collect();
         for (object, punch) in punches {
-            if matches!(self.shared.store_io().has_had_later(object, punch.lsn), Ok(true)) {
+            if matches!(self.shared.store_io().has_applied_later_transfer(object, punch.lsn), Ok(true)) {
                 self.shared.state().pages.forget_punch(object, punch.lsn);
             }
         }
@@ -384,7 +384,7 @@ impl WriteBack {
         let Some(op) = op else { return Ok(None) };
         let stuck = match self.range_op_step(&op) {
             // Other items may find space, or be readable.
-            Err(CacheError::Store(error)) if error.is_full() || error.is_of_reading() => Some(error),
+            Err(CacheError::Store(error)) if error.is_full() || error.is_read_failure() => Some(error),
             outcome => outcome.inspect_err(|error| self.note_failure(cursor, scan, error, now))?,
         };
         if let Some(error) = stuck {
@@ -442,7 +442,7 @@ impl WriteBack {
         if dependencies.is_empty() {
             // A page at the edge of the range that cannot be read delays only this operation. If the page
             // stays damaged, it is lost in the target.
-            if let Err(error) = self.shared.store_io().fold_for(&op.transfer)
+            if let Err(error) = self.shared.store_io().merge_deltas_for_transfer(&op.transfer)
                 && !(error.is_damage() && self.has_failed_for_long(op))
             {
                 return Ok(Some(error));
@@ -479,7 +479,7 @@ impl WriteBack {
                 had.push(one);
                 continue;
             }
-            let stored = self.shared.store_io().has_had(&one.transfer, one.lsn);
+            let stored = self.shared.store_io().has_applied_transfer(&one.transfer, one.lsn);
             if stored == Ok(true) && !is_planted(CacheBug::TransferRepeated) {
                 had.push(one);
                 continue;
@@ -714,7 +714,8 @@ impl WriteBack {
         if is_left_to_syncs || !self.admission.bypassed_pages_need_write_back(&state) {
             return None;
         }
-        let limit = self.shared.store().pages_together().min(BYPASS_STEP_PAGES as u64) as usize;
+        let limit =
+            self.shared.store().pages_between_cleaning_checks().min(BYPASS_STEP_PAGES as u64) as usize;
         // In rounds, so that a file that is overwritten again and again, or grows and grows, delays no other.
         let last = cursor.last_bypassed.map_or(Bound::Unbounded, Bound::Excluded);
         let group = |key: &PageKey| state.pages.get(key).and_then(CachedPage::oldest_group);
@@ -746,7 +747,7 @@ impl WriteBack {
     fn step_pages(&self, reason: WriteBackReason) -> usize {
         match reason {
             WriteBackReason::Due | WriteBackReason::Space => {
-                self.shared.store().pages_together().min(STEP_PAGES as u64) as usize
+                self.shared.store().pages_between_cleaning_checks().min(STEP_PAGES as u64) as usize
             }
             WriteBackReason::All => STEP_PAGES,
         }
@@ -902,7 +903,7 @@ impl WriteBack {
         let store = self.shared.store_io();
         let apply = |part: &[StoreChange]| {
             if self.shared.settings().buffer_is_given_up {
-                store.apply_bypassing(part)
+                store.apply_bypassed(part)
             } else {
                 store.apply(part)
             }
@@ -970,7 +971,7 @@ impl AppliedChanges {
     ) -> Result<(), StoreError> {
         while self.count < vector.len() {
             let rest = &vector[self.count..];
-            let part = &rest[..store.fit_at_once(rest)];
+            let part = &rest[..store.changes_that_fit(rest)];
             let long = part.iter().position(|change| !matches!(split_punch(store, change), Ok(None)));
             match long {
                 Some(0) => self.apply_in_pieces(store, apply, &rest[0])?,
@@ -1082,16 +1083,16 @@ pub(crate) fn merge_with_store<'a>(
     pages: &'a [DirtyPage],
 ) -> impl Iterator<Item = (PageNo, Result<(SharedPage, Lsn), StoreError>)> + use<'a> {
     let patches = pages.iter().filter(|one| matches!(one.content, PageContent::Patch(_)));
-    let mut wants: Vec<Want> = patches.map(|one| Want::new(object, one.page)).collect();
+    let mut wants: Vec<PageRead> = patches.map(|one| PageRead::new(object, one.page)).collect();
     store.read(&mut wants);
-    let mut bases = wants.into_iter().map(|want| want.found);
+    let mut bases = wants.into_iter().map(|want| want.result);
     pages.iter().map(move |one| {
         let bytes = match &one.content {
             PageContent::Whole(page) => Ok(page.clone()),
             PageContent::Patch(delta) => bases.next().expect("one for each patch").map(|base| {
                 let mut bytes = match base {
-                    Found::Hole => Page::zeroed(),
-                    Found::Page { bytes, .. } => bytes,
+                    StoredPage::Hole => Page::zeroed(),
+                    StoredPage::Page { bytes, .. } => bytes,
                 };
                 delta.apply(&mut bytes);
                 Arc::from(bytes)

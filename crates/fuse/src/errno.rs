@@ -51,7 +51,7 @@ mod tests {
     fn a_full_store_is_enospc_a_broken_one_eio_and_one_without_a_buffer_erofs() {
         let full = FsError::Cache(CacheError::Store(StoreError::Full));
         assert_eq!(errno(&full), Errno::NOSPC);
-        let below = FsError::Cache(CacheError::Store(StoreError::FullBelow { device: "store".into() }));
+        let below = FsError::Cache(CacheError::Store(StoreError::HostFsFull { device: "store".into() }));
         assert_eq!(errno(&below), Errno::NOSPC);
         let corrupt = FsError::Corrupt { offset: 64, what: "a link count of 0".into() };
         assert_eq!(errno(&corrupt), Errno::IO);

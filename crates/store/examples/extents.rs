@@ -100,7 +100,7 @@ fn write(store: &Store, pages: impl Iterator<Item = u64>, page_lsn: u64) {
         page_lsn: Lsn(page_lsn),
     };
     let mut vector: Vec<StoreChange> = pages.map(change).collect();
-    store.reserve(vector.len() as u64, store::Known::default()).expect("space");
+    store.reserve(vector.len() as u64, store::ReservationEstimate::default()).expect("space");
     store.apply(&vector).expect("space");
     store.release(vector.len() as u64);
     vector.clear();

@@ -12,7 +12,7 @@ use {
 /// A rule to break from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code, unreachable_pub))]
-pub enum PlantedBug {
+pub enum StoreBug {
     /// A cut removes pages whose page LSN is newer than the cut.
     CutIgnoresPageLsn,
     /// A segment is used again as soon as nothing in memory refers to it, whatever roots and readers need.
@@ -81,52 +81,52 @@ pub enum PlantedBug {
 
 #[cfg(feature = "planted-bugs")]
 thread_local! {
-    static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
+    static PLANTED: Cell<Option<StoreBug>> = const { Cell::new(None) };
 }
 
 /// From now on the stores of this thread break this rule, or none. Those that one store remembers are for
 /// [`Store::plant`](crate::Store::plant).
 #[cfg(feature = "planted-bugs")]
-pub fn plant(bug: Option<PlantedBug>) {
+pub fn plant(bug: Option<StoreBug>) {
     PLANTED.set(bug);
 }
 
 #[cfg(feature = "planted-bugs")]
-pub(crate) fn is_planted(bug: PlantedBug) -> bool {
+pub(crate) fn is_planted(bug: StoreBug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
 #[cfg(not(feature = "planted-bugs"))]
-pub(crate) fn is_planted(_bug: PlantedBug) -> bool {
+pub(crate) fn is_planted(_bug: StoreBug) -> bool {
     false
 }
 
 /// Bugs that one store has until it is closed, beside those of its map.
 #[cfg(feature = "planted-bugs")]
 #[derive(Default)]
-pub(crate) struct Planted {
+pub(crate) struct PlantedStoreBugs {
     missing_flush: AtomicBool,
     late_copies: AtomicBool,
     late_trims: AtomicBool,
     /// What a late copy or trim would have done already.
-    delayed: Mutex<Vec<Delayed>>,
+    delayed: Mutex<Vec<DelayedWrite>>,
 }
 
 /// What a late copy or trim has still to do.
 #[cfg(feature = "planted-bugs")]
-pub(crate) enum Delayed {
+pub(crate) enum DelayedWrite {
     /// And whether a checkpoint has begun since.
     Copy(Vec<(Block, Box<Page>)>, bool),
     Trim(Vec<u32>),
 }
 
 #[cfg(feature = "planted-bugs")]
-impl Planted {
-    pub(crate) fn plant(&self, bug: PlantedBug) {
+impl PlantedStoreBugs {
+    pub(crate) fn plant(&self, bug: StoreBug) {
         let planted = match bug {
-            PlantedBug::MissingFlush => &self.missing_flush,
-            PlantedBug::RepointBeforeCopy => &self.late_copies,
-            PlantedBug::TrimAfterReuse => &self.late_trims,
+            StoreBug::MissingFlush => &self.missing_flush,
+            StoreBug::RepointBeforeCopy => &self.late_copies,
+            StoreBug::TrimAfterReuse => &self.late_trims,
             other => unreachable!("{other:?} is another's"),
         };
         planted.store(true, Ordering::Relaxed);
@@ -138,28 +138,28 @@ impl Planted {
 
     /// Takes a copy if it is to be late; gives it back if not.
     pub(crate) fn copy_later(&self, blocks: Vec<(Block, Box<Page>)>) -> Option<Vec<(Block, Box<Page>)>> {
-        self.later(&self.late_copies, Delayed::Copy(blocks, false)).map(|delayed| match delayed {
-            Delayed::Copy(blocks, _) => blocks,
-            Delayed::Trim(_) => unreachable!("given back as it was"),
+        self.later(&self.late_copies, DelayedWrite::Copy(blocks, false)).map(|delayed| match delayed {
+            DelayedWrite::Copy(blocks, _) => blocks,
+            DelayedWrite::Trim(_) => unreachable!("given back as it was"),
         })
     }
 
     /// Takes a trim if it is to be late.
     pub(crate) fn trim_later(&self, segments: &[u32]) -> bool {
-        self.later(&self.late_trims, Delayed::Trim(segments.to_vec())).is_none()
+        self.later(&self.late_trims, DelayedWrite::Trim(segments.to_vec())).is_none()
     }
 
     /// Takes out what is late.
-    pub(crate) fn take_delayed(&self) -> Vec<Delayed> {
+    pub(crate) fn take_delayed(&self) -> Vec<DelayedWrite> {
         std::mem::take(&mut *self.delayed.lock().expect("no panic while planting"))
     }
 
     /// Keeps it for later.
-    pub(crate) fn delay(&self, delayed: Delayed) {
+    pub(crate) fn delay(&self, delayed: DelayedWrite) {
         self.delayed.lock().expect("no panic while planting").push(delayed);
     }
 
-    fn later(&self, planted: &AtomicBool, delayed: Delayed) -> Option<Delayed> {
+    fn later(&self, planted: &AtomicBool, delayed: DelayedWrite) -> Option<DelayedWrite> {
         if !planted.load(Ordering::Relaxed) {
             return Some(delayed);
         }

@@ -1,6 +1,5 @@
 //! Checking a whole store: every checksum, every count.
 
-use crate::audit::{Met, Owner, node_blocks, walk};
 use crate::block_set::BlockSet;
 use crate::checkpoint_root::CheckpointRoot;
 use crate::checkpoint_tables::read_settings;
@@ -8,12 +7,13 @@ use crate::error::StoreError;
 use crate::format::ROOTS;
 use crate::log_entry::MirroredBlock;
 use crate::map::{BlockEntry, NodeId};
-use crate::owners::{BlockOwner, owners};
-use crate::repair::{Compared, NodeRead};
-use crate::segments::Use;
-use crate::shared::Shared;
+use crate::map_walk::{FirstHolder, WalkItem, node_blocks, walk_map};
+use crate::mirror_repair::{MirrorComparison, NodeRead};
+use crate::segment_summary::{SummaryEntry, segment_summary_entries};
+use crate::segments::SegmentUse;
+use crate::shared::StoreShared;
 use crate::volume::VolumeId;
-use crate::writer::Writer;
+use crate::writer::StoreWriter;
 use device::{Block, BlockRead, ObjectId, PageNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,7 +21,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Something wrong in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct StoreFinding {
     /// The volume that it concerns, where it is one; a clone may share what is hit.
     pub volume: Option<VolumeId>,
     /// The object that it concerns, where it is one.
@@ -34,7 +34,7 @@ pub struct Finding {
     pub what: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for StoreFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(volume) = self.volume.filter(|&volume| volume != VolumeId::MAIN) {
             write!(f, "volume {volume}: ")?;
@@ -51,7 +51,7 @@ impl fmt::Display for Finding {
 
 /// What [`Store::repair`](crate::Store::repair) put right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Repaired {
+pub struct RepairedCounts {
     /// Nodes whose number of references was wrong, those that nothing refers to included.
     pub references: u64,
     /// Segments that were thought to hold less than they do.
@@ -59,11 +59,11 @@ pub struct Repaired {
 }
 
 /// What a walk of everything found.
-struct Audit {
+struct CheckWalk {
     /// Blocks of data to which something refers.
     data: BlockSet,
-    /// Of each segment, the [sum](owner_sum) of what the map says of its live data.
-    owners: Vec<u64>,
+    /// Of each segment, the [sum](summary_sum) of what the map says of its live data.
+    summary_sums: Vec<u64>,
     /// How many references each node has.
     references: BTreeMap<NodeId, u32>,
     /// The first node that could not be read, and why.
@@ -73,56 +73,61 @@ struct Audit {
 /// Data blocks read at once: 4 MiB.
 const BLOCKS_AT_ONCE: usize = 1024;
 /// Blocks whose owners are compared one by one, at most, or one segment: 20 MB. Of segments beyond that only the number is told.
-const OWNERS_NAMED: u64 = 1 << 18;
+const SUMMARY_BLOCKS_NAMED: u64 = 1 << 18;
 
-type Entry = (Owner, PageNo, BlockEntry);
+type CheckedBlock = (FirstHolder, PageNo, BlockEntry);
 
-impl Finding {
+impl StoreFinding {
     /// Something wrong that concerns no volume in particular.
-    pub(crate) fn about(what: String) -> Finding {
-        Finding { volume: None, object: None, page: None, place: None, what }
+    pub(crate) fn about(what: String) -> StoreFinding {
+        StoreFinding { volume: None, object: None, page: None, place: None, what }
     }
 
-    fn of(owner: Option<Owner>, what: String) -> Finding {
+    fn of(owner: Option<FirstHolder>, what: String) -> StoreFinding {
         let (volume, object) = (owner.map(|owner| owner.volume), owner.map(|owner| owner.object));
-        Finding { volume, object, ..Finding::about(what) }
+        StoreFinding { volume, object, ..StoreFinding::about(what) }
     }
 
     /// Nothing is left of a page.
-    pub(crate) fn gone(shared: &Shared, owner: Owner, page: PageNo) -> Finding {
+    pub(crate) fn lost_page(shared: &StoreShared, owner: FirstHolder, page: PageNo) -> StoreFinding {
         let device = shared.medium.device().name().to_owned();
         let error = StoreError::Lost { device, object: owner.object, page };
-        Finding { page: Some(page), ..Finding::of(Some(owner), error.to_string()) }
+        StoreFinding { page: Some(page), ..StoreFinding::of(Some(owner), error.to_string()) }
     }
 }
 
-impl Finding {
+impl StoreFinding {
     /// What was found of a block of metadata that is there twice, if anything is wrong.
-    pub(crate) fn compared(compared: &Compared) -> Option<Finding> {
+    pub(crate) fn of_comparison(compared: &MirrorComparison) -> Option<StoreFinding> {
         let (place, what) = match compared {
-            Compared::Whole => return None,
-            Compared::Damaged { place, error, repaired: true } => {
+            MirrorComparison::Whole => return None,
+            MirrorComparison::Damaged { place, error, repaired: true } => {
                 (Some(*place), format!("{error}; it was written again from its copy"))
             }
-            Compared::Damaged { place, error, repaired: false } => {
+            MirrorComparison::Damaged { place, error, repaired: false } => {
                 (Some(*place), format!("{error}; its copy is whole"))
             }
-            Compared::Lost { place, error } => (Some(*place), format!("{error}; its copy is damaged, too")),
+            MirrorComparison::BothDamaged { place, error } => {
+                (Some(*place), format!("{error}; its copy is damaged, too"))
+            }
         };
-        Some(Finding { place, ..Finding::about(what) })
+        Some(StoreFinding { place, ..StoreFinding::about(what) })
     }
 }
 
 /// Checks all of a store: see [`Store::check`](crate::Store::check).
-pub(crate) fn check(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) {
+pub(crate) fn check(shared: &StoreShared, writer: &StoreWriter, report: &mut dyn FnMut(StoreFinding)) {
     let copy = shared.medium.geometry().copy_damage(shared.medium.device());
     copy.into_iter().for_each(|what| {
         let place = Some(shared.medium.geometry().copy_at());
-        report(Finding { place, ..Finding::about(format!("{what}; `weir check --repair` writes it again")) });
+        report(StoreFinding {
+            place,
+            ..StoreFinding::about(format!("{what}; `weir check --repair` writes it again"))
+        });
     });
     check_roots(shared, report);
-    let audit = audit(shared, writer, report);
-    check_owners(shared, &audit, report);
+    let audit = walk_and_verify(shared, writer, report);
+    check_summaries(shared, &audit, report);
     // With a node lost, what is below it cannot be counted.
     if audit.lost.is_none() {
         check_references(shared, &audit.references, report);
@@ -132,10 +137,10 @@ pub(crate) fn check(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Fin
 }
 
 /// The leaves of volumes say what memory does.
-fn check_volumes(shared: &Shared, report: &mut dyn FnMut(Finding)) {
+fn check_volumes(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     let stored = shared.holding_nodes(|| shared.resolve(|map| map.volumes.read_tree(&map.nodes)));
     let Ok(Some(mut stored)) = stored else {
-        return report(Finding::about("the tree of volumes cannot be one".to_owned()));
+        return report(StoreFinding::about("the tree of volumes cannot be one".to_owned()));
     };
     // Of the main one nothing is written as long as there is nothing to say.
     stored.entry(VolumeId::MAIN).or_default();
@@ -144,24 +149,24 @@ fn check_volumes(shared: &Shared, report: &mut dyn FnMut(Finding)) {
         stored.keys().copied().chain(map.volumes.iter().map(|(id, _)| id)).collect();
     for volume in known.into_iter().filter(|volume| stored.get(volume) != map.volumes.get(*volume)) {
         let what = "its leaf in the tree of volumes says something else than memory".to_owned();
-        report(Finding { volume: Some(volume), ..Finding::about(what) });
+        report(StoreFinding { volume: Some(volume), ..StoreFinding::about(what) });
     }
 }
 
 /// Repairs the counts of a store: see [`Store::repair`](crate::Store::repair)(crate::Store::repair).
 pub(crate) fn repair(
-    shared: &Shared,
-    writer: &mut Writer,
-    report: &mut dyn FnMut(Finding),
-) -> Result<Repaired, StoreError> {
+    shared: &StoreShared,
+    writer: &mut StoreWriter,
+    report: &mut dyn FnMut(StoreFinding),
+) -> Result<RepairedCounts, StoreError> {
     writer.make_ready(shared)?;
-    let audit = audit(shared, writer, report);
+    let audit = walk_and_verify(shared, writer, report);
     if let Some(what) = audit.lost {
         return Err(StoreError::CannotCount { device: shared.medium.name(), what });
     }
     check_references(shared, &audit.references, report);
     check_live(shared, writer, &audit.data, report);
-    let mut repaired = Repaired::default();
+    let mut repaired = RepairedCounts::default();
     {
         let mut map = shared.map_mut();
         repaired.references = map.nodes.set_references(&audit.references);
@@ -180,7 +185,7 @@ pub(crate) fn repair(
 
 /// A root whose tables are lost in both copies was passed over when the store was opened, as one is that was being written when power
 /// failed: from the other one the log reaches as far. One more loss, and there is none.
-fn check_roots(shared: &Shared, report: &mut dyn FnMut(Finding)) {
+fn check_roots(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     let (device, geometry) = (shared.medium.device(), shared.medium.geometry());
     for (at, page) in ROOTS.into_iter().zip(shared.medium.read_blocks(&ROOTS)) {
         let tables = match page.map(|page| CheckpointRoot::decode(&page, geometry.id)) {
@@ -190,40 +195,44 @@ fn check_roots(shared: &Shared, report: &mut dyn FnMut(Finding)) {
         };
         if let Err(error) = tables {
             let what = format!("the checkpoint root in block {at}: {error}");
-            report(Finding { place: Some(at), ..Finding::about(what) });
+            report(StoreFinding { place: Some(at), ..StoreFinding::about(what) });
         }
     }
 }
 
 /// Walks everything and compares every checksum.
-fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> Audit {
-    check_copies(shared, writer, report);
+fn walk_and_verify(
+    shared: &StoreShared,
+    writer: &StoreWriter,
+    report: &mut dyn FnMut(StoreFinding),
+) -> CheckWalk {
+    check_metadata_mirrors(shared, writer, report);
     let mut data = BlockSet::empty(shared.medium.geometry());
-    let mut batch: Vec<Entry> = Vec::new();
+    let mut batch: Vec<CheckedBlock> = Vec::new();
     let mut owners = vec![0; shared.medium.geometry().segments as usize];
     let mut lost = None;
-    let references = walk(shared, &mut |met| match met {
-        Met::Lost(owner, error) => {
+    let references = walk_map(shared, &mut |met| match met {
+        WalkItem::UnreadableNode(owner, error) => {
             lost.get_or_insert(error.to_string());
-            report(Finding::of(owner, error.to_string()));
+            report(StoreFinding::of(owner, error.to_string()));
         }
-        Met::Gone(owner, page) => report(Finding::gone(shared, owner, page)),
-        Met::Block(owner, page, entry) => {
-            let misplaced = misplaced(shared, entry.place, Use::is_data);
-            let in_pair = |at| shared.map().nodes.segments.get(at).usage == Use::Arena;
+        WalkItem::LostPage(owner, page) => report(StoreFinding::lost_page(shared, owner, page)),
+        WalkItem::Block(owner, page, entry) => {
+            let misplaced = misplaced(shared, entry.place, SegmentUse::is_data);
+            let in_pair = |at| shared.map().nodes.segments.get(at).usage == SegmentUse::Arena;
             let is_mirrored = shared.medium.geometry().segment_of(entry.place).is_some_and(in_pair);
             let without_copy = || misplaced_copy(shared, entry.place).filter(|_| is_mirrored);
             if let Some(what) = misplaced.or_else(without_copy) {
                 let (page, place) = (Some(page), Some(entry.place));
-                report(Finding { page, place, ..Finding::of(Some(owner), what) });
+                report(StoreFinding { page, place, ..StoreFinding::of(Some(owner), what) });
             } else if data.add(entry.place) {
-                match shared.map().nodes.segments.copy_of(entry.place) {
+                match shared.map().nodes.segments.mirror_of(entry.place) {
                     Some(copy) => drop(data.add(copy)),
                     None => {
                         let segment =
                             shared.medium.geometry().segment_of(entry.place).expect("it lies in one");
                         let sum = &mut owners[segment as usize];
-                        *sum = owner_sum(*sum, entry.place, entry.crc);
+                        *sum = summary_sum(*sum, entry.place, entry.crc);
                     }
                 }
                 batch.push((owner, page, entry));
@@ -235,11 +244,11 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
     });
     check_data(shared, writer, &mut batch, report);
     check_places(shared, report);
-    Audit { data, owners, references, lost }
+    CheckWalk { data, summary_sums: owners, references, lost }
 }
 
 /// Why a block cannot lie where it does, if it cannot.
-fn misplaced(shared: &Shared, place: Block, right: impl Fn(Use) -> bool) -> Option<String> {
+fn misplaced(shared: &StoreShared, place: Block, right: impl Fn(SegmentUse) -> bool) -> Option<String> {
     let Some(segment) = shared.medium.geometry().segment_of(place) else {
         return Some(format!("block {place} is outside all segments"));
     };
@@ -248,21 +257,26 @@ fn misplaced(shared: &Shared, place: Block, right: impl Fn(Use) -> bool) -> Opti
 }
 
 /// Compares both copies of all metadata. Nodes of which both are damaged are for the walk to tell, unless memory has them.
-fn check_copies(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) {
-    shared.compare_tables(writer.tables()).iter().filter_map(Finding::compared).for_each(&mut *report);
+fn check_metadata_mirrors(shared: &StoreShared, writer: &StoreWriter, report: &mut dyn FnMut(StoreFinding)) {
+    shared
+        .compare_table_mirrors(writer.tables())
+        .iter()
+        .filter_map(StoreFinding::of_comparison)
+        .for_each(&mut *report);
     let nodes: Vec<NodeRead> = {
         let map = shared.map();
         let written = map.nodes.table.iter().filter(|(_, entry)| entry.place != Block(0));
         written.map(|(id, &entry)| NodeRead::of(&map, id, entry)).collect()
     };
-    for (node, compared) in nodes.iter().zip(shared.compare_nodes(&nodes)) {
-        let is_told = matches!(compared, Compared::Lost { .. }) && !shared.map().nodes.is_cached(node.id);
-        Finding::compared(&compared).filter(|_| !is_told).into_iter().for_each(&mut *report);
+    for (node, compared) in nodes.iter().zip(shared.compare_node_mirrors(&nodes)) {
+        let is_told = matches!(compared, MirrorComparison::BothDamaged { .. })
+            && !shared.map().nodes.is_cached(node.id);
+        StoreFinding::of_comparison(&compared).filter(|_| !is_told).into_iter().for_each(&mut *report);
     }
 }
 
 /// Nodes and pages of their table lie in segments for nodes, each in a block of its own, and their copies in the segments' twins.
-fn check_places(shared: &Shared, report: &mut dyn FnMut(Finding)) {
+fn check_places(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     let nodes: Vec<(String, Block)> = {
         let map = shared.map();
         let nodes = map.nodes.table.iter().map(|(id, entry)| (format!("node {}", id.0), entry.place));
@@ -274,25 +288,30 @@ fn check_places(shared: &Shared, report: &mut dyn FnMut(Finding)) {
     for (name, place) in nodes {
         let twice = (!taken.add(place)).then(|| format!("block {place} is another's, too"));
         let copy = misplaced_copy(shared, place);
-        if let Some(what) = misplaced(shared, place, |usage| usage == Use::Nodes).or(twice).or(copy) {
-            report(Finding { place: Some(place), ..Finding::about(format!("{name}: {what}")) });
+        if let Some(what) = misplaced(shared, place, |usage| usage == SegmentUse::Nodes).or(twice).or(copy) {
+            report(StoreFinding { place: Some(place), ..StoreFinding::about(format!("{name}: {what}")) });
         }
     }
 }
 
 /// Why the copy of a block cannot lie where it does, if it cannot.
-fn misplaced_copy(shared: &Shared, place: Block) -> Option<String> {
-    let Some(copy) = shared.map().nodes.segments.copy_of(place) else {
+fn misplaced_copy(shared: &StoreShared, place: Block) -> Option<String> {
+    let Some(copy) = shared.map().nodes.segments.mirror_of(place) else {
         return Some(format!("block {place} has no copy"));
     };
-    misplaced(shared, copy, |usage| usage == Use::Copies)
+    misplaced(shared, copy, |usage| usage == SegmentUse::Mirror)
 }
 
-fn check_data(shared: &Shared, writer: &Writer, batch: &mut Vec<Entry>, report: &mut dyn FnMut(Finding)) {
+fn check_data(
+    shared: &StoreShared,
+    writer: &StoreWriter,
+    batch: &mut Vec<CheckedBlock>,
+    report: &mut dyn FnMut(StoreFinding),
+) {
     batch.sort_by_key(|(_, _, entry)| entry.place);
-    let (twice, mut batch): (Vec<Entry>, Vec<Entry>) =
-        batch.drain(..).partition(|(_, _, entry)| shared.map().paired(entry).is_some());
-    check_pairs(shared, writer, &twice, report);
+    let (twice, mut batch): (Vec<CheckedBlock>, Vec<CheckedBlock>) =
+        batch.drain(..).partition(|(_, _, entry)| shared.map().mirrored_page(entry).is_some());
+    check_page_mirrors(shared, writer, &twice, report);
     let mut reads: Vec<BlockRead> =
         batch.iter().map(|(_, _, entry)| BlockRead::new(entry.place, 1)).collect();
     shared.medium.device().read_batch(&mut reads);
@@ -304,13 +323,13 @@ fn check_data(shared: &Shared, writer: &Writer, batch: &mut Vec<Entry>, report: 
             Ok(()) => shared.medium.corrupt(entry.place, "data".to_owned(), entry.crc, found),
         };
         let (place, what) = (Some(entry.place), error.to_string());
-        report(Finding { page: Some(page), place, ..Finding::of(Some(owner), what) });
+        report(StoreFinding { page: Some(page), place, ..StoreFinding::of(Some(owner), what) });
     }
 }
 
 /// Adds to a sum what is known of a block. Where two sums are the same, so is what was added, in whatever order: so each segment's owners
 /// are compared with the map in one walk, with eight bytes for a segment.
-fn owner_sum(sum: u64, at: Block, crc: u32) -> u64 {
+fn summary_sum(sum: u64, at: Block, crc: u32) -> u64 {
     let mut hasher = DefaultHasher::new();
     (at.0, crc).hash(&mut hasher);
     sum.wrapping_add(hasher.finish())
@@ -318,42 +337,42 @@ fn owner_sum(sum: u64, at: Block, crc: u32) -> u64 {
 
 /// Each block of data has its owner in its segment, with the checksum that the map has. For which page it was written need not be where
 /// it is now, and its page LSN is that of the block, without later deltas.
-fn check_owners(shared: &Shared, audit: &Audit, report: &mut dyn FnMut(Finding)) {
+fn check_summaries(shared: &StoreShared, audit: &CheckWalk, report: &mut dyn FnMut(StoreFinding)) {
     let (device, geometry) = (shared.medium.device(), shared.medium.geometry());
     let found = |segment: u32| match audit.data.last_in_segment(geometry, segment) {
-        Some(last) => owners(device, geometry, segment, last),
+        Some(last) => segment_summary_entries(device, geometry, segment, last),
         None => BTreeMap::new(),
     };
     let is_wrong = |&segment: &u32| {
-        if !matches!(shared.map().nodes.segments.get(segment).usage, Use::Log | Use::Moved) {
+        if !matches!(shared.map().nodes.segments.get(segment).usage, SegmentUse::Log | SegmentUse::Moved) {
             return false;
         }
         let live = found(segment).into_iter().filter(|(at, _)| audit.data.has(*at));
-        let sum = live.fold(0, |sum, (at, owner)| owner_sum(sum, at, owner.crc));
-        sum != audit.owners[segment as usize]
+        let sum = live.fold(0, |sum, (at, owner)| summary_sum(sum, at, owner.crc));
+        sum != audit.summary_sums[segment as usize]
     };
     let wrong: Vec<u32> = (0..geometry.segments).filter(is_wrong).collect();
-    let named = (OWNERS_NAMED / geometry.segment_blocks).max(1) as usize;
+    let named = (SUMMARY_BLOCKS_NAMED / geometry.segment_blocks).max(1) as usize;
     let (named, others) = wrong.split_at(named.min(wrong.len()));
-    name_owners(shared, &named.iter().map(|&segment| (segment, found(segment))).collect(), report);
+    report_summary_blocks(shared, &named.iter().map(|&segment| (segment, found(segment))).collect(), report);
     for segment in others {
         let what = format!("segment {segment}: it does not say whose all of its live blocks are");
-        report(Finding { place: Some(geometry.segment_start(*segment)), ..Finding::about(what) });
+        report(StoreFinding { place: Some(geometry.segment_start(*segment)), ..StoreFinding::about(what) });
     }
 }
 
 /// Names the live blocks of these segments whose owners are not those that the map knows.
-fn name_owners(
-    shared: &Shared,
-    segments: &BTreeMap<u32, BTreeMap<Block, BlockOwner>>,
-    report: &mut dyn FnMut(Finding),
+fn report_summary_blocks(
+    shared: &StoreShared,
+    segments: &BTreeMap<u32, BTreeMap<Block, SummaryEntry>>,
+    report: &mut dyn FnMut(StoreFinding),
 ) {
     if segments.is_empty() {
         return;
     }
     let mut told = BlockSet::empty(shared.medium.geometry());
-    walk(shared, &mut |met| {
-        let Met::Block(_, _, BlockEntry { place, crc, .. }) = met else { return };
+    walk_map(shared, &mut |met| {
+        let WalkItem::Block(_, _, BlockEntry { place, crc, .. }) = met else { return };
         let Some(segment) = shared.medium.geometry().segment_of(place) else { return };
         let Some(found) = segments.get(&segment).filter(|_| told.add(place)) else { return };
         let what = match found.get(&place) {
@@ -362,47 +381,61 @@ fn name_owners(
             None => "it does not say whose it is: the head that would is damaged, or not there".to_owned(),
         };
         let what = format!("block {place}, in segment {segment}: {what}");
-        report(Finding { place: Some(place), ..Finding::about(what) });
+        report(StoreFinding { place: Some(place), ..StoreFinding::about(what) });
     });
 }
 
 /// Compares both copies of pages of metadata. One of the last batch may never have been written: that is no damage.
-fn check_pairs(shared: &Shared, writer: &Writer, entries: &[Entry], report: &mut dyn FnMut(Finding)) {
+fn check_page_mirrors(
+    shared: &StoreShared,
+    writer: &StoreWriter,
+    entries: &[CheckedBlock],
+    report: &mut dyn FnMut(StoreFinding),
+) {
     let pairs: Vec<MirroredBlock> =
-        entries.iter().filter_map(|(_, _, entry)| shared.map().paired(entry)).collect();
-    for ((owner, page, _), compared) in entries.iter().zip(shared.compare_pages(&pairs)) {
+        entries.iter().filter_map(|(_, _, entry)| shared.map().mirrored_page(entry)).collect();
+    for ((owner, page, _), compared) in entries.iter().zip(shared.compare_page_mirrors(&pairs)) {
         let is_unwritten =
-            matches!(compared, Compared::Damaged { place, .. } if writer.log().will_rewrite(place));
-        if let Some(finding) = Finding::compared(&compared).filter(|_| !is_unwritten) {
-            let Finding { volume, object, .. } = Finding::of(Some(*owner), String::new());
-            report(Finding { volume, object, page: Some(*page), ..finding });
+            matches!(compared, MirrorComparison::Damaged { place, .. } if writer.log().will_rewrite(place));
+        if let Some(finding) = StoreFinding::of_comparison(&compared).filter(|_| !is_unwritten) {
+            let StoreFinding { volume, object, .. } = StoreFinding::of(Some(*owner), String::new());
+            report(StoreFinding { volume, object, page: Some(*page), ..finding });
         }
     }
 }
 
-fn check_references(shared: &Shared, counted: &BTreeMap<NodeId, u32>, report: &mut dyn FnMut(Finding)) {
+fn check_references(
+    shared: &StoreShared,
+    counted: &BTreeMap<NodeId, u32>,
+    report: &mut dyn FnMut(StoreFinding),
+) {
     let map = shared.map();
     for (id, entry) in map.nodes.table.iter() {
         let found = counted.get(&id).copied().unwrap_or(0);
         if found != entry.references {
             let what = format!("node {}: {found} references, the table says {}", id.0, entry.references);
-            report(Finding::about(what));
+            report(StoreFinding::about(what));
         }
     }
 }
 
-fn check_live(shared: &Shared, writer: &Writer, data: &BlockSet, report: &mut dyn FnMut(Finding)) {
+fn check_live(
+    shared: &StoreShared,
+    writer: &StoreWriter,
+    data: &BlockSet,
+    report: &mut dyn FnMut(StoreFinding),
+) {
     let map = shared.map();
     let nodes = node_blocks(&map, writer);
     for (number, segment) in map.nodes.segments.iter() {
         let found = data.count_in_segment(shared.medium.geometry(), number)
             + nodes.count_in_segment(shared.medium.geometry(), number);
         // Shared blocks that were overwritten still count until the next recount.
-        let of_pair = |twin| map.nodes.segments.get(twin).usage == Use::Arena;
-        let too_high_is_right = segment.usage.is_data() || segment.twin.is_some_and(of_pair);
+        let of_pair = |twin| map.nodes.segments.get(twin).usage == SegmentUse::Arena;
+        let too_high_is_right = segment.usage.is_data() || segment.mirror.is_some_and(of_pair);
         if found > segment.live || found < segment.live && !too_high_is_right {
             let what = format!("segment {number}: {found} live blocks, the table says {}", segment.live);
-            report(Finding::about(what));
+            report(StoreFinding::about(what));
         }
     }
 }

@@ -11,19 +11,19 @@
 //!
 //! So no number of failures uses up segments.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::checkpoint_root::{CheckpointRoot, LogCursor, STREAM_EXTENTS_MAX, StreamExtent, TablesStream};
 use crate::checkpoint_tables::encode_tables;
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::ROOTS;
+use crate::log_progress::LogLength;
 use crate::map::{MapNodes, NodeId, NodeTable, PageMap};
-use crate::policy::Compaction;
-use crate::progress::LogLength;
-use crate::segments::{Segment, Use};
-use crate::shared::Shared;
-use crate::stream;
+use crate::policy::NodeCompaction;
+use crate::segments::{SegmentState, SegmentUse};
+use crate::shared::StoreShared;
 use crate::superblock::StoreGeometry;
+use crate::tables_stream;
 use device::{Block, Page, StoreId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,7 +75,7 @@ impl PendingRoot {
 
 /// What a checkpoint is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Occasion {
+pub(crate) enum CheckpointOccasion {
     /// The store is in use.
     Running,
     /// The log starts anew, for which somebody waits: it does no more than it must.
@@ -83,7 +83,7 @@ pub(crate) enum Occasion {
 }
 
 /// Writes roots, and all that they name. Owned by the writer, under its lock. After a crash: from the newest root.
-pub(crate) struct Checkpointer {
+pub(crate) struct StoreCheckpointer {
     /// The newest attempt to write a root.
     generation: u64,
     /// Which of the two roots was last made durable.
@@ -96,16 +96,16 @@ pub(crate) struct Checkpointer {
     pending: Option<PendingRoot>,
 }
 
-impl Checkpointer {
+impl StoreCheckpointer {
     /// After `root`, which lies in `slot`.
-    pub(crate) fn after(root: &CheckpointRoot, slot: usize) -> Checkpointer {
+    pub(crate) fn after(root: &CheckpointRoot, slot: usize) -> StoreCheckpointer {
         let (generation, tables) = (root.generation, root.tables.clone());
-        Checkpointer { generation, root_slot: slot, nodes_at: None, tables, pending: None }
+        StoreCheckpointer { generation, root_slot: slot, nodes_at: None, tables, pending: None }
     }
 
     /// The blocks of the newest tables' stream.
     pub(crate) fn table_blocks(&self) -> impl Iterator<Item = Block> + '_ {
-        stream::places(&self.tables.extents).map(|(at, _)| at)
+        tables_stream::stream_places(&self.tables.extents).map(|(at, _)| at)
     }
 
     /// The newest tables' stream.
@@ -116,7 +116,7 @@ impl Checkpointer {
     /// Recovery begins at `root`, because what the one of generation `newest` names could not be read. It may be readable another
     /// time, and meanwhile some of it is free by the older root and used again. So before anything is written, a copy of the older
     /// one takes the newest root's place; and no generation has two roots.
-    pub(crate) fn supersede(&mut self, newest: u64, root: &CheckpointRoot, id: StoreId) {
+    pub(crate) fn supersede_newest_root(&mut self, newest: u64, root: &CheckpointRoot, id: StoreId) {
         if root.generation < newest {
             self.generation = newest;
             self.pending = Some(PendingRoot::copy(root, id));
@@ -124,18 +124,18 @@ impl Checkpointer {
     }
 
     /// Makes the pending root durable; whether there was one.
-    pub(crate) fn settle_root(&mut self, shared: &Shared) -> Result<bool, StoreError> {
+    pub(crate) fn write_pending_root(&mut self, shared: &StoreShared) -> Result<bool, StoreError> {
         let was_pending = self.pending.is_some();
-        self.write_root(shared, Occasion::Running)?;
+        self.write_root(shared, CheckpointOccasion::Running)?;
         Ok(was_pending)
     }
 
     /// One checkpoint, with the log at `log`. What it took before an error, it gives back.
     pub(crate) fn checkpoint(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         log: LogCursor,
-        occasion: Occasion,
+        occasion: CheckpointOccasion,
     ) -> Result<(), StoreError> {
         if self.pending.is_some() {
             self.write_root(shared, occasion)?;
@@ -147,7 +147,7 @@ impl Checkpointer {
         match self.write_map(shared, log, occasion, &mut in_progress) {
             Ok(pending) => self.pending = Some(pending),
             Err(error) => {
-                self.give_back(&mut shared.map_mut(), in_progress);
+                self.undo_attempt(&mut shared.map_mut(), in_progress);
                 return Err(error);
             }
         }
@@ -157,13 +157,13 @@ impl Checkpointer {
     /// Everything that a root names, durable; and the root.
     fn write_map(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         log: LogCursor,
-        occasion: Occasion,
+        occasion: CheckpointOccasion,
         in_progress: &mut CheckpointInProgress,
     ) -> Result<PendingRoot, StoreError> {
         let since = shared.medium.failed_flushes();
-        self.keep_nodes_dense(shared, occasion);
+        self.compact_nodes(shared, occasion);
         self.write_nodes(shared, in_progress)?;
         self.write_table(shared, in_progress)?;
         let tables = self.write_tables(shared, in_progress)?;
@@ -178,9 +178,9 @@ impl Checkpointer {
 
     /// Makes the pending root durable. As long as that fails, it is not known whether the medium has it, so the next
     /// checkpoint begins with it.
-    fn write_root(&mut self, shared: &Shared, occasion: Occasion) -> Result<(), StoreError> {
+    fn write_root(&mut self, shared: &StoreShared, occasion: CheckpointOccasion) -> Result<(), StoreError> {
         let since = shared.medium.failed_flushes();
-        let slot = if is_planted(PlantedBug::OneRoot) { 0 } else { 1 - self.root_slot };
+        let slot = if is_planted(StoreBug::OneRoot) { 0 } else { 1 - self.root_slot };
         let Some(pending) = &self.pending else { return Ok(()) };
         shared.medium.write(ROOTS[slot], &[Page::clone(&pending.page)])?;
         shared.medium.flush_since(since)?;
@@ -191,14 +191,14 @@ impl Checkpointer {
         count(&counting.checkpoints, 1);
         let CheckpointInProgress { nodes, pages, .. } = &pending.in_progress;
         count(&counting.nodes_written, (nodes.len() + pages.len()) as u64);
-        free_dead(shared, &pending, occasion);
+        free_dead_segments(shared, &pending, occasion);
         Ok(())
     }
 
     /// Writes all dirty nodes to new places; they stay dirty until the root is durable.
     fn write_nodes(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         in_progress: &mut CheckpointInProgress,
     ) -> Result<(), StoreError> {
         let mut last = NodeId::NONE;
@@ -214,7 +214,7 @@ impl Checkpointer {
                 in_progress.nodes.push(id);
                 blocks.push((place, page));
             }
-            let copies = copies(&map, &blocks);
+            let copies = mirror_blocks(&map, &blocks);
             drop(map);
             shared.medium.write_blocks(&blocks)?;
             shared.medium.write_blocks(&copies)?;
@@ -225,7 +225,7 @@ impl Checkpointer {
     /// Writes the dirty pages of the node table to new places.
     fn write_table(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         in_progress: &mut CheckpointInProgress,
     ) -> Result<(), StoreError> {
         let dirty: Vec<usize> = {
@@ -247,7 +247,7 @@ impl Checkpointer {
                 map.nodes.segments.inc_live(place);
                 blocks.push((place, page));
             }
-            let copies = copies(&map, &blocks);
+            let copies = mirror_blocks(&map, &blocks);
             drop(map);
             shared.medium.write_blocks(&blocks)?;
             shared.medium.write_blocks(&copies)?;
@@ -258,7 +258,7 @@ impl Checkpointer {
     /// Writes the tables' stream.
     fn write_tables(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         in_progress: &mut CheckpointInProgress,
     ) -> Result<TablesStream, StoreError> {
         let mut map = shared.map_mut();
@@ -277,7 +277,7 @@ impl Checkpointer {
         in_progress.stream = true;
         in_progress.dead = map.nodes.segments.dead();
         drop(map);
-        let (pages, crc) = stream::encode(&bytes);
+        let (pages, crc) = tables_stream::encode_stream(&bytes);
         self.tables = TablesStream { bytes: bytes.len() as u64, crc, extents };
         let mut rest = &pages[..];
         for extent in &self.tables.extents {
@@ -292,20 +292,20 @@ impl Checkpointer {
     /// Nothing of the newest tables' stream is live any more.
     fn drop_tables(&mut self, map: &mut PageMap) {
         let gone = std::mem::take(&mut self.tables);
-        stream::places(&gone.extents).for_each(|(at, _)| map.nodes.segments.dec_live(at));
+        tables_stream::stream_places(&gone.extents).for_each(|(at, _)| map.nodes.segments.dec_live(at));
     }
 
     /// Nodes that rarely change would keep whole segments alive. While the node segments are less than half live, or two thirds
     /// where space is short, the nodes of the emptiest ones are written again with this checkpoint, so that these die; where space
-    /// is short also those of others of which little lives ([`NodeUse::nodes_to_compact`](crate::policy::NodeUse::nodes_to_compact)).
-    fn keep_nodes_dense(&self, shared: &Shared, occasion: Occasion) {
-        for (number, nodes) in self.nodes_to_compact(shared, occasion) {
+    /// is short also those of others of which little lives ([`NodeSpaceUse::nodes_to_compact`](crate::policy::NodeSpaceUse::nodes_to_compact)).
+    fn compact_nodes(&self, shared: &StoreShared, occasion: CheckpointOccasion) {
+        for (number, nodes) in self.choose_nodes_to_compact(shared, occasion) {
             // A segment at a time: what is dirty stays in memory.
-            let failed = shared.load(nodes.clone());
+            let failed = shared.load_nodes(nodes.clone());
             let mut map = shared.map_mut();
             if !failed.is_empty() {
                 // A node that cannot be read stays where it is, and its segment with it.
-                map.nodes.segments.stuck(number);
+                map.nodes.segments.mark_stuck(number);
             }
             for id in nodes.into_iter().filter(|id| !failed.contains_key(id)) {
                 if map.nodes.is_cached(id) {
@@ -319,14 +319,18 @@ impl Checkpointer {
 
     /// The segments whose nodes are to be compacted, with the nodes that live there. A start waits for no more of it than must be: it would have to read
     /// these nodes first.
-    fn nodes_to_compact(&self, shared: &Shared, occasion: Occasion) -> BTreeMap<u32, Vec<NodeId>> {
+    fn choose_nodes_to_compact(
+        &self,
+        shared: &StoreShared,
+        occasion: CheckpointOccasion,
+    ) -> BTreeMap<u32, Vec<NodeId>> {
         let map = shared.map();
         let nodes = map.node_use();
         let chosen = match nodes.compaction(map.nodes.segments.free_count(), map.is_short_of_space()) {
             Some(compaction) => {
-                let spare = compaction.spare && occasion == Occasion::Running;
-                let staying = staying(&map.nodes, self.table_blocks());
-                nodes.nodes_to_compact(Compaction { spare, ..compaction }, &staying)
+                let spare = compaction.spare && occasion == CheckpointOccasion::Running;
+                let staying = blocks_staying(&map.nodes, self.table_blocks());
+                nodes.segments_to_compact(NodeCompaction { spare, ..compaction }, &staying)
             }
             None => Vec::new(),
         };
@@ -353,7 +357,8 @@ impl Checkpointer {
         let (segment, offset) = match self.nodes_at {
             Some((segment, offset)) if offset < segment_blocks => (segment, offset),
             full => {
-                let fresh = map.nodes.segments.take_pair(Use::Nodes).ok_or(StoreError::Full)?;
+                let fresh =
+                    map.nodes.segments.take_mirrored_pair(SegmentUse::Nodes).ok_or(StoreError::Full)?;
                 if let Some((segment, _)) = full {
                     map.nodes.segments.close(segment);
                 }
@@ -361,14 +366,14 @@ impl Checkpointer {
                 (fresh, 0)
             }
         };
-        let blocks = if is_planted(PlantedBug::CopiesInOneSegment) { 2 } else { 1 };
+        let blocks = if is_planted(StoreBug::CopiesInOneSegment) { 2 } else { 1 };
         self.nodes_at = Some((segment, offset + blocks));
         Ok(map.nodes.segments.geometry().segment_start(segment).plus(offset))
     }
 
     /// The attempt failed before its root was written. What it wrote has no place, as if it were new, and goes
     /// elsewhere the next time.
-    fn give_back(&mut self, map: &mut PageMap, in_progress: CheckpointInProgress) {
+    fn undo_attempt(&mut self, map: &mut PageMap, in_progress: CheckpointInProgress) {
         in_progress.nodes.into_iter().for_each(|id| map.nodes.mark_unwritten(id));
         for number in in_progress.pages {
             let place = map.nodes.table.mark_page_unwritten(number);
@@ -380,18 +385,18 @@ impl Checkpointer {
         if let Some((segment, _)) = self.nodes_at.take() {
             map.nodes.segments.close(segment);
         }
-        in_progress.taken.into_iter().for_each(|segment| map.nodes.segments.untake(segment));
+        in_progress.taken.into_iter().for_each(|segment| map.nodes.segments.give_back(segment));
     }
 }
 
 /// The checkpoint is durable: its nodes are clean, but for those that changed since, and what was dead twice is free. A start waits
 /// for no more trims than it needs: a file system takes 20 ms and more for that of a segment of 128 MiB. Others stay dead until the
 /// next checkpoint.
-fn free_dead(shared: &Shared, pending: &PendingRoot, occasion: Occasion) {
+fn free_dead_segments(shared: &StoreShared, pending: &PendingRoot, occasion: CheckpointOccasion) {
     let mut map = shared.map_mut();
     pending.in_progress.clean(&mut map);
     let mut free = map.nodes.segments.reclaim(pending.generation, &pending.in_progress.dead);
-    if occasion == Occasion::Restart {
+    if occasion == CheckpointOccasion::Restart {
         let missing = map.cleaning_starts_below().saturating_sub(map.nodes.segments.free_count());
         free.truncate(missing as usize);
     }
@@ -402,7 +407,7 @@ fn free_dead(shared: &Shared, pending: &PendingRoot, occasion: Occasion) {
     if shared.medium.trim(&trimmed).is_err() {
         free.retain(|number| !trimmed.contains(number));
     }
-    shared.map_mut().nodes.segments.freed(&free);
+    shared.map_mut().nodes.segments.add_free(&free);
     count(&shared.medium.counting().segments_freed, free.len() as u64);
 }
 
@@ -416,9 +421,10 @@ impl CheckpointInProgress {
 
 /// The closed segments of nodes, each with the blocks that a checkpoint leaves there: what is neither dirty nor of the tables'
 /// `stream`. Without those of which something could not be read, until more of them has died.
-fn staying(nodes: &MapNodes, stream: impl Iterator<Item = Block>) -> Vec<(u32, u64)> {
-    let fits =
-        |(_, segment): &(u32, &Segment)| segment.usage == Use::Nodes && !segment.open && !segment.is_stuck();
+fn blocks_staying(nodes: &MapNodes, stream: impl Iterator<Item = Block>) -> Vec<(u32, u64)> {
+    let fits = |(_, segment): &(u32, &SegmentState)| {
+        segment.usage == SegmentUse::Nodes && !segment.open && !segment.is_stuck()
+    };
     let closed = nodes.segments.iter().filter(fits);
     let mut staying: BTreeMap<u32, u64> =
         closed.map(|(number, segment)| (number, u64::from(segment.live))).collect();
@@ -437,18 +443,18 @@ fn staying(nodes: &MapNodes, stream: impl Iterator<Item = Block>) -> Vec<(u32, u
 
 /// The planted bugs' late work: copies at the next checkpoint but one, trims at the first one after the segment's reuse.
 #[cfg(feature = "planted-bugs")]
-fn do_what_is_delayed(shared: &Shared) -> Result<(), StoreError> {
+fn do_what_is_delayed(shared: &StoreShared) -> Result<(), StoreError> {
     let planted = shared.medium.planted();
     for delayed in planted.take_delayed() {
         match delayed {
-            crate::bug::Delayed::Copy(blocks, false) => {
-                planted.delay(crate::bug::Delayed::Copy(blocks, true))
+            crate::bug::DelayedWrite::Copy(blocks, false) => {
+                planted.delay(crate::bug::DelayedWrite::Copy(blocks, true))
             }
-            crate::bug::Delayed::Copy(blocks, true) => shared.medium.write_blocks(&blocks)?,
-            crate::bug::Delayed::Trim(segments) => {
+            crate::bug::DelayedWrite::Copy(blocks, true) => shared.medium.write_blocks(&blocks)?,
+            crate::bug::DelayedWrite::Trim(segments) => {
                 let (reused, waiting): (Vec<u32>, Vec<u32>) = segments
                     .into_iter()
-                    .partition(|&segment| shared.map().nodes.segments.get(segment).usage != Use::Free);
+                    .partition(|&segment| shared.map().nodes.segments.get(segment).usage != SegmentUse::Free);
                 let geometry = shared.medium.geometry();
                 for segment in reused {
                     shared.medium.device().trim(geometry.segment_start(segment), geometry.segment_blocks)?;
@@ -461,14 +467,14 @@ fn do_what_is_delayed(shared: &Shared) -> Result<(), StoreError> {
 }
 
 /// What goes to the second segments of pairs.
-fn copies(map: &PageMap, blocks: &[(Block, Box<Page>)]) -> Vec<(Block, Box<Page>)> {
-    let copy = |at: &Block| map.nodes.segments.copy_of(*at).expect("nodes go to pairs");
+fn mirror_blocks(map: &PageMap, blocks: &[(Block, Box<Page>)]) -> Vec<(Block, Box<Page>)> {
+    let copy = |at: &Block| map.nodes.segments.mirror_of(*at).expect("nodes go to pairs");
     blocks.iter().map(|(at, page)| (copy(at), page.clone())).collect()
 }
 
 /// Consecutive blocks put together, where their copies are consecutive, too.
 fn extents(places: &[Block], map: &PageMap) -> Vec<StreamExtent> {
-    let copy = |at: &Block| map.nodes.segments.copy_of(*at).expect("the stream goes to pairs");
+    let copy = |at: &Block| map.nodes.segments.mirror_of(*at).expect("the stream goes to pairs");
     let follows = |at: &Block, next: &Block| at.0 + 1 == next.0 && copy(at).0 + 1 == copy(next).0;
     let runs = places.chunk_by(follows);
     runs.map(|run| StreamExtent { at: run[0], copy: copy(&run[0]), count: run.len() as u64 }).collect()

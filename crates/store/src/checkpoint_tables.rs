@@ -7,10 +7,10 @@ use crate::format::*;
 use crate::map::{
     MapNodes, MapVolumes, NodeEntry, NodeId, NodeTable, NodeTree, PageMap, TablePage, decode_table_page,
 };
-use crate::segments::{AGE_MAX, SegmentEntry, Segments, Use};
+use crate::segments::{AGE_MAX, SegmentEntry, SegmentTable, SegmentUse};
 use crate::settings::StoreSettings;
-use crate::stream::{self, stream_blocks};
 use crate::superblock::StoreGeometry;
+use crate::tables_stream::{self, stream_blocks};
 use crate::volume::VolumeId;
 use device::{Block, BlockRead, Device, Page};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -90,36 +90,43 @@ pub(crate) fn encode_tables(
         next_volume: map.volumes.next_id().0.into(),
         settings: (settings.len() as u32).into(),
         volumes_height: map.volumes.tree().height,
-        doubted: u8::from(map.nodes.segments.are_doubted()),
+        doubted: u8::from(map.nodes.segments.counts_are_unsure()),
         reserved: [0; 30],
     };
     let mut bytes = head.as_bytes().to_vec();
     for page in map.nodes.table.pages() {
-        let place = place_to_bits(page.place).into();
-        let crc = page.crc.into();
-        bytes.extend(DirectoryEntryBytes { place, crc, reserved: 0.into() }.as_bytes());
+        let entry = DirectoryEntryBytes {
+            place: place_to_bits(page.place).into(),
+            crc: page.crc.into(),
+            reserved: 0.into(),
+        };
+        bytes.extend(entry.as_bytes());
     }
     for (_, segment) in map.nodes.segments.iter() {
         let usage = match segment.usage {
             // Once this root is durable, no root needs the segment. Storing it as free now, before it is
             // trimmed, keeps a store that is mounted again and again from forgetting what each mount found to
             // be free.
-            _ if Segments::is_dead(segment) && segment.dead_since.is_some() => USE_FREE,
-            Use::Free => USE_FREE,
-            Use::Log | Use::Moved => USE_LOG,
-            Use::Nodes => USE_NODES,
-            Use::Copies => USE_COPIES,
-            Use::Arena => USE_ARENA,
+            _ if SegmentTable::is_dead(segment) && segment.dead_since.is_some() => USE_FREE,
+            SegmentUse::Free => USE_FREE,
+            SegmentUse::Log | SegmentUse::Moved => USE_LOG,
+            SegmentUse::Nodes => USE_NODES,
+            SegmentUse::Mirror => USE_COPIES,
+            SegmentUse::Arena => USE_ARENA,
         };
         let age_or_twin = match usage {
             USE_FREE => 0,
             USE_LOG => map.nodes.segments.age(segment).min(u64::from(AGE_MAX)) as u32,
             // Without its mirror it is dead, and stored as free.
-            _ => segment.twin.unwrap_or_default(),
+            _ => segment.mirror.unwrap_or_default(),
         };
-        let live = segment.live.into();
-        let age_or_twin = age_or_twin.into();
-        bytes.extend(SegmentEntryBytes { usage, reserved: [0; 3], live, age_or_twin }.as_bytes());
+        let entry = SegmentEntryBytes {
+            usage,
+            reserved: [0; 3],
+            live: segment.live.into(),
+            age_or_twin: age_or_twin.into(),
+        };
+        bytes.extend(entry.as_bytes());
     }
     map.volumes.dying().for_each(|id| bytes.extend(id.0.to_le_bytes()));
     bytes.extend(settings);
@@ -134,18 +141,18 @@ pub(crate) fn read_map(
     geometry: StoreGeometry,
     root: &CheckpointRoot,
 ) -> Result<(PageMap, u64), StoreError> {
-    let (bytes, damaged_blocks) = stream::read(device, geometry, &root.tables)?;
+    let (bytes, damaged_blocks) = tables_stream::read_stream(device, geometry, &root.tables)?;
     let first = root.tables.extents.first().map_or(Block(0), |extent| extent.at);
     let damaged = || damaged(device, first, "the checkpoint's tables");
     let mut decoded = decode_tables(&bytes, geometry).ok_or_else(damaged)?;
-    let mut segments = Segments::new(geometry, decoded.segments);
+    let mut segments = SegmentTable::new(geometry, decoded.segments);
     let entries = read_node_table(device, geometry, &mut decoded.pages, &segments)?;
     // The next checkpoint writes the pages elsewhere.
     let damaged_pages = decoded.pages.iter().filter(|page| page.dirty).count() as u64;
     let table = NodeTable::from_pages(decoded.pages, entries);
-    segments.dead_at_root(root.generation, [root.log.segment, root.log.next_segment]);
+    segments.set_dead_at_root(root.generation, [root.log.segment, root.log.next_segment]);
     if decoded.doubted {
-        segments.doubt_counts();
+        segments.mark_counts_unsure();
     }
     let volumes = MapVolumes::unread(decoded.volumes, decoded.next, decoded.dying);
     let mut map = PageMap::new(MapNodes::new(table, segments), volumes, root.newest);
@@ -159,7 +166,7 @@ pub(crate) fn read_settings(
     geometry: StoreGeometry,
     root: &CheckpointRoot,
 ) -> Result<(StoreSettings, Vec<String>), StoreError> {
-    let (bytes, _) = stream::read(device, geometry, &root.tables)?;
+    let (bytes, _) = tables_stream::read_stream(device, geometry, &root.tables)?;
     let first = root.tables.extents.first().map_or(Block(0), |extent| extent.at);
     let decoded = decode_tables(&bytes, geometry);
     Ok(decoded.ok_or_else(|| damaged(device, first, "the checkpoint's tables"))?.settings)
@@ -198,18 +205,20 @@ fn decode_tables(bytes: &[u8], geometry: StoreGeometry) -> Option<DecodedTables>
         let segment;
         (segment, rest) = SegmentEntryBytes::read_from_prefix(rest).ok()?;
         let usage = match segment.usage {
-            USE_FREE => Use::Free,
-            USE_LOG => Use::Log,
-            USE_NODES => Use::Nodes,
-            USE_COPIES => Use::Copies,
-            USE_ARENA => Use::Arena,
+            USE_FREE => SegmentUse::Free,
+            USE_LOG => SegmentUse::Log,
+            USE_NODES => SegmentUse::Nodes,
+            USE_COPIES => SegmentUse::Mirror,
+            USE_ARENA => SegmentUse::Arena,
             _ => return None,
         };
         let live = segment.live.get();
         let other = segment.age_or_twin.get();
         segments.push(match usage {
-            Use::Nodes | Use::Copies | Use::Arena => SegmentEntry { usage, live, twin: Some(other), age: 0 },
-            _ => SegmentEntry { usage, live, twin: None, age: other },
+            SegmentUse::Nodes | SegmentUse::Mirror | SegmentUse::Arena => {
+                SegmentEntry { usage, live, mirror: Some(other), age: 0 }
+            }
+            _ => SegmentEntry { usage, live, mirror: None, age: other },
         });
     }
     if !do_mirrors_match(&segments) {
@@ -235,11 +244,11 @@ fn decode_tables(bytes: &[u8], geometry: StoreGeometry) -> Option<DecodedTables>
 /// and the other way round.
 fn do_mirrors_match(segments: &[SegmentEntry]) -> bool {
     let twin = |number: u32| segments.get(number as usize);
-    let are_partners = |one, other| (one == Use::Copies) != (other == Use::Copies);
+    let are_partners = |one, other| (one == SegmentUse::Mirror) != (other == SegmentUse::Mirror);
     segments.iter().zip(0..).all(|(one, number)| {
-        one.twin.is_none_or(|other| {
+        one.mirror.is_none_or(|other| {
             twin(other).is_some_and(|twin| {
-                twin.twin == Some(number) && are_partners(one.usage, twin.usage) && twin.live == one.live
+                twin.mirror == Some(number) && are_partners(one.usage, twin.usage) && twin.live == one.live
             })
         })
     })
@@ -251,7 +260,7 @@ fn read_node_table(
     device: &dyn Device,
     geometry: StoreGeometry,
     pages: &mut [TablePage],
-    segments: &Segments,
+    segments: &SegmentTable,
 ) -> Result<Vec<NodeEntry>, StoreError> {
     let mut entries = Vec::new();
     // Checkpoints keep most of the table's pages next to each other.
@@ -272,7 +281,7 @@ fn read_node_table(
             };
             // If a run cannot be read, parts of it may be readable.
             let found = if result.is_ok() { decode(page.place, bytes) } else { one(page.place) };
-            entries.extend(match (found, segments.copy_of(page.place)) {
+            entries.extend(match (found, segments.mirror_of(page.place)) {
                 (Err(error), Some(copy)) => {
                     let copied = one(copy).map_err(|_| error)?;
                     page.dirty = true;

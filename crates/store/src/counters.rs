@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the store has done since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
+pub struct StoreCounters {
     /// Pages that readers asked for and that were no holes.
     pub page_reads: u64,
     /// Map nodes read from the device.
@@ -20,7 +20,7 @@ pub struct Counters {
     /// Of these pages, those that were blocks of deltas.
     pub delta_blocks_written: u64,
     /// Pages that were written whole in the place of their bases and deltas; they count as written, too.
-    pub pages_folded: u64,
+    pub pages_delta_merged: u64,
     /// Blocks written to the device, whatever they hold.
     pub blocks_written: u64,
     /// Flushes asked of the device.
@@ -51,7 +51,7 @@ pub struct Counters {
 
 /// The counters as they are counted.
 #[derive(Debug, Default)]
-pub(crate) struct Counting {
+pub(crate) struct AtomicStoreCounters {
     pub(crate) page_reads: AtomicU64,
     pub(crate) node_reads: AtomicU64,
     pub(crate) metadata_repaired: AtomicU64,
@@ -59,7 +59,7 @@ pub(crate) struct Counting {
     pub(crate) batches: AtomicU64,
     pub(crate) pages_written: AtomicU64,
     pub(crate) delta_blocks_written: AtomicU64,
-    pub(crate) pages_folded: AtomicU64,
+    pub(crate) pages_delta_merged: AtomicU64,
     pub(crate) blocks_written: AtomicU64,
     pub(crate) flushes: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
@@ -80,10 +80,10 @@ pub(crate) fn count(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
-impl Counting {
-    pub(crate) fn now(&self) -> Counters {
+impl AtomicStoreCounters {
+    pub(crate) fn now(&self) -> StoreCounters {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
+        StoreCounters {
             page_reads: get(&self.page_reads),
             node_reads: get(&self.node_reads),
             metadata_repaired: get(&self.metadata_repaired),
@@ -91,7 +91,7 @@ impl Counting {
             batches: get(&self.batches),
             pages_written: get(&self.pages_written),
             delta_blocks_written: get(&self.delta_blocks_written),
-            pages_folded: get(&self.pages_folded),
+            pages_delta_merged: get(&self.pages_delta_merged),
             blocks_written: get(&self.blocks_written),
             flushes: get(&self.flushes),
             checkpoints: get(&self.checkpoints),

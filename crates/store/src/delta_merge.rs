@@ -5,7 +5,7 @@
 //! and writes are long runs. After a crash each page is either still a base with deltas or merged. Readers
 //! get the same bytes from both.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::change::StoreChange;
 use crate::counters::count;
 use crate::delta_block::{DeltaBlock, leaf_first_page};
@@ -13,9 +13,9 @@ use crate::error::StoreError;
 use crate::format::LEAF_PAGES;
 use crate::log_entry::{BatchOrigin, LogEntry};
 use crate::map::{MergeCursor, MergeSearch};
-use crate::policy::Class;
-use crate::shared::{Found, Shared, Want};
-use crate::writer::Writer;
+use crate::policy::SpaceClass;
+use crate::shared::{PageRead, StoreShared, StoredPage};
+use crate::writer::StoreWriter;
 use device::{ObjectId, Page, PageNo, SharedPage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,13 +36,17 @@ pub(crate) struct IdleMergeRound {
 impl IdleMergeRound {
     /// Whether a round is under way, or enough delta blocks were written since the last one to pay for
     /// reading every leaf.
-    pub(crate) fn is_worth_it(&self, shared: &Shared) -> bool {
+    pub(crate) fn is_worth_it(&self, shared: &StoreShared) -> bool {
         let new = delta_blocks_written(shared) - self.delta_blocks_at_last_round.unwrap_or(0);
         self.cursor.is_some() || new >= (shared.map().nodes.table.used_count() / NODES_PER_DELTA_BLOCK).max(1)
     }
 
     /// See [`Store::idle_merge_step`](crate::Store::idle_merge_step).
-    pub(crate) fn step(&mut self, shared: &Shared, writer: &mut Writer) -> Result<bool, StoreError> {
+    pub(crate) fn step(
+        &mut self,
+        shared: &StoreShared,
+        writer: &mut StoreWriter,
+    ) -> Result<bool, StoreError> {
         let written = delta_blocks_written(shared);
         let from = match self.cursor {
             None if self.delta_blocks_at_last_round == Some(written) => return Ok(false),
@@ -66,7 +70,7 @@ impl IdleMergeRound {
                     return Err(error);
                 }
                 // A leaf that cannot be read keeps its deltas.
-                Err(error) if !error.is_of_reading() => return Err(error),
+                Err(error) if !error.is_read_failure() => return Err(error),
                 _ => {}
             }
         }
@@ -148,7 +152,7 @@ impl DeltaMergeScheduler {
     }
 }
 
-fn delta_blocks_written(shared: &Shared) -> u64 {
+fn delta_blocks_written(shared: &StoreShared) -> u64 {
     shared.medium.counting().now().delta_blocks_written
 }
 
@@ -161,10 +165,10 @@ pub(crate) enum DamagedPagePolicy {
     Fail,
 }
 
-impl Writer {
+impl StoreWriter {
     /// Merges the leaves that are due for the deltas stored so far. Does nothing while the store is short of
     /// space. Returns the number of pages merged.
-    pub(crate) fn merge_due_deltas(&mut self, shared: &Shared) -> Result<u64, StoreError> {
+    pub(crate) fn merge_due_deltas(&mut self, shared: &StoreShared) -> Result<u64, StoreError> {
         if !self.merge_scheduler().is_due() || shared.map().is_short_of_space() {
             return Ok(0);
         }
@@ -176,7 +180,7 @@ impl Writer {
     /// number of pages merged. Leaves the cleaner the space it needs: cleaning gains more space than merging.
     pub(crate) fn merge_leaves(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         leaves: &[(ObjectId, PageNo)],
     ) -> Result<u64, StoreError> {
         self.make_ready(shared)?;
@@ -186,7 +190,7 @@ impl Writer {
             let mergeable = shared.resolve(|map| map.mergeable_pages(object, page))?;
             pages.extend(mergeable.into_iter().map(|page| (object, page)));
         }
-        self.merge_pages(shared, &pages, Class::Writer, DamagedPagePolicy::Skip)
+        self.merge_pages(shared, &pages, SpaceClass::Writer, DamagedPagePolicy::Skip)
     }
 
     /// Merges the pages that a clone or a move takes out of a leaf without taking the whole leaf, because a
@@ -197,7 +201,7 @@ impl Writer {
     /// then marked as lost.
     pub(crate) fn merge_for_transfers(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         vector: &[StoreChange],
         on_damage: DamagedPagePolicy,
     ) -> Result<(), StoreError> {
@@ -207,31 +211,32 @@ impl Writer {
             };
             let pages = shared.resolve(|map| map.delta_pages_taken(transfer, vector.len() > 1))?;
             let pages: Vec<_> = pages.into_iter().map(|page| (transfer.from, page)).collect();
-            self.merge_pages(shared, &pages, Class::Cleaner, on_damage)?;
+            self.merge_pages(shared, &pages, SpaceClass::Cleaner, on_damage)?;
         }
         Ok(())
     }
 
     fn merge_pages(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         pages: &[(ObjectId, PageNo)],
-        class: Class,
+        class: SpaceClass,
         on_damage: DamagedPagePolicy,
     ) -> Result<u64, StoreError> {
         let mut merged = 0;
         for group in pages.chunks(PAGES_READ_TOGETHER) {
-            let mut wants: Vec<Want> = group.iter().map(|&(object, page)| Want::new(object, page)).collect();
+            let mut wants: Vec<PageRead> =
+                group.iter().map(|&(object, page)| PageRead::new(object, page)).collect();
             shared.read_with_gaps(&mut wants, GAP_BLOCKS);
             let mut entries: Vec<LogEntry> = Vec::new();
             let mut bytes: Vec<SharedPage> = Vec::new();
-            for Want { object, page, found } in wants {
+            for PageRead { object, page, result: found } in wants {
                 let found = match found {
                     Err(error) if on_damage == DamagedPagePolicy::Skip && error.is_damage() => continue,
                     found => found?,
                 };
-                if let Found::Page { bytes: mut whole, page_lsn } = found {
-                    if is_planted(PlantedBug::FoldWithoutDeltas) {
+                if let StoredPage::Page { bytes: mut whole, page_lsn } = found {
+                    if is_planted(StoreBug::FoldWithoutDeltas) {
                         whole = base_without_deltas(shared, object, page)?;
                     }
                     let whole: SharedPage = Arc::from(whole);
@@ -250,13 +255,17 @@ impl Writer {
                 merged += entries.len() as u64;
             }
         }
-        count(&shared.medium.counting().pages_folded, merged);
+        count(&shared.medium.counting().pages_delta_merged, merged);
         Ok(merged)
     }
 }
 
 /// The base of a page without its deltas, for a planted bug.
-fn base_without_deltas(shared: &Shared, object: ObjectId, page: PageNo) -> Result<Box<Page>, StoreError> {
+fn base_without_deltas(
+    shared: &StoreShared,
+    object: ObjectId,
+    page: PageNo,
+) -> Result<Box<Page>, StoreError> {
     let located = shared.resolve(|map| map.lookup(object, page))?;
     let mut bytes = Page::zeroed();
     if let Some(base) = located.and_then(|located| located.page.base()) {

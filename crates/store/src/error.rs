@@ -24,7 +24,7 @@ pub enum StoreError {
     },
     /// No space either, because the file system that holds the store has none to give. Nothing was changed.
     #[error("{device}: the file system that holds the store is full")]
-    FullBelow {
+    HostFsFull {
         /// Which device.
         device: String,
     },
@@ -224,7 +224,7 @@ impl StoreError {
     /// Whether there is no space, in the store or in what holds it: to a program, ENOSPC.
     pub fn is_full(&self) -> bool {
         match self {
-            StoreError::Full | StoreError::FullBelow { .. } => true,
+            StoreError::Full | StoreError::HostFsFull { .. } => true,
             StoreError::Device(error) => error.is_no_space(),
             _ => false,
         }
@@ -236,12 +236,12 @@ impl StoreError {
     }
 
     /// Whether a node of the map is damaged for good, so that what lies below it is neither changed nor counted.
-    pub fn is_of_damaged_node(&self) -> bool {
+    pub fn is_damaged_node(&self) -> bool {
         matches!(self, StoreError::ChangeBelowDamage { .. } | StoreError::CannotCount { .. })
     }
 
     /// Whether something could not be read.
-    pub fn is_of_reading(&self) -> bool {
+    pub fn is_read_failure(&self) -> bool {
         match self {
             StoreError::Device(error) => error.operation == DeviceOperation::Read,
             error => error.is_damage(),
@@ -253,7 +253,7 @@ impl StoreError {
         let help = match self {
             StoreError::Device(error) => return error.help(),
             StoreError::Full => "delete something, or make the store larger (`weir grow`)",
-            StoreError::FullBelow { .. } => {
+            StoreError::HostFsFull { .. } => {
                 "free some space in that file system; in the store nothing is lost"
             }
             StoreError::CannotGrow { help, .. } => return Some(Cow::Owned(help.clone())),

@@ -5,11 +5,11 @@ use crate::checkpoint_tables::encode_tables;
 use crate::delta_block::{DeltaBlock, DeltaPacker, DeltaPiece, overlay_delta};
 use crate::log_entry::{BatchOrigin, ChunkHead, LogEntry, decode_chunk, encode_chunk};
 use crate::map::{
-    BlockEntry, DeltaEntry, MapNodes, MapVolumes, NodeBody, NodeId, NodeTable, NodeTree, PageEntry, PageMap,
-    VolumeEntry, decode_node, decode_table_page, encode_node,
+    BlockEntry, DeltaEntry, MapNodes, MapVolumes, NodeBody, NodeId, NodeTable, NodeTree, PageMap,
+    PageMapEntry, VolumeEntry, decode_node, decode_table_page, encode_node,
 };
-use crate::owners::{BlockOwner, OwnerList};
-use crate::segments::{SegmentEntry, Segments, Use};
+use crate::segment_summary::{SummaryBlock, SummaryEntry};
+use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::superblock::StoreGeometry;
 use crate::volume::{VolumeId, VolumeMode};
 use device::{Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, PageTransfer, StoreId};
@@ -104,16 +104,16 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
     (head, entries)
 }
 
-fn owner_list() -> OwnerList {
+fn owner_list() -> SummaryBlock {
     let object = VolumeId(2).object(5, 6);
     let page = PageNo(9);
     let page_lsn = Lsn(501);
-    let owner = BlockOwner { object, page, page_lsn, crc: 0xfeed_beef };
-    OwnerList {
+    let owner = SummaryEntry { object, page, page_lsn, crc: 0xfeed_beef };
+    SummaryBlock {
         incarnation: Incarnation(3),
         number: 4,
         place: Block(115),
-        owners: vec![Some(owner), None, Some(BlockOwner { page: PageNo(10), ..owner })],
+        entries: vec![Some(owner), None, Some(SummaryEntry { page: PageNo(10), ..owner })],
     }
 }
 
@@ -129,7 +129,7 @@ fn deltas() -> DeltaBlock {
 fn page_leaf() -> NodeBody {
     let mut leaf = NodeBody::pages();
     let NodeBody::Pages(pages) = &mut leaf else { unreachable!() };
-    pages.set(0, PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: true });
+    pages.set(0, PageMapEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: true });
     let block = BlockEntry { place: Block(95), crc: 0xdede_1ade, shared: true };
     pages.add_delta(DeltaEntry { block, pages: 1 | 1 << 9 }, Lsn(509));
     leaf
@@ -148,9 +148,9 @@ fn object_leaf() -> NodeBody {
     entries[0] = Some(crate::map::ObjectEntry {
         generation: 6,
         transfer_lsn: Lsn(502),
-        pages: crate::map::ObjectPages::Inline(vec![(
+        pages: crate::map::ObjectPageEntries::Inline(vec![(
             PageNo(9),
-            PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: false },
+            PageMapEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: false },
         )]),
     });
     leaf
@@ -178,13 +178,13 @@ fn table() -> NodeTable {
 
 fn tables() -> Vec<u8> {
     let mut used = vec![SegmentEntry::default(); 48];
-    used[1] = SegmentEntry { usage: Use::Log, live: 2, age: 9, twin: None };
-    used[3] = SegmentEntry { usage: Use::Nodes, live: 1, age: 0, twin: Some(7) };
-    used[7] = SegmentEntry { usage: Use::Copies, live: 1, age: 0, twin: Some(3) };
-    used[8] = SegmentEntry { usage: Use::Arena, live: 4, age: 0, twin: Some(9) };
-    used[9] = SegmentEntry { usage: Use::Copies, live: 4, age: 0, twin: Some(8) };
+    used[1] = SegmentEntry { usage: SegmentUse::Log, live: 2, age: 9, mirror: None };
+    used[3] = SegmentEntry { usage: SegmentUse::Nodes, live: 1, age: 0, mirror: Some(7) };
+    used[7] = SegmentEntry { usage: SegmentUse::Mirror, live: 1, age: 0, mirror: Some(3) };
+    used[8] = SegmentEntry { usage: SegmentUse::Arena, live: 4, age: 0, mirror: Some(9) };
+    used[9] = SegmentEntry { usage: SegmentUse::Mirror, live: 4, age: 0, mirror: Some(8) };
     let volumes = MapVolumes::unread(NodeTree { root: NodeId(1), height: 0 }, VolumeId(5), vec![NodeId(1)]);
-    let nodes = MapNodes::new(table(), Segments::new(geometry(), used));
+    let nodes = MapNodes::new(table(), SegmentTable::new(geometry(), used));
     let mut map = PageMap::new(nodes, volumes, NewestLsns::default());
     map.settings.buffer = Some(BufferId(*b"fedcba9876543210"));
     map.settings.commit_interval_ms = Some(250);
@@ -258,7 +258,7 @@ fn the_examples_are_read_back() {
     let (head, entries) = chunk();
     let (found, found_entries, _) = decode_chunk(&[*page("chunk")], ID).expect("a whole chunk");
     assert_eq!((found, found_entries), (head, entries));
-    assert_eq!(OwnerList::decode(&page("segment summary"), ID), Some(owner_list()));
+    assert_eq!(SummaryBlock::decode(&page("segment summary"), ID), Some(owner_list()));
     let mut laid = Page::zeroed();
     assert!(overlay_delta(&page("delta block"), 9, ID, &mut laid).is_some() && laid.0.starts_with(b"delta"));
     let leaves = [("page leaf", page_leaf()), ("object leaf", object_leaf()), ("volume leaf", volume_leaf())];

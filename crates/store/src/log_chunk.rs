@@ -1,6 +1,6 @@
 //! Chunks of the log: how a vector is cut into chunks, and how chunks are read back.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::checkpoint_root::LogCursor;
 use crate::format::blocks_for;
 use crate::log_entry::*;
@@ -186,7 +186,7 @@ fn is_own_data_intact(device: &dyn Device, chunk: &LogChunk) -> bool {
 }
 
 fn is_mirrored_data_intact(device: &dyn Device, chunk: &LogChunk) -> bool {
-    if is_planted(PlantedBug::MissingPairBelieved) {
+    if is_planted(StoreBug::MissingPairBelieved) {
         return true;
     }
     let pairs: Vec<MirroredBlock> = chunk.entries.iter().filter_map(LogEntry::mirrored_block).collect();

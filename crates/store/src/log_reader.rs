@@ -74,16 +74,16 @@ impl<'a> LogReader<'a> {
         if let Some(chunk) = self.indexed.remove(&start.plus(cursor.offset)).filter(belongs) {
             return Some(chunk);
         }
-        let follows = self.extent_start == Some(start.plus(self.extents.start(cursor.offset)));
-        let ahead = if follows { WINDOW_BLOCKS } else { ENTRY_BLOCKS_AHEAD };
-        let mut places = [(cursor.segment, cursor.offset, ahead), (cursor.next_segment, 0, PROOF_BLOCKS)];
+        let is_in_extent = self.extent_start == Some(start.plus(self.extents.start(cursor.offset)));
+        let ahead = if is_in_extent { WINDOW_BLOCKS } else { ENTRY_BLOCKS_AHEAD };
+        let mut candidates = [(cursor.segment, cursor.offset, ahead), (cursor.next_segment, 0, PROOF_BLOCKS)];
         if cursor.next_segment < self.geometry.segments
             && self.buffered(self.geometry.segment_start(cursor.next_segment), 1).is_some()
         {
             // Only one of the two can be the next chunk, and this one needs no read.
-            places.reverse();
+            candidates.reverse();
         }
-        for (segment, offset, ahead) in places {
+        for (segment, offset, ahead) in candidates {
             if let Some(chunk) = self.read_chunk(segment, offset, ahead).filter(belongs) {
                 self.load_index(&chunk, segment, offset);
                 return Some(chunk);
@@ -111,13 +111,22 @@ impl<'a> LogReader<'a> {
     pub(crate) fn chunk_candidates(&mut self, segment: u32, from: u64, count: u64) -> Vec<u64> {
         let geometry = self.geometry;
         let start = geometry.segment_start(segment);
-        let looks = |page: &Page| claimed_entry_blocks(page, geometry.id).is_some();
+        let is_candidate = |page: &Page| claimed_entry_blocks(page, geometry.id).is_some();
         if let Some(pages) = self.read_blocks(start.plus(from), count, count) {
-            return (from..).zip(pages).filter(|(_, page)| looks(page)).map(|(offset, _)| offset).collect();
+            return (from..)
+                .zip(pages)
+                .filter(|(_, page)| is_candidate(page))
+                .map(|(offset, _)| offset)
+                .collect();
         }
-        let mut looks_at =
-            |offset: &u64| self.read_blocks(start.plus(*offset), 1, 1).is_some_and(|pages| looks(&pages[0]));
-        (from..from + count).filter(|offset| looks_at(offset)).collect()
+        let mut offsets = Vec::new();
+        for offset in from..from + count {
+            let pages = self.read_blocks(start.plus(offset), 1, 1);
+            if pages.is_some_and(|pages| is_candidate(&pages[0])) {
+                offsets.push(offset);
+            }
+        }
+        offsets
     }
 
     fn buffered(&self, at: Block, count: u64) -> Option<&[Page]> {
@@ -155,13 +164,18 @@ impl<'a> LogReader<'a> {
             self.window = index_window;
         }
         let end = self.extents.end(offset);
-        let (next, at) =
-            if end < self.geometry.segment_blocks { (segment, end) } else { (chunk.head.next_segment, 0) };
-        if next >= self.geometry.segments || !self.extents.has_index() {
+        let mut index_segment = segment;
+        let mut index_offset = end;
+        if end == self.geometry.segment_blocks {
+            index_segment = chunk.head.next_segment;
+            index_offset = 0;
+        }
+        if index_segment >= self.geometry.segments || !self.extents.has_index() {
             return;
         }
-        let mut pages = device::pages(INDEX_READ_BLOCKS.min(self.geometry.segment_blocks - at) as usize);
-        let at = self.geometry.segment_start(next).plus(at);
+        let count = INDEX_READ_BLOCKS.min(self.geometry.segment_blocks - index_offset);
+        let mut pages = device::pages(count as usize);
+        let at = self.geometry.segment_start(index_segment).plus(index_offset);
         // Without the index, recovery reads each chunk in its place.
         if self.device.read(at, &mut pages).is_ok() {
             self.index_window = LogWindow { at, pages };
@@ -173,18 +187,23 @@ impl<'a> LogReader<'a> {
     fn indexed_chunks(&self, segment: u32, chunk: &LogChunk) -> Option<BTreeMap<Block, LogChunk>> {
         let at = self.index_window.at;
         let blocks = claimed_entry_blocks(&self.index_window.get(at, 1)?[0], self.geometry.id)?;
-        let with = parse_chunk(self.geometry, at, self.index_window.get(at, blocks)?)?;
+        let carrier = parse_chunk(self.geometry, at, self.index_window.get(at, blocks)?)?;
         // The block may be left from an earlier use of the segment.
-        if with.head.incarnation != chunk.head.incarnation || with.head.chunk <= chunk.head.chunk {
+        if carrier.head.incarnation != chunk.head.incarnation || carrier.head.chunk <= chunk.head.chunk {
             return None;
         }
-        let pages = self.index_window.get(at.plus(blocks), with.head.index_blocks)?;
+        let pages = self.index_window.get(at.plus(blocks), carrier.head.index_blocks)?;
         let start = self.geometry.segment_start(segment);
-        let inside = |(offset, _): &(u64, Vec<Page>)| *offset < self.geometry.segment_blocks;
-        let chunks = indexed_heads(pages).into_iter().filter(inside);
-        let chunks =
-            chunks.filter_map(|(offset, head)| parse_chunk(self.geometry, start.plus(offset), &head));
-        Some(chunks.map(|chunk| (chunk.at, chunk)).collect())
+        let mut chunks = BTreeMap::new();
+        for (offset, head) in indexed_heads(pages) {
+            if offset >= self.geometry.segment_blocks {
+                continue;
+            }
+            if let Some(chunk) = parse_chunk(self.geometry, start.plus(offset), &head) {
+                chunks.insert(chunk.at, chunk);
+            }
+        }
+        Some(chunks)
     }
 
     /// Looks for proof that `batch`, of which something is bad at or before `cursor`, was durable once: a
@@ -215,14 +234,14 @@ impl<'a> LogReader<'a> {
 
     fn follow_for_proof(&self, first: LogChunk, batch: u64) -> Option<Block> {
         let mut chunk = first;
-        let mut log = LogReader::new(self.device, self.geometry);
+        let mut reader = LogReader::new(self.device, self.geometry);
         loop {
             if chunk.head.durable_batch >= batch {
                 return Some(chunk.at);
             }
             let incarnation = chunk.head.incarnation;
             let cursor = chunk.cursor_after(self.geometry);
-            chunk = log.next_chunk(&cursor, incarnation)?;
+            chunk = reader.next_chunk(&cursor, incarnation)?;
         }
     }
 }

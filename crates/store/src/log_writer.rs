@@ -3,14 +3,14 @@
 use crate::checkpoint_root::LogCursor;
 use crate::counters::count;
 use crate::error::StoreError;
-use crate::flushes::FailedFlushes;
+use crate::flusher::FailedFlushes;
 use crate::log_chunk::{ChunkPlan, LogPosition, plan_chunks, read_either_copy, read_with_retries};
 use crate::log_entry::{BatchOrigin, ChunkHead, LogEntry, MirroredBlock, encode_chunk};
 use crate::log_extent::{ChunkIndex, LogExtents};
+use crate::log_progress::LogLength;
 use crate::medium::StoreMedium;
-use crate::progress::LogLength;
-use crate::segments::Use;
-use crate::shared::Shared;
+use crate::segments::SegmentUse;
+use crate::shared::StoreShared;
 use device::{Block, Page};
 
 /// Blocks read and written together when recovery's last batch is written again: 1 MiB.
@@ -130,7 +130,7 @@ impl LogWriter {
     /// the medium.
     pub(crate) fn write_batch(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         since: FailedFlushes,
         data: &[Option<&Page>],
         entries: &mut [LogEntry],
@@ -168,7 +168,7 @@ impl LogWriter {
         {
             let mut map = shared.map_mut();
             map.nodes.segments.set_log_rest(segment_blocks - self.cursor.offset);
-            map.pay_for(length.blocks);
+            map.charge_log_blocks(length.blocks);
         }
         flushed?;
         shared.progress.set_durable_batch(batch);
@@ -182,15 +182,15 @@ impl LogWriter {
     }
 
     /// Continues in the next segment, and chooses the one after it.
-    fn advance_segment(&mut self, shared: &Shared) {
+    fn advance_segment(&mut self, shared: &StoreShared) {
         let mut map = shared.map_mut();
         map.nodes.segments.close(self.cursor.segment);
-        let next = map.nodes.segments.take(Use::Log).expect("space was checked");
+        let next = map.nodes.segments.take(SegmentUse::Log).expect("space was checked");
         self.cursor =
             LogCursor { segment: self.cursor.next_segment, offset: 0, next_segment: next, ..self.cursor };
     }
 
-    fn chunk_head(&self, shared: &Shared, chunk: &ChunkPlan) -> ChunkHead {
+    fn chunk_head(&self, shared: &StoreShared, chunk: &ChunkPlan) -> ChunkHead {
         ChunkHead {
             incarnation: shared.incarnation(),
             chunk: self.cursor.chunk,

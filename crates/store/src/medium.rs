@@ -2,11 +2,11 @@
 //! file system is full.
 
 #[cfg(feature = "planted-bugs")]
-use crate::bug::Planted;
+use crate::bug::PlantedStoreBugs;
 use crate::coalesce::{self, CoalescedRead};
-use crate::counters::{Counting, count};
+use crate::counters::{AtomicStoreCounters, count};
 use crate::error::StoreError;
-use crate::flushes::{FailedFlushes, Flushes};
+use crate::flusher::{DeviceFlusher, FailedFlushes};
 use crate::superblock::StoreGeometry;
 use device::{Block, BlockRead, Device, DeviceError, DeviceOperation, Page};
 use std::sync::Arc;
@@ -24,12 +24,12 @@ pub(crate) struct StoreMedium {
     /// The layout when the store was opened. The number of segments may be out of date.
     opened_geometry: StoreGeometry,
     segments: AtomicU32,
-    counting: Counting,
-    flushes: Flushes,
+    counting: AtomicStoreCounters,
+    flushes: DeviceFlusher,
     /// The host file system had no space when it was last asked.
     is_host_fs_full: AtomicBool,
     #[cfg(feature = "planted-bugs")]
-    planted: Planted,
+    planted: PlantedStoreBugs,
 }
 
 impl StoreMedium {
@@ -38,11 +38,11 @@ impl StoreMedium {
             device,
             opened_geometry: geometry,
             segments: AtomicU32::new(geometry.segments),
-            counting: Counting::default(),
-            flushes: Flushes::default(),
+            counting: AtomicStoreCounters::default(),
+            flushes: DeviceFlusher::default(),
             is_host_fs_full: AtomicBool::new(false),
             #[cfg(feature = "planted-bugs")]
-            planted: Planted::default(),
+            planted: PlantedStoreBugs::default(),
         }
     }
 
@@ -64,12 +64,12 @@ impl StoreMedium {
         self.segments.store(grown.segments, Ordering::Release);
     }
 
-    pub(crate) fn counting(&self) -> &Counting {
+    pub(crate) fn counting(&self) -> &AtomicStoreCounters {
         &self.counting
     }
 
     #[cfg(feature = "planted-bugs")]
-    pub(crate) fn planted(&self) -> &Planted {
+    pub(crate) fn planted(&self) -> &PlantedStoreBugs {
         &self.planted
     }
 
@@ -90,13 +90,13 @@ impl StoreMedium {
 
     /// To be taken before the first write that [`flush_since`](StoreMedium::flush_since) must make durable.
     pub(crate) fn failed_flushes(&self) -> FailedFlushes {
-        self.flushes.failed()
+        self.flushes.failed_flushes()
     }
 
     /// Makes all writes durable that were made since `failed` was taken.
     pub(crate) fn flush_since(&self, failed: FailedFlushes) -> Result<(), StoreError> {
         count(&self.counting.flushes, 1);
-        match self.flushes.since(failed, || self.device.flush()) {
+        match self.flushes.flush_since(failed, || self.device.flush()) {
             Some(flushed) => Ok(flushed?),
             None => {
                 let reason =

@@ -1,6 +1,6 @@
 //! Bugs on purpose, so that the simulator can prove that it would notice them.
 
-use crate::bug::PlantedBug;
+use crate::bug::StoreBug;
 use crate::error::StoreError;
 use crate::log_reader::{ENTRY_BLOCKS_AHEAD, LogReader};
 use crate::store::Store;
@@ -9,28 +9,28 @@ use std::sync::Arc;
 
 impl Store {
     /// Whether nobody has the writer's lock, or flushes.
-    pub fn is_idle(&self) -> bool {
+    pub fn writer_is_idle(&self) -> bool {
         self.writer.is_idle() && self.shared.medium.is_idle()
     }
 
     /// Whether nobody has the cleaner's lock.
-    pub fn is_not_cleaning(&self) -> bool {
+    pub fn cleaner_is_idle(&self) -> bool {
         self.cleaner.try_lock().is_ok()
     }
 
     /// Breaks a rule until the store is closed. For the simulator only.
-    pub fn plant(&self, bug: PlantedBug) {
+    pub fn plant(&self, bug: StoreBug) {
         match bug {
-            PlantedBug::CutIgnoresPageLsn
-            | PlantedBug::LeakedNode
-            | PlantedBug::RangeRepeated
-            | PlantedBug::ForgottenReservation
-            | PlantedBug::FreedOnceTooOften => self.shared.map_mut().plant(bug),
-            PlantedBug::ReusedBeforePins => self.shared.map_mut().nodes.segments.plant_reuse_at_once(),
-            PlantedBug::MissingFlush | PlantedBug::RepointBeforeCopy | PlantedBug::TrimAfterReuse => {
+            StoreBug::CutIgnoresPageLsn
+            | StoreBug::LeakedNode
+            | StoreBug::RangeRepeated
+            | StoreBug::ForgottenReservation
+            | StoreBug::FreedOnceTooOften => self.shared.map_mut().plant(bug),
+            StoreBug::ReusedBeforePins => self.shared.map_mut().nodes.segments.plant_reuse_at_once(),
+            StoreBug::MissingFlush | StoreBug::RepointBeforeCopy | StoreBug::TrimAfterReuse => {
                 self.shared.medium.planted().plant(bug);
             }
-            PlantedBug::EntriesBeforeRoot => {}
+            StoreBug::EntriesBeforeRoot => {}
             for_the_thread => crate::bug::plant(Some(for_the_thread)),
         }
     }
@@ -39,10 +39,10 @@ impl Store {
     ///
     /// # Errors
     /// Those of `open`.
-    pub fn open_with_bug(device: Arc<dyn Device>, bug: PlantedBug) -> Result<Store, StoreError> {
+    pub fn open_with_bug(device: Arc<dyn Device>, bug: StoreBug) -> Result<Store, StoreError> {
         let store = Store::open(device)?;
         store.plant(bug);
-        if bug == PlantedBug::EntriesBeforeRoot {
+        if bug == StoreBug::EntriesBeforeRoot {
             store.replay_before_root()?;
         }
         Ok(store)

@@ -4,12 +4,12 @@
 //! The choice is by cost and benefit (*LFS*, SOSP'91, section 3.6): what cleaning a segment frees, times how long
 //! that will stay free, over what it costs to read all of it and write what lives.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::format::LIST_OWNERS;
 
 /// Who takes free segments. Each leaves those that the ones after it need alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
+pub enum SpaceClass {
     /// A vector that writes, and takes segments for the log.
     Writer,
     /// A vector that writes to the segment that the log has already.
@@ -27,7 +27,7 @@ pub enum Class {
 /// What the segments of nodes hold, and what the next checkpoint writes to them, in blocks. All of it is there [twice](COPIES): here
 /// each block and each pair of segments counts once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NodeUse {
+pub struct NodeSpaceUse {
     /// Blocks of a segment.
     pub segment_blocks: u64,
     /// Nodes that the next checkpoint writes.
@@ -44,18 +44,21 @@ pub struct NodeUse {
     pub held: u64,
 }
 
-impl NodeUse {
+impl NodeSpaceUse {
     /// Blocks that segments of nodes may still take before the emptiest are compacted, with those that are about to be free: now, or when
     /// the next checkpoint has written what is dirty. New nodes make it more: what is live then may lie in segments that are two thirds live.
     fn until_compacted(&self) -> u64 {
-        let then =
-            NodeUse { live: self.live.max(self.nodes + self.tables), held: self.held + self.dirty, ..*self };
-        let left = |one: &NodeUse| one.held_max(true).saturating_sub(one.held);
+        let then = NodeSpaceUse {
+            live: self.live.max(self.nodes + self.tables),
+            held: self.held + self.dirty,
+            ..*self
+        };
+        let left = |one: &NodeSpaceUse| one.held_max(true).saturating_sub(one.held);
         left(self).max(left(&then))
     }
 
     /// Blocks that segments of nodes may have before the emptiest are compacted. The open segment is beside the point:
-    /// where the others hold more than this, one of them is at most [`compacted_from`](NodeUse::compacted_from) live.
+    /// where the others hold more than this, one of them is at most [`compactable_up_to`](NodeSpaceUse::compactable_up_to) live.
     pub fn held_max(&self, short: bool) -> u64 {
         if short {
             self.live + self.live / 2 + self.segment_blocks
@@ -71,7 +74,7 @@ impl NodeUse {
     }
 
     /// Live blocks up to which a segment of nodes may be compacted.
-    pub fn compacted_from(&self, short: bool) -> u64 {
+    pub fn compactable_up_to(&self, short: bool) -> u64 {
         if short { self.segment_blocks * 3 / 4 } else { self.segment_blocks / 2 }
     }
 
@@ -79,13 +82,13 @@ impl NodeUse {
     /// many as it takes; and where space is short those of which a quarter stays at most, since nothing gives space at a lower price.
     /// Their nodes are no more than those of two that are as full as can be, so two always fit.
     ///
-    /// Where there is no space to [spare](Compaction::spare), only what [`floor`] counts on: two, nothing is cheap, and what is
+    /// Where there is no space to [spare](NodeCompaction::spare), only what [`floor`] counts on: two, nothing is cheap, and what is
     /// about to be free is not yet gone.
-    pub fn nodes_to_compact(&self, compaction: Compaction, staying: &[(u32, u64)]) -> Vec<u32> {
-        let Compaction { short, spare, .. } = compaction;
+    pub fn segments_to_compact(&self, compaction: NodeCompaction, staying: &[(u32, u64)]) -> Vec<u32> {
+        let NodeCompaction { short, spare, .. } = compaction;
         let (mut emptiest, dead): (Vec<_>, Vec<_>) = staying.iter().partition(|(_, blocks)| *blocks > 0);
         emptiest.sort_by_key(|&(number, blocks)| (blocks, number));
-        let (most, mut written) = (self.compacted_from(short), 0);
+        let (most, mut written) = (self.compactable_up_to(short), 0);
         let mut dying = if spare { dead.len() as u64 * self.segment_blocks } else { 0 };
         let mut chosen = Vec::new();
         for (number, blocks) in emptiest {
@@ -104,23 +107,27 @@ impl NodeUse {
 
     /// How a checkpoint compacts, where so many segments are free: as much as leaves those of recoveries that are cut off, and of the log.
     /// It may take all others, those of deletions of volumes, too: nothing else gives back what cuts and recoveries have used up.
-    pub fn compaction(&self, free: u64, short: bool) -> Option<Compaction> {
+    pub fn compaction(&self, free: u64, short: bool) -> Option<NodeCompaction> {
         // What compaction may write for the pages of the table alone.
-        let spare =
-            free >= floor(Class::Writer, self) + COPIES * (1 + self.tables.div_ceil(self.segment_blocks));
-        let kept = LOG_SEGMENTS + COPIES * RECOVERIES * self.tables.div_ceil(self.segment_blocks);
-        let kept =
-            if is_planted(PlantedBug::DeletionsWithoutClass) { floor(Class::Frees, self) } else { kept };
-        let left = free.saturating_sub(kept) / COPIES * self.segment_blocks;
+        let spare = free
+            >= free_segments_floor(SpaceClass::Writer, self)
+                + METADATA_COPIES * (1 + self.tables.div_ceil(self.segment_blocks));
+        let kept = LOG_SEGMENTS + METADATA_COPIES * RECOVERIES * self.tables.div_ceil(self.segment_blocks);
+        let kept = if is_planted(StoreBug::DeletionsWithoutClass) {
+            free_segments_floor(SpaceClass::Frees, self)
+        } else {
+            kept
+        };
+        let left = free.saturating_sub(kept) / METADATA_COPIES * self.segment_blocks;
         let blocks = left.saturating_sub(self.dirty + self.tables);
         let is_wanted = short && spare || self.is_sparse(short, 0);
-        (is_wanted && blocks > 0).then_some(Compaction { short, spare, blocks })
+        (is_wanted && blocks > 0).then_some(NodeCompaction { short, spare, blocks })
     }
 }
 
 /// How a checkpoint compacts segments of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Compaction {
+pub struct NodeCompaction {
     /// Space is short.
     pub short: bool,
     /// There is space to write more than what [`floor`] counts on.
@@ -130,7 +137,7 @@ pub struct Compaction {
 }
 
 /// How often metadata is written: a segment of nodes has a twin.
-pub const COPIES: u64 = 2;
+pub const METADATA_COPIES: u64 = 2;
 
 /// Segments that a log takes which starts anew.
 const LOG_SEGMENTS: u64 = 2;
@@ -144,28 +151,28 @@ const COMPACTION_PAIRS: u64 = 2;
 
 /// Segments for vectors that only give space back: such a segment is dead when it is full, and free again two
 /// checkpoints later.
-const FREES_SEGMENTS: u64 = 2;
+const FREEING_SEGMENTS: u64 = 2;
 
 /// The segment to which the cleaner moves blocks while each of its steps [empties a segment](may_empty_at_once): so no crash, however
 /// early, takes a segment without giving one.
-const EMPTIES_SEGMENTS: u64 = 1;
+const EMPTYING_SEGMENTS: u64 = 1;
 
 /// Segments for deletions of volumes: one that the log moves on to; and for each that the tables fill a pair, which the next checkpoint
-/// takes though the one before it has used up what was left for it, so that [compaction](NodeUse::compaction) may begin.
-fn deletes_segments(tables: u64) -> u64 {
-    if is_planted(PlantedBug::DeletionsWithoutClass) { 0 } else { 1 + COPIES * tables }
+/// takes though the one before it has used up what was left for it, so that [compaction](NodeSpaceUse::compaction) may begin.
+fn deletion_segments(tables: u64) -> u64 {
+    if is_planted(StoreBug::DeletionsWithoutClass) { 0 } else { 1 + METADATA_COPIES * tables }
 }
 
 /// Segments for the cleaner, above that: it must be able to empty some when everybody else has used theirs, and each
 /// crash may leave it one that is hardly filled, and a pair, as it may the log and the nodes.
-const CLEANER_SEGMENTS: u64 = 6 + COPIES;
+const CLEANER_SEGMENTS: u64 = 6 + METADATA_COPIES;
 
 /// Of these, those that must not be used up by writing the first page to the log of one incarnation after the other.
-const KEPT_FROM_WRITERS: u64 = 4 + COPIES;
+const KEPT_FROM_WRITERS: u64 = 4 + METADATA_COPIES;
 
 /// Segments that are neither free nor to be cleaned: the log's open one and the one after it, the cleaner's, its pair, and the pair of
 /// arenas; and those that a vector takes, a segment of log and a pair.
-const OPEN_SEGMENTS: u64 = 2 + 1 + 2 * COPIES + 1 + COPIES;
+const OPEN_SEGMENTS: u64 = 2 + 1 + 2 * METADATA_COPIES + 1 + METADATA_COPIES;
 
 /// Nodes that may be dirty at once in a store of so many blocks: what a checkpoint writes, for which there must be space at any time. One
 /// for 512 blocks of the store, of which all its leaves are one for 128; 64 MiB at most, as they stay in memory.
@@ -175,57 +182,59 @@ pub fn dirty_max(blocks: u64, segment_blocks: u64) -> u64 {
 
 /// Blocks that writers can never have: they may reserve what is neither live nor this, and so there are always free segments for what
 /// was reserved, or some that can be cleaned. Why: decision 0018. Grows with the nodes, by half a block for each and its copy.
-pub fn reserve(nodes: &NodeUse, segments: u64) -> u64 {
+pub fn reserve_blocks(nodes: &NodeSpaceUse, segments: u64) -> u64 {
     let (segment, tables) = (nodes.segment_blocks, nodes.tables);
     // As `floor` counts, each rounded up by less than a segment.
     let checkpoints = nodes.dirty_max + tables + segment + RECOVERIES * (tables + segment);
     let compaction = COMPACTION_PAIRS * segment + tables;
     let sparse = (nodes.nodes + tables) / 2 + 2 * segment;
     let others = LOG_SEGMENTS
-        + deletes_segments(0)
-        + EMPTIES_SEGMENTS
-        + FREES_SEGMENTS
+        + deletion_segments(0)
+        + EMPTYING_SEGMENTS
+        + FREEING_SEGMENTS
         + CLEANER_SEGMENTS
         + OPEN_SEGMENTS;
     let deletions = tables + segment;
-    COPIES * (checkpoints + compaction + sparse + deletions)
+    METADATA_COPIES * (checkpoints + compaction + sparse + deletions)
         + others * segment
-        + segments * dead_at_most(segment)
+        + segments * dead_blocks_max(segment)
 }
 
 /// Blocks that data leaves to names and attributes, of a store that holds so many. A rename states 53 pages, each of which may be alone in
 /// a leaf of the map: 742 blocks. The rename releases most of these blocks at once, and the blocks that it writes replace others.
-pub fn names_reserve(blocks: u64) -> u64 {
+pub fn names_reserve_blocks(blocks: u64) -> u64 {
     (blocks / 64).min(2048)
 }
 
 /// Free segments that `class` must leave alone. Why it is enough: decision 0018.
-pub fn floor(class: Class, nodes: &NodeUse) -> u64 {
+pub fn free_segments_floor(class: SpaceClass, nodes: &NodeSpaceUse) -> u64 {
     let pairs = |blocks: u64| blocks.div_ceil(nodes.segment_blocks);
     let tables = pairs(nodes.tables);
     // Writers leave space for as many dirty nodes as there may ever be.
     let dirty = match class {
-        Class::Writer | Class::OpenSegment => nodes.dirty.max(nodes.dirty_max),
-        Class::Cleaner | Class::Frees | Class::EmptiesAtOnce | Class::DeletesVolume => nodes.dirty,
+        SpaceClass::Writer | SpaceClass::OpenSegment => nodes.dirty.max(nodes.dirty_max),
+        SpaceClass::Cleaner | SpaceClass::Frees | SpaceClass::EmptiesAtOnce | SpaceClass::DeletesVolume => {
+            nodes.dirty
+        }
     };
     let checkpoints = pairs(dirty + nodes.tables) + RECOVERIES * tables;
     let sparse = pairs(nodes.until_compacted());
-    let least = LOG_SEGMENTS + COPIES * (checkpoints + COMPACTION_PAIRS.max(tables) + sparse);
-    let empties = least + deletes_segments(tables);
-    let frees = empties + EMPTIES_SEGMENTS;
+    let least = LOG_SEGMENTS + METADATA_COPIES * (checkpoints + COMPACTION_PAIRS.max(tables) + sparse);
+    let empties = least + deletion_segments(tables);
+    let frees = empties + EMPTYING_SEGMENTS;
     match class {
-        Class::DeletesVolume => least,
-        Class::EmptiesAtOnce => empties,
-        Class::Frees => frees,
-        Class::Cleaner => frees + FREES_SEGMENTS,
-        Class::OpenSegment => frees + FREES_SEGMENTS + KEPT_FROM_WRITERS,
-        Class::Writer => frees + FREES_SEGMENTS + CLEANER_SEGMENTS,
+        SpaceClass::DeletesVolume => least,
+        SpaceClass::EmptiesAtOnce => empties,
+        SpaceClass::Frees => frees,
+        SpaceClass::Cleaner => frees + FREEING_SEGMENTS,
+        SpaceClass::OpenSegment => frees + FREEING_SEGMENTS + KEPT_FROM_WRITERS,
+        SpaceClass::Writer => frees + FREEING_SEGMENTS + CLEANER_SEGMENTS,
     }
 }
 
 /// A segment that may be cleaned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidate {
+pub struct CleaningCandidate {
     /// Its number.
     pub segment: u32,
     /// Its live blocks, or an upper bound of them; not 0.
@@ -236,17 +245,17 @@ pub struct Candidate {
     pub age: u64,
 }
 
-impl Candidate {
+impl CleaningCandidate {
     /// Blocks that moving it takes at most.
     fn moved_blocks(&self) -> u64 {
         // Pairs have no lists of owners.
-        if self.copies > 1 { self.copies * self.live } else { with_lists(self.live) }
+        if self.copies > 1 { self.copies * self.live } else { with_summaries(self.live) }
     }
 }
 
 /// What one round of cleaning may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budget {
+pub struct CleaningBudget {
     /// Blocks of a segment.
     pub segment_blocks: u64,
     /// Segments at most.
@@ -256,34 +265,34 @@ pub struct Budget {
 }
 
 /// Blocks that cleaning a segment must give: one in 64.
-fn gain_least(segment_blocks: u64) -> u64 {
+fn gain_min(segment_blocks: u64) -> u64 {
     (segment_blocks / 64).max(1)
 }
 
 /// Whether cleaning a segment with this many live blocks gives enough.
-pub fn is_worth_it(live: u64, segment_blocks: u64) -> bool {
-    with_lists(live) + gain_least(segment_blocks) <= segment_blocks
+pub fn is_worth_cleaning(live: u64, segment_blocks: u64) -> bool {
+    with_summaries(live) + gain_min(segment_blocks) <= segment_blocks
 }
 
 /// Dead blocks of a segment that is not worth cleaning, at most.
-pub fn dead_at_most(segment_blocks: u64) -> u64 {
-    gain_least(segment_blocks) + segment_blocks.div_ceil(LIST_OWNERS)
+pub fn dead_blocks_max(segment_blocks: u64) -> u64 {
+    gain_min(segment_blocks) + segment_blocks.div_ceil(LIST_OWNERS)
 }
 
 /// Blocks that the `moved` blocks of one segment take at most, with the lists of their owners: one for each hundred; and one more where
 /// the segment ends to which they go, or a block that is left over there. A segment that is [worth it](is_worth_it) meets one such end.
-pub fn with_lists(moved: u64) -> u64 {
+pub fn with_summaries(moved: u64) -> u64 {
     moved + moved.div_ceil(LIST_OWNERS) + 1
 }
 
 /// Moved blocks that fit into so many blocks at a segment's end, with the lists of their owners.
-pub fn fit_with_lists(blocks: u64) -> u64 {
+pub fn fit_with_summaries(blocks: u64) -> u64 {
     blocks - blocks.div_ceil(LIST_OWNERS + 1)
 }
 
 /// Blocks that one list names where `blocks` blocks of a victim are to be moved, and so many are left in the segment to which they
 /// go; 0 where nothing fits behind a list.
-pub fn listed(blocks: u64, left: u64) -> u64 {
+pub fn blocks_per_summary(blocks: u64, left: u64) -> u64 {
     blocks.min(LIST_OWNERS).min(left.saturating_sub(1))
 }
 
@@ -294,7 +303,7 @@ pub fn segments_per_round(segments: u64) -> usize {
 }
 
 /// Whether one step of the cleaner empties a segment, so that it is free two checkpoints after the copies are needed.
-pub fn may_empty_at_once(candidate: &Candidate, segment_blocks: u64) -> bool {
+pub fn may_empty_at_once(candidate: &CleaningCandidate, segment_blocks: u64) -> bool {
     candidate.copies == 1 && candidate.live <= blocks_per_step(segment_blocks) as u64
 }
 
@@ -320,21 +329,21 @@ const AHEAD_SEGMENTS: u64 = 4;
 /// Segments that a sparse file which holds so many gets space for ahead of need: more are asked for when fewer than these are free
 /// above what is wanted, and twice as many come. A trim leaves four times as many, so that what dies and what is written do not
 /// ask for the same space again and again. A sixteenth of what it holds: all four are a quarter more than a small store needs.
-pub fn ahead(held: u64, segment_blocks: u64) -> u64 {
+pub fn segments_ahead(held: u64, segment_blocks: u64) -> u64 {
     let most = (AHEAD_BLOCKS / segment_blocks).max(1);
     (held / 16).clamp(AHEAD_SEGMENTS.min(most), most)
 }
 
 /// The segments to clean in one round, the oldest data first, so that data of one age ends up together.
-pub fn choose(candidates: &[Candidate], budget: &Budget) -> Vec<u32> {
-    let mut best: Vec<&Candidate> =
-        candidates.iter().filter(|one| is_worth_it(one.live, budget.segment_blocks)).collect();
+pub fn choose_victims(candidates: &[CleaningCandidate], budget: &CleaningBudget) -> Vec<u32> {
+    let mut best: Vec<&CleaningCandidate> =
+        candidates.iter().filter(|one| is_worth_cleaning(one.live, budget.segment_blocks)).collect();
     best.sort_by(|one, other| {
-        let (one_score, other_score) = (score(one, budget), score(other, budget));
+        let (one_score, other_score) = (cost_benefit(one, budget), cost_benefit(other, budget));
         other_score.total_cmp(&one_score).then(one.segment.cmp(&other.segment))
     });
     let mut blocks = 0;
-    let mut chosen: Vec<&Candidate> = Vec::new();
+    let mut chosen: Vec<&CleaningCandidate> = Vec::new();
     for one in best {
         blocks += one.moved_blocks();
         if chosen.len() == budget.segments || (blocks > budget.blocks && !chosen.is_empty()) {
@@ -347,7 +356,7 @@ pub fn choose(candidates: &[Candidate], budget: &Budget) -> Vec<u32> {
 }
 
 /// Benefit over cost: `(1 - u) * age / (1 + u)`.
-fn score(candidate: &Candidate, budget: &Budget) -> f64 {
+fn cost_benefit(candidate: &CleaningCandidate, budget: &CleaningBudget) -> f64 {
     let used = candidate.live as f64 / budget.segment_blocks as f64;
     (1.0 - used) * (candidate.age + 1) as f64 / (1.0 + used)
 }
@@ -358,31 +367,44 @@ mod tests {
     use crate::format::{LEAF_PAGES, TABLE_NODES};
     use device::SeededRng;
 
-    const SPARE: Compaction = Compaction { short: true, spare: true, blocks: 1000 };
-    const BUDGET: Budget = Budget { segment_blocks: 64, segments: 4, blocks: 128 };
+    const SPARE: NodeCompaction = NodeCompaction { short: true, spare: true, blocks: 1000 };
+    const BUDGET: CleaningBudget = CleaningBudget { segment_blocks: 64, segments: 4, blocks: 128 };
 
-    fn candidate(segment: u32, live: u64, age: u64) -> Candidate {
-        Candidate { segment, live, copies: 1, age }
+    fn candidate(segment: u32, live: u64, age: u64) -> CleaningCandidate {
+        CleaningCandidate { segment, live, copies: 1, age }
     }
 
     #[test]
     fn each_class_leaves_the_next_one_s_segments_alone_and_the_least_grows_with_what_checkpoints_write() {
-        let nodes =
-            NodeUse { segment_blocks: 16, dirty: 20, dirty_max: 0, nodes: 0, tables: 3, live: 60, held: 160 };
-        let floors = [Class::DeletesVolume, Class::Frees, Class::Cleaner, Class::OpenSegment, Class::Writer];
+        let nodes = NodeSpaceUse {
+            segment_blocks: 16,
+            dirty: 20,
+            dirty_max: 0,
+            nodes: 0,
+            tables: 3,
+            live: 60,
+            held: 160,
+        };
+        let floors = [
+            SpaceClass::DeletesVolume,
+            SpaceClass::Frees,
+            SpaceClass::Cleaner,
+            SpaceClass::OpenSegment,
+            SpaceClass::Writer,
+        ];
         // 2 for the log; in pairs 2 for 23 blocks, 3 for recoveries cut off, 2 for compaction.
-        assert_eq!(floors.map(|class| floor(class, &nodes)), [16, 20, 22, 28, 30]);
-        let more = NodeUse { dirty: 36, ..nodes };
-        assert_eq!(floor(Class::DeletesVolume, &more), 18);
+        assert_eq!(floors.map(|class| free_segments_floor(class, &nodes)), [16, 20, 22, 28, 30]);
+        let more = NodeSpaceUse { dirty: 36, ..nodes };
+        assert_eq!(free_segments_floor(SpaceClass::DeletesVolume, &more), 18);
         // Six pairs hold 60 live nodes; before they are compacted, they may be seven.
-        assert_eq!(floor(Class::DeletesVolume, &NodeUse { held: 96, ..nodes }), 18);
+        assert_eq!(free_segments_floor(SpaceClass::DeletesVolume, &NodeSpaceUse { held: 96, ..nodes }), 18);
         // As before. The checkpoint leaves 123 live blocks in 180, and 200 are held before they are compacted.
-        assert_eq!(floor(Class::DeletesVolume, &NodeUse { nodes: 120, ..nodes }), 20);
+        assert_eq!(free_segments_floor(SpaceClass::DeletesVolume, &NodeSpaceUse { nodes: 120, ..nodes }), 20);
     }
 
     /// So many blocks of nodes; 96 may be held where space is short.
-    fn holding(held: u64) -> NodeUse {
-        NodeUse { segment_blocks: 32, dirty: 0, dirty_max: 0, nodes: 0, tables: 1, live: 43, held }
+    fn holding(held: u64) -> NodeSpaceUse {
+        NodeSpaceUse { segment_blocks: 32, dirty: 0, dirty_max: 0, nodes: 0, tables: 1, live: 43, held }
     }
 
     #[test]
@@ -397,7 +419,7 @@ mod tests {
     #[test]
     fn the_emptiest_are_compacted_as_many_as_it_takes_at_the_price_of_two_that_are_as_full_as_can_be() {
         // 24 blocks of a segment may be written again.
-        let compacted = |held, staying: &[(u32, u64)]| holding(held).nodes_to_compact(SPARE, staying);
+        let compacted = |held, staying: &[(u32, u64)]| holding(held).segments_to_compact(SPARE, staying);
         assert_eq!(compacted(128, &[(1, 10), (2, 9), (3, 26)]), [2], "one is enough");
         assert_eq!(compacted(160, &[(1, 10), (2, 9), (3, 26)]), [2, 1]);
         assert_eq!(compacted(160, &[(1, 10), (2, 9), (3, 0), (4, 26)]), [2], "one dies by itself");
@@ -410,19 +432,26 @@ mod tests {
 
     #[test]
     fn where_space_is_short_all_segments_are_compacted_of_which_a_quarter_stays() {
-        let nodes =
-            NodeUse { segment_blocks: 32, dirty: 0, dirty_max: 0, nodes: 0, tables: 1, live: 43, held: 64 };
+        let nodes = NodeSpaceUse {
+            segment_blocks: 32,
+            dirty: 0,
+            dirty_max: 0,
+            nodes: 0,
+            tables: 1,
+            live: 43,
+            held: 64,
+        };
         let staying = [(1, 9), (2, 8), (3, 1), (4, 0), (5, 8)];
-        assert_eq!(nodes.nodes_to_compact(SPARE, &staying), [3, 2, 5]);
-        assert_eq!(nodes.nodes_to_compact(Compaction { short: false, ..SPARE }, &staying), []);
+        assert_eq!(nodes.segments_to_compact(SPARE, &staying), [3, 2, 5]);
+        assert_eq!(nodes.segments_to_compact(NodeCompaction { short: false, ..SPARE }, &staying), []);
         let many: Vec<(u32, u64)> = (0..20).map(|number| (number, 8)).collect();
-        assert_eq!(nodes.nodes_to_compact(SPARE, &many).len(), 6, "48 blocks are the price of two");
+        assert_eq!(nodes.segments_to_compact(SPARE, &many).len(), 6, "48 blocks are the price of two");
     }
 
     #[test]
     fn without_space_to_spare_two_are_compacted_at_most_none_because_it_is_cheap_and_what_is_dead_counts_as_held()
      {
-        let nodes = |held| NodeUse {
+        let nodes = |held| NodeSpaceUse {
             segment_blocks: 32,
             dirty: 0,
             dirty_max: 0,
@@ -431,27 +460,31 @@ mod tests {
             live: 43,
             held,
         };
-        let scarce = Compaction { spare: false, ..SPARE };
-        assert_eq!(nodes(96).nodes_to_compact(scarce, &[(1, 1)]), []);
-        assert_eq!(nodes(256).nodes_to_compact(scarce, &[(1, 1), (2, 1), (3, 1)]), [1, 2]);
-        assert_eq!(nodes(128).nodes_to_compact(scarce, &[(1, 9), (2, 0)]), [1]);
-        assert_eq!(nodes(128).nodes_to_compact(SPARE, &[(1, 9), (2, 0)]), []);
+        let scarce = NodeCompaction { spare: false, ..SPARE };
+        assert_eq!(nodes(96).segments_to_compact(scarce, &[(1, 1)]), []);
+        assert_eq!(nodes(256).segments_to_compact(scarce, &[(1, 1), (2, 1), (3, 1)]), [1, 2]);
+        assert_eq!(nodes(128).segments_to_compact(scarce, &[(1, 9), (2, 0)]), [1]);
+        assert_eq!(nodes(128).segments_to_compact(SPARE, &[(1, 9), (2, 0)]), []);
         // The table's pages take two pairs.
-        let (least, writers) = (floor(Class::DeletesVolume, &nodes(96)), floor(Class::Writer, &nodes(96)));
+        let (least, writers) = (
+            free_segments_floor(SpaceClass::DeletesVolume, &nodes(96)),
+            free_segments_floor(SpaceClass::Writer, &nodes(96)),
+        );
         assert!(nodes(96).compaction(writers + 6, true).is_some_and(|one| one.spare));
         assert_eq!(nodes(96).compaction(writers + 5, true), None, "they are dense enough");
         assert_eq!(nodes(96).compaction(writers + 6, false), None, "nor is space short");
         // 22 segments, of which the log has two and recoveries twelve; the checkpoint itself writes 33 blocks.
         let blocks = |free: u64| nodes(128).compaction(free, true).map(|one| (one.spare, one.blocks));
         assert_eq!([least, least - 4, least - 5].map(blocks), [Some((false, 95)), Some((false, 31)), None]);
-        let few = |blocks| nodes(256).nodes_to_compact(Compaction { blocks, ..scarce }, &[(1, 5), (2, 5)]);
+        let few =
+            |blocks| nodes(256).segments_to_compact(NodeCompaction { blocks, ..scarce }, &[(1, 5), (2, 5)]);
         assert_eq!([10, 9, 4].map(few), [vec![1, 2], vec![1], vec![]]);
     }
 
     #[test]
     fn where_nodes_are_to_be_compacted_some_segment_is_empty_enough() {
         for (live, segments) in [(0, 3), (60, 8), (200, 21), (1000, 96)] {
-            let nodes = NodeUse {
+            let nodes = NodeSpaceUse {
                 segment_blocks: 16,
                 dirty: 0,
                 dirty_max: 0,
@@ -464,14 +497,16 @@ mod tests {
                 // All but the open one, as even as can be.
                 let emptiest = live / (segments - 1);
                 let compacts = nodes.is_sparse(short, 0);
-                assert!(!compacts || emptiest <= nodes.compacted_from(short), "{nodes:?}");
+                assert!(!compacts || emptiest <= nodes.compactable_up_to(short), "{nodes:?}");
             }
         }
     }
 
     #[test]
     fn the_emptier_of_two_of_one_age_is_chosen_and_the_older_of_two_as_full() {
-        let one = |candidates: &[Candidate]| choose(candidates, &Budget { segments: 1, ..BUDGET });
+        let one = |candidates: &[CleaningCandidate]| {
+            choose_victims(candidates, &CleaningBudget { segments: 1, ..BUDGET })
+        };
         assert_eq!(one(&[candidate(1, 40, 9), candidate(2, 10, 9)]), [2]);
         assert_eq!(one(&[candidate(1, 40, 9), candidate(2, 40, 90)]), [2]);
         // An old one that is fuller is worth more than a young one that will empty itself.
@@ -480,42 +515,49 @@ mod tests {
 
     #[test]
     fn full_segments_are_never_chosen() {
-        assert_eq!(choose(&[candidate(1, 64, 1000), candidate(2, 62, 1000)], &BUDGET), []);
-        assert_eq!(choose(&[candidate(1, 62, 1)], &BUDGET), []);
-        assert_eq!(choose(&[candidate(1, 61, 1)], &BUDGET), [1]);
-        assert!(is_worth_it(13, 16) && !is_worth_it(14, 16));
+        assert_eq!(choose_victims(&[candidate(1, 64, 1000), candidate(2, 62, 1000)], &BUDGET), []);
+        assert_eq!(choose_victims(&[candidate(1, 62, 1)], &BUDGET), []);
+        assert_eq!(choose_victims(&[candidate(1, 61, 1)], &BUDGET), [1]);
+        assert!(is_worth_cleaning(13, 16) && !is_worth_cleaning(14, 16));
     }
 
     #[test]
     fn a_round_is_bounded_in_segments_and_in_blocks_but_never_empty() {
         let many: Vec<_> = (0..100).map(|segment| candidate(segment, 8, 5)).collect();
-        assert_eq!(choose(&many, &BUDGET).len(), 4);
+        assert_eq!(choose_victims(&many, &BUDGET).len(), 4);
         let many: Vec<_> = (0..100).map(|segment| candidate(segment, 60, 5)).collect();
-        assert_eq!(choose(&many, &BUDGET).len(), 2);
-        assert_eq!(choose(&many, &Budget { blocks: 0, ..BUDGET }).len(), 1);
+        assert_eq!(choose_victims(&many, &BUDGET).len(), 2);
+        assert_eq!(choose_victims(&many, &CleaningBudget { blocks: 0, ..BUDGET }).len(), 1);
     }
 
     #[test]
     fn the_oldest_goes_first() {
         assert_eq!(
-            choose(&[candidate(1, 4, 5), candidate(2, 4, 50), candidate(3, 4, 20)], &BUDGET),
+            choose_victims(&[candidate(1, 4, 5), candidate(2, 4, 50), candidate(3, 4, 20)], &BUDGET),
             [2, 3, 1]
         );
     }
 
     #[test]
     fn what_nodes_may_hold_and_how_much_a_round_does_is_what_it_says() {
-        let nodes =
-            NodeUse { segment_blocks: 16, dirty: 0, dirty_max: 0, nodes: 0, tables: 1, live: 60, held: 0 };
+        let nodes = NodeSpaceUse {
+            segment_blocks: 16,
+            dirty: 0,
+            dirty_max: 0,
+            nodes: 0,
+            tables: 1,
+            live: 60,
+            held: 0,
+        };
         assert_eq!((nodes.held_max(true), nodes.held_max(false)), (60 + 30 + 16, 120 + 64));
-        assert_eq!((nodes.compacted_from(true), nodes.compacted_from(false)), (12, 8));
+        assert_eq!((nodes.compactable_up_to(true), nodes.compactable_up_to(false)), (12, 8));
         assert_eq!([0, 320, 640, 16_448, 1 << 20].map(segments_per_round), [4, 5, 10, 256, 256]);
         assert_eq!([0, 640].map(low_mark), [8, 14]);
         // A segment of 64 blocks must give one beside two for lists, one of 256 four beside four.
-        assert_eq!([61, 62].map(|live| is_worth_it(live, 64)), [true, false]);
-        assert_eq!([248, 249].map(|live| is_worth_it(live, 256)), [true, false]);
+        assert_eq!([61, 62].map(|live| is_worth_cleaning(live, 64)), [true, false]);
+        assert_eq!([248, 249].map(|live| is_worth_cleaning(live, 256)), [true, false]);
         for segment in [16, 17, 64, 100, 128, 256, 512, 2048, 32_768] {
-            assert!(is_worth_it(segment - dead_at_most(segment) - 1, segment), "{segment}");
+            assert!(is_worth_cleaning(segment - dead_blocks_max(segment) - 1, segment), "{segment}");
         }
     }
 
@@ -528,8 +570,8 @@ mod tests {
         let nodes = leaves + leaves.div_ceil(256) + 3;
         let tables = nodes.div_ceil(TABLE_NODES) + (segments * 16).div_ceil(4096) + 1;
         let dirty_max = dirty_max(blocks, segment_blocks);
-        let nodes = NodeUse { segment_blocks, dirty: 0, dirty_max, nodes, tables, live: 0, held: 0 };
-        (blocks - reserve(&nodes, segments)) as f64 / blocks as f64
+        let nodes = NodeSpaceUse { segment_blocks, dirty: 0, dirty_max, nodes, tables, live: 0, held: 0 };
+        (blocks - reserve_blocks(&nodes, segments)) as f64 / blocks as f64
     }
 
     #[test]
@@ -549,7 +591,7 @@ mod tests {
             let live = nodes + tables;
             let held = (live + random.below(live / 2 + segment_blocks)).next_multiple_of(segment_blocks);
             let dirty_max = dirty_max(segments * segment_blocks, segment_blocks);
-            let of_nodes = NodeUse {
+            let node_segments = NodeSpaceUse {
                 segment_blocks,
                 dirty: random.below(dirty_max),
                 dirty_max,
@@ -558,44 +600,58 @@ mod tests {
                 live,
                 held,
             };
-            let reserve = reserve(&of_nodes, segments);
+            let reserve = reserve_blocks(&node_segments, segments);
             // As many free segments as a writer must leave, all that is dead among nodes and in open segments, and elsewhere what no
             // cleaning wins: if all that fits into the reserve, nothing is left that could not be won.
-            let floor = floor(Class::Writer, &of_nodes) * segment_blocks;
-            let among_nodes = COPIES * (held - live);
-            let elsewhere = segments * dead_at_most(segment_blocks) + OPEN_SEGMENTS * segment_blocks;
-            assert!(floor + among_nodes + elsewhere <= reserve, "{of_nodes:?}: {reserve}");
+            let floor = free_segments_floor(SpaceClass::Writer, &node_segments) * segment_blocks;
+            let among_nodes = METADATA_COPIES * (held - live);
+            let elsewhere = segments * dead_blocks_max(segment_blocks) + OPEN_SEGMENTS * segment_blocks;
+            assert!(floor + among_nodes + elsewhere <= reserve, "{node_segments:?}: {reserve}");
         }
     }
 
     #[test]
     fn three_recoveries_and_compaction_take_a_segment_for_each_of_the_tables_segments() {
-        let nodes =
-            NodeUse { segment_blocks: 16, dirty: 0, dirty_max: 0, nodes: 0, tables: 40, live: 40, held: 80 };
+        let nodes = NodeSpaceUse {
+            segment_blocks: 16,
+            dirty: 0,
+            dirty_max: 0,
+            nodes: 0,
+            tables: 40,
+            live: 40,
+            held: 80,
+        };
         // 2 for the log; in pairs 3 for 40 blocks, 3 times as many for recoveries cut off, 3 for compaction.
-        assert_eq!(floor(Class::DeletesVolume, &nodes), 2 + 2 * (3 + 9 + 3));
+        assert_eq!(free_segments_floor(SpaceClass::DeletesVolume, &nodes), 2 + 2 * (3 + 9 + 3));
         // One for the log, and a pair for each of the tables' segments.
-        assert_eq!(floor(Class::EmptiesAtOnce, &nodes) - floor(Class::DeletesVolume, &nodes), 1 + 2 * 3);
+        assert_eq!(
+            free_segments_floor(SpaceClass::EmptiesAtOnce, &nodes)
+                - free_segments_floor(SpaceClass::DeletesVolume, &nodes),
+            1 + 2 * 3
+        );
     }
 
     #[test]
     fn a_sixteenth_of_what_a_sparse_file_holds_is_asked_for_ahead_of_need_and_256_mib_at_most() {
-        assert_eq!([0, 79, 80, 4096, 4112, 1 << 20].map(|held| ahead(held, 256)), [4, 4, 5, 256, 256, 256]);
-        assert_eq!(ahead(8192, 32_768), 2);
+        assert_eq!(
+            [0, 79, 80, 4096, 4112, 1 << 20].map(|held| segments_ahead(held, 256)),
+            [4, 4, 5, 256, 256, 256]
+        );
+        assert_eq!(segments_ahead(8192, 32_768), 2);
     }
 
     #[test]
     fn the_score_is_benefit_over_cost() {
-        assert_eq!(score(&candidate(1, 32, 11), &BUDGET), 0.5 * 12.0 / 1.5);
-        assert_eq!(score(&candidate(1, 16, 0), &BUDGET), 0.75 / 1.25);
+        assert_eq!(cost_benefit(&candidate(1, 32, 11), &BUDGET), 0.5 * 12.0 / 1.5);
+        assert_eq!(cost_benefit(&candidate(1, 16, 0), &BUDGET), 0.75 / 1.25);
     }
 
     #[test]
     fn a_round_moves_as_many_blocks_as_there_is_space_for_and_not_one_more() {
         let many = [candidate(1, 40, 5), candidate(2, 40, 5), candidate(3, 40, 5)];
         // With two blocks for lists each.
-        assert_eq!(choose(&many, &Budget { blocks: 84, ..BUDGET }), [1, 2]);
-        assert_eq!(choose(&many, &Budget { blocks: 83, ..BUDGET }), [1]);
+        assert_eq!(choose_victims(&many, &CleaningBudget { blocks: 84, ..BUDGET }), [1, 2]);
+        assert_eq!(choose_victims(&many, &CleaningBudget { blocks: 83, ..BUDGET }), [1]);
     }
 
     /// Where a victim's blocks go, as the cleaner places them from `offset` in a segment on: the blocks that this takes.
@@ -603,7 +659,7 @@ mod tests {
         let (mut rest, mut at) = (live, offset);
         while rest > 0 {
             let left = segment_blocks - at % segment_blocks;
-            let count = listed(rest, left);
+            let count = blocks_per_summary(rest, left);
             at += if count == 0 { left } else { 1 + count };
             rest -= count;
         }
@@ -613,11 +669,11 @@ mod tests {
     #[test]
     fn moving_what_is_worth_it_takes_less_than_it_frees_wherever_it_goes() {
         for segment_blocks in [16, 17, 32, 64, 100, 101, 102, 103, 256, 512, 2048] {
-            for live in (1..=segment_blocks).filter(|&live| is_worth_it(live, segment_blocks)) {
+            for live in (1..=segment_blocks).filter(|&live| is_worth_cleaning(live, segment_blocks)) {
                 let most = (0..segment_blocks).map(|offset| taken(live, offset, segment_blocks)).max();
                 let most = most.expect("some offset");
-                assert!(most <= with_lists(live), "{live} of {segment_blocks}: {most}");
-                assert!(most + gain_least(segment_blocks) <= segment_blocks, "{live} of {segment_blocks}");
+                assert!(most <= with_summaries(live), "{live} of {segment_blocks}: {most}");
+                assert!(most + gain_min(segment_blocks) <= segment_blocks, "{live} of {segment_blocks}");
             }
         }
     }
@@ -626,7 +682,7 @@ mod tests {
     fn what_fits_with_lists_is_what_is_placed() {
         for segment_blocks in [16, 100, 101, 102, 202, 203, 256, 512] {
             for offset in 0..segment_blocks {
-                let fit = fit_with_lists(segment_blocks - offset);
+                let fit = fit_with_summaries(segment_blocks - offset);
                 assert!(offset + taken(fit, offset, segment_blocks) <= segment_blocks);
                 assert!(offset + taken(fit + 1, offset, segment_blocks) > segment_blocks);
             }
@@ -635,7 +691,7 @@ mod tests {
 
     #[test]
     fn lists_are_a_hundredth_of_what_is_moved() {
-        let share = |live: u64| (with_lists(live) - live) as f64 / live as f64;
+        let share = |live: u64| (with_summaries(live) - live) as f64 / live as f64;
         // Half of a segment of 1 MiB, of 8 MiB, of 128 MiB.
         assert_eq!([128, 1024, 16_384].map(|live| (share(live) * 1000.0) as u64), [23, 11, 10]);
     }

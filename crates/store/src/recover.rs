@@ -26,25 +26,25 @@
 //! A log entry that needs an unreadable node is skipped (step 4 or 7). What it changes cannot be read until
 //! the node can, and no root is written before that.
 
-use crate::bug::{PlantedBug, is_planted};
-use crate::checkpoint::Checkpointer;
+use crate::bug::{StoreBug, is_planted};
+use crate::checkpoint::StoreCheckpointer;
 use crate::checkpoint_root::{CheckpointRoot, LogCursor};
 use crate::checkpoint_tables::{read_map, read_settings};
 use crate::error::StoreError;
 use crate::format::ROOTS;
 use crate::log_chunk::{LogChunk, is_data_intact};
 use crate::log_entry::{LogEntry, MirroredBlock};
+use crate::log_progress::LogLength;
 use crate::log_reader::LogReader;
 use crate::log_writer::LogWriter;
 use crate::map::PageMap;
 use crate::medium::StoreMedium;
-use crate::progress::LogLength;
-use crate::repair::Repairs;
+use crate::mirror_repair::MetadataRepairs;
 use crate::settings::StoreSettings;
-use crate::shared::Shared;
+use crate::shared::StoreShared;
 use crate::store::Store;
 use crate::superblock::StoreGeometry;
-use crate::writer::Writer;
+use crate::writer::StoreWriter;
 use device::{Block, Device, Incarnation, Page, StoreId};
 use std::sync::Arc;
 
@@ -61,8 +61,8 @@ pub struct IdentifiedStore {
 
 /// The result of recovery.
 pub(crate) struct RecoveredStore {
-    pub(crate) shared: Shared,
-    pub(crate) writer: Writer,
+    pub(crate) shared: StoreShared,
+    pub(crate) writer: StoreWriter,
 }
 
 impl IdentifiedStore {
@@ -115,18 +115,18 @@ impl IdentifiedStore {
                     StoreMedium::new(device.clone(), geometry),
                     map,
                     &root,
-                    Repairs::new(damaged),
+                    MetadataRepairs::new(damaged),
                 )
             });
             match opened {
                 Ok(recovery) => {
-                    let mut checkpointer = Checkpointer::after(&root, slot);
-                    checkpointer.supersede(newest, &root, geometry.id);
+                    let mut checkpointer = StoreCheckpointer::after(&root, slot);
+                    checkpointer.supersede_newest_root(newest, &root, geometry.id);
                     let log = recovery.replay(root.log)?;
                     recovery.shared.map_mut().nodes.unpin_nodes();
                     return Ok(RecoveredStore {
                         shared: recovery.shared,
-                        writer: Writer::new(log, checkpointer),
+                        writer: StoreWriter::new(log, checkpointer),
                     });
                 }
                 // The other root has a map of its own, and the same log leads further from it.
@@ -144,7 +144,7 @@ fn no_valid_root(device: &dyn Device) -> StoreError {
 
 /// A store in memory: as a root has it, then with the log after it.
 struct StoreRecovery {
-    shared: Shared,
+    shared: StoreShared,
 }
 
 impl StoreRecovery {
@@ -153,9 +153,9 @@ impl StoreRecovery {
         medium: StoreMedium,
         map: PageMap,
         root: &CheckpointRoot,
-        repairs: Repairs,
+        repairs: MetadataRepairs,
     ) -> Result<StoreRecovery, StoreError> {
-        let shared = Shared::new(medium, map, root.incarnation, root.log.batch - 1, repairs);
+        let shared = StoreShared::new(medium, map, root.incarnation, root.log.batch - 1, repairs);
         // Held until the log is replayed, as it may change any volume.
         shared.map_mut().nodes.pin_nodes();
         let stored = shared.resolve(|map| map.volumes.read_tree(&map.nodes))?;
@@ -199,7 +199,7 @@ impl StoreRecovery {
         // Step 5.
         let missing_batch = open_batch.first().map_or(cursor.batch, |chunk| chunk.head.batch);
         let proof = reader.find_proof_of_rot(&cursor, missing_batch, incarnation);
-        if let Some(proof) = proof.filter(|_| !is_planted(PlantedBug::RotTakenForTorn)) {
+        if let Some(proof) = proof.filter(|_| !is_planted(StoreBug::RotTakenForTorn)) {
             let place = geometry.segment_start(cursor.segment).plus(cursor.offset);
             let what = format!("the log's chunk {}, which block {proof} knows to be durable,", cursor.chunk);
             return Err(StoreError::Damaged { device: self.shared.medium.name(), place, what });
@@ -240,7 +240,7 @@ impl StoreRecovery {
             return LastBatch::Unconfirmed;
         }
         match reader.find_proof_of_rot(cursor, last.head.batch, incarnation) {
-            Some(_) if !is_planted(PlantedBug::RotTakenForTorn) => LastBatch::Durable,
+            Some(_) if !is_planted(StoreBug::RotTakenForTorn) => LastBatch::Durable,
             _ => LastBatch::Torn,
         }
     }
@@ -251,7 +251,7 @@ impl StoreRecovery {
     fn reuse_fresh_log(&self, log: &mut LogWriter) {
         let mut map = self.shared.map_mut();
         for segment in [log.cursor().segment, log.cursor().next_segment] {
-            map.nodes.segments.found_in_log(segment);
+            map.nodes.segments.recover_log_segment(segment);
         }
         map.nodes.segments.set_log_rest(self.shared.medium.geometry().segment_blocks);
         log.reuse_fresh();
@@ -263,7 +263,7 @@ impl StoreRecovery {
             let is_punch = |entry: &&LogEntry| matches!(entry, LogEntry::Punch { .. });
             let entries = chunks.iter().flat_map(|chunk| &chunk.entries).filter(|entry| !is_punch(entry));
             // An unreadable node is found again when its entry is applied.
-            let _ = self.shared.load_for(&entries.collect::<Vec<_>>());
+            let _ = self.shared.load_nodes_for(&entries.collect::<Vec<_>>());
             chunks.iter().try_for_each(|chunk| self.replay_chunk(chunk))
         })
     }
@@ -273,14 +273,14 @@ impl StoreRecovery {
             let mut map = self.shared.map_mut();
             let geometry = self.shared.medium.geometry();
             let segment = geometry.segment_of(chunk.at).expect("found inside a segment");
-            map.nodes.segments.found_in_log(segment);
+            map.nodes.segments.recover_log_segment(segment);
             if chunk.head.next_segment < geometry.segments {
-                map.nodes.segments.found_in_log(chunk.head.next_segment);
+                map.nodes.segments.recover_log_segment(chunk.head.next_segment);
             }
         }
         self.mark_mirrored_segments(chunk)?;
         self.shared.progress.add(LogLength { blocks: chunk.blocks(), reads: 0 });
-        self.shared.apply_what_can_be(&chunk.entries);
+        self.shared.apply_readable(&chunk.entries);
         self.shared.map_mut().note_batch(&chunk.entries, chunk.head.origin);
         self.shared.progress.set_durable_batch(chunk.head.batch);
         Ok(())
@@ -292,7 +292,7 @@ impl StoreRecovery {
         for MirroredBlock { at, copy, .. } in chunk.entries.iter().filter_map(LogEntry::mirrored_block) {
             let segment =
                 |at| self.shared.medium.geometry().segment_of(at).expect("believed when it was read");
-            if !map.nodes.segments.found_pair(segment(at), segment(copy)) {
+            if !map.nodes.segments.recover_mirrored_pair(segment(at), segment(copy)) {
                 let device = self.shared.medium.name();
                 let place = chunk.at;
                 let what =

@@ -5,15 +5,15 @@
 //! of every page of metadata, and every other block of data once, however many share it. What is changed meanwhile was written just
 //! now, and is not read.
 
-use crate::audit::{Met, walk};
-use crate::check::Finding;
+use crate::check::StoreFinding;
 use crate::checkpoint_root::CheckpointRoot;
 use crate::error::StoreError;
 use crate::format::{ROOTS, SUPERBLOCK};
 use crate::log_entry::MirroredBlock;
 use crate::map::{BlockEntry, BlockHolder, NodeId, ScanPurpose, ScanTarget};
-use crate::repair::{Compared, NodeRead};
-use crate::shared::Shared;
+use crate::map_walk::{WalkItem, walk_map};
+use crate::mirror_repair::{MirrorComparison, NodeRead};
+use crate::shared::StoreShared;
 use crate::superblock::StoreGeometry;
 use crate::writer::WriterLock;
 use device::Block;
@@ -24,69 +24,78 @@ const NODES_PER_STEP: usize = 4;
 
 /// How far a scrub has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Scrubbed {
+pub struct ScrubProgress {
     /// Blocks read so far.
     pub blocks: u64,
     /// Blocks that were live when it began: about as many will be read.
-    pub of_blocks: u64,
+    pub blocks_expected: u64,
     /// Blocks that are not what was written, or could not be read.
     pub damaged: u64,
     /// Of these, metadata of which the copy is whole: it was written over them. The superblock's copy, too.
     pub repaired: u64,
     /// Map nodes of which both copies were damaged, and which memory has: the next checkpoint writes them elsewhere.
-    pub healed: u64,
+    pub rewritten_from_memory: u64,
     /// It has read everything; the next step begins a new one.
     pub done: bool,
 }
 
 /// A scrub under way. A crash ends it; nothing depends on it.
 #[derive(Debug, Default)]
-pub(crate) struct Scrub {
-    so_far: Scrubbed,
+pub(crate) struct StoreScrub {
+    so_far: ScrubProgress,
     /// Data that is not what was written, by its place.
     damaged: BTreeMap<Block, StoreError>,
 }
 
-impl Scrub {
+impl StoreScrub {
     /// One bounded step of `scrub`, which begins with the first and ends with the last: see
     /// [`Store::scrub_step`](crate::Store::scrub_step).
     pub(crate) fn step(
-        scrub: &mut Option<Scrub>,
-        shared: &Shared,
+        scrub: &mut Option<StoreScrub>,
+        shared: &StoreShared,
         writer: &WriterLock,
-        report: &mut dyn FnMut(Finding),
-    ) -> Scrubbed {
+        report: &mut dyn FnMut(StoreFinding),
+    ) -> ScrubProgress {
         let Some(current) = scrub else {
-            let mut begun = Scrub::default();
-            begun.so_far.of_blocks = shared.space().live;
-            shared.map_mut().begin_scan(ScanPurpose::Scrub, ScanTarget::All);
+            let mut begun = StoreScrub::default();
+            begun.so_far.blocks_expected = shared.space().live;
+            shared.map_mut().begin_scan(ScanPurpose::StoreScrub, ScanTarget::All);
             begun.scrub_fixed(shared, writer, report);
             let so_far = begun.so_far;
             *scrub = Some(begun);
             return so_far;
         };
-        let visited = shared.visit_some(ScanPurpose::Scrub, NODES_PER_STEP);
+        let visited = shared.visit_nodes(ScanPurpose::StoreScrub, NODES_PER_STEP);
         if !visited.is_empty() {
             current.scrub_nodes(&visited, shared, writer, report);
             current.scrub_data(shared, report);
             return current.so_far;
         }
-        let gone =
-            shared.map_mut().nodes.scan_mut(ScanPurpose::Scrub).as_ref().map_or(0, |scan| scan.pages_gone);
-        shared.map_mut().nodes.end_scan(ScanPurpose::Scrub);
+        let gone = shared
+            .map_mut()
+            .nodes
+            .scan_mut(ScanPurpose::StoreScrub)
+            .as_ref()
+            .map_or(0, |scan| scan.pages_gone);
+        shared.map_mut().nodes.end_scan(ScanPurpose::StoreScrub);
         if gone > 0 || !current.damaged.is_empty() {
-            current.name_damaged(shared, writer, report);
+            current.report_damaged_data(shared, writer, report);
         }
-        let done = Scrubbed { done: true, ..current.so_far };
+        let done = ScrubProgress { done: true, ..current.so_far };
         *scrub = None;
         done
     }
 
     /// The superblocks, the roots, the tables' stream, the node table.
-    fn scrub_fixed(&mut self, shared: &Shared, writer: &WriterLock, report: &mut dyn FnMut(Finding)) {
+    fn scrub_fixed(
+        &mut self,
+        shared: &StoreShared,
+        writer: &WriterLock,
+        report: &mut dyn FnMut(StoreFinding),
+    ) {
         let mut bad = |place: Block, what: String| {
             self.so_far.damaged += 1;
-            report(Finding { place: Some(place), ..Finding::about(what) });
+            report(StoreFinding { place: Some(place), ..StoreFinding::about(what) });
         };
         // Meanwhile no root is written, and the store is not made larger.
         let writer = writer.lock();
@@ -113,17 +122,18 @@ impl Scrub {
                 Err(error) => bad(at, error.to_string()),
             }
         }
-        let tables = shared.compare_tables(writer.tables());
+        let tables = shared.compare_table_mirrors(writer.tables());
         drop(writer);
         self.so_far.repaired += u64::from(mends);
         self.so_far.blocks += 4 + 2 * tables.len() as u64;
-        tables.into_iter().for_each(|compared| self.tell(compared, report));
+        tables.into_iter().for_each(|compared| self.report_comparison(compared, report));
     }
 
     /// Counts and reports what was found of a block of metadata.
-    fn tell(&mut self, compared: Compared, report: &mut dyn FnMut(Finding)) {
-        self.so_far.repaired += u64::from(matches!(compared, Compared::Damaged { repaired: true, .. }));
-        if let Some(finding) = Finding::compared(&compared) {
+    fn report_comparison(&mut self, compared: MirrorComparison, report: &mut dyn FnMut(StoreFinding)) {
+        self.so_far.repaired +=
+            u64::from(matches!(compared, MirrorComparison::Damaged { repaired: true, .. }));
+        if let Some(finding) = StoreFinding::of_comparison(&compared) {
             self.so_far.damaged += 1;
             report(finding);
         }
@@ -133,9 +143,9 @@ impl Scrub {
     fn scrub_nodes(
         &mut self,
         ids: &[NodeId],
-        shared: &Shared,
+        shared: &StoreShared,
         writer: &WriterLock,
-        report: &mut dyn FnMut(Finding),
+        report: &mut dyn FnMut(StoreFinding),
     ) {
         let nodes: Vec<NodeRead> = {
             let map = shared.map();
@@ -147,49 +157,50 @@ impl Scrub {
             written
         };
         self.so_far.blocks += 2 * nodes.len() as u64;
-        let compared = shared.compare_nodes(&nodes);
+        let compared = shared.compare_node_mirrors(&nodes);
         let _writer = writer.lock();
         let mut map = shared.map_mut();
         for (node, compared) in nodes.iter().zip(compared) {
             map.nodes.segments.unpin(node.entry.place);
             let moved = map.nodes.table.get(node.id).is_none_or(|now| now.place != node.entry.place);
-            let is_lost = matches!(compared, Compared::Lost { .. });
+            let is_lost = matches!(compared, MirrorComparison::BothDamaged { .. });
             if is_lost && moved {
                 continue;
             }
-            self.tell(compared, report);
+            self.report_comparison(compared, report);
             if is_lost && map.nodes.is_cached(node.id) {
                 map.nodes.node_mut(node.id);
-                self.so_far.healed += 1;
+                self.so_far.rewritten_from_memory += 1;
             }
         }
     }
 
     /// Reads the blocks that the nodes visited refer to; pages of metadata twice.
-    fn scrub_data(&mut self, shared: &Shared, report: &mut dyn FnMut(Finding)) {
+    fn scrub_data(&mut self, shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
         let (held, pairs) = {
             let mut map = shared.map_mut();
-            let held = map.nodes.scan_mut(ScanPurpose::Scrub).as_mut().map(|scan| {
+            let held = map.nodes.scan_mut(ScanPurpose::StoreScrub).as_mut().map(|scan| {
                 scan.holder_count = 0;
                 std::mem::take(&mut scan.holders)
             });
             let held: Vec<_> = held.unwrap_or_default().into_iter().collect();
             held.iter().for_each(|(at, _)| map.nodes.segments.pin(*at));
-            let is_mirrored = |(at, _): &(Block, Vec<BlockHolder>)| map.nodes.segments.copy_of(*at).is_some();
+            let is_mirrored =
+                |(at, _): &(Block, Vec<BlockHolder>)| map.nodes.segments.mirror_of(*at).is_some();
             let (paired, held): (Vec<_>, Vec<_>) = held.into_iter().partition(is_mirrored);
             let pair = |(at, holders): (Block, Vec<BlockHolder>)| {
-                let (copy, crc) = (map.nodes.segments.copy_of(at)?, holders[0].crc);
+                let (copy, crc) = (map.nodes.segments.mirror_of(at)?, holders[0].crc);
                 Some(MirroredBlock { at, copy, crc })
             };
             (held, paired.into_iter().filter_map(pair).collect::<Vec<_>>())
         };
         let places: Vec<Block> = held.iter().map(|(at, _)| *at).collect();
         self.so_far.blocks += places.len() as u64 + 2 * pairs.len() as u64;
-        for compared in shared.compare_pages(&pairs) {
+        for compared in shared.compare_page_mirrors(&pairs) {
             match compared {
                 // Whose it is is told in the end.
-                Compared::Lost { place, error } => drop(self.damaged.insert(place, error)),
-                other => self.tell(other, report),
+                MirrorComparison::BothDamaged { place, error } => drop(self.damaged.insert(place, error)),
+                other => self.report_comparison(other, report),
             }
         }
         for ((at, holders), page) in held.iter().zip(shared.medium.read_blocks(&places)) {
@@ -208,22 +219,27 @@ impl Scrub {
 
     /// Whose the damaged blocks are, and the pages of which nothing is left. What nobody refers to any more was overwritten meanwhile, and
     /// is no loss.
-    fn name_damaged(&mut self, shared: &Shared, writer: &WriterLock, report: &mut dyn FnMut(Finding)) {
+    fn report_damaged_data(
+        &mut self,
+        shared: &StoreShared,
+        writer: &WriterLock,
+        report: &mut dyn FnMut(StoreFinding),
+    ) {
         let _writer = writer.lock();
-        walk(shared, &mut |met| {
+        walk_map(shared, &mut |met| {
             let (owner, page, place) = match met {
-                Met::Block(owner, page, BlockEntry { place, .. }) => (owner, page, place),
-                Met::Gone(owner, page) => {
+                WalkItem::Block(owner, page, BlockEntry { place, .. }) => (owner, page, place),
+                WalkItem::LostPage(owner, page) => {
                     self.so_far.damaged += 1;
-                    return report(Finding::gone(shared, owner, page));
+                    return report(StoreFinding::lost_page(shared, owner, page));
                 }
-                Met::Lost(..) => return,
+                WalkItem::UnreadableNode(..) => return,
             };
             let Some(error) = self.damaged.remove(&place) else { return };
             self.so_far.damaged += 1;
             let what = error.to_string();
             let (volume, object) = (Some(owner.volume), Some(owner.object));
-            report(Finding { volume, object, page: Some(page), place: Some(place), what });
+            report(StoreFinding { volume, object, page: Some(page), place: Some(place), what });
         });
     }
 }

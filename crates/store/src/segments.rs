@@ -16,11 +16,11 @@
 //! names the block in the first. Both are taken, filled, counted, closed, dead and free together; what counts or chooses segments
 //! looks at the first one only. A pair holds nodes or pages of the arena, which are data: as the log's, they have places that log
 //! entries name. A root does not say which pair was open: recovery takes all for closed, and where log entries after the root
-//! name one that was free or dead there, it was [taken since](Segments::found_pair).
+//! name one that was free or dead there, it was [taken since](SegmentTable::recover_mirrored_pair).
 
 use crate::block_set::BlockSet;
-use crate::bug::{PlantedBug, is_planted};
-use crate::policy::{COPIES, Candidate};
+use crate::bug::{StoreBug, is_planted};
+use crate::policy::{CleaningCandidate, METADATA_COPIES};
 use crate::superblock::StoreGeometry;
 use crate::sync::{AtomicU32, Ordering};
 use device::Block;
@@ -29,7 +29,7 @@ use std::ops::Range;
 
 /// What a segment holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Use {
+pub(crate) enum SegmentUse {
     #[default]
     Free,
     /// Log entries and data.
@@ -41,27 +41,27 @@ pub(crate) enum Use {
     /// Data that is metadata to who wrote it: the pages of arenas.
     Arena,
     /// Copies of what its twin, a segment of nodes or of arenas, holds.
-    Copies,
+    Mirror,
 }
 
-impl Use {
+impl SegmentUse {
     /// Whether pages lie in it to which entries of the map refer.
     pub(crate) fn is_data(self) -> bool {
-        matches!(self, Use::Log | Use::Moved | Use::Arena)
+        matches!(self, SegmentUse::Log | SegmentUse::Moved | SegmentUse::Arena)
     }
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Segment {
-    pub(crate) usage: Use,
+pub(crate) struct SegmentState {
+    pub(crate) usage: SegmentUse,
     /// More may be written to it, or the log may go on in it.
     pub(crate) open: bool,
     /// Blocks to which the map or the newest tables refer; an upper bound where blocks are shared.
     pub(crate) live: u32,
     /// The other one of a pair.
-    pub(crate) twin: Option<u32>,
+    pub(crate) mirror: Option<u32>,
     /// When the youngest of its data was written, in segments of log. Of arenas not known before this start.
-    pub(crate) written: u64,
+    pub(crate) newest_data_at: u64,
     /// The first durable checkpoint in which it was dead.
     pub(crate) dead_since: Option<u64>,
     /// It had as many live blocks when cleaning or compacting it did not help.
@@ -73,7 +73,7 @@ pub(crate) struct Segment {
     pins: AtomicU32,
 }
 
-impl Segment {
+impl SegmentState {
     /// Emptying it did not help, and no more of it has died since.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck_at.is_some_and(|live| self.live >= live)
@@ -83,12 +83,12 @@ impl Segment {
 /// What the segment table says about a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SegmentEntry {
-    pub(crate) usage: Use,
+    pub(crate) usage: SegmentUse,
     pub(crate) live: u32,
     /// Segments of log written since the youngest of its data, as far as it is known.
     pub(crate) age: u32,
     /// The other one of a pair.
-    pub(crate) twin: Option<u32>,
+    pub(crate) mirror: Option<u32>,
 }
 
 /// Ages are kept in 32 bits: older than this is as old.
@@ -96,7 +96,7 @@ pub(crate) const AGE_MAX: u32 = u32::MAX;
 
 /// What segments of nodes are there, without their twins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct OfNodes {
+pub(crate) struct NodeSegments {
     pub(crate) segments: u64,
     /// Live blocks in them.
     pub(crate) live: u64,
@@ -104,26 +104,26 @@ pub(crate) struct OfNodes {
 
 /// All segments. Part of the map and under its lock, because every change of the map changes what is live.
 #[derive(Debug)]
-pub(crate) struct Segments {
+pub(crate) struct SegmentTable {
     geometry: StoreGeometry,
-    list: Vec<Segment>,
+    list: Vec<SegmentState>,
     /// Those that may be written at once. Oldest first, so that wear spreads.
     free: VecDeque<u32>,
     /// The store is a sparse file: a trim gives space back to the file system below.
     is_sparse: bool,
     /// Those that are free, and must get space below before they are written. To all that counts free space they do not exist.
-    bare: VecDeque<u32>,
+    unbacked: VecDeque<u32>,
     /// Shared blocks lost references since the last recount: some counts may be too high.
-    unsure: bool,
+    counts_unsure: bool,
     /// Nor were they sure when the walk began that is under way, which may not come to its end.
-    recounts: bool,
+    recount_under_way: bool,
     /// Unwritten blocks of the log's open segment. The one after it, which the log already has, does not count:
     /// to enter it the log takes another.
     log_rest: u64,
     /// Live blocks in all.
     live: u64,
     /// Segments of nodes, and their live blocks.
-    of_nodes: OfNodes,
+    node_segments: NodeSegments,
     /// Segments that the cleaner emptied, and that are not free yet.
     emptied: u64,
     /// Segments of log ever taken, and [`AGE_MAX`] more, so that nothing is older than the count.
@@ -134,29 +134,29 @@ pub(crate) struct Segments {
     reuse_at_once: bool,
 }
 
-impl Segments {
+impl SegmentTable {
     /// The segments of a store in which `used` says what each holds and how much of it is live.
-    pub(crate) fn new(geometry: StoreGeometry, used: Vec<SegmentEntry>) -> Segments {
+    pub(crate) fn new(geometry: StoreGeometry, used: Vec<SegmentEntry>) -> SegmentTable {
         assert_eq!(used.len(), geometry.segments as usize, "one entry for each segment");
         let clock = u64::from(AGE_MAX);
-        let segment = |SegmentEntry { usage, live, age, twin }| {
+        let segment = |SegmentEntry { usage, live, age, mirror: twin }| {
             let written = clock.saturating_sub(u64::from(age));
-            Segment { usage, live, written, twin, ..Segment::default() }
+            SegmentState { usage, live, newest_data_at: written, mirror: twin, ..SegmentState::default() }
         };
-        let list: Vec<Segment> = used.into_iter().map(segment).collect();
-        let free = |(_, segment): &(u32, &Segment)| segment.usage == Use::Free;
+        let list: Vec<SegmentState> = used.into_iter().map(segment).collect();
+        let free = |(_, segment): &(u32, &SegmentState)| segment.usage == SegmentUse::Free;
         let free = (0..).zip(&list).filter(free).map(|(number, _)| number).collect();
-        Segments {
+        SegmentTable {
             geometry,
             list,
             free,
             is_sparse: false,
-            bare: VecDeque::new(),
-            unsure: false,
-            recounts: false,
+            unbacked: VecDeque::new(),
+            counts_unsure: false,
+            recount_under_way: false,
             log_rest: 0,
             live: 0,
-            of_nodes: OfNodes::default(),
+            node_segments: NodeSegments::default(),
             emptied: 0,
             clock,
             marks: None,
@@ -166,7 +166,7 @@ impl Segments {
         .counted()
     }
 
-    fn counted(mut self) -> Segments {
+    fn counted(mut self) -> SegmentTable {
         self.count_live();
         self
     }
@@ -174,8 +174,8 @@ impl Segments {
     /// Counts the segments of nodes, and what is live.
     pub(crate) fn count_live(&mut self) {
         self.live = self.list.iter().map(|segment| u64::from(segment.live)).sum();
-        let nodes = self.list.iter().filter(|segment| segment.usage == Use::Nodes);
-        self.of_nodes = nodes.fold(OfNodes::default(), |sum, segment| OfNodes {
+        let nodes = self.list.iter().filter(|segment| segment.usage == SegmentUse::Nodes);
+        self.node_segments = nodes.fold(NodeSegments::default(), |sum, segment| NodeSegments {
             segments: sum.segments + 1,
             live: sum.live + u64::from(segment.live),
         });
@@ -195,13 +195,13 @@ impl Segments {
     }
 
     /// Blocks that are live, copies included.
-    pub(crate) fn live(&self) -> u64 {
+    pub(crate) fn live_blocks(&self) -> u64 {
         self.live
     }
 
     /// The segments of nodes, and their live blocks.
-    pub(crate) fn of_nodes(&self) -> OfNodes {
-        self.of_nodes
+    pub(crate) fn node_segments(&self) -> NodeSegments {
+        self.node_segments
     }
 
     /// Segments that the cleaner emptied, and that two checkpoints will make free.
@@ -211,27 +211,27 @@ impl Segments {
 
     /// Whether shared blocks lost references since the last recount began: some counts may be too high.
     pub(crate) fn counts_may_be_high(&self) -> bool {
-        self.unsure
+        self.counts_unsure
     }
 
     /// A shared block lost a reference, perhaps its last one.
-    pub(crate) fn doubt_counts(&mut self) {
-        self.unsure = true;
+    pub(crate) fn mark_counts_unsure(&mut self) {
+        self.counts_unsure = true;
     }
 
     /// The same for what the tables of a root say: also while a recount is under way.
-    pub(crate) fn are_doubted(&self) -> bool {
-        self.unsure || self.recounts
+    pub(crate) fn counts_are_unsure(&self) -> bool {
+        self.counts_unsure || self.recount_under_way
     }
 
     /// A walk begins that will make the counts exact.
     pub(crate) fn begin_recount(&mut self) {
-        self.recounts |= std::mem::take(&mut self.unsure);
+        self.recount_under_way |= std::mem::take(&mut self.counts_unsure);
     }
 
     /// It has come to its end, though some nodes could not be read: no other one would find more.
     pub(crate) fn end_recount(&mut self) {
-        self.recounts = false;
+        self.recount_under_way = false;
     }
 
     #[cfg(feature = "planted-bugs")]
@@ -239,15 +239,15 @@ impl Segments {
         self.reuse_at_once = true;
     }
 
-    pub(crate) fn get(&self, segment: u32) -> &Segment {
+    pub(crate) fn get(&self, segment: u32) -> &SegmentState {
         &self.list[segment as usize]
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Segment)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &SegmentState)> {
         (0..).zip(&self.list)
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Segment)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut SegmentState)> {
         (0..).zip(&mut self.list)
     }
 
@@ -256,22 +256,22 @@ impl Segments {
     }
 
     /// Segments that are not bare: so large is the store now.
-    pub(crate) fn held(&self) -> u64 {
-        u64::from(self.geometry.segments) - self.bare.len() as u64
+    pub(crate) fn backed_count(&self) -> u64 {
+        u64::from(self.geometry.segments) - self.unbacked.len() as u64
     }
 
-    pub(crate) fn bare_count(&self) -> u64 {
-        self.bare.len() as u64
+    pub(crate) fn unbacked_count(&self) -> u64 {
+        self.unbacked.len() as u64
     }
 
     /// The store has got more segments. In a sparse file they are bare.
     pub(crate) fn grow(&mut self, grown: StoreGeometry) {
         let new = self.geometry.segments..grown.segments;
         self.geometry = grown;
-        let new_segment = || Segment { has_holes: self.is_sparse, ..Segment::default() };
+        let new_segment = || SegmentState { has_holes: self.is_sparse, ..SegmentState::default() };
         self.list.resize_with(grown.segments as usize, new_segment);
         if self.is_sparse {
-            self.bare.extend(new)
+            self.unbacked.extend(new)
         } else {
             self.free.extend(new)
         }
@@ -279,10 +279,10 @@ impl Segments {
     }
 
     /// The store is a sparse file, in which only the blocks of `known` have space, in order and no two of them adjacent.
-    pub(crate) fn take_stock(&mut self, known: &[Range<Block>]) {
+    pub(crate) fn set_backed_ranges(&mut self, known: &[Range<Block>]) {
         self.is_sparse = true;
         self.free.clear();
-        self.bare.clear();
+        self.unbacked.clear();
         let mut known = known.iter().peekable();
         for (segment, number) in self.list.iter_mut().zip(0..) {
             let start = self.geometry.segment_start(number);
@@ -290,33 +290,33 @@ impl Segments {
             while known.next_if(|range| range.end < end).is_some() {}
             segment.has_holes = known.peek().is_none_or(|range| range.start > start);
             match (segment.usage, segment.has_holes) {
-                (Use::Free, false) => self.free.push_back(number),
-                (Use::Free, true) => self.bare.push_back(number),
+                (SegmentUse::Free, false) => self.free.push_back(number),
+                (SegmentUse::Free, true) => self.unbacked.push_back(number),
                 _ => {}
             }
         }
     }
 
     /// A segment that is bare, to ask for space for it: nothing else does.
-    pub(crate) fn take_bare(&mut self) -> Option<u32> {
-        self.bare.pop_front()
+    pub(crate) fn take_unbacked(&mut self) -> Option<u32> {
+        self.unbacked.pop_front()
     }
 
     /// There is no space for it.
-    pub(crate) fn stays_bare(&mut self, number: u32) {
-        self.bare.push_front(number);
+    pub(crate) fn put_back_unbacked(&mut self, number: u32) {
+        self.unbacked.push_front(number);
     }
 
     /// All of it has space.
-    pub(crate) fn has_space(&mut self, number: u32) {
+    pub(crate) fn set_backed(&mut self, number: u32) {
         let segment = &mut self.list[number as usize];
         segment.has_holes = false;
-        if segment.usage == Use::Free {
+        if segment.usage == SegmentUse::Free {
             self.free.push_back(number);
         }
     }
 
-    /// Which segments of those from [`reclaim`](Segments::reclaim) to trim: all, or in a sparse file those that would be free beyond
+    /// Which segments of those from [`reclaim`](SegmentTable::reclaim) to trim: all, or in a sparse file those that would be free beyond
     /// `most`, `trims` of them at most, and those that lack space already. They lack it from now on, whatever becomes of the trim.
     pub(crate) fn choose_trims(&mut self, dead: &[u32], (most, trims): (u64, u64)) -> Vec<u32> {
         if !self.is_sparse {
@@ -336,88 +336,89 @@ impl Segments {
     }
 
     /// Opens two free segments for nodes or pages of arenas and their copies, and returns the first; `None` if there are not two.
-    pub(crate) fn take_pair(&mut self, usage: Use) -> Option<u32> {
+    pub(crate) fn take_mirrored_pair(&mut self, usage: SegmentUse) -> Option<u32> {
         if self.free.len() < 2 {
             return None;
         }
-        let (first, second) = (self.take(usage)?, self.take(Use::Copies)?);
-        self.of_nodes.segments += u64::from(usage == Use::Nodes);
-        self.join(first, second);
+        let (first, second) = (self.take(usage)?, self.take(SegmentUse::Mirror)?);
+        self.node_segments.segments += u64::from(usage == SegmentUse::Nodes);
+        self.join_pair(first, second);
         Some(first)
     }
 
-    fn join(&mut self, first: u32, second: u32) {
-        self.list[first as usize].twin = Some(second);
-        self.list[second as usize].twin = Some(first);
+    fn join_pair(&mut self, first: u32, second: u32) {
+        self.list[first as usize].mirror = Some(second);
+        self.list[second as usize].mirror = Some(first);
     }
 
     /// Where the copy of a block of metadata lies; of a copy, what it is a copy of. `None` for what has none.
-    pub(crate) fn copy_of(&self, place: Block) -> Option<Block> {
+    pub(crate) fn mirror_of(&self, place: Block) -> Option<Block> {
         let number = self.geometry.segment_of(place)?;
-        if is_planted(PlantedBug::CopiesInOneSegment) && self.get(number).usage == Use::Nodes {
+        if is_planted(StoreBug::CopiesInOneSegment) && self.get(number).usage == SegmentUse::Nodes {
             return Some(place.plus(1));
         }
-        let twin = self.get(number).twin?;
+        let twin = self.get(number).mirror?;
         Some(self.geometry.segment_start(twin).plus(place.0 - self.geometry.segment_start(number).0))
     }
 
     /// Opens a free segment for the log or for what the cleaner moves; `None` if there is none.
-    pub(crate) fn take(&mut self, usage: Use) -> Option<u32> {
+    pub(crate) fn take(&mut self, usage: SegmentUse) -> Option<u32> {
         let number = self.free.pop_front()?;
-        self.clock += u64::from(usage == Use::Log);
+        self.clock += u64::from(usage == SegmentUse::Log);
         // Moved data is as old as what it was moved from; of arenas each block says it.
-        let written = if matches!(usage, Use::Moved | Use::Arena) { 0 } else { self.clock };
-        self.list[number as usize] = Segment { usage, open: true, written, ..Segment::default() };
+        let written = if matches!(usage, SegmentUse::Moved | SegmentUse::Arena) { 0 } else { self.clock };
+        self.list[number as usize] =
+            SegmentState { usage, open: true, newest_data_at: written, ..SegmentState::default() };
         Some(number)
     }
 
     /// Something is written to this block now, for the first time.
-    pub(crate) fn has_young(&mut self, place: Block) {
+    pub(crate) fn note_new_data(&mut self, place: Block) {
         if let Some(number) = self.geometry.segment_of(place) {
-            self.list[number as usize].written = self.clock;
+            self.list[number as usize].newest_data_at = self.clock;
         }
     }
 
     /// How old the youngest data of a segment is, in segments of log.
-    pub(crate) fn age(&self, segment: &Segment) -> u64 {
-        self.clock.saturating_sub(segment.written)
+    pub(crate) fn age(&self, segment: &SegmentState) -> u64 {
+        self.clock.saturating_sub(segment.newest_data_at)
     }
 
     /// Data of segment `from` was moved to segment `to`.
     pub(crate) fn inherit_age(&mut self, from: u32, to: u32) {
-        let written = self.get(from).written;
+        let written = self.get(from).newest_data_at;
         let target = &mut self.list[to as usize];
-        target.written = target.written.max(written);
+        target.newest_data_at = target.newest_data_at.max(written);
     }
 
     /// The segments that cleaning may help, of data only.
-    pub(crate) fn candidates(&self) -> Vec<Candidate> {
-        let fits = |(_, segment): &(u32, &Segment)| {
+    pub(crate) fn candidates(&self) -> Vec<CleaningCandidate> {
+        let fits = |(_, segment): &(u32, &SegmentState)| {
             segment.usage.is_data() && !segment.open && !segment.is_stuck() && segment.live > 0
         };
-        let candidate = |(number, segment): (u32, &Segment)| Candidate {
+        let candidate = |(number, segment): (u32, &SegmentState)| CleaningCandidate {
             segment: number,
             live: u64::from(segment.live),
-            copies: if segment.usage == Use::Arena { COPIES } else { 1 },
+            copies: if segment.usage == SegmentUse::Arena { METADATA_COPIES } else { 1 },
             age: self.age(segment),
         };
         self.iter().filter(fits).map(candidate).collect()
     }
 
     /// Cleaning or compaction left these blocks of a segment: it is no candidate until more of them are dead.
-    pub(crate) fn stuck(&mut self, number: u32) {
+    pub(crate) fn mark_stuck(&mut self, number: u32) {
         let segment = &mut self.list[number as usize];
         segment.stuck_at = Some(segment.live);
     }
 
     /// Segments of data that cleaning left as they were are candidates again.
-    pub(crate) fn try_stuck_again(&mut self) {
+    pub(crate) fn retry_stuck(&mut self) {
         self.list.iter_mut().filter(|segment| segment.usage.is_data()).for_each(|one| one.stuck_at = None);
     }
 
     /// Cleaning left nothing in this segment, nor in its twin. Returns how many they are.
-    pub(crate) fn emptied(&mut self, number: u32) -> u64 {
-        let both: Vec<u32> = self.with_twin(number).collect();
+    pub(crate) fn mark_emptied(&mut self, number: u32) -> u64 {
+        let both: Vec<u32> = self.with_mirror(number).collect();
         both.iter().for_each(|&one| self.list[one as usize].emptied = true);
         self.emptied += both.len() as u64;
         both.len() as u64
@@ -436,25 +437,25 @@ impl Segments {
     }
 
     /// The walk met everything: where a count was higher than what it met, it was too high. Returns how many were.
-    pub(crate) fn believe_marks(&mut self) -> u64 {
+    pub(crate) fn apply_recount(&mut self) -> u64 {
         self.end_recount();
         let Some(marks) = &self.marks else { return 0 };
         let data = self.iter().filter(|(_, segment)| segment.usage.is_data());
         let found: Vec<_> =
             data.map(|(number, _)| (number, marks.count_in_segment(self.geometry, number))).collect();
         let too_high = found.iter().filter(|&&(number, live)| live < self.get(number).live).count() as u64;
-        found.into_iter().for_each(|(number, live)| self.settle(number, live));
+        found.into_iter().for_each(|(number, live)| self.lower_live(number, live));
         too_high
     }
 
     pub(crate) fn end_marking(&mut self) {
         self.marks = None;
-        self.unsure |= std::mem::take(&mut self.recounts);
+        self.counts_unsure |= std::mem::take(&mut self.recount_under_way);
     }
 
     /// All references to a segment's blocks are known: only `live` blocks have any.
-    pub(crate) fn settle(&mut self, number: u32, live: u32) {
-        for one in self.with_twin(number) {
+    pub(crate) fn lower_live(&mut self, number: u32, live: u32) {
+        for one in self.with_mirror(number) {
             let segment = &mut self.list[one as usize];
             self.live -= u64::from(segment.live.saturating_sub(live));
             segment.live = segment.live.min(live);
@@ -462,64 +463,66 @@ impl Segments {
     }
 
     /// Opens a segment that the log turned out to go on in, free or dead at the root where recovery began.
-    pub(crate) fn found_in_log(&mut self, number: u32) {
+    pub(crate) fn recover_log_segment(&mut self, number: u32) {
         self.free.retain(|&free| free != number);
-        self.part(number);
+        self.split_pair(number);
         let segment = &mut self.list[number as usize];
-        self.of_nodes.segments -= u64::from(segment.usage == Use::Nodes);
-        (segment.usage, segment.open, segment.dead_since) = (Use::Log, true, None);
+        self.node_segments.segments -= u64::from(segment.usage == SegmentUse::Nodes);
+        (segment.usage, segment.open, segment.dead_since) = (SegmentUse::Log, true, None);
     }
 
     /// A log entry after the root where recovery began names blocks of these two: they are a pair for pages of arenas, or become one if
     /// both were free or dead at that root. `false` if they can be neither: then the entry is not what was written, or the root's tables
     /// are not. Nobody goes on in it.
-    pub(crate) fn found_pair(&mut self, first: u32, second: u32) -> bool {
+    pub(crate) fn recover_mirrored_pair(&mut self, first: u32, second: u32) -> bool {
         let unused = |number| {
             let segment = self.get(number);
-            segment.usage == Use::Free || Segments::is_dead(segment) && segment.dead_since.is_some()
+            segment.usage == SegmentUse::Free
+                || SegmentTable::is_dead(segment) && segment.dead_since.is_some()
         };
         match (unused(first), unused(second)) {
             (false, false) => {
                 let segment = self.get(first);
-                return segment.usage == Use::Arena && segment.twin == Some(second);
+                return segment.usage == SegmentUse::Arena && segment.mirror == Some(second);
             }
             (true, true) => {}
             _ => return false,
         }
         self.free.retain(|&free| free != first && free != second);
-        for (number, usage) in [(first, Use::Arena), (second, Use::Copies)] {
-            self.leave(number);
+        for (number, usage) in [(first, SegmentUse::Arena), (second, SegmentUse::Mirror)] {
+            self.reset_segment(number);
             let segment = &mut self.list[number as usize];
-            (segment.usage, segment.written) = (usage, self.clock);
+            (segment.usage, segment.newest_data_at) = (usage, self.clock);
         }
-        self.join(first, second);
+        self.join_pair(first, second);
         true
     }
 
     /// A dead segment, which is used for something else, is no pair with its twin any more; that one is dead, too, and waits alone.
-    fn part(&mut self, number: u32) {
-        if let Some(twin) = self.list[number as usize].twin.take() {
-            self.list[twin as usize].twin = None;
+    fn split_pair(&mut self, number: u32) {
+        if let Some(twin) = self.list[number as usize].mirror.take() {
+            self.list[twin as usize].mirror = None;
         }
     }
 
     /// A segment, and its twin if it has one.
-    fn with_twin(&self, number: u32) -> impl Iterator<Item = u32> + use<> {
-        [Some(number), self.get(number).twin].into_iter().flatten()
+    fn with_mirror(&self, number: u32) -> impl Iterator<Item = u32> + use<> {
+        [Some(number), self.get(number).mirror].into_iter().flatten()
     }
 
     /// Recovery begins at the root of checkpoint `generation`: what was dead then is free after the next one. If
     /// this were forgotten, a store that crashes soon after each start would never get a segment back. `log` is
     /// where the log goes on after that root, live or not.
-    pub(crate) fn dead_at_root(&mut self, generation: u64, log: [u32; 2]) {
-        let dead =
-            |(number, segment): &(u32, &mut Segment)| Segments::is_dead(segment) && !log.contains(number);
+    pub(crate) fn set_dead_at_root(&mut self, generation: u64, log: [u32; 2]) {
+        let dead = |(number, segment): &(u32, &mut SegmentState)| {
+            SegmentTable::is_dead(segment) && !log.contains(number)
+        };
         self.iter_mut().filter(dead).for_each(|(_, segment)| segment.dead_since = Some(generation));
     }
 
     /// Nothing more is written to a segment, nor to its twin.
     pub(crate) fn close(&mut self, number: u32) {
-        self.with_twin(number).for_each(|one| self.list[one as usize].open = false);
+        self.with_mirror(number).for_each(|one| self.list[one as usize].open = false);
         self.reuse_if_planted(number);
     }
 
@@ -527,50 +530,50 @@ impl Segments {
     pub(crate) fn inc_live(&mut self, place: Block) {
         self.mark(place);
         if let Some(number) = self.geometry.segment_of(place) {
-            for one in self.with_twin(number) {
+            for one in self.with_mirror(number) {
                 self.list[one as usize].live += 1;
                 self.live += 1;
             }
-            self.of_nodes.live += u64::from(self.get(number).usage == Use::Nodes);
+            self.node_segments.live += u64::from(self.get(number).usage == SegmentUse::Nodes);
         }
     }
 
     /// A block is no longer referred to.
     pub(crate) fn dec_live(&mut self, place: Block) {
         let Some(number) = self.geometry.segment_of(place) else { return };
-        for one in self.with_twin(number) {
+        for one in self.with_mirror(number) {
             let segment = &mut self.list[one as usize];
             assert!(segment.live > 0, "segment {one}: more blocks went dead than were live");
             segment.live -= 1;
             self.live -= 1;
         }
-        self.of_nodes.live -= u64::from(self.get(number).usage == Use::Nodes);
+        self.node_segments.live -= u64::from(self.get(number).usage == SegmentUse::Nodes);
         self.reuse_if_planted(number);
     }
 
-    pub(crate) fn is_dead(segment: &Segment) -> bool {
-        segment.usage != Use::Free && !segment.open && segment.live == 0
+    pub(crate) fn is_dead(segment: &SegmentState) -> bool {
+        segment.usage != SegmentUse::Free && !segment.open && segment.live == 0
     }
 
     /// All segments in which nothing is live.
     pub(crate) fn dead(&self) -> Vec<u32> {
-        self.iter().filter(|(_, segment)| Segments::is_dead(segment)).map(|(number, _)| number).collect()
+        self.iter().filter(|(_, segment)| SegmentTable::is_dead(segment)).map(|(number, _)| number).collect()
     }
 
     /// Checkpoint `generation`, in which `dead` were dead, is durable, and so was the one before it: returns what was
-    /// dead then, too, and is not pinned. The caller trims them, then calls [`freed`](Segments::freed).
+    /// dead then, too, and is not pinned. The caller trims them, then calls [`freed`](SegmentTable::freed).
     pub(crate) fn reclaim(&mut self, generation: u64, dead: &[u32]) -> Vec<u32> {
         let mut dead_twice = Vec::new();
         for &number in dead {
             // Who reads from one of a pair may go on to the other.
             let pins =
-                self.with_twin(number).map(|one| self.get(one).pins.load(Ordering::Acquire)).sum::<u32>();
+                self.with_mirror(number).map(|one| self.get(one).pins.load(Ordering::Acquire)).sum::<u32>();
             let segment = &mut self.list[number as usize];
-            if !Segments::is_dead(segment) {
+            if !SegmentTable::is_dead(segment) {
                 continue;
             }
             let since = *segment.dead_since.get_or_insert(generation);
-            let pinned = pins > 0 && !is_planted(PlantedBug::PinsIgnored);
+            let pinned = pins > 0 && !is_planted(StoreBug::PinsIgnored);
             if since < generation && !pinned {
                 dead_twice.push(number);
             }
@@ -579,34 +582,34 @@ impl Segments {
     }
 
     /// A segment that was taken and that no root names, nor ever will, is free again, after all others, and with it its twin.
-    pub(crate) fn untake(&mut self, number: u32) {
+    pub(crate) fn give_back(&mut self, number: u32) {
         self.close(number);
-        if Segments::is_dead(self.get(number)) {
-            let both: Vec<u32> = self.with_twin(number).collect();
-            self.freed(&both);
+        if SegmentTable::is_dead(self.get(number)) {
+            let both: Vec<u32> = self.with_mirror(number).collect();
+            self.add_free(&both);
         }
     }
 
-    /// Segments from [`reclaim`](Segments::reclaim) may be taken again, those that lack space below when they have got some.
-    pub(crate) fn freed(&mut self, numbers: &[u32]) {
+    /// Segments from [`reclaim`](SegmentTable::reclaim) may be taken again, those that lack space below when they have got some.
+    pub(crate) fn add_free(&mut self, numbers: &[u32]) {
         for &number in numbers {
             let has_holes = self.get(number).has_holes;
-            self.leave(number);
+            self.reset_segment(number);
             self.list[number as usize].has_holes = has_holes;
-            if has_holes { &mut self.bare } else { &mut self.free }.push_back(number);
+            if has_holes { &mut self.unbacked } else { &mut self.free }.push_back(number);
         }
     }
 
     /// Nothing is in a segment any more.
-    fn leave(&mut self, number: u32) {
-        self.part(number);
+    fn reset_segment(&mut self, number: u32) {
+        self.split_pair(number);
         let was = std::mem::take(&mut self.list[number as usize]);
         self.live -= u64::from(was.live);
-        self.of_nodes.segments -= u64::from(was.usage == Use::Nodes);
+        self.node_segments.segments -= u64::from(was.usage == SegmentUse::Nodes);
         self.emptied -= u64::from(was.emptied);
     }
 
-    /// A reader will read this block, or its copy: no segment of the two is used again until [`unpin`](Segments::unpin).
+    /// A reader will read this block, or its copy: no segment of the two is used again until [`unpin`](SegmentTable::unpin).
     pub(crate) fn pin(&self, place: Block) {
         if let Some(number) = self.geometry.segment_of(place) {
             self.list[number as usize].pins.fetch_add(1, Ordering::AcqRel);
@@ -628,9 +631,9 @@ impl Segments {
     /// and the readers still need.
     #[cfg(feature = "planted-bugs")]
     fn reuse_if_planted(&mut self, number: u32) {
-        for one in self.with_twin(number) {
-            if self.reuse_at_once && Segments::is_dead(self.get(one)) {
-                self.leave(one);
+        for one in self.with_mirror(number) {
+            if self.reuse_at_once && SegmentTable::is_dead(self.get(one)) {
+                self.reset_segment(one);
                 self.free.push_front(one);
             }
         }
@@ -644,7 +647,7 @@ mod tests {
 
     /// Segments 0 and 1 of log, 2 and 3 a pair of nodes, 4 and 5 one of arenas, 6 and 7 one of which nothing is live, others free;
     /// as a root of generation 9 has them, after which the log goes on in 0.
-    fn at_root() -> Segments {
+    fn at_root() -> SegmentTable {
         let geometry = StoreGeometry {
             id: StoreId([1; 16]),
             total_blocks: 4 + 48 * 16,
@@ -652,13 +655,13 @@ mod tests {
             segments: 48,
         };
         let mut used = vec![SegmentEntry::default(); 48];
-        let of = |usage, live, twin| SegmentEntry { usage, live, age: 0, twin };
-        (used[0], used[1]) = (of(Use::Log, 0, None), of(Use::Log, 3, None));
-        (used[2], used[3]) = (of(Use::Nodes, 2, Some(3)), of(Use::Copies, 2, Some(2)));
-        (used[4], used[5]) = (of(Use::Arena, 1, Some(5)), of(Use::Copies, 1, Some(4)));
-        (used[6], used[7]) = (of(Use::Nodes, 0, Some(7)), of(Use::Copies, 0, Some(6)));
-        let mut segments = Segments::new(geometry, used);
-        segments.dead_at_root(9, [0, 8]);
+        let of = |usage, live, twin| SegmentEntry { usage, live, age: 0, mirror: twin };
+        (used[0], used[1]) = (of(SegmentUse::Log, 0, None), of(SegmentUse::Log, 3, None));
+        (used[2], used[3]) = (of(SegmentUse::Nodes, 2, Some(3)), of(SegmentUse::Mirror, 2, Some(2)));
+        (used[4], used[5]) = (of(SegmentUse::Arena, 1, Some(5)), of(SegmentUse::Mirror, 1, Some(4)));
+        (used[6], used[7]) = (of(SegmentUse::Nodes, 0, Some(7)), of(SegmentUse::Mirror, 0, Some(6)));
+        let mut segments = SegmentTable::new(geometry, used);
+        segments.set_dead_at_root(9, [0, 8]);
         segments
     }
 
@@ -667,41 +670,41 @@ mod tests {
         for (first, second) in [(4, 5), (6, 7), (7, 6), (9, 10), (10, 9), (7, 9), (12, 6)] {
             let mut segments = at_root();
             for _ in 0..2 {
-                assert!(segments.found_pair(first, second), "{first} {second}");
+                assert!(segments.recover_mirrored_pair(first, second), "{first} {second}");
             }
             let place = segments.geometry().segment_start(first).plus(3);
             let copy = segments.geometry().segment_start(second).plus(3);
             segments.inc_live(place);
-            assert_eq!(segments.copy_of(place), Some(copy));
-            let live = |number: u32, segments: &Segments| segments.get(number).live;
+            assert_eq!(segments.mirror_of(place), Some(copy));
+            let live = |number: u32, segments: &SegmentTable| segments.get(number).live;
             assert_eq!(live(first, &segments), live(second, &segments));
             let (one, other) = (segments.get(first), segments.get(second));
-            assert_eq!((one.usage, other.usage, one.open), (Use::Arena, Use::Copies, false));
-            let free: Vec<u32> = std::iter::from_fn(|| segments.take(Use::Log)).collect();
+            assert_eq!((one.usage, other.usage, one.open), (SegmentUse::Arena, SegmentUse::Mirror, false));
+            let free: Vec<u32> = std::iter::from_fn(|| segments.take(SegmentUse::Log)).collect();
             assert!(!free.contains(&first) && !free.contains(&second), "nobody else gets them");
             let gone = u64::from([first, second].contains(&6));
-            assert_eq!(segments.of_nodes().segments, 2 - gone);
+            assert_eq!(segments.node_segments().segments, 2 - gone);
         }
     }
 
     #[test]
     fn what_was_something_else_is_found_to_be_no_pair() {
         for (first, second) in [(5, 4), (4, 9), (9, 5), (2, 3), (1, 9), (9, 1), (0, 9), (6, 4), (4, 7)] {
-            assert!(!at_root().found_pair(first, second), "{first} {second}");
+            assert!(!at_root().recover_mirrored_pair(first, second), "{first} {second}");
         }
         let mut segments = at_root();
-        assert!(segments.found_pair(9, 10));
+        assert!(segments.recover_mirrored_pair(9, 10));
         for (first, second) in [(9, 11), (11, 10), (10, 9)] {
-            assert!(!segments.found_pair(first, second), "{first} {second}");
+            assert!(!segments.recover_mirrored_pair(first, second), "{first} {second}");
         }
-        segments.found_in_log(11);
-        assert!(!segments.found_pair(11, 12) && !segments.found_pair(12, 11));
+        segments.recover_log_segment(11);
+        assert!(!segments.recover_mirrored_pair(11, 12) && !segments.recover_mirrored_pair(12, 11));
     }
 
     #[test]
     fn a_pair_that_was_found_is_used_again_after_two_checkpoints_in_which_nothing_of_it_is_live() {
         let mut segments = at_root();
-        assert!(segments.found_pair(6, 7));
+        assert!(segments.recover_mirrored_pair(6, 7));
         let both = [6, 7];
         assert!(both.iter().all(|one| segments.dead().contains(one)));
         assert_eq!(

@@ -12,13 +12,13 @@ pub struct StoreSettings {
     /// Which buffer it was used with last.
     pub buffer: Option<BufferId>,
     /// The path of that buffer; one that is not absolute begins in the directory of the store.
-    pub buffer_place: Option<Vec<u8>>,
+    pub buffer_path: Option<Vec<u8>>,
     /// What nobody synced is durable after so many milliseconds.
     pub commit_interval_ms: Option<u64>,
     /// How data is written.
     pub data: Option<DataMode>,
     /// What this weir does not know, by its key.
-    others: Vec<(u16, Vec<u8>)>,
+    unknown_items: Vec<(u16, Vec<u8>)>,
 }
 
 /// How data is written: ext4 has the same words for the same choice.
@@ -47,13 +47,13 @@ impl DataMode {
 }
 
 /// How many milliseconds [`StoreSettings::commit_interval_ms`] may be.
-pub const COMMIT_INTERVALS_MS: RangeInclusive<u64> = 1..=3_600_000;
+pub const COMMIT_INTERVAL_MS_RANGE: RangeInclusive<u64> = 1..=3_600_000;
 
 /// The longest path that Linux takes.
-const PLACE_BYTES_MAX: usize = 4095;
+const PATH_BYTES_MAX: usize = 4095;
 
 const BUFFER: u16 = 1;
-const BUFFER_PLACE: u16 = 2;
+const BUFFER_PATH: u16 = 2;
 const COMMIT_INTERVAL_MS: u16 = 3;
 const DATA_MODE: u16 = 4;
 
@@ -71,10 +71,10 @@ impl StoreSettings {
             bytes.extend(value);
         };
         self.buffer.iter().for_each(|id| put(BUFFER, &id.0));
-        self.buffer_place.iter().filter(|place| is_place(place)).for_each(|place| put(BUFFER_PLACE, place));
+        self.buffer_path.iter().filter(|place| is_path(place)).for_each(|place| put(BUFFER_PATH, place));
         self.commit_interval_ms.iter().for_each(|ms| put(COMMIT_INTERVAL_MS, &ms.to_le_bytes()));
         self.data.iter().for_each(|mode| put(DATA_MODE, &[u8::from(*mode == DataMode::Ordered)]));
-        self.others.iter().for_each(|(key, value)| put(*key, value));
+        self.unknown_items.iter().for_each(|(key, value)| put(*key, value));
         let crc = crc32c::crc32c(&bytes[CRC_BYTES..]);
         bytes[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -98,12 +98,12 @@ impl StoreSettings {
         }
         let mut wrong = Vec::new();
         while !rest.is_empty() {
-            let Some((key, value, after)) = item(rest) else {
+            let Some((key, value, after)) = first_item(rest) else {
                 wrong.push("its settings end in the middle of one".to_owned());
                 break;
             };
             rest = after;
-            if let Err(what) = settings.take(key, value) {
+            if let Err(what) = settings.set_item(key, value) {
                 wrong.push(format!("its setting of {what} makes no sense: the default counts"));
             }
         }
@@ -111,17 +111,17 @@ impl StoreSettings {
     }
 
     /// Takes a value, or says of what it is that it cannot be one of.
-    fn take(&mut self, key: u16, value: &[u8]) -> Result<(), &'static str> {
+    fn set_item(&mut self, key: u16, value: &[u8]) -> Result<(), &'static str> {
         match key {
             BUFFER => {
                 let id = value.try_into().map_err(|_| "the buffer's identity")?;
                 self.buffer = Some(BufferId(id));
             }
-            BUFFER_PLACE if is_place(value) => self.buffer_place = Some(value.to_vec()),
-            BUFFER_PLACE => return Err("the buffer's place"),
+            BUFFER_PATH if is_path(value) => self.buffer_path = Some(value.to_vec()),
+            BUFFER_PATH => return Err("the buffer's place"),
             COMMIT_INTERVAL_MS => {
                 let ms = value.try_into().map(u64::from_le_bytes).ok();
-                let sane = ms.filter(|ms| COMMIT_INTERVALS_MS.contains(ms));
+                let sane = ms.filter(|ms| COMMIT_INTERVAL_MS_RANGE.contains(ms));
                 self.commit_interval_ms = Some(sane.ok_or("the commit interval")?);
             }
             DATA_MODE => {
@@ -131,19 +131,19 @@ impl StoreSettings {
                     _ => return Err("the data mode"),
                 });
             }
-            _ => self.others.push((key, value.to_vec())),
+            _ => self.unknown_items.push((key, value.to_vec())),
         }
         Ok(())
     }
 }
 
 /// Whether these bytes can be a path.
-fn is_place(bytes: &[u8]) -> bool {
-    (1..=PLACE_BYTES_MAX).contains(&bytes.len()) && !bytes.contains(&0)
+fn is_path(bytes: &[u8]) -> bool {
+    (1..=PATH_BYTES_MAX).contains(&bytes.len()) && !bytes.contains(&0)
 }
 
 /// The first item: its key, its value, and what follows.
-fn item(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+fn first_item(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<ITEM_HEAD_BYTES>()?;
     let [key, key_too, length, length_too] = *head;
     let (value, rest) = rest.split_at_checked(u16::from_le_bytes([length, length_too]).into())?;
@@ -157,10 +157,10 @@ mod tests {
     fn all() -> StoreSettings {
         StoreSettings {
             buffer: Some(BufferId([7; 16])),
-            buffer_place: Some(b"/dev/vdb".to_vec()),
+            buffer_path: Some(b"/dev/vdb".to_vec()),
             commit_interval_ms: Some(250),
             data: Some(DataMode::Ordered),
-            others: vec![(77, b"of a later weir".to_vec())],
+            unknown_items: vec![(77, b"of a later weir".to_vec())],
         }
     }
 
@@ -192,8 +192,8 @@ mod tests {
     fn a_value_that_makes_no_sense_is_named_and_the_others_count() {
         let senseless: [(u16, &[u8], &str); 8] = [
             (BUFFER, b"short", "identity"),
-            (BUFFER_PLACE, b"", "place"),
-            (BUFFER_PLACE, b"a\0b", "place"),
+            (BUFFER_PATH, b"", "place"),
+            (BUFFER_PATH, b"a\0b", "place"),
             (COMMIT_INTERVAL_MS, &0_u64.to_le_bytes(), "commit interval"),
             (COMMIT_INTERVAL_MS, &3_600_001_u64.to_le_bytes(), "commit interval"),
             (COMMIT_INTERVAL_MS, &[1], "commit interval"),
@@ -202,7 +202,8 @@ mod tests {
         ];
         for (key, value, what) in senseless {
             // Written as one that nobody knows.
-            let written = StoreSettings { others: vec![(key, value.to_vec())], ..StoreSettings::default() };
+            let written =
+                StoreSettings { unknown_items: vec![(key, value.to_vec())], ..StoreSettings::default() };
             let (settings, wrong) = StoreSettings::decode(&written.encode());
             assert_eq!(settings, strict());
             assert!(wrong.len() == 1 && wrong[0].contains(what), "{wrong:?}");

@@ -1,30 +1,30 @@
 //! What all parts of the store share: the medium, and the map above it, whose nodes are read when somebody needs them.
 //! No lock is held while the device works.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::coalesce::GAP_BLOCKS_MAX;
 use crate::counters::count;
 use crate::delta_block::overlay_delta;
 use crate::error::StoreError;
 use crate::format::{LEAF_PAGES, checksum};
 use crate::log_entry::{LogEntry, MirroredBlock};
+use crate::log_progress::LogProgress;
 use crate::map::{
     BlockEntry, MissingNodes, NodeBody, NodeEntry, NodeId, PageLocation, PageMap, PeekedNode, ScanPurpose,
     decode_node,
 };
 use crate::medium::{RUN_BLOCKS_MAX, StoreMedium};
-use crate::progress::LogProgress;
-use crate::repair::{NodeRead, Repairs};
-use crate::space::Space;
+use crate::mirror_repair::{MetadataRepairs, NodeRead};
+use crate::space::StoreSpace;
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::volume::Listed;
+use crate::volume::ListedPages;
 use device::{Block, BlockRead, Incarnation, Lsn, ObjectId, Page, PageNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// What the store holds for a page.
 #[derive(Debug)]
-pub enum Found {
+pub enum StoredPage {
     /// Nothing: the page is zeros.
     Hole,
     /// Its bytes, and the highest LSN they contain.
@@ -38,65 +38,71 @@ pub enum Found {
 
 /// One page wanted from [`Store::read`](crate::Store::read).
 #[derive(Debug)]
-pub struct Want {
+pub struct PageRead {
     /// The object.
     pub object: ObjectId,
     /// The page.
     pub page: PageNo,
     /// The answer, once `read` has returned.
-    pub found: Result<Found, StoreError>,
+    pub result: Result<StoredPage, StoreError>,
 }
 
-impl Want {
+impl PageRead {
     /// A wish for a page of an object.
-    pub fn new(object: ObjectId, page: PageNo) -> Want {
-        Want { object, page, found: Ok(Found::Hole) }
+    pub fn new(object: ObjectId, page: PageNo) -> PageRead {
+        PageRead { object, page, result: Ok(StoredPage::Hole) }
     }
 }
 
 /// What is found of a page: its bytes and its page LSN, or `None` for a hole.
-pub type FoundPage<'a> = Result<Option<(&'a Page, Lsn)>, StoreError>;
+pub type PageResult<'a> = Result<Option<(&'a Page, Lsn)>, StoreError>;
 
 /// A want whose page is known, and its segment pinned.
-pub(crate) struct Placed {
-    pub(crate) want: usize,
+pub(crate) struct PinnedPage {
+    pub(crate) request: usize,
     pub(crate) located: PageLocation,
     /// Where it lies twice, if it does.
-    pub(crate) pair: Option<MirroredBlock>,
+    pub(crate) mirrored: Option<MirroredBlock>,
 }
 
-impl Placed {
+impl PinnedPage {
     /// The blocks that it is in: its base, and its deltas.
     fn blocks(&self) -> impl Iterator<Item = BlockEntry> + '_ {
         self.located.page.base().into_iter().chain(self.located.deltas.iter().copied())
     }
 
     /// Where to look for it among others.
-    fn place(&self) -> Block {
+    fn first_block(&self) -> Block {
         self.blocks().next().map_or(Block(0), |block| block.place)
     }
 }
 
 /// The medium and the map. Owned by the store; the map is changed under its write lock only by who holds the writer's, too.
-pub(crate) struct Shared {
+pub(crate) struct StoreShared {
     pub(crate) medium: StoreMedium,
     map: RwLock<PageMap>,
     pub(crate) progress: LogProgress,
-    pub(crate) repairs: Repairs,
+    pub(crate) repairs: MetadataRepairs,
     incarnation: AtomicU64,
 }
 
-impl Shared {
+impl StoreShared {
     /// With the map as a root has it, whose log begins after batch `durable`.
     pub(crate) fn new(
         medium: StoreMedium,
         map: PageMap,
         incarnation: Incarnation,
         durable: u64,
-        repairs: Repairs,
-    ) -> Shared {
+        repairs: MetadataRepairs,
+    ) -> StoreShared {
         let incarnation = AtomicU64::new(incarnation.0);
-        Shared { medium, map: RwLock::new(map), progress: LogProgress::new(durable), repairs, incarnation }
+        StoreShared {
+            medium,
+            map: RwLock::new(map),
+            progress: LogProgress::new(durable),
+            repairs,
+            incarnation,
+        }
     }
 
     pub(crate) fn map(&self) -> RwLockReadGuard<'_, PageMap> {
@@ -126,7 +132,7 @@ impl Shared {
             match answer {
                 Ok(answer) => return Ok(answer),
                 Err(MissingNodes(ids)) => {
-                    if let Some((_, error)) = self.load(ids).pop_first() {
+                    if let Some((_, error)) = self.load_nodes(ids).pop_first() {
                         return Err(error);
                     }
                 }
@@ -144,7 +150,7 @@ impl Shared {
 
     /// Reads the nodes that the log entries of a vector will change, so that no read can fail once the log has them.
     pub(crate) fn load_for_vector(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
-        self.load_for(&entries.iter().collect::<Vec<_>>())?;
+        self.load_nodes_for(&entries.iter().collect::<Vec<_>>())?;
         match entries {
             [_] => Ok(()),
             several => several.iter().try_for_each(|entry| self.resolve(|map| map.prepare_below(entry))),
@@ -152,7 +158,7 @@ impl Shared {
     }
 
     /// Reads the nodes that log entries will change, each by itself.
-    pub(crate) fn load_for(&self, entries: &[&LogEntry]) -> Result<(), StoreError> {
+    pub(crate) fn load_nodes_for(&self, entries: &[&LogEntry]) -> Result<(), StoreError> {
         self.resolve(|map| {
             let missing = entries.iter().filter_map(|entry| map.prepare(entry).err());
             let missing: Vec<_> = missing.flat_map(|MissingNodes(ids)| ids).collect();
@@ -161,15 +167,15 @@ impl Shared {
     }
 
     /// See [`Store::read`](crate::Store::read).
-    pub(crate) fn read(&self, wants: &mut [Want]) {
+    pub(crate) fn read(&self, wants: &mut [PageRead]) {
         self.read_with_gaps(wants, 0);
     }
 
     /// The same, with what lies between blocks read for nothing where that is at most so many.
-    pub(crate) fn read_with_gaps(&self, wants: &mut [Want], gap: u64) {
-        let placed = self.lookup(wants);
+    pub(crate) fn read_with_gaps(&self, wants: &mut [PageRead], gap: u64) {
+        let placed = self.locate_and_pin(wants);
         let mut places: Vec<Block> =
-            placed.iter().flat_map(Placed::blocks).map(|block| block.place).collect();
+            placed.iter().flat_map(PinnedPage::blocks).map(|block| block.place).collect();
         places.sort();
         count(&self.medium.counting().page_reads, placed.len() as u64);
         let mut runs: Vec<BlockRead> = Vec::new();
@@ -189,26 +195,27 @@ impl Shared {
         }
         count(&self.medium.counting().device_reads, runs.len() as u64);
         self.medium.device().read_batch(&mut runs);
-        let runs = self.apart(runs, &places);
+        let runs = self.reread_failed_runs(runs, &places);
         let (mut damaged, mut of) = (Vec::new(), Vec::new());
         for one in &placed {
-            let want = &mut wants[one.want];
-            want.found = self.answer(want, one, &runs);
-            if let (Err(error), Some(pair)) = (&want.found, one.pair) {
+            let want = &mut wants[one.request];
+            want.result = self.assemble_page(want, one, &runs);
+            if let (Err(error), Some(pair)) = (&want.result, one.mirrored) {
                 damaged.push((pair, error.clone()));
                 of.push(one);
             }
         }
-        self.read_page_copies(&damaged, &mut |number, page| {
-            let Placed { want, located, .. } = of[number];
+        self.read_page_mirrors(&damaged, &mut |number, page| {
+            let PinnedPage { request: want, located, .. } = of[number];
             let page_lsn = located.page.page_lsn;
-            wants[*want].found = page.map(|page| Found::Page { bytes: Box::new(page.clone()), page_lsn });
+            wants[*want].result =
+                page.map(|page| StoredPage::Page { bytes: Box::new(page.clone()), page_lsn });
         });
         self.unpin(&placed);
     }
 
     /// Of reads of several blocks that failed, each of the blocks wanted is read by itself, so that each has its own result.
-    fn apart(&self, runs: Vec<BlockRead>, places: &[Block]) -> Vec<BlockRead> {
+    fn reread_failed_runs(&self, runs: Vec<BlockRead>, places: &[Block]) -> Vec<BlockRead> {
         let is_failed = |run: &BlockRead| run.result.is_err() && run.pages.len() > 1;
         if !runs.iter().any(is_failed) {
             return runs;
@@ -228,18 +235,23 @@ impl Shared {
         runs
     }
 
-    fn unpin(&self, placed: &[Placed]) {
+    fn unpin(&self, placed: &[PinnedPage]) {
         let map = self.map();
-        placed.iter().flat_map(Placed::blocks).for_each(|block| map.nodes.segments.unpin(block.place));
+        placed.iter().flat_map(PinnedPage::blocks).for_each(|block| map.nodes.segments.unpin(block.place));
     }
 
     /// A page from what was read: its base, with its deltas laid over it, the oldest first.
-    fn answer(&self, want: &Want, one: &Placed, runs: &[BlockRead]) -> Result<Found, StoreError> {
+    fn assemble_page(
+        &self,
+        want: &PageRead,
+        one: &PinnedPage,
+        runs: &[BlockRead],
+    ) -> Result<StoredPage, StoreError> {
         let block = |entry: &BlockEntry, of: &str| {
             let run = &runs[runs.partition_point(|run| run.at <= entry.place) - 1];
             run.result.clone()?;
             let bytes = &run.pages[(entry.place.0 - run.at.0) as usize];
-            self.intact((want.object, want.page), of, entry, bytes)?;
+            self.verify_page((want.object, want.page), of, entry, bytes)?;
             Ok::<&Page, StoreError>(bytes)
         };
         self.ensure_not_lost((want.object, want.page), &one.located)?;
@@ -249,7 +261,7 @@ impl Shared {
         };
         let (index, store) = ((want.page.0 % LEAF_PAGES) as usize, self.medium.geometry().id);
         let mut deltas = one.located.deltas.clone();
-        if is_planted(PlantedBug::DeltasInWrongOrder) {
+        if is_planted(StoreBug::DeltasInWrongOrder) {
             deltas.reverse();
         }
         for delta in &deltas {
@@ -259,7 +271,7 @@ impl Shared {
                 self.medium.corrupt(delta.place, what, delta.crc, delta.crc)
             })?;
         }
-        Ok(Found::Page { bytes, page_lsn: one.located.page.page_lsn })
+        Ok(StoredPage::Page { bytes, page_lsn: one.located.page.page_lsn })
     }
 
     fn ensure_not_lost(
@@ -272,7 +284,7 @@ impl Shared {
     }
 
     /// An error unless the bytes are those that were written.
-    pub(crate) fn intact(
+    pub(crate) fn verify_page(
         &self,
         (object, page): (ObjectId, PageNo),
         of: &str,
@@ -297,7 +309,7 @@ impl Shared {
         for entry in entries {
             while let Err(MissingNodes(ids)) = map.prepare(entry) {
                 drop(map);
-                if let Some((_, error)) = self.load(ids).pop_first() {
+                if let Some((_, error)) = self.load_nodes(ids).pop_first() {
                     return Err(error);
                 }
                 map = self.map_mut();
@@ -309,7 +321,7 @@ impl Shared {
 
     /// As [`apply`](Shared::apply), for recovery: where a node cannot be read that an entry needs, it is left out, and what it is about
     /// cannot be read either.
-    pub(crate) fn apply_what_can_be(&self, entries: &[LogEntry]) {
+    pub(crate) fn apply_readable(&self, entries: &[LogEntry]) {
         let mut map = self.map_mut();
         for entry in entries {
             loop {
@@ -318,7 +330,7 @@ impl Shared {
                     break;
                 };
                 drop(map);
-                let failed = self.load(ids);
+                let failed = self.load_nodes(ids);
                 map = self.map_mut();
                 if !failed.is_empty() {
                     map.skip_entry(entry, failed);
@@ -329,7 +341,7 @@ impl Shared {
     }
 
     /// Finds and pins the places of all wants that are no holes, and answers the others.
-    pub(crate) fn lookup(&self, wants: &mut [Want]) -> Vec<Placed> {
+    pub(crate) fn locate_and_pin(&self, wants: &mut [PageRead]) -> Vec<PinnedPage> {
         let (mut placed, mut failed) = (Vec::new(), BTreeMap::new());
         let mut open: Vec<usize> = (0..wants.len()).collect();
         while !open.is_empty() {
@@ -338,15 +350,15 @@ impl Shared {
             open.retain(|&index| {
                 let want = &mut wants[index];
                 match map.lookup(want.object, want.page) {
-                    Ok(None) => want.found = Ok(Found::Hole),
+                    Ok(None) => want.result = Ok(StoredPage::Hole),
                     Ok(Some(located)) => {
-                        let pair = located.page.base().and_then(|base| map.paired(&base));
-                        let one = Placed { want: index, located, pair };
+                        let pair = located.page.base().and_then(|base| map.mirrored_page(&base));
+                        let one = PinnedPage { request: index, located, mirrored: pair };
                         one.blocks().for_each(|block| map.nodes.segments.pin(block.place));
                         placed.push(one);
                     }
                     Err(MissingNodes(ids)) => match ids.iter().find_map(|id| failed.get(id)) {
-                        Some(error) => want.found = Err(StoreError::clone(error)),
+                        Some(error) => want.result = Err(StoreError::clone(error)),
                         None => {
                             missing.extend(ids);
                             return true;
@@ -357,7 +369,7 @@ impl Shared {
             });
             drop(map);
             if !missing.is_empty() {
-                failed.extend(self.load(missing));
+                failed.extend(self.load_nodes(missing));
             }
         }
         placed
@@ -371,18 +383,19 @@ impl Shared {
 
     /// See [`Store::page_lsns`](crate::Store::page_lsns).
     pub(crate) fn page_lsns(&self, pages: &[(ObjectId, PageNo)]) -> Vec<Result<Option<Lsn>, StoreError>> {
-        let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
-        let placed = self.lookup(&mut wants);
-        let mut page_lsns: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();
+        let mut wants: Vec<PageRead> =
+            pages.iter().map(|&(object, page)| PageRead::new(object, page)).collect();
+        let placed = self.locate_and_pin(&mut wants);
+        let mut page_lsns: Vec<_> = wants.into_iter().map(|want| want.result.map(|_| None)).collect();
         self.unpin(&placed);
-        for Placed { want, located, .. } in placed {
+        for PinnedPage { request: want, located, .. } in placed {
             page_lsns[want] = Ok(Some(located.page.page_lsn));
         }
         page_lsns
     }
 
     /// Reads nodes into memory, and says which could not be read.
-    pub(crate) fn load(&self, mut ids: Vec<NodeId>) -> BTreeMap<NodeId, StoreError> {
+    pub(crate) fn load_nodes(&self, mut ids: Vec<NodeId>) -> BTreeMap<NodeId, StoreError> {
         ids.sort();
         ids.dedup();
         let (mut failed, mut damaged) = (BTreeMap::new(), Vec::new());
@@ -413,16 +426,16 @@ impl Shared {
         self.medium.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |index, found| {
             let node = wanted[index];
             let found = found.map_err(StoreError::from);
-            match found.and_then(|page| self.node_in(page, node.id, &node.entry)) {
-                Ok(body) => self.loaded(&node, Some(body)),
+            match found.and_then(|page| self.verify_node(page, node.id, &node.entry)) {
+                Ok(body) => self.finish_node_load(&node, Some(body)),
                 Err(error) => damaged.push((node, error)),
             }
         });
-        for (node, found) in self.read_copies(damaged, true) {
+        for (node, found) in self.read_node_mirrors(damaged, true) {
             match found {
-                Ok(body) => self.loaded(&node, Some(body)),
+                Ok(body) => self.finish_node_load(&node, Some(body)),
                 Err(error) => {
-                    self.loaded(&node, None);
+                    self.finish_node_load(&node, None);
                     failed.insert(node.id, error);
                 }
             }
@@ -431,7 +444,7 @@ impl Shared {
     }
 
     /// A node was read, or could not be.
-    fn loaded(&self, node: &NodeRead, body: Option<NodeBody>) {
+    fn finish_node_load(&self, node: &NodeRead, body: Option<NodeBody>) {
         let mut map = self.map_mut();
         map.nodes.segments.unpin(node.entry.place);
         // While it was read, it may have been written elsewhere, or its id used again.
@@ -444,7 +457,7 @@ impl Shared {
 
     /// Visits some nodes of a walk; returns which, none if there were none to visit. Nodes that are not in memory
     /// are read, and do not come there: a walk of all must not drive out what is used.
-    pub(crate) fn visit_some(&self, purpose: ScanPurpose, max: usize) -> Vec<NodeId> {
+    pub(crate) fn visit_nodes(&self, purpose: ScanPurpose, max: usize) -> Vec<NodeId> {
         let (ids, wanted) = {
             let mut map = self.map_mut();
             let ids = map.nodes.take_grey(purpose, max);
@@ -461,13 +474,13 @@ impl Shared {
         let (mut peeked, mut damaged): (BTreeMap<NodeId, PeekedNode>, _) = (BTreeMap::new(), Vec::new());
         for (node, read) in wanted.iter().zip(&reads) {
             let page = read.result.clone().map(|()| &read.pages[0]).map_err(StoreError::from);
-            match page.and_then(|page| self.node_in(page, node.id, &node.entry)) {
+            match page.and_then(|page| self.verify_node(page, node.id, &node.entry)) {
                 Ok(body) => drop(peeked.insert(node.id, (node.entry.place, Some(body)))),
                 Err(error) => damaged.push((*node, error)),
             }
         }
         // A scrub compares and repairs them next, and tells.
-        for (node, found) in self.read_copies(damaged, purpose == ScanPurpose::Clean) {
+        for (node, found) in self.read_node_mirrors(damaged, purpose == ScanPurpose::Clean) {
             peeked.insert(node.id, (node.entry.place, found.ok()));
         }
         let mut map = self.map_mut();
@@ -480,7 +493,12 @@ impl Shared {
     }
 
     /// The node that a page is, if it is that one.
-    pub(crate) fn node_in(&self, page: &Page, id: NodeId, entry: &NodeEntry) -> Result<NodeBody, StoreError> {
+    pub(crate) fn verify_node(
+        &self,
+        page: &Page,
+        id: NodeId,
+        entry: &NodeEntry,
+    ) -> Result<NodeBody, StoreError> {
         let found = checksum(&page.0);
         let intact = (found == entry.crc).then(|| decode_node(page, id, self.medium.geometry().id));
         let what = || format!("node {} of the map", id.0);
@@ -488,21 +506,26 @@ impl Shared {
     }
 
     /// See [`Store::read_all`](crate::Store::read_all).
-    pub(crate) fn read_all(&self, pages: &[(ObjectId, PageNo)], take: &mut dyn FnMut(usize, FoundPage<'_>)) {
-        let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
-        let (mut placed, laid): (Vec<Placed>, Vec<Placed>) =
-            self.lookup(&mut wants).into_iter().partition(|placed| placed.located.is_base_alone());
-        placed.sort_by_key(Placed::place);
+    pub(crate) fn read_in_device_order(
+        &self,
+        pages: &[(ObjectId, PageNo)],
+        take: &mut dyn FnMut(usize, PageResult<'_>),
+    ) {
+        let mut wants: Vec<PageRead> =
+            pages.iter().map(|&(object, page)| PageRead::new(object, page)).collect();
+        let (mut placed, laid): (Vec<PinnedPage>, Vec<PinnedPage>) =
+            self.locate_and_pin(&mut wants).into_iter().partition(|placed| placed.located.is_base_alone());
+        placed.sort_by_key(PinnedPage::first_block);
         count(&self.medium.counting().page_reads, placed.len() as u64);
-        let places: Vec<Block> = placed.iter().map(Placed::place).collect();
+        let places: Vec<Block> = placed.iter().map(PinnedPage::first_block).collect();
         let mut absent = vec![true; pages.len()];
         let (mut damaged, mut of) = (Vec::new(), Vec::new());
         self.medium.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |number, found| {
-            let Placed { want, ref located, pair } = placed[number];
+            let PinnedPage { request: want, ref located, mirrored: pair } = placed[number];
             absent[want] = false;
             let base = located.page.base().expect("it is all that there is");
             let intact = |bytes| {
-                let intact = self.intact(pages[want], "", &base, bytes);
+                let intact = self.verify_page(pages[want], "", &base, bytes);
                 intact.map(|()| Some((bytes, located.page.page_lsn)))
             };
             match (found.map_err(StoreError::from).and_then(intact), pair) {
@@ -513,36 +536,36 @@ impl Shared {
                 (found, _) => take(want, found),
             }
         });
-        self.read_page_copies(&damaged, &mut |number, page| {
-            let Placed { want, ref located, .. } = placed[of[number]];
+        self.read_page_mirrors(&damaged, &mut |number, page| {
+            let PinnedPage { request: want, ref located, .. } = placed[of[number]];
             take(want, page.map(|page| Some((page, located.page.page_lsn))));
         });
         self.unpin(&placed);
         self.unpin(&laid);
         // Those with deltas are put together from several blocks, some of which many have in common.
         for some in laid.chunks(RUN_BLOCKS_MAX as usize) {
-            let mut of_several: Vec<Want> =
-                some.iter().map(|one| Want::new(pages[one.want].0, pages[one.want].1)).collect();
+            let mut of_several: Vec<PageRead> =
+                some.iter().map(|one| PageRead::new(pages[one.request].0, pages[one.request].1)).collect();
             self.read(&mut of_several);
             for (one, want) in some.iter().zip(&of_several) {
-                absent[one.want] = false;
+                absent[one.request] = false;
                 take(
-                    one.want,
-                    match &want.found {
-                        Ok(Found::Hole) => Ok(None),
-                        Ok(Found::Page { bytes, page_lsn }) => Ok(Some((bytes, *page_lsn))),
+                    one.request,
+                    match &want.result {
+                        Ok(StoredPage::Hole) => Ok(None),
+                        Ok(StoredPage::Page { bytes, page_lsn }) => Ok(Some((bytes, *page_lsn))),
                         Err(error) => Err(error.clone()),
                     },
                 );
             }
         }
         for (index, want) in wants.into_iter().enumerate().filter(|&(index, _)| absent[index]) {
-            take(index, want.found.map(|_| None));
+            take(index, want.result.map(|_| None));
         }
     }
 
     /// How full the store is.
-    pub(crate) fn space(&self) -> Space {
+    pub(crate) fn space(&self) -> StoreSpace {
         let spare = self.medium.device().spare_blocks();
         self.map().space(spare)
     }
@@ -553,7 +576,7 @@ impl Shared {
         object: ObjectId,
         range: Range<PageNo>,
         leaves_max: usize,
-    ) -> Result<Listed, StoreError> {
+    ) -> Result<ListedPages, StoreError> {
         // All of them are in memory at once, be they more than it keeps.
         self.holding_nodes(|| self.resolve(|map| map.list(object, range.clone(), leaves_max.max(1))))
     }

@@ -1,12 +1,12 @@
 //! Space: what is live, what is free, what is reserved, and who may use the last of it.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::error::StoreError;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES, TABLE_NODES};
+use crate::gc_pacer::{GcPacer, GcRound};
 use crate::log_entry::LogEntry;
-use crate::map::{ObjectEntry, ObjectPages, PageMap};
-use crate::pace::{Pace, Round};
-use crate::policy::{self, COPIES, Class, NodeUse, ahead, low_mark};
+use crate::map::{ObjectEntry, ObjectPageEntries, PageMap};
+use crate::policy::{self, METADATA_COPIES, NodeSpaceUse, SpaceClass, low_mark, segments_ahead};
 use crate::volume::VolumeId;
 use device::ObjectId;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use std::ops::{Add, Sub};
 
 /// Blocks by what they are to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Space {
+pub struct StoreSpace {
     /// All blocks in segments, without those for which the file system below has no space.
     pub total: u64,
     /// Blocks that a map entry, a node or a root needs: an upper bound.
@@ -24,7 +24,7 @@ pub struct Space {
     /// Blocks in free segments and the unwritten rest of the log's open one.
     pub free: u64,
     /// Blocks in segments that are free as soon as the file system below gives them space, which it has.
-    pub bare: u64,
+    pub unbacked: u64,
     /// Blocks reserved for writers, free or dead: what their pages can take at most.
     pub reserved: u64,
     /// Blocks that these pages will take, about.
@@ -34,12 +34,12 @@ pub struct Space {
 }
 
 /// Changes that are applied together at most.
-pub(crate) const TOGETHER_MAX: usize = 1024;
+pub(crate) const APPLY_TOGETHER_MAX: usize = 1024;
 
 /// Space is tight where less than one block in so many can be written.
-const TIGHT: u64 = 8;
+const TIGHT_FRACTION: u64 = 8;
 
-impl Space {
+impl StoreSpace {
     /// Blocks that can be used at all.
     pub fn usable(&self) -> u64 {
         self.total.saturating_sub(self.kept)
@@ -60,54 +60,61 @@ impl Space {
 /// have made shared. Those further up are shared by 256 times as many pages.
 const NODES_PER_PAGE: u64 = 4;
 /// Where there are clones, the leaves that it shared, too: their entries say from then on that their blocks have other references.
-const SHARED_PER_PAGE: u64 = 2;
+const SHARED_LEAVES_PER_PAGE: u64 = 2;
 /// The same for another change: an object leaf, two page leaves, and those above them.
 const NODES_PER_CHANGE: u64 = 6;
-const SHARED_PER_CHANGE: u64 = 3;
+const SHARED_LEAVES_PER_CHANGE: u64 = 3;
 /// What the first page of a leaf may make live beside itself: new nodes with their copies, and the half of that again which may be dead among
 /// nodes before they are compacted.
-const BLOCKS_PER_LEAF: u64 = COPIES * NODES_PER_PAGE * 3 / 2;
+const BLOCKS_PER_LEAF: u64 = METADATA_COPIES * NODES_PER_PAGE * 3 / 2;
 /// One block of nodes is expected for so many pages: the two copies of a node that has the entries of sixteen small files.
-const NODES_EXPECTED: u64 = 8;
+const PAGES_PER_NODE_BLOCK: u64 = 8;
 /// What is reserved for a page of which nothing is known: it may be metadata, which is written twice, and the first of its leaf.
-pub const BLOCKS_PER_PAGE: u64 = COPIES + BLOCKS_PER_LEAF;
+pub const RESERVED_BLOCKS_PER_PAGE: u64 = METADATA_COPIES + BLOCKS_PER_LEAF;
 
-/// What is known of the pages that have a reservation, so that less than [the most](BLOCKS_PER_PAGE) is counted for them.
+/// What is known of the pages that have a reservation, so that less than [the most](RESERVED_BLOCKS_PER_PAGE) is counted for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Known {
+pub struct ReservationEstimate {
     /// Those that are data, which is written once.
-    pub data: u64,
+    pub data_pages: u64,
     /// Those of a leaf of the map (128 pages of an object) of which another has a reservation.
-    pub in_same_leaf: u64,
+    pub pages_in_same_leaf: u64,
 }
 
-impl Known {
+impl ReservationEstimate {
     /// Blocks that so many pages need, of which this is known.
     fn blocks_for(&self, pages: u64) -> u64 {
-        let saved = self.data * (COPIES - 1) + self.in_same_leaf * BLOCKS_PER_LEAF;
-        pages.saturating_mul(BLOCKS_PER_PAGE).saturating_sub(saved)
+        let saved = self.data_pages * (METADATA_COPIES - 1) + self.pages_in_same_leaf * BLOCKS_PER_LEAF;
+        pages.saturating_mul(RESERVED_BLOCKS_PER_PAGE).saturating_sub(saved)
     }
 
     /// What is known when any of them may have been those that so many pages were.
-    fn without(&self, pages: u64) -> Known {
-        let (data, in_same_leaf) = (self.data.saturating_sub(pages), self.in_same_leaf.saturating_sub(pages));
-        Known { data, in_same_leaf }
+    fn after_release(&self, pages: u64) -> ReservationEstimate {
+        let (data, in_same_leaf) =
+            (self.data_pages.saturating_sub(pages), self.pages_in_same_leaf.saturating_sub(pages));
+        ReservationEstimate { data_pages: data, pages_in_same_leaf: in_same_leaf }
     }
 }
 
-impl Add for Known {
-    type Output = Known;
+impl Add for ReservationEstimate {
+    type Output = ReservationEstimate;
 
-    fn add(self, other: Known) -> Known {
-        Known { data: self.data + other.data, in_same_leaf: self.in_same_leaf + other.in_same_leaf }
+    fn add(self, other: ReservationEstimate) -> ReservationEstimate {
+        ReservationEstimate {
+            data_pages: self.data_pages + other.data_pages,
+            pages_in_same_leaf: self.pages_in_same_leaf + other.pages_in_same_leaf,
+        }
     }
 }
 
-impl Sub for Known {
-    type Output = Known;
+impl Sub for ReservationEstimate {
+    type Output = ReservationEstimate;
 
-    fn sub(self, other: Known) -> Known {
-        Known { data: self.data - other.data, in_same_leaf: self.in_same_leaf - other.in_same_leaf }
+    fn sub(self, other: ReservationEstimate) -> ReservationEstimate {
+        ReservationEstimate {
+            data_pages: self.data_pages - other.data_pages,
+            pages_in_same_leaf: self.pages_in_same_leaf - other.pages_in_same_leaf,
+        }
     }
 }
 
@@ -117,30 +124,30 @@ impl Sub for Known {
 pub(crate) struct Reservations {
     /// Pages that writers have a reservation for.
     pages: u64,
-    known: Known,
-    pace: Option<Pace>,
+    estimate: ReservationEstimate,
+    pacer: Option<GcPacer>,
 }
 
 impl PageMap {
     /// What the segments of nodes hold, and the next checkpoint writes to them, each block counted once.
-    pub(crate) fn node_use(&self) -> NodeUse {
+    pub(crate) fn node_use(&self) -> NodeSpaceUse {
         let table = self.nodes.table.pages().len() as u64;
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
-        NodeUse {
+        NodeSpaceUse {
             segment_blocks,
             dirty: self.nodes.dirty(),
             dirty_max: self.dirty_max(),
             nodes: self.nodes.table.used_count(),
             tables: table + self.stream_blocks(table as usize + 1),
-            live: self.nodes.segments.of_nodes().live,
-            held: self.nodes.segments.of_nodes().segments * segment_blocks,
+            live: self.nodes.segments.node_segments().live,
+            held: self.nodes.segments.node_segments().segments * segment_blocks,
         }
     }
 
     /// Nodes that may be dirty at once.
     pub(crate) fn dirty_max(&self) -> u64 {
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
-        policy::dirty_max(self.nodes.segments.held() * segment_blocks, segment_blocks)
+        policy::dirty_max(self.nodes.segments.backed_count() * segment_blocks, segment_blocks)
     }
 
     /// Whether so many more nodes may be dirty before the next checkpoint. Where none is dirty, any number.
@@ -155,33 +162,36 @@ impl PageMap {
     }
 
     /// Free segments that `class` must leave alone.
-    pub(crate) fn floor(&self, class: Class) -> u64 {
+    pub(crate) fn floor(&self, class: SpaceClass) -> u64 {
         self.floor_with(class, 0, 0)
     }
 
     /// The same, once so many more nodes are dirty, so many of which may be new.
-    pub(crate) fn floor_with(&self, class: Class, dirtied: u64, new: u64) -> u64 {
+    pub(crate) fn floor_with(&self, class: SpaceClass, dirtied: u64, new: u64) -> u64 {
         let now = self.node_use();
         let (dirty, nodes) = (now.dirty + dirtied, now.nodes + new);
-        policy::floor(class, &NodeUse { dirty, nodes, tables: now.tables + new.div_ceil(TABLE_NODES), ..now })
+        policy::free_segments_floor(
+            class,
+            &NodeSpaceUse { dirty, nodes, tables: now.tables + new.div_ceil(TABLE_NODES), ..now },
+        )
     }
 
     /// How many changes of a vector may be applied together: half of the nodes that may be dirty at once suffice for them, and there are free
     /// segments for them; or it is one.
-    pub(crate) fn fit_at_once(&self, log_entries: &[LogEntry]) -> usize {
+    pub(crate) fn changes_that_fit(&self, log_entries: &[LogEntry]) -> usize {
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
         let frees = |entry: &LogEntry| matches!(entry, LogEntry::Punch { .. } | LogEntry::Delete { .. });
         let only_free = log_entries.iter().all(frees);
-        let class = if only_free { Class::Frees } else { Class::Writer };
+        let class = if only_free { SpaceClass::Frees } else { SpaceClass::Writer };
         let free = self.nodes.segments.free_count().saturating_sub(self.floor(class));
         let fits = |some: &[LogEntry]| {
             let paired = some.iter().filter(|entry| entry.is_mirrored()).count() as u64;
             // A log entry takes less than its page, which comes after it.
             let logged = (2 * some.len() as u64 - paired).saturating_sub(self.nodes.segments.log_rest());
-            logged.div_ceil(segment_blocks) + COPIES * paired.div_ceil(segment_blocks) <= free
-                && self.nodes_for(some) <= self.dirty_max() / 2
+            logged.div_ceil(segment_blocks) + METADATA_COPIES * paired.div_ceil(segment_blocks) <= free
+                && self.nodes_dirtied_by(some) <= self.dirty_max() / 2
         };
-        let mut count = log_entries.len().min(TOGETHER_MAX);
+        let mut count = log_entries.len().min(APPLY_TOGETHER_MAX);
         while count > 1 && !fits(&log_entries[..count]) {
             count /= 2;
         }
@@ -189,27 +199,27 @@ impl PageMap {
     }
 
     /// Blocks that are live, those included that the next checkpoint makes so: new nodes have no place before.
-    fn live(&self) -> u64 {
-        let NodeUse { nodes, tables, live, .. } = self.node_use();
-        self.nodes.segments.live() + COPIES * (nodes + tables).saturating_sub(live)
+    fn live_blocks(&self) -> u64 {
+        let NodeSpaceUse { nodes, tables, live, .. } = self.node_use();
+        self.nodes.segments.live_blocks() + METADATA_COPIES * (nodes + tables).saturating_sub(live)
     }
 
     /// What is reserved for all pages that have a reservation.
     fn reserved_blocks(&self) -> u64 {
-        self.reservations.known.blocks_for(self.reservations.pages)
+        self.reservations.estimate.blocks_for(self.reservations.pages)
     }
 
     /// What those pages will take, about: data once, metadata twice, and an eighth more for nodes. Pages of files as small as a node's
     /// entry for them take that, others less.
     fn expected_blocks(&self) -> u64 {
-        let Reservations { pages, known, .. } = self.reservations;
-        let metadata = pages.saturating_sub(known.data);
-        (pages + metadata + pages.div_ceil(NODES_EXPECTED)).min(self.reserved_blocks())
+        let Reservations { pages, estimate: known, .. } = self.reservations;
+        let metadata = pages.saturating_sub(known.data_pages);
+        (pages + metadata + pages.div_ceil(PAGES_PER_NODE_BLOCK)).min(self.reserved_blocks())
     }
 
     /// Nodes that a vector may make dirty, at most as many as a reservation counts: those of the volumes' tree it counts as a whole. A cut that leaves newer pages in leaves
     /// between its ends changes more: such pages have been written back before it, and their leaves have been counted then.
-    pub(crate) fn nodes_for(&self, log_entries: &[LogEntry]) -> u64 {
+    pub(crate) fn nodes_dirtied_by(&self, log_entries: &[LogEntry]) -> u64 {
         let mut nodes = BTreeSet::new();
         let mut path = |of: (VolumeId, Option<u64>), leaf: u64, height: u8| {
             let level = |level: u8| leaf.checked_shr(8 * u32::from(level)).unwrap_or(0);
@@ -229,7 +239,7 @@ impl PageMap {
                 let objects = self.volumes.get(*volume).map_or(0, |volume| volume.objects.height);
                 path((*volume, None), slot / LEAF_OBJECTS, objects);
                 match self.slot(*volume, *slot) {
-                    Ok(Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. })) => tree.height,
+                    Ok(Some(ObjectEntry { pages: ObjectPageEntries::Tree(tree), .. })) => tree.height,
                     _ => 0,
                 }
             };
@@ -242,12 +252,12 @@ impl PageMap {
                 LogEntry::Deltas { object: of, first, .. } => {
                     let height = object(of);
                     path((of.volume, Some(of.slot)), first.0 / LEAF_PAGES, height);
-                    ranges += self.nodes_as_tree(of);
+                    ranges += self.nodes_if_tree(of);
                     pages += 1;
                 }
                 LogEntry::Punch { object: of, pages, .. } => {
                     let height = object(of);
-                    ranges += self.nodes_if_apart(of);
+                    ranges += self.nodes_if_outgrown(of);
                     path((of.volume, Some(of.slot)), pages.start.0 / LEAF_PAGES, height);
                     let last = pages.end.0.saturating_sub(1) / LEAF_PAGES;
                     if last.checked_shr(8 * u32::from(height)).unwrap_or(0) == 0 {
@@ -272,11 +282,11 @@ impl PageMap {
             return own;
         }
         let leaves = nodes.iter().filter(|&&(_, level, _)| level == 0).count() as u64;
-        own + leaves.min(SHARED_PER_PAGE * pages + SHARED_PER_CHANGE * others)
+        own + leaves.min(SHARED_LEAVES_PER_PAGE * pages + SHARED_LEAVES_PER_CHANGE * others)
     }
 
     /// Nodes that an object needs when its pages do not fit into its entry any more.
-    fn nodes_if_apart(&self, object: &ObjectId) -> u64 {
+    fn nodes_if_outgrown(&self, object: &ObjectId) -> u64 {
         match self.object(*object) {
             Ok(Some(entry)) => entry.nodes_if_outgrown(),
             _ => 0,
@@ -284,9 +294,9 @@ impl PageMap {
     }
 
     /// Nodes that an object needs when its pages may not lie in its entry any more.
-    fn nodes_as_tree(&self, object: &ObjectId) -> u64 {
+    fn nodes_if_tree(&self, object: &ObjectId) -> u64 {
         match self.object(*object) {
-            Ok(Some(ObjectEntry { pages: ObjectPages::Inline(pages), .. })) => {
+            Ok(Some(ObjectEntry { pages: ObjectPageEntries::Inline(pages), .. })) => {
                 let leaves: BTreeSet<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
                 let heights = leaves
                     .last()
@@ -299,12 +309,12 @@ impl PageMap {
 
     /// Blocks that nothing can have that is reserved for.
     fn reserve_blocks(&self) -> u64 {
-        policy::reserve(&self.node_use(), self.nodes.segments.held())
+        policy::reserve_blocks(&self.node_use(), self.nodes.segments.backed_count())
     }
 
     /// Blocks that data can never have.
     fn kept_from_data(&self) -> u64 {
-        self.reserve_blocks() + policy::names_reserve(self.held_blocks())
+        self.reserve_blocks() + policy::names_reserve_blocks(self.backed_blocks())
     }
 
     /// Blocks that a new reservation may count on: those that are neither live nor kept nor reserved, of segments that have space below.
@@ -315,24 +325,24 @@ impl PageMap {
 
     /// The same, with those that are reserved.
     fn spare_for_data(&self) -> u64 {
-        self.held_blocks().saturating_sub(self.live() + self.kept_from_data())
+        self.backed_blocks().saturating_sub(self.live_blocks() + self.kept_from_data())
     }
 
     /// The same for names and attributes.
     fn spare_for_names(&self) -> u64 {
-        self.held_blocks().saturating_sub(self.live() + self.reserve_blocks())
+        self.backed_blocks().saturating_sub(self.live_blocks() + self.reserve_blocks())
     }
 
-    fn held_blocks(&self) -> u64 {
+    fn backed_blocks(&self) -> u64 {
         let segments = &self.nodes.segments;
-        segments.held() * segments.geometry().segment_blocks
+        segments.backed_count() * segments.geometry().segment_blocks
     }
 
     /// Whether less than an eighth of the blocks are neither live nor kept. What is reserved for pages that are dirty now does not count, as
     /// most of it is given back.
     pub(crate) fn is_tight(&self) -> bool {
-        let Space { total, live, kept, .. } = self.space(None);
-        total.saturating_sub(live + kept) < total / TIGHT
+        let StoreSpace { total, live, kept, .. } = self.space(None);
+        total.saturating_sub(live + kept) < total / TIGHT_FRACTION
     }
 
     /// Whether so few segments are free that cleaning starts.
@@ -342,29 +352,29 @@ impl PageMap {
 
     /// Free segments below which cleaning starts.
     pub(crate) fn cleaning_starts_below(&self) -> u64 {
-        self.floor(Class::Writer) + low_mark(self.nodes.segments.held())
+        self.floor(SpaceClass::Writer) + low_mark(self.nodes.segments.backed_count())
     }
 
     /// Free segments that are missing where cleaning starts. Those that a round emptied count as free: two checkpoints, which are
     /// asked for when it ends, give them back. Else whoever comes between would begin the next one too early, and in haste. As
     /// many count as cleaning keeps in hand, so that it never starts later than where the reserve begins.
-    pub(crate) fn missing(&self) -> u64 {
-        let low = policy::low_mark(self.nodes.segments.held());
+    pub(crate) fn cleaning_shortfall(&self) -> u64 {
+        let low = policy::low_mark(self.nodes.segments.backed_count());
         let free = self.nodes.segments.free_count() + self.nodes.segments.emptied_count().min(low);
         self.cleaning_starts_below().saturating_sub(free)
     }
 
     /// Where the file system below has `spare` blocks left.
-    pub(crate) fn space(&self, spare: Option<u64>) -> Space {
+    pub(crate) fn space(&self, spare: Option<u64>) -> StoreSpace {
         let geometry = &self.nodes.segments.geometry();
-        let bare = self.nodes.segments.bare_count();
+        let bare = self.nodes.segments.unbacked_count();
         let bare = spare.map_or(bare, |spare| bare.min(spare / geometry.segment_blocks));
-        Space {
-            total: (self.nodes.segments.held() + bare) * geometry.segment_blocks,
-            bare: bare * geometry.segment_blocks,
+        StoreSpace {
+            total: (self.nodes.segments.backed_count() + bare) * geometry.segment_blocks,
+            unbacked: bare * geometry.segment_blocks,
             kept: self.kept_from_data(),
-            live: self.live(),
-            nodes: COPIES * self.nodes.table.used_count(),
+            live: self.live_blocks(),
+            nodes: METADATA_COPIES * self.nodes.table.used_count(),
             free: self.nodes.segments.free_count() * geometry.segment_blocks + self.nodes.segments.log_rest(),
             reserved: self.reserved_blocks(),
             expected: self.expected_blocks(),
@@ -372,76 +382,85 @@ impl PageMap {
     }
 
     /// Reserves space for `pages` more pages: see [`Store::reserve`](crate::Store::reserve).
-    pub(crate) fn reserve(&mut self, pages: u64, known: Known) -> Result<(), StoreError> {
-        self.reserve_of(self.spare_for_data(), pages, known)
+    pub(crate) fn reserve(&mut self, pages: u64, known: ReservationEstimate) -> Result<(), StoreError> {
+        self.reserve_within(self.spare_for_data(), pages, known)
     }
 
     /// The same for pages of names and attributes.
-    pub(crate) fn reserve_for_names(&mut self, pages: u64, known: Known) -> Result<(), StoreError> {
-        self.reserve_of(self.spare_for_names(), pages, known)
+    pub(crate) fn reserve_for_names(
+        &mut self,
+        pages: u64,
+        known: ReservationEstimate,
+    ) -> Result<(), StoreError> {
+        self.reserve_within(self.spare_for_names(), pages, known)
     }
 
-    fn reserve_of(&mut self, spare: u64, pages: u64, known: Known) -> Result<(), StoreError> {
+    fn reserve_within(
+        &mut self,
+        spare: u64,
+        pages: u64,
+        known: ReservationEstimate,
+    ) -> Result<(), StoreError> {
         if known.blocks_for(self.reservations.pages.saturating_add(pages)) > spare {
             return Err(StoreError::Full);
         }
-        if !self.is_planted(PlantedBug::ForgottenReservation) {
+        if !self.is_planted(StoreBug::ForgottenReservation) {
             self.reservations.pages += pages;
-            if is_planted(PlantedBug::ReservationCountedTwice) {
+            if is_planted(StoreBug::ReservationCountedTwice) {
                 self.reservations.pages += pages;
             }
-            self.reservations.known = known;
+            self.reservations.estimate = known;
         }
         Ok(())
     }
 
     /// Counts `pages` pages as reserved whether there is space for them or not.
-    pub(crate) fn reserve_in_any_case(&mut self, pages: u64) {
+    pub(crate) fn reserve_unchecked(&mut self, pages: u64) {
         self.reservations.pages += pages;
     }
 
     /// So much is known of the pages that have a reservation.
-    pub(crate) fn know(&mut self, known: Known) {
-        self.reservations.known = known;
+    pub(crate) fn set_reservation_estimate(&mut self, known: ReservationEstimate) {
+        self.reservations.estimate = known;
     }
 
     /// Gives back a reservation for `pages` pages. Which they were the caller says [later](PageMap::know).
     pub(crate) fn release(&mut self, pages: u64) {
-        if self.is_planted(PlantedBug::ForgottenReservation) {
+        if self.is_planted(StoreBug::ForgottenReservation) {
             return;
         }
         let reserved = self.reservations.pages;
         assert!(pages <= reserved, "{pages} pages given back, {reserved} reserved");
         self.reservations.pages -= pages;
-        self.reservations.known = self.reservations.known.without(pages);
+        self.reservations.estimate = self.reservations.estimate.after_release(pages);
     }
 
     /// Pages that may be written back before the next look at whether cleaning is due.
-    pub(crate) fn pages_together(&self) -> u64 {
-        match (self.nodes.cleaning_scan(), self.reservations.pace) {
-            (Some(_), Some(pace)) => pace.together(),
+    pub(crate) fn pages_between_cleaning_checks(&self) -> u64 {
+        match (self.nodes.cleaning_scan(), self.reservations.pacer) {
+            (Some(_), Some(pace)) => pace.pages_per_payment(),
             _ => u64::MAX,
         }
     }
 
     /// Free segments that the store should have, of a sparse file: `ahead` more than those below which cleaning starts, and so many that
     /// `ahead` segments of blocks can be reserved.
-    pub(crate) fn wanted(&self, ahead: u64) -> u64 {
+    pub(crate) fn free_segments_wanted(&self, ahead: u64) -> u64 {
         let segments = &self.nodes.segments;
         let segment_blocks = segments.geometry().segment_blocks;
-        let missing = self.needed(ahead).saturating_sub(segments.held() * segment_blocks);
-        let short = missing.div_ceil(segment_blocks - policy::dead_at_most(segment_blocks));
+        let missing = self.blocks_needed(ahead).saturating_sub(segments.backed_count() * segment_blocks);
+        let short = missing.div_ceil(segment_blocks - policy::dead_blocks_max(segment_blocks));
         (self.cleaning_starts_below() + ahead).max(segments.free_count() + short)
     }
 
     /// Blocks in all that the store needs, of a sparse file, so that `ahead` segments of them can be reserved.
-    fn needed(&self, ahead: u64) -> u64 {
+    fn blocks_needed(&self, ahead: u64) -> u64 {
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
-        self.live() + self.kept_from_data() + self.reserved_blocks() + ahead * segment_blocks
+        self.live_blocks() + self.kept_from_data() + self.reserved_blocks() + ahead * segment_blocks
     }
 
-    pub(crate) fn ahead(&self) -> u64 {
-        ahead(self.nodes.segments.held(), self.nodes.segments.geometry().segment_blocks)
+    pub(crate) fn segments_ahead(&self) -> u64 {
+        segments_ahead(self.nodes.segments.backed_count(), self.nodes.segments.geometry().segment_blocks)
     }
 
     /// Free segments beyond which dead ones of a sparse file are trimmed, and how many may be: what is reserved counts on the others, dead
@@ -449,35 +468,36 @@ impl PageMap {
     pub(crate) fn kept_from_trims(&self) -> (u64, u64) {
         let segments = &self.nodes.segments;
         let segment_blocks = segments.geometry().segment_blocks;
-        let ahead = 4 * self.ahead();
-        let beyond = (segments.held() * segment_blocks).saturating_sub(self.needed(ahead)) / segment_blocks;
-        (self.wanted(ahead), beyond)
+        let ahead = 4 * self.segments_ahead();
+        let beyond = (segments.backed_count() * segment_blocks).saturating_sub(self.blocks_needed(ahead))
+            / segment_blocks;
+        (self.free_segments_wanted(ahead), beyond)
     }
 
     /// Sets the pace for a round that empties `victims`.
-    pub(crate) fn begin_pace(&mut self, victims: &[u32]) {
+    pub(crate) fn begin_gc_pacing(&mut self, victims: &[u32]) {
         let geometry = self.nodes.segments.geometry();
-        let segments = self.nodes.segments.held();
+        let segments = self.nodes.segments.backed_count();
         let live = |&victim: &u32| u64::from(self.nodes.segments.get(victim).live);
-        self.reservations.pace = Some(Pace::new(&Round {
+        self.reservations.pacer = Some(GcPacer::new(&GcRound {
             segment_blocks: geometry.segment_blocks,
             victims: victims.len() as u64,
             live: victims.iter().map(live).sum(),
-            copies: victims.iter().map(|victim| policy::with_lists(live(victim))).sum(),
+            copies: victims.iter().map(|victim| policy::with_summaries(live(victim))).sum(),
             nodes: match self.nodes.cleaning_scan() {
                 Some(scan) if !scan.is_scan() => scan.to_look_up,
                 _ => self.nodes.table.used_count(),
             },
             segments,
-            missing: self.missing(),
+            missing: self.cleaning_shortfall(),
         }));
     }
 
     /// So many blocks were written to the log.
-    pub(crate) fn pay_for(&mut self, blocks: u64) {
+    pub(crate) fn charge_log_blocks(&mut self, blocks: u64) {
         let left = self.cleaning_left();
-        if let (Some(left), Some(pace)) = (left, &mut self.reservations.pace) {
-            pace.wrote(blocks, left);
+        if let (Some(left), Some(pace)) = (left, &mut self.reservations.pacer) {
+            pace.charge(blocks, left);
         }
     }
 
@@ -495,9 +515,9 @@ impl PageMap {
 
     /// Whether a step of cleaning is due for what was written.
     pub(crate) fn cleaning_is_due(&self) -> bool {
-        match (self.cleaning_left(), self.reservations.pace) {
+        match (self.cleaning_left(), self.reservations.pacer) {
             (Some(left), Some(pace)) => pace.is_due(left),
-            _ if self.missing() == 0 => false,
+            _ if self.cleaning_shortfall() == 0 => false,
             _ => self.nodes.segments.counts_may_be_high() || !self.nodes.segments.candidates().is_empty(),
         }
     }

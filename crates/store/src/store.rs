@@ -4,42 +4,42 @@
 //! | --- | --- | --- | --- |
 //! | map: nodes, node table, live counts, volumes | `map::PageMap` in `Shared` | the writer's lock, then the map's write lock | from the newest root and the log entries after it |
 //! | reservations | `space::Reservations` in the map | the map's write lock | gone; the caller reserves anew |
-//! | pins | `segments::Segments` in the map | the map's read lock | gone, as the readers are |
+//! | pins | `segments::SegmentTable` in the map | the map's read lock | gone, as the readers are |
 //! | the log's end | `log_writer::LogWriter` in `Writer` | the writer's lock | from the newest root and the log |
-//! | the open pair for pages of metadata | `pairs::OpenPair` in `Writer` | the writer's lock | gone: it is closed, with what log entries name |
+//! | the open pair for pages of metadata | `pairs::OpenMirroredPair` in `Writer` | the writer's lock | gone: it is closed, with what log entries name |
 //! | roots, generations | `checkpoint::Checkpointer` in `Writer` | the writer's lock | from the newest root |
-//! | a round of cleaning | `clean::Cleaner` | the cleaner's lock, taken before the writer's | gone |
+//! | a round of cleaning | `clean::SegmentCleaner` | the cleaner's lock, taken before the writer's | gone |
 //! | a round of folding | `delta_merge::IdleMergeRound` in `Store` | the writer's lock | gone: it begins anew |
-//! | a scrub | `scrub::Scrub` | the scrubber's lock, taken before the writer's | gone |
+//! | a scrub | `scrub::StoreScrub` | the scrubber's lock, taken before the writer's | gone |
 //!
 //! The writer's lock is held during I/O: one apply, checkpoint or repointing at a time. The map's is never held during I/O, so readers
 //! wait for no write and no flush.
 
-use crate::allocate;
 use crate::change::StoreChange;
-use crate::check::{self, Finding, Repaired};
+use crate::check::{self, RepairedCounts, StoreFinding};
 use crate::checkpoint_root::{CheckpointRoot, LogCursor, NewestLsns, StreamExtent, TablesStream};
 use crate::checkpoint_tables::encode_tables;
-use crate::clean::{Cleaner, Cleaning};
-use crate::counters::Counters;
+use crate::cleaner::{CleaningOutcome, SegmentCleaner};
+use crate::counters::StoreCounters;
 use crate::delta_block::DeltaBlock;
 use crate::delta_merge::{DamagedPagePolicy, IdleMergeRound};
 use crate::error::StoreError;
 use crate::format::{ROOTS, SEGMENTS_AT, SUPERBLOCK};
+use crate::host_space;
 use crate::log_entry::{BatchOrigin, LogEntry};
 use crate::map::{MapNodes, MapVolumes, NodeTable, PageMap, ScanPurpose};
 use crate::recover::{IdentifiedStore, RecoveredStore};
-use crate::scrub::{Scrub, Scrubbed};
-use crate::segments::{SegmentEntry, Segments, Use};
+use crate::scrub::{ScrubProgress, StoreScrub};
+use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::settings::StoreSettings;
-use crate::shared::{FoundPage, Shared, Want};
-use crate::space::{Known, Space, TOGETHER_MAX};
-use crate::stream;
+use crate::shared::{PageRead, PageResult, StoreShared};
+use crate::space::{APPLY_TOGETHER_MAX, ReservationEstimate, StoreSpace};
 use crate::superblock::{self, StoreGeometry, StoreLayout, SuperblockRepair};
 use crate::sync::{Mutex, MutexGuard};
-use crate::usage::{self, Usage};
-use crate::volume::{Listed, NewVolume, VolumeId, VolumeInfo, VolumeMode};
+use crate::tables_stream;
+use crate::volume::{ListedPages, NewVolume, VolumeId, VolumeInfo, VolumeMode};
 use crate::volume_changes;
+use crate::volume_usage::{self, StoreUsage};
 use crate::writer::WriterLock;
 use device::{Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
 use std::ops::Range;
@@ -47,13 +47,13 @@ use std::sync::Arc;
 
 /// The log-structured store.
 pub struct Store {
-    pub(crate) shared: Shared,
+    pub(crate) shared: StoreShared,
     pub(crate) writer: WriterLock,
     /// Taken before the writer's lock, where both are.
-    pub(crate) cleaner: Mutex<Cleaner>,
-    scrub: Mutex<Option<Scrub>>,
+    pub(crate) cleaner: Mutex<SegmentCleaner>,
+    scrub: Mutex<Option<StoreScrub>>,
     /// Taken after the writer's lock.
-    folding: Mutex<IdleMergeRound>,
+    idle_merge: Mutex<IdleMergeRound>,
 }
 
 /// Life: formatting, opening, beginning.
@@ -66,11 +66,11 @@ impl Store {
             writer: WriterLock::new(writer),
             cleaner: Mutex::default(),
             scrub: Mutex::default(),
-            folding: Mutex::default(),
+            idle_merge: Mutex::default(),
         }
     }
 
-    pub(crate) fn lock_cleaner(&self) -> MutexGuard<'_, Cleaner> {
+    pub(crate) fn lock_cleaner(&self) -> MutexGuard<'_, SegmentCleaner> {
         self.cleaner.lock().expect("no panic while cleaning")
     }
 
@@ -81,14 +81,15 @@ impl Store {
     /// [`StoreError::BadSizes`] with the least size, before anything is written; or the device's.
     pub fn format(device: &dyn Device, layout: &StoreLayout) -> Result<(), StoreError> {
         let geometry = StoreGeometry::plan(device, layout)?;
-        let mut segments = Segments::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
-        let mut take = || segments.take(Use::Log).expect("a new store has free segments");
+        let mut segments =
+            SegmentTable::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
+        let mut take = || segments.take(SegmentUse::Log).expect("a new store has free segments");
         let (segment, next) = (take(), take());
-        let nodes = segments.take_pair(Use::Nodes).expect("a new store has free segments");
+        let nodes = segments.take_mirrored_pair(SegmentUse::Nodes).expect("a new store has free segments");
         let nodes_of = MapNodes::new(NodeTable::new(), segments);
         let mut map = PageMap::new(nodes_of, MapVolumes::main_only(), NewestLsns::default());
         let at = geometry.segment_start(nodes);
-        let copy = map.nodes.segments.copy_of(at).expect("taken as a pair");
+        let copy = map.nodes.segments.mirror_of(at).expect("taken as a pair");
         let needed = map.stream_blocks(0);
         if needed > geometry.segment_blocks {
             let (segments, has) = (geometry.segments, geometry.segment_blocks);
@@ -104,7 +105,7 @@ impl Store {
         }
         device.flush()?;
         let (bytes, blocks) = encode_tables(&mut map, |_| at);
-        let (pages, crc) = stream::encode(&bytes);
+        let (pages, crc) = tables_stream::encode_stream(&bytes);
         device.write(at, &pages)?;
         device.write(copy, &pages)?;
         device.flush()?;
@@ -153,7 +154,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoGoodCopy`]; those of [`identify`](Store::identify) for another reason than a damaged superblock; the device's.
     /// Nothing was written then, unless it is the device's.
-    pub fn mend_superblocks(device: &dyn Device) -> Result<SuperblockRepair, StoreError> {
+    pub fn repair_superblocks(device: &dyn Device) -> Result<SuperblockRepair, StoreError> {
         superblock::repair(device)
     }
 
@@ -273,9 +274,10 @@ impl Store {
 
     /// How many changes of a vector may be [applied](Store::apply) together, so that not too many nodes of the map are dirty at once: more
     /// may be refused as [`StoreError::Full`] though space is reserved for all of them. At least one.
-    pub fn fit_at_once(&self, vector: &[StoreChange]) -> usize {
-        let entries: Vec<LogEntry> = vector.iter().take(TOGETHER_MAX).map(StoreChange::log_entry).collect();
-        self.shared.map().fit_at_once(&entries)
+    pub fn changes_that_fit(&self, vector: &[StoreChange]) -> usize {
+        let entries: Vec<LogEntry> =
+            vector.iter().take(APPLY_TOGETHER_MAX).map(StoreChange::log_entry).collect();
+        self.shared.map().changes_that_fit(&entries)
     }
 
     /// Whether half as many nodes of the map are dirty as may be before changes wait for a checkpoint.
@@ -295,18 +297,18 @@ impl Store {
     }
 
     /// How full it is.
-    pub fn space(&self) -> Space {
+    pub fn space(&self) -> StoreSpace {
         self.shared.space()
     }
 
     /// What it has done since it was opened.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> StoreCounters {
         self.shared.medium.counting().now()
     }
 
     /// Sets how many map nodes of 4 KiB to keep in memory; more while changes wait for a checkpoint.
     /// The default is 16,384; less than 64 counts as 64, so that a look-up can keep its own.
-    pub fn keep_nodes(&self, nodes: usize) {
+    pub fn set_cached_nodes_max(&self, nodes: usize) {
         self.shared.map_mut().nodes.set_clean_max(nodes);
     }
 }
@@ -330,7 +332,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`apply`](Store::apply).
-    pub fn apply_bypassing(&self, vector: &[StoreChange]) -> Result<(), StoreError> {
+    pub fn apply_bypassed(&self, vector: &[StoreChange]) -> Result<(), StoreError> {
         self.writer.lock().apply(&self.shared, vector, BatchOrigin::Bypassed)
     }
 
@@ -351,7 +353,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Full`]; what a page cannot be read for; the device's. As after an error of [`apply`](Store::apply).
-    pub fn fold(&self, pages: &[(ObjectId, PageNo)]) -> Result<u64, StoreError> {
+    pub fn merge_deltas(&self, pages: &[(ObjectId, PageNo)]) -> Result<u64, StoreError> {
         self.writer.lock().merge_leaves(&self.shared, pages)
     }
 
@@ -360,7 +362,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`fold`](Store::fold); what was to be folded stays as it is until it is full, or for quiet times.
-    pub fn fold_owed(&self) -> Result<u64, StoreError> {
+    pub fn merge_due_deltas(&self) -> Result<u64, StoreError> {
         self.writer.lock().merge_due_deltas(&self.shared)
     }
 
@@ -369,17 +371,17 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`fold`](Store::fold), and a damaged page.
-    pub fn fold_for(&self, transfer: &PageTransfer) -> Result<(), StoreError> {
+    pub fn merge_deltas_for_transfer(&self, transfer: &PageTransfer) -> Result<(), StoreError> {
         let change = StoreChange::Clone { transfer: *transfer, lsn: Lsn(0) };
         let mut writer = self.writer.lock();
         writer.make_ready(&self.shared)?;
         writer.merge_for_transfers(&self.shared, &[change], DamagedPagePolicy::Fail)
     }
 
-    /// Whether [`fold_step`](Store::fold_step) is worth its reads and writes while nobody needs space: enough was stored as deltas
+    /// Whether [`idle_merge_step`](Store::idle_merge_step) is worth its reads and writes while nobody needs space: enough was stored as deltas
     /// since this store was opened, or since the last round, and there is free space that nobody waits for. Waits for no device.
-    pub fn folding_is_due(&self) -> bool {
-        let Ok(folding) = self.folding.try_lock() else { return false };
+    pub fn idle_merge_is_due(&self) -> bool {
+        let Ok(folding) = self.idle_merge.try_lock() else { return false };
         folding.is_worth_it(&self.shared) && !self.shared.map().is_short_of_space()
     }
 
@@ -389,9 +391,9 @@ impl Store {
     /// # Errors
     /// [`StoreError::Full`], after which the next call tries the same leaf again; a node that cannot be read, which ends the round; as
     /// [`apply`](Store::apply), where the device fails a write. A leaf whose pages cannot be read stays as it is.
-    pub fn fold_step(&self) -> Result<bool, StoreError> {
+    pub fn idle_merge_step(&self) -> Result<bool, StoreError> {
         let mut writer = self.writer.lock();
-        self.folding.lock().expect("no panic while folding").step(&self.shared, &mut writer)
+        self.idle_merge.lock().expect("no panic while folding").step(&self.shared, &mut writer)
     }
 
     /// Makes the map durable so that recovery starts here, and frees segments that no root needs any more: those
@@ -429,14 +431,18 @@ impl Store {
     /// are never returned: the answer is [`StoreError::Corrupt`] with the object, the page and the place.
     ///
     /// Waits for reads of its own only, never for a write, a flush or a checkpoint.
-    pub fn read(&self, wants: &mut [Want]) {
+    pub fn read(&self, wants: &mut [PageRead]) {
         self.shared.read(wants);
     }
 
     /// Reads many pages in the order in which they lie on the device, with few reads, and hands each to `take` by its
     /// number. Like [`read`](Store::read), for whoever reads much and keeps the bytes in a place of his own.
-    pub fn read_all(&self, pages: &[(ObjectId, PageNo)], take: &mut dyn FnMut(usize, FoundPage<'_>)) {
-        self.shared.read_all(pages, take);
+    pub fn read_in_device_order(
+        &self,
+        pages: &[(ObjectId, PageNo)],
+        take: &mut dyn FnMut(usize, PageResult<'_>),
+    ) {
+        self.shared.read_in_device_order(pages, take);
     }
 
     /// The page LSN of a page; `None` for a hole. May read map nodes.
@@ -449,7 +455,7 @@ impl Store {
     ///
     /// # Errors
     /// Where one of those cannot be read, and the other object does not say that it has.
-    pub fn has_had(&self, transfer: &PageTransfer, lsn: Lsn) -> Result<bool, StoreError> {
+    pub fn has_applied_transfer(&self, transfer: &PageTransfer, lsn: Lsn) -> Result<bool, StoreError> {
         let target = self.shared.resolve(|map| map.has_applied_transfer(transfer.to, lsn));
         match target {
             Ok(true) => target,
@@ -461,7 +467,7 @@ impl Store {
     ///
     /// # Errors
     /// Where one of those cannot be read.
-    pub fn has_had_later(&self, object: ObjectId, lsn: Lsn) -> Result<bool, StoreError> {
+    pub fn has_applied_later_transfer(&self, object: ObjectId, lsn: Lsn) -> Result<bool, StoreError> {
         self.shared.resolve(|map| map.has_applied_transfer(object, lsn.plus(1)))
     }
 
@@ -480,7 +486,7 @@ impl Store {
         object: ObjectId,
         range: Range<PageNo>,
         leaves_max: usize,
-    ) -> Result<Listed, StoreError> {
+    ) -> Result<ListedPages, StoreError> {
         self.shared.list(object, range, leaves_max)
     }
 }
@@ -492,24 +498,24 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Full`] where more would be live than the store can hold beside what checkpoints, cleaning and deletions need.
-    pub fn reserve(&self, pages: u64, known: Known) -> Result<(), StoreError> {
+    pub fn reserve(&self, pages: u64, known: ReservationEstimate) -> Result<(), StoreError> {
         self.shared.map_mut().reserve(pages, known)
     }
 
-    /// The same for pages of names and attributes, which may take [a little](crate::policy::names_reserve) that data may not.
-    pub fn reserve_for_names(&self, pages: u64, known: Known) -> Result<(), StoreError> {
+    /// The same for pages of names and attributes, which may take [a little](crate::policy::names_reserve_blocks) that data may not.
+    pub fn reserve_for_names(&self, pages: u64, known: ReservationEstimate) -> Result<(), StoreError> {
         self.shared.map_mut().reserve_for_names(pages, known)
     }
 
     /// So much is known by now of the pages that have a reservation. Less, once some were released, until this is said anew.
-    pub fn know(&self, known: Known) {
-        self.shared.map_mut().know(known);
+    pub fn set_reservation_estimate(&self, known: ReservationEstimate) {
+        self.shared.map_mut().set_reservation_estimate(known);
     }
 
     /// Counts `pages` pages as reserved, whether there is space for them or not: they were acknowledged already, or go with
     /// something that gives space back, and will be written back. Nobody else can reserve anything before there is space for these.
     pub fn reserve_unchecked(&self, pages: u64) {
-        self.shared.map_mut().reserve_in_any_case(pages);
+        self.shared.map_mut().reserve_unchecked(pages);
     }
 
     /// Blocks that can still be reserved.
@@ -530,8 +536,8 @@ impl Store {
 
     /// Lets cleaning try segments again that it could not empty: what could not be read may be by now. Otherwise such a segment is
     /// left alone until more of it is dead, or the store is opened again.
-    pub fn try_stuck_segments_again(&self) {
-        self.shared.map_mut().nodes.segments.try_stuck_again();
+    pub fn retry_stuck_segments(&self) {
+        self.shared.map_mut().nodes.segments.retry_stuck();
     }
 
     /// Whether free space is low, so that checkpoints and [`clean`](Store::clean) should find some.
@@ -542,7 +548,7 @@ impl Store {
     /// Whether the file system below should be asked for more space: soon free segments will be wanted; or it was full, and may not
     /// be any more.
     pub fn allocation_is_due(&self) -> bool {
-        allocate::allocation_is_due(&self.shared)
+        host_space::allocation_is_due(&self.shared)
     }
 
     /// Asks the file system below for as much space as will be needed soon. `false` if it is full.
@@ -550,7 +556,7 @@ impl Store {
     /// # Errors
     /// The device's, but for a file system that is full.
     pub fn allocate_ahead(&self) -> Result<bool, StoreError> {
-        allocate::allocate_ahead(&self.shared)
+        host_space::allocate_ahead(&self.shared)
     }
 
     /// Asks it for more than that, because somebody needs it now. `false` if there is no more than before.
@@ -558,22 +564,22 @@ impl Store {
     /// # Errors
     /// The same.
     pub fn allocate_more(&self) -> Result<bool, StoreError> {
-        allocate::allocate_more(&self.shared)
+        host_space::allocate_more(&self.shared)
     }
 
     /// Whether the file system below had no space for a segment when it was last asked.
-    pub fn is_known_full_below(&self) -> bool {
+    pub fn is_host_fs_known_full(&self) -> bool {
         self.shared.medium.is_host_fs_known_full()
     }
 
     /// Whether asking for more may help: there are segments without space, and the file system below was not full the last time.
     pub fn may_allocate(&self) -> bool {
-        allocate::may_allocate(&self.shared)
+        host_space::may_allocate(&self.shared)
     }
 
     /// Bytes that are left in the file system below, if it has no space for a segment that the store could use.
-    pub fn full_below(&self) -> Option<u64> {
-        allocate::full_below(&self.shared)
+    pub fn host_fs_free_bytes_if_full(&self) -> Option<u64> {
+        host_space::host_fs_free_bytes_if_full(&self.shared)
     }
 }
 
@@ -641,8 +647,8 @@ impl Store {
     ///
     /// # Errors
     /// The device's, or [`StoreError::Corrupt`]: a node that cannot be read stays on the list, with what is below.
-    pub fn free_step(&self) -> Result<bool, StoreError> {
-        volume_changes::free_step(&self.shared, &self.writer)
+    pub fn free_deleted_step(&self) -> Result<bool, StoreError> {
+        volume_changes::free_deleted_step(&self.shared, &self.writer)
     }
 
     /// Whether deleted volumes and files still hold something that [`free_step`](Store::free_step) would free.
@@ -655,9 +661,9 @@ impl Store {
     ///
     /// # Errors
     /// A node that cannot be read, or is damaged.
-    pub fn usage(&self) -> Result<Usage, StoreError> {
+    pub fn usage(&self) -> Result<StoreUsage, StoreError> {
         let _writer = self.writer.lock();
-        usage::usage(&self.shared)
+        volume_usage::usage(&self.shared)
     }
 }
 
@@ -670,17 +676,17 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`clean_step`](Store::clean_step), and of [`checkpoint`](Store::checkpoint).
-    pub fn clean(&self) -> Result<bool, StoreError> {
+    pub fn clean_round(&self) -> Result<bool, StoreError> {
         // What had been moved when two checkpoints were asked for.
         let mut asked = None;
         loop {
             match self.clean_step()? {
-                Cleaning::Idle => return Ok(false),
-                Cleaning::Working => {}
-                Cleaning::Emptied(segments) => return Ok(segments > 0),
-                Cleaning::NeedsCheckpoint => {
+                CleaningOutcome::Idle => return Ok(false),
+                CleaningOutcome::Working => {}
+                CleaningOutcome::RoundEnded(segments) => return Ok(segments > 0),
+                CleaningOutcome::NeedsCheckpoint => {
                     if asked.replace(self.counters().pages_cleaned) == Some(self.counters().pages_cleaned) {
-                        self.end_round();
+                        self.give_up_round();
                         return Ok(false);
                     }
                     self.checkpoint_twice()?;
@@ -695,7 +701,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotBegun`], [`StoreError::Stopped`], or the device's: the step may be tried again. A block
     /// that cannot be read stays where it is, its segment with it, and is no error here.
-    pub fn clean_step(&self) -> Result<Cleaning, StoreError> {
+    pub fn clean_step(&self) -> Result<CleaningOutcome, StoreError> {
         self.lock_cleaner().step(&self.shared, &self.writer)
     }
 
@@ -704,7 +710,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`clean_step`](Store::clean_step).
-    pub fn clean_if_due(&self) -> Result<Option<Cleaning>, StoreError> {
+    pub fn clean_step_if_due(&self) -> Result<Option<CleaningOutcome>, StoreError> {
         let mut cleaner = self.lock_cleaner();
         if self.cleaning_is_due() { cleaner.step(&self.shared, &self.writer).map(Some) } else { Ok(None) }
     }
@@ -717,14 +723,14 @@ impl Store {
 
     /// Pages that may be written back before the next look at [`cleaning_is_due`](Store::cleaning_is_due): then nobody who
     /// waits for them waits for a whole segment to be cleaned.
-    pub fn pages_together(&self) -> u64 {
-        self.shared.map().pages_together()
+    pub fn pages_between_cleaning_checks(&self) -> u64 {
+        self.shared.map().pages_between_cleaning_checks()
     }
 
     /// Ends a round that needs more space than two checkpoints have made: its victims are left alone until more of them
     /// has died.
-    pub fn end_round(&self) {
-        self.lock_cleaner().give_up(&self.shared);
+    pub fn give_up_round(&self) {
+        self.lock_cleaner().give_up_round(&self.shared);
     }
 }
 
@@ -733,7 +739,7 @@ impl Store {
     /// Walks the whole map and reads every block that it refers to; `report` gets what is wrong: nodes and pages
     /// whose bytes are not what was written, blocks where they should not be or used twice, wrong reference
     /// counts, nodes that nothing refers to, wrong live counts. Changes wait meanwhile.
-    pub fn check(&self, report: &mut dyn FnMut(Finding)) {
+    pub fn check(&self, report: &mut dyn FnMut(StoreFinding)) {
         check::check(&self.shared, &self.writer.lock(), report);
     }
 
@@ -744,23 +750,23 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotBegun`]; [`StoreError::CannotCount`] where a node cannot be read, as what is below it cannot be
     /// counted: no count is changed then; the device's.
-    pub fn repair(&self, report: &mut dyn FnMut(Finding)) -> Result<Repaired, StoreError> {
+    pub fn repair(&self, report: &mut dyn FnMut(StoreFinding)) -> Result<RepairedCounts, StoreError> {
         // The counts of a round of cleaning would be of before.
         let mut cleaner = self.lock_cleaner();
-        cleaner.give_up(&self.shared);
+        cleaner.give_up_round(&self.shared);
         check::repair(&self.shared, &mut self.writer.lock(), report)
     }
 
     /// One bounded step of a scrub: at most four nodes and what they refer to. The first one reads what lies at
     /// fixed places. Findings about data come with the last step, which looks up whose it is.
-    pub fn scrub_step(&self, report: &mut dyn FnMut(Finding)) -> Scrubbed {
+    pub fn scrub_step(&self, report: &mut dyn FnMut(StoreFinding)) -> ScrubProgress {
         let mut scrub = self.scrub.lock().expect("no panic while scrubbing");
-        Scrub::step(&mut scrub, &self.shared, &self.writer, report)
+        StoreScrub::step(&mut scrub, &self.shared, &self.writer, report)
     }
 
     /// Ends a scrub, so that the next step begins a new one.
     pub fn end_scrub(&self) {
         *self.scrub.lock().expect("no panic while scrubbing") = None;
-        self.shared.map_mut().nodes.end_scan(ScanPurpose::Scrub);
+        self.shared.map_mut().nodes.end_scan(ScanPurpose::StoreScrub);
     }
 }

@@ -5,11 +5,11 @@
 //! damaged first block is refused until you repair it, so that you notice a failing disk. The roots tell
 //! where the copy is, and which store's it must be.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::checkpoint_root::CheckpointRoot;
 use crate::error::StoreError;
 use crate::format::*;
-use crate::stream::BYTES as STREAM_BLOCK_BYTES;
+use crate::tables_stream::STREAM_BLOCK_BYTES;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -81,11 +81,10 @@ impl StoreGeometry {
             return Err(bad(format!("a segment of {segment_blocks} blocks: it may have {range}")));
         }
         let segments = device.blocks().saturating_sub(total_blocks(0, 0)) / segment_blocks;
-        let fewest = if layout.segment_blocks.is_some() { SEGMENTS_MIN } else { SEGMENTS_MIN_DEFAULT };
-        if segments < fewest {
-            let least = total_blocks(fewest, segment_blocks);
+        let segments_min = if layout.segment_blocks.is_some() { SEGMENTS_MIN } else { SEGMENTS_MIN_DEFAULT };
+        if segments < segments_min {
             let has = device.blocks() * BLOCK_BYTES as u64;
-            let needs = least * BLOCK_BYTES as u64;
+            let needs = total_blocks(segments_min, segment_blocks) * BLOCK_BYTES as u64;
             return Err(bad(format!("{has} bytes are too small for a store: give it at least {needs}")));
         }
         let segments = u32::try_from(segments.min(SEGMENTS_MAX)).expect("limited just now");
@@ -120,9 +119,10 @@ impl StoreGeometry {
             );
         }
         // A checkpoint writes the segment table, which must fit into one segment.
-        let most = (self.segment_blocks as usize * STREAM_BLOCK_BYTES - STREAM_HEAD_BYTES) / SEGMENT_BYTES;
-        if segments as usize > most {
-            let most = bytes(total_blocks(most as u64, self.segment_blocks));
+        let segments_max =
+            (self.segment_blocks as usize * STREAM_BLOCK_BYTES - STREAM_HEAD_BYTES) / SEGMENT_BYTES;
+        if segments as usize > segments_max {
+            let most = bytes(total_blocks(segments_max as u64, self.segment_blocks));
             return cannot(
                 format!("with segments of {} bytes it can have {most} bytes", bytes(self.segment_blocks)),
                 format!(
@@ -165,9 +165,11 @@ impl StoreGeometry {
         }
         let geometry = decode(device, &pages)?;
         if geometry.total_blocks > device.blocks() {
-            let expected = geometry.total_blocks;
-            let found = device.blocks();
-            return Err(StoreError::Truncated { device: name(), expected, found });
+            return Err(StoreError::Truncated {
+                device: name(),
+                expected: geometry.total_blocks,
+                found: device.blocks(),
+            });
         }
         Ok((geometry, pages))
     }
@@ -364,7 +366,7 @@ fn read_copy(device: &dyn Device) -> Result<StoreGeometry, StoreError> {
         let _ = device.read(at, std::slice::from_mut(&mut pages[at.0 as usize]));
     }
     let said: Vec<(StoreId, u64)> = intact_roots(&pages).map(|(id, root)| (id, root.total_blocks)).collect();
-    // If the store grew between the two roots, the copy of the older one has been overwritten.
+    // If the store grew between the two roots, only the newer one says where the copy is.
     let (id, blocks) = match said[..] {
         [(one, blocks), (other, more)] if one == other => (one, blocks.max(more)),
         [one] => one,
@@ -394,19 +396,23 @@ fn read_copy(device: &dyn Device) -> Result<StoreGeometry, StoreError> {
         return bad(at, "the copy of the superblock is damaged, too".into());
     }
     let copy = validate(device, &block)?;
-    let trusted = is_planted(PlantedBug::AnyCopyRestored);
-    match (copy.id, copy.total_blocks) {
-        (found, _) if found != id && !trusted => {
-            bad(at, format!("the copy of the superblock is of store {found}, the roots are of {id}"))
-        }
-        (_, found) if found != blocks && !trusted => bad(
+    if is_planted(StoreBug::AnyCopyRestored) {
+        return Ok(copy);
+    }
+    if copy.id != id {
+        let found = copy.id;
+        return bad(at, format!("the copy of the superblock is of store {found}, the roots are of {id}"));
+    }
+    if copy.total_blocks != blocks {
+        let found = copy.total_blocks;
+        return bad(
             at,
             format!(
                 "the copy of the superblock is of a store of {found} blocks, the roots of one of {blocks}"
             ),
-        ),
-        _ => Ok(copy),
+        );
     }
+    Ok(copy)
 }
 
 fn check_sizes(block: &SuperblockBytes) -> Result<(), String> {

@@ -16,10 +16,10 @@ pub enum VolumeMode {
 }
 
 /// The name of the volume that every store has.
-pub const MAIN_NAME: &str = "main";
+pub const MAIN_VOLUME_NAME: &str = "main";
 
 /// Bytes of a name at most, as other volume managers have it.
-pub(crate) const NAME_BYTES_MAX: usize = 127;
+pub(crate) const VOLUME_NAME_BYTES_MAX: usize = 127;
 
 /// Volumes at most: a start reads a node for each 16 of them, and all of them are in memory, about 200 bytes each. Their nodes are
 /// counted as reserved, too.
@@ -53,7 +53,7 @@ pub struct VolumeInfo {
 
 /// Pages of an object that the store holds, from some page on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedPages {
     /// The pages, in order, each with its page LSN: the highest one whose change its bytes contain.
     pub pages: Vec<(PageNo, Lsn)>,
     /// The first page that was not looked at: nothing below it was left out.
@@ -65,12 +65,12 @@ pub struct Listed {
 ///
 /// # Errors
 /// [`StoreError::BadName`].
-pub fn check_name(name: &str) -> Result<(), StoreError> {
+pub fn check_volume_name(name: &str) -> Result<(), StoreError> {
     let bad = |why: &str| Err(StoreError::BadName { name: name.to_owned(), why: why.to_owned() });
     if name.is_empty() {
         return bad("it is empty");
     }
-    if name.len() > NAME_BYTES_MAX {
+    if name.len() > VOLUME_NAME_BYTES_MAX {
         return bad("it has more than 127 characters");
     }
     if !name.chars().all(|one| one.is_ascii_alphanumeric() || "._-+:@".contains(one)) {

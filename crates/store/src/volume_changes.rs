@@ -9,10 +9,10 @@
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::log_entry::{LogEntry, NAME_PART_BYTES};
-use crate::policy::Class;
-use crate::shared::Shared;
-use crate::volume::{NewVolume, VolumeId, VolumeMode, check_name};
-use crate::writer::{Writer, WriterLock};
+use crate::policy::SpaceClass;
+use crate::shared::StoreShared;
+use crate::volume::{NewVolume, VolumeId, VolumeMode, check_volume_name};
+use crate::writer::{StoreWriter, WriterLock};
 use device::Lsn;
 
 /// Nodes that a step frees: one read of a MiB at most.
@@ -20,8 +20,8 @@ const NODES_PER_STEP: usize = 256;
 
 /// See [`Store::clone_volume`](crate::Store::clone_volume).
 pub(crate) fn clone_volume(
-    shared: &Shared,
-    writer: &mut Writer,
+    shared: &StoreShared,
+    writer: &mut StoreWriter,
     from: VolumeId,
     to: VolumeId,
     mode: VolumeMode,
@@ -38,13 +38,13 @@ pub(crate) fn clone_volume(
         map.volumes.ensure_below_max()?;
     }
     let entry = LogEntry::CloneVolume { from, to, mode, lsn, created: 0 };
-    writer.append_entries(shared, vec![entry], Class::Writer)
+    writer.append_entries(shared, vec![entry], SpaceClass::Writer)
 }
 
 /// See [`Store::clone_named`](crate::Store::clone_named).
 pub(crate) fn clone_named(
-    shared: &Shared,
-    writer: &mut Writer,
+    shared: &StoreShared,
+    writer: &mut StoreWriter,
     from: VolumeId,
     new: &NewVolume<'_>,
     lsn: Lsn,
@@ -55,13 +55,13 @@ pub(crate) fn clone_named(
     let mut entries = vec![LogEntry::CloneVolume { from, to, mode: new.mode, lsn, created: new.created }];
     let parts = new.name.as_bytes().chunks(NAME_PART_BYTES);
     entries.extend(parts.map(|part| LogEntry::NameVolume { volume: to, part: part.to_vec() }));
-    writer.append_entries(shared, entries, Class::Writer)?;
+    writer.append_entries(shared, entries, SpaceClass::Writer)?;
     Ok(to)
 }
 
 /// See [`Store::check_clone`](crate::Store::check_clone).
-pub(crate) fn check_clone(shared: &Shared, from: VolumeId, name: &str) -> Result<(), StoreError> {
-    check_name(name)?;
+pub(crate) fn check_clone(shared: &StoreShared, from: VolumeId, name: &str) -> Result<(), StoreError> {
+    check_volume_name(name)?;
     let map = shared.map();
     if map.volumes.find_by_name(name).is_some() {
         return Err(StoreError::NameTaken { name: name.to_owned() });
@@ -72,8 +72,8 @@ pub(crate) fn check_clone(shared: &Shared, from: VolumeId, name: &str) -> Result
 
 /// See [`Store::delete_volume`](crate::Store::delete_volume).
 pub(crate) fn delete_volume(
-    shared: &Shared,
-    writer: &mut Writer,
+    shared: &StoreShared,
+    writer: &mut StoreWriter,
     volume: VolumeId,
     lsn: Lsn,
 ) -> Result<(), StoreError> {
@@ -82,11 +82,11 @@ pub(crate) fn delete_volume(
         return Err(StoreError::MainVolume);
     }
     shared.map().volumes.get(volume).ok_or(StoreError::NoSuchVolume { volume })?;
-    writer.append_entries(shared, vec![LogEntry::DeleteVolume { volume, lsn }], Class::DeletesVolume)
+    writer.append_entries(shared, vec![LogEntry::DeleteVolume { volume, lsn }], SpaceClass::DeletesVolume)
 }
 
 /// See [`Store::free_step`](crate::Store::free_step).
-pub(crate) fn free_step(shared: &Shared, writer: &WriterLock) -> Result<bool, StoreError> {
+pub(crate) fn free_deleted_step(shared: &StoreShared, writer: &WriterLock) -> Result<bool, StoreError> {
     writer.lock().make_ready(shared)?;
     shared.holding_nodes(|| {
         let needed = {
@@ -97,7 +97,7 @@ pub(crate) fn free_step(shared: &Shared, writer: &WriterLock) -> Result<bool, St
             }
             ids.into_iter().filter(|&id| map.nodes.table.references(id) == 1).collect()
         };
-        let failed = shared.load(needed);
+        let failed = shared.load_nodes(needed);
         let _writer = writer.lock();
         let freed = shared.map_mut().free_dying(NODES_PER_STEP);
         count(&shared.medium.counting().nodes_freed, freed);

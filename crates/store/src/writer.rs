@@ -1,18 +1,18 @@
 //! The one writer: it appends to the log, and makes checkpoints.
 
-use crate::allocate::{allocate_up_to, full, take_stock};
 use crate::change::StoreChange;
-use crate::checkpoint::{Checkpointer, Occasion};
+use crate::checkpoint::{CheckpointOccasion, StoreCheckpointer};
 use crate::checkpoint_root::TablesStream;
 use crate::delta_merge::{DamagedPagePolicy, DeltaMergeScheduler};
 use crate::error::StoreError;
+use crate::host_space::{allocate_at_start, allocate_up_to, full_error};
 use crate::log_entry::{BatchOrigin, LogEntry};
 use crate::log_writer::LogWriter;
-use crate::pairs::{OpenPair, write_twice};
-use crate::policy::{COPIES, Class};
-use crate::segments::Use;
+use crate::mirrored::{OpenMirroredPair, write_mirrored};
+use crate::policy::{METADATA_COPIES, SpaceClass};
+use crate::segments::SegmentUse;
 use crate::settings::StoreSettings;
-use crate::shared::Shared;
+use crate::shared::StoreShared;
 use crate::superblock;
 use crate::sync::{Mutex, MutexGuard};
 use crate::volume::VolumeMode;
@@ -20,7 +20,7 @@ use device::{Block, Incarnation, Page};
 
 /// Whether changes may be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Health {
+enum WriterHealth {
     /// No incarnation has begun: reads only.
     NotBegun,
     Good,
@@ -33,24 +33,24 @@ enum Health {
 
 /// What only the one writer knows. Owned by the store, under a lock that is held during I/O: one apply, checkpoint or repointing at a
 /// time.
-pub(crate) struct Writer {
-    health: Health,
+pub(crate) struct StoreWriter {
+    health: WriterHealth,
     log: LogWriter,
     /// Where pages of metadata go.
-    pair: OpenPair,
-    checkpointer: Checkpointer,
+    mirrored: OpenMirroredPair,
+    checkpointer: StoreCheckpointer,
     merge_scheduler: DeltaMergeScheduler,
 }
 
 /// The writer behind its lock, which is taken before that of the map.
-pub(crate) struct WriterLock(Mutex<Writer>);
+pub(crate) struct WriterLock(Mutex<StoreWriter>);
 
 impl WriterLock {
-    pub(crate) fn new(writer: Writer) -> WriterLock {
+    pub(crate) fn new(writer: StoreWriter) -> WriterLock {
         WriterLock(Mutex::new(writer))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Writer> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, StoreWriter> {
         self.0.lock().expect("no panic while writing")
     }
 
@@ -61,11 +61,11 @@ impl WriterLock {
     }
 }
 
-impl Writer {
+impl StoreWriter {
     /// Before any incarnation begins.
-    pub(crate) fn new(log: LogWriter, checkpointer: Checkpointer) -> Writer {
-        let (pair, merge_scheduler) = (OpenPair::default(), DeltaMergeScheduler::default());
-        Writer { health: Health::NotBegun, log, pair, checkpointer, merge_scheduler }
+    pub(crate) fn new(log: LogWriter, checkpointer: StoreCheckpointer) -> StoreWriter {
+        let (pair, merge_scheduler) = (OpenMirroredPair::default(), DeltaMergeScheduler::default());
+        StoreWriter { health: WriterHealth::NotBegun, log, mirrored: pair, checkpointer, merge_scheduler }
     }
 
     pub(crate) fn log(&self) -> &LogWriter {
@@ -90,7 +90,7 @@ impl Writer {
     /// Makes `incarnation` durable: see [`Store::begin_after`](crate::Store::begin_after).
     pub(crate) fn begin_after(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         incarnation: Incarnation,
         known_durable: u64,
     ) -> Result<(), StoreError> {
@@ -98,7 +98,7 @@ impl Writer {
         if incarnation <= found {
             return Err(StoreError::OldIncarnation { asked: incarnation, found });
         }
-        if self.health == Health::Stopped {
+        if self.health == WriterHealth::Stopped {
             return Err(stopped(shared));
         }
         if let Some(error) =
@@ -110,12 +110,12 @@ impl Writer {
             self.log.confirm_durable();
         }
         shared.set_incarnation(incarnation);
-        let begun = take_stock(shared, &mut self.log).and_then(|()| self.write_again(shared));
+        let begun = allocate_at_start(shared, &mut self.log).and_then(|()| self.rewrite_last_batch(shared));
         if let Err(error) = begun.and_then(|()| self.restart_log(shared)) {
             shared.set_incarnation(found);
             // Reads go on; nothing may be applied, as it is not known which incarnation the medium has.
-            if self.health == Health::Good {
-                self.health = Health::Unsure;
+            if self.health == WriterHealth::Good {
+                self.health = WriterHealth::Unsure;
             }
             return Err(error);
         }
@@ -125,12 +125,12 @@ impl Writer {
 
     /// Makes the last batch durable that recovery has read, where it is not known that it is. Not the root, of which there may be no
     /// other: a drive may leave a block unreadable whose write the power's loss cut off.
-    fn write_again(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    fn rewrite_last_batch(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         if !self.log.has_unconfirmed() {
             return Ok(());
         }
         // For good after an error: what fails may take with it what the map was made of.
-        let health = std::mem::replace(&mut self.health, Health::Stopped);
+        let health = std::mem::replace(&mut self.health, WriterHealth::Stopped);
         let since = shared.medium.failed_flushes();
         self.log.rewrite_unconfirmed(&shared.medium)?;
         shared.medium.flush_since(since)?;
@@ -140,19 +140,19 @@ impl Writer {
     }
 
     /// Starts the log anew after an error, and refuses where changes may not be made.
-    pub(crate) fn make_ready(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    pub(crate) fn make_ready(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         match self.health {
-            Health::Good => Ok(()),
-            Health::Unsure => self.restart_log(shared),
-            Health::NotBegun => Err(StoreError::NotBegun),
-            Health::Stopped => Err(stopped(shared)),
+            WriterHealth::Good => Ok(()),
+            WriterHealth::Unsure => self.restart_log(shared),
+            WriterHealth::NotBegun => Err(StoreError::NotBegun),
+            WriterHealth::Stopped => Err(stopped(shared)),
         }
     }
 
     /// Applies all of `vector` or nothing: see [`Store::apply`](crate::Store::apply).
     pub(crate) fn apply(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         vector: &[StoreChange],
         origin: BatchOrigin,
     ) -> Result<(), StoreError> {
@@ -167,7 +167,7 @@ impl Writer {
             self.merge_for_transfers(shared, vector, DamagedPagePolicy::Skip)?;
         }
         let frees = vector.iter().all(StoreChange::frees);
-        let class = if frees { Class::Frees } else { Class::Writer };
+        let class = if frees { SpaceClass::Frees } else { SpaceClass::Writer };
         let entries: Vec<LogEntry> = vector.iter().map(StoreChange::log_entry).collect();
         let data: Vec<Option<&Page>> = vector.iter().map(StoreChange::data).collect();
         self.append(shared, entries, &data, class, origin)?;
@@ -182,9 +182,9 @@ impl Writer {
     /// Log entries that have no data.
     pub(crate) fn append_entries(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         entries: Vec<LogEntry>,
-        class: Class,
+        class: SpaceClass,
     ) -> Result<(), StoreError> {
         let data = vec![None; entries.len()];
         self.append(shared, entries, &data, class, BatchOrigin::Logged)
@@ -193,10 +193,10 @@ impl Writer {
     /// Writes log entries with their data to the log, flushes, and changes the map.
     pub(crate) fn append(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         mut entries: Vec<LogEntry>,
         data: &[Option<&Page>],
-        class: Class,
+        class: SpaceClass,
         origin: BatchOrigin,
     ) -> Result<(), StoreError> {
         if entries.is_empty() {
@@ -207,12 +207,12 @@ impl Writer {
             if let Some((object, page)) = shared.map().find_full_leaf(&entries) {
                 return Err(StoreError::DeltasFull { object, page });
             }
-            self.make_space(shared, &entries, class)?;
+            self.ensure_space(shared, &entries, class)?;
             // One flush for both.
             let since = shared.medium.failed_flushes();
-            self.write_pairs(shared, data, &mut entries)
+            self.write_mirrored_pages(shared, data, &mut entries)
                 .and_then(|()| self.log.write_batch(shared, since, data, &mut entries, origin))
-                .inspect_err(|_| self.health = Health::Unsure)?;
+                .inspect_err(|_| self.health = WriterHealth::Unsure)?;
             self.apply_to_map(shared, &entries)?;
             shared.map_mut().note_batch(&entries, origin);
             Ok(())
@@ -220,9 +220,9 @@ impl Writer {
     }
 
     /// Writes the pages of metadata of a vector to both segments of the open pair, and notes in their log entries where they are.
-    fn write_pairs(
+    fn write_mirrored_pages(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         data: &[Option<&Page>],
         entries: &mut [LogEntry],
     ) -> Result<(), StoreError> {
@@ -232,13 +232,13 @@ impl Writer {
         }
         let places: Vec<(Block, Option<Block>)> = {
             let mut map = shared.map_mut();
-            let (places, filled) = self.pair.places(paired.len(), &mut map.nodes.segments, 0);
+            let (places, filled) = self.mirrored.allocate_blocks(paired.len(), &mut map.nodes.segments, 0);
             assert_eq!(places.len(), paired.len(), "space was checked");
             // As with the log's: nobody gives them to others before the batch is applied, since the writer's lock is held.
             filled.into_iter().for_each(|pair| map.nodes.segments.close(pair));
-            places.iter().for_each(|&at| map.nodes.segments.has_young(at));
-            map.pay_for(COPIES * places.len() as u64);
-            places.into_iter().map(|at| (at, map.nodes.segments.copy_of(at))).collect()
+            places.iter().for_each(|&at| map.nodes.segments.note_new_data(at));
+            map.charge_log_blocks(METADATA_COPIES * places.len() as u64);
+            places.into_iter().map(|at| (at, map.nodes.segments.mirror_of(at))).collect()
         };
         let mut blocks = Vec::new();
         for ((entry, data), (at, copied)) in paired.into_iter().zip(places) {
@@ -247,34 +247,44 @@ impl Writer {
                 blocks.push((at, Box::new(Page::clone(bytes))));
             }
         }
-        write_twice(shared, &blocks)
+        write_mirrored(shared, &blocks)
     }
 
     /// Changes the map as durable log entries say.
-    pub(crate) fn apply_to_map(&mut self, shared: &Shared, entries: &[LogEntry]) -> Result<(), StoreError> {
-        shared.apply(entries).inspect_err(|_| self.health = Health::Stopped)
+    pub(crate) fn apply_to_map(
+        &mut self,
+        shared: &StoreShared,
+        entries: &[LogEntry],
+    ) -> Result<(), StoreError> {
+        shared.apply(entries).inspect_err(|_| self.health = WriterHealth::Stopped)
     }
 
     /// Checks that the log has space for these log entries above the reserve of others, and for their pages of metadata, also where they
     /// need no segment: what they change must be written by a checkpoint. Two checkpoints may make some.
-    fn make_space(&mut self, shared: &Shared, entries: &[LogEntry], class: Class) -> Result<(), StoreError> {
+    fn ensure_space(
+        &mut self,
+        shared: &StoreShared,
+        entries: &[LogEntry],
+        class: SpaceClass,
+    ) -> Result<(), StoreError> {
         let (dirtied, has_many_dirty) = {
             let map = shared.map();
-            let dirtied = map.nodes_for(entries);
+            let dirtied = map.nodes_dirtied_by(entries);
             (dirtied, !map.may_dirty(dirtied))
         };
         if has_many_dirty {
             self.checkpoint_once(shared)?;
         }
         let paired = entries.iter().filter(|entry| entry.is_mirrored()).count() as u64;
-        let pairs = self.pair.segments_for(paired, shared.medium.geometry().segment_blocks);
+        let pairs = self.mirrored.segments_for(paired, shared.medium.geometry().segment_blocks);
         for attempt in 0..3 {
             let pieces = self.log.plan_vector(entries, shared.medium.geometry().segment_blocks);
             let segments = pieces.iter().filter(|piece| piece.starts_segment).count() as u64 + pairs;
-            let class = if segments == 0 && class == Class::Writer { Class::OpenSegment } else { class };
+            let class =
+                if segments == 0 && class == SpaceClass::Writer { SpaceClass::OpenSegment } else { class };
             let map = shared.map();
             // The deletion of a volume changes nodes that there are.
-            let new = if class == Class::DeletesVolume { 0 } else { dirtied };
+            let new = if class == SpaceClass::DeletesVolume { 0 } else { dirtied };
             let needed = segments + map.floor_with(class, dirtied, new);
             if map.nodes.segments.free_count() >= needed {
                 return Ok(());
@@ -291,7 +301,7 @@ impl Writer {
     }
 
     /// See [`Store::grow`](crate::Store::grow).
-    pub(crate) fn grow(&mut self, shared: &Shared, blocks: Option<u64>) -> Result<u64, StoreError> {
+    pub(crate) fn grow(&mut self, shared: &StoreShared, blocks: Option<u64>) -> Result<u64, StoreError> {
         self.make_ready(shared)?;
         // A flush is everybody's: one that fails, here or elsewhere, fails all that came before it.
         let since = shared.medium.failed_flushes();
@@ -307,17 +317,17 @@ impl Writer {
     }
 
     /// A checkpoint; after an error the log starts anew, which is two of them.
-    pub(crate) fn checkpoint(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    pub(crate) fn checkpoint(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         match self.health {
-            Health::Good => self.checkpoint_once(shared),
+            WriterHealth::Good => self.checkpoint_once(shared),
             _ => self.make_ready(shared),
         }
     }
 
     /// Two with nothing between them.
-    pub(crate) fn checkpoint_twice(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    pub(crate) fn checkpoint_twice(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         match self.health {
-            Health::Good => {
+            WriterHealth::Good => {
                 self.checkpoint_once(shared)?;
                 self.checkpoint_once(shared)
             }
@@ -328,48 +338,55 @@ impl Writer {
     /// Keeps other settings, durably: see [`Store::change_settings`](crate::Store::change_settings).
     pub(crate) fn change_settings(
         &mut self,
-        shared: &Shared,
+        shared: &StoreShared,
         settings: StoreSettings,
     ) -> Result<(), StoreError> {
         self.make_ready(shared)?;
         // From here on a pending root is one that has the new settings.
-        self.checkpointer.settle_root(shared)?;
+        self.checkpointer.write_pending_root(shared)?;
         let before = std::mem::replace(&mut shared.map_mut().settings, settings);
         if let Err(error) = self.checkpoint_once(shared) {
-            match self.checkpointer.settle_root(shared) {
+            match self.checkpointer.write_pending_root(shared) {
                 Ok(true) => {}
                 outcome => {
                     shared.map_mut().settings = before;
                     if outcome.is_err() {
-                        self.health = Health::Unsure;
+                        self.health = WriterHealth::Unsure;
                     }
                     return Err(error);
                 }
             }
         }
         if self.checkpoint_once(shared).is_err() {
-            self.health = Health::Unsure;
+            self.health = WriterHealth::Unsure;
         }
         Ok(())
     }
 
-    fn checkpoint_once(&mut self, shared: &Shared) -> Result<(), StoreError> {
-        let occasion = if self.health == Health::Good { Occasion::Running } else { Occasion::Restart };
+    fn checkpoint_once(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
+        let occasion = if self.health == WriterHealth::Good {
+            CheckpointOccasion::Running
+        } else {
+            CheckpointOccasion::Restart
+        };
         self.checkpointer.checkpoint(shared, self.log.cursor(), occasion)
     }
 
     /// Lets the log start anew in a segment that holds nothing of it, and says so in both roots: whichever of them is
     /// found later, it never leads to the log that ended.
-    fn restart_log(&mut self, shared: &Shared) -> Result<(), StoreError> {
+    fn restart_log(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         if !self.log.is_fresh() {
             let mut map = shared.map_mut();
             if map.nodes.segments.free_count() < 2 {
-                return Err(full(shared, &map));
+                return Err(full_error(shared, &map));
             }
-            let mut take = || map.nodes.segments.take(Use::Log).expect("counted just now");
+            let mut take = || map.nodes.segments.take(SegmentUse::Log).expect("counted just now");
             let (segment, next) = (take(), take());
-            let old =
-                map.nodes.segments.iter().filter(|(_, segment)| segment.usage == Use::Log && segment.open);
+            let old = map
+                .nodes
+                .segments
+                .iter()
+                .filter(|(_, segment)| segment.usage == SegmentUse::Log && segment.open);
             let old: Vec<u32> =
                 old.map(|(number, _)| number).filter(|&n| n != segment && n != next).collect();
             old.into_iter().for_each(|number| map.nodes.segments.close(number));
@@ -378,13 +395,13 @@ impl Writer {
         }
         self.checkpoint_once(shared)?;
         self.checkpoint_once(shared)?;
-        self.health = Health::Good;
+        self.health = WriterHealth::Good;
         Ok(())
     }
 }
 
 /// Refuses changes of volumes that are read-only, or not there.
-fn ensure_writable(shared: &Shared, vector: &[StoreChange]) -> Result<(), StoreError> {
+fn ensure_writable(shared: &StoreShared, vector: &[StoreChange]) -> Result<(), StoreError> {
     let map = shared.map();
     let mut last = None;
     for volume in vector.iter().flat_map(StoreChange::volumes) {
@@ -400,6 +417,6 @@ fn ensure_writable(shared: &Shared, vector: &[StoreChange]) -> Result<(), StoreE
     Ok(())
 }
 
-fn stopped(shared: &Shared) -> StoreError {
+fn stopped(shared: &StoreShared) -> StoreError {
     StoreError::Stopped { device: shared.medium.name() }
 }

@@ -86,7 +86,7 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
     let mut findings = CheckFindings::default();
     if args.repair {
         match repair(&media) {
-            Err(WeirError::Store { source, .. }) if source.is_of_damaged_node() => {
+            Err(WeirError::Store { source, .. }) if source.is_damaged_node() => {
                 findings.add_error(format!("not repaired: {source}"), source.help());
             }
             outcome => outcome?,
@@ -131,7 +131,7 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
 /// Makes both superblocks right: without one of them nothing else can be looked at.
 fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
     let disk = media::open(&store_of(path)?, DiskAccess::Write)?;
-    let mended = Store::mend_superblocks(&disk);
+    let mended = Store::repair_superblocks(&disk);
     match mended.map_err(|source| WeirError::Store { path: path.into(), source })? {
         SuperblockRepair::Neither => {}
         SuperblockRepair::First(from) => {

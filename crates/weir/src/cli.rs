@@ -178,7 +178,7 @@ pub(crate) struct TuningArgs {
     pub(crate) deltas: Option<ByteSize>,
     /// Make a change durable after this many milliseconds, even if no program syncs it. The store remembers the value for later mounts
     /// [default: 1000]
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(store::COMMIT_INTERVALS_MS))]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(store::COMMIT_INTERVAL_MS_RANGE))]
     pub(crate) commit_interval: Option<u64>,
     /// Start to write a change back to the store when the change is this many seconds old
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]

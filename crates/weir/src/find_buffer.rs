@@ -56,7 +56,7 @@ pub(crate) fn find_buffer(
         Err(_) if has_beside => return Ok(beside),
         Err(error) => return Err(error),
     };
-    let last = known.settings.buffer_place.as_ref().map(|place| directory.join(OsStr::from_bytes(place)));
+    let last = known.settings.buffer_path.as_ref().map(|place| directory.join(OsStr::from_bytes(place)));
     let mut places: Vec<PathBuf> = last.into_iter().collect();
     if medium_kind(store)? == MediumKind::File && !places.contains(&beside) {
         places.push(beside.clone());

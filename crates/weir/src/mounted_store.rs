@@ -143,7 +143,7 @@ impl MountedStore {
             store.end_scrub();
         }
         let mut findings = Vec::new();
-        let mut report = |finding: store::Finding| findings.push(finding.to_string());
+        let mut report = |finding: store::StoreFinding| findings.push(finding.to_string());
         let first = store.scrub_step(&mut report);
         let mut so_far = first;
         while !so_far.done && so_far.blocks < first.blocks + SCRUB_BLOCKS {
@@ -151,9 +151,9 @@ impl MountedStore {
         }
         json!({
             "blocks": so_far.blocks,
-            "of_blocks": so_far.of_blocks,
+            "of_blocks": so_far.blocks_expected,
             "damaged": so_far.damaged,
-            "healed": so_far.repaired + so_far.healed,
+            "healed": so_far.repaired + so_far.rewritten_from_memory,
             "done": so_far.done,
             "findings": findings,
         })

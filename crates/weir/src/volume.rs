@@ -9,7 +9,7 @@ use host::DiskAccess;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
-use store::{MAIN_NAME, Store, VolumeId, VolumeInfo, VolumeMode};
+use store::{MAIN_VOLUME_NAME, Store, VolumeId, VolumeInfo, VolumeMode};
 
 pub(crate) fn run(command: &VolumeCommand) -> Result<(), WeirError> {
     match command {
@@ -128,7 +128,7 @@ pub(crate) fn rfc3339(seconds: u64) -> String {
 }
 
 /// The volume that `weir mount` mounts by default.
-pub(crate) const DEFAULT: &str = MAIN_NAME;
+pub(crate) const DEFAULT: &str = MAIN_VOLUME_NAME;
 
 #[cfg(test)]
 mod tests {

@@ -14,7 +14,7 @@ use device::{BLOCK_BYTES, SeededRng};
 use fs::{CallerCredentials, FileKind, FsError, Ino};
 use host::{DeviceCall, IoCounters};
 use serde::Serialize;
-use store::{Counters, Store};
+use store::{Store, StoreCounters};
 
 use super::cleanup;
 use super::error::BenchError;
@@ -146,7 +146,7 @@ struct CleaningWait {
 
 impl CleaningWait {
     /// From `before` until now.
-    fn until_now(stack: &WatchedStore, before: &Counters, asked: Instant) -> CleaningWait {
+    fn until_now(stack: &WatchedStore, before: &StoreCounters, asked: Instant) -> CleaningWait {
         let now = stack.store.counters();
         let moved = now.pages_cleaned - before.pages_cleaned;
         let calls = stack.disks.iter().flat_map(|disk| DeviceCall::ALL.map(|call| disk.max_latency.of(call)));
@@ -226,7 +226,7 @@ fn overwrite(
     let Cached { pages_stored, cleaned_while_parked: cleaned, .. } = stack.cache.status().counters;
     let pages_stored = (pages_stored - stored).max(1);
     let after = stack.store.counters();
-    let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
+    let of = |count: fn(&StoreCounters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
     let micros = |share| quantile(&waits.micros, share);
     Ok(CleaningRow {
         load,
@@ -302,7 +302,7 @@ fn write_all(
 fn write_and_look(
     stack: &InProcessStack,
     watched: &WatchedStore,
-    (before, asked): (Counters, Instant),
+    (before, asked): (StoreCounters, Instant),
     (file, number): (Ino, u64),
     page: &[u8],
 ) -> Result<Option<CleaningWait>, FsError> {
@@ -344,13 +344,13 @@ fn fill(stack: &InProcessStack, pages: u64) -> Result<(Ino, u64), FsError> {
 
 /// Which share of the blocks for data holds live pages. Log entries and segment summaries take some of these blocks, and the
 /// store keeps some segments free.
-fn live_share(stack: &InProcessStack, before: &Counters, after: &Counters, pages: u64) -> f64 {
+fn live_share(stack: &InProcessStack, before: &StoreCounters, after: &StoreCounters, pages: u64) -> f64 {
     /// Each node has a copy.
     const COPIES: u64 = 2;
     let space = stack.store.space();
     // Before they are compacted, half as many nodes may be dead as are live.
     let blocks_for_data = space.total - space.free - space.nodes * 3 / 2;
-    let count = |counter: fn(&Counters) -> u64| counter(after) - counter(before);
+    let count = |counter: fn(&StoreCounters) -> u64| counter(after) - counter(before);
     let data = count(|now| now.pages_written + now.pages_cleaned);
     let written = count(|now| now.blocks_written - COPIES * now.nodes_written);
     pages as f64 / blocks_for_data as f64 * written as f64 / data.max(1) as f64

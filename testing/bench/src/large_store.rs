@@ -13,7 +13,7 @@ use device::{
     VolumeId,
 };
 use serde::Serialize;
-use store::{Cleaning, Store, StoreChange, StoreError, StoreLayout};
+use store::{CleaningOutcome, Store, StoreChange, StoreError, StoreLayout};
 
 use super::error::BenchError;
 use super::output;
@@ -197,7 +197,7 @@ impl LargeStore {
             let vector: Vec<StoreChange> = some.iter().map(write).collect();
             let mut rest = &vector[..];
             while !rest.is_empty() {
-                let (now, later) = rest.split_at(self.store.fit_at_once(rest).max(1));
+                let (now, later) = rest.split_at(self.store.changes_that_fit(rest).max(1));
                 self.store.apply(now)?;
                 rest = later;
             }
@@ -229,10 +229,10 @@ impl LargeStore {
         let before = nodes(&self.store);
         loop {
             match self.store.clean_step()? {
-                Cleaning::Working => {}
-                Cleaning::Emptied(segments) => return Ok((nodes(&self.store) - before, segments)),
-                Cleaning::NeedsCheckpoint => self.store.checkpoint_twice()?,
-                Cleaning::Idle => return Ok((nodes(&self.store) - before, 0)),
+                CleaningOutcome::Working => {}
+                CleaningOutcome::RoundEnded(segments) => return Ok((nodes(&self.store) - before, segments)),
+                CleaningOutcome::NeedsCheckpoint => self.store.checkpoint_twice()?,
+                CleaningOutcome::Idle => return Ok((nodes(&self.store) - before, 0)),
             }
         }
     }
@@ -302,7 +302,7 @@ fn measure(args: &LargeStoreArgs) -> Result<LargeStoreResults, StoreError> {
     let begun = Instant::now();
     large.store.apply(&[StoreChange::Delete { object: deleted, lsn: Lsn(large.lsn) }])?;
     let delete_ms = millis(begun.elapsed());
-    let freeing = large.steps(|large| large.store.free_step())?;
+    let freeing = large.steps(|large| large.store.free_deleted_step())?;
     large.lsn += 1;
     let (lsn, mut from) = (Lsn(large.lsn), PageNo(0));
     let cutting = large.steps(|large| {

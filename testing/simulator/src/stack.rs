@@ -205,7 +205,7 @@ impl SimulatedMedia {
             None => Store::open(store),
         };
         let store = Arc::new(store.map_err(|error| format!("Store::open: {error}"))?);
-        self.nodes_max.into_iter().for_each(|nodes| store.keep_nodes(nodes));
+        self.nodes_max.into_iter().for_each(|nodes| store.set_cached_nodes_max(nodes));
         let recovered = match self.plant.and_then(PlantedRule::in_buffer) {
             Some(bug) => RecoveredBuffer::read_with_bug(buffer, ID, &*self.clock, bug),
             None => RecoveredBuffer::read(buffer, ID, &*self.clock),

@@ -12,8 +12,8 @@ use cache::{BackgroundTask, Cache, CacheError};
 use device::SeededRng;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::decide::BLOCKS_PER_PAGE;
-use store::{MAIN_NAME, NewVolume, Store, StoreError, VolumeId, VolumeMode};
+use store::decide::RESERVED_BLOCKS_PER_PAGE;
+use store::{MAIN_VOLUME_NAME, NewVolume, Store, StoreError, VolumeId, VolumeMode};
 
 /// Copies that there may be at once: few, so that what they hold does not fill the smallest stores by itself.
 const COPIES_MAX: usize = 4;
@@ -97,7 +97,7 @@ impl SimulatedVolumes {
     pub(crate) fn new() -> SimulatedVolumes {
         SimulatedVolumes {
             mounted: VolumeId::MAIN,
-            mounted_name: MAIN_NAME.to_owned(),
+            mounted_name: MAIN_VOLUME_NAME.to_owned(),
             others: BTreeMap::new(),
             pending: PendingVolumeChange::Nothing,
             outstanding: Vec::new(),
@@ -196,7 +196,7 @@ impl ReservableBlocks {
 
     /// Whether it is true that there is no space for so many pages.
     fn is_full_for(&self, pages: u64) -> Result<(), String> {
-        match self.blocks > pages * BLOCKS_PER_PAGE + 2 * self.segment_blocks {
+        match self.blocks > pages * RESERVED_BLOCKS_PER_PAGE + 2 * self.segment_blocks {
             true => Err(format!("no space for {pages} dirty pages, with {} blocks to reserve", self.blocks)),
             false => Ok(()),
         }

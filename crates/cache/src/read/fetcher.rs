@@ -12,7 +12,7 @@ use device::{ObjectId, SharedPage};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
-use store::Want;
+use store::PageRead;
 
 /// The share of memory that pages read ahead may take: one part in this many.
 const READ_AHEAD_SHARE: u64 = 8;
@@ -152,7 +152,7 @@ impl Fetcher {
 
     /// Reads pages from the store, and answers the reads that waited for them.
     fn fetch(&self, fetches: Vec<PageFetch>) {
-        let mut wants: Vec<Want> = fetches.iter().map(PageFetch::want).collect();
+        let mut wants: Vec<PageRead> = fetches.iter().map(PageFetch::want).collect();
         self.shared.store_io().read(&mut wants);
         let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();

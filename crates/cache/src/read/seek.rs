@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::Listed;
+use store::ListedPages;
 
 /// Leaves of the store's map that one step looks at: 32 MiB of existing pages, and at most 64 reads of the
 /// device.
@@ -140,7 +140,7 @@ impl MemoryView {
     }
 
     /// The data pages below the position up to which memory and the store were looked at, and that position.
-    fn data(mut self, listed: Listed) -> (BTreeSet<PageNo>, PageNo) {
+    fn data(mut self, listed: ListedPages) -> (BTreeSet<PageNo>, PageNo) {
         let until = self.until.min(listed.until);
         let page_lsns = listed.pages.into_iter().filter(|&(page, page_lsn)| !self.is_punched(page, page_lsn));
         let page_lsn: Vec<PageNo> = page_lsns.map(|(page, _)| page).collect();

@@ -13,7 +13,7 @@ use crate::task::{CacheCompletion, DeferredCompletions};
 use device::{BLOCK_BYTES, Lsn, ObjectId, Page, PageNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use store::{Found, Want};
+use store::{PageRead, StoredPage};
 
 /// Pages of one fetch step: enough to keep any device's queue full.
 const FETCH_PAGES: usize = 64;
@@ -83,8 +83,8 @@ impl PageFetch {
     }
 
     /// The request to the store.
-    pub(crate) fn want(&self) -> Want {
-        Want { object: self.key.object, page: self.key.page, found: Ok(Found::Hole) }
+    pub(crate) fn want(&self) -> PageRead {
+        PageRead { object: self.key.object, page: self.key.page, result: Ok(StoredPage::Hole) }
     }
 }
 
@@ -311,7 +311,7 @@ impl WaitingReads {
         pages: &mut PageTable,
         counters: &mut CacheCounters,
         fetches: Vec<PageFetch>,
-        wants: Vec<Want>,
+        wants: Vec<PageRead>,
     ) {
         for (fetch, want) in fetches.into_iter().zip(wants) {
             self.in_flight -= 1;
@@ -319,7 +319,7 @@ impl WaitingReads {
             if pages.get(&key).is_none_or(|entry| entry.fetch() != Some(fetch.number)) {
                 continue;
             }
-            match want.found {
+            match want.result {
                 Ok(found) => {
                     let base = base_page(pages, counters, &fetch, found);
                     let waiters = pages.change(key, |entry| {
@@ -385,15 +385,20 @@ fn complete_read(read: WaitingRead, completions: &mut DeferredCompletions) {
 }
 
 /// The bytes of a page without its delta.
-fn base_page(pages: &PageTable, counters: &mut CacheCounters, fetch: &PageFetch, found: Found) -> Box<Page> {
+fn base_page(
+    pages: &PageTable,
+    counters: &mut CacheCounters,
+    fetch: &PageFetch,
+    found: StoredPage,
+) -> Box<Page> {
     let known = fetch.punch.filter(|_| !is_planted(CacheBug::CutForgotten));
     let punch = known.max(pages.newest_punch_of(fetch.key));
     match found {
-        Found::Hole => {
+        StoredPage::Hole => {
             counters.holes += 1;
             Page::zeroed()
         }
-        Found::Page { bytes, page_lsn } => {
+        StoredPage::Page { bytes, page_lsn } => {
             match fetch.cause {
                 FetchCause::Read => counters.fetched_for_reads += 1,
                 FetchCause::Write => counters.fetched_for_writes += 1,

@@ -7,7 +7,7 @@ use device::{BLOCK_BYTES, Block, ObjectId, PageNo, VolumeId};
 use sim_disk::DiskFaults;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Found, NewVolume, Store, VolumeMode, Want};
+use store::{NewVolume, PageRead, Store, StoredPage, VolumeMode};
 
 const ALWAYS: DiskFaults =
     DiskFaults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
@@ -181,12 +181,12 @@ fn nothing_is_written_back_between_two_attempts_to_rescue_it() {
         cache.step(BackgroundTask::WriteBack);
         let name = cache.status().rescued.expect("the store works");
         let volume = cache.store().volume_named(&name).expect("it is there").id;
-        let mut wants: Vec<Want> =
-            (0..=PAGES).map(|page| Want::new(OBJECT.in_volume(volume), PageNo(page))).collect();
+        let mut wants: Vec<PageRead> =
+            (0..=PAGES).map(|page| PageRead::new(OBJECT.in_volume(volume), PageNo(page))).collect();
         cache.store().read(&mut wants);
         for (want, page) in wants.iter().zip(0..) {
-            let byte = match &want.found {
-                Ok(Found::Page { bytes, .. }) => bytes.0[0],
+            let byte = match &want.result {
+                Ok(StoredPage::Page { bytes, .. }) => bytes.0[0],
                 other => panic!("after {after} calls: page {page}: {other:?}"),
             };
             assert_eq!(byte, 1 + page as u8 % 200, "after {after} calls: page {page}");
@@ -244,11 +244,11 @@ fn a_page_that_was_written_after_a_cut_that_is_stuck_and_is_stored_is_in_the_res
     let status = cache.status();
     let name = status.rescued.unwrap_or_else(|| panic!("{:?}", status.not_rescued));
     let volume = cache.store().volume_named(&name).expect("it was made").id;
-    let mut wants = [FIRST, SECOND, OTHER].map(|page| Want::new(FILE.in_volume(volume), PageNo(page)));
+    let mut wants = [FIRST, SECOND, OTHER].map(|page| PageRead::new(FILE.in_volume(volume), PageNo(page)));
     cache.store().read(&mut wants);
-    let found = wants.map(|want| match want.found.expect("it can be read") {
-        Found::Hole => None,
-        Found::Page { bytes, .. } => Some(bytes.0[0]),
+    let found = wants.map(|want| match want.result.expect("it can be read") {
+        StoredPage::Hole => None,
+        StoredPage::Page { bytes, .. } => Some(bytes.0[0]),
     });
     assert_eq!(found, [None, Some(2), Some(3)], "the cut took what was older than it, and no more");
 }

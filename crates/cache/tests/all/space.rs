@@ -10,7 +10,7 @@ use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, PageTransfer, SeededRng
 use sim_disk::SimClock;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Cleaning, NewVolume, StoreError, VolumeMode};
+use store::{CleaningOutcome, NewVolume, StoreError, VolumeMode};
 
 const SEGMENTS: u64 = 144;
 /// Large ones, so that most of the store can be used.
@@ -208,9 +208,9 @@ fn what_was_stored_as_deltas_is_folded_when_nothing_was_written_for_a_while_and_
     let counters = || machine.cache.store().counters();
     assert!(counters().delta_blocks_written > 0);
     (0..400).for_each(|_| machine.work(&mut |_| {}));
-    assert_eq!(counters().pages_folded, 0, "after four seconds");
+    assert_eq!(counters().pages_delta_merged, 0, "after four seconds");
     (0..200).for_each(|_| machine.work(&mut |_| {}));
-    assert_eq!(counters().pages_folded, 150);
+    assert_eq!(counters().pages_delta_merged, 150);
     let seen = machine.disks.power.operations_seen();
     (0..1000).for_each(|_| machine.work(&mut |_| {}));
     assert_eq!(machine.disks.power.operations_seen(), seen, "a device was written to");
@@ -376,15 +376,15 @@ fn full_and_counting() -> Machine {
     store.apply(&[store::StoreChange::Clone { transfer, lsn: lsn.plus(1) }]).expect("sound media");
     while vectors.find_map(|vector| store.apply(&vector).err()).is_some() {
         store.checkpoint_twice().expect("sound media");
-        if !store.clean().expect("sound media") {
+        if !store.clean_round().expect("sound media") {
             break;
         }
     }
     store.apply(&[store::StoreChange::Delete { object: shared, lsn: lsn.plus(2) }]).expect("sound media");
-    while store.free_step().expect("sound media") {}
+    while store.free_deleted_step().expect("sound media") {}
     store.checkpoint_twice().expect("sound media");
     assert_eq!(store.reservable_blocks(), 0);
-    assert_eq!(store.clean_step(), Ok(Cleaning::Working));
+    assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
     machine
 }
 
@@ -392,7 +392,10 @@ fn full_and_counting() -> Machine {
 fn a_round_of_cleaning_that_began_before_and_empties_nothing_is_not_the_last_word_on_a_full_store() {
     let machine = full_and_counting();
     let mut steps = std::iter::repeat_with(|| machine.cache.store().clean_step());
-    assert_eq!(steps.find(|step| *step != Ok(Cleaning::Working)), Some(Ok(Cleaning::Emptied(0))));
+    assert_eq!(
+        steps.find(|step| *step != Ok(CleaningOutcome::Working)),
+        Some(Ok(CleaningOutcome::RoundEnded(0)))
+    );
     let machine = full_and_counting();
     let lsn = machine.cache.store().newest_lsn().plus(1);
     let delete = store::StoreChange::Delete { object: OTHER_FILE, lsn };
@@ -406,7 +409,7 @@ fn where_pages_find_no_space_and_cleaning_makes_none_writers_are_told_at_once_an
     let mut new = HALF..;
     loop {
         machine.use_up_free_segments(|| new.next().expect("no end"));
-        if !machine.cache.store().clean().expect("sound media") {
+        if !machine.cache.store().clean_round().expect("sound media") {
             break;
         }
     }

@@ -7,7 +7,7 @@ use sim_disk::{DiskFaults, SimClock, SimDisk};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
+use store::{NewVolume, PageRead, Store, StoreError, StoredPage, VolumeId, VolumeMode};
 
 const ALWAYS: DiskFaults =
     DiskFaults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
@@ -317,14 +317,14 @@ fn what_is_damaged_is_left_out_of_a_rescue_and_keeps_nobody_else_from_it() {
     let status = cache.status();
     assert_eq!((status.rescued.is_some(), status.left_out), (true, 1), "{status:?}");
     let volume = cache.store().volume_named(&status.rescued.expect("a name")).expect("the volume").id;
-    let pages = [VICTIM, OTHER].map(|object| Want::new(object.in_volume(volume), device::PageNo(8)));
+    let pages = [VICTIM, OTHER].map(|object| PageRead::new(object.in_volume(volume), device::PageNo(8)));
     let [victim, other] = {
         let mut wants = pages;
         cache.store().read(&mut wants);
-        wants.map(|want| want.found)
+        wants.map(|want| want.result)
     };
     assert!(matches!(victim, Err(StoreError::Corrupt { .. })), "an error, and no wrong bytes");
-    let Ok(Found::Page { bytes, .. }) = other else { panic!("{other:?}") };
+    let Ok(StoredPage::Page { bytes, .. }) = other else { panic!("{other:?}") };
     assert!(bytes.0 == [2; BLOCK_BYTES]);
 }
 

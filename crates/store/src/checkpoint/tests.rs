@@ -49,7 +49,7 @@ fn scattered(store: &Store, leaves: u64, checkpoints: usize) {
 fn live(store: &Store) -> Vec<(u32, u64)> {
     let map = store.shared.map();
     let closed =
-        map.nodes.segments.iter().filter(|(_, segment)| segment.usage == Use::Nodes && !segment.open);
+        map.nodes.segments.iter().filter(|(_, segment)| segment.usage == SegmentUse::Nodes && !segment.open);
     closed.map(|(number, segment)| (number, u64::from(segment.live))).collect()
 }
 
@@ -60,7 +60,7 @@ fn what_stays_in_a_segment_of_nodes_is_what_lives_there_after_the_next_checkpoin
     let writer = store.writer.lock();
     let map = store.shared.map();
     assert!(!map.is_short_of_space() && !map.node_use().is_sparse(false, 0), "nothing is compacted");
-    let staying = staying(&map.nodes, writer.table_blocks());
+    let staying = blocks_staying(&map.nodes, writer.table_blocks());
     drop((map, writer));
     assert!(staying.iter().any(|&(_, blocks)| blocks > 0), "{staying:?}");
     let before = live(&store);
@@ -130,7 +130,7 @@ fn a_segment_of_nodes_one_of_which_cannot_be_read_is_left_alone_and_others_are_c
     let places: Vec<Block> = store.shared.map().nodes.table.iter().map(|(_, entry)| entry.place).collect();
     let place = places.into_iter().rfind(|&place| segment(place).is_some()).expect("a leaf");
     let number = segment(place).expect("just found");
-    let copy = store.shared.map().nodes.segments.copy_of(place).expect("nodes lie in pairs");
+    let copy = store.shared.map().nodes.segments.mirror_of(place).expect("nodes lie in pairs");
     drop(store);
     [place, copy].into_iter().for_each(|at| disk.rot(at, 77));
     let store = Store::open(disk).expect("no start needs this leaf");
@@ -138,7 +138,7 @@ fn a_segment_of_nodes_one_of_which_cannot_be_read_is_left_alone_and_others_are_c
     let staying = |store: &Store| {
         let writer = store.writer.lock();
         let map = store.shared.map();
-        let staying = staying(&map.nodes, writer.table_blocks());
+        let staying = blocks_staying(&map.nodes, writer.table_blocks());
         staying.into_iter().map(|(number, _)| number).collect::<Vec<u32>>()
     };
     for _ in 0..4 {

@@ -2,8 +2,8 @@
 
 use super::node::{MissingNodes, NodeBody};
 use super::node_tree::LeafRef;
-use super::object_leaf::{ObjectEntry, ObjectPages};
-use super::page_leaf::{LEAF_DELTAS_SHORT_OF_SPACE, PageEntry};
+use super::object_leaf::{ObjectEntry, ObjectPageEntries};
+use super::page_leaf::{LEAF_DELTAS_SHORT_OF_SPACE, PageMapEntry};
 use super::page_map::PageMap;
 use super::transfer::is_aligned;
 use crate::format::{LEAF_DELTAS, LEAF_OBJECTS, LEAF_PAGES};
@@ -68,7 +68,7 @@ impl PageMap {
         blocks: usize,
         pages: u128,
     ) -> Result<bool, MissingNodes> {
-        if let Some(ObjectEntry { pages: ObjectPages::Inline(pages), .. }) = self.object(object)?
+        if let Some(ObjectEntry { pages: ObjectPageEntries::Inline(pages), .. }) = self.object(object)?
             && !pages.is_empty()
         {
             return Ok(false);
@@ -86,7 +86,7 @@ impl PageMap {
         pages: u128,
         most: usize,
     ) -> Result<bool, MissingNodes> {
-        let Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. }) = self.object(object)? else {
+        let Some(ObjectEntry { pages: ObjectPageEntries::Tree(tree), .. }) = self.object(object)? else {
             return Ok(blocks <= most);
         };
         let Some(leaf) = tree.leaf(&self.nodes, first.0 / LEAF_PAGES)? else {
@@ -103,7 +103,8 @@ impl PageMap {
         transfer: &PageTransfer,
         all: bool,
     ) -> Result<Vec<PageNo>, MissingNodes> {
-        let Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. }) = self.object(transfer.from)? else {
+        let Some(ObjectEntry { pages: ObjectPageEntries::Tree(tree), .. }) = self.object(transfer.from)?
+        else {
             return Ok(Vec::new());
         };
         let range = transfer.source();
@@ -128,7 +129,7 @@ impl PageMap {
         object: ObjectId,
         page: PageNo,
     ) -> Result<Vec<PageNo>, MissingNodes> {
-        let Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. }) = self.object(object)? else {
+        let Some(ObjectEntry { pages: ObjectPageEntries::Tree(tree), .. }) = self.object(object)? else {
             return Ok(Vec::new());
         };
         let leaf = tree.leaf(&self.nodes, page.0 / LEAF_PAGES)?;
@@ -138,7 +139,7 @@ impl PageMap {
         if deltas.len() < DELTA_PAGES_FOR_WHOLE_LEAF {
             return Ok(deltas);
         }
-        let is_alone = |(_, entry): &(PageNo, &PageEntry)| entry.base().is_some_and(|base| !base.shared);
+        let is_alone = |(_, entry): &(PageNo, &PageMapEntry)| entry.base().is_some_and(|base| !base.shared);
         let whole = self.pages_in(leaf).filter(is_alone).map(|(page, _)| page);
         Ok(deltas.into_iter().chain(whole).collect::<BTreeSet<_>>().into_iter().collect())
     }
@@ -183,7 +184,7 @@ impl PageMap {
             return Ok(MergeSearch::default());
         };
         for (entry, slot) in entries.iter().zip(first_slot..).filter(|(_, slot)| *slot >= from.slot) {
-            let Some(ObjectEntry { generation, pages: ObjectPages::Tree(tree), .. }) = entry else {
+            let Some(ObjectEntry { generation, pages: ObjectPageEntries::Tree(tree), .. }) = entry else {
                 continue;
             };
             let first_leaf = if slot == from.slot { from.leaf } else { 0 };

@@ -57,10 +57,10 @@ pub(crate) use node::encode as encode_node;
 pub(crate) use node::{MissingNodes, NodeBody, NodeId, NodeTree, decode as decode_node};
 pub(crate) use node_table::{NodeEntry, NodeTable, TablePage, decode as decode_table_page};
 pub(crate) use nodes::MapNodes;
-pub(crate) use object_leaf::{ObjectEntry, ObjectPages};
+pub(crate) use object_leaf::{ObjectEntry, ObjectPageEntries};
 pub(crate) use page_leaf::BlockEntry;
 #[cfg(test)]
-pub(crate) use page_leaf::{DeltaEntry, PageEntry};
+pub(crate) use page_leaf::{DeltaEntry, PageMapEntry};
 pub(crate) use page_map::{PageLocation, PageMap};
 pub(crate) use repoint::MovedBlock;
 pub(crate) use scan::{BlockHolder, PeekedNode, ScanPurpose, ScanTarget};

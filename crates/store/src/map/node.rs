@@ -177,7 +177,7 @@ pub(super) fn decode_shared_flag(flags: u32) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::page_leaf::{BlockEntry, DeltaEntry, PageEntry};
+    use super::super::page_leaf::{BlockEntry, DeltaEntry, PageMapEntry};
     use super::*;
     use device::{Block, Lsn};
 
@@ -191,8 +191,8 @@ mod tests {
         children[0] = NodeId(7);
         children[255] = NodeId(u64::MAX);
         let NodeBody::Pages(leaf) = &mut pages else { unreachable!() };
-        leaf.set(1, PageEntry { place: Block(90), page_lsn: Lsn(4), crc: 5, shared: true });
-        leaf.set(127, PageEntry { place: Block(91), page_lsn: Lsn(6), crc: 7, shared: false });
+        leaf.set(1, PageMapEntry { place: Block(90), page_lsn: Lsn(4), crc: 5, shared: true });
+        leaf.set(127, PageMapEntry { place: Block(91), page_lsn: Lsn(6), crc: 7, shared: false });
         for place in 0..LEAF_DELTAS as u64 {
             let block = BlockEntry { place: Block(1000 + place), crc: 8, shared: place == 3 };
             leaf.add_delta(DeltaEntry { block, pages: 1 | 1 << (place + 70) }, Lsn(7 + place));

@@ -6,8 +6,8 @@
 
 use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
 use super::nodes::MapNodes;
-use super::object_leaf::ObjectPages;
-use super::page_leaf::PageEntry;
+use super::object_leaf::ObjectPageEntries;
+use super::page_leaf::PageMapEntry;
 use crate::format::{INNER_CHILDREN, LEAF_PAGES};
 use device::PageNo;
 use std::ops::Range;
@@ -56,7 +56,7 @@ pub(super) fn leaves_below_child(first: u64, child: u64, height: u8) -> Option<R
 
 impl NodeTree {
     /// A new tree with these pages.
-    pub(super) fn of(nodes: &mut MapNodes, pages: &[(PageNo, PageEntry)]) -> NodeTree {
+    pub(super) fn of(nodes: &mut MapNodes, pages: &[(PageNo, PageMapEntry)]) -> NodeTree {
         let mut tree = NodeTree::default();
         for (page, entry) in pages {
             let leaf = tree.leaf_for_change(nodes, page.0 / LEAF_PAGES, NodeBody::pages);
@@ -280,8 +280,10 @@ pub(super) fn own_node(nodes: &mut MapNodes, id: NodeId, height: u8, empty: fn()
         NodeBody::Objects(entries) => {
             for entry in entries.iter_mut().flatten() {
                 match &mut entry.pages {
-                    ObjectPages::Tree(tree) => nodes.add_reference(tree.root),
-                    ObjectPages::Inline(pages) => pages.iter_mut().for_each(|(_, page)| page.shared = true),
+                    ObjectPageEntries::Tree(tree) => nodes.add_reference(tree.root),
+                    ObjectPageEntries::Inline(pages) => {
+                        pages.iter_mut().for_each(|(_, page)| page.shared = true)
+                    }
                 }
             }
             nodes.node_mut(id).body = copy.clone();

@@ -8,9 +8,9 @@ use super::node::{MapNode, MissingNodes, NodeBody, NodeId, encode};
 use super::node_table::NodeTable;
 use super::page_leaf::{BlockEntry, DroppedBlocks};
 use super::scan::{MapScan, NodeColour, PeekedNode, ScanPurpose, ScanTarget};
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::error::StoreError;
-use crate::segments::Segments;
+use crate::segments::SegmentTable;
 use device::{Block, Page, StoreId};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -30,7 +30,7 @@ pub(crate) struct MapNodes {
     /// Number of callers that need all nodes to stay in memory now.
     pins: u32,
     pub(crate) table: NodeTable,
-    pub(crate) segments: Segments,
+    pub(crate) segments: SegmentTable,
     /// Nodes that recovery needed and could not read. They are not read again: the version on the medium
     /// lacks the log entries that were skipped.
     pub(crate) lost: BTreeMap<NodeId, StoreError>,
@@ -46,7 +46,7 @@ const CLEAN_MAX_DEFAULT: usize = 16_384;
 const CLEAN_MAX_MIN: usize = 64;
 
 impl MapNodes {
-    pub(crate) fn new(table: NodeTable, segments: Segments) -> MapNodes {
+    pub(crate) fn new(table: NodeTable, segments: SegmentTable) -> MapNodes {
         MapNodes {
             cached: BTreeMap::new(),
             dirty: 0,
@@ -263,8 +263,8 @@ impl MapNodes {
     /// An entry no longer refers to its block. If the block is marked as shared, other entries may refer to
     /// it, and only a recount tells whether it is live.
     pub(crate) fn drop_block_reference(&mut self, block: &BlockEntry) {
-        if block.shared && !is_planted(PlantedBug::FreedWithOneHolder) {
-            self.segments.doubt_counts();
+        if block.shared && !is_planted(StoreBug::FreedWithOneHolder) {
+            self.segments.mark_counts_unsure();
         } else {
             self.segments.dec_live(block.place);
         }
@@ -278,7 +278,7 @@ impl MapNodes {
     pub(crate) fn scan_mut(&mut self, purpose: ScanPurpose) -> &mut Option<MapScan> {
         match purpose {
             ScanPurpose::Clean => &mut self.cleaning_scan,
-            ScanPurpose::Scrub => &mut self.scrubbing_scan,
+            ScanPurpose::StoreScrub => &mut self.scrubbing_scan,
         }
     }
 

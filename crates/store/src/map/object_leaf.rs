@@ -2,7 +2,7 @@
 //! few.
 
 use super::node::{FLAG_SHARED, NodeId, NodeTree, decode_shared_flag};
-use super::page_leaf::PageEntry;
+use super::page_leaf::PageMapEntry;
 use crate::format::*;
 use device::{Lsn, PageNo};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,14 +14,14 @@ pub(crate) struct ObjectEntry {
     /// LSN of the last clone or move with this object as source or target. No punch, clone or move up to it
     /// is applied again.
     pub(crate) transfer_lsn: Lsn,
-    pub(crate) pages: ObjectPages,
+    pub(crate) pages: ObjectPageEntries,
 }
 
 /// Where the entries of an object's pages are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ObjectPages {
+pub(crate) enum ObjectPageEntries {
     /// In the object's entry, in order, if they [fit](fits_inline).
-    Inline(Vec<(PageNo, PageEntry)>),
+    Inline(Vec<(PageNo, PageMapEntry)>),
     /// In a tree of page leaves.
     Tree(NodeTree),
 }
@@ -64,7 +64,7 @@ const KIND_INLINE: u8 = 1;
 const KIND_TREE: u8 = 2;
 
 /// Splits pages into extents: consecutive pages with consecutive blocks, one page LSN and one shared flag.
-fn inline_extents(pages: &[(PageNo, PageEntry)]) -> impl Iterator<Item = &[(PageNo, PageEntry)]> {
+fn inline_extents(pages: &[(PageNo, PageMapEntry)]) -> impl Iterator<Item = &[(PageNo, PageMapEntry)]> {
     pages.chunk_by(|(page, entry), (next_page, next)| {
         page.0 + 1 == next_page.0
             && entry.place.0 + 1 == next.place.0
@@ -74,7 +74,7 @@ fn inline_extents(pages: &[(PageNo, PageEntry)]) -> impl Iterator<Item = &[(Page
 }
 
 /// Whether these pages fit into an object's entry.
-pub(crate) fn fits_inline(pages: &[(PageNo, PageEntry)]) -> bool {
+pub(crate) fn fits_inline(pages: &[(PageNo, PageMapEntry)]) -> bool {
     pages.len() <= INLINE_PAGES_MAX && inline_extents(pages).count() <= INLINE_EXTENTS_MAX
 }
 
@@ -85,12 +85,12 @@ pub(super) fn encode(entries: &[Option<ObjectEntry>; LEAF_OBJECTS as usize], int
         object.generation = entry.generation.into();
         object.transfer_lsn = entry.transfer_lsn.0.into();
         match &entry.pages {
-            ObjectPages::Tree(tree) => {
+            ObjectPageEntries::Tree(tree) => {
                 object.kind = KIND_TREE;
                 object.height = tree.height;
                 object.root = tree.root.0.into();
             }
-            ObjectPages::Inline(pages) => {
+            ObjectPageEntries::Inline(pages) => {
                 object.kind = KIND_INLINE;
                 encode_inline(pages, &mut object);
             }
@@ -99,7 +99,7 @@ pub(super) fn encode(entries: &[Option<ObjectEntry>; LEAF_OBJECTS as usize], int
     }
 }
 
-fn encode_inline(pages: &[(PageNo, PageEntry)], object: &mut ObjectBytes) {
+fn encode_inline(pages: &[(PageNo, PageMapEntry)], object: &mut ObjectBytes) {
     assert!(fits_inline(pages), "whoever adds a page checks");
     for (index, extent) in inline_extents(pages).enumerate() {
         let (page, first) = extent[0];
@@ -124,9 +124,9 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Box<[Option<ObjectEntry>; LEAF_OBJE
         let object = ObjectBytes::read_from_bytes(bytes).ok()?;
         let pages = match object.kind {
             KIND_NONE => continue,
-            KIND_INLINE => ObjectPages::Inline(decode_inline(&object)?),
+            KIND_INLINE => ObjectPageEntries::Inline(decode_inline(&object)?),
             KIND_TREE => {
-                ObjectPages::Tree(NodeTree { root: NodeId(object.root.get()), height: object.height })
+                ObjectPageEntries::Tree(NodeTree { root: NodeId(object.root.get()), height: object.height })
             }
             _ => return None,
         };
@@ -137,12 +137,12 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Box<[Option<ObjectEntry>; LEAF_OBJE
     Some(entries)
 }
 
-fn decode_inline(object: &ObjectBytes) -> Option<Vec<(PageNo, PageEntry)>> {
+fn decode_inline(object: &ObjectBytes) -> Option<Vec<(PageNo, PageMapEntry)>> {
     let mut crcs = object.crcs.iter();
     let mut pages = Vec::new();
     for extent in object.table.get(..usize::from(object.extents))? {
         for index in 0..u64::from(extent.count.get()) {
-            let entry = PageEntry {
+            let entry = PageMapEntry {
                 place: place_from_bits(extent.place.get())?.plus(index),
                 page_lsn: Lsn(extent.page_lsn.get()),
                 crc: crcs.next()?.get(),
@@ -160,8 +160,8 @@ mod tests {
     use super::*;
     use device::{Block, StoreId};
 
-    fn entry(place: u64, page_lsn: u64) -> PageEntry {
-        PageEntry { place: Block(place), page_lsn: Lsn(page_lsn), crc: place as u32 * 7, shared: false }
+    fn entry(place: u64, page_lsn: u64) -> PageMapEntry {
+        PageMapEntry { place: Block(place), page_lsn: Lsn(page_lsn), crc: place as u32 * 7, shared: false }
     }
 
     #[test]
@@ -173,13 +173,19 @@ mod tests {
             (PageNo(1), entry(50, 3)),
             (PageNo(2), entry(51, 3)),
             (PageNo(3), entry(52, 4)),
-            (PageNo(9), PageEntry { shared: true, ..entry(60, 4) }),
+            (PageNo(9), PageMapEntry { shared: true, ..entry(60, 4) }),
         ];
-        entries[3] =
-            Some(ObjectEntry { generation: 8, transfer_lsn: Lsn(9), pages: ObjectPages::Inline(inline) });
+        entries[3] = Some(ObjectEntry {
+            generation: 8,
+            transfer_lsn: Lsn(9),
+            pages: ObjectPageEntries::Inline(inline),
+        });
         let tree = NodeTree { root: NodeId(77), height: 2 };
-        entries[15] =
-            Some(ObjectEntry { generation: 0, transfer_lsn: Lsn(u64::MAX), pages: ObjectPages::Tree(tree) });
+        entries[15] = Some(ObjectEntry {
+            generation: 0,
+            transfer_lsn: Lsn(u64::MAX),
+            pages: ObjectPageEntries::Tree(tree),
+        });
         let (page, _) = node::encode(&leaf, NodeId(5), store);
         assert_eq!(node::decode(&page, NodeId(5), store), Some(leaf));
         assert_eq!(node::decode(&page, NodeId(6), store), None, "another node's bytes");
@@ -207,7 +213,7 @@ mod tests {
     fn extents_have_consecutive_places_and_one_lsn() {
         let first = (PageNo(1), entry(50, 3));
         let next =
-            |page, place, page_lsn, shared| (PageNo(page), PageEntry { shared, ..entry(place, page_lsn) });
+            |page, place, page_lsn, shared| (PageNo(page), PageMapEntry { shared, ..entry(place, page_lsn) });
         let count = |second| inline_extents(&[first, second]).count();
         assert_eq!(count(next(2, 51, 3, false)), 1);
         for second in

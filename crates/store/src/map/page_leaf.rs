@@ -5,14 +5,14 @@
 //! of its pages. The base of a page is found without its deltas, by an entry of 20 bytes; the rest of the
 //! node is for entries of delta blocks, 28 bytes each (decision 0045).
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::format::*;
 use device::{Block, Lsn};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Where the base of a page lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct PageEntry {
+pub(crate) struct PageMapEntry {
     /// The block of the base; block 0 if there is none.
     pub(crate) place: Block,
     /// The highest LSN that base and deltas contain, or that of another page in the same delta block. No
@@ -27,10 +27,10 @@ pub(crate) struct PageEntry {
 /// Stands for the base of a lost page: block 1 is a checkpoint root, never a page.
 const LOST_BASE: Block = Block(1);
 
-impl PageEntry {
+impl PageMapEntry {
     /// The entry of a page that could not be read when a transfer took it. Reading such a page is an error.
-    pub(super) fn lost(page_lsn: Lsn) -> PageEntry {
-        PageEntry { place: LOST_BASE, page_lsn, crc: 0, shared: false }
+    pub(super) fn lost(page_lsn: Lsn) -> PageMapEntry {
+        PageMapEntry { place: LOST_BASE, page_lsn, crc: 0, shared: false }
     }
 
     /// Whether the page is lost: it could not be read when a transfer took it.
@@ -45,7 +45,7 @@ impl PageEntry {
 
     /// The block of the base, if there is one.
     pub(crate) fn base(&self) -> Option<BlockEntry> {
-        let PageEntry { place, crc, shared, .. } = *self;
+        let PageMapEntry { place, crc, shared, .. } = *self;
         (place != Block(0) && place != LOST_BASE).then_some(BlockEntry { place, crc, shared })
     }
 }
@@ -90,14 +90,14 @@ impl DroppedBlocks {
 /// A page leaf; see the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PageLeaf {
-    pages: [PageEntry; LEAF_PAGES as usize],
+    pages: [PageMapEntry; LEAF_PAGES as usize],
     /// In the order in which they were stored.
     deltas: Vec<DeltaEntry>,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct PageEntryBytes {
+struct PageMapEntryBytes {
     place_and_flags: U64,
     page_lsn: U64,
     crc: U32,
@@ -111,7 +111,7 @@ struct DeltaEntryBytes {
     pages: [u8; 16],
 }
 
-const PAGE_BYTES: usize = size_of::<PageEntryBytes>();
+const PAGE_BYTES: usize = size_of::<PageMapEntryBytes>();
 const DELTA_BYTES: usize = size_of::<DeltaEntryBytes>();
 const PAGES_BYTES: usize = PAGE_BYTES * LEAF_PAGES as usize;
 const _: () = assert!(PAGE_BYTES == 20 && DELTA_BYTES == 28);
@@ -125,16 +125,16 @@ const SHARED_BIT: u64 = 1 << 63;
 
 impl PageLeaf {
     pub(crate) fn new() -> PageLeaf {
-        PageLeaf { pages: [PageEntry::default(); LEAF_PAGES as usize], deltas: Vec::new() }
+        PageLeaf { pages: [PageMapEntry::default(); LEAF_PAGES as usize], deltas: Vec::new() }
     }
 
     /// The pages, in order, holes included.
-    pub(crate) fn pages(&self) -> &[PageEntry; LEAF_PAGES as usize] {
+    pub(crate) fn pages(&self) -> &[PageMapEntry; LEAF_PAGES as usize] {
         &self.pages
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.pages.iter().all(PageEntry::is_hole)
+        self.pages.iter().all(PageMapEntry::is_hole)
     }
 
     /// The blocks with deltas of a page, the oldest first.
@@ -188,7 +188,7 @@ impl PageLeaf {
 
     /// Replaces base and deltas of a page by a new base, or a hole. Returns the blocks that the leaf no
     /// longer refers to.
-    pub(crate) fn set(&mut self, index: usize, new: PageEntry) -> DroppedBlocks {
+    pub(crate) fn set(&mut self, index: usize, new: PageMapEntry) -> DroppedBlocks {
         let old = std::mem::replace(&mut self.pages[index], new);
         DroppedBlocks { base: old.base(), deltas: self.drop_deltas(1 << index) }
     }
@@ -199,7 +199,7 @@ impl PageLeaf {
         self.deltas.retain_mut(|delta| {
             let before = delta.pages;
             delta.pages &= !pages;
-            if before != delta.pages && is_planted(PlantedBug::DeltaBlockFreedEarly) {
+            if before != delta.pages && is_planted(StoreBug::DeltaBlockFreedEarly) {
                 delta.pages = 0;
             }
             if delta.pages == 0 {
@@ -212,20 +212,20 @@ impl PageLeaf {
 
     /// Takes a page out of the leaf, for a move. Deltas stay in their leaf and were merged before. A page
     /// that still has some could not be read: the target gets it as lost.
-    pub(crate) fn take(&mut self, index: usize) -> (PageEntry, DroppedBlocks) {
+    pub(crate) fn take(&mut self, index: usize) -> (PageMapEntry, DroppedBlocks) {
         if !self.has_deltas(index) {
             return (std::mem::take(&mut self.pages[index]), DroppedBlocks::default());
         }
-        (PageEntry::lost(self.pages[index].page_lsn), self.set(index, PageEntry::default()))
+        (PageMapEntry::lost(self.pages[index].page_lsn), self.set(index, PageMapEntry::default()))
     }
 
     /// The entry that a clone gets of a page: the base, marked as shared on both sides; or, as in
     /// [`take`](PageLeaf::take), a lost page.
-    pub(crate) fn share(&mut self, index: usize) -> PageEntry {
+    pub(crate) fn share(&mut self, index: usize) -> PageMapEntry {
         let page = &mut self.pages[index];
         page.shared = page.base().is_some();
         let page = *page;
-        if self.has_deltas(index) { PageEntry::lost(page.page_lsn) } else { page }
+        if self.has_deltas(index) { PageMapEntry::lost(page.page_lsn) } else { page }
     }
 
     fn has_deltas(&self, index: usize) -> bool {
@@ -265,7 +265,7 @@ impl PageLeaf {
         for (page, bytes) in self.pages.iter().zip(pages.chunks_exact_mut(PAGE_BYTES)) {
             let place_and_flags = bits(page.place, page.shared).into();
             let page =
-                PageEntryBytes { place_and_flags, page_lsn: page.page_lsn.0.into(), crc: page.crc.into() };
+                PageMapEntryBytes { place_and_flags, page_lsn: page.page_lsn.0.into(), crc: page.crc.into() };
             page.write_to(bytes).expect("exactly as long");
         }
         for (delta, bytes) in self.deltas.iter().zip(deltas.chunks_exact_mut(DELTA_BYTES)) {
@@ -284,9 +284,9 @@ impl PageLeaf {
         let (pages, deltas) = bytes.split_at(PAGES_BYTES);
         let mut leaf = PageLeaf::new();
         for (page, bytes) in leaf.pages.iter_mut().zip(pages.chunks_exact(PAGE_BYTES)) {
-            let bytes = PageEntryBytes::read_from_bytes(bytes).ok()?;
+            let bytes = PageMapEntryBytes::read_from_bytes(bytes).ok()?;
             let (place, shared) = place(bytes.place_and_flags.get())?;
-            *page = PageEntry { place, page_lsn: Lsn(bytes.page_lsn.get()), crc: bytes.crc.get(), shared };
+            *page = PageMapEntry { place, page_lsn: Lsn(bytes.page_lsn.get()), crc: bytes.crc.get(), shared };
         }
         let count = Some(usize::from(deltas_len)).filter(|&count| count <= LEAF_DELTAS)?;
         for bytes in deltas.chunks_exact(DELTA_BYTES).take(count) {
@@ -305,7 +305,7 @@ impl PageLeaf {
 
 /// A reference to a block, for a change.
 pub(crate) enum BlockMut<'a> {
-    Base(&'a mut PageEntry),
+    Base(&'a mut PageMapEntry),
     Delta(&'a mut BlockEntry),
 }
 
@@ -313,7 +313,7 @@ impl BlockMut<'_> {
     /// Points the entry to the block's new place.
     pub(crate) fn repoint(self, to: Block, to_shared: bool) {
         let (place, shared) = match self {
-            BlockMut::Base(PageEntry { place, shared, .. })
+            BlockMut::Base(PageMapEntry { place, shared, .. })
             | BlockMut::Delta(BlockEntry { place, shared, .. }) => (place, shared),
         };
         *place = to;

@@ -8,12 +8,12 @@
 use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
 use super::node_tree::{LeafRef, TransferKind, leaves_below_child};
 use super::nodes::MapNodes;
-use super::object_leaf::{ObjectEntry, ObjectPages, fits_inline};
-use super::page_leaf::{BlockEntry, DeltaEntry, DroppedBlocks, PageEntry};
+use super::object_leaf::{ObjectEntry, ObjectPageEntries, fits_inline};
+use super::page_leaf::{BlockEntry, DeltaEntry, DroppedBlocks, PageMapEntry};
 use super::scan::{MapScan, ScanPurpose, ScanTarget};
 use super::volume_leaf::VolumeEntry;
 use super::volumes::MapVolumes;
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::checkpoint_root::NewestLsns;
 use crate::error::StoreError;
 use crate::format::{
@@ -22,8 +22,8 @@ use crate::format::{
 use crate::log_entry::{BatchOrigin, LogEntry};
 use crate::settings::StoreSettings;
 use crate::space::Reservations;
-use crate::stream::stream_blocks;
-use crate::volume::{Listed, VolumeId};
+use crate::tables_stream::stream_blocks;
+use crate::volume::{ListedPages, VolumeId};
 use device::{Lsn, ObjectId, PageNo};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,13 +43,13 @@ pub(crate) struct PageMap {
     /// Slots whose content is unknown because a log entry was skipped, each with the unreadable node.
     unapplied: BTreeMap<(VolumeId, u64), NodeId>,
     #[cfg(feature = "planted-bugs")]
-    planted: Option<PlantedBug>,
+    planted: Option<StoreBug>,
 }
 
 /// The base of a page and the blocks of its deltas.
 #[derive(Debug, Clone)]
 pub(crate) struct PageLocation {
-    pub(crate) page: PageEntry,
+    pub(crate) page: PageMapEntry,
     /// The blocks with its deltas, the oldest first.
     pub(crate) deltas: SmallVec<[BlockEntry; 1]>,
 }
@@ -112,17 +112,17 @@ impl PageMap {
 
     /// Breaks a rule from now on.
     #[cfg(feature = "planted-bugs")]
-    pub(crate) fn plant(&mut self, bug: PlantedBug) {
+    pub(crate) fn plant(&mut self, bug: StoreBug) {
         self.planted = Some(bug);
     }
 
     #[cfg(feature = "planted-bugs")]
-    pub(crate) fn is_planted(&self, bug: PlantedBug) -> bool {
+    pub(crate) fn is_planted(&self, bug: StoreBug) -> bool {
         self.planted == Some(bug)
     }
 
     #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn is_planted(&self, _bug: PlantedBug) -> bool {
+    pub(crate) fn is_planted(&self, _bug: StoreBug) -> bool {
         false
     }
 
@@ -145,7 +145,7 @@ impl PageMap {
     pub(crate) fn begin_scan(&mut self, purpose: ScanPurpose, target: ScanTarget) {
         match purpose {
             ScanPurpose::Clean => self.nodes.begin_scan(purpose, target, self.volumes.roots_of_data()),
-            ScanPurpose::Scrub => self.nodes.begin_scan(purpose, target, self.volumes.roots()),
+            ScanPurpose::StoreScrub => self.nodes.begin_scan(purpose, target, self.volumes.roots()),
         }
     }
 
@@ -219,11 +219,11 @@ impl PageMap {
     ) -> Result<Option<PageLocation>, MissingNodes> {
         let Some(entry) = self.object(object)? else { return Ok(None) };
         let found = match &entry.pages {
-            ObjectPages::Inline(pages) => match pages.binary_search_by_key(&page, |(page, _)| *page) {
+            ObjectPageEntries::Inline(pages) => match pages.binary_search_by_key(&page, |(page, _)| *page) {
                 Ok(found) => PageLocation { page: pages[found].1, deltas: SmallVec::new() },
                 Err(_) => return Ok(None),
             },
-            ObjectPages::Tree(tree) => {
+            ObjectPageEntries::Tree(tree) => {
                 let Some(leaf) = tree.leaf(&self.nodes, page.0 / LEAF_PAGES)? else { return Ok(None) };
                 let NodeBody::Pages(leaf) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
                 let index = (page.0 % LEAF_PAGES) as usize;
@@ -244,7 +244,7 @@ impl PageMap {
     ) -> Result<(), MissingNodes> {
         match self.object(object)?.map(|entry| &entry.pages) {
             None => {}
-            Some(ObjectPages::Inline(pages)) => {
+            Some(ObjectPageEntries::Inline(pages)) => {
                 let objects =
                     self.volumes.get(object.volume).map_or(NodeTree::default(), |volume| volume.objects);
                 let Some(holder) = objects.leaf(&self.nodes, object.slot / LEAF_OBJECTS)? else {
@@ -254,7 +254,7 @@ impl PageMap {
                 let index = (object.slot % LEAF_OBJECTS) as usize;
                 within.filter_map(|(_, page)| page.base()).for_each(|base| take(base, holder.id, index));
             }
-            Some(ObjectPages::Tree(tree)) => {
+            Some(ObjectPageEntries::Tree(tree)) => {
                 let Some(found) = tree.leaf(&self.nodes, leaf)? else { return Ok(()) };
                 if let NodeBody::Pages(pages) = &self.nodes.node(found.id)?.body {
                     pages.blocks().for_each(|(index, block)| take(block, found.id, index));
@@ -273,13 +273,13 @@ impl PageMap {
         most: usize,
     ) -> Result<Vec<u64>, MissingNodes> {
         match &entry.pages {
-            ObjectPages::Inline(pages) => {
+            ObjectPageEntries::Inline(pages) => {
                 let mut leaves: Vec<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
                 leaves.dedup();
                 leaves.retain(|&leaf| leaf >= from);
                 Ok(leaves)
             }
-            ObjectPages::Tree(tree) => {
+            ObjectPageEntries::Tree(tree) => {
                 let leaves = self.first_leaves(*tree, from..u64::MAX, most)?;
                 Ok(leaves.into_iter().map(|leaf| leaf.index).collect())
             }
@@ -287,8 +287,8 @@ impl PageMap {
     }
 
     /// The pages in a leaf, without its holes.
-    pub(crate) fn pages_in(&self, leaf: LeafRef) -> impl Iterator<Item = (PageNo, &PageEntry)> {
-        let entries: &[PageEntry] = match self.nodes.node(leaf.id).ok().map(|node| &node.body) {
+    pub(crate) fn pages_in(&self, leaf: LeafRef) -> impl Iterator<Item = (PageNo, &PageMapEntry)> {
+        let entries: &[PageMapEntry] = match self.nodes.node(leaf.id).ok().map(|node| &node.body) {
             Some(NodeBody::Pages(leaf)) => leaf.pages(),
             _ => &[],
         };
@@ -306,7 +306,7 @@ impl PageMap {
             LogEntry::Write { object, page, .. } | LogEntry::Deltas { object, first: page, .. } => {
                 match self.slot(object.volume, object.slot)? {
                     Some(entry) if entry.generation < object.generation => self.prepare_drop(entry),
-                    Some(ObjectEntry { generation, pages: ObjectPages::Tree(tree), .. })
+                    Some(ObjectEntry { generation, pages: ObjectPageEntries::Tree(tree), .. })
                         if *generation == object.generation =>
                     {
                         tree.leaf(&self.nodes, page.0 / LEAF_PAGES).map(drop)
@@ -315,7 +315,7 @@ impl PageMap {
                 }
             }
             LogEntry::Punch { object, pages, .. } => match self.object(*object)? {
-                Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. }) => {
+                Some(ObjectEntry { pages: ObjectPageEntries::Tree(tree), .. }) => {
                     tree.leaves(&self.nodes, leaf_range(pages)).map(drop)
                 }
                 _ => Ok(()),
@@ -333,15 +333,15 @@ impl PageMap {
     /// Whether the nodes that [`drop_pages`](PageMap::drop_pages) looks into are in memory.
     pub(super) fn prepare_drop(&self, entry: &ObjectEntry) -> Result<(), MissingNodes> {
         match &entry.pages {
-            ObjectPages::Tree(tree) if tree.height == 0 => self.nodes.node(tree.root).map(drop),
+            ObjectPageEntries::Tree(tree) if tree.height == 0 => self.nodes.node(tree.root).map(drop),
             _ => Ok(()),
         }
     }
 
     fn prepare_all(&self, entry: &ObjectEntry) -> Result<(), MissingNodes> {
         match &entry.pages {
-            ObjectPages::Tree(tree) => tree.leaves(&self.nodes, 0..u64::MAX).map(drop),
-            ObjectPages::Inline(_) => Ok(()),
+            ObjectPageEntries::Tree(tree) => tree.leaves(&self.nodes, 0..u64::MAX).map(drop),
+            ObjectPageEntries::Inline(_) => Ok(()),
         }
     }
 
@@ -362,7 +362,7 @@ impl PageMap {
         self.newest.any = self.newest.any.max(log_entry.lsn());
         match log_entry {
             LogEntry::Write { object, page, page_lsn, place, crc, .. } => {
-                let entry = PageEntry { place: *place, page_lsn: *page_lsn, crc: *crc, shared: false };
+                let entry = PageMapEntry { place: *place, page_lsn: *page_lsn, crc: *crc, shared: false };
                 self.write(*object, *page, entry);
             }
             LogEntry::Deltas { object, first, pages, page_lsn, place, crc } => {
@@ -385,7 +385,7 @@ impl PageMap {
         }
     }
 
-    fn write(&mut self, object: ObjectId, page: PageNo, new: PageEntry) {
+    fn write(&mut self, object: ObjectId, page: PageNo, new: PageMapEntry) {
         self.change_pages(object, |map, pages| {
             map.nodes.segments.inc_live(new.place);
             map.put_page(pages, page, new);
@@ -394,17 +394,17 @@ impl PageMap {
 
     /// Changes pages of an object. A newer generation replaces the object in the slot, an older one changes
     /// nothing.
-    fn change_pages(&mut self, object: ObjectId, change: impl FnOnce(&mut PageMap, &mut ObjectPages)) {
+    fn change_pages(&mut self, object: ObjectId, change: impl FnOnce(&mut PageMap, &mut ObjectPageEntries)) {
         self.unshare(object.volume, object.slot);
         let old = self.object_in_memory(object.volume, object.slot);
         let (mut pages, transfer_lsn) = match &old {
             Some(entry) if entry.generation > object.generation => return,
             Some(entry) if entry.generation < object.generation => {
                 self.drop_pages(&entry.pages);
-                (ObjectPages::Inline(Vec::new()), Lsn(0))
+                (ObjectPageEntries::Inline(Vec::new()), Lsn(0))
             }
             Some(entry) => (entry.pages.clone(), entry.transfer_lsn),
-            None => (ObjectPages::Inline(Vec::new()), Lsn(0)),
+            None => (ObjectPageEntries::Inline(Vec::new()), Lsn(0)),
         };
         change(self, &mut pages);
         let new = ObjectEntry { generation: object.generation, transfer_lsn, pages };
@@ -416,33 +416,33 @@ impl PageMap {
         self.change_pages(object, |map, pages| {
             map.nodes.segments.inc_live(new.block.place);
             let mut tree = match &*pages {
-                ObjectPages::Tree(tree) => *tree,
-                ObjectPages::Inline(inline) => NodeTree::of(&mut map.nodes, inline),
+                ObjectPageEntries::Tree(tree) => *tree,
+                ObjectPageEntries::Inline(inline) => NodeTree::of(&mut map.nodes, inline),
             };
             let leaf = tree.leaf_for_change(&mut map.nodes, first.0 / LEAF_PAGES, NodeBody::pages);
             let NodeBody::Pages(leaf) = &mut map.nodes.node_mut(leaf).body else {
                 unreachable!("a leaf of pages")
             };
             leaf.add_delta(new, page_lsn);
-            if is_planted(PlantedBug::BaseFreedEarly) {
+            if is_planted(StoreBug::BaseFreedEarly) {
                 let bases: Vec<_> = leaf.bases().filter(|(index, _)| new.covers(*index)).collect();
                 bases.iter().for_each(|&(index, _)| {
                     leaf.share(index);
                 });
                 bases.iter().for_each(|(_, base)| map.nodes.drop_block_reference(base));
             }
-            *pages = ObjectPages::Tree(tree);
+            *pages = ObjectPageEntries::Tree(tree);
         });
     }
 
     /// Sets the entry of a page whose block is counted as live already.
-    pub(super) fn put_page(&mut self, pages: &mut ObjectPages, page: PageNo, new: PageEntry) {
+    pub(super) fn put_page(&mut self, pages: &mut ObjectPageEntries, page: PageNo, new: PageMapEntry) {
         match pages {
-            ObjectPages::Tree(tree) => {
+            ObjectPageEntries::Tree(tree) => {
                 let gone = self.set_in_tree(tree, page, new);
                 self.nodes.drop_block_references(&gone);
             }
-            ObjectPages::Inline(inline) => {
+            ObjectPageEntries::Inline(inline) => {
                 match inline.binary_search_by_key(&page, |(page, _)| *page) {
                     Ok(at) => {
                         let old = std::mem::replace(&mut inline[at].1, new);
@@ -451,14 +451,14 @@ impl PageMap {
                     Err(at) => inline.insert(at, (page, new)),
                 }
                 if !fits_inline(inline) {
-                    *pages = ObjectPages::Tree(NodeTree::of(&mut self.nodes, inline));
+                    *pages = ObjectPageEntries::Tree(NodeTree::of(&mut self.nodes, inline));
                 }
             }
         }
     }
 
     /// Sets a page's entry in a tree. Returns the blocks that were dropped.
-    fn set_in_tree(&mut self, tree: &mut NodeTree, page: PageNo, new: PageEntry) -> DroppedBlocks {
+    fn set_in_tree(&mut self, tree: &mut NodeTree, page: PageNo, new: PageMapEntry) -> DroppedBlocks {
         let leaf = tree.leaf_for_change(&mut self.nodes, page.0 / LEAF_PAGES, NodeBody::pages);
         let NodeBody::Pages(leaf) = &mut self.nodes.node_mut(leaf).body else {
             unreachable!("a leaf of pages")
@@ -477,12 +477,12 @@ impl PageMap {
         if lsn < old.transfer_lsn && !self.repeats_ranges() {
             return;
         }
-        let is_punched = |page: PageNo, entry: &PageEntry| {
-            range.contains(&page) && (entry.page_lsn < lsn || self.is_planted(PlantedBug::CutIgnoresPageLsn))
+        let is_punched = |page: PageNo, entry: &PageMapEntry| {
+            range.contains(&page) && (entry.page_lsn < lsn || self.is_planted(StoreBug::CutIgnoresPageLsn))
         };
         let mut pages = old.pages.clone();
         match &mut pages {
-            ObjectPages::Inline(inline) => {
+            ObjectPageEntries::Inline(inline) => {
                 let (punched, rest): (Vec<_>, Vec<_>) =
                     inline.drain(..).partition(|(page, entry)| is_punched(*page, entry));
                 *inline = rest;
@@ -490,7 +490,7 @@ impl PageMap {
                     self.nodes.drop_block_reference(&base);
                 }
             }
-            ObjectPages::Tree(tree) => {
+            ObjectPageEntries::Tree(tree) => {
                 let leaves = tree.leaves(&self.nodes, leaf_range(range)).expect("prepared");
                 let all: Vec<(LeafRef, Vec<PageNo>, usize)> = leaves
                     .into_iter()
@@ -503,7 +503,7 @@ impl PageMap {
                     self.punch_leaf(tree, leaf, &punched, held);
                 }
                 if !tree.root.is_some() {
-                    pages = ObjectPages::Inline(Vec::new());
+                    pages = ObjectPageEntries::Inline(Vec::new());
                 }
             }
         }
@@ -518,7 +518,7 @@ impl PageMap {
             return;
         }
         for page in punched {
-            let dropped = self.set_in_tree(tree, *page, PageEntry::default());
+            let dropped = self.set_in_tree(tree, *page, PageMapEntry::default());
             self.nodes.drop_block_references(&dropped);
         }
     }
@@ -548,23 +548,23 @@ impl PageMap {
 
     /// Planted bug: a clone or move that an object has had is applied once more.
     pub(super) fn repeats_ranges(&self) -> bool {
-        self.is_planted(PlantedBug::RangeRepeated)
+        self.is_planted(StoreBug::RangeRepeated)
     }
 
     /// Drops all pages of an object. A tree of one leaf, as small files have, is released at once. A larger
     /// one goes to the dying list and is freed in steps.
-    pub(super) fn drop_pages(&mut self, pages: &ObjectPages) {
+    pub(super) fn drop_pages(&mut self, pages: &ObjectPageEntries) {
         match pages {
-            ObjectPages::Inline(inline) => {
+            ObjectPageEntries::Inline(inline) => {
                 inline
                     .iter()
                     .filter_map(|(_, entry)| entry.base())
                     .for_each(|base| self.nodes.drop_block_reference(&base));
             }
-            ObjectPages::Tree(tree) if tree.height == 0 => self.nodes.release(tree.root),
-            ObjectPages::Tree(tree) => {
+            ObjectPageEntries::Tree(tree) if tree.height == 0 => self.nodes.release(tree.root),
+            ObjectPageEntries::Tree(tree) => {
                 self.add_dying(tree.root);
-                if is_planted(PlantedBug::DyingTwice) && self.nodes.table.references(tree.root) > 1 {
+                if is_planted(StoreBug::DyingTwice) && self.nodes.table.references(tree.root) > 1 {
                     self.add_dying(tree.root);
                 }
             }
@@ -593,10 +593,10 @@ impl PageMap {
     /// Moves inline pages to a tree if they need more extents than an entry has, after a punch or because
     /// some are shared.
     fn with_pages_that_fit(&mut self, mut entry: ObjectEntry) -> ObjectEntry {
-        if let ObjectPages::Inline(inline) = &entry.pages
+        if let ObjectPageEntries::Inline(inline) = &entry.pages
             && !fits_inline(inline)
         {
-            entry.pages = ObjectPages::Tree(NodeTree::of(&mut self.nodes, inline));
+            entry.pages = ObjectPageEntries::Tree(NodeTree::of(&mut self.nodes, inline));
         }
         entry
     }
@@ -631,18 +631,21 @@ impl PageMap {
         object: ObjectId,
         range: Range<PageNo>,
         leaves_max: usize,
-    ) -> Result<Listed, MissingNodes> {
-        let nothing = Listed { pages: Vec::new(), until: range.end };
+    ) -> Result<ListedPages, MissingNodes> {
+        let nothing = ListedPages { pages: Vec::new(), until: range.end };
         if range.is_empty() {
             return Ok(nothing);
         }
         match self.object(object)?.map(|entry| &entry.pages) {
             None => Ok(nothing),
-            Some(ObjectPages::Inline(pages)) => {
+            Some(ObjectPageEntries::Inline(pages)) => {
                 let within = pages.iter().filter(|(page, _)| range.contains(page));
-                Ok(Listed { pages: within.map(|(page, entry)| (*page, entry.page_lsn)).collect(), ..nothing })
+                Ok(ListedPages {
+                    pages: within.map(|(page, entry)| (*page, entry.page_lsn)).collect(),
+                    ..nothing
+                })
             }
-            Some(ObjectPages::Tree(tree)) => self.list_tree(*tree, range, leaves_max),
+            Some(ObjectPageEntries::Tree(tree)) => self.list_tree(*tree, range, leaves_max),
         }
     }
 
@@ -651,7 +654,7 @@ impl PageMap {
         tree: NodeTree,
         range: Range<PageNo>,
         leaves_max: usize,
-    ) -> Result<Listed, MissingNodes> {
+    ) -> Result<ListedPages, MissingNodes> {
         let wanted = range.start.0 / LEAF_PAGES..range.end.0.div_ceil(LEAF_PAGES);
         let leaves = self.first_leaves(tree, wanted, leaves_max)?;
         let until = match leaves.last() {
@@ -660,7 +663,7 @@ impl PageMap {
         };
         let all = leaves.iter().flat_map(|&leaf| self.pages_in(leaf));
         let within = all.filter(|(page, _)| range.contains(page));
-        Ok(Listed { pages: within.map(|(page, entry)| (page, entry.page_lsn)).collect(), until })
+        Ok(ListedPages { pages: within.map(|(page, entry)| (page, entry.page_lsn)).collect(), until })
     }
 
     /// The first leaves of a tree whose indexes are in `wanted`, at most `leaves_max`.
@@ -731,7 +734,7 @@ impl PageMap {
     pub(super) fn free_dying_node(&mut self, id: NodeId) {
         if self.nodes.table.references(id) > 1 {
             self.nodes.table.drop_reference(id);
-            if self.is_planted(PlantedBug::FreedOnceTooOften) && self.nodes.table.references(id) > 1 {
+            if self.is_planted(StoreBug::FreedOnceTooOften) && self.nodes.table.references(id) > 1 {
                 self.nodes.table.drop_reference(id);
             }
             return;
@@ -750,11 +753,11 @@ impl PageMap {
             NodeBody::Objects(objects) => {
                 for object in objects.iter().flatten() {
                     match &object.pages {
-                        ObjectPages::Inline(pages) => {
+                        ObjectPageEntries::Inline(pages) => {
                             let bases = pages.iter().filter_map(|(_, entry)| entry.base());
                             bases.for_each(|base| self.nodes.drop_block_reference(&base));
                         }
-                        ObjectPages::Tree(tree) => self.add_dying(tree.root),
+                        ObjectPageEntries::Tree(tree) => self.add_dying(tree.root),
                     }
                 }
             }
@@ -764,7 +767,7 @@ impl PageMap {
     /// The dying list takes over a reference from a node that is removed. A scan may have expected to find
     /// the reference there.
     pub(super) fn add_dying(&mut self, id: NodeId) {
-        if self.is_planted(PlantedBug::LeakedNode) && id.0.is_multiple_of(3) {
+        if self.is_planted(StoreBug::LeakedNode) && id.0.is_multiple_of(3) {
             return;
         }
         self.volumes.push_dying(id);

@@ -3,12 +3,12 @@
 
 use super::node::{NodeBody, NodeId, NodeTree};
 use super::nodes::MapNodes;
-use super::object_leaf::{INLINE_EXTENTS_MAX, ObjectEntry, ObjectPages, fits_inline};
-use super::page_leaf::{BlockEntry, PageEntry};
+use super::object_leaf::{INLINE_EXTENTS_MAX, ObjectEntry, ObjectPageEntries, fits_inline};
+use super::page_leaf::{BlockEntry, PageMapEntry};
 use super::page_map::PageMap;
 use super::scan::BlockHolder;
 use crate::format::LEAF_PAGES;
-use crate::policy::Class;
+use crate::policy::SpaceClass;
 use device::{Block, PageNo};
 use std::collections::BTreeSet;
 
@@ -30,10 +30,10 @@ impl MapNodes {
         match self.peek(holder.node)? {
             NodeBody::Pages(leaf) => leaf.block_at(usize::from(holder.index), from),
             NodeBody::Objects(objects) => match &objects.get(usize::from(holder.index))?.as_ref()?.pages {
-                ObjectPages::Inline(pages) => {
+                ObjectPageEntries::Inline(pages) => {
                     pages.iter().filter_map(|(_, entry)| entry.base()).find(|base| base.place == from)
                 }
-                ObjectPages::Tree(_) => None,
+                ObjectPageEntries::Tree(_) => None,
             },
             NodeBody::Inner(_) | NodeBody::Volumes(_) => None,
         }
@@ -54,10 +54,10 @@ impl MapNodes {
             }
             NodeBody::Objects(objects) => {
                 let pages = objects[index].as_mut().map(|object| &mut object.pages);
-                let Some(ObjectPages::Inline(pages)) = pages else {
+                let Some(ObjectPageEntries::Inline(pages)) = pages else {
                     unreachable!("the entry was found inline")
                 };
-                let held = |(_, entry): &&mut (PageNo, PageEntry)| entry.place == moved.from;
+                let held = |(_, entry): &&mut (PageNo, PageMapEntry)| entry.place == moved.from;
                 // One object may refer to a block twice, after a clone of a part of it onto itself.
                 let shared = old.shared && (!moved.sole || pages.iter_mut().filter(held).count() > 1);
                 for (_, entry) in pages.iter_mut().filter(held) {
@@ -84,12 +84,12 @@ impl MapNodes {
                 unreachable!("found in one")
             };
             let object = objects[index].as_mut().expect("found there");
-            std::mem::replace(&mut object.pages, ObjectPages::Inline(Vec::new()))
+            std::mem::replace(&mut object.pages, ObjectPageEntries::Inline(Vec::new()))
         };
-        let ObjectPages::Inline(inline) = pages(self) else { unreachable!("found inline") };
+        let ObjectPageEntries::Inline(inline) = pages(self) else { unreachable!("found inline") };
         let tree = NodeTree::of(self, &inline);
         let NodeBody::Objects(objects) = &mut self.node_mut(leaf).body else { unreachable!("found in one") };
-        objects[index].as_mut().expect("found there").pages = ObjectPages::Tree(tree);
+        objects[index].as_mut().expect("found there").pages = ObjectPageEntries::Tree(tree);
     }
 }
 
@@ -104,7 +104,7 @@ impl PageMap {
         &self,
         blocks: impl Iterator<Item = &'a [BlockHolder]>,
         taken: u64,
-        class: Class,
+        class: SpaceClass,
     ) -> usize {
         let free = self.nodes.segments.free_count().saturating_sub(taken);
         let mut touched = BTreeSet::new();
@@ -139,7 +139,7 @@ impl ObjectEntry {
     /// above.
     pub(crate) fn nodes_if_outgrown(&self) -> u64 {
         match &self.pages {
-            ObjectPages::Inline(pages) if pages.len() > INLINE_EXTENTS_MAX => {
+            ObjectPageEntries::Inline(pages) if pages.len() > INLINE_EXTENTS_MAX => {
                 let leaves: BTreeSet<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
                 leaves.len() as u64 + 1
             }

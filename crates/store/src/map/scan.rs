@@ -10,9 +10,9 @@
 //! A crash loses the scan, together with the cleaning round or scrub that needs it.
 
 use super::node::{NodeBody, NodeId};
-use super::object_leaf::ObjectPages;
+use super::object_leaf::ObjectPageEntries;
 use super::page_leaf::BlockEntry;
-use crate::segments::Segments;
+use crate::segments::SegmentTable;
 use device::Block;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ pub(crate) enum ScanTarget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScanPurpose {
     Clean,
-    Scrub,
+    StoreScrub,
 }
 
 /// A scan under way.
@@ -193,7 +193,7 @@ impl MapScan {
         purpose: ScanPurpose,
         id: NodeId,
         body: &NodeBody,
-        segments: &mut Segments,
+        segments: &mut SegmentTable,
     ) {
         self.visited += 1;
         let mut entry = |scan: &mut MapScan, BlockEntry { place, crc, .. }: BlockEntry, index: usize| {
@@ -218,12 +218,12 @@ impl MapScan {
             NodeBody::Objects(objects) => {
                 for (index, object) in objects.iter().enumerate() {
                     match object.as_ref().map(|object| &object.pages) {
-                        Some(ObjectPages::Inline(pages)) => {
+                        Some(ObjectPageEntries::Inline(pages)) => {
                             let bases = pages.iter().filter_map(|(_, page)| page.base());
                             bases.for_each(|base| entry(self, base, index));
                             self.pages_gone += pages.iter().filter(|(_, page)| page.is_lost()).count() as u64;
                         }
-                        Some(ObjectPages::Tree(tree)) => self.shade(tree.root),
+                        Some(ObjectPageEntries::Tree(tree)) => self.shade(tree.root),
                         None => {}
                     }
                 }

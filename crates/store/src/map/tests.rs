@@ -6,7 +6,7 @@ use super::*;
 use crate::checkpoint_root::NewestLsns;
 use crate::format::LEAF_PAGES;
 use crate::log_entry::LogEntry;
-use crate::segments::{SegmentEntry, Segments, Use};
+use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::superblock::StoreGeometry;
 use crate::volume::VolumeId;
 use device::{Block, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
@@ -16,16 +16,16 @@ use std::collections::{BTreeMap, BTreeSet};
 fn map() -> PageMap {
     let id = StoreId([1; 16]);
     let geometry = StoreGeometry { id, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32 };
-    let used = vec![SegmentEntry { usage: Use::Log, ..SegmentEntry::default() }; 32];
+    let used = vec![SegmentEntry { usage: SegmentUse::Log, ..SegmentEntry::default() }; 32];
     PageMap::new(
-        MapNodes::new(NodeTable::new(), Segments::new(geometry, used)),
+        MapNodes::new(NodeTable::new(), SegmentTable::new(geometry, used)),
         MapVolumes::default(),
         NewestLsns::default(),
     )
 }
 
-fn entry(place: u64) -> PageEntry {
-    PageEntry { place: Block(place), page_lsn: Lsn(place * 2), crc: place as u32 * 7, shared: false }
+fn entry(place: u64) -> PageMapEntry {
+    PageMapEntry { place: Block(place), page_lsn: Lsn(place * 2), crc: place as u32 * 7, shared: false }
 }
 
 /// Leaves that lie in trees of every height.
@@ -156,8 +156,8 @@ fn shared_tree_is_copied_on_write() {
     for id in [old, leaf] {
         let NodeBody::Pages(leaf) = map.nodes.cached(id) else { panic!("a leaf of pages") };
         let entries = leaf.pages();
-        assert_eq!(entries[3], PageEntry { shared: true, ..entry(6) }, "its block has two entries now");
-        assert_eq!(entries[4], PageEntry::default(), "a hole is nobody's");
+        assert_eq!(entries[3], PageMapEntry { shared: true, ..entry(6) }, "its block has two entries now");
+        assert_eq!(entries[4], PageMapEntry::default(), "a hole is nobody's");
     }
     map.nodes.release(tree.root);
     assert_eq!(reachable(&map, &[copy.root]).len() as u64, map.nodes.table.used_count());
@@ -262,21 +262,21 @@ fn scan_visits_changed_nodes_again() {
     let mut tree = tree_of(&mut map, &[0, 1]);
     [tree.root].into_iter().for_each(|id| map.volumes.push_dying(id));
     map.begin_scan(ScanPurpose::Clean, ScanTarget::All);
-    map.begin_scan(ScanPurpose::Scrub, ScanTarget::All);
-    for purpose in [ScanPurpose::Clean, ScanPurpose::Scrub] {
+    map.begin_scan(ScanPurpose::StoreScrub, ScanTarget::All);
+    for purpose in [ScanPurpose::Clean, ScanPurpose::StoreScrub] {
         walk(&mut map, purpose, 1);
     }
     map.nodes.add_reference(tree.root);
     assert!(scan(&mut map).is_complete(), "it has been visited");
     map.nodes.table.drop_reference(tree.root);
     let new = tree.leaf_for_change(&mut map.nodes, 2, NodeBody::pages);
-    for purpose in [ScanPurpose::Clean, ScanPurpose::Scrub] {
+    for purpose in [ScanPurpose::Clean, ScanPurpose::StoreScrub] {
         assert!(!map.nodes.scan_mut(purpose).as_ref().expect("a walk").is_complete(), "a node is new");
     }
     assert_eq!(map.nodes.take_grey(ScanPurpose::Clean, 9), [new]);
     tree.remove_leaf(&mut map.nodes, 2);
     map.nodes.visit(ScanPurpose::Clean, new, None);
-    walk(&mut map, ScanPurpose::Scrub, 9);
+    walk(&mut map, ScanPurpose::StoreScrub, 9);
     assert_eq!((scan(&mut map).visited, scan(&mut map).lost.len()), (3, 0), "it went before it was visited");
     let again = tree.leaf_for_change(&mut map.nodes, 3, NodeBody::pages);
     assert_eq!(again, new, "its id is used again");
@@ -284,7 +284,8 @@ fn scan_visits_changed_nodes_again() {
     assert_eq!(scan(&mut map).visited, 4);
     map.nodes.end_scan(ScanPurpose::Clean);
     assert!(
-        map.nodes.scan_mut(ScanPurpose::Clean).is_none() && map.nodes.scan_mut(ScanPurpose::Scrub).is_some()
+        map.nodes.scan_mut(ScanPurpose::Clean).is_none()
+            && map.nodes.scan_mut(ScanPurpose::StoreScrub).is_some()
     );
 }
 
@@ -322,16 +323,16 @@ fn only_the_cleaner_s_scan_marks_live_blocks() {
     map.nodes.segments.inc_live(Block(14));
     map.nodes.segments.inc_live(Block(15));
     [tree.root].into_iter().for_each(|id| map.volumes.push_dying(id));
-    map.begin_scan(ScanPurpose::Scrub, ScanTarget::All);
-    walk(&mut map, ScanPurpose::Scrub, 9);
-    assert_eq!((map.nodes.segments.believe_marks(), map.nodes.segments.get(0).live), (0, 11));
+    map.begin_scan(ScanPurpose::StoreScrub, ScanTarget::All);
+    walk(&mut map, ScanPurpose::StoreScrub, 9);
+    assert_eq!((map.nodes.segments.apply_recount(), map.nodes.segments.get(0).live), (0, 11));
     map.begin_scan(ScanPurpose::Clean, ScanTarget::Segments(BTreeSet::new()));
     walk(&mut map, ScanPurpose::Clean, 9);
-    map.nodes.end_scan(ScanPurpose::Scrub);
-    map.begin_scan(ScanPurpose::Scrub, ScanTarget::All);
-    assert_eq!((map.nodes.segments.believe_marks(), map.nodes.segments.get(0).live), (1, 9));
+    map.nodes.end_scan(ScanPurpose::StoreScrub);
+    map.begin_scan(ScanPurpose::StoreScrub, ScanTarget::All);
+    assert_eq!((map.nodes.segments.apply_recount(), map.nodes.segments.get(0).live), (1, 9));
     map.nodes.end_scan(ScanPurpose::Clean);
-    assert_eq!(map.nodes.segments.believe_marks(), 0, "the walk has ended");
+    assert_eq!(map.nodes.segments.apply_recount(), 0, "the walk has ended");
 }
 
 fn moved(from: u64, to: u64, sole: bool) -> MovedBlock {
@@ -374,14 +375,17 @@ fn shared_flag_stays_unless_the_holder_is_alone() {
 #[test]
 fn inline_pages_that_moved_apart_become_a_tree() {
     let mut map = map();
-    let inline: Vec<(PageNo, PageEntry)> = (0..8)
-        .map(|at| (PageNo(LEAF_PAGES - 4 + at), PageEntry { page_lsn: Lsn(9), ..entry(4 + at) }))
+    let inline: Vec<(PageNo, PageMapEntry)> = (0..8)
+        .map(|at| (PageNo(LEAF_PAGES - 4 + at), PageMapEntry { page_lsn: Lsn(9), ..entry(4 + at) }))
         .collect();
     inline.iter().for_each(|(_, entry)| map.nodes.segments.inc_live(entry.place));
     let mut body = NodeBody::objects();
     let NodeBody::Objects(objects) = &mut body else { panic!("a leaf of objects") };
-    objects[5] =
-        Some(ObjectEntry { generation: 2, transfer_lsn: Lsn(0), pages: ObjectPages::Inline(inline.clone()) });
+    objects[5] = Some(ObjectEntry {
+        generation: 2,
+        transfer_lsn: Lsn(0),
+        pages: ObjectPageEntries::Inline(inline.clone()),
+    });
     let node = map.nodes.add_node(body);
     let repoint = |map: &mut PageMap, at: u64, to: u64| {
         let holder = BlockHolder { node, crc: entry(4 + at).crc, index: 5 };
@@ -398,12 +402,12 @@ fn inline_pages_that_moved_apart_become_a_tree() {
     let mut expected = inline;
     repoint(&mut map, 1, 100);
     expected[1].1.place = Block(100);
-    assert_eq!(pages(&map), ObjectPages::Inline(expected.clone()), "three runs fit");
+    assert_eq!(pages(&map), ObjectPageEntries::Inline(expected.clone()), "three runs fit");
     repoint(&mut map, 3, 200);
     expected[3].1.place = Block(200);
-    let ObjectPages::Tree(tree) = pages(&map) else { panic!("five runs do not fit") };
+    let ObjectPageEntries::Tree(tree) = pages(&map) else { panic!("five runs do not fit") };
     let leaves = tree.leaves(&map.nodes, 0..9).expect("in memory");
-    let found: Vec<(PageNo, PageEntry)> =
+    let found: Vec<(PageNo, PageMapEntry)> =
         leaves.iter().flat_map(|&leaf| map.pages_in(leaf)).map(|(page, entry)| (page, *entry)).collect();
     assert_eq!(found, expected);
     assert_eq!(map.nodes.segments.get(0).live, 6);
@@ -421,7 +425,7 @@ fn object(slot: u64) -> ObjectId {
 }
 
 fn write(map: &mut PageMap, slot: u64, page: u64, place: u64) {
-    let PageEntry { place, page_lsn, crc, .. } = entry(place);
+    let PageMapEntry { place, page_lsn, crc, .. } = entry(place);
     let entry =
         LogEntry::Write { object: object(slot), page: PageNo(page), page_lsn, place, copy: None, crc };
     map.prepare(&entry).expect("in memory");

@@ -7,8 +7,8 @@
 use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
 use super::node_tree::{TransferKind, own_node, pages_below, set_child};
 use super::nodes::MapNodes;
-use super::object_leaf::{ObjectEntry, ObjectPages};
-use super::page_leaf::{DroppedBlocks, PageEntry};
+use super::object_leaf::{ObjectEntry, ObjectPageEntries};
+use super::page_leaf::{DroppedBlocks, PageMapEntry};
 use super::page_map::PageMap;
 use crate::format::{INNER_CHILDREN, LEAF_PAGES};
 use device::{Lsn, ObjectId, PageNo, PageTransfer};
@@ -23,7 +23,7 @@ enum TransferPiece {
         first: PageNo,
         id: NodeId,
     },
-    Page(PageNo, PageEntry),
+    Page(PageNo, PageMapEntry),
 }
 
 /// A node, with its height and the first page below it.
@@ -164,7 +164,7 @@ fn remove_range(
     }
     if let NodeBody::Pages(leaf) = &mut nodes.node_mut(at.id).body {
         let gone: Vec<DroppedBlocks> =
-            at.entries(range).map(|index| leaf.set(index, PageEntry::default())).collect();
+            at.entries(range).map(|index| leaf.set(index, PageMapEntry::default())).collect();
         gone.iter().for_each(|gone| nodes.drop_block_references(gone));
     }
     release_if_empty(nodes, at.id)
@@ -252,7 +252,7 @@ impl PageMap {
     pub(super) fn prepare_transfer(&self, transfer: &PageTransfer) -> Result<(), MissingNodes> {
         match self.slot(transfer.from.volume, transfer.from.slot)? {
             Some(old) if old.generation < transfer.from.generation => self.prepare_drop(old)?,
-            Some(ObjectEntry { generation, pages: ObjectPages::Tree(tree), .. })
+            Some(ObjectEntry { generation, pages: ObjectPageEntries::Tree(tree), .. })
                 if *generation == transfer.from.generation =>
             {
                 tree.prepare_range(&self.nodes, &transfer.source(), &|height| is_aligned(transfer, height))?;
@@ -261,7 +261,7 @@ impl PageMap {
         }
         match self.slot(transfer.to.volume, transfer.to.slot)? {
             Some(old) if old.generation < transfer.to.generation => self.prepare_drop(old),
-            Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. }) => {
+            Some(ObjectEntry { pages: ObjectPageEntries::Tree(tree), .. }) => {
                 tree.prepare_range(&self.nodes, &transfer.target(), &|_| true).map(drop)
             }
             _ => Ok(()),
@@ -289,9 +289,9 @@ impl PageMap {
             Some(same) if same.generation == to.generation => same.pages.clone(),
             Some(older) => {
                 self.drop_pages(&older.pages);
-                ObjectPages::Inline(Vec::new())
+                ObjectPageEntries::Inline(Vec::new())
             }
-            None => ObjectPages::Inline(Vec::new()),
+            None => ObjectPageEntries::Inline(Vec::new()),
         };
         self.punch_pages(&mut pages, &transfer.target());
         self.insert_pieces(&mut pages, pieces);
@@ -319,9 +319,9 @@ impl PageMap {
             Some(same) if same.generation == from.generation => same.pages.clone(),
             Some(older) => {
                 self.drop_pages(&older.pages);
-                ObjectPages::Inline(Vec::new())
+                ObjectPageEntries::Inline(Vec::new())
             }
-            None => ObjectPages::Inline(Vec::new()),
+            None => ObjectPageEntries::Inline(Vec::new()),
         };
         let mut pieces = Vec::new();
         if !is_target_replaced {
@@ -342,19 +342,19 @@ impl PageMap {
 
     fn take_pieces(
         &mut self,
-        pages: &mut ObjectPages,
+        pages: &mut ObjectPageEntries,
         transfer: &PageTransfer,
         kind: TransferKind,
     ) -> Vec<TransferPiece> {
         let inline = match pages {
-            ObjectPages::Tree(tree) => {
+            ObjectPageEntries::Tree(tree) => {
                 let pieces = tree.take_range(&mut self.nodes, transfer, kind);
                 if !tree.root.is_some() {
-                    *pages = ObjectPages::Inline(Vec::new());
+                    *pages = ObjectPageEntries::Inline(Vec::new());
                 }
                 return pieces;
             }
-            ObjectPages::Inline(inline) => inline,
+            ObjectPageEntries::Inline(inline) => inline,
         };
         let range = transfer.source();
         let mut pieces = Vec::new();
@@ -371,18 +371,18 @@ impl PageMap {
     }
 
     /// Makes a hole of a range. Subtrees that are removed go to the dying list.
-    fn punch_pages(&mut self, pages: &mut ObjectPages, range: &Range<PageNo>) {
+    fn punch_pages(&mut self, pages: &mut ObjectPageEntries, range: &Range<PageNo>) {
         match pages {
-            ObjectPages::Inline(inline) => {
+            ObjectPageEntries::Inline(inline) => {
                 let gone = inline.iter().filter(|(page, _)| range.contains(page));
                 gone.filter_map(|(_, entry)| entry.base())
                     .for_each(|base| self.nodes.drop_block_reference(&base));
                 inline.retain(|(page, _)| !range.contains(page));
             }
-            ObjectPages::Tree(tree) => {
+            ObjectPageEntries::Tree(tree) => {
                 let gone = tree.remove_range(&mut self.nodes, range);
                 if !tree.root.is_some() {
-                    *pages = ObjectPages::Inline(Vec::new());
+                    *pages = ObjectPageEntries::Inline(Vec::new());
                 }
                 gone.into_iter().for_each(|id| self.add_dying(id));
             }
@@ -390,26 +390,26 @@ impl PageMap {
     }
 
     /// Puts the pieces of a transfer into holes of the target.
-    fn insert_pieces(&mut self, pages: &mut ObjectPages, pieces: Vec<TransferPiece>) {
+    fn insert_pieces(&mut self, pages: &mut ObjectPageEntries, pieces: Vec<TransferPiece>) {
         for piece in pieces {
             match piece {
                 TransferPiece::Page(page, entry) => {
                     self.put_page(pages, page, entry);
                     // A scan may have visited this leaf already, but not yet the leaf that the entry came
                     // from.
-                    if let ObjectPages::Tree(tree) = &*pages {
+                    if let ObjectPageEntries::Tree(tree) = &*pages {
                         let leaf = tree.leaf(&self.nodes, page.0 / LEAF_PAGES).expect("just put there");
                         leaf.into_iter().for_each(|leaf| self.nodes.revisit(leaf.id));
                     }
                 }
                 TransferPiece::Subtree { height, first, id } => {
                     let mut tree = match &*pages {
-                        ObjectPages::Tree(tree) => *tree,
-                        ObjectPages::Inline(inline) => NodeTree::of(&mut self.nodes, inline),
+                        ObjectPageEntries::Tree(tree) => *tree,
+                        ObjectPageEntries::Inline(inline) => NodeTree::of(&mut self.nodes, inline),
                     };
                     tree.put_subtree(&mut self.nodes, height, first.0 / LEAF_PAGES, id);
                     self.nodes.shade(id);
-                    *pages = ObjectPages::Tree(tree);
+                    *pages = ObjectPageEntries::Tree(tree);
                 }
             }
         }
@@ -424,7 +424,7 @@ impl PageMap {
     /// those on the path to where it puts the pieces. They must be in memory.
     pub(crate) fn nodes_for_transfer(&self, transfer: &PageTransfer) -> u64 {
         let tree = |object: &ObjectId| match self.object(*object) {
-            Ok(Some(ObjectEntry { pages: ObjectPages::Tree(tree), .. })) => *tree,
+            Ok(Some(ObjectEntry { pages: ObjectPageEntries::Tree(tree), .. })) => *tree,
             _ => NodeTree::default(),
         };
         let from = tree(&transfer.from);

@@ -2,7 +2,7 @@
 
 use super::node::{NodeId, NodeTree};
 use crate::format::*;
-use crate::volume::{MAIN_NAME, NAME_BYTES_MAX, VolumeId, VolumeInfo, VolumeMode};
+use crate::volume::{MAIN_VOLUME_NAME, VOLUME_NAME_BYTES_MAX, VolumeId, VolumeInfo, VolumeMode};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The entry of a volume.
@@ -22,7 +22,7 @@ impl VolumeEntry {
     pub(super) fn describe(&self, id: VolumeId) -> VolumeInfo {
         let mode = self.mode;
         if id == VolumeId::MAIN {
-            return VolumeInfo { id, mode, name: MAIN_NAME.to_owned(), created: 0, from: None };
+            return VolumeInfo { id, mode, name: MAIN_VOLUME_NAME.to_owned(), created: 0, from: None };
         }
         let name = if self.name.is_empty() { format!("#{id}") } else { self.name.clone() };
         VolumeInfo { id, mode, name, created: self.created, from: Some(self.from) }
@@ -39,7 +39,7 @@ struct VolumeBytes {
     from: U32,
     root: U64,
     created: U64,
-    name: [u8; NAME_BYTES_MAX],
+    name: [u8; VOLUME_NAME_BYTES_MAX],
     reserved: [u8; 97],
 }
 

@@ -12,10 +12,10 @@ use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
 use super::node_tree::LeafRef;
 use super::nodes::MapNodes;
 use super::volume_leaf::VolumeEntry;
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_VOLUMES};
-use crate::volume::{MAIN_NAME, NAME_BYTES_MAX, VOLUMES_MAX, VolumeId, VolumeInfo};
+use crate::volume::{MAIN_VOLUME_NAME, VOLUME_NAME_BYTES_MAX, VOLUMES_MAX, VolumeId, VolumeInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All volumes. Owned by the map, under its lock. After a crash: the volumes of the newest root, and the log
@@ -107,7 +107,7 @@ impl MapVolumes {
 
     /// A number that no volume ever had.
     pub(crate) fn next_id(&self) -> VolumeId {
-        if is_planted(PlantedBug::VolumeNumberUsedAgain) {
+        if is_planted(StoreBug::VolumeNumberUsedAgain) {
             return VolumeId(self.all.keys().next_back().map_or(0, |last| last.0) + 1);
         }
         self.next
@@ -144,7 +144,7 @@ impl MapVolumes {
     pub(super) fn set_objects(&mut self, nodes: &mut MapNodes, volume: VolumeId, objects: NodeTree) {
         let Some(entry) = self.all.get_mut(&volume).filter(|entry| entry.objects != objects) else { return };
         entry.objects = objects;
-        if !is_planted(PlantedBug::VolumeLeafForgotten) {
+        if !is_planted(StoreBug::VolumeLeafForgotten) {
             self.write_entry(nodes, volume);
         }
     }
@@ -229,7 +229,7 @@ impl MapVolumes {
     pub(crate) fn find_by_name(&self, name: &str) -> Option<VolumeInfo> {
         let unnamed = name.strip_prefix('#').and_then(|number| number.parse().ok().map(VolumeId));
         let found = self.all.iter().find(|&(&id, volume)| match &*volume.name {
-            _ if id == VolumeId::MAIN => name == MAIN_NAME,
+            _ if id == VolumeId::MAIN => name == MAIN_VOLUME_NAME,
             "" => unnamed == Some(id),
             known => known == name,
         });
@@ -240,7 +240,7 @@ impl MapVolumes {
     pub(super) fn append_name(&mut self, nodes: &mut MapNodes, volume: VolumeId, part: &[u8]) {
         let Some(entry) = self.all.get_mut(&volume) else { return };
         let part = String::from_utf8_lossy(part);
-        if entry.name.len() + part.len() <= NAME_BYTES_MAX {
+        if entry.name.len() + part.len() <= VOLUME_NAME_BYTES_MAX {
             entry.name.push_str(&part);
             self.write_entry(nodes, volume);
         }

@@ -1,10 +1,10 @@
 //! What is counted before a vector is let in, beside what the vector does.
 
-use crate::clean::tests::{half_dead, walked};
+use crate::cleaner::tests::{half_dead, walked};
 use crate::log_entry::LogEntry;
 use crate::map::{MapNodes, MapVolumes, NodeTable, PageMap};
-use crate::policy::{Class, low_mark};
-use crate::segments::{SegmentEntry, Segments, Use};
+use crate::policy::{SpaceClass, low_mark};
+use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::store::Store;
 use crate::superblock::StoreGeometry;
 use crate::volume::{VolumeId, VolumeMode};
@@ -27,9 +27,10 @@ impl Life {
         let segments = 4096;
         let total_blocks = 4 + u64::from(segments) * 16;
         let geometry = StoreGeometry { id: StoreId([1; 16]), total_blocks, segment_blocks: 16, segments };
-        let used = vec![SegmentEntry { usage: Use::Log, ..SegmentEntry::default() }; segments as usize];
+        let used =
+            vec![SegmentEntry { usage: SegmentUse::Log, ..SegmentEntry::default() }; segments as usize];
         let map = PageMap::new(
-            MapNodes::new(NodeTable::new(), Segments::new(geometry, used)),
+            MapNodes::new(NodeTable::new(), SegmentTable::new(geometry, used)),
             MapVolumes::main_only(),
             crate::checkpoint_root::NewestLsns::default(),
         );
@@ -94,7 +95,7 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
                     life.log_entry(volume)
                 })
                 .collect();
-            let (before, counted) = (life.map.nodes.dirty(), life.map.nodes_for(&entries));
+            let (before, counted) = (life.map.nodes.dirty(), life.map.nodes_dirtied_by(&entries));
             entries.iter().for_each(|entry| life.map.apply_entry(entry));
             let made = life.map.nodes.dirty().saturating_sub(before);
             assert!(
@@ -111,12 +112,12 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
 #[test]
 fn cleaning_starts_before_writers_find_no_segment_however_many_wait_for_checkpoints() {
     let mut map = Life::new(1).map;
-    let (missing, low) = (map.missing(), low_mark(4096));
-    assert_eq!(missing, map.floor(Class::Writer) + low, "none is free");
-    assert_eq!((0..10).map(|number| map.nodes.segments.emptied(number)).sum::<u64>(), 10);
-    assert_eq!(map.missing(), missing - 10);
-    assert_eq!((10..1000).map(|number| map.nodes.segments.emptied(number)).sum::<u64>(), 990);
-    assert_eq!(map.missing(), missing - low);
+    let (missing, low) = (map.cleaning_shortfall(), low_mark(4096));
+    assert_eq!(missing, map.floor(SpaceClass::Writer) + low, "none is free");
+    assert_eq!((0..10).map(|number| map.nodes.segments.mark_emptied(number)).sum::<u64>(), 10);
+    assert_eq!(map.cleaning_shortfall(), missing - 10);
+    assert_eq!((10..1000).map(|number| map.nodes.segments.mark_emptied(number)).sum::<u64>(), 990);
+    assert_eq!(map.cleaning_shortfall(), missing - low);
 }
 
 #[test]

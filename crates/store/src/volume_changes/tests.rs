@@ -1,10 +1,10 @@
 //! All volumes cloned at once, by a reference to the root of their tree.
 
-use crate::audit::{Met, walk};
 use crate::change::StoreChange;
-use crate::check::Finding;
+use crate::check::StoreFinding;
 use crate::format::LEAF_PAGES;
-use crate::map::{NodeBody, NodeId, ObjectPages};
+use crate::map::{NodeBody, NodeId, ObjectPageEntries};
+use crate::map_walk::{WalkItem, walk_map};
 use crate::store::Store;
 use crate::superblock::StoreLayout;
 use crate::volume::{VolumeId, VolumeMode};
@@ -26,7 +26,7 @@ fn clone(store: &Store, from: u32, to: u32, lsn: u64) {
     store.clone_volume(from, to, VolumeMode::Writable, Lsn(lsn)).expect("space");
 }
 
-fn findings(store: &Store) -> Vec<Finding> {
+fn findings(store: &Store) -> Vec<StoreFinding> {
     let mut found = Vec::new();
     store.check(&mut |finding| found.push(finding));
     found
@@ -50,7 +50,7 @@ fn the_list_of_what_dies_stays_short_however_large_it_is() {
     let object = VolumeId::MAIN.object(1, 1);
     store.apply(&[StoreChange::Delete { object, lsn: Lsn(1 << 30) }]).expect("space");
     let mut longest = 0;
-    while store.free_step().expect("freeing") {
+    while store.free_deleted_step().expect("freeing") {
         longest = longest.max(store.shared.map().volumes.dying().len());
     }
     assert!((256..=3 * 256).contains(&longest), "{longest} nodes");
@@ -69,8 +69,8 @@ fn below(store: &Store, root: NodeId) -> (Vec<Block>, Vec<String>) {
             NodeBody::Objects(objects) => {
                 for object in objects.iter().flatten() {
                     match &object.pages {
-                        ObjectPages::Tree(tree) => todo.push(tree.root),
-                        ObjectPages::Inline(pages) => {
+                        ObjectPageEntries::Tree(tree) => todo.push(tree.root),
+                        ObjectPageEntries::Inline(pages) => {
                             places.extend(pages.iter().map(|(_, entry)| entry.place))
                         }
                     }
@@ -139,7 +139,7 @@ fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_re
     store.begin(Incarnation(2)).expect("a higher one");
     unchanged(&store, "opened again");
     assert_eq!(store.volumes().len(), 41 - 17 + 260);
-    while store.free_step().expect("freeing") {}
+    while store.free_deleted_step().expect("freeing") {}
     assert_eq!(findings(&store), [], "released");
     // Nothing is left of it that no volume has.
     let live = {
@@ -148,8 +148,8 @@ fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_re
     };
     let mut met = BTreeSet::new();
     let _writer = store.writer.lock();
-    let counted = walk(&store.shared, &mut |one| {
-        if let Met::Block(_, _, entry) = one {
+    let counted = walk_map(&store.shared, &mut |one| {
+        if let WalkItem::Block(_, _, entry) = one {
             met.insert(entry.place);
         }
     });

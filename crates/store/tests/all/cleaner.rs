@@ -4,7 +4,7 @@ use crate::common::*;
 use device::{Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
 use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Cleaning, Store, StoreChange, StoreLayout, VolumeId, VolumeMode};
+use store::{CleaningOutcome, Store, StoreChange, StoreLayout, VolumeId, VolumeMode};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 
@@ -21,8 +21,8 @@ fn write(store: &Store, numbers: impl Iterator<Item = u64>, page_lsn: u64) {
 fn emptied(store: &Store) -> u64 {
     loop {
         match store.clean_step().expect("cleaning") {
-            Cleaning::Working => {}
-            Cleaning::Emptied(segments) => return segments,
+            CleaningOutcome::Working => {}
+            CleaningOutcome::RoundEnded(segments) => return segments,
             other => panic!("{other:?}"),
         }
     }
@@ -31,8 +31,8 @@ fn emptied(store: &Store) -> u64 {
 #[test]
 fn where_nothing_can_be_cleaned_it_says_so() {
     let (_power, _disk, store) = fresh(64, 1);
-    assert_eq!(store.clean_step(), Ok(Cleaning::Idle));
-    assert_eq!(store.clean(), Ok(false));
+    assert_eq!(store.clean_step(), Ok(CleaningOutcome::Idle));
+    assert_eq!(store.clean_round(), Ok(false));
     assert!(!store.cleaning_is_due());
 }
 
@@ -55,29 +55,29 @@ fn what_is_owed_is_paid_once_however_many_pay() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
-    assert_eq!(store.clean_if_due(), Ok(None), "nothing is short");
-    assert_eq!(store.pages_together(), u64::MAX, "and nothing is to be paid");
+    assert_eq!(store.clean_step_if_due(), Ok(None), "nothing is short");
+    assert_eq!(store.pages_between_cleaning_checks(), u64::MAX, "and nothing is to be paid");
     let mut number = 2000;
-    while store.pages_together() == u64::MAX || !store.cleaning_is_due() {
+    while store.pages_between_cleaning_checks() == u64::MAX || !store.cleaning_is_due() {
         write(&store, number..number + 1, 1);
         number += 1;
         // Chooses victims, and with them the price.
-        if store.pages_together() == u64::MAX && store.cleaning_is_due() {
-            assert_eq!(store.clean_if_due(), Ok(Some(Cleaning::Working)));
+        if store.pages_between_cleaning_checks() == u64::MAX && store.cleaning_is_due() {
+            assert_eq!(store.clean_step_if_due(), Ok(Some(CleaningOutcome::Working)));
         }
     }
     let barrier = std::sync::Barrier::new(4);
     let pay = || {
         barrier.wait();
-        std::iter::from_fn(|| store.clean_if_due().expect("a sound disk")).take(1000).count()
+        std::iter::from_fn(|| store.clean_step_if_due().expect("a sound disk")).take(1000).count()
     };
     std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(pay))));
     assert!(!store.cleaning_is_due());
     let moved = store.counters().pages_cleaned;
-    (0..10).for_each(|_| assert_eq!(store.clean_if_due(), Ok(None)));
+    (0..10).for_each(|_| assert_eq!(store.clean_step_if_due(), Ok(None)));
     assert_eq!(store.counters().pages_cleaned, moved);
     // There would be more to do.
-    assert!(store.clean().is_ok() && store.counters().pages_cleaned > moved);
+    assert!(store.clean_round().is_ok() && store.counters().pages_cleaned > moved);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn what_can_be_reserved_does_not_go_with_the_copies_of_a_round() {
     let taken = |store: &Store| store.counters().pages_cleaned.div_ceil(u64::from(SEGMENT));
     let before = store.reservable_blocks();
     let mut least = before;
-    while !matches!(store.clean_step().expect("sound media"), Cleaning::Emptied(_)) {
+    while !matches!(store.clean_step().expect("sound media"), CleaningOutcome::RoundEnded(_)) {
         least = least.min(store.reservable_blocks());
     }
     assert!(taken(&store) >= 2, "{} segments for copies", taken(&store));
@@ -141,17 +141,17 @@ fn a_walk_tells_how_many_segments_hold_less_than_was_thought() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
     store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, Lsn(2000)).expect("space");
-    while store.clean() == Ok(true) {
+    while store.clean_round() == Ok(true) {
         (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
     }
     // What the copy holds is shared, so nobody knows whether it is dead before all of the map was looked at.
     write(&store, 0..1, 3000);
     let walks = store.counters().walks;
-    assert_eq!(store.clean(), Ok(false), "the copy needs it");
+    assert_eq!(store.clean_round(), Ok(false), "the copy needs it");
     assert_eq!(store.counters().walks, walks + 1);
     write(&store, 0..1000, 4000);
     store.delete_volume(VolumeId(1), Lsn(6000)).expect("it is there");
-    while store.free_step().expect("freeing") {}
+    while store.free_deleted_step().expect("freeing") {}
     let free = store.space().free;
     let told = emptied(&store);
     assert!(told > 60, "{told} segments of which the copy held most");
@@ -166,16 +166,16 @@ fn a_round_that_is_given_up_leaves_its_victims_alone_until_more_of_them_has_died
     write(&store, 0..100, 1);
     write(&store, (0..100).step_by(2), 1000);
     let mut given_up = 0;
-    while store.clean_step() == Ok(Cleaning::Working) {
+    while store.clean_step() == Ok(CleaningOutcome::Working) {
         given_up += 1;
         assert!(given_up < 100, "it begins the same round again");
-        store.end_round();
+        store.give_up_round();
     }
     assert!(given_up > 2, "four segments each time, {given_up} times");
-    assert_eq!(store.clean_step(), Ok(Cleaning::Idle));
+    assert_eq!(store.clean_step(), Ok(CleaningOutcome::Idle));
     assert_eq!(store.counters().pages_cleaned, 0);
     write(&store, (1..100).step_by(4), 2000);
-    assert_eq!(store.clean(), Ok(true));
+    assert_eq!(store.clean_round(), Ok(true));
     assert!(store.counters().pages_cleaned > 0, "of these more has died");
     assert_eq!(findings(&store), []);
 }
@@ -200,9 +200,9 @@ fn steps(store: &Store) -> Vec<(u64, u64)> {
         let blocks = after.pages_cleaned - before.pages_cleaned;
         steps.extend((blocks > 0).then_some((blocks, after.entries_repointed - before.entries_repointed)));
         match step {
-            Cleaning::Working => {}
-            Cleaning::NeedsCheckpoint => store.checkpoint_twice().expect("a sound disk"),
-            Cleaning::Idle | Cleaning::Emptied(_) => return steps,
+            CleaningOutcome::Working => {}
+            CleaningOutcome::NeedsCheckpoint => store.checkpoint_twice().expect("a sound disk"),
+            CleaningOutcome::Idle | CleaningOutcome::RoundEnded(_) => return steps,
         }
         before = store.counters();
     }

@@ -3,12 +3,12 @@
 use crate::common::*;
 use device::{Lsn, PageNo, SeededRng, VolumeId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use store::{Found, StoreChange, Want};
+use store::{PageRead, StoreChange, StoredPage};
 
 #[test]
 fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
     let (_power, _disk, store) = fresh(128, 1);
-    store.keep_nodes(1);
+    store.set_cached_nodes_max(1);
     let object = VolumeId::MAIN.object(1, 1);
     let pages = 300;
     let acknowledged: Vec<AtomicU64> = (0..pages).map(|_| AtomicU64::new(0)).collect();
@@ -21,11 +21,11 @@ fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
                 while !done.load(Ordering::Acquire) {
                     let number = random.below(pages);
                     let least = acknowledged[number as usize].load(Ordering::Acquire);
-                    let mut wants = [Want::new(object, PageNo(number))];
+                    let mut wants = [PageRead::new(object, PageNo(number))];
                     store.read(&mut wants);
-                    let found = match &wants[0].found {
-                        Ok(Found::Hole) => 0,
-                        Ok(Found::Page { bytes, .. }) => stamp(bytes),
+                    let found = match &wants[0].result {
+                        Ok(StoredPage::Hole) => 0,
+                        Ok(StoredPage::Page { bytes, .. }) => stamp(bytes),
                         Err(error) => panic!("page {number}: {error}"),
                     };
                     assert!(found >= least, "page {number}: {found} is older than {least}");
@@ -40,7 +40,7 @@ fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
             store.apply(&[change]).expect("space");
             acknowledged[number as usize].store(page_lsn, Ordering::Release);
             if page_lsn % 20 == 0 {
-                store.clean().expect("cleaning");
+                store.clean_round().expect("cleaning");
                 store.checkpoint().expect("a checkpoint");
             }
         }

@@ -18,7 +18,7 @@ fn work(store: &Store, model: Model, work: &mut Work, steps: u64) -> Left {
     for _ in 0..steps {
         let failed: Result<(), StoreError> = match work.random.below(10) {
             0 => store.checkpoint(),
-            1 => store.clean().map(drop),
+            1 => store.clean_round().map(drop),
             2 | 3 => store.clean_step().map(drop),
             _ => {
                 let done = work.vector_for(&left.acknowledged, store).and_then(|vector| {

@@ -5,7 +5,7 @@ use device::{Block, Device, Incarnation, Lsn, ObjectId, OverlayDevice, PageNo, S
 use sim_disk::{DiskFaults, PowerSupply, ScratchedBlocks, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{Cleaning, Found, Store, StoreChange, StoreError, VolumeId, Want};
+use store::{CleaningOutcome, PageRead, Store, StoreChange, StoreError, StoredPage, VolumeId};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 
@@ -26,7 +26,7 @@ fn busy(seed: u64) -> (Arc<SimDisk>, Model) {
         }
     }
     // Damage of what is dying hurts nobody, and keeps the cleaner from knowing everything.
-    while store.free_step().expect("no faults") {}
+    while store.free_deleted_step().expect("no faults") {}
     store.checkpoint().expect("a checkpoint");
     (disk, model)
 }
@@ -37,13 +37,14 @@ fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
     for (&slot, (generation, held)) in &model.objects {
         let object = VolumeId::MAIN.object(slot, *generation);
         let pages: BTreeSet<u64> = domain().into_iter().chain(held.keys().copied()).collect();
-        let mut wants: Vec<Want> = pages.into_iter().map(|page| Want::new(object, PageNo(page))).collect();
+        let mut wants: Vec<PageRead> =
+            pages.into_iter().map(|page| PageRead::new(object, PageNo(page))).collect();
         store.read(&mut wants);
         assert_same_in_bulk(store, &wants, when);
         for want in wants {
-            let found = match want.found {
-                Ok(Found::Hole) => None,
-                Ok(Found::Page { bytes, page_lsn }) => Some((stamp(&bytes), page_lsn.0)),
+            let found = match want.result {
+                Ok(StoredPage::Hole) => None,
+                Ok(StoredPage::Page { bytes, page_lsn }) => Some((stamp(&bytes), page_lsn.0)),
                 Err(StoreError::Corrupt { .. }) => {
                     errors += 1;
                     continue;
@@ -57,14 +58,14 @@ fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
 }
 
 /// What is read in bulk is what is read page by page.
-fn assert_same_in_bulk(store: &Store, wants: &[Want], when: &str) {
+fn assert_same_in_bulk(store: &Store, wants: &[PageRead], when: &str) {
     let pages: Vec<(ObjectId, PageNo)> = wants.iter().map(|want| (want.object, want.page)).collect();
     let mut told = vec![0; wants.len()];
-    store.read_all(&pages, &mut |index, found| {
+    store.read_in_device_order(&pages, &mut |index, found| {
         told[index] += 1;
-        match (found, &wants[index].found) {
-            (Ok(None), Ok(Found::Hole)) => {}
-            (Ok(Some((page, at))), Ok(Found::Page { bytes, page_lsn })) => {
+        match (found, &wants[index].result) {
+            (Ok(None), Ok(StoredPage::Hole)) => {}
+            (Ok(Some((page, at))), Ok(StoredPage::Page { bytes, page_lsn })) => {
                 assert!(page.0 == bytes.0 && at == *page_lsn, "{when}: page {index}");
             }
             (Err(bulk), Err(single)) => assert_eq!(bulk.to_string(), single.to_string(), "{when}"),
@@ -84,7 +85,7 @@ fn many_pages_come_with_few_reads_and_where_one_fails_each_page_is_read_by_itsel
         disk.set_faults(DiskFaults { once_after: fails.then_some(0), ..DiskFaults::default() });
         let before = store.counters().device_reads;
         let mut right = 0;
-        store.read_all(&pages, &mut |index, found| {
+        store.read_in_device_order(&pages, &mut |index, found| {
             let number = pages[index].1.0;
             let found = found.expect("it can be read").map(|(page, page_lsn)| (stamp(page), page_lsn.0));
             assert_eq!(found, (number < 200).then_some((number + 1, number + 1)));
@@ -121,9 +122,9 @@ fn clean_all(store: &Store, when: &str) -> u64 {
     let mut emptied = 0;
     for _ in 0..10_000 {
         match store.clean_step() {
-            Ok(Cleaning::Working) => {}
-            Ok(Cleaning::Idle | Cleaning::Emptied(0)) => return emptied,
-            Ok(Cleaning::Emptied(segments)) => {
+            Ok(CleaningOutcome::Working) => {}
+            Ok(CleaningOutcome::Idle | CleaningOutcome::RoundEnded(0)) => return emptied,
+            Ok(CleaningOutcome::RoundEnded(segments)) => {
                 emptied += segments;
                 (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
             }
@@ -175,7 +176,7 @@ fn what_can_be_read_no_more_when_it_is_to_be_moved_stays_where_it_is() {
         let (fork, bit) = (disk.fork(&sim_disk::PowerSupply::new(), 1), random.below(4096 * 8) as usize);
         let (store, when) = (mount(&fork).expect("it is sound"), format!("block {at}"));
         while store.counters().walks == 0 {
-            assert_eq!(store.clean_step(), Ok(Cleaning::Working));
+            assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
         }
         fork.rot(at, bit);
         clean_all(&store, &when);
@@ -269,12 +270,14 @@ fn a_full_store_says_so_and_deleting_and_checkpoints_still_work() {
         match store.apply(&[write(written, written + 1)]) {
             Ok(()) => written += 1,
             // The log's entries are dead, and lie between the pages.
-            Err(StoreError::Full) if store.clean() == Ok(true) => store.checkpoint_twice().expect("segments"),
+            Err(StoreError::Full) if store.clean_round() == Ok(true) => {
+                store.checkpoint_twice().expect("segments")
+            }
             Err(error) => break error,
         }
     };
     assert_eq!(error, StoreError::Full);
-    assert_eq!(store.reserve(1, store::Known::default()), Err(StoreError::Full));
+    assert_eq!(store.reserve(1, store::ReservationEstimate::default()), Err(StoreError::Full));
     assert!(written > 200, "only {written} pages in 1536 blocks");
     for round in 0..30 {
         store.checkpoint().unwrap_or_else(|error| panic!("round {round}: {error}"));
@@ -283,10 +286,10 @@ fn a_full_store_says_so_and_deleting_and_checkpoints_still_work() {
         store.apply(&[cut]).unwrap_or_else(|error| panic!("round {round}: {error}: {:?}", store.space()));
     }
     store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(u64::MAX) }]).expect("deleting works");
-    while store.free_step().expect("freeing") {}
+    while store.free_deleted_step().expect("freeing") {}
     store.checkpoint().expect("a checkpoint");
     store.checkpoint().expect("a checkpoint");
-    store.reserve(20, store::Known::default()).expect("there is space again");
+    store.reserve(20, store::ReservationEstimate::default()).expect("there is space again");
     store.apply(&[write(1, 1)]).expect("there is space again");
     assert_eq!(findings(&store), []);
     drop(store);
@@ -331,7 +334,7 @@ fn starts_after_which_nothing_was_written_use_the_same_segments_again() {
 fn a_reservation_is_kept() {
     let (_power, _disk, store) = fresh(100, 1);
     let (mut page_lsn, mut reserved) = (0, 0);
-    while store.reserve(8, store::Known::default()).is_ok() {
+    while store.reserve(8, store::ReservationEstimate::default()).is_ok() {
         reserved += 8;
     }
     assert!(reserved > 0);
@@ -354,7 +357,7 @@ fn overwriting_at_random_goes_on_for_ever_with_a_cleaner() {
             .apply(&[write(number, page_lsn)])
             .unwrap_or_else(|error| panic!("{page_lsn}: {error}: {:?}", store.space()));
         if store.is_short_of_space() {
-            store.clean().expect("cleaning");
+            store.clean_round().expect("cleaning");
             store.checkpoint().expect("a checkpoint");
         }
     }
@@ -458,12 +461,14 @@ fn nodes_of(disk: &SimDisk) -> Vec<[Block; 2]> {
 }
 
 /// The pages of the files that a store has or once had.
-fn wants_of(model: &Model) -> Vec<Want> {
+fn wants_of(model: &Model) -> Vec<PageRead> {
     let objects = (0..SLOTS).flat_map(|slot| {
         let now = model.objects.get(&slot).map_or(1, |(generation, _)| *generation);
         [now, 1].map(|generation| VolumeId::MAIN.object(slot, generation))
     });
-    objects.flat_map(|object| domain().into_iter().map(move |page| Want::new(object, PageNo(page)))).collect()
+    objects
+        .flat_map(|object| domain().into_iter().map(move |page| PageRead::new(object, PageNo(page))))
+        .collect()
 }
 
 /// Pages that cannot be read, because of a node that lies in `places`; all others are what they should be.
@@ -474,9 +479,9 @@ fn below_damage(store: &Store, model: &Model, places: &[Block]) -> u64 {
         let held = model.objects.get(&want.object.slot);
         let held = held.filter(|(generation, _)| *generation == want.object.generation);
         let expected = held.and_then(|(_, held)| held.get(&want.page.0)).copied();
-        match want.found {
-            Ok(Found::Hole) => assert_eq!(None, expected, "{} {}", want.object, want.page),
-            Ok(Found::Page { bytes, page_lsn }) => {
+        match want.result {
+            Ok(StoredPage::Hole) => assert_eq!(None, expected, "{} {}", want.object, want.page),
+            Ok(StoredPage::Page { bytes, page_lsn }) => {
                 assert_eq!(Some((stamp(&bytes), page_lsn.0)), expected, "{} {}", want.object, want.page);
             }
             Err(StoreError::Corrupt { place, .. }) if places.contains(&place) => errors += 1,

@@ -5,8 +5,8 @@ use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, PageTransfer, VolumeId}
 use sim_disk::SimDisk;
 use std::sync::Arc;
 use store::{
-    DeltaBlock, DeltaPacker, DeltaPiece, Found, NewVolume, Scrubbed, Store, StoreChange, StoreError,
-    VolumeMode, Want,
+    DeltaBlock, DeltaPacker, DeltaPiece, NewVolume, PageRead, ScrubProgress, Store, StoreChange, StoreError,
+    StoredPage, VolumeMode,
 };
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
@@ -31,16 +31,16 @@ fn delta(object: ObjectId, numbers: &[u64], at: u16, byte: u8, lsn: u64) -> Stor
 }
 
 fn found(store: &Store, object: ObjectId, number: u64) -> Result<Option<(Vec<u8>, u64)>, StoreError> {
-    let mut wants = [Want::new(object, PageNo(number))];
+    let mut wants = [PageRead::new(object, PageNo(number))];
     store.read(&mut wants);
     let [want] = wants;
     let mut by_all = None;
-    store.read_all(&[(object, PageNo(number))], &mut |_, page| {
+    store.read_in_device_order(&[(object, PageNo(number))], &mut |_, page| {
         by_all = Some(page.map(|page| page.map(|(bytes, lsn)| (bytes.0.to_vec(), lsn.0))));
     });
-    let found = want.found.map(|found| match found {
-        Found::Hole => None,
-        Found::Page { bytes, page_lsn } => Some((bytes.0.to_vec(), page_lsn.0)),
+    let found = want.result.map(|found| match found {
+        StoredPage::Hole => None,
+        StoredPage::Page { bytes, page_lsn } => Some((bytes.0.to_vec(), page_lsn.0)),
     });
     assert_eq!(Some(&found), by_all.as_ref(), "both ways of reading find the same");
     found
@@ -57,7 +57,7 @@ fn again(disk: &Arc<SimDisk>, store: Store) -> Store {
     drop(store);
     let store = mount(disk).expect("it opens again");
     for _ in 0..10 {
-        store.clean().expect("cleaning");
+        store.clean_round().expect("cleaning");
         store.checkpoint_twice().expect("checkpoints");
     }
     assert_eq!(findings(&store), []);
@@ -95,7 +95,7 @@ fn a_delta_where_nothing_was_is_zeros_elsewhere_and_the_page_is_listed() {
     let listed = store.list(FILE, PageNo(0)..PageNo(1000), 10).expect("readable");
     assert_eq!(listed.pages, [(PageNo(300), Lsn(20))]);
     assert_eq!(store.page_lsn(FILE, PageNo(300)), Ok(Some(Lsn(20))));
-    assert_eq!(store.fold(&[(FILE, PageNo(300))]), Ok(1));
+    assert_eq!(store.merge_deltas(&[(FILE, PageNo(300))]), Ok(1));
     assert_eq!(bytes(&store, FILE, 300, [9, 10, 110]), Some(([0, 2, 0], 20)));
 }
 
@@ -130,7 +130,7 @@ fn a_page_takes_eight_deltas_and_a_leaf_52_blocks_of_them_until_they_are_folded(
     assert_eq!(bytes(&store, FILE, 6, [0; 3]), None, "nothing of it was applied");
     assert_eq!(store.takes_deltas(FILE, &[deltas(&[5], 0, 30)]), Ok(false));
     assert_eq!(store.takes_deltas(FILE, &[deltas(&[6], 0, 30)]), Ok(true));
-    assert_eq!(store.fold(&[(FILE, PageNo(127))]), Ok(1));
+    assert_eq!(store.merge_deltas(&[(FILE, PageNo(127))]), Ok(1));
     assert_eq!(bytes(&store, FILE, 5, [22, 23, 4095]), Some(([22, 23, 1], 27)));
     store.apply(&ninth).expect("space");
     assert_eq!(bytes(&store, FILE, 5, [0, 99, 100]), Some(([30, 30, 27], 30)));
@@ -140,7 +140,7 @@ fn a_page_takes_eight_deltas_and_a_leaf_52_blocks_of_them_until_they_are_folded(
     }
     let more = [delta(FILE, &[100], 0, 7, 200)];
     assert_eq!(store.apply(&more), Err(StoreError::DeltasFull { object: FILE, page: PageNo(0) }));
-    assert_eq!(store.fold(&[(FILE, PageNo(0))]), Ok(11));
+    assert_eq!(store.merge_deltas(&[(FILE, PageNo(0))]), Ok(11));
     store.apply(&more).expect("space");
     assert_eq!(findings(&store), []);
 }
@@ -158,10 +158,13 @@ fn folding_gives_the_blocks_of_deltas_back_and_changes_nothing_that_is_read() {
     let read = |store: &Store| numbers.iter().map(|&page| found(store, FILE, page)).collect::<Vec<_>>();
     let before = read(&store);
     assert_eq!(store.usage().expect("readable").data, 104);
-    assert_eq!(store.fold(&[(FILE, PageNo(3))]), Ok(100));
-    assert_eq!((store.usage().expect("readable").data, store.fold(&[(FILE, PageNo(3))])), (100, Ok(0)));
+    assert_eq!(store.merge_deltas(&[(FILE, PageNo(3))]), Ok(100));
+    assert_eq!(
+        (store.usage().expect("readable").data, store.merge_deltas(&[(FILE, PageNo(3))])),
+        (100, Ok(0))
+    );
     assert!(read(&store) == before);
-    assert_eq!(store.counters().pages_folded, 100);
+    assert_eq!(store.counters().pages_delta_merged, 100);
     let store = again(&disk, store);
     assert!(read(&store) == before, "after a start and cleaning, too");
 }
@@ -174,8 +177,12 @@ fn a_clone_of_a_volume_has_the_deltas_too_and_neither_folds_what_both_have() {
     let copy = store.clone_named(VolumeId::MAIN, &new, Lsn(25)).expect("space");
     let theirs = FILE.in_volume(copy);
     let fold = |store: &Store| {
-        while store.fold_step().expect("space") {}
-        (store.fold(&[(FILE, PageNo(5))]), store.fold(&[(theirs, PageNo(5))]), store.counters().pages_folded)
+        while store.idle_merge_step().expect("space") {}
+        (
+            store.merge_deltas(&[(FILE, PageNo(5))]),
+            store.merge_deltas(&[(theirs, PageNo(5))]),
+            store.counters().pages_delta_merged,
+        )
     };
     assert_eq!(fold(&store), (Ok(0), Ok(0), 0), "before either is written to");
     store.apply(&[delta(theirs, &[5], 50, 3, 30)]).expect("space");
@@ -189,7 +196,7 @@ fn a_clone_of_a_volume_has_the_deltas_too_and_neither_folds_what_both_have() {
         store = again(&disk, store);
     }
     store.delete_volume(copy, Lsn(50)).expect("space");
-    while store.free_step().expect("freeing") {}
+    while store.free_deleted_step().expect("freeing") {}
     let store = again(&disk, store);
     assert_eq!(bytes(&store, FILE, 5, [49, 50, 150]), Some(([2, 4, 1], 40)));
     assert_eq!(bytes(&store, FILE, 6, [0, 99, 100]), Some(([2, 2, 0], 20)));
@@ -211,7 +218,7 @@ fn a_clone_of_pages_brings_their_deltas_whole_leaves_unread_and_those_at_its_edg
         at: PageNo(at),
     };
     store.apply(&[StoreChange::Clone { transfer: transfer(50, 400, 50), lsn: Lsn(30) }]).expect("space");
-    assert_eq!(store.counters().pages_folded, 2, "page 100, and page 387");
+    assert_eq!(store.counters().pages_delta_merged, 2, "page 100, and page 387");
     assert_eq!(bytes(&store, COPY, 3, [0; 3]), None);
     assert_eq!(bytes(&store, COPY, 100, [0, 99, 100]), Some(([9, 9, 0], 20)));
     assert_eq!(bytes(&store, COPY, 131, [0, 99, 100]), Some(([9, 9, 2], 20)));
@@ -242,13 +249,15 @@ fn a_damaged_block_of_deltas_is_an_error_of_its_pages_and_check_and_scrub_name_o
         assert!(error.contains(&format!("a delta of page {number} of object {FILE}")), "{error}");
     }
     assert_eq!(bytes(&store, FILE, 4, [0; 3]), Some(([1; 3], 10)));
-    let named = |finding: &store::Finding| (finding.object, finding.page, finding.place);
+    let named = |finding: &store::StoreFinding| (finding.object, finding.page, finding.place);
     let expected = [(Some(FILE), Some(PageNo(5)), Some(at))];
     assert_eq!(findings(&store).iter().map(named).collect::<Vec<_>>(), expected);
     let mut scrubbed = Vec::new();
-    while !matches!(store.scrub_step(&mut |finding| scrubbed.push(finding)), Scrubbed { done: true, .. }) {}
+    while !matches!(store.scrub_step(&mut |finding| scrubbed.push(finding)), ScrubProgress { done: true, .. })
+    {
+    }
     assert_eq!(scrubbed.iter().map(named).collect::<Vec<_>>(), expected);
-    assert_eq!(store.fold(&[(FILE, PageNo(5))]), Ok(0), "a damaged page is not folded");
+    assert_eq!(store.merge_deltas(&[(FILE, PageNo(5))]), Ok(0), "a damaged page is not folded");
     store.apply(&[whole(FILE, 5, 3, 30)]).expect("space");
     assert_eq!(bytes(&store, FILE, 5, [0; 3]), Some(([3; 3], 30)), "written whole it needs none");
 }
@@ -282,17 +291,19 @@ fn what_a_clone_or_a_move_took_of_a_damaged_page_is_lost_and_check_and_scrub_nam
     store.checkpoint_twice().expect("checkpoints");
     drop(store);
     let store = mount(&disk).expect("it opens again");
-    let named = |finding: &store::Finding| (finding.object, finding.page, finding.place);
+    let named = |finding: &store::StoreFinding| (finding.object, finding.page, finding.place);
     let lost = [(COPY, 5), (COPY, 1002), (object, 5)];
     let expected = lost.map(|(object, page)| (Some(object), Some(PageNo(page)), None));
-    let sorted = |findings: &[store::Finding]| {
+    let sorted = |findings: &[store::StoreFinding]| {
         let mut named: Vec<_> = findings.iter().map(named).collect();
         named.sort();
         named
     };
     assert_eq!(sorted(&findings(&store)), expected);
     let mut scrubbed = Vec::new();
-    while !matches!(store.scrub_step(&mut |finding| scrubbed.push(finding)), Scrubbed { done: true, .. }) {}
+    while !matches!(store.scrub_step(&mut |finding| scrubbed.push(finding)), ScrubProgress { done: true, .. })
+    {
+    }
     assert_eq!(sorted(&scrubbed), expected);
     store.apply(&lost.map(|(object, page)| whole(object, page, 3, 50))).expect("space");
     let store = again(&disk, store);
@@ -309,12 +320,12 @@ fn who_folds_what_is_owed_for_deltas_meets_no_leaf_that_is_full() {
             |leaf: u64| (0..8).map(move |page| 128 * leaf + 8 * (round % 16) + page).collect::<Vec<_>>();
         let vector = (0..40).map(|leaf| delta(FILE, &blocks(leaf), 0, round as u8 + 1, 10 + round));
         store.apply(&vector.collect::<Vec<_>>()).expect("each leaf has space for a block");
-        let now = store.fold_owed().expect("space");
+        let now = store.merge_due_deltas().expect("space");
         folded += now;
         most = most.max(now);
     }
     assert!(folded > 0 && most <= 16 * 128, "{folded} pages in all, {most} at once");
-    assert_eq!(store.counters().pages_folded, folded);
+    assert_eq!(store.counters().pages_delta_merged, folded);
     let store = again(&disk, store);
     for page in [0, 7, 128 * 39 + 8 * 7 + 3] {
         let round = (0..120).rev().find(|round| round % 16 == page % 128 / 8).expect("one of the last");
@@ -337,15 +348,15 @@ fn a_round_of_folding_folds_every_leaf_of_every_volume_and_ends_at_once_where_no
         }
     }
     let mut steps = 0;
-    while store.fold_step().expect("space") {
+    while store.idle_merge_step().expect("space") {
         steps += 1;
         assert!(steps < 40, "it does not end");
     }
-    assert_eq!(store.counters().pages_folded, 16);
+    assert_eq!(store.counters().pages_delta_merged, 16);
     let nodes = store.counters().node_reads;
-    assert_eq!((store.fold_step(), store.counters().node_reads), (Ok(false), nodes));
+    assert_eq!((store.idle_merge_step(), store.counters().node_reads), (Ok(false), nodes));
     store.apply(&[delta(objects[3], &[9], 0, 2, 100)]).expect("space");
-    while store.fold_step().expect("space") {}
-    assert_eq!(store.counters().pages_folded, 17);
+    while store.idle_merge_step().expect("space") {}
+    assert_eq!(store.counters().pages_delta_merged, 17);
     assert_eq!(findings(&store), []);
 }

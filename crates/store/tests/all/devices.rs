@@ -8,7 +8,7 @@ use device::{
 use sim_disk::{DiskFaults, DiskHooks, HookedDisk, PowerSupply, ScratchedBlocks, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use store::{Known, Store, StoreChange, StoreError, Want};
+use store::{PageRead, ReservationEstimate, Store, StoreChange, StoreError};
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 
@@ -162,9 +162,9 @@ fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_t
         store.begin(next).expect_err("its flush fails");
         disk.set_faults(DiskFaults::default());
         let is_refused = matches!(store.begin(next), Err(StoreError::Stopped { .. }));
-        let mut wants = [Want::new(FILE, PageNo(1))];
+        let mut wants = [PageRead::new(FILE, PageNo(1))];
         store.read(&mut wants);
-        assert!(is_refused || wants[0].found.is_ok(), "seed {seed}: {:?}", wants[0].found.as_ref().err());
+        assert!(is_refused || wants[0].result.is_ok(), "seed {seed}: {:?}", wants[0].result.as_ref().err());
         drop(store);
         let store = Store::open(disk).expect("what is on the medium is whole");
         store.begin(Incarnation(next.0 + 1)).expect("the disk works");
@@ -192,7 +192,7 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
                     StoreChange::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }
                 })
                 .collect();
-            store.reserve(4, Known::default()).expect("space was asked for ahead");
+            store.reserve(4, ReservationEstimate::default()).expect("space was asked for ahead");
             store.apply(&vector).expect("it was reserved");
             store.release(4);
             if stamp % 512 == 0 {
@@ -211,7 +211,7 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
     assert!(again < 4 * 8192 / u64::from(SEGMENT) / 10, "{again} segments more for what was there");
     let lsn = Lsn(1 << 40);
     store.apply(&[StoreChange::Delete { object: FILE, lsn }]).expect("deleting takes no space");
-    while store.free_step().expect("freeing") {}
+    while store.free_deleted_step().expect("freeing") {}
     store.checkpoint_twice().expect("a sound disk");
     let left = disk.space_taken();
     assert!(left < filled / 2 && begun < filled / 4, "{begun}, {filled}, then {left} blocks");
@@ -249,7 +249,10 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
             store.checkpoint_twice().expect("a sound disk");
         }
     }
-    let known = |pages: u64| Known { data: pages, in_same_leaf: pages - pages.div_ceil(128) };
+    let known = |pages: u64| ReservationEstimate {
+        data_pages: pages,
+        pages_in_same_leaf: pages - pages.div_ceil(128),
+    };
     let mut reserved = 0;
     while reserved < 6000 {
         match store.reserve(8, known(reserved + 8)) {
@@ -259,7 +262,7 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
     }
     let taken = disk.space_taken();
     store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("deleting takes no space");
-    while store.free_step().expect("freeing") {}
+    while store.free_deleted_step().expect("freeing") {}
     store.checkpoint_twice().expect("a sound disk");
     assert!(disk.space_taken() < taken, "nothing was given back");
     // Others take it.
@@ -268,7 +271,7 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
         apply_reserved(&store, &vector(OTHER, from)).expect("a sound disk");
         store.release(8);
         reserved -= 8;
-        store.know(known(reserved));
+        store.set_reservation_estimate(known(reserved));
     }
     assert_eq!(findings(&store), []);
 }

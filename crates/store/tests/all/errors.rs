@@ -103,7 +103,7 @@ fn live(fault: Fault, at: u64, seed: u64) -> bool {
     let (calls, failed) = (AtomicU64::new(0), AtomicU64::new(0));
     let failing = HookedDisk::new(&disk, Failing { fault, at, calls, failed });
     let store = again(&when, || Store::open(failing.clone() as Arc<dyn Device>));
-    store.keep_nodes(1);
+    store.set_cached_nodes_max(1);
     again(&when, || match store.begin(Incarnation(5)) {
         // It had succeeded, and only the answer was an error.
         Err(StoreError::OldIncarnation { .. }) => Ok(()),
@@ -116,7 +116,7 @@ fn live(fault: Fault, at: u64, seed: u64) -> bool {
         model.apply(&vector);
         match step % 6 {
             1 => again(&when, || store.checkpoint()),
-            2 => drop(again(&when, || store.clean())),
+            2 => drop(again(&when, || store.clean_round())),
             _ => drop(again(&when, || store.clean_step())),
         }
         if step % 10 == 9 {

@@ -5,7 +5,7 @@ use device::{BLOCK_BYTES, Block, Device, Lsn, PageNo, SeededRng};
 use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Found, Store, StoreChange, StoreError, VolumeId, VolumeMode, Want};
+use store::{PageRead, Store, StoreChange, StoreError, StoredPage, VolumeId, VolumeMode};
 
 /// The kind of a block, by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +52,7 @@ fn busy() -> (Arc<SimDisk>, Model, Model) {
                 store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, lsn).expect("space");
                 cloned = model.clone();
             }
-            40 => drop(store.clean().expect("cleaning")),
+            40 => drop(store.clean_round().expect("cleaning")),
             _ => {}
         }
     }
@@ -64,12 +64,13 @@ fn errors(store: &Store, volume: VolumeId, model: &Model, when: &str) -> u64 {
     let mut errors = 0;
     for (&slot, (generation, held)) in &model.objects {
         let object = volume.object(slot, *generation);
-        let mut wants: Vec<Want> = domain().into_iter().map(|page| Want::new(object, PageNo(page))).collect();
+        let mut wants: Vec<PageRead> =
+            domain().into_iter().map(|page| PageRead::new(object, PageNo(page))).collect();
         store.read(&mut wants);
         for want in wants {
-            let found = match want.found {
-                Ok(Found::Hole) => None,
-                Ok(Found::Page { bytes, page_lsn }) => Some((stamp(&bytes), page_lsn.0)),
+            let found = match want.result {
+                Ok(StoredPage::Hole) => None,
+                Ok(StoredPage::Page { bytes, page_lsn }) => Some((stamp(&bytes), page_lsn.0)),
                 Err(StoreError::Corrupt { place, .. }) => {
                     assert!(place > Block(2), "{when}: an error that names no place");
                     errors += 1;
@@ -248,7 +249,7 @@ fn a_node_that_rots_while_memory_has_it_is_written_again() {
         }
     };
     let first = scrub();
-    assert!(first.damaged > 0 && first.healed == first.damaged, "{first:?}");
+    assert!(first.damaged > 0 && first.rewritten_from_memory == first.damaged, "{first:?}");
     store.checkpoint().expect("a checkpoint");
     assert_eq!(scrub().damaged, 0);
     drop(store);

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Cleaning, Found, Store, StoreChange, VolumeId, VolumeMode, Want};
+use store::{CleaningOutcome, PageRead, Store, StoreChange, StoredPage, VolumeId, VolumeMode};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 /// Far longer than any call takes, on any machine.
@@ -78,9 +78,9 @@ fn beside(store: &Store, disk: &HookedDisk<Polite>, work: impl FnOnce()) -> u64 
                     page_lsn += 1;
                     store.apply(&[write(other, page_lsn % 40, page_lsn)]).expect("space");
                 }
-                let mut wants = [Want::new(FILE, PageNo(3)), Want::new(other, PageNo(page_lsn % 40))];
+                let mut wants = [PageRead::new(FILE, PageNo(3)), PageRead::new(other, PageNo(page_lsn % 40))];
                 store.read(&mut wants);
-                assert!(matches!(wants[1].found, Ok(Found::Page { .. })));
+                assert!(matches!(wants[1].result, Ok(StoredPage::Page { .. })));
                 answered.send(()).expect("somebody waits");
             }
             page_lsn - 1_000_000
@@ -101,7 +101,7 @@ fn used() -> (Arc<HookedDisk<Polite>>, Store) {
     let disk = HookedDisk::new(&disk, Polite { others: Mutex::new(None) });
     let store = Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store");
     store.begin(device::Incarnation(7)).expect("a higher one");
-    store.keep_nodes(1);
+    store.set_cached_nodes_max(1);
     let all: Vec<StoreChange> = (0..12_000).map(|number| write(FILE, number, number + 1)).collect();
     all.chunks(100).for_each(|some| store.apply(some).expect("space"));
     store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(15_000)).expect("space");
@@ -116,14 +116,14 @@ fn used() -> (Arc<HookedDisk<Polite>>, Store) {
 #[test]
 fn writers_and_readers_go_on_at_every_call_of_the_cleaner() {
     let (disk, store) = used();
-    while store.free_step().expect("freeing") {}
+    while store.free_deleted_step().expect("freeing") {}
     // Each write makes more to clean, so it would go on for ever.
     let emptied = || store.counters().segments_cleaned;
     let calls = beside(&store, &disk, || {
         while emptied() < 20 {
             match store.clean_step().expect("a step") {
-                Cleaning::Emptied(_) | Cleaning::Working => {}
-                Cleaning::Idle | Cleaning::NeedsCheckpoint => break,
+                CleaningOutcome::RoundEnded(_) | CleaningOutcome::Working => {}
+                CleaningOutcome::Idle | CleaningOutcome::NeedsCheckpoint => break,
             }
         }
     });
@@ -135,7 +135,7 @@ fn writers_and_readers_go_on_at_every_call_of_the_cleaner() {
 #[test]
 fn writers_and_readers_go_on_at_every_call_of_freeing() {
     let (disk, store) = used();
-    let calls = beside(&store, &disk, || while store.free_step().expect("freeing") {});
+    let calls = beside(&store, &disk, || while store.free_deleted_step().expect("freeing") {});
     assert!(calls > 0, "nothing was read");
     assert_eq!(findings(&store), []);
 }

@@ -58,7 +58,7 @@ impl Life {
     fn write(&mut self) -> Result<(), StoreError> {
         let slot = self.random.below(FILES);
         let count = 1 + self.random.below(6);
-        self.store().reserve(count, store::Known::default())?;
+        self.store().reserve(count, store::ReservationEstimate::default())?;
         let (mut vector, mut after) = (Vec::new(), self.pages.clone());
         for _ in 0..count {
             self.page_lsn += 1;
@@ -127,7 +127,7 @@ impl Life {
                         continue;
                     }
                     let before = self.store().space().free;
-                    while self.store().clean()? {}
+                    while self.store().clean_round()? {}
                     self.store().checkpoint()?;
                     self.store().checkpoint()?;
                     if self.store().space().free <= before {
@@ -146,7 +146,7 @@ impl Life {
             let slot = pages[self.random.below(pages.len() as u64) as usize];
             self.delete(slot)?;
         }
-        while self.store().clean()? {}
+        while self.store().clean_round()? {}
         self.store().checkpoint()?;
         self.store().checkpoint()
     }
@@ -232,7 +232,8 @@ fn a_sparse_file_on_a_full_file_system_is_a_smaller_store_through_crashes() {
 fn a_forgotten_reservation_is_noticed() {
     let (_power, _disk, store) = fresh(100, 1);
     let reservations = |store: &Store| {
-        (0..2000).take_while(|_| store.reserve(1, store::Known::default()).is_ok()).count() as u64
+        (0..2000).take_while(|_| store.reserve(1, store::ReservationEstimate::default()).is_ok()).count()
+            as u64
     };
     let kept = |store: &Store, reserved: u64| {
         (1..=reserved).try_for_each(|page_lsn| {
@@ -249,7 +250,7 @@ fn a_forgotten_reservation_is_noticed() {
     assert!((10..2000).contains(&reserved));
     kept(&store, reserved).expect("it was reserved");
     let (_power, _disk, store) = fresh(100, 1);
-    store.plant(store::PlantedBug::ForgottenReservation);
+    store.plant(store::StoreBug::ForgottenReservation);
     let reserved = reservations(&store);
     assert_eq!(reserved, 2000, "it reserves for ever");
     assert_eq!(kept(&store, reserved), Err(StoreError::Full));

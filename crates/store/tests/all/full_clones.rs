@@ -5,7 +5,7 @@ use crate::common::*;
 use device::{Incarnation, Lsn, PageNo, SeededRng};
 use sim_disk::{BlockDamage, PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Known, Store, StoreChange, StoreError, VolumeId, VolumeMode};
+use store::{ReservationEstimate, Store, StoreChange, StoreError, VolumeId, VolumeMode};
 
 /// Pages of each small file, in two leaves of the map.
 const AT: [u64; 2] = [0, 200];
@@ -83,7 +83,7 @@ impl FullStore {
 
     /// One page, for which space is reserved; as the cache does, more is asked for below where there is none.
     fn write(&mut self, slot: u64, number: u64) -> Result<(), StoreError> {
-        while let Err(error) = self.store.reserve(1, Known::default()) {
+        while let Err(error) = self.store.reserve(1, ReservationEstimate::default()) {
             if !self.store.allocate_more()? {
                 return Err(error);
             }
@@ -163,8 +163,8 @@ impl FullStore {
 
     /// Frees and cleans until nothing more comes back.
     fn tidy(&self) -> Result<(), StoreError> {
-        while self.store.free_step()? {}
-        while self.store.clean()? {
+        while self.store.free_deleted_step()? {}
+        while self.store.clean_round()? {
             self.store.checkpoint_twice()?;
         }
         self.store.checkpoint_twice()
@@ -290,7 +290,7 @@ fn a_segment_of_which_a_page_cannot_be_read_is_left_as_it_is() {
     }
     assert_eq!(full.store.counters().pages_cleaned, before);
     full.disk.heal();
-    full.store.try_stuck_segments_again();
+    full.store.retry_stuck_segments();
     assert_cleaning_wins_space(1, &mut full);
 }
 
@@ -353,7 +353,7 @@ fn each_is_deleted_after_recoveries_that_were_cut_off_again_and_again() {
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn deletions_that_have_no_segments_for_themselves_are_noticed() {
-    store::plant(Some(store::PlantedBug::DeletionsWithoutClass));
+    store::plant(Some(store::StoreBug::DeletionsWithoutClass));
     let refused: u64 = (0..4)
         .map(|seed| {
             let mut full = FullStore::new(seed, 12);

@@ -4,7 +4,7 @@ use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, Page, PageNo, VolumeId};
 use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{Cleaning, Known, Store, StoreChange, StoreError, SuperblockRepair};
+use store::{CleaningOutcome, ReservationEstimate, Store, StoreChange, StoreError, SuperblockRepair};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 
@@ -19,7 +19,10 @@ fn write(number: u64, page_lsn: u64) -> StoreChange {
 
 /// Writes pages from `from` on until no more can be reserved.
 fn fill(store: &Store, from: u64) -> u64 {
-    let known = |pages: u64| Known { data: pages, in_same_leaf: pages - pages.div_ceil(128) };
+    let known = |pages: u64| ReservationEstimate {
+        data_pages: pages,
+        pages_in_same_leaf: pages - pages.div_ceil(128),
+    };
     let mut next = from;
     while store.reserve(8, known(8)).is_ok() {
         let some: Vec<StoreChange> = (next..next + 8).map(|number| write(number, number + 1)).collect();
@@ -47,7 +50,7 @@ fn superblock_of(disk: &SimDisk, at: u64) -> Page {
 fn a_full_store_that_grows_in_use_takes_more_and_is_that_large_from_then_on() {
     let (_power, disk, store) = fresh(64, 1);
     let full = fill(&store, 0);
-    assert_eq!(store.reserve(8, Known::default()), Err(StoreError::Full));
+    assert_eq!(store.reserve(8, ReservationEstimate::default()), Err(StoreError::Full));
     assert_eq!(store.grow(Some(blocks_for(200))), Ok(blocks_for(200)));
     assert_eq!(store.total_blocks(), blocks_for(200));
     let more = fill(&store, full);
@@ -58,7 +61,7 @@ fn a_full_store_that_grows_in_use_takes_more_and_is_that_large_from_then_on() {
     assert_eq!(store.total_blocks(), blocks_for(200));
     assert_written(&store, more, "opened again");
     drop(store);
-    assert_eq!(Store::mend_superblocks(&*disk), Ok(SuperblockRepair::Neither));
+    assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::Neither));
 }
 
 #[test]
@@ -125,7 +128,7 @@ fn a_crash_at_any_moment_of_growing_leaves_the_store_whole_and_as_large_as_befor
         let more = fill(&store, full);
         assert!(more > full + 40 * u64::from(SEGMENT), "{when}: {full} pages, then {more}");
         drop(store);
-        assert_eq!(Store::mend_superblocks(&*disk), Ok(SuperblockRepair::Neither), "{when}");
+        assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::Neither), "{when}");
         let store = open(&disk).unwrap_or_else(|error| panic!("{when}: {error}"));
         assert_written(&store, more, &when);
     }
@@ -143,7 +146,7 @@ fn a_superblock_that_is_damaged_after_growing_is_restored_from_the_new_copy() {
     assert!(superblock_of(&disk, last) == superblock_of(&disk, 0));
     disk.rot(Block(0), 77);
     assert!(matches!(open(&disk).err(), Some(StoreError::SuperblockDamaged { .. })));
-    assert_eq!(Store::mend_superblocks(&*disk), Ok(SuperblockRepair::First(Block(last))));
+    assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::First(Block(last))));
     assert_written(&mount(&disk).expect("it opens"), more, "restored");
     drop(power);
 }
@@ -155,7 +158,7 @@ fn a_superblock_that_is_damaged_before_the_first_root_after_growing_is_restored_
     drop(store);
     assert_eq!(Store::grow_unopened(&*disk, Some(blocks_for(100))), Ok(blocks_for(100)));
     disk.rot(Block(0), 77);
-    assert_eq!(Store::mend_superblocks(&*disk), Ok(SuperblockRepair::First(Block(blocks_for(64) - 1))));
+    assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::First(Block(blocks_for(64) - 1))));
     let store = mount(&disk).expect("it opens");
     assert_eq!(store.total_blocks(), blocks_for(64));
     assert_written(&store, full, "restored");
@@ -172,13 +175,13 @@ fn a_round_of_cleaning_goes_on_when_the_store_grows() {
     }
     store.checkpoint_twice().expect("a sound disk");
     for _ in 0..5 {
-        assert_eq!(store.clean_step(), Ok(Cleaning::Working));
+        assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
     }
     store.grow(Some(blocks_for(250))).expect("a sound disk");
     // What is written now lies behind the old end.
     let more = full + 1000;
     (full..more).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
-    while store.clean().expect("a sound disk") {
+    while store.clean_round().expect("a sound disk") {
         store.checkpoint_twice().expect("a sound disk");
     }
     assert!(store.counters().segments_cleaned > 5, "{:?}", store.counters());

@@ -61,7 +61,7 @@ struct Ran {
     power: Arc<PowerSupply>,
     two: Arc<HookedDisk<Two>>,
     grown: Result<u64, StoreError>,
-    found: Vec<store::Finding>,
+    found: Vec<store::StoreFinding>,
 }
 
 fn run(fails: Fails, seed: u64) -> Ran {
@@ -109,7 +109,7 @@ fn a_flush_of_the_cleaner_that_fails_while_the_store_grows_fails_the_new_superbl
         two.disk.crash();
         power.restore();
         let opened = Store::open(two.clone() as Arc<dyn Device>).map(drop);
-        let mended = opened.is_err().then(|| Store::mend_superblocks(&*two.disk));
+        let mended = opened.is_err().then(|| Store::repair_superblocks(&*two.disk));
         assert_eq!(opened, Ok(()), "seed {seed}: {grown:?}, mending: {mended:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, VolumeId};
-use store::{Listed, Store, StoreChange};
+use store::{ListedPages, Store, StoreChange};
 
 const OBJECT: ObjectId = VolumeId::MAIN.object(3, 1);
 
@@ -18,7 +18,7 @@ fn list(store: &Store, from: u64, to: u64, leaves: usize) -> (Vec<u64>, usize) {
     let mut most = 0;
     let mut at = PageNo(from);
     while at < PageNo(to) {
-        let Listed { pages, until } = store.list(OBJECT, at..PageNo(to), leaves).expect("a listing");
+        let ListedPages { pages, until } = store.list(OBJECT, at..PageNo(to), leaves).expect("a listing");
         assert!(until > at, "it does not get on");
         assert!(pages.iter().all(|&(page, _)| at <= page && page < until), "outside of {at:?}..{until:?}");
         assert!(pages.iter().all(|&(page, page_lsn)| page_lsn == Lsn(page.0 % 1000 + 1)));
@@ -76,7 +76,7 @@ fn what_is_available_could_be_written_once_dead_space_is_given_back() {
         "what was written over counts as space: {} of {written}",
         store.space().available()
     );
-    store.reserve(10, store::Known::default()).expect("space");
+    store.reserve(10, store::ReservationEstimate::default()).expect("space");
     assert!(store.space().available() < written, "what is reserved is no space");
     store.release(10);
 }
@@ -93,7 +93,7 @@ fn a_listing_of_more_leaves_than_memory_keeps_comes_to_an_end() {
     }
     drop(store);
     let store = mount(&disk).expect("it opens");
-    store.keep_nodes(64);
+    store.set_cached_nodes_max(64);
     let (all, most) = list(&store, 0, u64::MAX, leaves as usize);
     assert_eq!((all.len(), most), (leaves as usize, leaves as usize));
 }

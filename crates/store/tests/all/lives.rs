@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 #[cfg(feature = "planted-bugs")]
-use store::PlantedBug;
+use store::StoreBug;
 use store::{Store, StoreChange, StoreError, VolumeId, VolumeMode};
 
 /// Segments of 64 KiB: a few times the reserves.
@@ -42,7 +42,7 @@ struct Life {
     fulls: u64,
     crashes: u64,
     #[cfg(feature = "planted-bugs")]
-    bug: Option<PlantedBug>,
+    bug: Option<StoreBug>,
 }
 
 /// What ends a life.
@@ -124,7 +124,7 @@ impl Life {
         for _ in 0..times.max(u64::from(self.reserved == 0)) {
             let more = 1 + self.random.below(30);
             // To the last block that anything may reserve.
-            match self.store().reserve_for_names(more, store::Known::default()) {
+            match self.store().reserve_for_names(more, store::ReservationEstimate::default()) {
                 Ok(()) => self.reserved += more,
                 Err(StoreError::Full) if self.reserved > 0 => break,
                 Err(error) => return Err(error),
@@ -185,7 +185,7 @@ impl Life {
             }
             4 => self.store().checkpoint(),
             5 => self.look(),
-            6..10 => self.store().free_step().map(drop),
+            6..10 => self.store().free_deleted_step().map(drop),
             10..16 => self.store().clean_step().map(drop),
             _ => self.write(),
         }
@@ -195,9 +195,9 @@ impl Life {
     fn relieve(&mut self) -> Result<(), StoreError> {
         self.fulls += 1;
         let tidy = |store: &Store| {
-            while store.free_step()? {}
+            while store.free_deleted_step()? {}
             for _ in 0..20 {
-                if !store.clean()? {
+                if !store.clean_round()? {
                     break;
                 }
                 store.checkpoint()?;
@@ -210,7 +210,11 @@ impl Life {
         }
         // Some give back a little only.
         let all = self.random.once_in(3);
-        while self.store().reserve(12, store::Known::default()).map(|()| self.store().release(12)).is_err()
+        while self
+            .store()
+            .reserve(12, store::ReservationEstimate::default())
+            .map(|()| self.store().release(12))
+            .is_err()
             || all
         {
             let volume = self.some_volume();
@@ -306,13 +310,13 @@ fn difference(world: &World, store: &Store) -> Option<Wrong> {
     for (&volume, held) in world {
         for slot in 0..FILES {
             let object = file(slot).in_volume(VolumeId(volume));
-            let all = (0..PAGES).map(|number| store::Want::new(object, PageNo(number)));
-            let mut wants: Vec<store::Want> = all.collect();
+            let all = (0..PAGES).map(|number| store::PageRead::new(object, PageNo(number)));
+            let mut wants: Vec<store::PageRead> = all.collect();
             store.read(&mut wants);
             for want in wants {
-                let found = match want.found {
-                    Ok(store::Found::Hole) => None,
-                    Ok(store::Found::Page { bytes, .. }) => Some(stamp(&bytes)),
+                let found = match want.result {
+                    Ok(store::StoredPage::Hole) => None,
+                    Ok(store::StoredPage::Page { bytes, .. }) => Some(stamp(&bytes)),
                     Err(error) => return Some(format!("volume {volume}: {error}")),
                 };
                 if found != held.get(&(slot, want.page.0)).copied() {
@@ -369,7 +373,7 @@ mod planted {
 
     /// Sees `bug` found from every seed within so many steps.
     #[track_caller]
-    fn is_found_within(bound: u64, bug: PlantedBug) {
+    fn is_found_within(bound: u64, bug: StoreBug) {
         for seed in 0..3 {
             let mut life = Life::new(seed);
             life.bug = Some(bug);
@@ -382,41 +386,41 @@ mod planted {
 
     #[test]
     fn a_clone_s_node_freed_once_too_often_is_found() {
-        is_found_within(2000, PlantedBug::FreedOnceTooOften);
+        is_found_within(2000, StoreBug::FreedOnceTooOften);
     }
 
     #[test]
     fn a_leaked_node_is_found() {
-        is_found_within(2000, PlantedBug::LeakedNode);
+        is_found_within(2000, StoreBug::LeakedNode);
     }
 
     #[test]
     fn a_forgotten_reservation_is_found() {
-        is_found_within(2000, PlantedBug::ForgottenReservation);
+        is_found_within(2000, StoreBug::ForgottenReservation);
     }
 
     #[test]
     fn repointing_before_the_copy_is_durable_is_found() {
-        is_found_within(2000, PlantedBug::RepointBeforeCopy);
+        is_found_within(2000, StoreBug::RepointBeforeCopy);
     }
 
     #[test]
     fn trimming_after_reuse_is_found() {
-        is_found_within(2000, PlantedBug::TrimAfterReuse);
+        is_found_within(2000, StoreBug::TrimAfterReuse);
     }
 
     #[test]
     fn a_log_entry_replayed_past_the_root_that_has_it_is_found() {
-        is_found_within(10_000, PlantedBug::EntriesBeforeRoot);
+        is_found_within(10_000, StoreBug::EntriesBeforeRoot);
     }
 
     #[test]
     fn a_missing_flush_is_found() {
-        is_found_within(2000, PlantedBug::MissingFlush);
+        is_found_within(2000, StoreBug::MissingFlush);
     }
 
     #[test]
     fn a_segment_reused_before_it_may_be_is_found() {
-        is_found_within(2000, PlantedBug::ReusedBeforePins);
+        is_found_within(2000, StoreBug::ReusedBeforePins);
     }
 }

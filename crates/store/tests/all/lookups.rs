@@ -4,7 +4,7 @@ use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, PageTransfer};
 use sim_disk::SimDisk;
 use std::sync::Arc;
-use store::{Cleaning, Store, StoreChange, VolumeId, VolumeMode};
+use store::{CleaningOutcome, Store, StoreChange, VolumeId, VolumeMode};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const ARENA: ObjectId = VolumeId::MAIN.object(0, 1);
@@ -40,14 +40,14 @@ fn round(store: &Store) -> (u64, u64, bool) {
     let before = store.counters();
     loop {
         match store.clean_step().expect("a sound disk") {
-            Cleaning::Working => {}
-            Cleaning::Emptied(segments) => {
+            CleaningOutcome::Working => {}
+            CleaningOutcome::RoundEnded(segments) => {
                 let now = store.counters();
                 let nodes = now.nodes_visited + now.node_reads - before.nodes_visited - before.node_reads;
                 return (segments, nodes, now.walks > before.walks);
             }
-            Cleaning::NeedsCheckpoint => store.checkpoint_twice().expect("a sound disk"),
-            Cleaning::Idle => return (0, 0, false),
+            CleaningOutcome::NeedsCheckpoint => store.checkpoint_twice().expect("a sound disk"),
+            CleaningOutcome::Idle => return (0, 0, false),
         }
     }
 }
@@ -57,7 +57,7 @@ fn a_round_reads_the_leaves_of_its_victims_only_where_no_block_is_shared() {
     let (disk, store) = quarter_dead();
     drop(store);
     let store = mount(&disk).expect("it opens");
-    store.keep_nodes(64);
+    store.set_cached_nodes_max(64);
     let leaves = PAGES / 128;
     for number in 0..5 {
         let (emptied, nodes, walked) = round(&store);
@@ -108,7 +108,7 @@ fn what_a_clone_shares_takes_a_walk_and_what_was_written_since_does_not() {
     }
     assert!(walked, "others hold the blocks");
     assert_eq!(findings(&store), []);
-    while store.clean().expect("a sound disk") {
+    while store.clean_round().expect("a sound disk") {
         store.checkpoint_twice().expect("a sound disk");
     }
     let other = VolumeId::MAIN.object(9, 1);
@@ -126,7 +126,7 @@ fn a_block_that_is_shared_while_its_segment_is_cleaned_stays_until_a_walk_has_fo
     for steps in 1..40 {
         let (_disk, store) = quarter_dead();
         for _ in 0..steps {
-            assert_eq!(store.clean_step(), Ok(Cleaning::Working));
+            assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
         }
         // Another number of pages apart, so that pages are shared one by one.
         let transfer =
@@ -141,9 +141,13 @@ fn a_block_that_is_shared_while_its_segment_is_cleaned_stays_until_a_walk_has_fo
             let page_lsn = Ok(Some(Lsn(if number % 4 == 0 { 20_000 + number } else { number + 1 })));
             assert_eq!(store.page_lsn(FILE, PageNo(number)), page_lsn);
             assert_eq!(store.page_lsn(copy, PageNo(number + 1)), page_lsn);
-            let mut wants = [store::Want::new(copy, PageNo(number + 1))];
+            let mut wants = [store::PageRead::new(copy, PageNo(number + 1))];
             store.read(&mut wants);
-            assert!(matches!(wants[0].found, Ok(store::Found::Page { .. })), "page {number}: {:?}", wants[0]);
+            assert!(
+                matches!(wants[0].result, Ok(store::StoredPage::Page { .. })),
+                "page {number}: {:?}",
+                wants[0]
+            );
         }
     }
 }
@@ -152,9 +156,9 @@ fn a_block_that_is_shared_while_its_segment_is_cleaned_stays_until_a_walk_has_fo
 fn clean_all(store: &Store) {
     loop {
         match store.clean_step().expect("a sound disk") {
-            Cleaning::Working => {}
-            Cleaning::Idle => break,
-            Cleaning::NeedsCheckpoint | Cleaning::Emptied(_) => {
+            CleaningOutcome::Working => {}
+            CleaningOutcome::Idle => break,
+            CleaningOutcome::NeedsCheckpoint | CleaningOutcome::RoundEnded(_) => {
                 store.checkpoint_twice().expect("a sound disk")
             }
         }
@@ -170,7 +174,7 @@ fn with_counts_too_high() -> (Arc<SimDisk>, Store) {
     write(&store, FILE, 0..PAGES, 30_000);
     store.checkpoint().expect("a sound disk");
     store.delete_volume(VolumeId(1), Lsn(50_000)).expect("space");
-    while store.free_step().expect("a sound disk") {}
+    while store.free_deleted_step().expect("a sound disk") {}
     store.checkpoint_twice().expect("a sound disk");
     (disk, store)
 }
@@ -198,11 +202,11 @@ fn counts_that_are_too_high_are_found_out_after_a_remount() {
 fn counts_that_are_too_high_are_found_out_after_a_walk_that_was_given_up_and_a_remount() {
     let (disk, store) = with_counts_too_high();
     for _ in 0..2 {
-        assert_eq!(store.clean_step(), Ok(Cleaning::Working));
+        assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
     }
     store.checkpoint().expect("a sound disk");
     let fork = disk.fork(&sim_disk::PowerSupply::new(), 1);
-    store.end_round();
+    store.give_up_round();
     assert_found_out(&store);
     assert_found_out(&mount(&fork).expect("it opens"));
 }
@@ -217,14 +221,14 @@ fn a_step_that_looks_up_metadata_reads_no_more_than_a_step_of_a_walk() {
         }
     }
     (0..10).for_each(|leaf| write(&store, ARENA, leaf * 128..leaf * 128 + 1, 1_000_000));
-    store.keep_nodes(64);
+    store.set_cached_nodes_max(64);
     store.checkpoint_twice().expect("a sound disk");
     let mut most = 0;
     for _ in 0..400 {
         let before = store.counters().node_reads;
         let cleaning = store.clean_step().expect("a sound disk");
         most = most.max(store.counters().node_reads - before);
-        if cleaning != Cleaning::Working {
+        if cleaning != CleaningOutcome::Working {
             store.checkpoint_twice().expect("a sound disk");
         }
     }
@@ -262,9 +266,9 @@ fn a_head_that_cannot_be_read_for_a_moment_keeps_its_owners() {
         disk.heal();
         loop {
             match store.clean_step().expect("a sound disk") {
-                Cleaning::Working => {}
-                Cleaning::NeedsCheckpoint => store.checkpoint_twice().expect("a sound disk"),
-                Cleaning::Emptied(_) | Cleaning::Idle => break,
+                CleaningOutcome::Working => {}
+                CleaningOutcome::NeedsCheckpoint => store.checkpoint_twice().expect("a sound disk"),
+                CleaningOutcome::RoundEnded(_) | CleaningOutcome::Idle => break,
             }
         }
         store.checkpoint_twice().expect("a sound disk");

@@ -13,7 +13,7 @@ fn run(seed: u64, steps: u64, segments: u64) {
 /// Returns how many segments were cleaned.
 fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
     let (_power, disk, mut store) = fresh(segments, seed);
-    store.keep_nodes(1);
+    store.set_cached_nodes_max(1);
     let mut model = Model::default();
     let mut cleaned = 0;
     for step in 0..steps {
@@ -22,11 +22,11 @@ fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
                 cleaned += store.counters().segments_cleaned;
                 drop(store);
                 store = mount(&disk).expect("it opens again");
-                store.keep_nodes(1);
+                store.set_cached_nodes_max(1);
             }
             1 | 2 => store.checkpoint().expect("a checkpoint"),
-            3 if work.random.once_in(2) => drop(store.free_step().expect("freeing")),
-            3 => drop(store.clean().expect("cleaning")),
+            3 if work.random.once_in(2) => drop(store.free_deleted_step().expect("freeing")),
+            3 => drop(store.clean_round().expect("cleaning")),
             4..7 => drop(store.clean_step().expect("a step of cleaning")),
             _ => {
                 let vector = work.vector_for(&model, &store).expect("folding");
@@ -36,7 +36,7 @@ fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
             }
         }
         while store.is_short_of_space()
-            && (store.free_step().expect("freeing") || store.clean().expect("cleaning"))
+            && (store.free_deleted_step().expect("freeing") || store.clean_round().expect("cleaning"))
         {
             store.checkpoint().expect("a checkpoint");
         }

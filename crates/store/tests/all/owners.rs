@@ -5,7 +5,7 @@ use device::{Block, Lsn, ObjectId, PageNo, SeededRng};
 use sim_disk::{BlockDamage, PowerSupply, SimDisk};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use store::{Cleaning, Finding, Store, VolumeId, VolumeMode};
+use store::{CleaningOutcome, Store, StoreFinding, VolumeId, VolumeMode};
 
 const LIST: &[u8; 8] = b"weir.own";
 const CHUNK: &[u8; 8] = b"weir.log";
@@ -43,7 +43,7 @@ fn lived(seed: u64, segments: u64, steps: u64) -> (Arc<PowerSupply>, Arc<SimDisk
         }
     }
     for _ in 0..6 {
-        if store.clean() != Ok(true) {
+        if store.clean_round() != Ok(true) {
             break;
         }
         store.checkpoint_twice().expect("a sound disk");
@@ -65,7 +65,7 @@ fn segment(at: Block) -> u64 {
 }
 
 /// Whether a finding is that the owner of a block is missing.
-fn is_of_owner(finding: &Finding) -> bool {
+fn is_of_owner(finding: &StoreFinding) -> bool {
     finding.place.is_some() && finding.what.contains("does not say whose it is")
 }
 
@@ -110,9 +110,11 @@ fn a_damaged_list_or_chunk_costs_the_owners_of_its_blocks_and_nothing_else() {
 fn clean_all(store: &Store) {
     for _ in 0..1000 {
         match store.clean_step().expect("a sound disk") {
-            Cleaning::Working => {}
-            Cleaning::Emptied(0) | Cleaning::Idle => return,
-            Cleaning::Emptied(_) | Cleaning::NeedsCheckpoint => store.checkpoint_twice().expect("space"),
+            CleaningOutcome::Working => {}
+            CleaningOutcome::RoundEnded(0) | CleaningOutcome::Idle => return,
+            CleaningOutcome::RoundEnded(_) | CleaningOutcome::NeedsCheckpoint => {
+                store.checkpoint_twice().expect("space")
+            }
         }
     }
 }
@@ -138,7 +140,7 @@ fn what_lost_its_owner_is_moved_without_one_and_none_is_guessed() {
     let now = findings(&store);
     assert!(!now.is_empty() && now.len() <= lost.len(), "{} blocks, {} before", now.len(), lost.len());
     assert!(now.iter().all(is_of_owner), "{now:?}");
-    let places = |findings: &[Finding]| findings.iter().map(|one| one.place).collect::<BTreeSet<_>>();
+    let places = |findings: &[StoreFinding]| findings.iter().map(|one| one.place).collect::<BTreeSet<_>>();
     assert!(!places(&now).is_subset(&places(&lost)), "some of them were moved");
     assert_eq!(model.difference(&store), None);
 }
@@ -157,13 +159,13 @@ fn a_head_that_cannot_be_read_for_a_while_costs_no_owner() {
     (0..300).step_by(2).for_each(|number| store.apply(&[write(number, number + 1000)]).expect("space"));
     store.checkpoint_twice().expect("space");
     heads(&disk, CHUNK).into_iter().for_each(|at| disk.damage(at, BlockDamage::Unreadable));
-    let _ = store.clean();
+    let _ = store.clean_round();
     disk.heal();
     assert_eq!(store.counters().pages_cleaned, 0, "what cannot be read stays, and what it names");
     assert_eq!(findings(&store), []);
     drop(store);
     let store = mount(&disk).expect("a sound disk");
-    assert_eq!(store.clean(), Ok(true));
+    assert_eq!(store.clean_round(), Ok(true));
     assert!(store.counters().pages_cleaned > 0);
     assert_eq!(findings(&store), []);
 }

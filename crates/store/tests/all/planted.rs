@@ -4,7 +4,7 @@ use crate::common::*;
 use device::{Incarnation, SeededRng};
 use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
-use store::{PlantedBug, Store};
+use store::{Store, StoreBug};
 
 /// A life of one store, with crashes.
 struct Life {
@@ -14,11 +14,11 @@ struct Life {
     model: Model,
     work: Work,
     dice: SeededRng,
-    bug: Option<PlantedBug>,
+    bug: Option<StoreBug>,
 }
 
 impl Life {
-    fn new(seed: u64, bug: Option<PlantedBug>) -> Life {
+    fn new(seed: u64, bug: Option<StoreBug>) -> Life {
         let (power, disk, store) = fresh(120, seed);
         let life = Life {
             power,
@@ -53,7 +53,7 @@ impl Life {
         let worked = match self.dice.below(12) {
             0 => return self.crash(),
             1 | 2 => self.store.checkpoint(),
-            3 => self.store.clean().map(drop),
+            3 => self.store.clean_round().map(drop),
             4..8 => self.store.clean_step().map(drop),
             _ => Ok(()),
         };
@@ -61,7 +61,7 @@ impl Life {
             return failed(error);
         }
         if self.store.is_short_of_space() {
-            let _ = self.store.clean();
+            let _ = self.store.clean_round();
             let _ = self.store.checkpoint();
         }
         self.model.difference(&self.store)
@@ -90,7 +90,7 @@ impl Life {
 }
 
 /// Lives on until something is wrong: what, and after how many steps.
-fn noticed(bug: Option<PlantedBug>) -> Option<(u64, String)> {
+fn noticed(bug: Option<StoreBug>) -> Option<(u64, String)> {
     let mut steps = 0;
     for seed in 0..20 {
         let mut life = Life::new(seed, bug);
@@ -106,7 +106,7 @@ fn noticed(bug: Option<PlantedBug>) -> Option<(u64, String)> {
 
 /// Sees `bug` noticed within so many steps.
 #[track_caller]
-fn assert_noticed(bug: PlantedBug, within: u64) {
+fn assert_noticed(bug: StoreBug, within: u64) {
     let Some((steps, wrong)) = noticed(Some(bug)) else { panic!("{bug:?} goes unnoticed") };
     println!("{bug:?}: after {steps} steps: {wrong}");
     assert!(steps <= within, "{bug:?} is noticed after {steps} steps only");
@@ -119,47 +119,47 @@ fn without_a_bug_nothing_is_noticed() {
 
 #[test]
 fn a_cut_that_ignores_page_lsns_is_noticed() {
-    assert_noticed(PlantedBug::CutIgnoresPageLsn, 3000);
+    assert_noticed(StoreBug::CutIgnoresPageLsn, 3000);
 }
 
 #[test]
 fn a_segment_reused_before_it_may_be_is_noticed() {
-    assert_noticed(PlantedBug::ReusedBeforePins, 3000);
+    assert_noticed(StoreBug::ReusedBeforePins, 3000);
 }
 
 #[test]
 fn a_missing_flush_is_noticed() {
-    assert_noticed(PlantedBug::MissingFlush, 3000);
+    assert_noticed(StoreBug::MissingFlush, 3000);
 }
 
 #[test]
 fn repointing_before_the_copy_is_durable_is_noticed() {
-    assert_noticed(PlantedBug::RepointBeforeCopy, 3000);
+    assert_noticed(StoreBug::RepointBeforeCopy, 3000);
 }
 
 #[test]
 fn trimming_after_reuse_is_noticed() {
-    assert_noticed(PlantedBug::TrimAfterReuse, 3000);
+    assert_noticed(StoreBug::TrimAfterReuse, 3000);
 }
 
 #[test]
 fn a_log_entry_replayed_past_the_root_that_has_it_is_noticed() {
-    assert_noticed(PlantedBug::EntriesBeforeRoot, 3000);
+    assert_noticed(StoreBug::EntriesBeforeRoot, 3000);
 }
 
 #[test]
 fn a_cleaner_that_writes_no_lists_of_owners_is_noticed() {
-    assert_noticed(PlantedBug::OwnerListForgotten, 3000);
+    assert_noticed(StoreBug::OwnerListForgotten, 3000);
     store::plant(None);
 }
 
 #[test]
 fn what_is_wrong_with_deltas_is_noticed() {
     for bug in [
-        PlantedBug::DeltasInWrongOrder,
-        PlantedBug::DeltaBlockFreedEarly,
-        PlantedBug::BaseFreedEarly,
-        PlantedBug::FoldWithoutDeltas,
+        StoreBug::DeltasInWrongOrder,
+        StoreBug::DeltaBlockFreedEarly,
+        StoreBug::BaseFreedEarly,
+        StoreBug::FoldWithoutDeltas,
     ] {
         assert_noticed(bug, 3000);
         store::plant(None);

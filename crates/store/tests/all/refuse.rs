@@ -165,7 +165,7 @@ fn segments_whose_table_would_fill_more_than_one_of_them_are_not_laid_out() {
 /// Repairs the superblock, which must be refused without changing a byte. Returns the reason.
 fn not_mended(disk: &Arc<SimDisk>) -> StoreError {
     let before: Vec<Page> = (0..disk.blocks()).map(|at| read(disk, at)).collect();
-    let error = Store::mend_superblocks(&**disk).expect_err("it is refused");
+    let error = Store::repair_superblocks(&**disk).expect_err("it is refused");
     assert!((0..disk.blocks()).all(|at| read(disk, at) == before[at as usize]), "{error}: bytes changed");
     error
 }
@@ -182,8 +182,8 @@ fn a_damaged_superblock_is_restored_from_its_copy_also_where_the_device_has_grow
             write(&grown, 0, damage);
             let error = refused(&grown);
             assert!(error.help().is_some_and(|help| help.contains("check --repair")), "{error}");
-            assert_eq!(Store::mend_superblocks(&*grown), Ok(SuperblockRepair::First(Block(last))));
-            assert_eq!(Store::mend_superblocks(&*grown), Ok(SuperblockRepair::Neither));
+            assert_eq!(Store::repair_superblocks(&*grown), Ok(SuperblockRepair::First(Block(last))));
+            assert_eq!(Store::repair_superblocks(&*grown), Ok(SuperblockRepair::Neither));
             assert_eq!(findings(&open(&grown).expect("it is whole")), []);
         }
     }
@@ -195,7 +195,7 @@ fn a_damaged_copy_is_found_by_check_and_mended_from_the_first_also_by_scrub() {
     let last = disk.blocks() - 1;
     disk.rot(Block(last), 300);
     assert_eq!(findings(&open(&disk).expect("nobody needs it")).len(), 1);
-    assert_eq!(Store::mend_superblocks(&*disk), Ok(SuperblockRepair::Copy(Block(last))));
+    assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::Copy(Block(last))));
     disk.rot(Block(last), 300);
     let store = open(&disk).expect("nobody needs it");
     assert_eq!(store.scrub_step(&mut |_| {}).repaired, 0, "nothing is written before an incarnation begins");
@@ -218,7 +218,7 @@ fn a_first_block_of_another_store_is_found_by_scrub_and_restored_from_the_copy_t
     store.scrub_step(&mut |finding| found.push(finding));
     assert_eq!(found.iter().map(|finding| finding.place).collect::<Vec<_>>(), [Some(Block(0))], "{found:?}");
     drop(store);
-    assert_eq!(Store::mend_superblocks(&*disk), Ok(SuperblockRepair::First(Block(last))));
+    assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::First(Block(last))));
     assert!(read(&disk, 0) == whole && findings(&open(&disk).expect("it is whole")).is_empty());
 }
 
@@ -258,8 +258,8 @@ fn a_copy_that_is_missing_damaged_anothers_or_of_another_size_restores_nothing()
 #[cfg(feature = "planted-bugs")]
 fn a_superblock_restored_from_any_copy_is_noticed() {
     let disk = with_copy(|disk, last| block_with(disk, last, 16, b"another"));
-    store::plant(Some(store::PlantedBug::AnyCopyRestored));
-    let mended = Store::mend_superblocks(&*disk);
+    store::plant(Some(store::StoreBug::AnyCopyRestored));
+    let mended = Store::repair_superblocks(&*disk);
     store::plant(None);
     assert!(mended.is_ok() && open(&disk).is_err(), "a store of nobody: {mended:?}");
 }
@@ -277,7 +277,7 @@ fn a_format_that_is_cut_off_leaves_the_older_store_none_or_the_new_one_and_nothi
         power.cut();
         disk.crash();
         power.restore();
-        match Store::mend_superblocks(&*disk) {
+        match Store::repair_superblocks(&*disk) {
             Ok(_) => {
                 let store = open(&disk).expect("a whole one");
                 assert!(store.id() == new.id || (store.id() == old && !done), "cut at {cut}");

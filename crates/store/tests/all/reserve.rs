@@ -8,7 +8,7 @@ use device::{
 use sim_disk::{DiskFaults, DiskHooks, HookedDisk, PowerSupply, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{Known, Store, StoreChange, StoreError, VolumeId, VolumeMode};
+use store::{ReservationEstimate, Store, StoreChange, StoreError, VolumeId, VolumeMode};
 
 /// Files of which the store holds pages; each page of each may be overwritten.
 const FILES: u64 = 8;
@@ -65,7 +65,7 @@ impl Full {
         if self.random.once_in(2) {
             return;
         }
-        while self.store.reserve(1, Known::default()).is_ok() {
+        while self.store.reserve(1, ReservationEstimate::default()).is_ok() {
             let change = self.next();
             apply_reserved(&self.store, &[change]).expect("no faults");
             self.store.release(1);
@@ -74,7 +74,7 @@ impl Full {
 
     /// One page, as the cache does it: reserved first.
     fn write(&mut self) -> Result<(), StoreError> {
-        self.store.reserve(1, Known::default())?;
+        self.store.reserve(1, ReservationEstimate::default())?;
         let change = self.next();
         let outcome = self.store.apply(&[change]);
         self.store.release(1);
@@ -92,7 +92,7 @@ impl Full {
         self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
         self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
         for _ in 0..20 {
-            self.store.clean().unwrap_or_else(|error| panic!("{when}: cleaning: {error}"));
+            self.store.clean_round().unwrap_or_else(|error| panic!("{when}: cleaning: {error}"));
             self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
         }
         let cleaned = self.store.counters().segments_cleaned;
@@ -102,7 +102,7 @@ impl Full {
             let delete = StoreChange::Delete { object: file(slot), lsn: Lsn(self.page_lsn) };
             self.store.apply(&[delete]).unwrap_or_else(|error| panic!("{when}: deleting: {error}"));
         }
-        while self.store.free_step().unwrap_or_else(|error| panic!("{when}: freeing: {error}")) {}
+        while self.store.free_deleted_step().unwrap_or_else(|error| panic!("{when}: freeing: {error}")) {}
         self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
         self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
         for _ in 0..200 {
@@ -299,7 +299,7 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
         store.apply(&[StoreChange::Delete { object: file(1), lsn: Lsn(next()) }]).expect("space");
         let mut number = 0;
         for cycle in 0..60 {
-            while store.reserve(12, Known::default()).is_ok() {
+            while store.reserve(12, ReservationEstimate::default()).is_ok() {
                 let vector: Vec<StoreChange> = (0..12).map(|one| write(2, number + one, next())).collect();
                 number += 12;
                 let written = store.apply(&vector);
@@ -308,7 +308,7 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
                     break;
                 }
             }
-            store.clean().expect("no faults");
+            store.clean_round().expect("no faults");
             store.checkpoint_twice().expect("from every state there are enough segments");
             // Some of what was written last goes, so that there is something to gain.
             let at = random.below(number / 64) * 64;
@@ -319,11 +319,11 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
         for clone in 1..=CLONES {
             store.delete_volume(VolumeId(clone), Lsn(next())).expect("a clone can be deleted");
         }
-        while store.free_step().expect("freeing") {}
-        while store.clean().expect("no faults") {
+        while store.free_deleted_step().expect("freeing") {}
+        while store.clean_round().expect("no faults") {
             store.checkpoint_twice().expect("from every state there are enough segments");
         }
-        store.reserve(500, Known::default()).expect("what only clones held is free");
+        store.reserve(500, ReservationEstimate::default()).expect("what only clones held is free");
         store.release(500);
         assert_eq!(findings(&store), []);
     }
@@ -353,7 +353,7 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
             let mut number = 0;
             loop {
                 let pages = 1 + number % 7;
-                while store.reserve(pages, Known::default()).is_ok() {
+                while store.reserve(pages, ReservationEstimate::default()).is_ok() {
                     number += 1;
                     let written = store.apply(&[write(7, number, next())]);
                     store.release(pages);
@@ -361,7 +361,7 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
                         break;
                     }
                 }
-                let cleaned = store.clean().expect("no faults");
+                let cleaned = store.clean_round().expect("no faults");
                 store.checkpoint_twice().expect("segments");
                 if !cleaned {
                     break;
@@ -398,14 +398,14 @@ fn what_was_reserved_can_be_written_when_a_clone_has_come_to_share_all_of_it() {
         // Half full, in leaves of which each has few pages.
         let pages: Vec<(u64, u64)> = (0..2000).map(|number| (1 + number % 5, number / 5 * 19)).collect();
         for some in pages.chunks(20) {
-            store.reserve(20, Known::default()).expect("space");
+            store.reserve(20, ReservationEstimate::default()).expect("space");
             let vector: Vec<StoreChange> =
                 some.iter().map(|&(slot, number)| write(file(slot), number)).collect();
             apply_reserved(&store, &vector).expect("no faults");
             store.release(20);
         }
         let mut reserved = 0;
-        while store.reserve(1, Known::default()).is_ok() {
+        while store.reserve(1, ReservationEstimate::default()).is_ok() {
             reserved += 1;
         }
         assert!(reserved > 50, "seed {seed}: {reserved}");

@@ -134,13 +134,13 @@ fn assert_holds(store: &Store, stamps: &[u64], when: &str) {
 }
 
 fn assert_reads(store: &Store, stamps: &[u64], when: &str) {
-    let wants = (0..stamps.len() as u64).map(|number| store::Want::new(FILE, PageNo(number)));
-    let mut wants: Vec<store::Want> = wants.collect();
+    let wants = (0..stamps.len() as u64).map(|number| store::PageRead::new(FILE, PageNo(number)));
+    let mut wants: Vec<store::PageRead> = wants.collect();
     store.read(&mut wants);
     for (want, &expected) in wants.iter().zip(stamps) {
-        let found = match want.found.as_ref().unwrap_or_else(|error| panic!("{when}: {error}")) {
-            store::Found::Hole => 0,
-            store::Found::Page { bytes, .. } => stamp(bytes),
+        let found = match want.result.as_ref().unwrap_or_else(|error| panic!("{when}: {error}")) {
+            store::StoredPage::Hole => 0,
+            store::StoredPage::Page { bytes, .. } => stamp(bytes),
         };
         assert_eq!(found, expected, "{when}: page {:?}", want.page);
     }
@@ -180,10 +180,10 @@ fn a_start_within_an_extent_needs_no_more_reads() {
     assert!(counted.reads() <= stated + OTHERS, "{} reads, {stated} are stated", counted.reads());
     // Pages written before the checkpoint have other stamps.
     for (number, &expected) in stamps.iter().enumerate().filter(|&(_, &stamp)| stamp != 0) {
-        let mut want = [store::Want::new(FILE, PageNo(number as u64))];
+        let mut want = [store::PageRead::new(FILE, PageNo(number as u64))];
         store.read(&mut want);
-        let found = want[0].found.as_ref().expect("a good disk");
-        assert!(matches!(found, store::Found::Page { bytes, .. } if stamp(bytes) == expected));
+        let found = want[0].result.as_ref().expect("a good disk");
+        assert!(matches!(found, store::StoredPage::Page { bytes, .. } if stamp(bytes) == expected));
     }
 }
 

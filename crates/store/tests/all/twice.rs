@@ -5,7 +5,7 @@ use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageN
 use sim_disk::{BlockDamage, DiskFaults, DroppedWrites, PowerSupply, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{Found, Store, StoreChange, StoreError, VolumeId, VolumeMode, Want};
+use store::{PageRead, Store, StoreChange, StoreError, StoredPage, VolumeId, VolumeMode};
 
 /// A store with trees of several nodes, a clone, nodes that were compacted and a log to replay.
 struct Busy {
@@ -64,12 +64,13 @@ fn read_all(store: &Store, volume: VolumeId, model: &Model) -> Result<u64, Strin
     let mut errors = 0;
     for (&slot, (generation, held)) in &model.objects {
         let object = ObjectId { volume, slot, generation: *generation };
-        let mut wants: Vec<Want> = domain().into_iter().map(|page| Want::new(object, PageNo(page))).collect();
+        let mut wants: Vec<PageRead> =
+            domain().into_iter().map(|page| PageRead::new(object, PageNo(page))).collect();
         store.read(&mut wants);
         for want in wants {
-            let found = match want.found {
-                Ok(Found::Hole) => None,
-                Ok(Found::Page { bytes, page_lsn }) => Some((stamp(&bytes), page_lsn.0)),
+            let found = match want.result {
+                Ok(StoredPage::Hole) => None,
+                Ok(StoredPage::Page { bytes, page_lsn }) => Some((stamp(&bytes), page_lsn.0)),
                 Err(error) => {
                     let text = error.to_string();
                     if !text.contains("block") {
@@ -300,7 +301,7 @@ fn of_two_damaged_blocks_all_is_there_or_an_error_names_the_place_and_there_are_
 #[test]
 fn a_repair_from_the_wrong_copy_is_noticed() {
     let busy = Busy::new(4);
-    store::plant(Some(store::PlantedBug::RepairFromWrongCopy));
+    store::plant(Some(store::StoreBug::RepairFromWrongCopy));
     let wrong = (0..200).find_map(|index| while_open(&busy, index, BlockDamage::Rot(12_345)).err());
     store::plant(None);
     println!("{}", wrong.expect("it goes unnoticed"));
@@ -309,7 +310,7 @@ fn a_repair_from_the_wrong_copy_is_noticed() {
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn copies_in_one_segment_are_noticed() {
-    store::plant(Some(store::PlantedBug::CopiesInOneSegment));
+    store::plant(Some(store::StoreBug::CopiesInOneSegment));
     let busy = Busy::new(4);
     let (lost, checked) = (without_a_segment(&busy), findings(&open(&busy.disk).expect("it opens")));
     store::plant(None);
@@ -348,7 +349,7 @@ impl Arena {
             match step {
                 8 | 18 | 30 => store.checkpoint().expect("a checkpoint"),
                 // Some of it lies where the cleaner moved it.
-                12 => drop(store.clean().expect("cleaning")),
+                12 => drop(store.clean_round().expect("cleaning")),
                 24 => {
                     let lsn = Lsn(work.lsn);
                     store.clone_volume(VolumeId::MAIN, CLONE, VolumeMode::ReadOnly, lsn).expect("space");
@@ -470,7 +471,7 @@ fn pages_of_the_arena_are_read_from_their_copies_by_who_reads_many_too() {
     let pages: Vec<(ObjectId, PageNo)> = held.keys().map(|&number| (object, PageNo(number))).collect();
     assert!(pages.len() > 5);
     let mut found = BTreeMap::new();
-    store.read_all(&pages, &mut |index, page| {
+    store.read_in_device_order(&pages, &mut |index, page| {
         let (bytes, page_lsn) = page.expect("its copy is whole").expect("no hole");
         assert!(found.insert(pages[index].1.0, (stamp(bytes), page_lsn.0)).is_none(), "each once");
     });
@@ -490,7 +491,7 @@ fn a_page_of_the_arena_that_is_lost_in_both_copies_is_an_error_with_its_place_an
             let store = mount(&disk).expect("nothing is refused");
             errors += lost_only(&arena.busy, &store, *stamp, blocks)
                 .unwrap_or_else(|wrong| panic!("seed {seed}, blocks {blocks:?}: {wrong}"));
-            while store.clean().expect("others are cleaned") {
+            while store.clean_round().expect("others are cleaned") {
                 store.checkpoint_twice().expect("checkpoints");
             }
             lost_only(&arena.busy, &store, *stamp, blocks)
@@ -507,10 +508,11 @@ fn lost_only(busy: &Busy, store: &Store, stamp_lost: u64, blocks: &[Block]) -> R
         for (&slot, (generation, held)) in &model.objects {
             let object = ObjectId { volume, slot, generation: *generation };
             for (&number, &(expected, _)) in held {
-                let mut wants = [Want::new(object, PageNo(number))];
+                let mut wants = [PageRead::new(object, PageNo(number))];
                 store.read(&mut wants);
-                match &wants[0].found {
-                    Ok(Found::Page { bytes, .. }) if stamp(bytes) == expected && expected != stamp_lost => {}
+                match &wants[0].result {
+                    Ok(StoredPage::Page { bytes, .. })
+                        if stamp(bytes) == expected && expected != stamp_lost => {}
                     Err(error) if expected == stamp_lost => {
                         let text = error.to_string();
                         if !blocks.iter().any(|at| text.contains(&at.to_string())) {
@@ -539,7 +541,7 @@ fn the_cleaner_moves_a_page_of_the_arena_of_which_one_copy_is_damaged_to_a_pair(
             let store = mount(&disk).expect("a sound store");
             // One of each two.
             arena.blocks.values().for_each(|blocks| disk.damage(blocks[seed as usize % 2], damage));
-            while store.clean().expect("cleaning") {
+            while store.clean_round().expect("cleaning") {
                 store.checkpoint_twice().expect("checkpoints");
             }
             moved += store.counters().pages_cleaned;
@@ -662,7 +664,7 @@ fn pages_of_metadata_that_only_a_cache_has_are_written_again_by_the_start_that_r
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn a_batch_that_is_believed_without_its_pages_of_metadata_is_noticed() {
-    store::plant(Some(store::PlantedBug::MissingPairBelieved));
+    store::plant(Some(store::StoreBug::MissingPairBelieved));
     let wrong = (0..20).find_map(|seed| torn_vectors(seed).err());
     store::plant(None);
     println!("{}", wrong.expect("it goes unnoticed"));
@@ -671,7 +673,7 @@ fn a_batch_that_is_believed_without_its_pages_of_metadata_is_noticed() {
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn a_copy_of_a_page_of_metadata_that_is_not_written_is_noticed() {
-    store::plant(Some(store::PlantedBug::PageCopyForgotten));
+    store::plant(Some(store::StoreBug::PageCopyForgotten));
     let busy = Busy::new(4);
     let checked = findings(&open(&busy.disk).expect("it opens"));
     let arena = Arena::new(4);

@@ -5,7 +5,7 @@ use device::{Lsn, ObjectId, PageNo, SeededRng};
 use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Found, NewVolume, Store, StoreChange, StoreError, VolumeId, VolumeMode, Want};
+use store::{NewVolume, PageRead, Store, StoreChange, StoreError, StoredPage, VolumeId, VolumeMode};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const MAIN: VolumeId = VolumeId::MAIN;
@@ -15,19 +15,19 @@ fn write(object: ObjectId, number: u64, page_lsn: u64) -> StoreChange {
 }
 
 fn stamp_of(store: &Store, volume: VolumeId, number: u64) -> Option<u64> {
-    let mut wants = [Want::new(FILE.in_volume(volume), PageNo(number))];
+    let mut wants = [PageRead::new(FILE.in_volume(volume), PageNo(number))];
     store.read(&mut wants);
-    match &wants[0].found {
-        Ok(Found::Hole) => None,
-        Ok(Found::Page { bytes, .. }) => Some(stamp(bytes)),
+    match &wants[0].result {
+        Ok(StoredPage::Hole) => None,
+        Ok(StoredPage::Page { bytes, .. }) => Some(stamp(bytes)),
         Err(error) => panic!("{error}"),
     }
 }
 
 /// Frees and cleans until nothing more comes back.
 fn settle(store: &Store) {
-    while store.free_step().expect("freeing") {}
-    while store.clean().expect("cleaning") {
+    while store.free_deleted_step().expect("freeing") {}
+    while store.clean_round().expect("cleaning") {
         store.checkpoint().expect("a checkpoint");
     }
     store.checkpoint().expect("a checkpoint");
@@ -91,7 +91,7 @@ struct Life {
     lsn: u64,
     random: SeededRng,
     #[cfg(feature = "planted-bugs")]
-    bug: Option<store::PlantedBug>,
+    bug: Option<store::StoreBug>,
 }
 
 /// The pages of the one file: in two leaves.
@@ -172,13 +172,13 @@ impl Life {
     fn tend(&mut self) -> Result<(), StoreError> {
         match self.random.below(10) {
             0 => self.store.checkpoint()?,
-            1..4 => drop(self.store.free_step()?),
+            1..4 => drop(self.store.free_deleted_step()?),
             4..8 => drop(self.store.clean_step()?),
             _ => {}
         }
         while self.store.is_short_of_space() {
-            let freed = self.store.free_step()?;
-            let cleaned = self.store.clean()?;
+            let freed = self.store.free_deleted_step()?;
+            let cleaned = self.store.clean_round()?;
             self.store.checkpoint()?;
             if !freed && !cleaned {
                 break;
@@ -202,12 +202,13 @@ impl Life {
         }
         for (&volume, held) in &self.volumes {
             let object = FILE.in_volume(VolumeId(volume));
-            let mut wants: Vec<Want> = (0..PAGES).map(|number| Want::new(object, PageNo(number))).collect();
+            let mut wants: Vec<PageRead> =
+                (0..PAGES).map(|number| PageRead::new(object, PageNo(number))).collect();
             self.store.read(&mut wants);
             for want in wants {
-                let found = match want.found {
-                    Ok(Found::Hole) => None,
-                    Ok(Found::Page { bytes, .. }) => Some(stamp(&bytes)),
+                let found = match want.result {
+                    Ok(StoredPage::Hole) => None,
+                    Ok(StoredPage::Page { bytes, .. }) => Some(stamp(&bytes)),
                     Err(error) => return Some(format!("volume {volume}: {error}")),
                 };
                 let expected = held.get(&want.page.0).copied();
@@ -263,7 +264,7 @@ fn thousands_of_clones_made_and_deleted_at_random_with_crashes_are_those_that_sh
 fn a_volume_whose_leaf_does_not_say_what_memory_does_is_noticed() {
     let noticed = (0..10).find_map(|seed| {
         let mut life = Life::new(seed);
-        life.bug = Some(store::PlantedBug::VolumeLeafForgotten);
+        life.bug = Some(store::StoreBug::VolumeLeafForgotten);
         life.live(150)
     });
     store::plant(None);
@@ -316,7 +317,7 @@ fn a_checkpoint_writes_with_ten_thousand_volumes_what_it_does_with_one_and_the_w
 fn a_clone_s_node_freed_once_too_often_is_noticed() {
     let noticed = (0..10).find_map(|seed| {
         let mut life = Life::new(seed);
-        life.bug = Some(store::PlantedBug::FreedOnceTooOften);
+        life.bug = Some(store::StoreBug::FreedOnceTooOften);
         life.live(150)
     });
     println!("{}", noticed.expect("the bug is noticed"));
@@ -327,7 +328,7 @@ fn a_clone_s_node_freed_once_too_often_is_noticed() {
 fn a_leaked_node_is_noticed_and_repaired() {
     let life = (0..10).find_map(|seed| {
         let mut life = Life::new(seed);
-        life.bug = Some(store::PlantedBug::LeakedNode);
+        life.bug = Some(store::StoreBug::LeakedNode);
         life.live(150).map(|wrong| (life, wrong))
     });
     let (life, wrong) = life.expect("the bug is noticed");
@@ -408,7 +409,7 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
         let (volume, _) = clones.swap_remove(random.below(clones.len() as u64) as usize);
         lsn += 1;
         store.delete_volume(volume, Lsn(lsn)).expect("deleting always works");
-        store.free_step().expect("freeing");
+        store.free_deleted_step().expect("freeing");
         store.clean_step().expect("cleaning");
         if random.once_in(100) {
             store.checkpoint().expect("a checkpoint");
@@ -450,7 +451,7 @@ fn cost_of_cleaning(clones: u32) -> [u64; 4] {
     }
     store.checkpoint().expect("a checkpoint");
     let before = store.counters();
-    while store.clean().expect("cleaning") {}
+    while store.clean_round().expect("cleaning") {}
     let after = store.counters();
     assert!(after.segments_cleaned - before.segments_cleaned > 20);
     store.checkpoint().expect("a checkpoint");
@@ -557,6 +558,6 @@ fn usage_tells_what_each_volume_takes_alone_and_shares() {
     );
     store.delete_volume(VolumeId(1), Lsn(1002)).expect("it goes");
     assert_eq!(of(&store), (300, 8, vec![(300, 0)]));
-    while store.free_step().expect("freeing") {}
+    while store.free_deleted_step().expect("freeing") {}
     assert_eq!(of(&store), (300, 0, vec![(300, 0)]));
 }

@@ -1,6 +1,6 @@
 //! Threads that flush one device: who is told that it went well finds its write durable.
 
-use crate::flushes::{FailedFlushes, Flushes};
+use crate::flusher::{DeviceFlusher, FailedFlushes};
 use crate::{check, failure};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
@@ -63,15 +63,15 @@ trait Counter: Default + Send + Sync + 'static {
     fn flush(&self, before: Self::Before, drive: &Drive) -> bool;
 }
 
-impl Counter for Flushes {
+impl Counter for DeviceFlusher {
     type Before = FailedFlushes;
 
     fn before(&self) -> FailedFlushes {
-        self.failed()
+        self.failed_flushes()
     }
 
     fn flush(&self, before: FailedFlushes, drive: &Drive) -> bool {
-        self.since(before, || drive.flush()) == Some(Ok(()))
+        self.flush_since(before, || drive.flush()) == Some(Ok(()))
     }
 }
 
@@ -115,7 +115,7 @@ fn threads_write_and_flush<C: Counter>() {
 }
 
 fn who_is_told_that_a_flush_went_well_finds_its_write_durable() {
-    check(threads_write_and_flush::<Flushes>);
+    check(threads_write_and_flush::<DeviceFlusher>);
 }
 
 fn a_flush_and_its_count_as_two_steps_lose_a_write_in_some_order() {

@@ -19,8 +19,6 @@ mod sync {
 #[path = "../../src"]
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
-    pub(crate) mod allocate;
-    pub(crate) mod audit;
     pub(crate) mod block_set;
     pub(crate) mod bug;
     pub(crate) mod change;
@@ -28,42 +26,44 @@ mod shipped {
     pub(crate) mod checkpoint;
     pub(crate) mod checkpoint_root;
     pub(crate) mod checkpoint_tables;
-    pub(crate) mod clean;
+    pub(crate) mod cleaner;
     pub(crate) mod coalesce;
     pub(crate) mod counters;
     pub(crate) mod delta_block;
     pub(crate) mod delta_merge;
     pub(crate) mod error;
-    pub(crate) mod flushes;
+    pub(crate) mod flusher;
     pub(crate) mod format;
+    pub(crate) mod gc_pacer;
+    pub(crate) mod host_space;
     pub(crate) mod log_chunk;
     pub(crate) mod log_entry;
     pub(crate) mod log_extent;
+    pub(crate) mod log_progress;
     pub(crate) mod log_reader;
     pub(crate) mod log_writer;
-    pub(crate) mod lookup;
     pub(crate) mod map;
+    pub(crate) mod map_walk;
     pub(crate) mod medium;
-    pub(crate) mod owners;
-    pub(crate) mod pace;
-    pub(crate) mod pairs;
+    pub(crate) mod mirror_repair;
+    pub(crate) mod mirrored;
     #[cfg(feature = "planted-bugs")]
     pub(crate) mod plant;
     pub(crate) mod policy;
-    pub(crate) mod progress;
     pub(crate) mod recover;
-    pub(crate) mod repair;
+    pub(crate) mod reverse_map;
     pub(crate) mod scrub;
+    pub(crate) mod segment_summary;
     pub(crate) mod segments;
     pub(crate) mod settings;
     pub(crate) mod shared;
     pub(crate) mod space;
     pub(crate) mod store;
-    pub(crate) mod stream;
     pub(crate) mod superblock;
-    pub(crate) mod usage;
+    pub(crate) mod tables_stream;
     pub(crate) mod volume;
     pub(crate) mod volume_changes;
+    pub(crate) mod volume_usage;
     pub(crate) mod writer;
 }
 use shipped::*;

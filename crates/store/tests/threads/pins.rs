@@ -1,7 +1,7 @@
 //! Readers look a page up under the map's lock and read it without, while a writer makes its segment free and fills it anew.
 
 use crate::change::StoreChange;
-use crate::shared::{Found, Want};
+use crate::shared::{PageRead, StoredPage};
 use crate::store::Store;
 use crate::superblock::StoreLayout;
 use crate::volume::VolumeId;
@@ -74,13 +74,13 @@ fn write(store: &Store, pages: std::ops::Range<u64>, lsn: u64) {
 }
 
 /// The store's own read.
-fn pinned(store: &Store, want: &mut Want) {
+fn pinned(store: &Store, want: &mut PageRead) {
     store.read(std::slice::from_mut(want));
 }
 
 /// The wrong way: nothing holds the segment while its block is read.
-fn unpinned(store: &Store, want: &mut Want) {
-    let placed = store.shared.lookup(std::slice::from_mut(want));
+fn unpinned(store: &Store, want: &mut PageRead) {
+    let placed = store.shared.locate_and_pin(std::slice::from_mut(want));
     let page_lsn = placed[0].located.page.page_lsn;
     let entry = placed[0].located.page.base().expect("it was written");
     store.shared.map().nodes.segments.unpin(entry.place);
@@ -88,11 +88,11 @@ fn unpinned(store: &Store, want: &mut Want) {
     let read = store.shared.medium.device().read(entry.place, std::slice::from_mut(&mut bytes));
     let intact = read
         .map_err(Into::into)
-        .and_then(|()| store.shared.intact((want.object, want.page), "", &entry, &bytes));
-    want.found = intact.map(|()| Found::Page { bytes, page_lsn });
+        .and_then(|()| store.shared.verify_page((want.object, want.page), "", &entry, &bytes));
+    want.result = intact.map(|()| StoredPage::Page { bytes, page_lsn });
 }
 
-fn readers_and_a_writer(read: fn(&Store, &mut Want)) {
+fn readers_and_a_writer(read: fn(&Store, &mut PageRead)) {
     let disk = SimDisk::new("disk", BLOCKS, &PowerSupply::new(), 7);
     let layout = StoreLayout { id: StoreId([7; 16]), segment_blocks: Some(SEGMENT_BLOCKS) };
     Store::format(&*disk, &layout).expect("a disk that is large enough");
@@ -104,10 +104,10 @@ fn readers_and_a_writer(read: fn(&Store, &mut Want)) {
         .map(|_| {
             let store = store.clone();
             thread::spawn(move || {
-                let mut want = Want::new(OBJECT, PageNo(3));
+                let mut want = PageRead::new(OBJECT, PageNo(3));
                 read(&store, &mut want);
-                match want.found {
-                    Ok(Found::Page { bytes, page_lsn }) => assert_eq!(u64::from(bytes.0[0]), page_lsn.0),
+                match want.result {
+                    Ok(StoredPage::Page { bytes, page_lsn }) => assert_eq!(u64::from(bytes.0[0]), page_lsn.0),
                     other => panic!("a page that was always there: {other:?}"),
                 }
             })

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Found, Store, VolumeId, Want};
+use store::{PageRead, Store, StoredPage, VolumeId};
 
 pub const OBJECTS: u64 = 6;
 pub const OBJECT_BYTES: usize = 24 * BLOCK_BYTES;
@@ -359,11 +359,11 @@ pub fn delete_rescued(cache: &Cache) {
 /// An object, from the store alone.
 pub fn read_whole(cache: &Cache, object: ObjectId) -> Vec<u8> {
     let pages = (OBJECT_BYTES / BLOCK_BYTES) as u64;
-    let mut wants: Vec<Want> = (0..pages).map(|page| Want::new(object, PageNo(page))).collect();
+    let mut wants: Vec<PageRead> = (0..pages).map(|page| PageRead::new(object, PageNo(page))).collect();
     cache.store().read(&mut wants);
-    let page = |want: Want| match want.found.expect("a read with power") {
-        Found::Hole => vec![0; BLOCK_BYTES],
-        Found::Page { bytes, .. } => bytes.0.to_vec(),
+    let page = |want: PageRead| match want.result.expect("a read with power") {
+        StoredPage::Hole => vec![0; BLOCK_BYTES],
+        StoredPage::Page { bytes, .. } => bytes.0.to_vec(),
     };
     wants.into_iter().flat_map(page).collect()
 }

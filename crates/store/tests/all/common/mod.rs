@@ -11,7 +11,8 @@ use sim_disk::{PowerSupply, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{
-    DeltaBlock, DeltaPacker, DeltaPiece, Finding, Found, Store, StoreChange, StoreError, StoreLayout, Want,
+    DeltaBlock, DeltaPacker, DeltaPiece, PageRead, Store, StoreChange, StoreError, StoreFinding, StoreLayout,
+    StoredPage,
 };
 
 pub const ID: StoreId = StoreId([0x5a; 16]);
@@ -180,18 +181,18 @@ impl Model {
             let pages = domain().into_iter().map(PageNo);
             let held =
                 self.objects.get(&slot).into_iter().flat_map(|(_, held)| held.keys().copied().map(PageNo));
-            wants.extend(pages.chain(held).map(|page| Want::new(VolumeId::MAIN.object(slot, now), page)));
+            wants.extend(pages.chain(held).map(|page| PageRead::new(VolumeId::MAIN.object(slot, now), page)));
             for generation in [now.saturating_sub(1), now + 1] {
-                wants.push(Want::new(VolumeId::MAIN.object(slot, generation), PageNo(slot)));
+                wants.push(PageRead::new(VolumeId::MAIN.object(slot, generation), PageNo(slot)));
             }
         }
         store.read(&mut wants);
         for want in &wants {
             let held = self.objects.get(&want.object.slot).filter(|held| held.0 == want.object.generation);
             let expected = held.and_then(|(_, pages)| pages.get(&want.page.0)).copied();
-            let found = match &want.found {
-                Ok(Found::Hole) => None,
-                Ok(Found::Page { bytes, page_lsn }) => Some((stamp(bytes), page_lsn.0)),
+            let found = match &want.result {
+                Ok(StoredPage::Hole) => None,
+                Ok(StoredPage::Page { bytes, page_lsn }) => Some((stamp(bytes), page_lsn.0)),
                 Err(error) => return Some(error.to_string()),
             };
             if found != expected {
@@ -346,7 +347,7 @@ impl Work {
                 let in_leaf = |block: &DeltaBlock| Some((object, block.first())) == leaf;
                 let wanted: Vec<DeltaBlock> = wanted.into_iter().filter(in_leaf).collect();
                 if !store.takes_deltas(object, &wanted)? {
-                    match store.fold(&[(object, wanted[0].first())]) {
+                    match store.merge_deltas(&[(object, wanted[0].first())]) {
                         Err(StoreError::Full) => continue,
                         other => drop(other?),
                     }
@@ -445,14 +446,14 @@ pub fn apply_with_cleaning(store: &Store, vector: &[StoreChange]) -> Result<(), 
             Err(StoreError::Full) => {}
             other => return other,
         }
-        while store.free_step()? {}
-        store.clean()?;
+        while store.free_deleted_step()? {}
+        store.clean_round()?;
         store.checkpoint_twice()?;
     }
     store.apply(vector)
 }
 
-pub fn findings(store: &Store) -> Vec<Finding> {
+pub fn findings(store: &Store) -> Vec<StoreFinding> {
     let mut findings = Vec::new();
     store.check(&mut |finding| findings.push(finding));
     findings
@@ -469,7 +470,7 @@ pub fn apply_reserved(store: &Store, vector: &[StoreChange]) -> Result<(), Store
     loop {
         match store.apply(vector) {
             Err(StoreError::Full) => {
-                let cleaned = store.clean()?;
+                let cleaned = store.clean_round()?;
                 store.checkpoint_twice()?;
                 assert!(cleaned, "a reservation is not kept: {:?}", store.space());
             }

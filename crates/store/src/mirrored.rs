@@ -5,33 +5,33 @@
 //! | of what vectors write | the writer | the writer's lock | what log entries name is found by these; nobody goes on in it |
 //! | of what the cleaner moves | the cleaner | the cleaner's lock | as the newest root has it; nobody goes on in it |
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::error::StoreError;
-use crate::policy::COPIES;
-use crate::segments::{Segments, Use};
-use crate::shared::Shared;
+use crate::policy::METADATA_COPIES;
+use crate::segments::{SegmentTable, SegmentUse};
+use crate::shared::StoreShared;
 use device::{Block, Page};
 
 /// The pair of segments that is being filled.
 #[derive(Debug, Default)]
-pub(crate) struct OpenPair {
+pub(crate) struct OpenMirroredPair {
     /// Its first segment, and the next block in both.
     at: Option<(u32, u64)>,
 }
 
-impl OpenPair {
+impl OpenMirroredPair {
     /// Segments that so many more blocks take.
     pub(crate) fn segments_for(&self, blocks: u64, segment_blocks: u64) -> u64 {
         let left = self.at.map_or(0, |(_, offset)| segment_blocks - offset);
-        COPIES * blocks.saturating_sub(left).div_ceil(segment_blocks)
+        METADATA_COPIES * blocks.saturating_sub(left).div_ceil(segment_blocks)
     }
 
     /// Where blocks go, `wanted` or as many as there is space for while `floor` free segments are left alone; and the pairs that are full
-    /// then, to be [closed](Segments::close).
-    pub(crate) fn places(
+    /// then, to be [closed](SegmentTable::close).
+    pub(crate) fn allocate_blocks(
         &mut self,
         wanted: usize,
-        segments: &mut Segments,
+        segments: &mut SegmentTable,
         floor: u64,
     ) -> (Vec<Block>, Vec<u32>) {
         let segment_blocks = segments.geometry().segment_blocks;
@@ -40,10 +40,10 @@ impl OpenPair {
             let (segment, offset) = match self.at {
                 Some((segment, offset)) if offset < segment_blocks => (segment, offset),
                 full => {
-                    if segments.free_count() < floor + COPIES {
+                    if segments.free_count() < floor + METADATA_COPIES {
                         break;
                     }
-                    let Some(fresh) = segments.take_pair(Use::Arena) else { break };
+                    let Some(fresh) = segments.take_mirrored_pair(SegmentUse::Arena) else { break };
                     filled.extend(full.map(|(segment, _)| segment));
                     (fresh, 0)
                 }
@@ -55,7 +55,7 @@ impl OpenPair {
     }
 
     /// Goes on elsewhere.
-    pub(crate) fn abandon(&mut self, segments: &mut Segments) {
+    pub(crate) fn abandon(&mut self, segments: &mut SegmentTable) {
         if let Some((segment, _)) = self.at.take() {
             segments.close(segment);
         }
@@ -63,14 +63,14 @@ impl OpenPair {
 }
 
 /// Writes blocks to pairs of segments, to both of each. The caller flushes.
-pub(crate) fn write_twice(shared: &Shared, blocks: &[(Block, Box<Page>)]) -> Result<(), StoreError> {
+pub(crate) fn write_mirrored(shared: &StoreShared, blocks: &[(Block, Box<Page>)]) -> Result<(), StoreError> {
     shared.medium.write_blocks(blocks)?;
-    if is_planted(PlantedBug::PageCopyForgotten) {
+    if is_planted(StoreBug::PageCopyForgotten) {
         return Ok(());
     }
     let copies: Vec<(Block, Box<Page>)> = {
         let map = shared.map();
-        let copy = |at: Block| map.nodes.segments.copy_of(at).expect("a pair");
+        let copy = |at: Block| map.nodes.segments.mirror_of(at).expect("a pair");
         blocks.iter().map(|(at, page)| (copy(*at), page.clone())).collect()
     };
     shared.medium.write_blocks(&copies)

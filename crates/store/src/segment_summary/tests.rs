@@ -14,14 +14,14 @@ fn at(offset: u64) -> Block {
     GEOMETRY.segment_start(SEGMENT).plus(offset)
 }
 
-fn owner(number: u64) -> BlockOwner {
+fn owner(number: u64) -> SummaryEntry {
     let object = VolumeId(2).object(5, 6);
-    BlockOwner { object, page: PageNo(number), page_lsn: Lsn(1000 + number), crc: 7 * number as u32 }
+    SummaryEntry { object, page: PageNo(number), page_lsn: Lsn(1000 + number), crc: 7 * number as u32 }
 }
 
-fn list(number: u64, place: Block, owners: impl Iterator<Item = u64>) -> OwnerList {
+fn list(number: u64, place: Block, owners: impl Iterator<Item = u64>) -> SummaryBlock {
     let owners = owners.map(|number| Some(owner(number))).collect();
-    OwnerList { incarnation: Incarnation(3), number, place, owners }
+    SummaryBlock { incarnation: Incarnation(3), number, place, entries: owners }
 }
 
 fn disk() -> Arc<SimDisk> {
@@ -33,14 +33,14 @@ fn write(disk: &SimDisk, place: Block, page: &Page) {
 }
 
 /// Writes a list where it says that it is.
-fn write_list(disk: &SimDisk, list: &OwnerList) {
+fn write_list(disk: &SimDisk, list: &SummaryBlock) {
     write(disk, list.place, &list.encode(GEOMETRY.id));
 }
 
 /// Writes the head of a chunk of so many pages.
 fn write_chunk(disk: &SimDisk, chunk: u64, place: Block, pages: std::ops::Range<u64>) {
     let entry = |number: u64| {
-        let BlockOwner { object, page, page_lsn, crc } = owner(number);
+        let SummaryEntry { object, page, page_lsn, crc } = owner(number);
         LogEntry::Write {
             object,
             page,
@@ -72,7 +72,7 @@ fn write_chunk(disk: &SimDisk, chunk: u64, place: Block, pages: std::ops::Range<
 
 /// The blocks that have an owner, by their offsets, and the pages that these are.
 fn found(disk: &SimDisk) -> Vec<(u64, u64)> {
-    let all = owners(disk, GEOMETRY, SEGMENT, at(63));
+    let all = segment_summary_entries(disk, GEOMETRY, SEGMENT, at(63));
     let found = all.into_iter().map(|(place, one)| {
         assert_eq!(one, owner(one.page.0));
         (place.0 - at(0).0, one.page.0)
@@ -83,21 +83,21 @@ fn found(disk: &SimDisk) -> Vec<(u64, u64)> {
 #[test]
 fn a_list_reads_back_as_it_was_written_and_what_is_damaged_or_another_s_is_none() {
     let mut list = list(4, at(9), 1..101);
-    list.owners[1] = None;
+    list.entries[1] = None;
     let page = list.encode(GEOMETRY.id);
-    assert_eq!(OwnerList::decode(&page, GEOMETRY.id), Some(list));
-    assert_eq!(OwnerList::decode(&page, StoreId([8; 16])), None);
+    assert_eq!(SummaryBlock::decode(&page, GEOMETRY.id), Some(list));
+    assert_eq!(SummaryBlock::decode(&page, StoreId([8; 16])), None);
     let changed = |at: usize, to: u8| {
         let mut page = page.clone();
         page.0[at] = to;
         page
     };
-    assert_eq!(OwnerList::decode(&changed(200, 0xff), GEOMETRY.id), None);
+    assert_eq!(SummaryBlock::decode(&changed(200, 0xff), GEOMETRY.id), None);
     for (at, to) in [(56, 101), (64, 2)] {
         let mut page = changed(at, to);
         seal(&mut page.0);
         assert_eq!(
-            OwnerList::decode(&page, GEOMETRY.id),
+            SummaryBlock::decode(&page, GEOMETRY.id),
             None,
             "more owners than fit, or none of a known kind"
         );
@@ -151,7 +151,7 @@ fn what_an_earlier_use_of_the_segment_left_is_not_taken_for_what_is_there_now() 
     let disk = moved();
     write_list(&disk, &list(3, at(4), 50..60));
     assert_eq!(found(&disk), now);
-    let older = OwnerList { incarnation: Incarnation(2), ..list(4, at(20), 50..60) };
+    let older = SummaryBlock { incarnation: Incarnation(2), ..list(4, at(20), 50..60) };
     write_list(&disk, &older);
     assert_eq!(found(&disk), now);
     let disk = moved();
@@ -182,19 +182,19 @@ fn an_owner_is_that_of_the_bytes_with_its_checksum_and_a_scan_looks_no_further_t
     let disk = disk();
     write_list(&disk, &list(4, at(0), 1..4));
     write_list(&disk, &list(4, at(4), 4..7));
-    let mut scan = OwnerScan::new(SEGMENT);
+    let mut scan = SummaryScan::new(SEGMENT);
     assert_eq!(scan.read_some(&*disk, GEOMETRY, at(3)), Ok(true));
-    assert_eq!(scan.owner(at(2), owner(2).crc), Some(owner(2)));
-    assert_eq!(scan.owner(at(2), 1), None);
-    assert_eq!(scan.owner(at(5), owner(4).crc), None, "not looked for yet");
+    assert_eq!(scan.entry(at(2), owner(2).crc), Some(owner(2)));
+    assert_eq!(scan.entry(at(2), 1), None);
+    assert_eq!(scan.entry(at(5), owner(4).crc), None, "not looked for yet");
     assert_eq!(scan.read_some(&*disk, GEOMETRY, at(5)), Ok(true));
-    assert_eq!(scan.owner(at(5), owner(4).crc), Some(owner(4)));
+    assert_eq!(scan.entry(at(5), owner(4).crc), Some(owner(4)));
 }
 
 #[test]
 fn a_step_looks_at_32_heads() {
     let disk = disk();
-    let mut scan = OwnerScan::new(SEGMENT);
+    let mut scan = SummaryScan::new(SEGMENT);
     let steps =
         std::iter::from_fn(|| (scan.read_some(&*disk, GEOMETRY, at(63)) == Ok(false)).then_some(scan.offset));
     assert_eq!(steps.collect::<Vec<_>>(), [32]);
@@ -207,8 +207,8 @@ fn a_head_that_cannot_be_read_is_told_and_costs_who_goes_on_its_own_blocks() {
         write_list(&disk, &list(4, at(8 * number), 8 * number..8 * number + 7));
     }
     disk.damage(at(8), sim_disk::BlockDamage::Unreadable);
-    let mut scan = OwnerScan::new(SEGMENT);
-    assert_eq!(scan.read_some(&*disk, GEOMETRY, at(23)), Err(Unreadable));
+    let mut scan = SummaryScan::new(SEGMENT);
+    assert_eq!(scan.read_some(&*disk, GEOMETRY, at(23)), Err(SummaryUnreadable));
     assert_eq!(scan.read_some(&*disk, GEOMETRY, at(23)), Ok(true));
     let others = (1..8).zip(0..7).chain((17..24).zip(16..23));
     assert_eq!(found(&disk), others.collect::<Vec<_>>());

@@ -11,7 +11,7 @@ use crate::policy::low_mark;
 
 /// What a round has to do, and what it has been asked for until now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
+pub struct GcPacer {
     segment_blocks: u64,
     work: u64,
     gain: u64,
@@ -19,12 +19,12 @@ pub struct Pace {
     urgency: u64,
     low: u64,
     /// Work that was asked for, times `gain * low`.
-    asked: u64,
+    charged: u64,
 }
 
 /// What a pace is worked out from.
 #[derive(Debug, Clone, Copy)]
-pub struct Round {
+pub struct GcRound {
     /// Blocks of a segment.
     pub segment_blocks: u64,
     /// Segments to empty.
@@ -41,27 +41,27 @@ pub struct Round {
     pub missing: u64,
 }
 
-impl Pace {
+impl GcPacer {
     /// For a round that begins.
-    pub fn new(round: &Round) -> Pace {
+    pub fn new(round: &GcRound) -> GcPacer {
         let low = low_mark(round.segments);
         let gain = (round.victims * round.segment_blocks).saturating_sub(round.copies);
-        Pace {
+        GcPacer {
             segment_blocks: round.segment_blocks,
             work: round.nodes + round.live,
             // A walk that only counts: done before what cleaning has in hand is used up.
             gain: if gain == 0 { low * round.segment_blocks } else { gain },
             urgency: low + round.missing.min(low),
             low,
-            asked: 0,
+            charged: 0,
         }
     }
 
     /// So many blocks were written to the log, while so much of the work is left.
-    pub fn wrote(&mut self, blocks: u64, left: u64) {
-        let limit = self.done(left) + self.payment().max(self.price());
-        let asked = self.asked + blocks * self.work * self.urgency;
-        self.asked = asked.min(limit * self.gain * self.low);
+    pub fn charge(&mut self, blocks: u64, left: u64) {
+        let limit = self.work_done(left) + self.payment().max(self.price());
+        let asked = self.charged + blocks * self.work * self.urgency;
+        self.charged = asked.min(limit * self.gain * self.low);
     }
 
     /// Whether a step of the round is due, while so much work is left: without any, the one that ends it.
@@ -71,12 +71,12 @@ impl Pace {
 
     /// Work that is owed, while so much of it is left.
     fn debt(&self, left: u64) -> u64 {
-        (self.asked / (self.gain * self.low)).min(self.work).saturating_sub(self.done(left))
+        (self.charged / (self.gain * self.low)).min(self.work).saturating_sub(self.work_done(left))
     }
 
     /// Pages that may be written together, so that what is owed for them and their log entries is one payment; or one, where that
     /// is more.
-    pub fn together(&self) -> u64 {
+    pub fn pages_per_payment(&self) -> u64 {
         let blocks = self.payment() * self.gain * self.low / (self.work * self.urgency).max(1);
         blocks.saturating_sub(1).max(1)
     }
@@ -89,11 +89,11 @@ impl Pace {
     /// What is asked for pages that are written together, and their log entries. For the fair part of it free space stays where it is.
     /// Of what urgency adds an eighth of a segment at most: without any, free space that was lost would not come back.
     fn price(&self) -> u64 {
-        let fair = (self.together() + 1) * self.work / self.gain;
+        let fair = (self.pages_per_payment() + 1) * self.work / self.gain;
         (fair * self.urgency / self.low).min(fair + self.segment_blocks / 8)
     }
 
-    fn done(&self, left: u64) -> u64 {
+    fn work_done(&self, left: u64) -> u64 {
         self.work.saturating_sub(left)
     }
 }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     /// Four segments of 64 blocks, three quarters live, in a store of a hundred: 16 nodes and 192 blocks for 64.
-    const ROUND: Round = Round {
+    const ROUND: GcRound = GcRound {
         segment_blocks: 64,
         victims: 4,
         live: 192,
@@ -116,10 +116,10 @@ mod tests {
 
     #[test]
     fn a_round_is_asked_for_when_what_it_gains_is_written_and_not_before() {
-        let mut pace = Pace::new(&ROUND);
+        let mut pace = GcPacer::new(&ROUND);
         let mut left = WORK;
         for written in 1..=64 {
-            pace.wrote(1, left);
+            pace.charge(1, left);
             left -= pace.debt(left);
             assert_eq!(WORK - left, WORK * written / 64);
         }
@@ -128,9 +128,9 @@ mod tests {
 
     #[test]
     fn blocks_that_die_by_themselves_count_as_moved() {
-        let mut pace = Pace::new(&ROUND);
+        let mut pace = GcPacer::new(&ROUND);
         assert!(!pace.is_due(WORK) && pace.is_due(0), "a round without work ends");
-        pace.wrote(7, WORK);
+        pace.charge(7, WORK);
         assert_eq!(pace.debt(WORK), 22);
         assert_eq!(pace.debt(WORK - 20), 2);
         assert_eq!(pace.debt(WORK - 100), 0);
@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn it_is_twice_as_fast_where_the_reserve_begins_and_never_faster() {
         let debt = |missing| {
-            let mut pace = Pace::new(&Round { missing, ..ROUND });
-            pace.wrote(3, WORK);
+            let mut pace = GcPacer::new(&GcRound { missing, ..ROUND });
+            pace.charge(3, WORK);
             pace.debt(WORK)
         };
         assert_eq!([0, 4, 8, 20].map(debt), [9, 14, 19, 19]);
@@ -148,14 +148,14 @@ mod tests {
 
     #[test]
     fn nobody_owes_more_than_a_payment_and_what_was_forgiven_stays_so() {
-        let mut pace = Pace::new(&ROUND);
-        pace.wrote(1000, WORK);
+        let mut pace = GcPacer::new(&ROUND);
+        pace.charge(1000, WORK);
         assert_eq!(pace.debt(WORK), 24);
         assert_eq!(pace.debt(WORK - 24), 0);
-        pace.wrote(2, WORK - 24);
+        pace.charge(2, WORK - 24);
         assert!(pace.debt(WORK - 24) <= 7, "{}", pace.debt(WORK - 24));
         // New nodes are to be visited.
-        pace.wrote(1, WORK + 50);
+        pace.charge(1, WORK + 50);
         assert_eq!(pace.debt(WORK + 50), 24);
     }
 
@@ -163,11 +163,11 @@ mod tests {
     fn what_is_written_together_costs_at_most_one_payment_however_full_the_victims_are() {
         // The smallest segments that are made by themselves have 256 blocks; a round takes none that is more than 31/32 live.
         for (live, missing) in [(256, 0), (768, 0), (768, 3), (900, 8), (992, 8)] {
-            let round = Round { segment_blocks: 256, live, copies: live, missing, nodes: 0, ..ROUND };
-            let mut pace = Pace::new(&round);
-            let together = pace.together();
+            let round = GcRound { segment_blocks: 256, live, copies: live, missing, nodes: 0, ..ROUND };
+            let mut pace = GcPacer::new(&round);
+            let together = pace.pages_per_payment();
             // With a block of log entries.
-            pace.wrote(together + 1, live);
+            pace.charge(together + 1, live);
             let debt = pace.debt(live);
             assert!((64..=96).contains(&debt), "{live} live, {missing} missing: {debt} for {together} pages");
         }
@@ -177,20 +177,20 @@ mod tests {
     fn a_single_page_is_paid_for_in_full_however_much_that_is_and_with_urgency_for_an_eighth_of_a_segment_more()
      {
         for (missing, paid) in [(0, 126), (1, 134), (8, 134)] {
-            let mut pace = Pace::new(&Round { live: 252, copies: 252, nodes: 0, missing, ..ROUND });
-            assert_eq!(pace.together(), 1);
-            pace.wrote(2, 252);
+            let mut pace = GcPacer::new(&GcRound { live: 252, copies: 252, nodes: 0, missing, ..ROUND });
+            assert_eq!(pace.pages_per_payment(), 1);
+            pace.charge(2, 252);
             assert_eq!(pace.debt(252), paid, "{missing} missing");
         }
     }
 
     #[test]
     fn a_walk_without_victims_is_done_before_what_cleaning_has_in_hand_is_written() {
-        let mut pace = Pace::new(&Round { victims: 0, live: 0, copies: 0, ..ROUND });
+        let mut pace = GcPacer::new(&GcRound { victims: 0, live: 0, copies: 0, ..ROUND });
         // Eight segments.
-        pace.wrote(256, 16);
+        pace.charge(256, 16);
         assert_eq!(pace.debt(16), 8);
-        pace.wrote(256, 8);
+        pace.charge(256, 8);
         assert_eq!(pace.debt(8), 8);
     }
 }

@@ -5,8 +5,8 @@
 //! one, as two leaves may refer to the same block.
 
 use crate::error::StoreError;
-use crate::map::{BlockEntry, NodeBody, NodeId, ObjectPages};
-use crate::shared::Shared;
+use crate::map::{BlockEntry, NodeBody, NodeId, ObjectPageEntries};
+use crate::shared::StoreShared;
 use crate::volume::VolumeId;
 use device::Block;
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ pub struct VolumeUsage {
 
 /// What a store holds, counted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Usage {
+pub struct StoreUsage {
     /// Each volume, by number.
     pub volumes: Vec<VolumeUsage>,
     /// Blocks of data that some volume refers to, each counted once.
@@ -36,7 +36,7 @@ pub struct Usage {
 
 /// Who leads to a node or a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
+enum SpaceOwner {
     Volume(VolumeId),
     /// Deleted volumes.
     Dying,
@@ -44,20 +44,20 @@ enum Owner {
     Many,
 }
 
-impl Owner {
+impl SpaceOwner {
     /// The owner of what both lead to. What a deleted volume leads to as well is still the other's alone.
-    fn with(self, other: Owner) -> Owner {
+    fn with(self, other: SpaceOwner) -> SpaceOwner {
         match (self, other) {
-            (Owner::Dying, one) | (one, Owner::Dying) => one,
+            (SpaceOwner::Dying, one) | (one, SpaceOwner::Dying) => one,
             (one, two) if one == two => one,
-            _ => Owner::Many,
+            _ => SpaceOwner::Many,
         }
     }
 }
 
 /// A node as the walk saw it.
-struct Seen {
-    owner: Owner,
+struct VisitedNode {
+    reached_from: SpaceOwner,
     children: Box<[NodeId]>,
     /// Blocks that only this node refers to.
     alone: u64,
@@ -65,38 +65,39 @@ struct Seen {
     marked: Box<[Block]>,
 }
 
-type Nodes = HashMap<NodeId, Seen>;
+type VisitedNodes = HashMap<NodeId, VisitedNode>;
 
 /// Counts what volumes take: see [`Store::usage`](crate::Store::usage). The caller holds the writer's lock.
-pub(crate) fn usage(shared: &Shared) -> Result<Usage, StoreError> {
+pub(crate) fn usage(shared: &StoreShared) -> Result<StoreUsage, StoreError> {
     let roots: Vec<(VolumeId, NodeId)> = {
         let map = shared.map();
         map.volumes.iter().map(|(id, volume)| (id, volume.objects.root)).collect()
     };
-    let mut todo: Vec<(NodeId, Owner)> = roots.iter().map(|&(id, root)| (root, Owner::Volume(id))).collect();
-    todo.extend(shared.map().volumes.dying().map(|id| (id, Owner::Dying)));
-    let mut nodes = Nodes::new();
+    let mut todo: Vec<(NodeId, SpaceOwner)> =
+        roots.iter().map(|&(id, root)| (root, SpaceOwner::Volume(id))).collect();
+    todo.extend(shared.map().volumes.dying().map(|id| (id, SpaceOwner::Dying)));
+    let mut nodes = VisitedNodes::new();
     while let Some((id, owner)) = todo.pop() {
         if !id.is_some() {
             continue;
         }
         let node = match nodes.entry(id) {
-            Entry::Vacant(place) => place.insert(see(shared, id, owner)?),
+            Entry::Vacant(place) => place.insert(visit_node(shared, id, owner)?),
             Entry::Occupied(place) => {
                 let node = place.into_mut();
-                if !node.joins(owner) {
+                if !node.changes_owner(owner) {
                     continue;
                 }
-                node.owner = node.owner.with(owner);
+                node.reached_from = node.reached_from.with(owner);
                 node
             }
         };
-        todo.extend(node.children.iter().map(|&child| (child, node.owner)));
+        todo.extend(node.children.iter().map(|&child| (child, node.reached_from)));
     }
-    Ok(count(&nodes, &roots))
+    Ok(sum_usage(&nodes, &roots))
 }
 
-fn see(shared: &Shared, id: NodeId, owner: Owner) -> Result<Seen, StoreError> {
+fn visit_node(shared: &StoreShared, id: NodeId, owner: SpaceOwner) -> Result<VisitedNode, StoreError> {
     let body = shared.resolve(|map| map.nodes.node(id).map(|node| node.body.clone()))?;
     let (mut children, mut alone, mut marked) = (Vec::new(), 0, Vec::new());
     let mut add = |block: BlockEntry| match block.shared {
@@ -109,10 +110,10 @@ fn see(shared: &Shared, id: NodeId, owner: Owner) -> Result<Seen, StoreError> {
         NodeBody::Objects(objects) => {
             for object in objects.iter().flatten() {
                 match &object.pages {
-                    ObjectPages::Inline(pages) => {
+                    ObjectPageEntries::Inline(pages) => {
                         pages.iter().filter_map(|(_, entry)| entry.base()).for_each(&mut add);
                     }
-                    ObjectPages::Tree(tree) => children.push(tree.root),
+                    ObjectPageEntries::Tree(tree) => children.push(tree.root),
                 }
             }
         }
@@ -120,35 +121,38 @@ fn see(shared: &Shared, id: NodeId, owner: Owner) -> Result<Seen, StoreError> {
             children.extend(volumes.iter().flatten().map(|volume| volume.objects.root))
         }
     }
-    Ok(Seen { owner, children: children.into(), alone, marked: marked.into() })
+    Ok(VisitedNode { reached_from: owner, children: children.into(), alone, marked: marked.into() })
 }
 
-impl Seen {
+impl VisitedNode {
     /// Whether another way to the node changes whose it is.
-    fn joins(&self, owner: Owner) -> bool {
-        self.owner.with(owner) != self.owner
+    fn changes_owner(&self, owner: SpaceOwner) -> bool {
+        self.reached_from.with(owner) != self.reached_from
     }
 }
 
 /// Adds up, once everybody's owner is known.
-fn count(nodes: &Nodes, roots: &[(VolumeId, NodeId)]) -> Usage {
+fn sum_usage(nodes: &VisitedNodes, roots: &[(VolumeId, NodeId)]) -> StoreUsage {
     let mut of: HashMap<VolumeId, u64> = HashMap::new();
-    let mut usage = Usage::default();
-    let mut blocks: HashMap<Block, Owner> = HashMap::new();
-    let mut add = |usage: &mut Usage, owner, count| {
+    let mut usage = StoreUsage::default();
+    let mut blocks: HashMap<Block, SpaceOwner> = HashMap::new();
+    let mut add = |usage: &mut StoreUsage, owner, count| {
         match owner {
-            Owner::Dying => usage.dying += count,
-            Owner::Many => usage.data += count,
-            Owner::Volume(id) => {
+            SpaceOwner::Dying => usage.dying += count,
+            SpaceOwner::Many => usage.data += count,
+            SpaceOwner::Volume(id) => {
                 usage.data += count;
                 *of.entry(id).or_default() += count;
             }
         };
     };
     for node in nodes.values() {
-        add(&mut usage, node.owner, node.alone);
+        add(&mut usage, node.reached_from, node.alone);
         for &place in &node.marked {
-            blocks.entry(place).and_modify(|owner| *owner = owner.with(node.owner)).or_insert(node.owner);
+            blocks
+                .entry(place)
+                .and_modify(|owner| *owner = owner.with(node.reached_from))
+                .or_insert(node.reached_from);
         }
     }
     blocks.values().for_each(|&owner| add(&mut usage, owner, 1));
@@ -162,7 +166,7 @@ fn count(nodes: &Nodes, roots: &[(VolumeId, NodeId)]) -> Usage {
 }
 
 /// Blocks that a node leads to. As deep as the trees are high.
-fn blocks_below(nodes: &Nodes, id: NodeId, below: &mut HashMap<NodeId, u64>) -> u64 {
+fn blocks_below(nodes: &VisitedNodes, id: NodeId, below: &mut HashMap<NodeId, u64>) -> u64 {
     if let Some(&known) = below.get(&id) {
         return known;
     }

@@ -20,20 +20,21 @@
 //! before. A list names more than a step moves, so that it is one block in a hundred: the victim's next blocks, which have the places
 //! behind it. The place of one that nobody holds any more when it is its turn stays empty.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::LIST_OWNERS;
 use crate::log_entry::MirroredBlock;
-use crate::lookup::{self, Looked, Lookup};
 use crate::map::{BlockHolder, MovedBlock, NodeId, PageMap, ScanPurpose, ScanTarget};
-use crate::owners::{BlockOwner, OwnerList, OwnerScan};
-use crate::pairs::{OpenPair, write_twice};
+use crate::mirrored::{OpenMirroredPair, write_mirrored};
 use crate::policy::{
-    self, Budget, Candidate, Class, blocks_per_step, choose, fit_with_lists, listed, segments_per_round,
+    self, CleaningBudget, CleaningCandidate, SpaceClass, blocks_per_step, blocks_per_summary, choose_victims,
+    fit_with_summaries, segments_per_round,
 };
-use crate::segments::Use;
-use crate::shared::Shared;
+use crate::reverse_map::{self, LookupProgress, ReverseLookup};
+use crate::segment_summary::{SummaryBlock, SummaryEntry, SummaryScan};
+use crate::segments::SegmentUse;
+use crate::shared::StoreShared;
 use crate::writer::WriterLock;
 use device::{Block, Page};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,14 +48,14 @@ const HOLDERS_MAX: usize = 1 << 20;
 
 /// What a step of the cleaner did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cleaning {
+pub enum CleaningOutcome {
     /// Nothing is worth cleaning.
     Idle,
     /// There is more to do.
     Working,
     /// A round has ended, in which this many segments died, or held less than was thought. Dead ones are free after
     /// two checkpoints.
-    Emptied(u64),
+    RoundEnded(u64),
     /// Moving needs a free segment above the reserve for deletions, or space for the nodes that it changes. Two checkpoints may
     /// give it; if nothing was moved since they were last asked for, they did not.
     NeedsCheckpoint,
@@ -62,52 +63,52 @@ pub enum Cleaning {
 
 /// What the cleaner remembers between steps. Nothing of it survives a crash, nor has to.
 #[derive(Default)]
-pub(crate) struct Cleaner {
-    round: Option<Round>,
-    to: Targets,
+pub(crate) struct SegmentCleaner {
+    round: Option<CleaningRound>,
+    targets: CopyTargets,
 }
 
 /// Where moved blocks go: those of pairs to a pair, others to a segment.
 #[derive(Default)]
-struct Targets {
-    copies: Copies,
-    pair: OpenPair,
+struct CopyTargets {
+    plain: CopySegment,
+    mirrored: OpenMirroredPair,
 }
 
 /// Where moved blocks go.
 #[derive(Default)]
-struct Copies {
+struct CopySegment {
     /// A segment that is open for them, and the next block in it.
-    at: Option<(u32, u64)>,
+    open: Option<(u32, u64)>,
     /// Segments that were opened for them.
     segments: u64,
     /// Blocks of a victim that the last list names and that were not moved yet: the next places are theirs, in order.
-    listed: VecDeque<Block>,
+    promised: VecDeque<Block>,
 }
 
 /// Places for moved blocks.
 #[derive(Default)]
-struct Placed {
+struct CopyPlacement {
     places: Vec<Block>,
     /// The lists that begin between them.
-    lists: Vec<(Block, Box<Page>)>,
+    summaries: Vec<(Block, Box<Page>)>,
     /// Segments that are full then, to be closed.
     filled: Vec<u32>,
 }
 
 /// Blocks that are moved next, with their owners where these are known.
-type Coming = BTreeMap<Block, Option<BlockOwner>>;
+type UpcomingBlocks = BTreeMap<Block, Option<SummaryEntry>>;
 
-struct Round {
+struct CleaningRound {
     /// Each step empties a segment, and free segments are taken as such a round may.
     empties_at_once: bool,
     /// What is not settled yet, in order.
     victims: Vec<u32>,
-    stage: Stage,
+    stage: RoundStage,
     /// Those of which look-ups could not tell who holds them: a walk must.
     unknown: Vec<u32>,
     /// Whose the blocks of the victim are that is worked on.
-    owners: Option<OwnerScan>,
+    summary: Option<SummaryScan>,
     /// Blocks that cannot be moved, because they or their holders cannot be read.
     stuck: BTreeSet<Block>,
     /// Segments that died, or held less than was thought.
@@ -115,9 +116,9 @@ struct Round {
 }
 
 /// How far it is known who holds the victims' blocks.
-enum Stage {
+enum RoundStage {
     /// Those of the first victim are looked up.
-    LookingUp(Option<Lookup>),
+    LookingUp(Option<ReverseLookup>),
     /// They are known.
     LookedUp,
     /// All are walked for.
@@ -127,7 +128,7 @@ enum Stage {
 }
 
 /// A block on its way.
-struct Moving {
+struct MovingBlock {
     from: Block,
     crc: u32,
     holders: Vec<BlockHolder>,
@@ -135,33 +136,37 @@ struct Moving {
     is_shared: bool,
 }
 
-impl Cleaner {
+impl SegmentCleaner {
     /// One bounded step: see [`Store::clean_step`](crate::Store::clean_step).
-    pub(crate) fn step(&mut self, shared: &Shared, writer: &WriterLock) -> Result<Cleaning, StoreError> {
+    pub(crate) fn step(
+        &mut self,
+        shared: &StoreShared,
+        writer: &WriterLock,
+    ) -> Result<CleaningOutcome, StoreError> {
         writer.lock().make_ready(shared)?;
-        let Cleaner { round, to } = self;
+        let SegmentCleaner { round, targets: to } = self;
         let Some(current) = round else {
-            *round = Round::begin(shared);
-            return Ok(if round.is_some() { Cleaning::Working } else { Cleaning::Idle });
+            *round = CleaningRound::begin(shared);
+            return Ok(if round.is_some() { CleaningOutcome::Working } else { CleaningOutcome::Idle });
         };
-        if current.finds_holders(shared) {
-            return Ok(Cleaning::Working);
+        if current.find_holders(shared) {
+            return Ok(CleaningOutcome::Working);
         }
         if let Some(&victim) = current.victims.first() {
-            return current.work_on(victim, shared, writer, to);
+            return current.clean_victim(victim, shared, writer, to);
         }
         let mut map = shared.map_mut();
         map.nodes.end_scan(ScanPurpose::Clean);
         let emptied = current.emptied;
         *round = None;
-        to.copies.leave_list();
-        Ok(Cleaning::Emptied(emptied))
+        to.plain.abandon_summary();
+        Ok(CleaningOutcome::RoundEnded(emptied))
     }
 
     /// Ends a round for which there is no space: its victims are left alone until more of them has died.
-    pub(crate) fn give_up(&mut self, shared: &Shared) {
+    pub(crate) fn give_up_round(&mut self, shared: &StoreShared) {
         let Some(round) = self.round.take() else { return };
-        self.to.copies.leave_list();
+        self.targets.plain.abandon_summary();
         let mut map = shared.map_mut();
         map.nodes.end_scan(ScanPurpose::Clean);
         // Others have made many nodes dirty since the last checkpoint: it is not for the victims.
@@ -169,46 +174,49 @@ impl Cleaner {
         for victim in round.victims.into_iter().chain(round.unknown) {
             map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim));
             if !is_crowded {
-                map.nodes.segments.stuck(victim);
+                map.nodes.segments.mark_stuck(victim);
             }
         }
     }
 }
 
-impl Round {
+impl CleaningRound {
     /// Chooses victims, and begins the look-ups or the walk that find their holders; without any, if counts may be too high, just the
     /// walk that makes them exact.
-    fn begin(shared: &Shared) -> Option<Round> {
+    fn begin(shared: &StoreShared) -> Option<CleaningRound> {
         let mut map = shared.map_mut();
         let geometry = shared.medium.geometry();
-        let free = map.nodes.segments.free_count().saturating_sub(map.floor(Class::Cleaner));
+        let free = map.nodes.segments.free_count().saturating_sub(map.floor(SpaceClass::Cleaner));
         let mut candidates = map.nodes.segments.candidates();
-        let emptied_at_once = |one: &Candidate| policy::may_empty_at_once(one, geometry.segment_blocks);
+        let emptied_at_once =
+            |one: &CleaningCandidate| policy::may_empty_at_once(one, geometry.segment_blocks);
         let empties_at_once = free == 0 && candidates.iter().any(emptied_at_once);
         if empties_at_once {
             candidates.retain(emptied_at_once);
         }
         // All that a round which empties a segment with each step moves fits into one.
         let free = if empties_at_once { 1 } else { free };
-        let budget = Budget {
+        let budget = CleaningBudget {
             segment_blocks: geometry.segment_blocks,
-            segments: segments_per_round(map.nodes.segments.held()),
+            segments: segments_per_round(map.nodes.segments.backed_count()),
             blocks: free * geometry.segment_blocks,
         };
-        let victims = choose(&candidates, &budget);
+        let victims = choose_victims(&candidates, &budget);
         if victims.is_empty() && !map.nodes.segments.counts_may_be_high() {
             return None;
         }
         victims.iter().for_each(|&victim| map.nodes.segments.pin(geometry.segment_start(victim)));
         let looks_up = !map.nodes.segments.counts_may_be_high()
-            && lookup::is_worth_it(map.nodes.table.used_count(), victims.len());
-        let (stage, unknown, owners, stuck) = (Stage::LookingUp(None), Vec::new(), None, BTreeSet::new());
-        let mut round = Round { empties_at_once, victims, stage, unknown, owners, stuck, emptied: 0 };
+            && reverse_map::lookup_is_worth_it(map.nodes.table.used_count(), victims.len());
+        let (stage, unknown, owners, stuck) =
+            (RoundStage::LookingUp(None), Vec::new(), None, BTreeSet::new());
+        let mut round =
+            CleaningRound { empties_at_once, victims, stage, unknown, summary: owners, stuck, emptied: 0 };
         match looks_up {
             true => {
-                let work = round.victims.len() as u64 * lookup::price(geometry.segment_blocks);
+                let work = round.victims.len() as u64 * reverse_map::lookup_work(geometry.segment_blocks);
                 map.begin_lookups(round.victims.iter().copied().collect(), work);
-                map.begin_pace(&round.victims);
+                map.begin_gc_pacing(&round.victims);
             }
             false => round.begin_walk(&mut map),
         }
@@ -216,44 +224,44 @@ impl Round {
     }
 
     /// As whom it takes free segments.
-    fn takes_as(&self) -> Class {
-        if self.empties_at_once { Class::EmptiesAtOnce } else { Class::Cleaner }
+    fn takes_segments_as(&self) -> SpaceClass {
+        if self.empties_at_once { SpaceClass::EmptiesAtOnce } else { SpaceClass::Cleaner }
     }
 
     /// As whom it makes nodes dirty.
-    fn repoints_as(&self) -> Class {
-        if self.empties_at_once { Class::EmptiesAtOnce } else { Class::Frees }
+    fn dirties_nodes_as(&self) -> SpaceClass {
+        if self.empties_at_once { SpaceClass::EmptiesAtOnce } else { SpaceClass::Frees }
     }
 
     fn begin_walk(&mut self, map: &mut PageMap) {
-        self.stage = Stage::Walking;
+        self.stage = RoundStage::Walking;
         map.nodes.segments.begin_recount();
         map.begin_scan(ScanPurpose::Clean, ScanTarget::Segments(self.victims.iter().copied().collect()));
-        map.begin_pace(&self.victims);
+        map.begin_gc_pacing(&self.victims);
     }
 
     /// Finds out more of who holds the victims' blocks; `false` once it is known of the first one, or there is none left.
-    fn finds_holders(&mut self, shared: &Shared) -> bool {
+    fn find_holders(&mut self, shared: &StoreShared) -> bool {
         match self.stage {
-            Stage::LookedUp => false,
-            Stage::LookingUp(_) => match self.victims.first() {
+            RoundStage::LookedUp => false,
+            RoundStage::LookingUp(_) => match self.victims.first() {
                 Some(&victim) => {
-                    self.look_up(victim, shared);
+                    self.look_up_holders(victim, shared);
                     true
                 }
-                None => self.walks_after_all(shared),
+                None => self.begin_walk_for_unknown(shared),
             },
-            Stage::Counted if is_planted(PlantedBug::SettledEarly) => false,
-            Stage::Walking | Stage::Counted => {
-                if !shared.visit_some(ScanPurpose::Clean, NODES_PER_STEP).is_empty() {
-                    self.bound_holders(shared);
+            RoundStage::Counted if is_planted(StoreBug::SettledEarly) => false,
+            RoundStage::Walking | RoundStage::Counted => {
+                if !shared.visit_nodes(ScanPurpose::Clean, NODES_PER_STEP).is_empty() {
+                    self.bound_holder_memory(shared);
                     return true;
                 }
-                if matches!(self.stage, Stage::Counted) {
+                if matches!(self.stage, RoundStage::Counted) {
                     return false;
                 }
-                if let Some(lower) = believe_walk(shared) {
-                    (self.emptied, self.stage) = (self.emptied + lower, Stage::Counted);
+                if let Some(lower) = apply_walk_recount(shared) {
+                    (self.emptied, self.stage) = (self.emptied + lower, RoundStage::Counted);
                 }
                 true
             }
@@ -261,7 +269,7 @@ impl Round {
     }
 
     /// Begins a walk for those victims of which the owners do not tell who holds them, if there are some.
-    fn walks_after_all(&mut self, shared: &Shared) -> bool {
+    fn begin_walk_for_unknown(&mut self, shared: &StoreShared) -> bool {
         self.victims = std::mem::take(&mut self.unknown);
         if self.victims.is_empty() {
             return false;
@@ -273,28 +281,30 @@ impl Round {
     }
 
     /// Looks up some of what the first victim's owners hold of it.
-    fn look_up(&mut self, victim: u32, shared: &Shared) {
-        if self.owners.as_ref().is_none_or(|scan| scan.segment() != victim) {
-            self.owners = Some(OwnerScan::new(victim));
+    fn look_up_holders(&mut self, victim: u32, shared: &StoreShared) {
+        if self.summary.as_ref().is_none_or(|scan| scan.segment() != victim) {
+            self.summary = Some(SummaryScan::new(victim));
         }
-        let (Stage::LookingUp(lookup), Some(owners)) = (&mut self.stage, &mut self.owners) else { return };
+        let (RoundStage::LookingUp(lookup), Some(owners)) = (&mut self.stage, &mut self.summary) else {
+            return;
+        };
         let segments = self.victims.len() + self.unknown.len();
-        let lookup = lookup.get_or_insert_with(|| Lookup::new(victim, segments, &shared.map()));
+        let lookup = lookup.get_or_insert_with(|| ReverseLookup::new(victim, segments, &shared.map()));
         let looked = lookup.step(owners, shared);
         let left = lookup.left(looked, owners, shared);
         let mut map = shared.map_mut();
-        let price = lookup::price(map.nodes.segments.geometry().segment_blocks);
+        let price = reverse_map::lookup_work(map.nodes.segments.geometry().segment_blocks);
         let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return };
         scan.to_look_up = self.victims[1..].len() as u64 * price + left;
         match looked {
-            Looked::Working => {}
-            Looked::Found => {
+            LookupProgress::Working => {}
+            LookupProgress::Found => {
                 scan.add_looked_up(std::mem::take(&mut lookup.found));
-                self.stage = Stage::LookedUp;
+                self.stage = RoundStage::LookedUp;
             }
-            Looked::Unknown => {
+            LookupProgress::Unknown => {
                 // What could not be read this time is read anew.
-                (self.stage, self.owners) = (Stage::LookingUp(None), None);
+                (self.stage, self.summary) = (RoundStage::LookingUp(None), None);
                 self.victims.remove(0);
                 self.unknown.push(victim);
             }
@@ -302,7 +312,7 @@ impl Round {
     }
 
     /// Lets the last victims go while there are more holders than fit.
-    fn bound_holders(&mut self, shared: &Shared) {
+    fn bound_holder_memory(&mut self, shared: &StoreShared) {
         let mut map = shared.map_mut();
         let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return };
         let mut gone = Vec::new();
@@ -316,39 +326,39 @@ impl Round {
     }
 
     /// Moves some of a victim's blocks, or settles it if there are none left.
-    fn work_on(
+    fn clean_victim(
         &mut self,
         victim: u32,
-        shared: &Shared,
+        shared: &StoreShared,
         writer: &WriterLock,
-        to: &mut Targets,
-    ) -> Result<Cleaning, StoreError> {
-        let some = self.some_held(victim, shared);
+        to: &mut CopyTargets,
+    ) -> Result<CleaningOutcome, StoreError> {
+        let some = self.next_held_blocks(victim, shared);
         if some.is_empty() {
-            return Ok(self.settle(victim, shared));
+            return Ok(self.finish_victim(victim, shared));
         }
-        if !self.owners_are_known(victim, shared) {
-            return Ok(Cleaning::Working);
+        if !self.read_summary(victim, shared) {
+            return Ok(CleaningOutcome::Working);
         }
         shared.holding_nodes(|| {
-            let failed = shared.load(existing(shared, some.values().flatten()));
+            let failed = shared.load_nodes(existing_nodes(shared, some.values().flatten()));
             let reachable = |(_, holders): &(&Block, &Vec<BlockHolder>)| {
                 !holders.iter().any(|holder| failed.contains_key(&holder.node))
             };
             self.stuck.extend(some.iter().filter(|one| !reachable(one)).map(|(&from, _)| from));
             if self.cannot_empty(victim, shared) {
-                return Ok(self.let_go(victim, shared));
+                return Ok(self.skip_victim(victim, shared));
             }
-            let moving = still_held(shared, some.iter().filter(reachable));
+            let moving = blocks_still_held(shared, some.iter().filter(reachable));
             if self.may_be_held_by_lost_nodes(victim, &moving, shared) {
-                return Ok(self.let_go(victim, shared));
+                return Ok(self.skip_victim(victim, shared));
             }
             self.move_blocks(victim, moving, shared, writer, to)
         })
     }
 
     /// Some blocks of a victim with their holders.
-    fn some_held(&self, victim: u32, shared: &Shared) -> BTreeMap<Block, Vec<BlockHolder>> {
+    fn next_held_blocks(&self, victim: u32, shared: &StoreShared) -> BTreeMap<Block, Vec<BlockHolder>> {
         let mut map = shared.map_mut();
         let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return BTreeMap::new() };
         let (mut some, mut holders) = (BTreeMap::new(), 0);
@@ -371,9 +381,9 @@ impl Round {
 
     /// Looks for the owners of a victim's blocks; whether all that can be known of those that are held is. Where that may be a matter of
     /// time, as a block cannot be read, they stay where they are.
-    fn owners_are_known(&mut self, victim: u32, shared: &Shared) -> bool {
+    fn read_summary(&mut self, victim: u32, shared: &StoreShared) -> bool {
         // Pairs have no lists: their slot says what they are.
-        if is_pair(victim, shared) {
+        if is_mirrored_victim(victim, shared) {
             return true;
         }
         let geometry = shared.medium.geometry();
@@ -383,10 +393,10 @@ impl Round {
             let held = scan.map(|scan| scan.holders.range(geometry.blocks_of(victim)));
             held.into_iter().flatten().map(|(&at, _)| at).collect()
         };
-        if self.owners.as_ref().is_none_or(|scan| scan.segment() != victim) {
-            self.owners = Some(OwnerScan::new(victim));
+        if self.summary.as_ref().is_none_or(|scan| scan.segment() != victim) {
+            self.summary = Some(SummaryScan::new(victim));
         }
-        let (Some(owners), Some(&last)) = (&mut self.owners, held.last()) else { return true };
+        let (Some(owners), Some(&last)) = (&mut self.summary, held.last()) else { return true };
         let known = owners.read_some(shared.medium.device(), geometry, last);
         if known.is_err() {
             self.stuck.extend(held);
@@ -395,7 +405,12 @@ impl Round {
     }
 
     /// What is moved now, and what of the victim will be after it, as much as lists may name.
-    fn coming(&self, victim: u32, now: &[(Moving, Page)], shared: &Shared) -> Coming {
+    fn upcoming_blocks(
+        &self,
+        victim: u32,
+        now: &[(MovingBlock, Page)],
+        shared: &StoreShared,
+    ) -> UpcomingBlocks {
         let mut coming: BTreeMap<Block, u32> = now.iter().map(|(one, _)| (one.from, one.crc)).collect();
         if let Some((&last, _)) = coming.last_key_value() {
             let mut map = shared.map_mut();
@@ -405,42 +420,43 @@ impl Round {
             let held = held.into_iter().flatten().filter(|(at, _)| !self.stuck.contains(at));
             coming.extend(held.take(LIST_OWNERS as usize).map(|(&at, holders)| (at, holders[0].crc)));
         }
-        let owner = |at: Block, crc: u32| self.owners.as_ref().and_then(|scan| scan.owner(at, crc));
+        let owner = |at: Block, crc: u32| self.summary.as_ref().and_then(|scan| scan.entry(at, crc));
         coming.into_iter().map(|(at, crc)| (at, owner(at, crc))).collect()
     }
 
     fn move_blocks(
         &mut self,
         victim: u32,
-        moving: Vec<Moving>,
-        shared: &Shared,
+        moving: Vec<MovingBlock>,
+        shared: &StoreShared,
         writer: &WriterLock,
-        to: &mut Targets,
-    ) -> Result<Cleaning, StoreError> {
+        to: &mut CopyTargets,
+    ) -> Result<CleaningOutcome, StoreError> {
         let mut pages = self.read_moving(moving, shared);
         if self.cannot_empty(victim, shared) {
-            return Ok(self.let_go(victim, shared));
+            return Ok(self.skip_victim(victim, shared));
         }
         if pages.is_empty() {
-            return Ok(Cleaning::Working);
+            return Ok(CleaningOutcome::Working);
         }
         let taken = to.segments_for(victim, &pages, shared);
         let holders = pages.iter().map(|(one, _)| &one.holders[..]);
-        pages.truncate(shared.map().moves_that_fit(holders, taken, self.repoints_as()));
-        if self.empties_at_once && pages.len() < self.held(victim, shared) {
-            return Ok(Cleaning::NeedsCheckpoint);
+        pages.truncate(shared.map().moves_that_fit(holders, taken, self.dirties_nodes_as()));
+        if self.empties_at_once && pages.len() < self.held_count(victim, shared) {
+            return Ok(CleaningOutcome::NeedsCheckpoint);
         }
-        let coming = self.coming(victim, &pages, shared);
-        let Some(Placed { places, lists, filled }) =
-            to.places(victim, &pages, &coming, self.takes_as(), shared)
+        let coming = self.upcoming_blocks(victim, &pages, shared);
+        let Some(CopyPlacement { places, summaries: lists, filled }) =
+            to.places(victim, &pages, &coming, self.takes_segments_as(), shared)
         else {
-            return Ok(Cleaning::NeedsCheckpoint);
+            return Ok(CleaningOutcome::NeedsCheckpoint);
         };
         let since = shared.medium.failed_flushes();
-        let (moving, pages): (Vec<Moving>, Vec<Page>) = pages.into_iter().unzip();
-        let copied = copy(shared, lists, &places, pages).and_then(|()| shared.medium.flush_since(since));
+        let (moving, pages): (Vec<MovingBlock>, Vec<Page>) = pages.into_iter().unzip();
+        let copied =
+            write_copies(shared, lists, &places, pages).and_then(|()| shared.medium.flush_since(since));
         let repointed = match &copied {
-            Ok(()) => repoint(shared, writer, &moving, &places, self.repoints_as()),
+            Ok(()) => repoint_holders(shared, writer, &moving, &places, self.dirties_nodes_as()),
             Err(_) => {
                 // Nobody knows what of it is on the medium: it is copied again, elsewhere.
                 to.abandon(victim, shared);
@@ -451,14 +467,14 @@ impl Round {
         filled.into_iter().for_each(|segment| shared.map_mut().nodes.segments.close(segment));
         copied?;
         if !repointed {
-            return Ok(Cleaning::NeedsCheckpoint);
+            return Ok(CleaningOutcome::NeedsCheckpoint);
         }
         count(&shared.medium.counting().pages_cleaned, places.len() as u64);
-        Ok(Cleaning::Working)
+        Ok(CleaningOutcome::Working)
     }
 
     /// Reads blocks, and finds out which are not what was written.
-    fn read_moving(&mut self, moving: Vec<Moving>, shared: &Shared) -> Vec<(Moving, Page)> {
+    fn read_moving(&mut self, moving: Vec<MovingBlock>, shared: &StoreShared) -> Vec<(MovingBlock, Page)> {
         let places: Vec<Block> = moving.iter().map(|one| one.from).collect();
         let (mut pages, mut damaged, mut twice) = (Vec::new(), Vec::new(), Vec::new());
         for (one, page) in moving.into_iter().zip(shared.medium.read_blocks(&places)) {
@@ -471,7 +487,7 @@ impl Round {
                 Ok(_) => shared.medium.corrupt(one.from, "data".to_owned(), one.crc, found),
                 Err(error) => error,
             };
-            match shared.map().nodes.segments.copy_of(one.from) {
+            match shared.map().nodes.segments.mirror_of(one.from) {
                 Some(copy) => {
                     damaged.push((MirroredBlock { at: one.from, copy, crc: one.crc }, error));
                     twice.push(Some(one));
@@ -479,7 +495,7 @@ impl Round {
                 None => drop(self.stuck.insert(one.from)),
             }
         }
-        shared.read_page_copies(&damaged, &mut |number, page| match (twice[number].take(), page) {
+        shared.read_page_mirrors(&damaged, &mut |number, page| match (twice[number].take(), page) {
             (Some(one), Ok(page)) => pages.push((one, page.clone())),
             _ => drop(self.stuck.insert(damaged[number].0.at)),
         });
@@ -487,13 +503,13 @@ impl Round {
     }
 
     /// Whether something of a victim stays where it is: moving the rest would take space, and give none.
-    fn cannot_empty(&self, victim: u32, shared: &Shared) -> bool {
+    fn cannot_empty(&self, victim: u32, shared: &StoreShared) -> bool {
         self.stuck.range(shared.medium.geometry().blocks_of(victim)).next().is_some()
     }
 
     /// Whether nodes that could not be read, of which a walk has met some, may hold a part of a victim: that would stay.
-    fn may_be_held_by_lost_nodes(&self, victim: u32, moving: &[Moving], shared: &Shared) -> bool {
-        let held = self.held(victim, shared) as u64;
+    fn may_be_held_by_lost_nodes(&self, victim: u32, moving: &[MovingBlock], shared: &StoreShared) -> bool {
+        let held = self.held_count(victim, shared) as u64;
         let mut map = shared.map_mut();
         let live = u64::from(map.nodes.segments.get(victim).live);
         let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
@@ -502,80 +518,80 @@ impl Round {
     }
 
     /// Blocks of a victim that are held, as far as that is known.
-    fn held(&self, victim: u32, shared: &Shared) -> usize {
+    fn held_count(&self, victim: u32, shared: &StoreShared) -> usize {
         let mut map = shared.map_mut();
         let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
         scan.map_or(0, |scan| scan.holders.range(shared.medium.geometry().blocks_of(victim)).count())
     }
 
     /// Leaves the first victim alone until more of it has died.
-    fn let_go(&mut self, victim: u32, shared: &Shared) -> Cleaning {
+    fn skip_victim(&mut self, victim: u32, shared: &StoreShared) -> CleaningOutcome {
         let blocks = shared.medium.geometry().blocks_of(victim);
         let mut map = shared.map_mut();
-        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return Cleaning::Working };
+        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return CleaningOutcome::Working };
         if !scan.is_scan() {
-            self.stage = Stage::LookingUp(None);
+            self.stage = RoundStage::LookingUp(None);
         }
         scan.drop_segment(victim, blocks);
         self.victims.remove(0);
         map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim));
-        map.nodes.segments.stuck(victim);
-        Cleaning::Working
+        map.nodes.segments.mark_stuck(victim);
+        CleaningOutcome::Working
     }
 
     /// Nothing is left to move in a victim: it is dead, but for what is stuck.
-    fn settle(&mut self, victim: u32, shared: &Shared) -> Cleaning {
+    fn finish_victim(&mut self, victim: u32, shared: &StoreShared) -> CleaningOutcome {
         let blocks = shared.medium.geometry().blocks_of(victim);
         let stuck = self.stuck.range(blocks.clone()).count() as u32;
         let mut map = shared.map_mut();
-        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return Cleaning::Working };
+        let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return CleaningOutcome::Working };
         let held = scan.holders.range(blocks.clone()).any(|(at, _)| !self.stuck.contains(at));
         let walked = scan.is_scan();
-        if held || !(scan.is_complete() || is_planted(PlantedBug::SettledEarly)) {
-            return Cleaning::Working;
+        if held || !(scan.is_complete() || is_planted(StoreBug::SettledEarly)) {
+            return CleaningOutcome::Working;
         }
         let all_known = walked && scan.lost.is_empty();
         scan.drop_segment(victim, blocks);
         self.victims.remove(0);
         if !walked {
-            self.stage = Stage::LookingUp(None);
+            self.stage = RoundStage::LookingUp(None);
         }
         if all_known {
-            map.nodes.segments.settle(victim, stuck);
+            map.nodes.segments.lower_live(victim, stuck);
         }
         let live = map.nodes.segments.get(victim).live;
         if !walked && live > stuck {
             // Somebody else holds some of it by now.
             self.unknown.push(victim);
-            return Cleaning::Working;
+            return CleaningOutcome::Working;
         }
         map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim));
         if live == 0 {
-            let segments = map.nodes.segments.emptied(victim);
+            let segments = map.nodes.segments.mark_emptied(victim);
             self.emptied += segments;
             count(&shared.medium.counting().segments_cleaned, segments);
         } else {
-            map.nodes.segments.stuck(victim);
+            map.nodes.segments.mark_stuck(victim);
         }
-        Cleaning::Working
+        CleaningOutcome::Working
     }
 }
 
-impl Targets {
+impl CopyTargets {
     /// Segments that these blocks of `victim` take.
-    fn segments_for(&self, victim: u32, pages: &[(Moving, Page)], shared: &Shared) -> u64 {
-        if is_pair(victim, shared) {
-            return self.pair.segments_for(pages.len() as u64, shared.medium.geometry().segment_blocks);
+    fn segments_for(&self, victim: u32, pages: &[(MovingBlock, Page)], shared: &StoreShared) -> u64 {
+        if is_mirrored_victim(victim, shared) {
+            return self.mirrored.segments_for(pages.len() as u64, shared.medium.geometry().segment_blocks);
         }
-        u64::from(!self.copies.have_space(pages, shared))
+        u64::from(!self.plain.has_space_for(pages, shared))
     }
 
     /// Goes on elsewhere with what comes from `victim`.
-    fn abandon(&mut self, victim: u32, shared: &Shared) {
-        if is_pair(victim, shared) {
-            self.pair.abandon(&mut shared.map_mut().nodes.segments);
+    fn abandon(&mut self, victim: u32, shared: &StoreShared) {
+        if is_mirrored_victim(victim, shared) {
+            self.mirrored.abandon(&mut shared.map_mut().nodes.segments);
         } else {
-            self.copies.abandon(shared);
+            self.plain.abandon(shared);
         }
     }
 
@@ -583,74 +599,74 @@ impl Targets {
     fn places(
         &mut self,
         victim: u32,
-        pages: &[(Moving, Page)],
-        coming: &Coming,
-        class: Class,
-        shared: &Shared,
-    ) -> Option<Placed> {
-        if !is_pair(victim, shared) {
-            return self.copies.places(victim, pages, coming, class, shared);
+        pages: &[(MovingBlock, Page)],
+        coming: &UpcomingBlocks,
+        class: SpaceClass,
+        shared: &StoreShared,
+    ) -> Option<CopyPlacement> {
+        if !is_mirrored_victim(victim, shared) {
+            return self.plain.places(victim, pages, coming, class, shared);
         }
         let mut map = shared.map_mut();
         let floor = map.floor(class);
         let segments = &mut map.nodes.segments;
-        let (places, filled) = self.pair.places(pages.len(), segments, floor);
+        let (places, filled) = self.mirrored.allocate_blocks(pages.len(), segments, floor);
         let targets: BTreeSet<u32> =
             places.iter().filter_map(|&at| shared.medium.geometry().segment_of(at)).collect();
         targets.into_iter().for_each(|target| segments.inherit_age(victim, target));
-        (!places.is_empty()).then_some(Placed { places, filled, ..Placed::default() })
+        (!places.is_empty()).then_some(CopyPlacement { places, filled, ..CopyPlacement::default() })
     }
 }
 
-fn is_pair(victim: u32, shared: &Shared) -> bool {
-    shared.map().nodes.segments.get(victim).usage == Use::Arena
+fn is_mirrored_victim(victim: u32, shared: &StoreShared) -> bool {
+    shared.map().nodes.segments.get(victim).usage == SegmentUse::Arena
 }
 
-impl Copies {
+impl CopySegment {
     /// Whether these blocks of a victim fit into the open segment.
-    fn have_space(&self, pages: &[(Moving, Page)], shared: &Shared) -> bool {
-        let listed = pages.iter().filter(|(one, _)| self.listed.contains(&one.from)).count();
-        let left = self.at.map_or(0, |(_, offset)| shared.medium.geometry().segment_blocks - offset);
-        (pages.len() - listed) as u64 <= fit_with_lists(left - self.listed.len() as u64)
+    fn has_space_for(&self, pages: &[(MovingBlock, Page)], shared: &StoreShared) -> bool {
+        let promised = pages.iter().filter(|(one, _)| self.promised.contains(&one.from)).count();
+        let left = self.open.map_or(0, |(_, offset)| shared.medium.geometry().segment_blocks - offset);
+        (pages.len() - promised) as u64 <= fit_with_summaries(left - self.promised.len() as u64)
     }
 
     /// Goes on elsewhere.
-    fn abandon(&mut self, shared: &Shared) {
-        self.listed.clear();
-        if let Some((segment, _)) = self.at.take() {
+    fn abandon(&mut self, shared: &StoreShared) {
+        self.promised.clear();
+        if let Some((segment, _)) = self.open.take() {
             shared.map_mut().nodes.segments.close(segment);
         }
     }
 
     /// What the last list names and was not moved will not be, or is in another list. When a round ends: the next one may find other
     /// bytes there.
-    fn leave_list(&mut self) {
-        let skipped = std::mem::take(&mut self.listed).len() as u64;
-        self.at = self.at.map(|(segment, offset)| (segment, offset + skipped));
+    fn abandon_summary(&mut self) {
+        let skipped = std::mem::take(&mut self.promised).len() as u64;
+        self.open = self.open.map(|(segment, offset)| (segment, offset + skipped));
     }
 
     /// Where these blocks of a victim may go; `None` where there is no segment.
     fn places(
         &mut self,
         victim: u32,
-        pages: &[(Moving, Page)],
-        coming: &Coming,
-        class: Class,
-        shared: &Shared,
-    ) -> Option<Placed> {
+        pages: &[(MovingBlock, Page)],
+        coming: &UpcomingBlocks,
+        class: SpaceClass,
+        shared: &StoreShared,
+    ) -> Option<CopyPlacement> {
         let (mut map, geometry) = (shared.map_mut(), shared.medium.geometry());
-        let mut placed = Placed::default();
-        for (Moving { from, .. }, _) in pages {
-            if !self.listed.contains(from) {
-                self.leave_list();
-                if !self.begin_list(coming.range(from..), &mut map, class, shared, &mut placed) {
+        let mut placed = CopyPlacement::default();
+        for (MovingBlock { from, .. }, _) in pages {
+            if !self.promised.contains(from) {
+                self.abandon_summary();
+                if !self.begin_summary(coming.range(from..), &mut map, class, shared, &mut placed) {
                     break;
                 }
             }
-            while let Some((segment, offset)) = self.at
-                && let Some(next) = self.listed.pop_front()
+            while let Some((segment, offset)) = self.open
+                && let Some(next) = self.promised.pop_front()
             {
-                self.at = Some((segment, offset + 1));
+                self.open = Some((segment, offset + 1));
                 if next == *from {
                     placed.places.push(geometry.segment_start(segment).plus(offset));
                     map.nodes.segments.inherit_age(victim, segment);
@@ -662,17 +678,17 @@ impl Copies {
     }
 
     /// Begins a list of the owners of what is coming; `false` where there is no segment for it.
-    fn begin_list<'a>(
+    fn begin_summary<'a>(
         &mut self,
-        coming: impl Iterator<Item = (&'a Block, &'a Option<BlockOwner>)>,
+        coming: impl Iterator<Item = (&'a Block, &'a Option<SummaryEntry>)>,
         map: &mut PageMap,
-        class: Class,
-        shared: &Shared,
-        placed: &mut Placed,
+        class: SpaceClass,
+        shared: &StoreShared,
+        placed: &mut CopyPlacement,
     ) -> bool {
         let geometry = shared.medium.geometry();
-        let fits = |offset: u64| listed(LIST_OWNERS, geometry.segment_blocks - offset);
-        let (segment, offset) = match self.at {
+        let fits = |offset: u64| blocks_per_summary(LIST_OWNERS, geometry.segment_blocks - offset);
+        let (segment, offset) = match self.open {
             Some((segment, offset)) if fits(offset) > 0 => (segment, offset),
             full => {
                 if map.nodes.segments.free_count() <= map.floor(class) {
@@ -680,23 +696,24 @@ impl Copies {
                 }
                 placed.filled.extend(full.map(|(segment, _)| segment));
                 self.segments += 1;
-                (map.nodes.segments.take(Use::Moved).expect("some are free"), 0)
+                (map.nodes.segments.take(SegmentUse::Moved).expect("some are free"), 0)
             }
         };
         let coming = coming.take(fits(offset) as usize).map(|(&at, &owner)| (at, owner));
         let (blocks, owners) = coming.unzip();
         let place = geometry.segment_start(segment).plus(offset);
-        let list = OwnerList { incarnation: shared.incarnation(), number: self.segments, place, owners };
-        if !is_planted(PlantedBug::OwnerListForgotten) {
-            placed.lists.push((place, list.encode(geometry.id)));
+        let list =
+            SummaryBlock { incarnation: shared.incarnation(), number: self.segments, place, entries: owners };
+        if !is_planted(StoreBug::OwnerListForgotten) {
+            placed.summaries.push((place, list.encode(geometry.id)));
         }
-        (self.at, self.listed) = (Some((segment, offset + 1)), blocks);
+        (self.open, self.promised) = (Some((segment, offset + 1)), blocks);
         true
     }
 }
 
 /// If the walk has met everything: how many segments hold less than was thought.
-fn believe_walk(shared: &Shared) -> Option<u64> {
+fn apply_walk_recount(shared: &StoreShared) -> Option<u64> {
     let mut map = shared.map_mut();
     let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref()?;
     // Somebody may have made a node grey since the last visit.
@@ -708,27 +725,27 @@ fn believe_walk(shared: &Shared) -> Option<u64> {
         return Some(0);
     }
     count(&shared.medium.counting().walks, 1);
-    Some(map.nodes.segments.believe_marks())
+    Some(map.nodes.segments.apply_recount())
 }
 
 /// The holders' nodes, without those that went since they were met.
-fn existing<'a>(shared: &Shared, holders: impl Iterator<Item = &'a BlockHolder>) -> Vec<NodeId> {
+fn existing_nodes<'a>(shared: &StoreShared, holders: impl Iterator<Item = &'a BlockHolder>) -> Vec<NodeId> {
     let map = shared.map();
     holders.map(|holder| holder.node).filter(|&id| map.nodes.table.get(id).is_some()).collect()
 }
 
 /// Those of the blocks to which an entry refers still; the others are done with.
-fn still_held<'a>(
-    shared: &Shared,
+fn blocks_still_held<'a>(
+    shared: &StoreShared,
     some: impl Iterator<Item = (&'a Block, &'a Vec<BlockHolder>)>,
-) -> Vec<Moving> {
+) -> Vec<MovingBlock> {
     let mut map = shared.map_mut();
     let mut moving = Vec::new();
     for (&from, holders) in some {
         match holders.iter().find_map(|&holder| map.nodes.entry_of_holder(holder, from)) {
             Some(entry) => {
                 let (crc, is_shared) = (entry.crc, entry.shared);
-                moving.push(Moving { from, crc, holders: holders.clone(), is_shared });
+                moving.push(MovingBlock { from, crc, holders: holders.clone(), is_shared });
             }
             None => {
                 if let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) {
@@ -741,8 +758,8 @@ fn still_held<'a>(
 }
 
 /// Writes copies, and the lists of their owners.
-fn copy(
-    shared: &Shared,
+fn write_copies(
+    shared: &StoreShared,
     lists: Vec<(Block, Box<Page>)>,
     places: &[Block],
     pages: Vec<Page>,
@@ -751,9 +768,10 @@ fn copy(
     boxed.extend(places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page))));
     // In one write where they follow each other.
     boxed.sort_by_key(|&(at, _)| at);
-    let is_pair = places.first().is_some_and(|&at| shared.map().nodes.segments.copy_of(at).is_some());
-    if is_pair {
-        return write_twice(shared, &boxed);
+    let is_mirrored_victim =
+        places.first().is_some_and(|&at| shared.map().nodes.segments.mirror_of(at).is_some());
+    if is_mirrored_victim {
+        return write_mirrored(shared, &boxed);
     }
     #[cfg(feature = "planted-bugs")]
     let Some(boxed) = shared.medium.planted().copy_later(boxed) else { return Ok(()) };
@@ -762,7 +780,13 @@ fn copy(
 
 /// Points all holders at the copies, which are durable; none of them, and `false`, if others have used the space for the nodes
 /// meanwhile.
-fn repoint(shared: &Shared, writer: &WriterLock, moving: &[Moving], places: &[Block], class: Class) -> bool {
+fn repoint_holders(
+    shared: &StoreShared,
+    writer: &WriterLock,
+    moving: &[MovingBlock],
+    places: &[Block],
+    class: SpaceClass,
+) -> bool {
     // No checkpoint may be under way: it would take for clean what is changed now.
     let _writer = writer.lock();
     let mut map = shared.map_mut();
@@ -775,7 +799,7 @@ fn repoint(shared: &Shared, writer: &WriterLock, moving: &[Moving], places: &[Bl
         let moved =
             MovedBlock { from: one.from, to, crc: one.crc, sole: all_known && one.holders.len() == 1 };
         let mut repointed = 0;
-        let missed = usize::from(is_planted(PlantedBug::HolderMissed) && one.holders.len() > 1);
+        let missed = usize::from(is_planted(StoreBug::HolderMissed) && one.holders.len() > 1);
         for &holder in &one.holders[missed..] {
             repointed += u64::from(map.nodes.repoint(&moved, holder));
         }

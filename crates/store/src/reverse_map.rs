@@ -5,8 +5,8 @@
 //! left to a walk. So somebody who takes a block over meanwhile, as a clone does, costs a walk and no more.
 
 use crate::map::{BlockHolder, MissingNodes, NodeId, PageMap};
-use crate::owners::{OwnerScan, Unreadable};
-use crate::shared::Shared;
+use crate::segment_summary::{SummaryScan, SummaryUnreadable};
+use crate::shared::StoreShared;
 use device::{Block, ObjectId, PageNo, VolumeId};
 use std::collections::BTreeSet;
 
@@ -20,23 +20,23 @@ const VOLUMES_MAX: usize = 8;
 const NODES_LEAST: u64 = 2;
 
 /// The work that looking one segment up counts as, in blocks moved.
-pub fn price(segment_blocks: u64) -> u64 {
+pub fn lookup_work(segment_blocks: u64) -> u64 {
     segment_blocks / 8
 }
 
 /// Whether looking up the owners of so many segments is worth it in a map of so many nodes. Otherwise a walk is.
-pub fn is_worth_it(nodes: u64, segments: usize) -> bool {
+pub fn lookup_is_worth_it(nodes: u64, segments: usize) -> bool {
     nodes > NODES_LEAST * segments as u64
 }
 
 /// A leaf of pages, or what an object has of it inline.
-type LeafOf = (ObjectId, u64);
+type ObjectLeaf = (ObjectId, u64);
 /// And from where on there may be more.
-type SomeLeaves = (Vec<LeafOf>, Option<(VolumeId, u64)>);
+type LeafBatch = (Vec<ObjectLeaf>, Option<(VolumeId, u64)>);
 
 /// What is known of who holds a segment's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Looked {
+pub(crate) enum LookupProgress {
     /// There is more to look up.
     Working,
     /// At least as many holders were found as blocks are live, and none of them shares its block.
@@ -47,98 +47,105 @@ pub(crate) enum Looked {
 
 /// A look-up under way, of one segment. Gone after a crash.
 #[derive(Debug)]
-pub(crate) struct Lookup {
+pub(crate) struct ReverseLookup {
     segment: u32,
     /// The most leaves that it may look into.
     leaves_max: usize,
-    ahead: Ahead,
+    todo: LookupWork,
     pub(crate) found: Vec<(Block, BlockHolder)>,
 }
 
 /// What a look-up has still to do.
 #[derive(Debug)]
-enum Ahead {
+enum LookupWork {
     /// To read the segment's owners.
-    Owners,
+    ReadSummary,
     /// To look into these leaves.
-    Leaves(Vec<LeafOf>),
+    LookIntoLeaves(Vec<ObjectLeaf>),
     /// To look into the leaves of the volumes' metadata from here on, and into how many it has looked: for a pair, which names no owners.
-    Metadata(VolumeId, u64, usize),
+    LookIntoMetadata(VolumeId, u64, usize),
     Nothing,
 }
 
-impl Lookup {
+impl ReverseLookup {
     /// Of one of `segments` segments that would be walked for together.
-    pub(crate) fn new(segment: u32, segments: usize, map: &PageMap) -> Lookup {
+    pub(crate) fn new(segment: u32, segments: usize, map: &PageMap) -> ReverseLookup {
         let leaves_max = (map.nodes.table.used_count() / segments.max(1) as u64).max(LEAVES_LEAST) as usize;
-        let ahead = match map.nodes.segments.get(segment).twin {
-            Some(_) => Ahead::Metadata(VolumeId::MAIN, 0, 0),
-            None => Ahead::Owners,
+        let ahead = match map.nodes.segments.get(segment).mirror {
+            Some(_) => LookupWork::LookIntoMetadata(VolumeId::MAIN, 0, 0),
+            None => LookupWork::ReadSummary,
         };
-        Lookup { segment, leaves_max, ahead, found: Vec::new() }
+        ReverseLookup { segment, leaves_max, todo: ahead, found: Vec::new() }
     }
 
     /// A bounded step. `owners` are those of the segment, and are read by it.
-    pub(crate) fn step(&mut self, owners: &mut OwnerScan, shared: &Shared) -> Looked {
-        let some = match &mut self.ahead {
-            Ahead::Owners => match self.read_owners(owners, shared) {
-                Ok(false) => return Looked::Working,
+    pub(crate) fn step(&mut self, owners: &mut SummaryScan, shared: &StoreShared) -> LookupProgress {
+        let some = match &mut self.todo {
+            LookupWork::ReadSummary => match self.read_summary(owners, shared) {
+                Ok(false) => return LookupProgress::Working,
                 Ok(true) => {
-                    let leaves: Vec<LeafOf> = owners.leaves().into_iter().collect();
+                    let leaves: Vec<ObjectLeaf> = owners.leaves().into_iter().collect();
                     if leaves.len() > self.leaves_max {
-                        return Looked::Unknown;
+                        return LookupProgress::Unknown;
                     }
-                    self.ahead = Ahead::Leaves(leaves);
-                    return Looked::Working;
+                    self.todo = LookupWork::LookIntoLeaves(leaves);
+                    return LookupProgress::Working;
                 }
-                Err(Unreadable) => return Looked::Unknown,
+                Err(SummaryUnreadable) => return LookupProgress::Unknown,
             },
-            Ahead::Leaves(leaves) => {
+            LookupWork::LookIntoLeaves(leaves) => {
                 let some = leaves.split_off(leaves.len().saturating_sub(LEAVES_PER_STEP));
                 if leaves.is_empty() {
-                    self.ahead = Ahead::Nothing;
+                    self.todo = LookupWork::Nothing;
                 }
                 some
             }
-            Ahead::Metadata(volume, leaf, looked) => {
+            LookupWork::LookIntoMetadata(volume, leaf, looked) => {
                 let from = (*volume, *leaf);
                 let some = shared.holding_nodes(|| shared.resolve(|map| map.leaves_of_metadata(from)));
-                let Ok(Some((some, next))) = some else { return Looked::Unknown };
+                let Ok(Some((some, next))) = some else { return LookupProgress::Unknown };
                 let looked = *looked + some.len();
                 if looked > self.leaves_max {
-                    return Looked::Unknown;
+                    return LookupProgress::Unknown;
                 }
-                self.ahead =
-                    next.map_or(Ahead::Nothing, |(volume, leaf)| Ahead::Metadata(volume, leaf, looked));
+                self.todo = next.map_or(LookupWork::Nothing, |(volume, leaf)| {
+                    LookupWork::LookIntoMetadata(volume, leaf, looked)
+                });
                 some
             }
-            Ahead::Nothing => {
+            LookupWork::Nothing => {
                 let live = shared.map().nodes.segments.get(self.segment).live;
                 return if self.found.len() as u64 >= u64::from(live) {
-                    Looked::Found
+                    LookupProgress::Found
                 } else {
-                    Looked::Unknown
+                    LookupProgress::Unknown
                 };
             }
         };
         match shared.holding_nodes(|| visit_body(&some, self.segment, shared)) {
             Some(found) => self.found.extend(found),
-            None => return Looked::Unknown,
+            None => return LookupProgress::Unknown,
         }
-        Looked::Working
+        LookupProgress::Working
     }
 
     /// What is left to do after a step, as work: half of it was reading the owners.
-    pub(crate) fn left(&self, looked: Looked, owners: &OwnerScan, shared: &Shared) -> u64 {
+    pub(crate) fn left(&self, looked: LookupProgress, owners: &SummaryScan, shared: &StoreShared) -> u64 {
         let segment_blocks = shared.medium.geometry().segment_blocks;
         match looked {
-            Looked::Working => price(2 * segment_blocks - owners.offset().min(segment_blocks)) / 2,
-            Looked::Found | Looked::Unknown => 0,
+            LookupProgress::Working => {
+                lookup_work(2 * segment_blocks - owners.offset().min(segment_blocks)) / 2
+            }
+            LookupProgress::Found | LookupProgress::Unknown => 0,
         }
     }
 
     /// Reads some of what the segment says of its owners; whether that was all.
-    fn read_owners(&self, owners: &mut OwnerScan, shared: &Shared) -> Result<bool, Unreadable> {
+    fn read_summary(
+        &self,
+        owners: &mut SummaryScan,
+        shared: &StoreShared,
+    ) -> Result<bool, SummaryUnreadable> {
         let geometry = shared.medium.geometry();
         let last = geometry.segment_start(self.segment).plus(geometry.segment_blocks - 1);
         owners.read_some(shared.medium.device(), geometry, last)
@@ -146,7 +153,7 @@ impl Lookup {
 }
 
 /// The holders in some leaves of a segment's blocks; `None` if one shares its block, or a node cannot be read.
-fn visit_body(some: &[LeafOf], segment: u32, shared: &Shared) -> Option<Vec<(Block, BlockHolder)>> {
+fn visit_body(some: &[ObjectLeaf], segment: u32, shared: &StoreShared) -> Option<Vec<(Block, BlockHolder)>> {
     loop {
         let (mut found, mut missing): (Vec<_>, Vec<NodeId>) = (Vec::new(), Vec::new());
         {
@@ -162,7 +169,7 @@ fn visit_body(some: &[LeafOf], segment: u32, shared: &Shared) -> Option<Vec<(Blo
         if missing.is_empty() {
             return Some(found);
         }
-        if !shared.load(missing).is_empty() {
+        if !shared.load_nodes(missing).is_empty() {
             return None;
         }
     }
@@ -191,7 +198,7 @@ impl PageMap {
     }
 
     /// Some leaves of the volumes' metadata, from one of a volume on, and where to go on; `None` if there are too many volumes.
-    fn leaves_of_metadata(&self, from: (VolumeId, u64)) -> Result<Option<SomeLeaves>, MissingNodes> {
+    fn leaves_of_metadata(&self, from: (VolumeId, u64)) -> Result<Option<LeafBatch>, MissingNodes> {
         if self.volumes.iter().nth(VOLUMES_MAX).is_some() {
             return Ok(None);
         }
@@ -216,10 +223,10 @@ impl PageMap {
     }
 }
 
-impl OwnerScan {
+impl SummaryScan {
     /// The leaves of all owners.
-    fn leaves(&self) -> BTreeSet<LeafOf> {
+    fn leaves(&self) -> BTreeSet<ObjectLeaf> {
         let leaf = |page: PageNo| page.0 / crate::format::LEAF_PAGES;
-        self.found().map(|owner| (owner.object, leaf(owner.page))).collect()
+        self.entries().map(|owner| (owner.object, leaf(owner.page))).collect()
     }
 }

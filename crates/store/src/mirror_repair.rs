@@ -5,16 +5,16 @@
 //! held, so that nothing else is written there. The copy lies in another segment and is not touched. Nothing waits for a flush: what
 //! is lost once more is repaired once more. Until an incarnation has begun nothing is written, and what was found is repaired then.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::checkpoint_root::TablesStream;
 use crate::checkpoint_tables::verify_table_page;
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::log_entry::MirroredBlock;
 use crate::map::{BlockEntry, NodeBody, NodeEntry, NodeId, PageMap, TablePage};
-use crate::shared::Shared;
-use crate::stream;
+use crate::shared::StoreShared;
 use crate::sync::Mutex;
+use crate::tables_stream;
 use device::{Block, BlockRead, Page};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,10 +22,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const PAIRS_AT_ONCE: usize = 1024;
 
 /// What is to be repaired when an incarnation begins; none any more once one has.
-pub(crate) struct Repairs(Mutex<Option<Waiting>>);
+pub(crate) struct MetadataRepairs(Mutex<Option<PendingRepairs>>);
 
 #[derive(Default)]
-struct Waiting {
+struct PendingRepairs {
     /// Nodes of which one copy is damaged.
     nodes: BTreeSet<NodeId>,
     /// Pages of which one copy is, by their places.
@@ -39,15 +39,15 @@ struct Waiting {
 pub(crate) struct NodeRead {
     pub(crate) id: NodeId,
     pub(crate) entry: NodeEntry,
-    copy: Option<Block>,
+    mirror: Option<Block>,
 }
 
 /// A block of metadata, and where its copy lies.
-pub(crate) type Pair = (Block, Option<Block>);
+pub(crate) type PlaceAndMirror = (Block, Option<Block>);
 
 /// What two copies are found to be.
 #[derive(Debug)]
-pub(crate) enum Compared {
+pub(crate) enum MirrorComparison {
     Whole,
     /// One is not what was written, or could not be read, and was repaired, or not yet.
     Damaged {
@@ -56,20 +56,20 @@ pub(crate) enum Compared {
         repaired: bool,
     },
     /// Neither is whole: what is wrong with the first.
-    Lost {
+    BothDamaged {
         place: Block,
         error: StoreError,
     },
 }
 
-impl Repairs {
+impl MetadataRepairs {
     /// Before an incarnation begins, with so many damaged blocks that its first checkpoint writes elsewhere.
-    pub(crate) fn new(others: u64) -> Repairs {
-        Repairs(Mutex::new(Some(Waiting { others, ..Waiting::default() })))
+    pub(crate) fn new(others: u64) -> MetadataRepairs {
+        MetadataRepairs(Mutex::new(Some(PendingRepairs { others, ..PendingRepairs::default() })))
     }
 
     /// Whether it may be repaired now. Remembers it, if not.
-    fn may_write(&self, remember: impl FnOnce(&mut Waiting)) -> bool {
+    fn may_write(&self, remember: impl FnOnce(&mut PendingRepairs)) -> bool {
         match &mut *self.0.lock().expect("no panic while remembering") {
             None => true,
             Some(waiting) => {
@@ -82,41 +82,41 @@ impl Repairs {
 
 impl NodeRead {
     pub(crate) fn of(map: &PageMap, id: NodeId, entry: NodeEntry) -> NodeRead {
-        NodeRead { id, entry, copy: map.nodes.segments.copy_of(entry.place) }
+        NodeRead { id, entry, mirror: map.nodes.segments.mirror_of(entry.place) }
     }
 
-    pub(crate) fn pair(&self) -> Pair {
-        (self.entry.place, self.copy)
+    pub(crate) fn place_and_mirror(&self) -> PlaceAndMirror {
+        (self.entry.place, self.mirror)
     }
 }
 
 impl PageMap {
     /// A page that is there twice.
-    pub(crate) fn paired(&self, entry: &BlockEntry) -> Option<MirroredBlock> {
-        let copy = self.nodes.segments.copy_of(entry.place)?;
+    pub(crate) fn mirrored_page(&self, entry: &BlockEntry) -> Option<MirroredBlock> {
+        let copy = self.nodes.segments.mirror_of(entry.place)?;
         Some(MirroredBlock { at: entry.place, copy, crc: entry.crc })
     }
 }
 
-impl Shared {
+impl StoreShared {
     /// The copies of nodes that are damaged, which are repaired, or the first error of each; with `repairs` false nothing is written.
-    pub(crate) fn read_copies(
+    pub(crate) fn read_node_mirrors(
         &self,
         damaged: Vec<(NodeRead, StoreError)>,
         repairs: bool,
     ) -> Vec<(NodeRead, Result<NodeBody, StoreError>)> {
-        let copies = damaged.iter().map(|(node, _)| node.copy.unwrap_or(node.entry.place));
+        let copies = damaged.iter().map(|(node, _)| node.mirror.unwrap_or(node.entry.place));
         let mut reads: Vec<BlockRead> = copies.map(|copy| BlockRead::new(copy, 1)).collect();
         self.medium.device().read_batch(&mut reads);
         let mut found = Vec::new();
         for ((node, error), read) in damaged.into_iter().zip(reads) {
             let page = &read.pages[0];
             let body = match &read.result {
-                Ok(()) => self.node_in(page, node.id, &node.entry).map_err(|_| error),
+                Ok(()) => self.verify_node(page, node.id, &node.entry).map_err(|_| error),
                 Err(_) => Err(error),
             };
             if body.is_ok() && repairs && self.repairs.may_write(|waiting| waiting.nodes.extend([node.id])) {
-                self.write_over(node.entry.place, read.at, page);
+                self.repair_block(node.entry.place, read.at, page);
             }
             found.push((node, body));
         }
@@ -125,7 +125,7 @@ impl Shared {
 
     /// Reads the copies of pages that are damaged, which are repaired, and hands each to `take` with its number in the list; or its error,
     /// where the copy is damaged, too. Their segments are pinned.
-    pub(crate) fn read_page_copies(
+    pub(crate) fn read_page_mirrors(
         &self,
         damaged: &[(MirroredBlock, StoreError)],
         take: &mut dyn FnMut(usize, Result<&Page, StoreError>),
@@ -141,7 +141,7 @@ impl Shared {
                 if let Some(page) = page.filter(|_| whole.is_some_and(|read| read.at != one.at))
                     && self.repairs.may_write(|waiting| waiting.pages.extend([(one.at, *one)]))
                 {
-                    self.write_over(one.at, one.copy, page);
+                    self.repair_block(one.at, one.copy, page);
                 }
                 let alone = both[0].result.clone().err().map_or_else(|| error.clone(), StoreError::from);
                 take(group * PAIRS_AT_ONCE + index, page.ok_or(alone));
@@ -150,9 +150,9 @@ impl Shared {
     }
 
     /// As [`compare`](Shared::compare), of pages that are there twice.
-    pub(crate) fn compare_pages(&self, pages: &[MirroredBlock]) -> Vec<Compared> {
-        let pairs: Vec<Pair> = pages.iter().map(|one| (one.at, Some(one.copy))).collect();
-        self.compare(&pairs, &|number, place, page| {
+    pub(crate) fn compare_page_mirrors(&self, pages: &[MirroredBlock]) -> Vec<MirrorComparison> {
+        let pairs: Vec<PlaceAndMirror> = pages.iter().map(|one| (one.at, Some(one.copy))).collect();
+        self.compare_mirrors(&pairs, &|number, place, page| {
             let expected = pages[number].crc;
             let found = crc32c::crc32c(&page.0);
             let error = || self.medium.corrupt(place, "data".to_owned(), expected, found);
@@ -162,11 +162,11 @@ impl Shared {
 
     /// Reads both copies of blocks of metadata, which stay where they are meanwhile; `intact` gets each one's number, place and bytes.
     /// Repairs where one is damaged.
-    pub(crate) fn compare(
+    pub(crate) fn compare_mirrors(
         &self,
-        pairs: &[Pair],
+        pairs: &[PlaceAndMirror],
         intact: &dyn Fn(usize, Block, &Page) -> Result<(), StoreError>,
-    ) -> Vec<Compared> {
+    ) -> Vec<MirrorComparison> {
         let mut compared = Vec::new();
         for pairs in pairs.chunks(PAIRS_AT_ONCE) {
             let places = pairs.iter().flat_map(|&(at, copy)| [at, copy.unwrap_or(at)]);
@@ -181,14 +181,14 @@ impl Shared {
                 let (first, second) = (&both[0], &both[1]);
                 let damaged = |bad: &BlockRead, good: &BlockRead, error| {
                     let repaired =
-                        self.repairs.may_write(|_| {}) && self.write_over(bad.at, good.at, &good.pages[0]);
-                    Compared::Damaged { place: bad.at, error, repaired }
+                        self.repairs.may_write(|_| {}) && self.repair_block(bad.at, good.at, &good.pages[0]);
+                    MirrorComparison::Damaged { place: bad.at, error, repaired }
                 };
                 compared.push(match (state(first), state(second)) {
-                    (Ok(()), Ok(())) => Compared::Whole,
+                    (Ok(()), Ok(())) => MirrorComparison::Whole,
                     (Err(error), Ok(())) => damaged(first, second, error),
                     (Ok(()), Err(error)) => damaged(second, first, error),
-                    (Err(error), Err(_)) => Compared::Lost { place: first.at, error },
+                    (Err(error), Err(_)) => MirrorComparison::BothDamaged { place: first.at, error },
                 });
             }
         }
@@ -196,30 +196,31 @@ impl Shared {
     }
 
     /// As [`compare`](Shared::compare), of nodes.
-    pub(crate) fn compare_nodes(&self, nodes: &[NodeRead]) -> Vec<Compared> {
-        let pairs: Vec<Pair> = nodes.iter().map(NodeRead::pair).collect();
-        self.compare(&pairs, &|number, place, page| {
+    pub(crate) fn compare_node_mirrors(&self, nodes: &[NodeRead]) -> Vec<MirrorComparison> {
+        let pairs: Vec<PlaceAndMirror> = nodes.iter().map(NodeRead::place_and_mirror).collect();
+        self.compare_mirrors(&pairs, &|number, place, page| {
             let NodeRead { id, entry, .. } = nodes[number];
-            self.node_in(page, id, &NodeEntry { place, ..entry }).map(drop)
+            self.verify_node(page, id, &NodeEntry { place, ..entry }).map(drop)
         })
     }
 
     /// As [`compare`](Shared::compare), of the newest tables' `stream` and the pages of the node table. The caller holds the writer's lock.
-    pub(crate) fn compare_tables(&self, stream: &TablesStream) -> Vec<Compared> {
-        let pairs: Vec<Pair> = stream::places(&stream.extents).map(|(at, copy)| (at, Some(copy))).collect();
+    pub(crate) fn compare_table_mirrors(&self, stream: &TablesStream) -> Vec<MirrorComparison> {
+        let pairs: Vec<PlaceAndMirror> =
+            tables_stream::stream_places(&stream.extents).map(|(at, copy)| (at, Some(copy))).collect();
         let device = self.medium.device();
-        let mut compared = self.compare(&pairs, &|number, place, page| {
-            stream::intact(device, place, page, stream.crc, number as u64)
+        let mut compared = self.compare_mirrors(&pairs, &|number, place, page| {
+            tables_stream::verify_stream_block(device, place, page, stream.crc, number as u64)
         });
-        let pages: Vec<(usize, TablePage, Pair)> = {
+        let pages: Vec<(usize, TablePage, PlaceAndMirror)> = {
             let map = self.map();
             let pages = map.nodes.table.pages().iter().copied().enumerate();
             let written = pages.filter(|(_, page)| page.place != Block(0));
-            let pair = |page: &TablePage| (page.place, map.nodes.segments.copy_of(page.place));
+            let pair = |page: &TablePage| (page.place, map.nodes.segments.mirror_of(page.place));
             written.map(|(number, page)| (number, page, pair(&page))).collect()
         };
-        let pairs: Vec<Pair> = pages.iter().map(|(.., pair)| *pair).collect();
-        compared.extend(self.compare(&pairs, &|index, place, page| {
+        let pairs: Vec<PlaceAndMirror> = pages.iter().map(|(.., pair)| *pair).collect();
+        compared.extend(self.compare_mirrors(&pairs, &|index, place, page| {
             let (number, entry, _) = pages[index];
             verify_table_page(device, self.medium.geometry(), number, TablePage { place, ..entry }, page)
                 .map(drop)
@@ -228,8 +229,8 @@ impl Shared {
     }
 
     /// Writes `page`, which was read at `good`, over what is damaged at `bad`. Whether that was done.
-    fn write_over(&self, bad: Block, good: Block, page: &Page) -> bool {
-        if is_planted(PlantedBug::RepairFromWrongCopy) {
+    fn repair_block(&self, bad: Block, good: Block, page: &Page) -> bool {
+        if is_planted(StoreBug::RepairFromWrongCopy) {
             let mut damaged = Page::zeroed();
             let _ = self.medium.device().read(bad, std::slice::from_mut(&mut *damaged));
             return self.medium.write(good, std::slice::from_ref(&damaged)).is_ok();
@@ -258,9 +259,13 @@ impl Shared {
             waiting.nodes.iter().filter_map(read).collect()
         };
         // Of these each is where it was.
-        self.compare_pages(&waiting.pages.into_values().collect::<Vec<_>>());
+        self.compare_page_mirrors(&waiting.pages.into_values().collect::<Vec<_>>());
         // Those that are whole were written elsewhere.
-        let whole = self.compare_nodes(&nodes).iter().filter(|one| matches!(one, Compared::Whole)).count();
+        let whole = self
+            .compare_node_mirrors(&nodes)
+            .iter()
+            .filter(|one| matches!(one, MirrorComparison::Whole))
+            .count();
         count(&self.medium.counting().metadata_repaired, whole as u64 + waiting.others);
     }
 }

@@ -5,12 +5,12 @@
 //! one step, one thread at a time. Were they two, a second flush between them would succeed, find nothing counted, and
 //! acknowledge what the first one lost.
 
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::{StoreBug, is_planted};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// The one place where a device is flushed. Lost in a crash, with everything whose flush it would have judged.
 #[derive(Debug, Default)]
-pub(crate) struct Flushes {
+pub(crate) struct DeviceFlusher {
     /// Held during a flush, and until it is counted if it failed.
     turn: Mutex<()>,
     failed: AtomicU64,
@@ -20,21 +20,21 @@ pub(crate) struct Flushes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FailedFlushes(u64);
 
-impl Flushes {
+impl DeviceFlusher {
     /// To be taken before the first write that is to become durable. Waits for no flush.
-    pub(crate) fn failed(&self) -> FailedFlushes {
+    pub(crate) fn failed_flushes(&self) -> FailedFlushes {
         FailedFlushes(self.failed.load(Ordering::Acquire))
     }
 
     /// Flushes, by `flush`, what was written since `before` was taken. `None` if some flush has failed since, before this one:
     /// then it is not known whether these writes can still become durable.
-    pub(crate) fn since<E>(
+    pub(crate) fn flush_since<E>(
         &self,
         before: FailedFlushes,
         flush: impl FnOnce() -> Result<(), E>,
     ) -> Option<Result<(), E>> {
         let _turn = self.turn.lock().expect("no panic in a flush");
-        if self.failed() != before && !is_planted(PlantedBug::OthersFlushesIgnored) {
+        if self.failed_flushes() != before && !is_planted(StoreBug::OthersFlushesIgnored) {
             return None;
         }
         let flushed = flush();

@@ -24,7 +24,7 @@ const DENSE_AHEAD: u64 = 64;
 /// For which page a block was written first, or for which leaf, by its first page, if it has deltas; others may hold it, and this one no
 /// more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BlockOwner {
+pub(crate) struct SummaryEntry {
     pub(crate) object: ObjectId,
     pub(crate) page: PageNo,
     pub(crate) page_lsn: Lsn,
@@ -34,19 +34,19 @@ pub(crate) struct BlockOwner {
 
 /// The owners of blocks that the cleaner moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OwnerList {
+pub(crate) struct SummaryBlock {
     pub(crate) incarnation: Incarnation,
     /// The number of the segment among those that the cleaner filled in this incarnation.
     pub(crate) number: u64,
     /// The block that it is itself.
     pub(crate) place: Block,
     /// Of the blocks behind it, in order, where they are known.
-    pub(crate) owners: Vec<Option<BlockOwner>>,
+    pub(crate) entries: Vec<Option<SummaryEntry>>,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct ListBytes {
+struct SummaryBytes {
     head: StructureHead,
     incarnation: U64,
     number: U64,
@@ -58,7 +58,7 @@ struct ListBytes {
 /// As a log entry of a write begins.
 #[derive(Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct OwnerBytes {
+struct SummaryEntryBytes {
     kind: u8,
     reserved: [u8; 3],
     crc: U32,
@@ -69,29 +69,29 @@ struct OwnerBytes {
     page_lsn: U64,
 }
 
-const HEAD_BYTES: usize = size_of::<ListBytes>();
-const OWNER_BYTES: usize = size_of::<OwnerBytes>();
+const HEAD_BYTES: usize = size_of::<SummaryBytes>();
+const OWNER_BYTES: usize = size_of::<SummaryEntryBytes>();
 const _: () = assert!(HEAD_BYTES == 64 && OWNER_BYTES == 40);
 const _: () = assert!(HEAD_BYTES + LIST_OWNERS as usize * OWNER_BYTES <= device::BLOCK_BYTES);
 
 const UNKNOWN: u8 = 0;
 const KNOWN: u8 = 1;
 
-impl OwnerList {
+impl SummaryBlock {
     pub(crate) fn encode(&self, store: StoreId) -> Box<Page> {
-        assert!(self.owners.len() as u64 <= LIST_OWNERS, "more owners than a list has space for");
-        let header = ListBytes {
+        assert!(self.entries.len() as u64 <= LIST_OWNERS, "more owners than a list has space for");
+        let header = SummaryBytes {
             head: StructureHead::new(MAGIC_OWNERS, store),
             incarnation: self.incarnation.0.into(),
             number: self.number.into(),
             place: place_to_bits(self.place).into(),
-            owners: (self.owners.len() as u32).into(),
+            owners: (self.entries.len() as u32).into(),
             reserved: 0.into(),
         };
         let mut page = Page::zeroed();
         header.write_to_prefix(&mut page.0).expect("smaller than a page");
-        for (owner, bytes) in self.owners.iter().zip(page.0[HEAD_BYTES..].chunks_exact_mut(OWNER_BYTES)) {
-            let owner = owner.as_ref().map_or_else(OwnerBytes::default, encode);
+        for (owner, bytes) in self.entries.iter().zip(page.0[HEAD_BYTES..].chunks_exact_mut(OWNER_BYTES)) {
+            let owner = owner.as_ref().map_or_else(SummaryEntryBytes::default, encode);
             owner.write_to(bytes).expect("exactly as long");
         }
         seal(&mut page.0);
@@ -99,24 +99,24 @@ impl OwnerList {
     }
 
     /// The list that a block is; `None` if it is none, or damaged.
-    pub(crate) fn decode(page: &Page, store: StoreId) -> Option<OwnerList> {
+    pub(crate) fn decode(page: &Page, store: StoreId) -> Option<SummaryBlock> {
         verify_head(&page.0, MAGIC_OWNERS, store)?;
-        let (header, rest) = ListBytes::read_from_prefix(&page.0).ok()?;
+        let (header, rest) = SummaryBytes::read_from_prefix(&page.0).ok()?;
         let count = header.owners.get() as usize;
         if count as u64 > LIST_OWNERS {
             return None;
         }
-        Some(OwnerList {
+        Some(SummaryBlock {
             incarnation: Incarnation(header.incarnation.get()),
             number: header.number.get(),
             place: place_from_bits(header.place.get())?,
-            owners: rest.chunks_exact(OWNER_BYTES).take(count).map(decode).collect::<Option<_>>()?,
+            entries: rest.chunks_exact(OWNER_BYTES).take(count).map(decode).collect::<Option<_>>()?,
         })
     }
 }
 
-fn encode(owner: &BlockOwner) -> OwnerBytes {
-    OwnerBytes {
+fn encode(owner: &SummaryEntry) -> SummaryEntryBytes {
+    SummaryEntryBytes {
         kind: KNOWN,
         reserved: [0; 3],
         crc: owner.crc.into(),
@@ -129,11 +129,11 @@ fn encode(owner: &BlockOwner) -> OwnerBytes {
 }
 
 /// One owner, if it is known; `None` for bytes that are none.
-fn decode(bytes: &[u8]) -> Option<Option<BlockOwner>> {
-    let bytes = OwnerBytes::read_from_bytes(bytes).ok()?;
+fn decode(bytes: &[u8]) -> Option<Option<SummaryEntry>> {
+    let bytes = SummaryEntryBytes::read_from_bytes(bytes).ok()?;
     match bytes.kind {
         UNKNOWN => Some(None),
-        KNOWN => Some(Some(BlockOwner {
+        KNOWN => Some(Some(SummaryEntry {
             object: VolumeId(bytes.volume.get()).object(bytes.slot.get(), bytes.generation.get()),
             page: PageNo(bytes.page.get()),
             page_lsn: Lsn(bytes.page_lsn.get()),
@@ -145,18 +145,18 @@ fn decode(bytes: &[u8]) -> Option<Option<BlockOwner>> {
 
 /// What one use of a segment has in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
+enum SegmentLife {
     /// Chunks of one incarnation, in the order of their numbers.
     Log(Incarnation, u64),
     /// Lists of one incarnation, with one number.
     Moved(Incarnation, u64),
 }
 
-impl Life {
+impl SegmentLife {
     /// Whether a head that lies behind this one was written after it, and not before it in an earlier use of the segment.
-    fn goes_on_with(self, later: Life) -> bool {
+    fn is_followed_by(self, later: SegmentLife) -> bool {
         match (self, later) {
-            (Life::Log(of, chunk), Life::Log(same, next)) => of == same && chunk < next,
+            (SegmentLife::Log(of, chunk), SegmentLife::Log(same, next)) => of == same && chunk < next,
             (one, other) => one == other,
         }
     }
@@ -164,40 +164,40 @@ impl Life {
 
 /// A block cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unreadable;
+pub(crate) struct SummaryUnreadable;
 
 /// What says whose the blocks behind it are.
-struct OwnerHead {
-    life: Life,
+struct SummaryHead {
+    life: SegmentLife,
     /// Blocks of it, and of what it names.
     blocks: u64,
-    owners: Vec<(Block, BlockOwner)>,
+    entries: Vec<(Block, SummaryEntry)>,
 }
 
-impl OwnerHead {
-    fn of_list(list: &OwnerList) -> OwnerHead {
-        let owners = (1..).zip(&list.owners);
-        OwnerHead {
-            life: Life::Moved(list.incarnation, list.number),
-            blocks: 1 + list.owners.len() as u64,
-            owners: owners.filter_map(|(at, owner)| Some((list.place.plus(at), (*owner)?))).collect(),
+impl SummaryHead {
+    fn of_list(list: &SummaryBlock) -> SummaryHead {
+        let owners = (1..).zip(&list.entries);
+        SummaryHead {
+            life: SegmentLife::Moved(list.incarnation, list.number),
+            blocks: 1 + list.entries.len() as u64,
+            entries: owners.filter_map(|(at, owner)| Some((list.place.plus(at), (*owner)?))).collect(),
         }
     }
 
-    fn of_chunk(chunk: &LogChunk) -> OwnerHead {
+    fn of_chunk(chunk: &LogChunk) -> SummaryHead {
         let owner = |entry: &LogEntry| match *entry {
             LogEntry::Write { object, page, page_lsn, place, crc, copy: None } => {
-                Some((place, BlockOwner { object, page, page_lsn, crc }))
+                Some((place, SummaryEntry { object, page, page_lsn, crc }))
             }
             LogEntry::Deltas { object, first: page, page_lsn, place, crc, .. } => {
-                Some((place, BlockOwner { object, page, page_lsn, crc }))
+                Some((place, SummaryEntry { object, page, page_lsn, crc }))
             }
             _ => None,
         };
-        OwnerHead {
-            life: Life::Log(chunk.head.incarnation, chunk.head.chunk),
+        SummaryHead {
+            life: SegmentLife::Log(chunk.head.incarnation, chunk.head.chunk),
             blocks: chunk.blocks(),
-            owners: chunk.entries.iter().filter_map(owner).collect(),
+            entries: chunk.entries.iter().filter_map(owner).collect(),
         }
     }
 }
@@ -205,19 +205,19 @@ impl OwnerHead {
 /// Finding the owners of a segment's blocks, from its start on. Nothing is written there meanwhile. Of the segment no more is read than
 /// the heads, and what lies close to them.
 #[derive(Debug)]
-pub(crate) struct OwnerScan {
+pub(crate) struct SummaryScan {
     segment: u32,
     /// Where the next head is looked for.
     offset: u64,
-    life: Option<Life>,
+    life: Option<SegmentLife>,
     /// Blocks of the last head and of what it names; 1 where there was none.
     step: u64,
-    found: BTreeMap<Block, BlockOwner>,
+    entries: BTreeMap<Block, SummaryEntry>,
 }
 
-impl OwnerScan {
-    pub(crate) fn new(segment: u32) -> OwnerScan {
-        OwnerScan { segment, offset: 0, life: None, step: 1, found: BTreeMap::new() }
+impl SummaryScan {
+    pub(crate) fn new(segment: u32) -> SummaryScan {
+        SummaryScan { segment, offset: 0, life: None, step: 1, entries: BTreeMap::new() }
     }
 
     pub(crate) fn segment(&self) -> u32 {
@@ -231,7 +231,7 @@ impl OwnerScan {
         device: &dyn Device,
         geometry: StoreGeometry,
         last: Block,
-    ) -> Result<bool, Unreadable> {
+    ) -> Result<bool, SummaryUnreadable> {
         let mut reader = LogReader::new(device, geometry);
         let blocks = last.0 - geometry.segment_start(self.segment).0;
         for _ in 0..HEADS_PER_STEP {
@@ -240,26 +240,26 @@ impl OwnerScan {
             }
             let head = self.head(&mut reader, geometry);
             let step = match &head {
-                Ok(Some(head)) if self.goes_on_with(head) => head.blocks,
+                Ok(Some(head)) if self.follows(head) => head.blocks,
                 _ => 1,
             };
             (self.offset, self.step) = (self.offset + step, step);
-            if let Some(head) = head?.filter(|head| self.goes_on_with(head)) {
+            if let Some(head) = head?.filter(|head| self.follows(head)) {
                 self.life = Some(head.life);
-                self.found.extend(head.owners);
+                self.entries.extend(head.entries);
             }
         }
         Ok(self.offset >= blocks)
     }
 
     /// What is known of a block whose bytes have this checksum.
-    pub(crate) fn owner(&self, at: Block, crc: u32) -> Option<BlockOwner> {
-        self.found.get(&at).copied().filter(|owner| owner.crc == crc)
+    pub(crate) fn entry(&self, at: Block, crc: u32) -> Option<SummaryEntry> {
+        self.entries.get(&at).copied().filter(|owner| owner.crc == crc)
     }
 
     /// All owners that were found.
-    pub(crate) fn found(&self) -> impl Iterator<Item = &BlockOwner> {
-        self.found.values()
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &SummaryEntry> {
+        self.entries.values()
     }
 
     /// How much of the segment was looked at, in blocks.
@@ -267,8 +267,8 @@ impl OwnerScan {
         self.offset
     }
 
-    fn goes_on_with(&self, head: &OwnerHead) -> bool {
-        self.life.is_none_or(|life| life.goes_on_with(head.life))
+    fn follows(&self, head: &SummaryHead) -> bool {
+        self.life.is_none_or(|life| life.is_followed_by(head.life))
     }
 
     /// The head that the next block begins, if it does.
@@ -276,33 +276,34 @@ impl OwnerScan {
         &self,
         reader: &mut LogReader<'_>,
         geometry: StoreGeometry,
-    ) -> Result<Option<OwnerHead>, Unreadable> {
+    ) -> Result<Option<SummaryHead>, SummaryUnreadable> {
         let at = geometry.segment_start(self.segment).plus(self.offset);
         let space = geometry.segment_blocks - self.offset;
         let ahead = if self.step < DENSE_AHEAD { DENSE_AHEAD } else { ENTRY_BLOCKS_AHEAD };
-        let first = &reader.read_blocks(at, 1, ahead.min(space)).ok_or(Unreadable)?[0];
-        if let Some(list) = OwnerList::decode(first, geometry.id) {
+        let first = &reader.read_blocks(at, 1, ahead.min(space)).ok_or(SummaryUnreadable)?[0];
+        if let Some(list) = SummaryBlock::decode(first, geometry.id) {
             // A copy of a list, as it may be among a user's bytes, says where it was.
-            let fits = list.place == at && (list.owners.len() as u64) < space;
-            return Ok(fits.then(|| OwnerHead::of_list(&list)));
+            let fits = list.place == at && (list.entries.len() as u64) < space;
+            return Ok(fits.then(|| SummaryHead::of_list(&list)));
         }
         let claimed = claimed_entry_blocks(first, geometry.id).filter(|&blocks| blocks <= space);
         let Some(claimed) = claimed else { return Ok(None) };
-        let pages = reader.read_blocks(at, claimed, ahead.max(claimed).min(space)).ok_or(Unreadable)?;
-        Ok(parse_chunk(geometry, at, pages).as_ref().map(OwnerHead::of_chunk))
+        let pages =
+            reader.read_blocks(at, claimed, ahead.max(claimed).min(space)).ok_or(SummaryUnreadable)?;
+        Ok(parse_chunk(geometry, at, pages).as_ref().map(SummaryHead::of_chunk))
     }
 }
 
 /// The owners of the blocks of a segment up to `last`, as far as they are known.
-pub(crate) fn owners(
+pub(crate) fn segment_summary_entries(
     device: &dyn Device,
     geometry: StoreGeometry,
     segment: u32,
     last: Block,
-) -> BTreeMap<Block, BlockOwner> {
-    let mut scan = OwnerScan::new(segment);
+) -> BTreeMap<Block, SummaryEntry> {
+    let mut scan = SummaryScan::new(segment);
     while scan.read_some(device, geometry, last) != Ok(true) {}
-    scan.found
+    scan.entries
 }
 
 #[cfg(test)]

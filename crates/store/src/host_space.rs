@@ -11,44 +11,44 @@ use crate::counters::count;
 use crate::error::StoreError;
 use crate::log_writer::LogWriter;
 use crate::map::PageMap;
-use crate::shared::Shared;
+use crate::shared::StoreShared;
 use device::{BLOCK_BYTES, Block};
 use std::ops::Range;
 
 /// Finds out which segments have space below, and asks for some for those that the store will need first. Where there is none, the
 /// store is what it has.
-pub(crate) fn take_stock(shared: &Shared, log: &mut LogWriter) -> Result<(), StoreError> {
+pub(crate) fn allocate_at_start(shared: &StoreShared, log: &mut LogWriter) -> Result<(), StoreError> {
     let Some(known) = shared.medium.device().allocated() else { return Ok(()) };
-    shared.map_mut().nodes.segments.take_stock(&joined(known));
+    shared.map_mut().nodes.segments.set_backed_ranges(&merge_adjacent(known));
     if log.is_fresh() {
         // An older weir did not ask for their space.
         let mut segments = vec![log.cursor().segment, log.cursor().next_segment];
         segments.retain(|&segment| shared.map().nodes.segments.get(segment).has_holes);
-        log.set_fresh(segments.into_iter().all(|segment| allocate(shared, segment).is_ok()));
+        log.set_fresh(segments.into_iter().all(|segment| allocate_segment(shared, segment).is_ok()));
     }
     let goal = {
         let map = shared.map();
-        map.wanted(map.ahead())
+        map.free_segments_wanted(map.segments_ahead())
     };
     allocate_up_to(shared, goal).map(drop)
 }
 
 /// Whether the file system below should be asked for more space: soon free segments will be wanted; or it was full, and may not
 /// be any more.
-pub(crate) fn allocation_is_due(shared: &Shared) -> bool {
+pub(crate) fn allocation_is_due(shared: &StoreShared) -> bool {
     let map = shared.map();
-    let is_low = || map.nodes.segments.free_count() < map.wanted(map.ahead());
-    map.nodes.segments.bare_count() > 0 && (shared.medium.is_host_fs_known_full() || is_low())
+    let is_low = || map.nodes.segments.free_count() < map.free_segments_wanted(map.segments_ahead());
+    map.nodes.segments.unbacked_count() > 0 && (shared.medium.is_host_fs_known_full() || is_low())
 }
 
 /// Asks the file system below for as much space as will be needed soon. `false` if it is full.
 ///
 /// # Errors
 /// The device's, but for a file system that is full.
-pub(crate) fn allocate_ahead(shared: &Shared) -> Result<bool, StoreError> {
+pub(crate) fn allocate_ahead(shared: &StoreShared) -> Result<bool, StoreError> {
     let goal = {
         let map = shared.map();
-        map.wanted(2 * map.ahead())
+        map.free_segments_wanted(2 * map.segments_ahead())
     };
     allocate_up_to(shared, goal)?;
     Ok(!shared.medium.is_host_fs_known_full())
@@ -58,39 +58,41 @@ pub(crate) fn allocate_ahead(shared: &Shared) -> Result<bool, StoreError> {
 ///
 /// # Errors
 /// The same.
-pub(crate) fn allocate_more(shared: &Shared) -> Result<bool, StoreError> {
+pub(crate) fn allocate_more(shared: &StoreShared) -> Result<bool, StoreError> {
     let goal = {
         let map = shared.map();
-        map.wanted(2 * map.ahead()).max(map.nodes.segments.free_count() + map.ahead())
+        map.free_segments_wanted(2 * map.segments_ahead())
+            .max(map.nodes.segments.free_count() + map.segments_ahead())
     };
     Ok(allocate_up_to(shared, goal)? > 0)
 }
 
 /// Whether asking for more may help: there are segments without space, and the file system below was not full the last time.
-pub(crate) fn may_allocate(shared: &Shared) -> bool {
-    !shared.medium.is_host_fs_known_full() && shared.map().nodes.segments.bare_count() > 0
+pub(crate) fn may_allocate(shared: &StoreShared) -> bool {
+    !shared.medium.is_host_fs_known_full() && shared.map().nodes.segments.unbacked_count() > 0
 }
 
 /// Bytes that are left in the file system below, if it has no space for a segment that the store could use.
-pub(crate) fn full_below(shared: &Shared) -> Option<u64> {
+pub(crate) fn host_fs_free_bytes_if_full(shared: &StoreShared) -> Option<u64> {
     let spare = shared.medium.device().spare_blocks();
     let map = shared.map();
     let is_full = spare.is_some_and(|spare| spare < shared.medium.geometry().segment_blocks);
-    let counts = map.nodes.segments.bare_count() > 0 && (is_full || shared.medium.is_host_fs_known_full());
+    let counts =
+        map.nodes.segments.unbacked_count() > 0 && (is_full || shared.medium.is_host_fs_known_full());
     counts.then(|| spare.unwrap_or(0) * BLOCK_BYTES as u64)
 }
 
 /// Why there is no space.
-pub(crate) fn full(shared: &Shared, map: &PageMap) -> StoreError {
-    match map.nodes.segments.bare_count() {
+pub(crate) fn full_error(shared: &StoreShared, map: &PageMap) -> StoreError {
+    match map.nodes.segments.unbacked_count() {
         0 => StoreError::Full,
-        _ => StoreError::FullBelow { device: shared.medium.name() },
+        _ => StoreError::HostFsFull { device: shared.medium.name() },
     }
 }
 
 /// Asks for space until `goal` segments are free, or there is no more. Returns how many got some. No lock is held while the file
 /// system is asked; in it stays what others cannot have either, as ext4 keeps some for the administrator.
-pub(crate) fn allocate_up_to(shared: &Shared, goal: u64) -> Result<u64, StoreError> {
+pub(crate) fn allocate_up_to(shared: &StoreShared, goal: u64) -> Result<u64, StoreError> {
     let (mut allocated, mut is_full) = (0, false);
     while !is_full {
         let has_space = shared
@@ -98,12 +100,12 @@ pub(crate) fn allocate_up_to(shared: &Shared, goal: u64) -> Result<u64, StoreErr
             .device()
             .spare_blocks()
             .is_none_or(|spare| spare >= shared.medium.geometry().segment_blocks);
-        let Some(segment) = bare_below(shared, goal) else { break };
-        let outcome = if has_space { allocate(shared, segment) } else { Err(StoreError::Full) };
+        let Some(segment) = next_unbacked(shared, goal) else { break };
+        let outcome = if has_space { allocate_segment(shared, segment) } else { Err(StoreError::Full) };
         match outcome {
             Ok(()) => allocated += 1,
             Err(error) => {
-                shared.map_mut().nodes.segments.stays_bare(segment);
+                shared.map_mut().nodes.segments.put_back_unbacked(segment);
                 if !error.is_full() {
                     return Err(error);
                 }
@@ -116,23 +118,23 @@ pub(crate) fn allocate_up_to(shared: &Shared, goal: u64) -> Result<u64, StoreErr
 }
 
 /// A segment to ask for space for, while fewer than `goal` are free.
-fn bare_below(shared: &Shared, goal: u64) -> Option<u32> {
+fn next_unbacked(shared: &StoreShared, goal: u64) -> Option<u32> {
     let mut map = shared.map_mut();
-    if map.nodes.segments.free_count() < goal { map.nodes.segments.take_bare() } else { None }
+    if map.nodes.segments.free_count() < goal { map.nodes.segments.take_unbacked() } else { None }
 }
 
-fn allocate(shared: &Shared, segment: u32) -> Result<(), StoreError> {
+fn allocate_segment(shared: &StoreShared, segment: u32) -> Result<(), StoreError> {
     shared
         .medium
         .device()
         .allocate(shared.medium.geometry().segment_start(segment), shared.medium.geometry().segment_blocks)?;
     count(&shared.medium.counting().segments_allocated, 1);
-    shared.map_mut().nodes.segments.has_space(segment);
+    shared.map_mut().nodes.segments.set_backed(segment);
     Ok(())
 }
 
 /// The same blocks in as few ranges as they take.
-fn joined(ranges: Vec<Range<Block>>) -> Vec<Range<Block>> {
+fn merge_adjacent(ranges: Vec<Range<Block>>) -> Vec<Range<Block>> {
     let mut joined: Vec<Range<Block>> = Vec::new();
     for range in ranges {
         match joined.last_mut() {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::change::StoreChange;
-use crate::map::{NodeBody, PageEntry};
+use crate::map::{NodeBody, PageMapEntry};
 use crate::store::Store;
 use crate::superblock::StoreLayout;
 use device::{Incarnation, Lsn, PageNo, StoreId, VolumeId};
@@ -30,8 +30,9 @@ pub(crate) fn half_dead() -> Store {
 /// The same, with a round that has walked and not moved anything.
 pub(crate) fn walked() -> Store {
     let store = half_dead();
-    while store.lock_cleaner().round.as_ref().is_none_or(|round| !matches!(round.stage, Stage::Counted)) {
-        assert_eq!(store.clean_step(), Ok(Cleaning::Working));
+    while store.lock_cleaner().round.as_ref().is_none_or(|round| !matches!(round.stage, RoundStage::Counted))
+    {
+        assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
     }
     store
 }
@@ -46,7 +47,7 @@ fn the_last_victims_are_let_go_while_there_are_more_holders_than_may_be() {
     let mut bound = |holders: usize| {
         store.shared.map_mut().nodes.scan_mut(ScanPurpose::Clean).as_mut().expect("a walk").holder_count =
             holders;
-        round.bound_holders(&store.shared);
+        round.bound_holder_memory(&store.shared);
         round.victims.clone()
     };
     assert_eq!(bound(1_048_576), victims);
@@ -70,11 +71,11 @@ fn shared_after_moving(lost: Option<NodeId>) -> Vec<bool> {
         }
     }
     let before: BTreeSet<Block> = entries(&store).map(|entry| entry.place).collect();
-    while store.clean_step() == Ok(Cleaning::Working) {}
+    while store.clean_step() == Ok(CleaningOutcome::Working) {}
     entries(&store).filter(|entry| !before.contains(&entry.place)).map(|entry| entry.shared).collect()
 }
 
-fn entries(store: &Store) -> impl Iterator<Item = PageEntry> {
+fn entries(store: &Store) -> impl Iterator<Item = PageMapEntry> {
     let map = store.shared.map();
     let leaves =
         map.nodes.table.iter().filter_map(|(id, _)| map.nodes.peek(id)).filter_map(|body| match body {
@@ -101,7 +102,7 @@ fn a_victim_is_not_settled_while_somebody_may_hold_a_block_of_it() {
     let live = |store: &Store| store.shared.map().nodes.segments.get(victim).live;
     let before = live(&store);
     assert!(before > 0);
-    round.settle(victim, &store.shared);
+    round.finish_victim(victim, &store.shared);
     assert_eq!((round.victims[0], live(&store)), (victim, before), "its blocks are held");
     let node = {
         let mut map = store.shared.map_mut();
@@ -113,9 +114,9 @@ fn a_victim_is_not_settled_while_somebody_may_hold_a_block_of_it() {
         map.nodes.revisit(node);
         node
     };
-    round.settle(victim, &store.shared);
+    round.finish_victim(victim, &store.shared);
     assert_eq!((round.victims[0], live(&store)), (victim, before), "a node is to be visited again");
-    assert_eq!(store.shared.visit_some(ScanPurpose::Clean, 9), [node]);
-    round.settle(victim, &store.shared);
+    assert_eq!(store.shared.visit_nodes(ScanPurpose::Clean, 9), [node]);
+    round.finish_victim(victim, &store.shared);
     assert_ne!(round.victims[0], victim);
 }

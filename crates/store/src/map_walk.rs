@@ -3,32 +3,32 @@
 use crate::block_set::BlockSet;
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES, LEAF_VOLUMES};
-use crate::map::{BlockEntry, NodeBody, NodeId, NodeTree, ObjectPages, PageMap};
-use crate::shared::Shared;
+use crate::map::{BlockEntry, NodeBody, NodeId, NodeTree, ObjectPageEntries, PageMap};
+use crate::shared::StoreShared;
 use crate::volume::VolumeId;
-use crate::writer::Writer;
+use crate::writer::StoreWriter;
 use device::{Block, ObjectId, PageNo};
 use std::collections::BTreeMap;
 
 /// The first that a walk found to refer to something; others may share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Owner {
+pub(crate) struct FirstHolder {
     pub(crate) volume: VolumeId,
     pub(crate) object: ObjectId,
 }
 
 /// What a walk meets.
-pub(crate) enum Met {
+pub(crate) enum WalkItem {
     /// A block of data, and the page whose base it is, or the first one of which it has a delta.
-    Block(Owner, PageNo, BlockEntry),
+    Block(FirstHolder, PageNo, BlockEntry),
     /// A page of which nothing is left.
-    Gone(Owner, PageNo),
+    LostPage(FirstHolder, PageNo),
     /// A node that could not be read, and whose it is, unless it holds objects itself.
-    Lost(Option<Owner>, StoreError),
+    UnreadableNode(Option<FirstHolder>, StoreError),
 }
 
 /// A node to visit: its height above the leaves, the index of its first leaf, and whose it is.
-struct Visit {
+struct NodeVisit {
     id: NodeId,
     height: u8,
     index: u64,
@@ -36,17 +36,17 @@ struct Visit {
     object: Option<ObjectId>,
 }
 
-impl Visit {
-    fn owner(&self) -> Option<Owner> {
-        self.object.map(|object| Owner { volume: self.volume, object })
+impl NodeVisit {
+    fn owner(&self) -> Option<FirstHolder> {
+        self.object.map(|object| FirstHolder { volume: self.volume, object })
     }
 }
 
 /// Visits every node once. Returns how many references each has. The caller holds the writer's lock.
-pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeId, u32> {
+pub(crate) fn walk_map(shared: &StoreShared, meet: &mut dyn FnMut(WalkItem)) -> BTreeMap<NodeId, u32> {
     let mut references = BTreeMap::new();
     let mut todo = Vec::new();
-    let root = |tree: NodeTree, volume, object| Visit {
+    let root = |tree: NodeTree, volume, object| NodeVisit {
         id: tree.root,
         height: tree.height,
         index: 0,
@@ -70,24 +70,25 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeI
             continue;
         }
         match shared.resolve(|map| map.nodes.node(at.id).map(|node| node.body.clone())) {
-            Err(error) => meet(Met::Lost(at.owner(), error)),
+            Err(error) => meet(WalkItem::UnreadableNode(at.owner(), error)),
             Ok(NodeBody::Inner(children)) => {
                 let step = INNER_CHILDREN.saturating_pow(u32::from(at.height.saturating_sub(1)));
-                let below = children.iter().zip(0..).map(|(&id, number)| Visit {
+                let below = children.iter().zip(0..).map(|(&id, number)| NodeVisit {
                     id,
                     height: at.height.saturating_sub(1),
                     index: at.index.saturating_add(step.saturating_mul(number)),
                     volume: at.volume,
                     object: at.object,
                 });
-                let below: Vec<Visit> = below.filter(|visit| visit.id.is_some()).collect();
+                let below: Vec<NodeVisit> = below.filter(|visit| visit.id.is_some()).collect();
                 todo.extend(below.into_iter().rev());
             }
             Ok(NodeBody::Pages(leaf)) => {
                 let owner = at.owner().unwrap_or_default();
                 let number = |index| PageNo(at.index.saturating_mul(LEAF_PAGES).saturating_add(index));
-                leaf.first_pages().for_each(|(page, block)| meet(Met::Block(owner, number(page), block)));
-                leaf.lost_pages().for_each(|page| meet(Met::Gone(owner, number(page))));
+                leaf.first_pages()
+                    .for_each(|(page, block)| meet(WalkItem::Block(owner, number(page), block)));
+                leaf.lost_pages().for_each(|page| meet(WalkItem::LostPage(owner, number(page))));
             }
             Ok(NodeBody::Volumes(entries)) => {
                 // The first one first, as it is what its clones share.
@@ -103,12 +104,12 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeI
                     let slot = at.index * LEAF_OBJECTS + number;
                     let object = at.volume.object(slot, entry.generation);
                     match &entry.pages {
-                        ObjectPages::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
-                        ObjectPages::Inline(pages) => {
-                            let owner = Owner { volume: at.volume, object };
+                        ObjectPageEntries::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
+                        ObjectPageEntries::Inline(pages) => {
+                            let owner = FirstHolder { volume: at.volume, object };
                             pages.iter().for_each(|(page, entry)| match entry.base() {
-                                Some(base) => meet(Met::Block(owner, *page, base)),
-                                None => meet(Met::Gone(owner, *page)),
+                                Some(base) => meet(WalkItem::Block(owner, *page, base)),
+                                None => meet(WalkItem::LostPage(owner, *page)),
                             });
                         }
                     }
@@ -120,12 +121,12 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeI
 }
 
 /// The blocks of nodes, of the node table's pages, and of the newest tables' stream, with their copies.
-pub(crate) fn node_blocks(map: &PageMap, writer: &Writer) -> BlockSet {
+pub(crate) fn node_blocks(map: &PageMap, writer: &StoreWriter) -> BlockSet {
     let mut blocks = BlockSet::empty(map.nodes.segments.geometry());
     let nodes = map.nodes.table.iter().map(|(_, entry)| entry.place);
     let pages = map.nodes.table.pages().iter().map(|page| page.place);
     nodes.chain(pages).chain(writer.table_blocks()).filter(|&at| at != Block(0)).for_each(|at| {
-        for place in [Some(at), map.nodes.segments.copy_of(at)].into_iter().flatten() {
+        for place in [Some(at), map.nodes.segments.mirror_of(at)].into_iter().flatten() {
             blocks.add(place);
         }
     });

@@ -6,11 +6,11 @@ use crate::superblock::StoreGeometry;
 use device::{BLOCK_BYTES, Block, Device, Page};
 
 /// Bytes of the stream in a block; its checksum follows.
-pub(crate) const BYTES: usize = BLOCK_BYTES - 4;
+pub(crate) const STREAM_BLOCK_BYTES: usize = BLOCK_BYTES - 4;
 
 /// The blocks that so many bytes of a stream take.
 pub(crate) fn stream_blocks(bytes: usize) -> u64 {
-    bytes.div_ceil(BYTES) as u64
+    bytes.div_ceil(STREAM_BLOCK_BYTES) as u64
 }
 
 /// A checksum of the stream as a whole, of the block's number in it, and of what the block holds: no block of another stream has it.
@@ -19,19 +19,19 @@ fn block_sum(stream: u32, number: u64, bytes: &[u8]) -> u32 {
 }
 
 /// The blocks of a stream, and its checksum.
-pub(crate) fn encode(bytes: &[u8]) -> (Vec<Page>, u32) {
+pub(crate) fn encode_stream(bytes: &[u8]) -> (Vec<Page>, u32) {
     let crc = crc32c::crc32c(bytes);
     let mut pages = device::pages(stream_blocks(bytes.len()) as usize);
-    for ((page, part), number) in pages.iter_mut().zip(bytes.chunks(BYTES)).zip(0..) {
+    for ((page, part), number) in pages.iter_mut().zip(bytes.chunks(STREAM_BLOCK_BYTES)).zip(0..) {
         page.0[..part.len()].copy_from_slice(part);
-        let sum = block_sum(crc, number, &page.0[..BYTES]);
-        page.0[BYTES..].copy_from_slice(&sum.to_le_bytes());
+        let sum = block_sum(crc, number, &page.0[..STREAM_BLOCK_BYTES]);
+        page.0[STREAM_BLOCK_BYTES..].copy_from_slice(&sum.to_le_bytes());
     }
     (pages, crc)
 }
 
 /// Each block of a stream in order, and where its copy lies.
-pub(crate) fn places(extents: &[StreamExtent]) -> impl Iterator<Item = (Block, Block)> + '_ {
+pub(crate) fn stream_places(extents: &[StreamExtent]) -> impl Iterator<Item = (Block, Block)> + '_ {
     let blocks = |extent: &StreamExtent| {
         let StreamExtent { at, copy, count } = *extent;
         (0..count).map(move |index| (at.plus(index), copy.plus(index)))
@@ -40,14 +40,14 @@ pub(crate) fn places(extents: &[StreamExtent]) -> impl Iterator<Item = (Block, B
 }
 
 /// Whether the bytes at `place` are block `number` of the stream with this checksum.
-pub(crate) fn intact(
+pub(crate) fn verify_stream_block(
     device: &dyn Device,
     place: Block,
     page: &Page,
     stream: u32,
     number: u64,
 ) -> Result<(), StoreError> {
-    let (bytes, sum) = page.0.split_at(BYTES);
+    let (bytes, sum) = page.0.split_at(STREAM_BLOCK_BYTES);
     let (expected, found) =
         (u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]), block_sum(stream, number, bytes));
     if expected == found {
@@ -58,7 +58,7 @@ pub(crate) fn intact(
 }
 
 /// Reads a stream, of each block the copy where the block itself is damaged. Returns its bytes, and how many blocks were.
-pub(crate) fn read(
+pub(crate) fn read_stream(
     device: &dyn Device,
     geometry: StoreGeometry,
     stream: &TablesStream,
@@ -84,13 +84,15 @@ pub(crate) fn read(
             let (at, copy) = (extent.at.plus(index), extent.copy.plus(index));
             // Where not all of them can be read, some may.
             let read = if all.is_ok() { Ok(()) } else { read_one(device, at, page) };
-            let whole = read.and_then(|()| intact(device, at, page, stream.crc, number));
+            let whole = read.and_then(|()| verify_stream_block(device, at, page, stream.crc, number));
             if let Err(error) = whole {
                 let copied = read_one(device, copy, page);
-                copied.and_then(|()| intact(device, copy, page, stream.crc, number)).map_err(|_| error)?;
+                copied
+                    .and_then(|()| verify_stream_block(device, copy, page, stream.crc, number))
+                    .map_err(|_| error)?;
                 bad += 1;
             }
-            bytes.extend_from_slice(&page.0[..BYTES]);
+            bytes.extend_from_slice(&page.0[..STREAM_BLOCK_BYTES]);
             number += 1;
         }
     }
