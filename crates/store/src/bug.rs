@@ -1,5 +1,5 @@
-//! Rules that the store can be made to break, so that the simulator can prove that it would notice. Without the feature
-//! `planted-bugs` none of them can be.
+//! Rules that the store can be made to break, so that the simulator can prove that it would notice. Needs the
+//! feature `planted-bugs`.
 
 #[cfg(feature = "planted-bugs")]
 use {
@@ -13,67 +13,68 @@ use {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code, unreachable_pub))]
 pub enum StoreBug {
-    /// A cut removes pages whose page LSN is newer than the cut.
+    /// A punch removes pages whose page LSN is newer than the punch.
     CutIgnoresPageLsn,
     /// A segment is used again as soon as nothing in memory refers to it, whatever roots and readers need.
     ReusedBeforePins,
     /// Applying a vector returns without a flush.
     MissingFlush,
-    /// The cleaner points entries at copies before these are written, which they are with the next checkpoint but one.
+    /// The cleaner repoints entries to copies before these are written, which happens with the next
+    /// checkpoint but one.
     RepointBeforeCopy,
-    /// A deleted volume drops its reference to a node that others share twice.
+    /// A deleted volume drops its reference to a shared node twice.
     FreedOnceTooOften,
     /// Some of the nodes below one that dies are forgotten.
     LeakedNode,
-    /// Space that is reserved is not remembered.
+    /// Reserved space is not remembered.
     ForgottenReservation,
-    /// Space that is reserved counts twice, and is given back once.
+    /// Reserved space counts twice, and is released once.
     ReservationCountedTwice,
-    /// Deletions of volumes have no segments for themselves.
+    /// Deletions of volumes have no segments of their own.
     DeletionsWithoutClass,
-    /// The cleaner leaves one of a block's several holders pointing at where it was.
+    /// The cleaner leaves one of a block's several references pointing at the old place.
     HolderMissed,
-    /// A shared block counts as dead when the first of its holders goes.
+    /// A shared block counts as dead when the first reference to it goes.
     FreedWithOneHolder,
-    /// The tree of a deleted file that others share is on the dying list twice.
+    /// The shared tree of a deleted file is on the dying list twice.
     DyingTwice,
     /// Segments are trimmed only after they may be used again.
     TrimAfterReuse,
     /// Recovery applies log entries again that lie before the root where it begins.
     EntriesBeforeRoot,
-    /// A segment is trimmed and used again, though it is still read.
+    /// A segment is trimmed and used again while it is still read.
     PinsIgnored,
-    /// Who flushes does not ask whether another's flush failed meanwhile.
+    /// A thread that flushes does not ask whether another's flush failed meanwhile.
     OthersFlushesIgnored,
     /// Each checkpoint writes the same root.
     OneRoot,
-    /// The cleaner settles a victim though its walk has more to visit.
+    /// The cleaner takes a victim for dead though its walk has more to visit.
     SettledEarly,
-    /// A cut, clone or move that an object has had is made again.
+    /// A punch, clone or move that an object has had is made again.
     RangeRepeated,
-    /// The number of a deleted volume is another's.
+    /// The number of a deleted volume is given to another.
     VolumeNumberUsedAgain,
     /// A volume's new tree of objects is known in memory only, not in its leaf.
     VolumeLeafForgotten,
-    /// What a later chunk knows to have been durable, and is damaged, counts as torn.
+    /// A damaged batch that a later chunk knows to have been durable counts as torn.
     RotTakenForTorn,
-    /// Of a block of metadata that is damaged, the copy is overwritten with it.
+    /// Repair overwrites the whole copy of a block of metadata with the damaged one.
     RepairFromWrongCopy,
     /// The copy of a block of metadata is written next to it.
     CopiesInOneSegment,
-    /// The cleaner writes no list of the owners of what it moves.
+    /// The cleaner writes no summary of what it moves.
     OwnerListForgotten,
     /// The second copy of a page of metadata is not written.
     PageCopyForgotten,
-    /// Recovery believes a batch of whose blocks some are missing that lie in pairs of segments.
+    /// Recovery accepts a batch of which some blocks in mirrored pairs are missing.
     MissingPairBelieved,
-    /// Of a page's deltas the oldest one is laid over the others.
+    /// A page's deltas are laid over each other newest first.
     DeltasInWrongOrder,
-    /// A block of deltas counts as dead once one of its pages needs it no more.
+    /// A block of deltas counts as dead once one of its pages does not need it any more.
     DeltaBlockFreedEarly,
     /// The base of a page counts as dead once it has a delta.
     BaseFreedEarly,
-    /// A page is folded without its deltas.
+    /// A page is merged without its deltas.
     FoldWithoutDeltas,
     /// A superblock is restored from a copy that the roots know nothing of.
     AnyCopyRestored,
@@ -84,8 +85,8 @@ thread_local! {
     static PLANTED: Cell<Option<StoreBug>> = const { Cell::new(None) };
 }
 
-/// From now on the stores of this thread break this rule, or none. Those that one store remembers are for
-/// [`Store::plant`](crate::Store::plant).
+/// From now on the stores of this thread break this rule, or none. [`Store::plant`](crate::Store::plant)
+/// plants those that one store remembers.
 #[cfg(feature = "planted-bugs")]
 pub fn plant(bug: Option<StoreBug>) {
     PLANTED.set(bug);
@@ -108,14 +109,14 @@ pub(crate) struct PlantedStoreBugs {
     missing_flush: AtomicBool,
     late_copies: AtomicBool,
     late_trims: AtomicBool,
-    /// What a late copy or trim would have done already.
+    /// Copies and trims that are late.
     delayed: Mutex<Vec<DelayedWrite>>,
 }
 
-/// What a late copy or trim has still to do.
+/// A copy or trim that is late.
 #[cfg(feature = "planted-bugs")]
 pub(crate) enum DelayedWrite {
-    /// And whether a checkpoint has begun since.
+    /// The flag says whether a checkpoint has begun since.
     Copy(Vec<(Block, Box<Page>)>, bool),
     Trim(Vec<u32>),
 }
@@ -136,7 +137,7 @@ impl PlantedStoreBugs {
         self.missing_flush.load(Ordering::Relaxed)
     }
 
-    /// Takes a copy if it is to be late; gives it back if not.
+    /// Takes a copy if it is to be late; otherwise returns it.
     pub(crate) fn copy_later(&self, blocks: Vec<(Block, Box<Page>)>) -> Option<Vec<(Block, Box<Page>)>> {
         self.later(&self.late_copies, DelayedWrite::Copy(blocks, false)).map(|delayed| match delayed {
             DelayedWrite::Copy(blocks, _) => blocks,
@@ -144,17 +145,17 @@ impl PlantedStoreBugs {
         })
     }
 
-    /// Takes a trim if it is to be late.
+    /// Takes a trim if it is to be late. Returns whether it is.
     pub(crate) fn trim_later(&self, segments: &[u32]) -> bool {
         self.later(&self.late_trims, DelayedWrite::Trim(segments.to_vec())).is_none()
     }
 
-    /// Takes out what is late.
+    /// Takes out everything that is late.
     pub(crate) fn take_delayed(&self) -> Vec<DelayedWrite> {
         std::mem::take(&mut *self.delayed.lock().expect("no panic while planting"))
     }
 
-    /// Keeps it for later.
+    /// Keeps a copy or trim for later.
     pub(crate) fn delay(&self, delayed: DelayedWrite) {
         self.delayed.lock().expect("no panic while planting").push(delayed);
     }

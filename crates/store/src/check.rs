@@ -19,16 +19,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Something wrong in a store.
+/// Something wrong that a check or a scrub has found in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreFinding {
-    /// The volume that it concerns, where it is one; a clone may share what is hit.
+    /// The volume that it concerns, if it is one volume; clones may share the damage.
     pub volume: Option<VolumeId>,
-    /// The object that it concerns, where it is one.
+    /// The object that it concerns, if it is one object.
     pub object: Option<ObjectId>,
-    /// The page that it concerns, where it is one.
+    /// The page that it concerns, if it is one page.
     pub page: Option<PageNo>,
-    /// Where it lies, where that is one block.
+    /// The block that it concerns, if it is one block.
     pub place: Option<Block>,
     /// What is wrong.
     pub what: String,
@@ -49,46 +49,48 @@ impl fmt::Display for StoreFinding {
     }
 }
 
-/// What [`Store::repair`](crate::Store::repair) put right.
+/// What [`Store::repair`](crate::Store::repair) corrected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RepairedCounts {
-    /// Nodes whose number of references was wrong, those that nothing refers to included.
+    /// Nodes whose number of references was wrong, unreferenced nodes included.
     pub references: u64,
-    /// Segments that were thought to hold less than they do.
+    /// Segments that hold more than was counted.
     pub segments: u64,
 }
 
-/// What a walk of everything found.
+/// What a walk of the whole map found.
 struct CheckWalk {
     /// Blocks of data to which something refers.
     data: BlockSet,
-    /// Of each segment, the [sum](summary_sum) of what the map says of its live data.
+    /// For each segment, the [sum](summary_sum) of what the map says of its live data.
     summary_sums: Vec<u64>,
-    /// How many references each node has.
+    /// The number of references to each node.
     references: BTreeMap<NodeId, u32>,
-    /// The first node that could not be read, and why.
+    /// Why the first unreadable node could not be read.
     lost: Option<String>,
 }
 
 /// Data blocks read at once: 4 MiB.
 const BLOCKS_AT_ONCE: usize = 1024;
-/// Blocks whose owners are compared one by one, at most, or one segment: 20 MB. Of segments beyond that only the number is told.
+/// Most blocks whose summary entries are compared one by one, or one segment: 20 MB of memory. Of segments
+/// beyond that, only the numbers are reported.
 const SUMMARY_BLOCKS_NAMED: u64 = 1 << 18;
 
 type CheckedBlock = (FirstHolder, PageNo, BlockEntry);
 
 impl StoreFinding {
-    /// Something wrong that concerns no volume in particular.
+    /// A finding about no volume in particular.
     pub(crate) fn about(what: String) -> StoreFinding {
         StoreFinding { volume: None, object: None, page: None, place: None, what }
     }
 
     fn of(owner: Option<FirstHolder>, what: String) -> StoreFinding {
-        let (volume, object) = (owner.map(|owner| owner.volume), owner.map(|owner| owner.object));
+        let volume = owner.map(|owner| owner.volume);
+        let object = owner.map(|owner| owner.object);
         StoreFinding { volume, object, ..StoreFinding::about(what) }
     }
 
-    /// Nothing is left of a page.
+    /// A page that was lost earlier.
     pub(crate) fn lost_page(shared: &StoreShared, owner: FirstHolder, page: PageNo) -> StoreFinding {
         let device = shared.medium.device().name().to_owned();
         let error = StoreError::Lost { device, object: owner.object, page };
@@ -97,7 +99,7 @@ impl StoreFinding {
 }
 
 impl StoreFinding {
-    /// What was found of a block of metadata that is there twice, if anything is wrong.
+    /// The finding about a mirrored block, if anything is wrong with it.
     pub(crate) fn of_comparison(compared: &MirrorComparison) -> Option<StoreFinding> {
         let (place, what) = match compared {
             MirrorComparison::Whole => return None,
@@ -128,7 +130,7 @@ pub(crate) fn check(shared: &StoreShared, writer: &StoreWriter, report: &mut dyn
     check_roots(shared, report);
     let audit = walk_and_verify(shared, writer, report);
     check_summaries(shared, &audit, report);
-    // With a node lost, what is below it cannot be counted.
+    // What is below an unreadable node cannot be counted.
     if audit.lost.is_none() {
         check_references(shared, &audit.references, report);
         check_live(shared, writer, &audit.data, report);
@@ -136,13 +138,13 @@ pub(crate) fn check(shared: &StoreShared, writer: &StoreWriter, report: &mut dyn
     }
 }
 
-/// The leaves of volumes say what memory does.
+/// Checks that the leaves of volumes say what memory does.
 fn check_volumes(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     let stored = shared.holding_nodes(|| shared.resolve(|map| map.volumes.read_tree(&map.nodes)));
     let Ok(Some(mut stored)) = stored else {
         return report(StoreFinding::about("the tree of volumes cannot be one".to_owned()));
     };
-    // Of the main one nothing is written as long as there is nothing to say.
+    // Nothing is written of the main volume as long as it has no properties.
     stored.entry(VolumeId::MAIN).or_default();
     let map = shared.map();
     let known: BTreeSet<VolumeId> =
@@ -186,7 +188,8 @@ pub(crate) fn repair(
 /// A root whose tables are lost in both copies was passed over when the store was opened, as one is that was being written when power
 /// failed: from the other one the log reaches as far. One more loss, and there is none.
 fn check_roots(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
-    let (device, geometry) = (shared.medium.device(), shared.medium.geometry());
+    let device = shared.medium.device();
+    let geometry = shared.medium.geometry();
     for (at, page) in ROOTS.into_iter().zip(shared.medium.read_blocks(&ROOTS)) {
         let tables = match page.map(|page| CheckpointRoot::decode(&page, geometry.id)) {
             Err(error) => Err(error),
@@ -200,7 +203,7 @@ fn check_roots(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     }
 }
 
-/// Walks everything and compares every checksum.
+/// Walks the whole map, and compares every checksum.
 fn walk_and_verify(
     shared: &StoreShared,
     writer: &StoreWriter,
@@ -223,7 +226,8 @@ fn walk_and_verify(
             let is_mirrored = shared.medium.geometry().segment_of(entry.place).is_some_and(in_pair);
             let without_copy = || misplaced_copy(shared, entry.place).filter(|_| is_mirrored);
             if let Some(what) = misplaced.or_else(without_copy) {
-                let (page, place) = (Some(page), Some(entry.place));
+                let page = Some(page);
+                let place = Some(entry.place);
                 report(StoreFinding { page, place, ..StoreFinding::of(Some(owner), what) });
             } else if data.add(entry.place) {
                 match shared.map().nodes.segments.mirror_of(entry.place) {
@@ -256,7 +260,8 @@ fn misplaced(shared: &StoreShared, place: Block, right: impl Fn(SegmentUse) -> b
     (!right(usage)).then(|| format!("block {place} is in segment {segment}, which is for {usage:?}"))
 }
 
-/// Compares both copies of all metadata. Nodes of which both are damaged are for the walk to tell, unless memory has them.
+/// Compares both copies of all metadata. The walk reports nodes of which both are damaged, unless memory has
+/// them.
 fn check_metadata_mirrors(shared: &StoreShared, writer: &StoreWriter, report: &mut dyn FnMut(StoreFinding)) {
     shared
         .compare_table_mirrors(writer.tables())
@@ -275,7 +280,8 @@ fn check_metadata_mirrors(shared: &StoreShared, writer: &StoreWriter, report: &m
     }
 }
 
-/// Nodes and pages of their table lie in segments for nodes, each in a block of its own, and their copies in the segments' twins.
+/// Checks that nodes and pages of their table lie in node segments, each in a block of its own, and their
+/// copies in the mirrors.
 fn check_places(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     let nodes: Vec<(String, Block)> = {
         let map = shared.map();
@@ -322,23 +328,26 @@ fn check_data(
             Ok(()) if found == entry.crc => continue,
             Ok(()) => shared.medium.corrupt(entry.place, "data".to_owned(), entry.crc, found),
         };
-        let (place, what) = (Some(entry.place), error.to_string());
+        let place = Some(entry.place);
+        let what = error.to_string();
         report(StoreFinding { page: Some(page), place, ..StoreFinding::of(Some(owner), what) });
     }
 }
 
-/// Adds to a sum what is known of a block. Where two sums are the same, so is what was added, in whatever order: so each segment's owners
-/// are compared with the map in one walk, with eight bytes for a segment.
+/// Adds a block and its checksum to a sum. Two sums are the same if the same blocks were added, in whatever
+/// order. So one walk compares all summaries with the map, with eight bytes for a segment.
 fn summary_sum(sum: u64, at: Block, crc: u32) -> u64 {
     let mut hasher = DefaultHasher::new();
     (at.0, crc).hash(&mut hasher);
     sum.wrapping_add(hasher.finish())
 }
 
-/// Each block of data has its owner in its segment, with the checksum that the map has. For which page it was written need not be where
-/// it is now, and its page LSN is that of the block, without later deltas.
+/// Checks that each block of data has an entry in its segment's summary, with the checksum that the map has.
+/// The page and the page LSN may differ: the block may have been cloned or moved since, and the map's page
+/// LSN includes later deltas.
 fn check_summaries(shared: &StoreShared, audit: &CheckWalk, report: &mut dyn FnMut(StoreFinding)) {
-    let (device, geometry) = (shared.medium.device(), shared.medium.geometry());
+    let device = shared.medium.device();
+    let geometry = shared.medium.geometry();
     let found = |segment: u32| match audit.data.last_in_segment(geometry, segment) {
         Some(last) => segment_summary_entries(device, geometry, segment, last),
         None => BTreeMap::new(),
@@ -361,7 +370,7 @@ fn check_summaries(shared: &StoreShared, audit: &CheckWalk, report: &mut dyn FnM
     }
 }
 
-/// Names the live blocks of these segments whose owners are not those that the map knows.
+/// Reports the live blocks of these segments whose summary entries differ from the map.
 fn report_summary_blocks(
     shared: &StoreShared,
     segments: &BTreeMap<u32, BTreeMap<Block, SummaryEntry>>,
@@ -385,7 +394,8 @@ fn report_summary_blocks(
     });
 }
 
-/// Compares both copies of pages of metadata. One of the last batch may never have been written: that is no damage.
+/// Compares both copies of pages of metadata. A missing copy of the last batch is no damage: it may never
+/// have been written.
 fn check_page_mirrors(
     shared: &StoreShared,
     writer: &StoreWriter,

@@ -1,13 +1,13 @@
-//! Checkpoints: the changed nodes, the tables, then a root that names them.
+//! Checkpoints: writes the changed nodes, then the tables, then a root that names them.
 //!
-//! Nodes go to segments of their own, so that these die as wholes, and to both of a pair. Everything that a root names is durable before the root is
-//! written, over the older one. After an error the nodes are still dirty and the newer root still stands, so trying again is always
-//! right:
+//! Nodes go to segments of their own, which are mirrored, so that these die as a whole. Everything that a
+//! root names is durable before the root is written, over the older of the two roots. After an error the
+//! nodes are still dirty and the newer root still stands, so trying again is always right:
 //!
-//! | it fails | what is on the medium | what becomes of its segments |
+//! | it fails | what the medium has | its segments |
 //! | --- | --- | --- |
-//! | before its root is written | nothing that a root names | they are free again at once |
-//! | while its root is written | its root, or not | the next checkpoint begins with this root |
+//! | before its root is written | blocks that no root names | are free again at once |
+//! | while its root is written | the root, or not | the next checkpoint writes this root first |
 //!
 //! So no number of failures uses up segments.
 
@@ -30,32 +30,32 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Nodes encoded under one hold of the map's lock: half a millisecond.
 const NODES_PER_HOLD: usize = 128;
 
-/// Runs of consecutive blocks that the node table may lie in, before a checkpoint writes all of it in one: each is a read at
-/// the next start.
+/// Most runs of consecutive blocks of the node table, before a checkpoint writes the table anew in one run:
+/// each run is a read at the next start.
 const TABLE_RUNS_MAX: usize = 8;
-/// More in large tables, which it costs much to write: as many as it has MiB.
+/// Large tables may have more runs, as writing them is expensive: one for each MiB.
 const TABLE_RUN_PAGES: usize = 256;
 
-/// What an attempt has done so far.
+/// What an attempt at a checkpoint has done so far.
 #[derive(Default)]
 struct CheckpointInProgress {
-    /// Nodes that have places of its own.
+    /// Nodes that it has written to new places.
     nodes: Vec<NodeId>,
-    /// Pages of the node table that have.
+    /// Pages of the node table that it has written to new places.
     pages: Vec<usize>,
-    /// Whether `Checkpointer::tables` is its stream.
+    /// Whether `StoreCheckpointer::tables` is its stream.
     stream: bool,
-    /// Segments that it opened, without their twins.
+    /// Segments that it opened, without their mirrors.
     taken: Vec<u32>,
     /// Segments in which nothing was live when the tables were made.
     dead: Vec<u32>,
 }
 
-/// A root that is being written: what it names is durable.
+/// A root to be written. Everything that it names is durable.
 struct PendingRoot {
     generation: u64,
     page: Box<Page>,
-    /// The part of the log that recovery reads no more once it is durable.
+    /// The part of the log that recovery no longer reads once the root is durable.
     log: LogLength,
     in_progress: CheckpointInProgress,
 }
@@ -63,7 +63,8 @@ struct PendingRoot {
 impl PendingRoot {
     /// A root that is on the medium already, to be written to the other slot, too.
     fn copy(root: &CheckpointRoot, id: StoreId) -> PendingRoot {
-        let (generation, page) = (root.generation, root.encode(id));
+        let generation = root.generation;
+        let page = root.encode(id);
         PendingRoot {
             generation,
             page,
@@ -78,13 +79,14 @@ impl PendingRoot {
 pub(crate) enum CheckpointOccasion {
     /// The store is in use.
     Running,
-    /// The log starts anew, for which somebody waits: it does no more than it must.
+    /// The log starts anew, while a caller waits: the checkpoint does no more than it must.
     Restart,
 }
 
-/// Writes roots, and all that they name. Owned by the writer, under its lock. After a crash: from the newest root.
+/// Writes roots, and everything that they name. Owned by the writer, under its lock. After a crash it begins
+/// from the newest root.
 pub(crate) struct StoreCheckpointer {
-    /// The newest attempt to write a root.
+    /// The generation of the newest attempt to write a root.
     generation: u64,
     /// Which of the two roots was last made durable.
     root_slot: usize,
@@ -97,9 +99,10 @@ pub(crate) struct StoreCheckpointer {
 }
 
 impl StoreCheckpointer {
-    /// After `root`, which lies in `slot`.
+    /// Continues after `root`, which lies in `slot`.
     pub(crate) fn after(root: &CheckpointRoot, slot: usize) -> StoreCheckpointer {
-        let (generation, tables) = (root.generation, root.tables.clone());
+        let generation = root.generation;
+        let tables = root.tables.clone();
         StoreCheckpointer { generation, root_slot: slot, nodes_at: None, tables, pending: None }
     }
 
@@ -113,9 +116,12 @@ impl StoreCheckpointer {
         &self.tables
     }
 
-    /// Recovery begins at `root`, because what the one of generation `newest` names could not be read. It may be readable another
-    /// time, and meanwhile some of it is free by the older root and used again. So before anything is written, a copy of the older
-    /// one takes the newest root's place; and no generation has two roots.
+    /// Prepares for a recovery that begins at `root`, as the tables of the newest root, of generation
+    /// `newest`, could not be read.
+    ///
+    /// Those tables may be readable another time. Meanwhile segments that they name are free by the older
+    /// root, and used again. So before anything else is written, a copy of the older root replaces the
+    /// newest. No generation has two roots.
     pub(crate) fn supersede_newest_root(&mut self, newest: u64, root: &CheckpointRoot, id: StoreId) {
         if root.generation < newest {
             self.generation = newest;
@@ -123,14 +129,15 @@ impl StoreCheckpointer {
         }
     }
 
-    /// Makes the pending root durable; whether there was one.
+    /// Makes the pending root durable. Returns whether there was one.
     pub(crate) fn write_pending_root(&mut self, shared: &StoreShared) -> Result<bool, StoreError> {
         let was_pending = self.pending.is_some();
         self.write_root(shared, CheckpointOccasion::Running)?;
         Ok(was_pending)
     }
 
-    /// One checkpoint, with the log at `log`. What it took before an error, it gives back.
+    /// Makes one checkpoint, with the log at `log`. After an error before its root is written, it frees what
+    /// it took.
     pub(crate) fn checkpoint(
         &mut self,
         shared: &StoreShared,
@@ -154,7 +161,7 @@ impl StoreCheckpointer {
         self.write_root(shared, occasion)
     }
 
-    /// Everything that a root names, durable; and the root.
+    /// Writes everything that the root names, makes it durable, and encodes the root.
     fn write_map(
         &mut self,
         shared: &StoreShared,
@@ -169,14 +176,15 @@ impl StoreCheckpointer {
         let tables = self.write_tables(shared, in_progress)?;
         shared.medium.flush_since(since)?;
         let generation = self.generation;
-        let (incarnation, newest) = (shared.incarnation(), shared.map().newest());
+        let incarnation = shared.incarnation();
+        let newest = shared.map().newest();
         let StoreGeometry { id, total_blocks, .. } = shared.medium.geometry();
         let page = CheckpointRoot { total_blocks, generation, incarnation, newest, log, tables }.encode(id);
         let log = shared.progress.length();
         Ok(PendingRoot { generation, page, log, in_progress: std::mem::take(in_progress) })
     }
 
-    /// Makes the pending root durable. As long as that fails, it is not known whether the medium has it, so the next
+    /// Makes the pending root durable. While that fails, the medium may have the root or not, so the next
     /// checkpoint begins with it.
     fn write_root(&mut self, shared: &StoreShared, occasion: CheckpointOccasion) -> Result<(), StoreError> {
         let since = shared.medium.failed_flushes();
@@ -289,22 +297,25 @@ impl StoreCheckpointer {
         Ok(self.tables.clone())
     }
 
-    /// Nothing of the newest tables' stream is live any more.
+    /// Counts the newest tables' stream as dead.
     fn drop_tables(&mut self, map: &mut PageMap) {
         let gone = std::mem::take(&mut self.tables);
         tables_stream::stream_places(&gone.extents).for_each(|(at, _)| map.nodes.segments.dec_live(at));
     }
 
-    /// Nodes that rarely change would keep whole segments alive. While the node segments are less than half live, or two thirds
-    /// where space is short, the nodes of the emptiest ones are written again with this checkpoint, so that these die; where space
-    /// is short also those of others of which little lives ([`NodeSpaceUse::nodes_to_compact`](crate::policy::NodeSpaceUse::nodes_to_compact)).
+    /// Keeps node segments dense. Nodes that rarely change would keep whole segments alive.
+    ///
+    /// While node segments are less than half live (two thirds where space is short), the nodes of the
+    /// emptiest ones are made dirty, so that this checkpoint writes them elsewhere and these segments die.
+    /// Where space is short it takes more of them: see
+    /// [`NodeSpaceUse::segments_to_compact`](crate::policy::NodeSpaceUse::segments_to_compact).
     fn compact_nodes(&self, shared: &StoreShared, occasion: CheckpointOccasion) {
         for (number, nodes) in self.choose_nodes_to_compact(shared, occasion) {
-            // A segment at a time: what is dirty stays in memory.
+            // One segment at a time, as dirty nodes stay in memory.
             let failed = shared.load_nodes(nodes.clone());
             let mut map = shared.map_mut();
             if !failed.is_empty() {
-                // A node that cannot be read stays where it is, and its segment with it.
+                // A node that cannot be read stays where it is, and so does its segment.
                 map.nodes.segments.mark_stuck(number);
             }
             for id in nodes.into_iter().filter(|id| !failed.contains_key(id)) {
@@ -317,8 +328,8 @@ impl StoreCheckpointer {
         }
     }
 
-    /// The segments whose nodes are to be compacted, with the nodes that live there. A start waits for no more of it than must be: it would have to read
-    /// these nodes first.
+    /// The segments to compact, with their live nodes. At a start it takes only the necessary ones, as it
+    /// must read these nodes first.
     fn choose_nodes_to_compact(
         &self,
         shared: &StoreShared,
@@ -347,7 +358,7 @@ impl StoreCheckpointer {
         inside
     }
 
-    /// The next block for a node.
+    /// Takes the next block for a node.
     fn place_node(
         &mut self,
         map: &mut PageMap,
@@ -371,8 +382,8 @@ impl StoreCheckpointer {
         Ok(map.nodes.segments.geometry().segment_start(segment).plus(offset))
     }
 
-    /// The attempt failed before its root was written. What it wrote has no place, as if it were new, and goes
-    /// elsewhere the next time.
+    /// Undoes an attempt that failed before its root was written. What it wrote has no place, as if it were
+    /// new, and goes elsewhere the next time.
     fn undo_attempt(&mut self, map: &mut PageMap, in_progress: CheckpointInProgress) {
         in_progress.nodes.into_iter().for_each(|id| map.nodes.mark_unwritten(id));
         for number in in_progress.pages {
@@ -389,9 +400,11 @@ impl StoreCheckpointer {
     }
 }
 
-/// The checkpoint is durable: its nodes are clean, but for those that changed since, and what was dead twice is free. A start waits
-/// for no more trims than it needs: a file system takes 20 ms and more for that of a segment of 128 MiB. Others stay dead until the
-/// next checkpoint.
+/// Finishes a durable checkpoint. Its nodes are clean, except those that changed since; segments that were
+/// dead twice are free.
+///
+/// A start trims no more segments than it needs: a file system takes 20 ms and more to trim a segment of 128
+/// MiB. The others stay dead until the next checkpoint.
 fn free_dead_segments(shared: &StoreShared, pending: &PendingRoot, occasion: CheckpointOccasion) {
     let mut map = shared.map_mut();
     pending.in_progress.clean(&mut map);
@@ -412,15 +425,16 @@ fn free_dead_segments(shared: &StoreShared, pending: &PendingRoot, occasion: Che
 }
 
 impl CheckpointInProgress {
-    /// What an attempt wrote is durable, and clean unless it changed since.
+    /// Marks what the attempt wrote as clean, unless it changed since.
     fn clean(&self, map: &mut PageMap) {
         self.nodes.iter().for_each(|&id| map.nodes.mark_written(id));
         self.pages.iter().for_each(|&number| map.nodes.table.mark_page_written(number));
     }
 }
 
-/// The closed segments of nodes, each with the blocks that a checkpoint leaves there: what is neither dirty nor of the tables'
-/// `stream`. Without those of which something could not be read, until more of them has died.
+/// The closed node segments, each with the blocks that a checkpoint leaves there: those that are neither
+/// dirty nor in the tables' `stream`. Leaves out segments that could not be read in part, until more of them
+/// has died.
 fn blocks_staying(nodes: &MapNodes, stream: impl Iterator<Item = Block>) -> Vec<(u32, u64)> {
     let fits = |(_, segment): &(u32, &SegmentState)| {
         segment.usage == SegmentUse::Nodes && !segment.open && !segment.is_stuck()
@@ -441,7 +455,8 @@ fn blocks_staying(nodes: &MapNodes, stream: impl Iterator<Item = Block>) -> Vec<
     staying.into_iter().collect()
 }
 
-/// The planted bugs' late work: copies at the next checkpoint but one, trims at the first one after the segment's reuse.
+/// The planted bugs' late work: copies at the next checkpoint but one, trims at the first one after the
+/// segment is used again.
 #[cfg(feature = "planted-bugs")]
 fn do_what_is_delayed(shared: &StoreShared) -> Result<(), StoreError> {
     let planted = shared.medium.planted();
@@ -466,13 +481,13 @@ fn do_what_is_delayed(shared: &StoreShared) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// What goes to the second segments of pairs.
+/// The same blocks for the mirrors.
 fn mirror_blocks(map: &PageMap, blocks: &[(Block, Box<Page>)]) -> Vec<(Block, Box<Page>)> {
     let copy = |at: &Block| map.nodes.segments.mirror_of(*at).expect("nodes go to pairs");
     blocks.iter().map(|(at, page)| (copy(at), page.clone())).collect()
 }
 
-/// Consecutive blocks put together, where their copies are consecutive, too.
+/// Joins consecutive blocks into extents, where their mirrors are consecutive, too.
 fn extents(places: &[Block], map: &PageMap) -> Vec<StreamExtent> {
     let copy = |at: &Block| map.nodes.segments.mirror_of(*at).expect("the stream goes to pairs");
     let follows = |at: &Block, next: &Block| at.0 + 1 == next.0 && copy(at).0 + 1 == copy(next).0;

@@ -1,24 +1,59 @@
-//! The cleaner: empties segments that are worth it, a bounded step at a time.
+//! The cleaner: a copying garbage collector for segments, one bounded step at a time.
+//!
+//! **Why.** The log only writes to free segments. What is overwritten, punched or deleted leaves dead blocks
+//! behind, and a segment is free only when nothing in it is live. So the cleaner copies the live blocks of
+//! mostly dead segments, its *victims*, to a segment of its own, repoints the map to the copies, and lets the
+//! victims die.
+//!
+//! **The reserve.** Cleaning takes free segments before it frees any. So each class leaves some alone
+//! ([`free_segments_floor`](policy::free_segments_floor)): writers leave eight for the cleaner; the cleaner
+//! leaves two for vectors that only free space and one for rounds that empty a segment with each step; all
+//! leave those for deletions of volumes, checkpoints and recoveries. In blocks this is 13 % of a store of 256
+//! MiB, 6 % of 4 GiB and 4 % of 1 TiB ([`reserve_blocks`](policy::reserve_blocks)).
+//!
+//! **What a full store feels like.** New data is refused first: [`Store::reserve`](crate::Store::reserve)
+//! fails as full when live and reserved blocks would reach the reserve, so whatever was acknowledged can
+//! still be written. Names and attributes may take a little more. Deletions always proceed. Below that limit
+//! a store only gets slower as its free segments sink:
+//!
+//! | free segments | what a writer feels |
+//! | --- | --- |
+//! | above where cleaning starts | nothing |
+//! | fewer | it makes steps of cleaning for what it writes ([`gc_pacer`](crate::gc_pacer)): as much as they gain, up to twice as much near the floor |
+//! | at the writers' floor | its vector makes checkpoints, which free emptied segments; if they free none, it fails as full, and is tried again after more cleaning |
+//! | at the cleaner's floor | rounds take only victims that one step empties, so that each step frees a segment |
+//!
+//! **How victims are found.** Each segment has a count of its live blocks in memory, so no search is needed.
+//! [`choose_victims`] weighs what a segment frees, and for how long, against what it costs. A victim must
+//! free one block in 64 at least. A round has as many victims as a 64th of the store (4 to 256).
+//!
+//! **How references are found.** The map says where a page lies, but not which entries refer to a block. A
+//! victim's own summary names the page that each block was written for
+//! ([`segment_summary`](crate::segment_summary)): these pages are [looked up](crate::reverse_map). Where that
+//! cannot tell, as with clones, a walk of the whole map notes all references.
 //!
 //! | stage of a round | what a step does | held meanwhile |
 //! | --- | --- | --- |
 //! | none | chooses victims, and pins them | the map's lock |
-//! | looking up | reads whose a victim's blocks are, and looks there who holds them ([`lookup`]) | nothing during reads |
-//! | walking | where that cannot tell: visits some nodes, and notes who holds the victims' blocks | nothing during reads |
-//! | owners | after a walk: reads whose a victim's blocks are | nothing |
-//! | moving | copies some blocks, makes the copies durable, repoints their holders | the writer's lock for the repointing only |
-//! | settling | a victim whose holders are all gone is dead | the map's lock |
+//! | looking up | reads a victim's summary, and looks up the pages that it names | nothing during reads |
+//! | walking | visits some nodes, and notes their references to victims | nothing during reads |
+//! | reading the summary | after a walk: reads a victim's summary, which its copies need | nothing |
+//! | moving | copies some blocks, makes the copies durable, repoints the references | the writer's lock for repointing only |
+//! | finishing | a victim without references is dead | the map's lock |
 //!
-//! What lies in a pair goes to a pair of the cleaner's, and is copied to both of its segments.
+//! Blocks of a mirrored segment go to a mirrored pair of the cleaner's, and are copied to both of its
+//! segments.
 //!
-//! A node is visited and repointed once, under its id, however many share it. Repointing is conditional: an entry
-//! that was changed since is left alone. It is durable with the next checkpoint, and a victim is trimmed and used
-//! again only when two checkpoints do without it and no reader pins it; so a crash at any moment finds either the
-//! block that was moved or its copy. No log entry is written for any of this.
+//! **Crashes.** A node is visited and repointed once, under its id, however many nodes share it. Repointing
+//! is conditional: an entry that was changed since is left alone. Repointing is durable with the next
+//! checkpoint. A victim is trimmed and used again only when two checkpoints do without it and no reader pins
+//! it. So a crash at any moment finds either the block that was moved or its copy, and no log entry is
+//! needed.
 //!
-//! Where copies go, lists say whose they are ([`owners`](crate::owners)): in front of those that they name, and durable with them or
-//! before. A list names more than a step moves, so that it is one block in a hundred: the victim's next blocks, which have the places
-//! behind it. The place of one that nobody holds any more when it is its turn stays empty.
+//! Copies get summaries, too: each lies in front of the blocks that it names, and is durable with them or
+//! before. A summary names more blocks than a step moves, so that it is one block in a hundred: the victim's
+//! next blocks, which are promised the places behind it. The place of a block that died before its turn stays
+//! empty.
 
 use crate::bug::{StoreBug, is_planted};
 use crate::counters::count;
@@ -39,11 +74,11 @@ use crate::writer::WriterLock;
 use device::{Block, Page};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Nodes that a step visits: a quarter of a MiB of reads, and 50 us under the map's lock.
+/// Map nodes that a step visits: a quarter of a MiB of reads, and 50 us under the map's lock.
 const NODES_PER_STEP: usize = 64;
-/// Holders that a step repoints, but for a single block that has more: 4 MiB of leaves in memory at once.
+/// References that a step repoints, unless a single block has more: 4 MiB of leaves in memory at once.
 const HOLDERS_PER_STEP: usize = 1024;
-/// Holders that a round remembers before it lets victims go again, 48 bytes each; the last victim stays.
+/// References that a round remembers before it drops victims, 48 bytes each; the last victim stays.
 const HOLDERS_MAX: usize = 1 << 20;
 
 /// What a step of the cleaner did.
@@ -53,36 +88,37 @@ pub enum CleaningOutcome {
     Idle,
     /// There is more to do.
     Working,
-    /// A round has ended, in which this many segments died, or held less than was thought. Dead ones are free after
+    /// A round has ended. This many segments died, or held less than was counted. Dead ones are free after
     /// two checkpoints.
     RoundEnded(u64),
-    /// Moving needs a free segment above the reserve for deletions, or space for the nodes that it changes. Two checkpoints may
-    /// give it; if nothing was moved since they were last asked for, they did not.
+    /// Moving needs a free segment above the reserve for deletions, or space for the nodes that it changes.
+    /// Two checkpoints may free it. If nothing was moved since they were last asked for, they did not.
     NeedsCheckpoint,
 }
 
-/// What the cleaner remembers between steps. Nothing of it survives a crash, nor has to.
+/// The cleaner's state between steps. Lost in a crash, which does no harm.
 #[derive(Default)]
 pub(crate) struct SegmentCleaner {
     round: Option<CleaningRound>,
     targets: CopyTargets,
 }
 
-/// Where moved blocks go: those of pairs to a pair, others to a segment.
+/// Where moved blocks go: those of mirrored segments to a mirrored pair, others to a segment.
 #[derive(Default)]
 struct CopyTargets {
     plain: CopySegment,
     mirrored: OpenMirroredPair,
 }
 
-/// Where moved blocks go.
+/// The segment to which the cleaner moves unmirrored blocks.
 #[derive(Default)]
 struct CopySegment {
-    /// A segment that is open for them, and the next block in it.
+    /// The open segment, and the next block in it.
     open: Option<(u32, u64)>,
-    /// Segments that were opened for them.
+    /// Segments that were opened so far.
     segments: u64,
-    /// Blocks of a victim that the last list names and that were not moved yet: the next places are theirs, in order.
+    /// Blocks of a victim that the last summary names and that were not moved yet: the next places are
+    /// theirs, in order.
     promised: VecDeque<Block>,
 }
 
@@ -90,49 +126,49 @@ struct CopySegment {
 #[derive(Default)]
 struct CopyPlacement {
     places: Vec<Block>,
-    /// The lists that begin between them.
+    /// The summaries that begin between them.
     summaries: Vec<(Block, Box<Page>)>,
     /// Segments that are full then, to be closed.
     filled: Vec<u32>,
 }
 
-/// Blocks that are moved next, with their owners where these are known.
+/// Blocks that are moved next, with their summary entries where these are known.
 type UpcomingBlocks = BTreeMap<Block, Option<SummaryEntry>>;
 
 struct CleaningRound {
-    /// Each step empties a segment, and free segments are taken as such a round may.
+    /// Each step empties a segment. Such a round may take more of the free segments.
     empties_at_once: bool,
-    /// What is not settled yet, in order.
+    /// Victims that are not finished yet, in order.
     victims: Vec<u32>,
     stage: RoundStage,
-    /// Those of which look-ups could not tell who holds them: a walk must.
+    /// Victims of which look-ups did not find all references: a walk must.
     unknown: Vec<u32>,
-    /// Whose the blocks of the victim are that is worked on.
+    /// The summary of the victim that is worked on.
     summary: Option<SummaryScan>,
-    /// Blocks that cannot be moved, because they or their holders cannot be read.
+    /// Blocks that cannot be moved, because they, or the nodes that refer to them, cannot be read.
     stuck: BTreeSet<Block>,
-    /// Segments that died, or held less than was thought.
+    /// Segments that died, or held less than was counted.
     emptied: u64,
 }
 
-/// How far it is known who holds the victims' blocks.
+/// How far the references to the victims' blocks are known.
 enum RoundStage {
-    /// Those of the first victim are looked up.
+    /// References to the first victim are being looked up.
     LookingUp(Option<ReverseLookup>),
-    /// They are known.
+    /// References to the first victim are known.
     LookedUp,
-    /// All are walked for.
+    /// A walk looks for references to all victims.
     Walking,
-    /// The walk has been complete once, and the counts are exact.
+    /// The walk has been complete once, and the live counts are exact.
     Counted,
 }
 
-/// A block on its way.
+/// A block that is being moved.
 struct MovingBlock {
     from: Block,
     crc: u32,
     holders: Vec<BlockHolder>,
-    /// Other entries may refer to it, too.
+    /// Other entries may refer to the block, too.
     is_shared: bool,
 }
 
@@ -163,13 +199,14 @@ impl SegmentCleaner {
         Ok(CleaningOutcome::RoundEnded(emptied))
     }
 
-    /// Ends a round for which there is no space: its victims are left alone until more of them has died.
+    /// Ends a round for which there is no space. Its victims are left alone until more of them has died.
     pub(crate) fn give_up_round(&mut self, shared: &StoreShared) {
         let Some(round) = self.round.take() else { return };
         self.targets.plain.abandon_summary();
         let mut map = shared.map_mut();
         map.nodes.end_scan(ScanPurpose::Clean);
-        // Others have made many nodes dirty since the last checkpoint: it is not for the victims.
+        // Other threads have made many nodes dirty since the last checkpoint, so it is not the victims'
+        // fault.
         let is_crowded = map.has_many_dirty();
         for victim in round.victims.into_iter().chain(round.unknown) {
             map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim));
@@ -181,8 +218,8 @@ impl SegmentCleaner {
 }
 
 impl CleaningRound {
-    /// Chooses victims, and begins the look-ups or the walk that find their holders; without any, if counts may be too high, just the
-    /// walk that makes them exact.
+    /// Chooses victims, and begins the look-ups or the walk that find their references. Without victims, if
+    /// live counts may be too high, begins just the walk that makes them exact.
     fn begin(shared: &StoreShared) -> Option<CleaningRound> {
         let mut map = shared.map_mut();
         let geometry = shared.medium.geometry();
@@ -194,7 +231,7 @@ impl CleaningRound {
         if empties_at_once {
             candidates.retain(emptied_at_once);
         }
-        // All that a round which empties a segment with each step moves fits into one.
+        // A round that empties a segment with each step fits all that it moves into one.
         let free = if empties_at_once { 1 } else { free };
         let budget = CleaningBudget {
             segment_blocks: geometry.segment_blocks,
@@ -208,8 +245,10 @@ impl CleaningRound {
         victims.iter().for_each(|&victim| map.nodes.segments.pin(geometry.segment_start(victim)));
         let looks_up = !map.nodes.segments.counts_may_be_high()
             && reverse_map::lookup_is_worth_it(map.nodes.table.used_count(), victims.len());
-        let (stage, unknown, owners, stuck) =
-            (RoundStage::LookingUp(None), Vec::new(), None, BTreeSet::new());
+        let stage = RoundStage::LookingUp(None);
+        let unknown = Vec::new();
+        let owners = None;
+        let stuck = BTreeSet::new();
         let mut round =
             CleaningRound { empties_at_once, victims, stage, unknown, summary: owners, stuck, emptied: 0 };
         match looks_up {
@@ -223,12 +262,12 @@ impl CleaningRound {
         Some(round)
     }
 
-    /// As whom it takes free segments.
+    /// The class by which the round takes free segments.
     fn takes_segments_as(&self) -> SpaceClass {
         if self.empties_at_once { SpaceClass::EmptiesAtOnce } else { SpaceClass::Cleaner }
     }
 
-    /// As whom it makes nodes dirty.
+    /// The class by which the round makes nodes dirty.
     fn dirties_nodes_as(&self) -> SpaceClass {
         if self.empties_at_once { SpaceClass::EmptiesAtOnce } else { SpaceClass::Frees }
     }
@@ -240,7 +279,8 @@ impl CleaningRound {
         map.begin_gc_pacing(&self.victims);
     }
 
-    /// Finds out more of who holds the victims' blocks; `false` once it is known of the first one, or there is none left.
+    /// Finds more of the references to the victims' blocks. `false` once they are known for the first victim,
+    /// or no victim is left.
     fn find_holders(&mut self, shared: &StoreShared) -> bool {
         match self.stage {
             RoundStage::LookedUp => false,
@@ -268,7 +308,7 @@ impl CleaningRound {
         }
     }
 
-    /// Begins a walk for those victims of which the owners do not tell who holds them, if there are some.
+    /// Begins a walk for the victims of which look-ups did not find all references, if there are any.
     fn begin_walk_for_unknown(&mut self, shared: &StoreShared) -> bool {
         self.victims = std::mem::take(&mut self.unknown);
         if self.victims.is_empty() {
@@ -280,7 +320,7 @@ impl CleaningRound {
         true
     }
 
-    /// Looks up some of what the first victim's owners hold of it.
+    /// Looks up some of the pages that the first victim's summary names.
     fn look_up_holders(&mut self, victim: u32, shared: &StoreShared) {
         if self.summary.as_ref().is_none_or(|scan| scan.segment() != victim) {
             self.summary = Some(SummaryScan::new(victim));
@@ -303,7 +343,7 @@ impl CleaningRound {
                 self.stage = RoundStage::LookedUp;
             }
             LookupProgress::Unknown => {
-                // What could not be read this time is read anew.
+                // The walk reads the summary anew: what could not be read may be by then.
                 (self.stage, self.summary) = (RoundStage::LookingUp(None), None);
                 self.victims.remove(0);
                 self.unknown.push(victim);
@@ -311,7 +351,7 @@ impl CleaningRound {
         }
     }
 
-    /// Lets the last victims go while there are more holders than fit.
+    /// Drops the last victims while there are more references than fit into memory.
     fn bound_holder_memory(&mut self, shared: &StoreShared) {
         let mut map = shared.map_mut();
         let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return };
@@ -325,7 +365,7 @@ impl CleaningRound {
             .for_each(|victim| map.nodes.segments.unpin(shared.medium.geometry().segment_start(victim)));
     }
 
-    /// Moves some of a victim's blocks, or settles it if there are none left.
+    /// Moves some of a victim's blocks, or finishes the victim if none are left.
     fn clean_victim(
         &mut self,
         victim: u32,
@@ -357,11 +397,12 @@ impl CleaningRound {
         })
     }
 
-    /// Some blocks of a victim with their holders.
+    /// Some blocks of a victim, with the references to them.
     fn next_held_blocks(&self, victim: u32, shared: &StoreShared) -> BTreeMap<Block, Vec<BlockHolder>> {
         let mut map = shared.map_mut();
         let Some(scan) = map.nodes.scan_mut(ScanPurpose::Clean) else { return BTreeMap::new() };
-        let (mut some, mut holders) = (BTreeMap::new(), 0);
+        let mut some = BTreeMap::new();
+        let mut holders = 0;
         let blocks = blocks_per_step(shared.medium.geometry().segment_blocks);
         for (&from, held) in scan.holders.range(shared.medium.geometry().blocks_of(victim)) {
             if self.stuck.contains(&from) {
@@ -379,10 +420,10 @@ impl CleaningRound {
         some
     }
 
-    /// Looks for the owners of a victim's blocks; whether all that can be known of those that are held is. Where that may be a matter of
-    /// time, as a block cannot be read, they stay where they are.
+    /// Reads a victim's summary. Returns whether all of it is known that concerns referenced blocks. Where it
+    /// cannot be read, the blocks stay where they are, as it may be readable later.
     fn read_summary(&mut self, victim: u32, shared: &StoreShared) -> bool {
-        // Pairs have no lists: their slot says what they are.
+        // Mirrored segments have no summary: their pages are all of the metadata's object.
         if is_mirrored_victim(victim, shared) {
             return true;
         }
@@ -404,7 +445,7 @@ impl CleaningRound {
         known == Ok(true)
     }
 
-    /// What is moved now, and what of the victim will be after it, as much as lists may name.
+    /// The blocks that are moved now, and the victim's next ones, as many as summaries may name.
     fn upcoming_blocks(
         &self,
         victim: u32,
@@ -458,12 +499,12 @@ impl CleaningRound {
         let repointed = match &copied {
             Ok(()) => repoint_holders(shared, writer, &moving, &places, self.dirties_nodes_as()),
             Err(_) => {
-                // Nobody knows what of it is on the medium: it is copied again, elsewhere.
+                // The copies may be on the medium or not: they are made again, elsewhere.
                 to.abandon(victim, shared);
                 false
             }
         };
-        // Not before: a closed segment in which nothing is live yet would be given to others.
+        // Not before: a closed segment in which nothing is live yet would be freed.
         filled.into_iter().for_each(|segment| shared.map_mut().nodes.segments.close(segment));
         copied?;
         if !repointed {
@@ -473,10 +514,12 @@ impl CleaningRound {
         Ok(CleaningOutcome::Working)
     }
 
-    /// Reads blocks, and finds out which are not what was written.
+    /// Reads blocks, and finds out which are damaged: those stay where they are, unless a mirror is whole.
     fn read_moving(&mut self, moving: Vec<MovingBlock>, shared: &StoreShared) -> Vec<(MovingBlock, Page)> {
         let places: Vec<Block> = moving.iter().map(|one| one.from).collect();
-        let (mut pages, mut damaged, mut twice) = (Vec::new(), Vec::new(), Vec::new());
+        let mut pages = Vec::new();
+        let mut damaged = Vec::new();
+        let mut twice = Vec::new();
         for (one, page) in moving.into_iter().zip(shared.medium.read_blocks(&places)) {
             let found = page.as_ref().map_or(0, |page| crc32c::crc32c(&page.0));
             let error = match page {
@@ -502,12 +545,12 @@ impl CleaningRound {
         pages
     }
 
-    /// Whether something of a victim stays where it is: moving the rest would take space, and give none.
+    /// Whether some block of a victim cannot be moved: then moving the rest would take space, and free none.
     fn cannot_empty(&self, victim: u32, shared: &StoreShared) -> bool {
         self.stuck.range(shared.medium.geometry().blocks_of(victim)).next().is_some()
     }
 
-    /// Whether nodes that could not be read, of which a walk has met some, may hold a part of a victim: that would stay.
+    /// Whether nodes that could not be read by the walk may refer to a part of a victim, which would stay.
     fn may_be_held_by_lost_nodes(&self, victim: u32, moving: &[MovingBlock], shared: &StoreShared) -> bool {
         let held = self.held_count(victim, shared) as u64;
         let mut map = shared.map_mut();
@@ -517,14 +560,14 @@ impl CleaningRound {
         has_lost && (live > held || moving.iter().any(|one| one.is_shared))
     }
 
-    /// Blocks of a victim that are held, as far as that is known.
+    /// Blocks of a victim to which references are known.
     fn held_count(&self, victim: u32, shared: &StoreShared) -> usize {
         let mut map = shared.map_mut();
         let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref();
         scan.map_or(0, |scan| scan.holders.range(shared.medium.geometry().blocks_of(victim)).count())
     }
 
-    /// Leaves the first victim alone until more of it has died.
+    /// Gives up the first victim until more of it has died.
     fn skip_victim(&mut self, victim: u32, shared: &StoreShared) -> CleaningOutcome {
         let blocks = shared.medium.geometry().blocks_of(victim);
         let mut map = shared.map_mut();
@@ -539,7 +582,7 @@ impl CleaningRound {
         CleaningOutcome::Working
     }
 
-    /// Nothing is left to move in a victim: it is dead, but for what is stuck.
+    /// Nothing is left to move in a victim: it is dead, but for blocks that cannot be moved.
     fn finish_victim(&mut self, victim: u32, shared: &StoreShared) -> CleaningOutcome {
         let blocks = shared.medium.geometry().blocks_of(victim);
         let stuck = self.stuck.range(blocks.clone()).count() as u32;
@@ -561,7 +604,7 @@ impl CleaningRound {
         }
         let live = map.nodes.segments.get(victim).live;
         if !walked && live > stuck {
-            // Somebody else holds some of it by now.
+            // Another entry refers to some of it by now.
             self.unknown.push(victim);
             return CleaningOutcome::Working;
         }
@@ -586,7 +629,7 @@ impl CopyTargets {
         u64::from(!self.plain.has_space_for(pages, shared))
     }
 
-    /// Goes on elsewhere with what comes from `victim`.
+    /// Closes the segment to which blocks of `victim` go, so that they go elsewhere.
     fn abandon(&mut self, victim: u32, shared: &StoreShared) {
         if is_mirrored_victim(victim, shared) {
             self.mirrored.abandon(&mut shared.map_mut().nodes.segments);
@@ -595,7 +638,7 @@ impl CopyTargets {
         }
     }
 
-    /// Where these blocks of `victim` may go; `None` where there is no segment.
+    /// Places for these blocks of `victim`; `None` where there is no segment.
     fn places(
         &mut self,
         victim: u32,
@@ -630,7 +673,7 @@ impl CopySegment {
         (pages.len() - promised) as u64 <= fit_with_summaries(left - self.promised.len() as u64)
     }
 
-    /// Goes on elsewhere.
+    /// Closes the open segment, so that blocks go elsewhere.
     fn abandon(&mut self, shared: &StoreShared) {
         self.promised.clear();
         if let Some((segment, _)) = self.open.take() {
@@ -638,14 +681,14 @@ impl CopySegment {
         }
     }
 
-    /// What the last list names and was not moved will not be, or is in another list. When a round ends: the next one may find other
-    /// bytes there.
+    /// Blocks that the last summary names and that were not moved will not be, or will be named by another.
+    /// Also when a round ends: the next one may find other bytes there.
     fn abandon_summary(&mut self) {
         let skipped = std::mem::take(&mut self.promised).len() as u64;
         self.open = self.open.map(|(segment, offset)| (segment, offset + skipped));
     }
 
-    /// Where these blocks of a victim may go; `None` where there is no segment.
+    /// Places for these blocks of a victim; `None` where there is no segment.
     fn places(
         &mut self,
         victim: u32,
@@ -654,7 +697,8 @@ impl CopySegment {
         class: SpaceClass,
         shared: &StoreShared,
     ) -> Option<CopyPlacement> {
-        let (mut map, geometry) = (shared.map_mut(), shared.medium.geometry());
+        let mut map = shared.map_mut();
+        let geometry = shared.medium.geometry();
         let mut placed = CopyPlacement::default();
         for (MovingBlock { from, .. }, _) in pages {
             if !self.promised.contains(from) {
@@ -677,7 +721,7 @@ impl CopySegment {
         (!placed.places.is_empty()).then_some(placed)
     }
 
-    /// Begins a list of the owners of what is coming; `false` where there is no segment for it.
+    /// Begins a summary of the blocks that come next; `false` where there is no segment for it.
     fn begin_summary<'a>(
         &mut self,
         coming: impl Iterator<Item = (&'a Block, &'a Option<SummaryEntry>)>,
@@ -712,11 +756,12 @@ impl CopySegment {
     }
 }
 
-/// If the walk has met everything: how many segments hold less than was thought.
+/// If the walk has visited everything, makes the live counts exact. Returns how many segments hold less than
+/// was counted.
 fn apply_walk_recount(shared: &StoreShared) -> Option<u64> {
     let mut map = shared.map_mut();
     let scan = map.nodes.scan_mut(ScanPurpose::Clean).as_ref()?;
-    // Somebody may have made a node grey since the last visit.
+    // Another thread may have made a node grey since the last visit.
     if !scan.is_complete() {
         return None;
     }
@@ -728,13 +773,13 @@ fn apply_walk_recount(shared: &StoreShared) -> Option<u64> {
     Some(map.nodes.segments.apply_recount())
 }
 
-/// The holders' nodes, without those that went since they were met.
+/// The nodes of references, without those that were freed since.
 fn existing_nodes<'a>(shared: &StoreShared, holders: impl Iterator<Item = &'a BlockHolder>) -> Vec<NodeId> {
     let map = shared.map();
     holders.map(|holder| holder.node).filter(|&id| map.nodes.table.get(id).is_some()).collect()
 }
 
-/// Those of the blocks to which an entry refers still; the others are done with.
+/// The blocks to which an entry still refers; the others need no move.
 fn blocks_still_held<'a>(
     shared: &StoreShared,
     some: impl Iterator<Item = (&'a Block, &'a Vec<BlockHolder>)>,
@@ -744,7 +789,8 @@ fn blocks_still_held<'a>(
     for (&from, holders) in some {
         match holders.iter().find_map(|&holder| map.nodes.entry_of_holder(holder, from)) {
             Some(entry) => {
-                let (crc, is_shared) = (entry.crc, entry.shared);
+                let crc = entry.crc;
+                let is_shared = entry.shared;
                 moving.push(MovingBlock { from, crc, holders: holders.clone(), is_shared });
             }
             None => {
@@ -757,7 +803,7 @@ fn blocks_still_held<'a>(
     moving
 }
 
-/// Writes copies, and the lists of their owners.
+/// Writes copies, and their summaries.
 fn write_copies(
     shared: &StoreShared,
     lists: Vec<(Block, Box<Page>)>,
@@ -766,7 +812,7 @@ fn write_copies(
 ) -> Result<(), StoreError> {
     let mut boxed = lists;
     boxed.extend(places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page))));
-    // In one write where they follow each other.
+    // Adjacent blocks go out in one write.
     boxed.sort_by_key(|&(at, _)| at);
     let is_mirrored_victim =
         places.first().is_some_and(|&at| shared.map().nodes.segments.mirror_of(at).is_some());
@@ -778,8 +824,8 @@ fn write_copies(
     shared.medium.write_blocks(&boxed)
 }
 
-/// Points all holders at the copies, which are durable; none of them, and `false`, if others have used the space for the nodes
-/// meanwhile.
+/// Points all references at the copies, which are durable. Changes none, and returns `false`, if others have
+/// used the space for the nodes meanwhile.
 fn repoint_holders(
     shared: &StoreShared,
     writer: &WriterLock,
@@ -787,7 +833,7 @@ fn repoint_holders(
     places: &[Block],
     class: SpaceClass,
 ) -> bool {
-    // No checkpoint may be under way: it would take for clean what is changed now.
+    // No checkpoint may be under way: it would take what is changed now for clean.
     let _writer = writer.lock();
     let mut map = shared.map_mut();
     if map.moves_that_fit(moving.iter().map(|one| &one.holders[..]), 0, class) < places.len() {

@@ -9,21 +9,21 @@ pub struct StoreCounters {
     pub page_reads: u64,
     /// Map nodes read from the device.
     pub node_reads: u64,
-    /// Blocks of metadata that were damaged or unreadable, and were written again from their copy.
+    /// Blocks of metadata that were damaged or unreadable, and were repaired from their copy.
     pub metadata_repaired: u64,
     /// Reads of the device for pages; consecutive pages share one.
     pub device_reads: u64,
     /// Vectors applied.
     pub batches: u64,
-    /// Pages of these, once each; what the cleaner moves is counted apart.
+    /// Pages of these vectors, each counted once. What the cleaner moves is counted apart.
     pub pages_written: u64,
-    /// Of these pages, those that were blocks of deltas.
+    /// Of these pages, blocks of deltas.
     pub delta_blocks_written: u64,
-    /// Pages that were written whole in the place of their bases and deltas; they count as written, too.
+    /// Pages into which a base and its deltas were merged. They count as written, too.
     pub pages_delta_merged: u64,
-    /// Blocks written to the device, whatever they hold.
+    /// Blocks written to the device, of any kind.
     pub blocks_written: u64,
-    /// Flushes asked of the device.
+    /// Flushes of the device.
     pub flushes: u64,
     /// Checkpoints made durable.
     pub checkpoints: u64,
@@ -31,25 +31,25 @@ pub struct StoreCounters {
     pub nodes_written: u64,
     /// Pages that the cleaner moved.
     pub pages_cleaned: u64,
-    /// Entries of the map that it pointed at what it moved; a node that many share has one for all.
+    /// Entries of the map that the cleaner repointed. A node that several volumes share counts once.
     pub entries_repointed: u64,
-    /// Nodes of the map that it and the scrubber visited.
+    /// Nodes of the map that the cleaner and the scrubber visited.
     pub nodes_visited: u64,
-    /// References that deleted volumes and files gave up, and nodes that went with the last one.
+    /// References that deleted volumes and files gave up, and nodes freed with the last one.
     pub nodes_freed: u64,
-    /// Walks of the whole map, after which space is known exactly.
+    /// Complete walks of the map, after which live counts are exact.
     pub walks: u64,
     /// Segments that the cleaner emptied.
     pub segments_cleaned: u64,
     /// Segments trimmed and free again.
     pub segments_freed: u64,
-    /// Trims that the device failed. After the first it is asked for none any more.
+    /// Trims that failed. After the first, the device is asked for none any more.
     pub trims_failed: u64,
-    /// Segments that the file system below was asked to give space for, and gave some.
+    /// Segments that the host file system has allocated since.
     pub segments_allocated: u64,
 }
 
-/// The counters as they are counted.
+/// The counters behind [`StoreCounters`].
 #[derive(Debug, Default)]
 pub(crate) struct AtomicStoreCounters {
     pub(crate) page_reads: AtomicU64,
@@ -75,7 +75,7 @@ pub(crate) struct AtomicStoreCounters {
     pub(crate) segments_allocated: AtomicU64,
 }
 
-/// Counts. The order among counters does not matter to anybody.
+/// Adds to a counter. No code depends on the order among counters.
 pub(crate) fn count(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }

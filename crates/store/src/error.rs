@@ -1,4 +1,4 @@
-//! Everything that can go wrong in the store, said so that an operator knows what to do next.
+//! Everything that can go wrong in the store, worded so that an operator knows what to do next.
 
 use crate::format::{DRAFT, VERSION};
 use crate::volume::VolumeId;
@@ -11,10 +11,11 @@ pub enum StoreError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// No space. Nothing was changed. A checkpoint, or cleaning and two checkpoints, may find some.
+    /// No space. Nothing was changed. A checkpoint may free some, or cleaning and two checkpoints.
     #[error("the store is full")]
     Full,
-    /// A page has as many deltas as it may have, or its leaf has no space for more. Nothing was changed: it must be written whole.
+    /// A page has as many deltas as it may have, or its leaf has no space for more. Nothing was changed: the
+    /// page must be written whole.
     #[error("pages from {page} of object {object} on have as many deltas as they may have")]
     DeltasFull {
         /// Which object.
@@ -22,7 +23,7 @@ pub enum StoreError {
         /// The first page of the leaf.
         page: PageNo,
     },
-    /// No space either, because the file system that holds the store has none to give. Nothing was changed.
+    /// No space, because the host file system is full. Nothing was changed.
     #[error("{device}: the file system that holds the store is full")]
     HostFsFull {
         /// Which device.
@@ -42,7 +43,8 @@ pub enum StoreError {
         /// The checksum of what is there.
         found: u32,
     },
-    /// A node of the map is damaged, and the log has a change of an object below it, which cannot be made: no checkpoint may end that log.
+    /// A node of the map is damaged, and the log changes an object below it. That change cannot be made, so
+    /// no checkpoint may end that log.
     #[error("{node}; below it the log has a change of object {object}, so the store can only be read")]
     ChangeBelowDamage {
         /// Which object.
@@ -86,7 +88,7 @@ pub enum StoreError {
         /// The version of the store.
         found: u32,
     },
-    /// Another build of this weir, which is not released yet, wrote this store.
+    /// Another build of this weir, of a version not yet released, wrote this store.
     #[error(
         "{device}: a store of draft {found} of format {VERSION}, which another build of weir made; this one has draft {DRAFT}"
     )]
@@ -96,7 +98,7 @@ pub enum StoreError {
         /// The draft of the store.
         found: u32,
     },
-    /// The superblock is not what was written, or cannot be read; the roots say that it was one.
+    /// The superblock is damaged or cannot be read; the roots say that there was one.
     #[error("{device}: block 0: the superblock is damaged{why}; nothing was changed")]
     SuperblockDamaged {
         /// Which device.
@@ -114,7 +116,7 @@ pub enum StoreError {
         /// What is there instead.
         why: String,
     },
-    /// Every checkpoint root, or the log is not what was written: nothing was changed.
+    /// The log or all checkpoint roots are damaged. Nothing was changed.
     #[error("{device}: block {place}: {what} is damaged; nothing was changed")]
     Damaged {
         /// Which device.
@@ -152,7 +154,7 @@ pub enum StoreError {
         /// What would do.
         help: String,
     },
-    /// A repair that cannot be made.
+    /// The counts cannot be repaired.
     #[error("{device}: {what}: what is below cannot be counted, so no count was changed")]
     CannotCount {
         /// Which device.
@@ -166,13 +168,13 @@ pub enum StoreError {
         /// Which.
         volume: VolumeId,
     },
-    /// A clone needs a number that no volume has.
+    /// The number of a new volume is taken.
     #[error("volume {volume} exists already; nothing was changed")]
     VolumeExists {
         /// Which.
         volume: VolumeId,
     },
-    /// A volume's name that cannot be one.
+    /// A volume's name that is not allowed.
     #[error("{name:?} cannot be a volume's name: {why}")]
     BadName {
         /// The name.
@@ -212,7 +214,7 @@ pub enum StoreError {
         /// The one found.
         found: Incarnation,
     },
-    /// An earlier error left a map in memory that is not that of the log; what is on the medium is whole.
+    /// An earlier error left a map in memory that is not that of the log. What is on the medium is whole.
     #[error("{device}: stopped after an earlier error")]
     Stopped {
         /// Which device.
@@ -221,7 +223,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether there is no space, in the store or in what holds it: to a program, ENOSPC.
+    /// Whether there is no space, in the store or in what holds it: ENOSPC to a program.
     pub fn is_full(&self) -> bool {
         match self {
             StoreError::Full | StoreError::HostFsFull { .. } => true,
@@ -230,12 +232,13 @@ impl StoreError {
         }
     }
 
-    /// Whether what was wanted is damaged: it will be so the next time, too.
+    /// Whether the data is damaged, and will be at the next try, too.
     pub fn is_damage(&self) -> bool {
         matches!(self, StoreError::Corrupt { .. } | StoreError::Lost { .. })
     }
 
-    /// Whether a node of the map is damaged for good, so that what lies below it is neither changed nor counted.
+    /// Whether a node of the map is damaged for good, so that what is below it is neither changed nor
+    /// counted.
     pub fn is_damaged_node(&self) -> bool {
         matches!(self, StoreError::ChangeBelowDamage { .. } | StoreError::CannotCount { .. })
     }
@@ -248,7 +251,7 @@ impl StoreError {
         }
     }
 
-    /// The next step.
+    /// What to do next.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         let help = match self {
             StoreError::Device(error) => return error.help(),

@@ -1,33 +1,34 @@
 //! Flushes of one device by several threads.
 //!
-//! A device that fails a flush may drop everything that was accepted and not durable, whichever thread wrote it, and tells one caller
-//! only: Linux reports an error of writing to each descriptor once. So a flush and the count of those that failed are
-//! one step, one thread at a time. Were they two, a second flush between them would succeed, find nothing counted, and
-//! acknowledge what the first one lost.
+//! A device that fails a flush may drop everything that it accepted and that was not durable, whichever
+//! thread wrote it. It tells only one caller: Linux reports a write error to each descriptor once. So a
+//! flush, and counting it if it failed, are one step of one thread at a time. If they were two, another
+//! thread's flush between them would succeed, find no failure counted, and acknowledge what the first flush
+//! lost.
 
 use crate::bug::{StoreBug, is_planted};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-/// The one place where a device is flushed. Lost in a crash, with everything whose flush it would have judged.
+/// Flushes a device, for all threads. Lost in a crash, with everything whose flush it would have judged.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceFlusher {
-    /// Held during a flush, and until it is counted if it failed.
+    /// Held during a flush, until it is counted if it failed.
     turn: Mutex<()>,
     failed: AtomicU64,
 }
 
-/// How many flushes had failed at some moment.
+/// The number of flushes that had failed at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FailedFlushes(u64);
 
 impl DeviceFlusher {
-    /// To be taken before the first write that is to become durable. Waits for no flush.
+    /// Take this before the first write that is to become durable. Waits for no flush.
     pub(crate) fn failed_flushes(&self) -> FailedFlushes {
         FailedFlushes(self.failed.load(Ordering::Acquire))
     }
 
-    /// Flushes, by `flush`, what was written since `before` was taken. `None` if some flush has failed since, before this one:
-    /// then it is not known whether these writes can still become durable.
+    /// Flushes, with `flush`, what was written since `before` was taken. `None` if another flush has failed
+    /// since then, before this one: then these writes may never become durable.
     pub(crate) fn flush_since<E>(
         &self,
         before: FailedFlushes,

@@ -1,28 +1,32 @@
-//! How fast a round of cleaning goes: it is paid for by what is written to the log meanwhile.
+//! The GC pacer: how fast a round of cleaning goes. What is written to the log meanwhile pays for it.
 //!
-//! A round does some *work* (nodes to visit, blocks to move) and *gains* some blocks. So for each block written to the log,
-//! `work / gain` of it is owed: the round ends when what it gained has been used up, and free space stays where it was.
-//! Who writes no more than [`together`](Pace::together) between payments owes three eighths of a segment each time, or the fair
-//! price of a page where that is more, with urgency by an eighth of a segment. A writer may wait for two payments, and for what is
-//! left of a step: for less than a segment, where a page and its log entry cost a quarter of one at most. Of what others write, and of
-//! what urgency would add to that, the rest is forgiven: free space sinks by it, and the next round goes faster.
+//! A round does some *work* (nodes to visit, blocks to move) and *gains* some blocks. Each block written to
+//! the log owes `work / gain` of it: so the round ends when what it gained has been used up, and free space
+//! stays where it was.
+//!
+//! A writer that writes at most [`pages_per_payment`](GcPacer::pages_per_payment) between payments owes three
+//! eighths of a segment each time, or the fair price of a page where that is more; urgency adds an eighth of
+//! a segment. It may wait for two payments, and for what is left of a step: for less than a segment, where a
+//! page and its log entry cost a quarter of one at most. The rest of what others write, and of what urgency
+//! would add, is forgiven: free space sinks by that much, and the next round goes faster.
 
 use crate::policy::low_mark;
 
-/// What a round has to do, and what it has been asked for until now.
+/// The work of a round, and the debt for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GcPacer {
     segment_blocks: u64,
     work: u64,
     gain: u64,
-    /// Times `urgency / low`: more than once where free space is below where cleaning starts, up to twice at the reserve.
+    /// Debt grows `urgency / low` times as fast: once at the mark where cleaning starts, up to twice where
+    /// the reserve begins.
     urgency: u64,
     low: u64,
-    /// Work that was asked for, times `gain * low`.
+    /// Work that was charged, times `gain * low`.
     charged: u64,
 }
 
-/// What a pace is worked out from.
+/// The measures of a round, from which its pacer is made.
 #[derive(Debug, Clone, Copy)]
 pub struct GcRound {
     /// Blocks of a segment.
@@ -31,25 +35,25 @@ pub struct GcRound {
     pub victims: u64,
     /// Live blocks in them.
     pub live: u64,
-    /// Blocks that these take where they are moved to, with the lists of their owners.
+    /// Blocks that the copies of these take, with summaries.
     pub copies: u64,
-    /// Nodes to visit first.
+    /// Map nodes to visit first.
     pub nodes: u64,
     /// Segments of the store.
     pub segments: u64,
-    /// Free segments that are missing where cleaning starts.
+    /// Free segments that are missing to where cleaning starts.
     pub missing: u64,
 }
 
 impl GcPacer {
-    /// For a round that begins.
+    /// The pacer of a round that begins.
     pub fn new(round: &GcRound) -> GcPacer {
         let low = low_mark(round.segments);
         let gain = (round.victims * round.segment_blocks).saturating_sub(round.copies);
         GcPacer {
             segment_blocks: round.segment_blocks,
             work: round.nodes + round.live,
-            // A walk that only counts: done before what cleaning has in hand is used up.
+            // A walk that only counts: it is done before what cleaning has in hand is used up.
             gain: if gain == 0 { low * round.segment_blocks } else { gain },
             urgency: low + round.missing.min(low),
             low,
@@ -57,37 +61,39 @@ impl GcPacer {
         }
     }
 
-    /// So many blocks were written to the log, while so much of the work is left.
+    /// Charges for `blocks` blocks that were written to the log while `left` of the work is left.
     pub fn charge(&mut self, blocks: u64, left: u64) {
         let limit = self.work_done(left) + self.payment().max(self.price());
         let asked = self.charged + blocks * self.work * self.urgency;
         self.charged = asked.min(limit * self.gain * self.low);
     }
 
-    /// Whether a step of the round is due, while so much work is left: without any, the one that ends it.
+    /// Whether a step of the round is due while `left` of the work is left. Without any work left, the step
+    /// that ends the round is due.
     pub fn is_due(&self, left: u64) -> bool {
         left == 0 || self.debt(left) > 0
     }
 
-    /// Work that is owed, while so much of it is left.
+    /// The debt, while `left` of the work is left.
     fn debt(&self, left: u64) -> u64 {
         (self.charged / (self.gain * self.low)).min(self.work).saturating_sub(self.work_done(left))
     }
 
-    /// Pages that may be written together, so that what is owed for them and their log entries is one payment; or one, where that
-    /// is more.
+    /// Pages that may be written between payments, so that they and their log entries cost one payment; or
+    /// one page, where that costs more.
     pub fn pages_per_payment(&self) -> u64 {
         let blocks = self.payment() * self.gain * self.low / (self.work * self.urgency).max(1);
         blocks.saturating_sub(1).max(1)
     }
 
-    /// The work that is asked for at once.
+    /// Work that is charged at once.
     fn payment(&self) -> u64 {
         self.segment_blocks * 3 / 8
     }
 
-    /// What is asked for pages that are written together, and their log entries. For the fair part of it free space stays where it is.
-    /// Of what urgency adds an eighth of a segment at most: without any, free space that was lost would not come back.
+    /// The price of the pages between two payments, and of their log entries. The fair part keeps free space
+    /// where it is. Urgency adds an eighth of a segment at most: without any of it, free space that was lost
+    /// would not come back.
     fn price(&self) -> u64 {
         let fair = (self.pages_per_payment() + 1) * self.work / self.gain;
         (fair * self.urgency / self.low).min(fair + self.segment_blocks / 8)

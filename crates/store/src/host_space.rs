@@ -1,11 +1,11 @@
-//! Space below: a store that is a sparse file asks the file system that holds it for a segment's space before the segment counts as
-//! free. So a file system that is full is a smaller store, to all that counts space.
+//! Space of the host file system. A store that is a sparse file has a segment allocated there before the
+//! segment counts as free. So a full host file system is a smaller store, to everything that counts space.
 //!
-//! | free segments above what is [wanted](crate::map::PageMap::wanted) | what is done |
+//! | free segments above what is [wanted](crate::map::PageMap::free_segments_wanted) | what happens |
 //! | --- | --- |
-//! | fewer than [`PageMap::ahead`](crate::map::PageMap::ahead) | more are asked for, until there are twice as many |
-//! | up to four times as many | dead ones are free without a trim |
-//! | more | dead ones are trimmed, and bare |
+//! | fewer than [`segments_ahead`](crate::map::PageMap::segments_ahead) | more are allocated, until there are twice as many |
+//! | up to four times as many | dead ones are freed without a trim |
+//! | more | dead ones are trimmed, and unbacked |
 
 use crate::counters::count;
 use crate::error::StoreError;
@@ -15,13 +15,13 @@ use crate::shared::StoreShared;
 use device::{BLOCK_BYTES, Block};
 use std::ops::Range;
 
-/// Finds out which segments have space below, and asks for some for those that the store will need first. Where there is none, the
-/// store is what it has.
+/// Finds out which segments are backed by the host file system, and allocates those that the store will need
+/// first. Where there is no space, the store is as large as what is backed.
 pub(crate) fn allocate_at_start(shared: &StoreShared, log: &mut LogWriter) -> Result<(), StoreError> {
     let Some(known) = shared.medium.device().allocated() else { return Ok(()) };
     shared.map_mut().nodes.segments.set_backed_ranges(&merge_adjacent(known));
     if log.is_fresh() {
-        // An older weir did not ask for their space.
+        // An older weir did not allocate them.
         let mut segments = vec![log.cursor().segment, log.cursor().next_segment];
         segments.retain(|&segment| shared.map().nodes.segments.get(segment).has_holes);
         log.set_fresh(segments.into_iter().all(|segment| allocate_segment(shared, segment).is_ok()));
@@ -33,18 +33,15 @@ pub(crate) fn allocate_at_start(shared: &StoreShared, log: &mut LogWriter) -> Re
     allocate_up_to(shared, goal).map(drop)
 }
 
-/// Whether the file system below should be asked for more space: soon free segments will be wanted; or it was full, and may not
-/// be any more.
+/// Whether space should be allocated in the host file system: free segments are running low, or it was full
+/// and may not be any more.
 pub(crate) fn allocation_is_due(shared: &StoreShared) -> bool {
     let map = shared.map();
     let is_low = || map.nodes.segments.free_count() < map.free_segments_wanted(map.segments_ahead());
     map.nodes.segments.unbacked_count() > 0 && (shared.medium.is_host_fs_known_full() || is_low())
 }
 
-/// Asks the file system below for as much space as will be needed soon. `false` if it is full.
-///
-/// # Errors
-/// The device's, but for a file system that is full.
+/// Allocates as much space in the host file system as will be needed soon. `false` if that is full.
 pub(crate) fn allocate_ahead(shared: &StoreShared) -> Result<bool, StoreError> {
     let goal = {
         let map = shared.map();
@@ -54,10 +51,8 @@ pub(crate) fn allocate_ahead(shared: &StoreShared) -> Result<bool, StoreError> {
     Ok(!shared.medium.is_host_fs_known_full())
 }
 
-/// Asks it for more than that, because somebody needs it now. `false` if there is no more than before.
-///
-/// # Errors
-/// The same.
+/// Allocates more than [`allocate_ahead`] does, because a caller needs it now. `false` if there is no more
+/// than before.
 pub(crate) fn allocate_more(shared: &StoreShared) -> Result<bool, StoreError> {
     let goal = {
         let map = shared.map();
@@ -67,12 +62,13 @@ pub(crate) fn allocate_more(shared: &StoreShared) -> Result<bool, StoreError> {
     Ok(allocate_up_to(shared, goal)? > 0)
 }
 
-/// Whether asking for more may help: there are segments without space, and the file system below was not full the last time.
+/// Whether allocating more may help: there are unbacked segments, and the host file system was not full the
+/// last time.
 pub(crate) fn may_allocate(shared: &StoreShared) -> bool {
     !shared.medium.is_host_fs_known_full() && shared.map().nodes.segments.unbacked_count() > 0
 }
 
-/// Bytes that are left in the file system below, if it has no space for a segment that the store could use.
+/// Bytes left in the host file system, if it has no space for a segment that the store could use.
 pub(crate) fn host_fs_free_bytes_if_full(shared: &StoreShared) -> Option<u64> {
     let spare = shared.medium.device().spare_blocks();
     let map = shared.map();
@@ -82,7 +78,7 @@ pub(crate) fn host_fs_free_bytes_if_full(shared: &StoreShared) -> Option<u64> {
     counts.then(|| spare.unwrap_or(0) * BLOCK_BYTES as u64)
 }
 
-/// Why there is no space.
+/// The error that says whether the store is full or the host file system.
 pub(crate) fn full_error(shared: &StoreShared, map: &PageMap) -> StoreError {
     match map.nodes.segments.unbacked_count() {
         0 => StoreError::Full,
@@ -90,10 +86,12 @@ pub(crate) fn full_error(shared: &StoreShared, map: &PageMap) -> StoreError {
     }
 }
 
-/// Asks for space until `goal` segments are free, or there is no more. Returns how many got some. No lock is held while the file
-/// system is asked; in it stays what others cannot have either, as ext4 keeps some for the administrator.
+/// Allocates segments in the host file system until `goal` are free, or it is full. Returns how many it
+/// allocated. No lock is held while it works. Space that stays free there may be out of reach for everybody,
+/// as ext4 keeps some for the administrator.
 pub(crate) fn allocate_up_to(shared: &StoreShared, goal: u64) -> Result<u64, StoreError> {
-    let (mut allocated, mut is_full) = (0, false);
+    let mut allocated = 0;
+    let mut is_full = false;
     while !is_full {
         let has_space = shared
             .medium
@@ -117,7 +115,7 @@ pub(crate) fn allocate_up_to(shared: &StoreShared, goal: u64) -> Result<u64, Sto
     Ok(allocated)
 }
 
-/// A segment to ask for space for, while fewer than `goal` are free.
+/// An unbacked segment to allocate, while fewer than `goal` are free.
 fn next_unbacked(shared: &StoreShared, goal: u64) -> Option<u32> {
     let mut map = shared.map_mut();
     if map.nodes.segments.free_count() < goal { map.nodes.segments.take_unbacked() } else { None }
@@ -133,7 +131,7 @@ fn allocate_segment(shared: &StoreShared, segment: u32) -> Result<(), StoreError
     Ok(())
 }
 
-/// The same blocks in as few ranges as they take.
+/// The same blocks in as few ranges as possible.
 fn merge_adjacent(ranges: Vec<Range<Block>>) -> Vec<Range<Block>> {
     let mut joined: Vec<Range<Block>> = Vec::new();
     for range in ranges {

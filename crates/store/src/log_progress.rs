@@ -1,13 +1,13 @@
-//! How far the log is, for those who hold no lock.
+//! How far the log is, for threads that hold no lock.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// How far the log is, for those who hold no lock.
+/// How far the log is, for threads that hold no lock.
 pub(crate) struct LogProgress {
     durable_batch: AtomicU64,
-    /// Blocks that recovery would read now.
+    /// Blocks of the log that recovery would read now.
     blocks: AtomicU64,
-    /// Reads that recovery would make now to follow it, but for the open extent.
+    /// Reads by which recovery would follow the log now, without those for the open extent.
     reads: AtomicU64,
 }
 
@@ -42,7 +42,7 @@ impl LogProgress {
         self.reads.fetch_add(more.reads, Ordering::Relaxed);
     }
 
-    /// A checkpoint is durable that recovery begins at, instead of before so much of the log.
+    /// Subtracts the part of the log before a checkpoint that has become durable: recovery begins after it.
     pub(crate) fn subtract(&self, less: LogLength) {
         self.blocks.fetch_sub(less.blocks, Ordering::Relaxed);
         self.reads.fetch_sub(less.reads, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Walking all of the map, each node once, however many objects share it.
+//! A walk of the whole map, which visits each node once, however many objects share it.
 
 use crate::block_set::BlockSet;
 use crate::error::StoreError;
@@ -10,24 +10,25 @@ use crate::writer::StoreWriter;
 use device::{Block, ObjectId, PageNo};
 use std::collections::BTreeMap;
 
-/// The first that a walk found to refer to something; others may share it.
+/// The object through which a walk first found something; others may share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct FirstHolder {
     pub(crate) volume: VolumeId,
     pub(crate) object: ObjectId,
 }
 
-/// What a walk meets.
+/// What a walk reports.
 pub(crate) enum WalkItem {
-    /// A block of data, and the page whose base it is, or the first one of which it has a delta.
+    /// A block of data, and the page whose base it is; or the first page of which it has a delta.
     Block(FirstHolder, PageNo, BlockEntry),
-    /// A page of which nothing is left.
+    /// A page that was lost earlier.
     LostPage(FirstHolder, PageNo),
-    /// A node that could not be read, and whose it is, unless it holds objects itself.
+    /// A node that could not be read, and the object that it belongs to, unless it holds objects itself.
     UnreadableNode(Option<FirstHolder>, StoreError),
 }
 
-/// A node to visit: its height above the leaves, the index of its first leaf, and whose it is.
+/// A node to visit: its height above the leaves, the index of its first leaf, and the object that it belongs
+/// to.
 struct NodeVisit {
     id: NodeId,
     height: u8,
@@ -42,7 +43,7 @@ impl NodeVisit {
     }
 }
 
-/// Visits every node once. Returns how many references each has. The caller holds the writer's lock.
+/// Visits every node once. Returns the number of references to each. The caller holds the writer's lock.
 pub(crate) fn walk_map(shared: &StoreShared, meet: &mut dyn FnMut(WalkItem)) -> BTreeMap<NodeId, u32> {
     let mut references = BTreeMap::new();
     let mut todo = Vec::new();
@@ -55,7 +56,7 @@ pub(crate) fn walk_map(shared: &StoreShared, meet: &mut dyn FnMut(WalkItem)) -> 
     };
     {
         let map = shared.map();
-        // What is dying has lost its place in any object; its height matters to nobody.
+        // A dying tree belongs to no object any more; its height does not matter.
         let dying = |id: NodeId| root(NodeTree { root: id, height: 0 }, VolumeId::MAIN, None);
         todo.extend(map.volumes.dying().map(dying));
         todo.push(root(map.volumes.tree(), VolumeId::MAIN, None));
@@ -91,7 +92,7 @@ pub(crate) fn walk_map(shared: &StoreShared, meet: &mut dyn FnMut(WalkItem)) -> 
                 leaf.lost_pages().for_each(|page| meet(WalkItem::LostPage(owner, number(page))));
             }
             Ok(NodeBody::Volumes(entries)) => {
-                // The first one first, as it is what its clones share.
+                // The first volume first, as the others are clones of it.
                 for (number, entry) in entries.iter().enumerate().rev() {
                     let Some(entry) = entry else { continue };
                     let volume = VolumeId((at.index * LEAF_VOLUMES) as u32 + number as u32);
@@ -120,7 +121,7 @@ pub(crate) fn walk_map(shared: &StoreShared, meet: &mut dyn FnMut(WalkItem)) -> 
     references
 }
 
-/// The blocks of nodes, of the node table's pages, and of the newest tables' stream, with their copies.
+/// The blocks of nodes, of the node table's pages, and of the newest tables' stream, with their mirrors.
 pub(crate) fn node_blocks(map: &PageMap, writer: &StoreWriter) -> BlockSet {
     let mut blocks = BlockSet::empty(map.nodes.segments.geometry());
     let nodes = map.nodes.table.iter().map(|(_, entry)| entry.place);

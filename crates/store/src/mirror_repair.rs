@@ -1,9 +1,11 @@
-//! Metadata is written twice, that of the map and the pages of arenas: what is damaged or unreadable is read from its copy, and written
-//! again.
+//! Repair of mirrored metadata (map nodes, tables, pages of arenas): what is damaged or unreadable is read
+//! from its copy, and written again.
 //!
-//! In its place, whose bytes never change while its segment is in use; and its segment is pinned meanwhile, or the writer's lock is
-//! held, so that nothing else is written there. The copy lies in another segment and is not touched. Nothing waits for a flush: what
-//! is lost once more is repaired once more. Until an incarnation has begun nothing is written, and what was found is repaired then.
+//! Repair overwrites the damaged block in place with the bytes that it should have. Nothing else is written
+//! there meanwhile: blocks never change while their segment is in use, and its segment is pinned or the
+//! writer's lock held. The copy lies in another segment and is not touched. Repair waits for no flush: if it
+//! is lost, the next reader repairs again. Until an incarnation has begun nothing is written, and what was
+//! found damaged is repaired then.
 
 use crate::bug::{StoreBug, is_planted};
 use crate::checkpoint_root::TablesStream;
@@ -21,20 +23,20 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Blocks whose copies are compared at once: 8 MiB.
 const PAIRS_AT_ONCE: usize = 1024;
 
-/// What is to be repaired when an incarnation begins; none any more once one has.
+/// Repairs that wait until an incarnation begins; `None` once one has.
 pub(crate) struct MetadataRepairs(Mutex<Option<PendingRepairs>>);
 
 #[derive(Default)]
 struct PendingRepairs {
     /// Nodes of which one copy is damaged.
     nodes: BTreeSet<NodeId>,
-    /// Pages of which one copy is, by their places.
+    /// Pages of which one copy is damaged, by their places.
     pages: BTreeMap<Block, MirroredBlock>,
     /// Damaged blocks that the checkpoint writes elsewhere with which the incarnation begins.
     others: u64,
 }
 
-/// A node that is read from the medium, and where both of it lie. Its segment is pinned.
+/// A node to read from the medium, and both of its places. Its segment is pinned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeRead {
     pub(crate) id: NodeId,
@@ -42,20 +44,20 @@ pub(crate) struct NodeRead {
     mirror: Option<Block>,
 }
 
-/// A block of metadata, and where its copy lies.
+/// The place of a block of metadata, and that of its copy.
 pub(crate) type PlaceAndMirror = (Block, Option<Block>);
 
-/// What two copies are found to be.
+/// The result of comparing two copies.
 #[derive(Debug)]
 pub(crate) enum MirrorComparison {
     Whole,
-    /// One is not what was written, or could not be read, and was repaired, or not yet.
+    /// One copy is damaged or could not be read. It was repaired, or will be later.
     Damaged {
         place: Block,
         error: StoreError,
         repaired: bool,
     },
-    /// Neither is whole: what is wrong with the first.
+    /// Both copies are damaged; the error is that of the first.
     BothDamaged {
         place: Block,
         error: StoreError,
@@ -63,12 +65,13 @@ pub(crate) enum MirrorComparison {
 }
 
 impl MetadataRepairs {
-    /// Before an incarnation begins, with so many damaged blocks that its first checkpoint writes elsewhere.
+    /// Begins before an incarnation does, with `others` damaged blocks that its first checkpoint writes
+    /// elsewhere.
     pub(crate) fn new(others: u64) -> MetadataRepairs {
         MetadataRepairs(Mutex::new(Some(PendingRepairs { others, ..PendingRepairs::default() })))
     }
 
-    /// Whether it may be repaired now. Remembers it, if not.
+    /// Whether a block may be repaired now. If not, `remember` notes it for later.
     fn may_write(&self, remember: impl FnOnce(&mut PendingRepairs)) -> bool {
         match &mut *self.0.lock().expect("no panic while remembering") {
             None => true,
@@ -91,7 +94,7 @@ impl NodeRead {
 }
 
 impl PageMap {
-    /// A page that is there twice.
+    /// Both places of a page that is mirrored.
     pub(crate) fn mirrored_page(&self, entry: &BlockEntry) -> Option<MirroredBlock> {
         let copy = self.nodes.segments.mirror_of(entry.place)?;
         Some(MirroredBlock { at: entry.place, copy, crc: entry.crc })
@@ -99,7 +102,8 @@ impl PageMap {
 }
 
 impl StoreShared {
-    /// The copies of nodes that are damaged, which are repaired, or the first error of each; with `repairs` false nothing is written.
+    /// Reads the copies of damaged nodes, and repairs these. Returns the first error of a node where the copy
+    /// is damaged, too. With `repairs` false nothing is written.
     pub(crate) fn read_node_mirrors(
         &self,
         damaged: Vec<(NodeRead, StoreError)>,
@@ -123,15 +127,15 @@ impl StoreShared {
         found
     }
 
-    /// Reads the copies of pages that are damaged, which are repaired, and hands each to `take` with its number in the list; or its error,
-    /// where the copy is damaged, too. Their segments are pinned.
+    /// Reads the copies of damaged pages, repairs these, and passes each to `take` with its index in the
+    /// list; or its error, where the copy is damaged, too. Their segments are pinned.
     pub(crate) fn read_page_mirrors(
         &self,
         damaged: &[(MirroredBlock, StoreError)],
         take: &mut dyn FnMut(usize, Result<&Page, StoreError>),
     ) {
         for (group, damaged) in damaged.chunks(PAIRS_AT_ONCE).enumerate() {
-            // What could not be read with others may be read by itself.
+            // A block that could not be read with others may be readable by itself.
             let places = damaged.iter().flat_map(|(one, _)| [one.at, one.copy]);
             let mut reads: Vec<BlockRead> = places.map(|at| BlockRead::new(at, 1)).collect();
             self.medium.device().read_batch(&mut reads);
@@ -149,7 +153,7 @@ impl StoreShared {
         }
     }
 
-    /// As [`compare`](Shared::compare), of pages that are there twice.
+    /// As [`compare_mirrors`](StoreShared::compare_mirrors), for mirrored pages.
     pub(crate) fn compare_page_mirrors(&self, pages: &[MirroredBlock]) -> Vec<MirrorComparison> {
         let pairs: Vec<PlaceAndMirror> = pages.iter().map(|one| (one.at, Some(one.copy))).collect();
         self.compare_mirrors(&pairs, &|number, place, page| {
@@ -160,8 +164,8 @@ impl StoreShared {
         })
     }
 
-    /// Reads both copies of blocks of metadata, which stay where they are meanwhile; `intact` gets each one's number, place and bytes.
-    /// Repairs where one is damaged.
+    /// Compares both copies of blocks of metadata, and repairs where one is damaged. The blocks stay where
+    /// they are meanwhile. `intact` gets each one's index, place and bytes.
     pub(crate) fn compare_mirrors(
         &self,
         pairs: &[PlaceAndMirror],
@@ -178,7 +182,8 @@ impl StoreShared {
                     read.result.clone()?;
                     intact(number, read.at, &read.pages[0])
                 };
-                let (first, second) = (&both[0], &both[1]);
+                let first = &both[0];
+                let second = &both[1];
                 let damaged = |bad: &BlockRead, good: &BlockRead, error| {
                     let repaired =
                         self.repairs.may_write(|_| {}) && self.repair_block(bad.at, good.at, &good.pages[0]);
@@ -195,7 +200,7 @@ impl StoreShared {
         compared
     }
 
-    /// As [`compare`](Shared::compare), of nodes.
+    /// As [`compare_mirrors`](StoreShared::compare_mirrors), for nodes.
     pub(crate) fn compare_node_mirrors(&self, nodes: &[NodeRead]) -> Vec<MirrorComparison> {
         let pairs: Vec<PlaceAndMirror> = nodes.iter().map(NodeRead::place_and_mirror).collect();
         self.compare_mirrors(&pairs, &|number, place, page| {
@@ -204,7 +209,8 @@ impl StoreShared {
         })
     }
 
-    /// As [`compare`](Shared::compare), of the newest tables' `stream` and the pages of the node table. The caller holds the writer's lock.
+    /// As [`compare_mirrors`](StoreShared::compare_mirrors), for the newest tables' `stream` and the pages of
+    /// the node table. The caller holds the writer's lock.
     pub(crate) fn compare_table_mirrors(&self, stream: &TablesStream) -> Vec<MirrorComparison> {
         let pairs: Vec<PlaceAndMirror> =
             tables_stream::stream_places(&stream.extents).map(|(at, copy)| (at, Some(copy))).collect();
@@ -228,29 +234,30 @@ impl StoreShared {
         compared
     }
 
-    /// Writes `page`, which was read at `good`, over what is damaged at `bad`. Whether that was done.
+    /// Writes `page`, which was read at `good`, over the damaged block at `bad`. Returns whether that worked.
     fn repair_block(&self, bad: Block, good: Block, page: &Page) -> bool {
         if is_planted(StoreBug::RepairFromWrongCopy) {
             let mut damaged = Page::zeroed();
             let _ = self.medium.device().read(bad, std::slice::from_mut(&mut *damaged));
             return self.medium.write(good, std::slice::from_ref(&damaged)).is_ok();
         }
-        // Where it fails, the next who reads it tries again.
+        // If it fails, the next reader tries again.
         let written = self.medium.write(bad, std::slice::from_ref(page)).is_ok();
         count(&self.medium.counting().metadata_repaired, u64::from(written));
         written
     }
 
-    /// Writes the superblock's copy again, durably; whether it did.
+    /// Writes the superblock's copy again, durably. Returns whether that worked.
     pub(crate) fn repair_superblock_copy(&self) -> bool {
-        let (geometry, since) = (self.medium.geometry(), self.medium.failed_flushes());
+        let geometry = self.medium.geometry();
+        let since = self.medium.failed_flushes();
         self.repairs.may_write(|_| {})
             && self.medium.write(geometry.copy_at(), &[*geometry.encode()]).is_ok()
             && self.medium.flush_since(since).is_ok()
     }
 
-    /// An incarnation has begun: from now on what is damaged is repaired at once, and now what was found until then. The caller holds
-    /// the writer's lock.
+    /// Begins repairs as an incarnation has begun: what was found damaged is repaired now, later damage at
+    /// once. The caller holds the writer's lock.
     pub(crate) fn begin_repairs(&self) {
         let Some(waiting) = self.repairs.0.lock().expect("no panic while remembering").take() else { return };
         let nodes: Vec<NodeRead> = {
@@ -258,9 +265,9 @@ impl StoreShared {
             let read = |&id: &NodeId| map.nodes.table.get(id).map(|&entry| NodeRead::of(&map, id, entry));
             waiting.nodes.iter().filter_map(read).collect()
         };
-        // Of these each is where it was.
+        // Each of these is where it was.
         self.compare_page_mirrors(&waiting.pages.into_values().collect::<Vec<_>>());
-        // Those that are whole were written elsewhere.
+        // Those that are whole by now were written elsewhere.
         let whole = self
             .compare_node_mirrors(&nodes)
             .iter()

@@ -1,9 +1,9 @@
-//! Data that is written twice: pages of metadata, which lie in pairs of segments, outside the log's chunks.
+//! Pages of metadata, which are mirrored: they lie in pairs of segments, outside the log's chunks.
 //!
-//! | pair | owner | changed under | after a crash |
+//! | open pair | owner | changed under | after a crash |
 //! | --- | --- | --- | --- |
-//! | of what vectors write | the writer | the writer's lock | what log entries name is found by these; nobody goes on in it |
-//! | of what the cleaner moves | the cleaner | the cleaner's lock | as the newest root has it; nobody goes on in it |
+//! | for what vectors write | the writer | the writer's lock | closed; log entries name the blocks that count |
+//! | for what the cleaner moves | the cleaner | the cleaner's lock | closed; the newest root has the blocks that count |
 
 use crate::bug::{StoreBug, is_planted};
 use crate::error::StoreError;
@@ -20,14 +20,14 @@ pub(crate) struct OpenMirroredPair {
 }
 
 impl OpenMirroredPair {
-    /// Segments that so many more blocks take.
+    /// Segments that `blocks` more blocks take.
     pub(crate) fn segments_for(&self, blocks: u64, segment_blocks: u64) -> u64 {
         let left = self.at.map_or(0, |(_, offset)| segment_blocks - offset);
         METADATA_COPIES * blocks.saturating_sub(left).div_ceil(segment_blocks)
     }
 
-    /// Where blocks go, `wanted` or as many as there is space for while `floor` free segments are left alone; and the pairs that are full
-    /// then, to be [closed](SegmentTable::close).
+    /// Places for `wanted` blocks, or for as many as there is space for while `floor` free segments are left
+    /// alone. Also returns the pairs that are full then, to be [closed](SegmentTable::close).
     pub(crate) fn allocate_blocks(
         &mut self,
         wanted: usize,
@@ -35,7 +35,8 @@ impl OpenMirroredPair {
         floor: u64,
     ) -> (Vec<Block>, Vec<u32>) {
         let segment_blocks = segments.geometry().segment_blocks;
-        let (mut places, mut filled) = (Vec::new(), Vec::new());
+        let mut places = Vec::new();
+        let mut filled = Vec::new();
         while places.len() < wanted {
             let (segment, offset) = match self.at {
                 Some((segment, offset)) if offset < segment_blocks => (segment, offset),
@@ -54,7 +55,7 @@ impl OpenMirroredPair {
         (places, filled)
     }
 
-    /// Goes on elsewhere.
+    /// Closes the open pair, so that blocks go elsewhere.
     pub(crate) fn abandon(&mut self, segments: &mut SegmentTable) {
         if let Some((segment, _)) = self.at.take() {
             segments.close(segment);
@@ -62,7 +63,7 @@ impl OpenMirroredPair {
     }
 }
 
-/// Writes blocks to pairs of segments, to both of each. The caller flushes.
+/// Writes blocks to both segments of their pairs. The caller flushes.
 pub(crate) fn write_mirrored(shared: &StoreShared, blocks: &[(Block, Box<Page>)]) -> Result<(), StoreError> {
     shared.medium.write_blocks(blocks)?;
     if is_planted(StoreBug::PageCopyForgotten) {

@@ -1,4 +1,4 @@
-//! Bugs on purpose, so that the simulator can prove that it would notice them.
+//! Planted bugs: the simulator must prove that it would notice them.
 
 use crate::bug::StoreBug;
 use crate::error::StoreError;
@@ -8,12 +8,12 @@ use device::Device;
 use std::sync::Arc;
 
 impl Store {
-    /// Whether nobody has the writer's lock, or flushes.
+    /// Whether no thread has the writer's lock, or flushes.
     pub fn writer_is_idle(&self) -> bool {
         self.writer.is_idle() && self.shared.medium.is_idle()
     }
 
-    /// Whether nobody has the cleaner's lock.
+    /// Whether no thread has the cleaner's lock.
     pub fn cleaner_is_idle(&self) -> bool {
         self.cleaner.try_lock().is_ok()
     }

@@ -1,52 +1,53 @@
-//! Which segments to clean, and when. Pure: the same functions decide in the store and in the simulation that
-//! predicts its write amplification.
+//! Decisions about space: which segments to clean, when, and how many free segments each class must leave
+//! alone. Pure.
 //!
-//! The choice is by cost and benefit (*LFS*, SOSP'91, section 3.6): what cleaning a segment frees, times how long
-//! that will stay free, over what it costs to read all of it and write what lives.
+//! Victims are chosen by cost and benefit (*LFS*, SOSP'91, section 3.6): the space that cleaning a segment
+//! frees, times how long it will stay free, over the cost of reading the segment and writing its live blocks.
 
 use crate::bug::{StoreBug, is_planted};
 use crate::format::LIST_OWNERS;
 
-/// Who takes free segments. Each leaves those that the ones after it need alone.
+/// Who takes free segments. Each class leaves alone the segments that the classes after it need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpaceClass {
     /// A vector that writes, and takes segments for the log.
     Writer,
-    /// A vector that writes to the segment that the log has already.
+    /// A vector that writes only to the log's open segment.
     OpenSegment,
     /// The cleaner.
     Cleaner,
-    /// A vector that only gives space back.
+    /// A vector that only frees space.
     Frees,
-    /// The cleaner, where each of its steps empties a segment.
+    /// The cleaner, in a round in which each step empties a segment.
     EmptiesAtOnce,
     /// The deletion of a volume.
     DeletesVolume,
 }
 
-/// What the segments of nodes hold, and what the next checkpoint writes to them, in blocks. All of it is there [twice](COPIES): here
-/// each block and each pair of segments counts once.
+/// What node segments hold, and what the next checkpoint writes to them, in blocks. All of it is
+/// [mirrored](METADATA_COPIES): here each block and each pair of segments counts once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeSpaceUse {
     /// Blocks of a segment.
     pub segment_blocks: u64,
     /// Nodes that the next checkpoint writes.
     pub dirty: u64,
-    /// Nodes that it may have to write at most: [`dirty_max`].
+    /// Most nodes that a checkpoint may have to write: [`dirty_max`].
     pub dirty_max: u64,
-    /// Nodes that there are, also those that no checkpoint has written yet.
+    /// All nodes, also those that no checkpoint has written yet.
     pub nodes: u64,
     /// All pages of the node table, and the tables' stream: a checkpoint may write all of them.
     pub tables: u64,
-    /// Live blocks in segments of nodes.
+    /// Live blocks in node segments.
     pub live: u64,
-    /// Blocks of these segments.
+    /// All blocks of node segments.
     pub held: u64,
 }
 
 impl NodeSpaceUse {
-    /// Blocks that segments of nodes may still take before the emptiest are compacted, with those that are about to be free: now, or when
-    /// the next checkpoint has written what is dirty. New nodes make it more: what is live then may lie in segments that are two thirds live.
+    /// Blocks that node segments may still take before the emptiest are compacted, with those that are about
+    /// to be free. The larger of two numbers: now, and when the next checkpoint has written what is dirty.
+    /// New nodes make the second larger: what is live then may lie in segments that are two thirds live.
     fn until_compacted(&self) -> u64 {
         let then = NodeSpaceUse {
             live: self.live.max(self.nodes + self.tables),
@@ -57,8 +58,10 @@ impl NodeSpaceUse {
         left(self).max(left(&then))
     }
 
-    /// Blocks that segments of nodes may have before the emptiest are compacted. The open segment is beside the point:
-    /// where the others hold more than this, one of them is at most [`compactable_up_to`](NodeSpaceUse::compactable_up_to) live.
+    /// Blocks that node segments may have before the emptiest are compacted.
+    ///
+    /// The open segment does not matter: where the others hold more than this, one of them has at most
+    /// [`compactable_up_to`](NodeSpaceUse::compactable_up_to) live blocks.
     pub fn held_max(&self, short: bool) -> u64 {
         if short {
             self.live + self.live / 2 + self.segment_blocks
@@ -67,28 +70,32 @@ impl NodeSpaceUse {
         }
     }
 
-    /// Whether a checkpoint should compact a segment of nodes, or one more: `dying` blocks are in those in which nothing stays, and are free
-    /// soon. One more beside them, where they are enough, would be written for nothing.
+    /// Whether a checkpoint should compact one more node segment. `dying` blocks are in segments in which
+    /// nothing stays, and are free soon: while they are enough, compacting another would be wasted writing.
     pub fn is_sparse(&self, short: bool, dying: u64) -> bool {
         self.held > self.held_max(short) + dying
     }
 
-    /// Live blocks up to which a segment of nodes may be compacted.
+    /// Most live blocks of a node segment that may be compacted.
     pub fn compactable_up_to(&self, short: bool) -> u64 {
         if short { self.segment_blocks * 3 / 4 } else { self.segment_blocks / 2 }
     }
 
-    /// The segments that a checkpoint compacts, of those that are closed, each with the blocks that stay there otherwise: the emptiest, as
-    /// many as it takes; and where space is short those of which a quarter stays at most, since nothing gives space at a lower price.
-    /// Their nodes are no more than those of two that are as full as can be, so two always fit.
+    /// The node segments that a checkpoint compacts. `staying` has the closed segments, each with the blocks
+    /// that would stay there.
     ///
-    /// Where there is no space to [spare](NodeCompaction::spare), only what [`floor`] counts on: two, nothing is cheap, and what is
-    /// about to be free is not yet gone.
+    /// It takes the emptiest, as many as needed; and where space is short, each segment of which at most a
+    /// quarter stays, since nothing frees space at a lower price. The nodes that it writes again are no more
+    /// than those of two segments that are as full as may be, so two always fit.
+    ///
+    /// Without space to [spare](NodeCompaction::spare) it takes only what [`free_segments_floor`] counts on:
+    /// at most two, none because it is cheap, and segments that are about to be free count as held.
     pub fn segments_to_compact(&self, compaction: NodeCompaction, staying: &[(u32, u64)]) -> Vec<u32> {
         let NodeCompaction { short, spare, .. } = compaction;
         let (mut emptiest, dead): (Vec<_>, Vec<_>) = staying.iter().partition(|(_, blocks)| *blocks > 0);
         emptiest.sort_by_key(|&(number, blocks)| (blocks, number));
-        let (most, mut written) = (self.compactable_up_to(short), 0);
+        let most = self.compactable_up_to(short);
+        let mut written = 0;
         let mut dying = if spare { dead.len() as u64 * self.segment_blocks } else { 0 };
         let mut chosen = Vec::new();
         for (number, blocks) in emptiest {
@@ -105,10 +112,11 @@ impl NodeSpaceUse {
         chosen
     }
 
-    /// How a checkpoint compacts, where so many segments are free: as much as leaves those of recoveries that are cut off, and of the log.
-    /// It may take all others, those of deletions of volumes, too: nothing else gives back what cuts and recoveries have used up.
+    /// How a checkpoint compacts while `free` segments are free, if it should. It leaves the segments for
+    /// recoveries that are cut off, and those for the log. It may take all others, even those for deletions
+    /// of volumes: nothing else frees the space that punches and recoveries have used up.
     pub fn compaction(&self, free: u64, short: bool) -> Option<NodeCompaction> {
-        // What compaction may write for the pages of the table alone.
+        // Compaction may write every page of the node table, too.
         let spare = free
             >= free_segments_floor(SpaceClass::Writer, self)
                 + METADATA_COPIES * (1 + self.tables.div_ceil(self.segment_blocks));
@@ -125,66 +133,77 @@ impl NodeSpaceUse {
     }
 }
 
-/// How a checkpoint compacts segments of nodes.
+/// How a checkpoint compacts node segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeCompaction {
-    /// Space is short.
+    /// Free space is short.
     pub short: bool,
-    /// There is space to write more than what [`floor`] counts on.
+    /// There is space to write more than [`free_segments_floor`] counts on.
     pub spare: bool,
-    /// Blocks that it may write at most.
+    /// Most blocks that it may write.
     pub blocks: u64,
 }
 
-/// How often metadata is written: a segment of nodes has a twin.
+/// Copies of each block of metadata: a segment of nodes or arenas has a mirror.
 pub const METADATA_COPIES: u64 = 2;
 
-/// Segments that a log takes which starts anew.
+/// Segments that the log takes when it starts anew.
 const LOG_SEGMENTS: u64 = 2;
 
-/// Recoveries, each cut off after its first root, that have a pair of segments of nodes each which is barely filled, until
-/// the first of them comes back.
+/// Recoveries that are cut off after their first root. Each holds a pair of node segments that is barely
+/// filled, until the first of these pairs is freed.
 const RECOVERIES: u64 = 3;
 
-/// Pairs of segments that compacting two pairs takes before it gives two back.
+/// Pairs of segments that compacting two pairs takes before it frees two.
 const COMPACTION_PAIRS: u64 = 2;
 
-/// Segments for vectors that only give space back: such a segment is dead when it is full, and free again two
+/// Segments for vectors that only free space. Such a segment is dead when it is full, and free two
 /// checkpoints later.
 const FREEING_SEGMENTS: u64 = 2;
 
-/// The segment to which the cleaner moves blocks while each of its steps [empties a segment](may_empty_at_once): so no crash, however
-/// early, takes a segment without giving one.
+/// The segment to which the cleaner moves blocks while each of its steps [empties a
+/// segment](may_empty_at_once). So no crash, however early, takes a segment without freeing one.
 const EMPTYING_SEGMENTS: u64 = 1;
 
-/// Segments for deletions of volumes: one that the log moves on to; and for each that the tables fill a pair, which the next checkpoint
-/// takes though the one before it has used up what was left for it, so that [compaction](NodeSpaceUse::compaction) may begin.
+/// Segments for deletions of volumes: one that the log moves on to, and a pair for each segment that the
+/// tables fill. The next checkpoint takes these pairs even where the one before has used up its own, so that
+/// [compaction](NodeSpaceUse::compaction) may begin.
 fn deletion_segments(tables: u64) -> u64 {
     if is_planted(StoreBug::DeletionsWithoutClass) { 0 } else { 1 + METADATA_COPIES * tables }
 }
 
-/// Segments for the cleaner, above that: it must be able to empty some when everybody else has used theirs, and each
-/// crash may leave it one that is hardly filled, and a pair, as it may the log and the nodes.
+/// Segments for the cleaner, above the emptying one. It must be able to empty some when everybody else has
+/// used theirs. Each crash may leave it one that is hardly filled, and a pair, as it may leave the log and
+/// the nodes.
 const CLEANER_SEGMENTS: u64 = 6 + METADATA_COPIES;
 
-/// Of these, those that must not be used up by writing the first page to the log of one incarnation after the other.
+/// Of [`CLEANER_SEGMENTS`], those that must survive incarnation after incarnation, each of which writes the
+/// first page of a new log.
 const KEPT_FROM_WRITERS: u64 = 4 + METADATA_COPIES;
 
-/// Segments that are neither free nor to be cleaned: the log's open one and the one after it, the cleaner's, its pair, and the pair of
-/// arenas; and those that a vector takes, a segment of log and a pair.
+/// Segments that are neither free nor may be cleaned: the log's open one and the one after it, the cleaner's
+/// and its pair, and the pair of arenas; and those that a vector takes, a segment of log and a pair.
 const OPEN_SEGMENTS: u64 = 2 + 1 + 2 * METADATA_COPIES + 1 + METADATA_COPIES;
 
-/// Nodes that may be dirty at once in a store of so many blocks: what a checkpoint writes, for which there must be space at any time. One
-/// for 512 blocks of the store, of which all its leaves are one for 128; 64 MiB at most, as they stay in memory.
+/// Most nodes that may be dirty at once in a store of `blocks` blocks. A checkpoint writes them, so there
+/// must be space for them at any time.
+///
+/// One for 512 blocks of the store; all its leaves are one for 128. At most 64 MiB, as dirty nodes stay in
+/// memory.
 pub fn dirty_max(blocks: u64, segment_blocks: u64) -> u64 {
     (blocks / 512).max(2 * segment_blocks).clamp(64, 16_384)
 }
 
-/// Blocks that writers can never have: they may reserve what is neither live nor this, and so there are always free segments for what
-/// was reserved, or some that can be cleaned. Why: decision 0018. Grows with the nodes, by half a block for each and its copy.
+/// Blocks that writers can never have. Writers may reserve blocks that are neither live nor in this reserve,
+/// so there are always free segments for what was reserved, or segments that can be cleaned. Why: decision
+/// 0018.
+///
+/// The reserve grows with the map, by half a block for each node and half a block for its mirror. It leaves
+/// 60 % of a store of 64 MiB, 87 % of 256 MiB, 94 % of 4 GiB and 96 % of 1 TiB.
 pub fn reserve_blocks(nodes: &NodeSpaceUse, segments: u64) -> u64 {
-    let (segment, tables) = (nodes.segment_blocks, nodes.tables);
-    // As `floor` counts, each rounded up by less than a segment.
+    let segment = nodes.segment_blocks;
+    let tables = nodes.tables;
+    // As [`free_segments_floor`] counts, each rounded up by less than a segment.
     let checkpoints = nodes.dirty_max + tables + segment + RECOVERIES * (tables + segment);
     let compaction = COMPACTION_PAIRS * segment + tables;
     let sparse = (nodes.nodes + tables) / 2 + 2 * segment;
@@ -200,8 +219,9 @@ pub fn reserve_blocks(nodes: &NodeSpaceUse, segments: u64) -> u64 {
         + segments * dead_blocks_max(segment)
 }
 
-/// Blocks that data leaves to names and attributes, of a store that holds so many. A rename states 53 pages, each of which may be alone in
-/// a leaf of the map: 742 blocks. The rename releases most of these blocks at once, and the blocks that it writes replace others.
+/// Blocks that data leaves to names and attributes, in a store of `blocks` blocks. A rename states 53 pages,
+/// each of which may be alone in a leaf of the map: 742 blocks. It releases most of these at once, and the
+/// blocks that it writes replace others.
 pub fn names_reserve_blocks(blocks: u64) -> u64 {
     (blocks / 64).min(2048)
 }
@@ -237,18 +257,18 @@ pub fn free_segments_floor(class: SpaceClass, nodes: &NodeSpaceUse) -> u64 {
 pub struct CleaningCandidate {
     /// Its number.
     pub segment: u32,
-    /// Its live blocks, or an upper bound of them; not 0.
+    /// Its live blocks or an upper bound of them; not 0.
     pub live: u64,
-    /// How often each of them is written: those of arenas twice.
+    /// How often each block is written: those of arenas twice.
     pub copies: u64,
-    /// Segments of log written since the youngest of its data.
+    /// Segments of log that were written since its newest data.
     pub age: u64,
 }
 
 impl CleaningCandidate {
-    /// Blocks that moving it takes at most.
+    /// Most blocks that moving it takes.
     fn moved_blocks(&self) -> u64 {
-        // Pairs have no lists of owners.
+        // Mirrored segments have no summaries.
         if self.copies > 1 { self.copies * self.live } else { with_summaries(self.live) }
     }
 }
@@ -258,88 +278,93 @@ impl CleaningCandidate {
 pub struct CleaningBudget {
     /// Blocks of a segment.
     pub segment_blocks: u64,
-    /// Segments at most.
+    /// Most segments.
     pub segments: usize,
-    /// Blocks to move at most; the first segment may exceed it.
+    /// Most blocks to move; the first segment may exceed it.
     pub blocks: u64,
 }
 
-/// Blocks that cleaning a segment must give: one in 64.
+/// Blocks that cleaning a segment must free: one in 64.
 fn gain_min(segment_blocks: u64) -> u64 {
     (segment_blocks / 64).max(1)
 }
 
-/// Whether cleaning a segment with this many live blocks gives enough.
+/// Whether cleaning a segment with `live` live blocks frees enough.
 pub fn is_worth_cleaning(live: u64, segment_blocks: u64) -> bool {
     with_summaries(live) + gain_min(segment_blocks) <= segment_blocks
 }
 
-/// Dead blocks of a segment that is not worth cleaning, at most.
+/// Most dead blocks of a segment that is not worth cleaning.
 pub fn dead_blocks_max(segment_blocks: u64) -> u64 {
     gain_min(segment_blocks) + segment_blocks.div_ceil(LIST_OWNERS)
 }
 
-/// Blocks that the `moved` blocks of one segment take at most, with the lists of their owners: one for each hundred; and one more where
-/// the segment ends to which they go, or a block that is left over there. A segment that is [worth it](is_worth_it) meets one such end.
+/// Most blocks that moving `moved` blocks of one segment takes, with their summaries: one for each hundred;
+/// and one more where the target segment ends, or for a block that is left over there. A segment that is
+/// [worth cleaning](is_worth_cleaning) meets only one such end.
 pub fn with_summaries(moved: u64) -> u64 {
     moved + moved.div_ceil(LIST_OWNERS) + 1
 }
 
-/// Moved blocks that fit into so many blocks at a segment's end, with the lists of their owners.
+/// Moved blocks that fit, with their summaries, into the last `blocks` blocks of a segment.
 pub fn fit_with_summaries(blocks: u64) -> u64 {
     blocks - blocks.div_ceil(LIST_OWNERS + 1)
 }
 
-/// Blocks that one list names where `blocks` blocks of a victim are to be moved, and so many are left in the segment to which they
-/// go; 0 where nothing fits behind a list.
+/// Blocks that one summary names, where `blocks` blocks of a victim are to be moved and `left` blocks of the
+/// target segment are left; 0 where nothing fits behind a summary.
 pub fn blocks_per_summary(blocks: u64, left: u64) -> u64 {
     blocks.min(LIST_OWNERS).min(left.saturating_sub(1))
 }
 
-/// Segments that a round looks for the holders of: enough that a walk, where it takes one, is shared by many, few enough that
-/// what it found is still true at the end.
+/// Victims of one round: enough that many share a walk, where it takes one; few enough that what the walk
+/// found is still true at the end.
 pub fn segments_per_round(segments: u64) -> usize {
     (segments / 64).clamp(4, 256) as usize
 }
 
-/// Whether one step of the cleaner empties a segment, so that it is free two checkpoints after the copies are needed.
+/// Whether one step of the cleaner empties the segment.
 pub fn may_empty_at_once(candidate: &CleaningCandidate, segment_blocks: u64) -> bool {
     candidate.copies == 1 && candidate.live <= blocks_per_step(segment_blocks) as u64
 }
 
-/// Blocks that a step of the cleaner moves: a part of a segment, so that a writer that waits for a step waits for no more; and a
-/// MiB, or what a long transfer takes, at most.
+/// Blocks that a step of the cleaner moves: an eighth of a segment, so that a writer that waits for a step
+/// waits for no more; at most a MiB, which is a long transfer.
 pub fn blocks_per_step(segment_blocks: u64) -> usize {
     (segment_blocks / 8).clamp(8, 256) as usize
 }
 
-/// Free segments, above those that writers leave alone, that cleaning keeps in hand, and below which it starts: a round, and what is
-/// written until two checkpoints have given its segments back.
+/// Free segments that cleaning keeps in hand above the floor of writers. Below that mark it starts. They last
+/// for a round, and for what is written until two checkpoints have freed the round's victims.
 pub fn low_mark(segments: u64) -> u64 {
     segments_per_round(segments) as u64 + 4
 }
 
-/// Blocks of free segments that a sparse file gets space for ahead of need, at most: 256 MiB, what is written between two
-/// checkpoints, during which a thread that asks for space does something else.
+/// Most blocks of free segments that a sparse store file has allocated ahead of need: 256 MiB, as much as is
+/// written between two checkpoints, during which the thread that allocates does something else.
 const AHEAD_BLOCKS: u64 = 65_536;
 
-/// And at least so many segments, where that is not more: a new store has nothing yet.
+/// Least segments that are allocated ahead, if [`AHEAD_BLOCKS`] is not less: a new store has nothing yet.
 const AHEAD_SEGMENTS: u64 = 4;
 
-/// Segments that a sparse file which holds so many gets space for ahead of need: more are asked for when fewer than these are free
-/// above what is wanted, and twice as many come. A trim leaves four times as many, so that what dies and what is written do not
-/// ask for the same space again and again. A sixteenth of what it holds: all four are a quarter more than a small store needs.
+/// Segments that a sparse store file of `held` segments has allocated ahead of need.
+///
+/// When fewer than these are free above what is wanted, twice as many are allocated. A trim leaves four times
+/// as many, so that the same space is not freed and asked for again and again. The number is a sixteenth of
+/// the file: four times that is a quarter more than a small store needs.
 pub fn segments_ahead(held: u64, segment_blocks: u64) -> u64 {
     let most = (AHEAD_BLOCKS / segment_blocks).max(1);
     (held / 16).clamp(AHEAD_SEGMENTS.min(most), most)
 }
 
-/// The segments to clean in one round, the oldest data first, so that data of one age ends up together.
+/// Chooses the victims of one round, ordered with the oldest data first, so that data of one age ends up
+/// together.
 pub fn choose_victims(candidates: &[CleaningCandidate], budget: &CleaningBudget) -> Vec<u32> {
     let mut best: Vec<&CleaningCandidate> =
         candidates.iter().filter(|one| is_worth_cleaning(one.live, budget.segment_blocks)).collect();
     best.sort_by(|one, other| {
-        let (one_score, other_score) = (cost_benefit(one, budget), cost_benefit(other, budget));
+        let one_score = cost_benefit(one, budget);
+        let other_score = cost_benefit(other, budget);
         other_score.total_cmp(&one_score).then(one.segment.cmp(&other.segment))
     });
     let mut blocks = 0;
@@ -402,7 +427,7 @@ mod tests {
         assert_eq!(free_segments_floor(SpaceClass::DeletesVolume, &NodeSpaceUse { nodes: 120, ..nodes }), 20);
     }
 
-    /// So many blocks of nodes; 96 may be held where space is short.
+    /// Node segments of `held` blocks; 96 are allowed where space is short.
     fn holding(held: u64) -> NodeSpaceUse {
         NodeSpaceUse { segment_blocks: 32, dirty: 0, dirty_max: 0, nodes: 0, tables: 1, live: 43, held }
     }
@@ -466,10 +491,8 @@ mod tests {
         assert_eq!(nodes(128).segments_to_compact(scarce, &[(1, 9), (2, 0)]), [1]);
         assert_eq!(nodes(128).segments_to_compact(SPARE, &[(1, 9), (2, 0)]), []);
         // The table's pages take two pairs.
-        let (least, writers) = (
-            free_segments_floor(SpaceClass::DeletesVolume, &nodes(96)),
-            free_segments_floor(SpaceClass::Writer, &nodes(96)),
-        );
+        let least = free_segments_floor(SpaceClass::DeletesVolume, &nodes(96));
+        let writers = free_segments_floor(SpaceClass::Writer, &nodes(96));
         assert!(nodes(96).compaction(writers + 6, true).is_some_and(|one| one.spare));
         assert_eq!(nodes(96).compaction(writers + 5, true), None, "they are dense enough");
         assert_eq!(nodes(96).compaction(writers + 6, false), None, "nor is space short");
@@ -553,7 +576,7 @@ mod tests {
         assert_eq!((nodes.compactable_up_to(true), nodes.compactable_up_to(false)), (12, 8));
         assert_eq!([0, 320, 640, 16_448, 1 << 20].map(segments_per_round), [4, 5, 10, 256, 256]);
         assert_eq!([0, 640].map(low_mark), [8, 14]);
-        // A segment of 64 blocks must give one beside two for lists, one of 256 four beside four.
+        // A segment of 64 blocks must free one block beside two for summaries, one of 256 four beside four.
         assert_eq!([61, 62].map(|live| is_worth_cleaning(live, 64)), [true, false]);
         assert_eq!([248, 249].map(|live| is_worth_cleaning(live, 256)), [true, false]);
         for segment in [16, 17, 64, 100, 128, 256, 512, 2048, 32_768] {
@@ -561,7 +584,8 @@ mod tests {
         }
     }
 
-    /// What is left of a store of so many MiB, in segments as they are made by themselves, when it is full of pages.
+    /// The share of a store of `mib` MiB, with default segments, that is left for data when it is full of
+    /// pages.
     fn usable(mib: u64) -> f64 {
         let blocks = mib * 256;
         let segment_blocks = (blocks / 2048).clamp(128, 32_768);
@@ -601,8 +625,9 @@ mod tests {
                 held,
             };
             let reserve = reserve_blocks(&node_segments, segments);
-            // As many free segments as a writer must leave, all that is dead among nodes and in open segments, and elsewhere what no
-            // cleaning wins: if all that fits into the reserve, nothing is left that could not be won.
+            // What is taken, at most: the free segments that a writer must leave, all dead blocks in node
+            // segments and in open segments, and elsewhere the dead blocks that no cleaning frees. If all of
+            // it fits into the reserve, every reserved block can be freed.
             let floor = free_segments_floor(SpaceClass::Writer, &node_segments) * segment_blocks;
             let among_nodes = METADATA_COPIES * (held - live);
             let elsewhere = segments * dead_blocks_max(segment_blocks) + OPEN_SEGMENTS * segment_blocks;
@@ -649,14 +674,16 @@ mod tests {
     #[test]
     fn a_round_moves_as_many_blocks_as_there_is_space_for_and_not_one_more() {
         let many = [candidate(1, 40, 5), candidate(2, 40, 5), candidate(3, 40, 5)];
-        // With two blocks for lists each.
+        // With two blocks for summaries each.
         assert_eq!(choose_victims(&many, &CleaningBudget { blocks: 84, ..BUDGET }), [1, 2]);
         assert_eq!(choose_victims(&many, &CleaningBudget { blocks: 83, ..BUDGET }), [1]);
     }
 
-    /// Where a victim's blocks go, as the cleaner places them from `offset` in a segment on: the blocks that this takes.
+    /// The blocks that moving a victim takes, when the cleaner places its blocks from `offset` in a segment
+    /// on.
     fn taken(live: u64, offset: u64, segment_blocks: u64) -> u64 {
-        let (mut rest, mut at) = (live, offset);
+        let mut rest = live;
+        let mut at = offset;
         while rest > 0 {
             let left = segment_blocks - at % segment_blocks;
             let count = blocks_per_summary(rest, left);

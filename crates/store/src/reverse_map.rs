@@ -1,8 +1,9 @@
-//! Finding out who holds the blocks of a segment without a walk over the map: by the owners that the segment itself names, which are
-//! looked up.
+//! The reverse map: finds the map entries that refer to a segment's blocks, without a walk of the whole map.
+//! It reads the segment's own summary, and looks up the pages that the summary names.
 //!
-//! What is found is never taken for all there is: a segment is dead when its live count says so, and an entry that others may share is
-//! left to a walk. So somebody who takes a block over meanwhile, as a clone does, costs a walk and no more.
+//! What it finds is never taken for complete. A segment is dead only when its live count says so, and an
+//! entry that other nodes may share is left to a walk. So a reference that is taken over meanwhile, as by a
+//! clone, costs a walk and no more.
 
 use crate::map::{BlockHolder, MissingNodes, NodeId, PageMap};
 use crate::segment_summary::{SummaryScan, SummaryUnreadable};
@@ -10,65 +11,66 @@ use crate::shared::StoreShared;
 use device::{Block, ObjectId, PageNo, VolumeId};
 use std::collections::BTreeSet;
 
-/// Leaves that a step looks into: as many nodes as a step of a walk visits.
+/// Leaves that a step reads: as many nodes as a step of a walk visits.
 const LEAVES_PER_STEP: usize = 64;
-/// Leaves that are looked into in any case, rather than to walk.
+/// Leaves that are read in any case, rather than to walk.
 const LEAVES_LEAST: u64 = 64;
-/// Volumes whose metadata is looked through for who holds a block of a pair, which names no owners.
+/// Most volumes whose metadata is searched for references to a mirrored segment, which has no summary.
 const VOLUMES_MAX: usize = 8;
-/// Where the map has no more nodes for each segment to clean, a walk is as good.
+/// If the map has no more nodes than this for each segment to clean, a walk costs as little.
 const NODES_LEAST: u64 = 2;
 
-/// The work that looking one segment up counts as, in blocks moved.
+/// The work that looking up one segment counts as, in blocks moved.
 pub fn lookup_work(segment_blocks: u64) -> u64 {
     segment_blocks / 8
 }
 
-/// Whether looking up the owners of so many segments is worth it in a map of so many nodes. Otherwise a walk is.
+/// Whether looking up `segments` segments is cheaper than a walk of a map of `nodes` nodes.
 pub fn lookup_is_worth_it(nodes: u64, segments: usize) -> bool {
     nodes > NODES_LEAST * segments as u64
 }
 
-/// A leaf of pages, or what an object has of it inline.
+/// A leaf of an object's pages, or those of its pages there that are inline.
 type ObjectLeaf = (ObjectId, u64);
-/// And from where on there may be more.
+/// Some leaves, and where more may begin.
 type LeafBatch = (Vec<ObjectLeaf>, Option<(VolumeId, u64)>);
 
-/// What is known of who holds a segment's blocks.
+/// How far a look-up has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LookupProgress {
     /// There is more to look up.
     Working,
-    /// At least as many holders were found as blocks are live, and none of them shares its block.
+    /// At least as many references were found as blocks are live, and none shares its block.
     Found,
     /// Only a walk can tell.
     Unknown,
 }
 
-/// A look-up under way, of one segment. Gone after a crash.
+/// A look-up of one segment, under way. Lost in a crash.
 #[derive(Debug)]
 pub(crate) struct ReverseLookup {
     segment: u32,
-    /// The most leaves that it may look into.
+    /// Most leaves that it may read.
     leaves_max: usize,
     todo: LookupWork,
     pub(crate) found: Vec<(Block, BlockHolder)>,
 }
 
-/// What a look-up has still to do.
+/// The next work of a look-up.
 #[derive(Debug)]
 enum LookupWork {
-    /// To read the segment's owners.
+    /// Read the segment's summary.
     ReadSummary,
-    /// To look into these leaves.
+    /// Read these leaves.
     LookIntoLeaves(Vec<ObjectLeaf>),
-    /// To look into the leaves of the volumes' metadata from here on, and into how many it has looked: for a pair, which names no owners.
+    /// For a mirrored segment, which has no summary: read the leaves of the volumes' metadata from this
+    /// volume and leaf on. The last number counts the leaves read so far.
     LookIntoMetadata(VolumeId, u64, usize),
     Nothing,
 }
 
 impl ReverseLookup {
-    /// Of one of `segments` segments that would be walked for together.
+    /// A look-up of `segment`, one of `segments` that a walk would search for together.
     pub(crate) fn new(segment: u32, segments: usize, map: &PageMap) -> ReverseLookup {
         let leaves_max = (map.nodes.table.used_count() / segments.max(1) as u64).max(LEAVES_LEAST) as usize;
         let ahead = match map.nodes.segments.get(segment).mirror {
@@ -78,7 +80,7 @@ impl ReverseLookup {
         ReverseLookup { segment, leaves_max, todo: ahead, found: Vec::new() }
     }
 
-    /// A bounded step. `owners` are those of the segment, and are read by it.
+    /// A bounded step. Reads some of the segment's summary into `summary`, or some leaves.
     pub(crate) fn step(&mut self, owners: &mut SummaryScan, shared: &StoreShared) -> LookupProgress {
         let some = match &mut self.todo {
             LookupWork::ReadSummary => match self.read_summary(owners, shared) {
@@ -129,7 +131,7 @@ impl ReverseLookup {
         LookupProgress::Working
     }
 
-    /// What is left to do after a step, as work: half of it was reading the owners.
+    /// The work left after a step. Half of a look-up's work is reading the summary.
     pub(crate) fn left(&self, looked: LookupProgress, owners: &SummaryScan, shared: &StoreShared) -> u64 {
         let segment_blocks = shared.medium.geometry().segment_blocks;
         match looked {
@@ -140,7 +142,7 @@ impl ReverseLookup {
         }
     }
 
-    /// Reads some of what the segment says of its owners; whether that was all.
+    /// Reads some of the segment's summary. Returns whether that was all.
     fn read_summary(
         &self,
         owners: &mut SummaryScan,
@@ -152,10 +154,12 @@ impl ReverseLookup {
     }
 }
 
-/// The holders in some leaves of a segment's blocks; `None` if one shares its block, or a node cannot be read.
+/// The references to a segment's blocks in some leaves. `None` if a block is shared, or a node cannot be
+/// read.
 fn visit_body(some: &[ObjectLeaf], segment: u32, shared: &StoreShared) -> Option<Vec<(Block, BlockHolder)>> {
     loop {
-        let (mut found, mut missing): (Vec<_>, Vec<NodeId>) = (Vec::new(), Vec::new());
+        let mut found: Vec<_> = Vec::new();
+        let mut missing: Vec<NodeId> = Vec::new();
         {
             let map = shared.map();
             for &(object, leaf) in some {
@@ -176,8 +180,8 @@ fn visit_body(some: &[ObjectLeaf], segment: u32, shared: &StoreShared) -> Option
 }
 
 impl PageMap {
-    /// The blocks of a segment to which an object's leaf refers, or what it has of that inline, and that no others share; `None` if one
-    /// of them may be shared.
+    /// The references in one leaf of an object, or in its inline pages, to blocks of a segment. `None` if one
+    /// of these blocks may be shared.
     fn holders_in(
         &self,
         object: ObjectId,
@@ -197,7 +201,8 @@ impl PageMap {
         Ok(found)
     }
 
-    /// Some leaves of the volumes' metadata, from one of a volume on, and where to go on; `None` if there are too many volumes.
+    /// Some leaves of the volumes' metadata, from a leaf of one volume on, and where to go on. `None` if
+    /// there are too many volumes.
     fn leaves_of_metadata(&self, from: (VolumeId, u64)) -> Result<Option<LeafBatch>, MissingNodes> {
         if self.volumes.iter().nth(VOLUMES_MAX).is_some() {
             return Ok(None);
@@ -224,7 +229,7 @@ impl PageMap {
 }
 
 impl SummaryScan {
-    /// The leaves of all owners.
+    /// The leaves of all pages that the summary names.
     fn leaves(&self) -> BTreeSet<ObjectLeaf> {
         let leaf = |page: PageNo| page.0 / crate::format::LEAF_PAGES;
         self.entries().map(|owner| (owner.object, leaf(owner.page))).collect()

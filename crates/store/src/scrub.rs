@@ -1,9 +1,9 @@
-//! Reading everything that is live, to find rot while there is a copy elsewhere to restore from. A bounded step at
-//! a time, on a store in use; whoever calls sets the pace.
+//! A scrub: reads everything that is live, to find damage while a copy elsewhere can still restore it. Works
+//! in bounded steps on a store in use; the caller sets the pace.
 //!
-//! A scrub reads both superblocks and both roots, both copies of the tables' stream, of every page of the node table, of every node and
-//! of every page of metadata, and every other block of data once, however many share it. What is changed meanwhile was written just
-//! now, and is not read.
+//! A scrub reads both superblocks and both roots; both copies of the tables' stream, of every page of the
+//! node table, of every node and of every page of metadata; and every other live block of data once, however
+//! many pages share it. It does not read what is changed meanwhile, as that was written just now.
 
 use crate::check::StoreFinding;
 use crate::checkpoint_root::CheckpointRoot;
@@ -19,7 +19,7 @@ use crate::writer::WriterLock;
 use device::Block;
 use std::collections::BTreeMap;
 
-/// Nodes that a step visits: four leaves refer to 2 MiB of data at most.
+/// Nodes that a step visits: four leaves refer to at most 2 MiB of data.
 const NODES_PER_STEP: usize = 4;
 
 /// How far a scrub has come.
@@ -27,28 +27,29 @@ const NODES_PER_STEP: usize = 4;
 pub struct ScrubProgress {
     /// Blocks read so far.
     pub blocks: u64,
-    /// Blocks that were live when it began: about as many will be read.
+    /// Blocks that were live when it began: it will read about as many.
     pub blocks_expected: u64,
-    /// Blocks that are not what was written, or could not be read.
+    /// Blocks that were damaged or could not be read.
     pub damaged: u64,
-    /// Of these, metadata of which the copy is whole: it was written over them. The superblock's copy, too.
+    /// Of these, blocks of metadata that were repaired from their whole copy, the superblock's copy included.
     pub repaired: u64,
-    /// Map nodes of which both copies were damaged, and which memory has: the next checkpoint writes them elsewhere.
+    /// Map nodes of which both copies were damaged, but which are in memory: the next checkpoint writes them
+    /// elsewhere.
     pub rewritten_from_memory: u64,
-    /// It has read everything; the next step begins a new one.
+    /// It has read everything; the next step begins a new scrub.
     pub done: bool,
 }
 
-/// A scrub under way. A crash ends it; nothing depends on it.
+/// A scrub under way. Lost in a crash, which does no harm.
 #[derive(Debug, Default)]
 pub(crate) struct StoreScrub {
     so_far: ScrubProgress,
-    /// Data that is not what was written, by its place.
+    /// Damaged data, by its place.
     damaged: BTreeMap<Block, StoreError>,
 }
 
 impl StoreScrub {
-    /// One bounded step of `scrub`, which begins with the first and ends with the last: see
+    /// Makes one bounded step of `scrub`. The first step creates the scrub, the last removes it: see
     /// [`Store::scrub_step`](crate::Store::scrub_step).
     pub(crate) fn step(
         scrub: &mut Option<StoreScrub>,
@@ -86,7 +87,7 @@ impl StoreScrub {
         done
     }
 
-    /// The superblocks, the roots, the tables' stream, the node table.
+    /// Reads the superblocks, the roots, the tables' stream and the node table.
     fn scrub_fixed(
         &mut self,
         shared: &StoreShared,
@@ -97,13 +98,13 @@ impl StoreScrub {
             self.so_far.damaged += 1;
             report(StoreFinding { place: Some(place), ..StoreFinding::about(what) });
         };
-        // Meanwhile no root is written, and the store is not made larger.
+        // The writer's lock keeps roots from being written, and the store from growing.
         let writer = writer.lock();
         let geometry = shared.medium.geometry();
         let first = StoreGeometry::read(shared.medium.device());
         match &first {
             Ok((found, _)) if *found == geometry => {}
-            // Growing failed with its last flush.
+            // Growing failed at its last flush.
             Ok((found, _)) if found.id == geometry.id && found.total_blocks > geometry.total_blocks => {}
             Ok(_) => bad(SUPERBLOCK, "the superblock is another store's".to_owned()),
             Err(error) => bad(SUPERBLOCK, error.to_string()),
@@ -129,7 +130,7 @@ impl StoreScrub {
         tables.into_iter().for_each(|compared| self.report_comparison(compared, report));
     }
 
-    /// Counts and reports what was found of a block of metadata.
+    /// Counts and reports the result for a mirrored block.
     fn report_comparison(&mut self, compared: MirrorComparison, report: &mut dyn FnMut(StoreFinding)) {
         self.so_far.repaired +=
             u64::from(matches!(compared, MirrorComparison::Damaged { repaired: true, .. }));
@@ -139,7 +140,8 @@ impl StoreScrub {
         }
     }
 
-    /// Compares both copies of nodes with the node table. Of those that are lost, what memory has is written again.
+    /// Compares both copies of nodes with the node table. Nodes of which both are damaged are written again
+    /// if memory has them.
     fn scrub_nodes(
         &mut self,
         ids: &[NodeId],
@@ -175,7 +177,7 @@ impl StoreScrub {
         }
     }
 
-    /// Reads the blocks that the nodes visited refer to; pages of metadata twice.
+    /// Reads the blocks that the visited nodes refer to; of pages of metadata both copies.
     fn scrub_data(&mut self, shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
         let (held, pairs) = {
             let mut map = shared.map_mut();
@@ -189,7 +191,8 @@ impl StoreScrub {
                 |(at, _): &(Block, Vec<BlockHolder>)| map.nodes.segments.mirror_of(*at).is_some();
             let (paired, held): (Vec<_>, Vec<_>) = held.into_iter().partition(is_mirrored);
             let pair = |(at, holders): (Block, Vec<BlockHolder>)| {
-                let (copy, crc) = (map.nodes.segments.mirror_of(at)?, holders[0].crc);
+                let copy = map.nodes.segments.mirror_of(at)?;
+                let crc = holders[0].crc;
                 Some(MirroredBlock { at, copy, crc })
             };
             (held, paired.into_iter().filter_map(pair).collect::<Vec<_>>())
@@ -198,7 +201,7 @@ impl StoreScrub {
         self.so_far.blocks += places.len() as u64 + 2 * pairs.len() as u64;
         for compared in shared.compare_page_mirrors(&pairs) {
             match compared {
-                // Whose it is is told in the end.
+                // The last step finds and reports its page.
                 MirrorComparison::BothDamaged { place, error } => drop(self.damaged.insert(place, error)),
                 other => self.report_comparison(other, report),
             }
@@ -217,8 +220,8 @@ impl StoreScrub {
         pinned.for_each(|at| map.nodes.segments.unpin(at));
     }
 
-    /// Whose the damaged blocks are, and the pages of which nothing is left. What nobody refers to any more was overwritten meanwhile, and
-    /// is no loss.
+    /// Reports the pages of damaged blocks, and pages that were lost earlier. A damaged block to which no
+    /// page refers any more was overwritten meanwhile, and is no loss.
     fn report_damaged_data(
         &mut self,
         shared: &StoreShared,
@@ -238,7 +241,8 @@ impl StoreScrub {
             let Some(error) = self.damaged.remove(&place) else { return };
             self.so_far.damaged += 1;
             let what = error.to_string();
-            let (volume, object) = (Some(owner.volume), Some(owner.object));
+            let volume = Some(owner.volume);
+            let object = Some(owner.object);
             report(StoreFinding { volume, object, page: Some(page), place: Some(place), what });
         });
     }

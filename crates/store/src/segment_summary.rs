@@ -1,11 +1,14 @@
-//! Whose the blocks of a segment are: each block of data was written for one page of one object. A segment of log says so in its
-//! chunks' entries; one that the cleaner fills in lists, each in front of the blocks that it names.
+//! Segment summaries: for which page of which object each block of a segment was written. (*LFS* calls this
+//! the segment summary, bcachefs has backpointers.) A segment of log says so in its chunks' entries. A
+//! segment that the cleaner fills has summary blocks, each in front of the blocks that it names.
 //!
-//! Nothing that the store does for its callers depends on it: it is for who has lost the map, or a part of it. What is damaged costs
-//! the owners of its own blocks. The map alone says what is live, and who else holds a block.
+//! Callers' data does not depend on summaries: they serve the cleaner, and whoever has lost the map or a part
+//! of it. Damage to a summary costs only its own entries. The map alone says which blocks are live, and who
+//! else refers to them.
 //!
-//! What an earlier use of a segment left lies behind all that was written since, as a segment is written from its start on. So nothing
-//! that is live can be taken for another's; and of two heads in one segment the reader believes the first one, and those of its [`Life`].
+//! A segment is written from its start on, so what an earlier use of it left lies behind everything written
+//! since. Of two heads in one segment the reader believes the first one, and those of the same
+//! [`SegmentLife`]. So nothing that is live can be taken for something else.
 
 use crate::format::*;
 use crate::log_chunk::{LogChunk, parse_chunk};
@@ -18,29 +21,30 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Heads that a step looks at: the reads of one step of the cleaner, at most.
 const HEADS_PER_STEP: usize = 32;
-/// Blocks read where heads lie close together, and how close that is: 256 KiB.
+/// Blocks to read ahead where heads lie closer together than this: 256 KiB.
 const DENSE_AHEAD: u64 = 64;
 
-/// For which page a block was written first, or for which leaf, by its first page, if it has deltas; others may hold it, and this one no
-/// more.
+/// The page for which a block was written first; for a block of deltas, the first page of its leaf. Other
+/// pages may refer to the block by now, and this one no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SummaryEntry {
     pub(crate) object: ObjectId,
     pub(crate) page: PageNo,
     pub(crate) page_lsn: Lsn,
-    /// The checksum of the bytes that this is said of. If the block has another, it is not said of this block.
+    /// The checksum of the bytes that the entry describes. If the block has another checksum, the entry is
+    /// not about it.
     pub(crate) crc: u32,
 }
 
-/// The owners of blocks that the cleaner moved.
+/// A summary block: names the blocks behind it, which the cleaner moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SummaryBlock {
     pub(crate) incarnation: Incarnation,
     /// The number of the segment among those that the cleaner filled in this incarnation.
     pub(crate) number: u64,
-    /// The block that it is itself.
+    /// The summary's own place.
     pub(crate) place: Block,
-    /// Of the blocks behind it, in order, where they are known.
+    /// One entry for each block behind it, in order, where it is known.
     pub(crate) entries: Vec<Option<SummaryEntry>>,
 }
 
@@ -55,7 +59,7 @@ struct SummaryBytes {
     reserved: U32,
 }
 
-/// As a log entry of a write begins.
+/// Has the layout of the beginning of a write's log entry.
 #[derive(Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct SummaryEntryBytes {
@@ -98,7 +102,7 @@ impl SummaryBlock {
         page
     }
 
-    /// The list that a block is; `None` if it is none, or damaged.
+    /// The summary that a block is; `None` if it is none, or is damaged.
     pub(crate) fn decode(page: &Page, store: StoreId) -> Option<SummaryBlock> {
         verify_head(&page.0, MAGIC_OWNERS, store)?;
         let (header, rest) = SummaryBytes::read_from_prefix(&page.0).ok()?;
@@ -128,7 +132,7 @@ fn encode(owner: &SummaryEntry) -> SummaryEntryBytes {
     }
 }
 
-/// One owner, if it is known; `None` for bytes that are none.
+/// One entry, if it is known; `None` for bytes that are none.
 fn decode(bytes: &[u8]) -> Option<Option<SummaryEntry>> {
     let bytes = SummaryEntryBytes::read_from_bytes(bytes).ok()?;
     match bytes.kind {
@@ -143,17 +147,18 @@ fn decode(bytes: &[u8]) -> Option<Option<SummaryEntry>> {
     }
 }
 
-/// What one use of a segment has in common.
+/// Identifies one use of a segment, from when it is taken to when it is freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SegmentLife {
     /// Chunks of one incarnation, in the order of their numbers.
     Log(Incarnation, u64),
-    /// Lists of one incarnation, with one number.
+    /// Summary blocks of one incarnation, with the segment's number.
     Moved(Incarnation, u64),
 }
 
 impl SegmentLife {
-    /// Whether a head that lies behind this one was written after it, and not before it in an earlier use of the segment.
+    /// Whether a head that lies behind this one was written after it, rather than in an earlier use of the
+    /// segment.
     fn is_followed_by(self, later: SegmentLife) -> bool {
         match (self, later) {
             (SegmentLife::Log(of, chunk), SegmentLife::Log(same, next)) => of == same && chunk < next,
@@ -162,14 +167,14 @@ impl SegmentLife {
     }
 }
 
-/// A block cannot be read.
+/// A block that may be a head cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SummaryUnreadable;
 
-/// What says whose the blocks behind it are.
+/// A summary block or a chunk's head: names the blocks behind it.
 struct SummaryHead {
     life: SegmentLife,
-    /// Blocks of it, and of what it names.
+    /// Its blocks, and those that it names.
     blocks: u64,
     entries: Vec<(Block, SummaryEntry)>,
 }
@@ -202,8 +207,8 @@ impl SummaryHead {
     }
 }
 
-/// Finding the owners of a segment's blocks, from its start on. Nothing is written there meanwhile. Of the segment no more is read than
-/// the heads, and what lies close to them.
+/// Reads a segment's summary, from the segment's start on. Nothing is written there meanwhile. Reads only the
+/// heads, and what lies close to them.
 #[derive(Debug)]
 pub(crate) struct SummaryScan {
     segment: u32,
@@ -224,8 +229,9 @@ impl SummaryScan {
         self.segment
     }
 
-    /// Looks at some heads; whether all are known now that can name the block `last` or one before it. A block that cannot be read may
-    /// be a head: it is an error, and counts as none if the caller goes on.
+    /// Looks at some heads. Returns whether all are known now that can name the block `last` or one before
+    /// it. A block that cannot be read may be a head: that is an error, and counts as no head if the caller
+    /// goes on.
     pub(crate) fn read_some(
         &mut self,
         device: &dyn Device,
@@ -252,17 +258,17 @@ impl SummaryScan {
         Ok(self.offset >= blocks)
     }
 
-    /// What is known of a block whose bytes have this checksum.
+    /// The entry of a block whose bytes have this checksum.
     pub(crate) fn entry(&self, at: Block, crc: u32) -> Option<SummaryEntry> {
         self.entries.get(&at).copied().filter(|owner| owner.crc == crc)
     }
 
-    /// All owners that were found.
+    /// All entries that were found.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &SummaryEntry> {
         self.entries.values()
     }
 
-    /// How much of the segment was looked at, in blocks.
+    /// Blocks of the segment that were looked at.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
@@ -282,7 +288,7 @@ impl SummaryScan {
         let ahead = if self.step < DENSE_AHEAD { DENSE_AHEAD } else { ENTRY_BLOCKS_AHEAD };
         let first = &reader.read_blocks(at, 1, ahead.min(space)).ok_or(SummaryUnreadable)?[0];
         if let Some(list) = SummaryBlock::decode(first, geometry.id) {
-            // A copy of a list, as it may be among a user's bytes, says where it was.
+            // The bytes of a summary may also be in a user's page: it says where it was written.
             let fits = list.place == at && (list.entries.len() as u64) < space;
             return Ok(fits.then(|| SummaryHead::of_list(&list)));
         }
@@ -294,7 +300,7 @@ impl SummaryScan {
     }
 }
 
-/// The owners of the blocks of a segment up to `last`, as far as they are known.
+/// The entries of the blocks of a segment up to `last`, as far as they are known.
 pub(crate) fn segment_summary_entries(
     device: &dyn Device,
     geometry: StoreGeometry,

@@ -1,22 +1,27 @@
-//! Segments: what each is used for, how much of it is live, and when it may be used again.
+//! Segments: what each holds, how much of it is live, and when it may be used again.
 //!
 //! | state | becomes | when |
 //! | --- | --- | --- |
 //! | free | open | the log or a checkpoint takes it |
-//! | bare | free | the file system that holds the store has given it space |
-//! | open | closed | it is full, or the log starts anew elsewhere, or nobody knows its end any more, as after a crash |
+//! | unbacked | free | the host file system has allocated it |
+//! | open | closed | it is full, or the log starts anew elsewhere, or its end is unknown, as after a crash |
 //! | closed | dead | a checkpoint becomes durable in which nothing in it is live |
-//! | dead | free | the next checkpoint is durable too, no reader pins it, and it is trimmed, or that would be undone in a moment |
-//! | dead | bare | the same, where the store is a sparse file and a trim gives the space back |
+//! | dead | free | the next checkpoint is durable, too, no reader pins it, and it is trimmed, if it should be |
+//! | dead | unbacked | the same, where the store is a sparse file and the trim gives the space back |
 //!
-//! Two checkpoints, because both roots must do without it: what was closed before the older root's checkpoint
-//! holds none of the log after it nor is named by it, and what had nothing live in either is named by neither.
+//! Two checkpoints, because both roots must do without the segment. What was closed before the older root's
+//! checkpoint neither holds log entries after that root nor is named by them. What had nothing live in either
+//! checkpoint is named by neither root.
 //!
-//! Metadata lies in **pairs**: two segments, of which the second, the *twin*, holds at each offset a copy of what the first does. A place
-//! names the block in the first. Both are taken, filled, counted, closed, dead and free together; what counts or chooses segments
-//! looks at the first one only. A pair holds nodes or pages of the arena, which are data: as the log's, they have places that log
-//! entries name. A root does not say which pair was open: recovery takes all for closed, and where log entries after the root
-//! name one that was free or dead there, it was [taken since](SegmentTable::recover_mirrored_pair).
+//! Metadata lies in **mirrored pairs**: two segments, of which the second, the *mirror*, holds the same block
+//! at each offset. A place names the block in the first segment. Both are taken, filled, counted, closed,
+//! dead and free together; whatever counts or chooses segments looks at the first one only. A pair holds
+//! nodes or pages of the arena. Arena pages are data: like those of the log, they have places that log
+//! entries name.
+//!
+//! A root does not say which pair was open. Recovery takes all pairs for closed. Where log entries after the
+//! root name a pair that was free or dead at the root, it was [taken
+//! since](SegmentTable::recover_mirrored_pair).
 
 use crate::block_set::BlockSet;
 use crate::bug::{StoreBug, is_planted};
@@ -34,18 +39,18 @@ pub(crate) enum SegmentUse {
     Free,
     /// Log entries and data.
     Log,
-    /// Data that the cleaner moved. On the medium it counts as the log's.
+    /// Data that the cleaner moved. The segment table on the medium calls it log.
     Moved,
-    /// Map nodes, pages of the node table, the tables' stream.
+    /// Map nodes, pages of the node table, and the tables' stream.
     Nodes,
-    /// Data that is metadata to who wrote it: the pages of arenas.
+    /// Data that is metadata to the caller: the pages of arenas.
     Arena,
-    /// Copies of what its twin, a segment of nodes or of arenas, holds.
+    /// The mirror of a segment of nodes or arenas.
     Mirror,
 }
 
 impl SegmentUse {
-    /// Whether pages lie in it to which entries of the map refer.
+    /// Whether it holds pages to which entries of the map refer.
     pub(crate) fn is_data(self) -> bool {
         matches!(self, SegmentUse::Log | SegmentUse::Moved | SegmentUse::Arena)
     }
@@ -56,19 +61,20 @@ pub(crate) struct SegmentState {
     pub(crate) usage: SegmentUse,
     /// More may be written to it, or the log may go on in it.
     pub(crate) open: bool,
-    /// Blocks to which the map or the newest tables refer; an upper bound where blocks are shared.
+    /// Blocks to which the map or the newest tables refer. An upper bound where blocks are shared.
     pub(crate) live: u32,
-    /// The other one of a pair.
+    /// The other segment of a mirrored pair.
     pub(crate) mirror: Option<u32>,
-    /// When the youngest of its data was written, in segments of log. Of arenas not known before this start.
+    /// When the newest of its data was written, in segments of log. Unknown for arenas written before this
+    /// start.
     pub(crate) newest_data_at: u64,
     /// The first durable checkpoint in which it was dead.
     pub(crate) dead_since: Option<u64>,
-    /// It had as many live blocks when cleaning or compacting it did not help.
+    /// Its live blocks when cleaning or compacting it did not help.
     stuck_at: Option<u32>,
     /// The cleaner emptied it.
     emptied: bool,
-    /// Not all of it has space below: when nothing is in it any more, it is bare.
+    /// The host file system has not allocated all of it. Once it is empty, it is unbacked.
     pub(crate) has_holes: bool,
     pins: AtomicU32,
 }
@@ -80,21 +86,21 @@ impl SegmentState {
     }
 }
 
-/// What the segment table says about a segment.
+/// A segment's entry in the segment table on the medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SegmentEntry {
     pub(crate) usage: SegmentUse,
     pub(crate) live: u32,
-    /// Segments of log written since the youngest of its data, as far as it is known.
+    /// Segments of log that were written since its newest data, as far as that is known.
     pub(crate) age: u32,
-    /// The other one of a pair.
+    /// The other segment of a mirrored pair.
     pub(crate) mirror: Option<u32>,
 }
 
-/// Ages are kept in 32 bits: older than this is as old.
+/// Ages have 32 bits: older than this counts as this old.
 pub(crate) const AGE_MAX: u32 = u32::MAX;
 
-/// What segments of nodes are there, without their twins.
+/// The node segments, without their mirrors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct NodeSegments {
     pub(crate) segments: u64,
@@ -107,35 +113,36 @@ pub(crate) struct NodeSegments {
 pub(crate) struct SegmentTable {
     geometry: StoreGeometry,
     list: Vec<SegmentState>,
-    /// Those that may be written at once. Oldest first, so that wear spreads.
+    /// Segments that may be written at once. Oldest first, so that wear spreads.
     free: VecDeque<u32>,
-    /// The store is a sparse file: a trim gives space back to the file system below.
+    /// The store is a sparse file: a trim gives space back to the host file system.
     is_sparse: bool,
-    /// Those that are free, and must get space below before they are written. To all that counts free space they do not exist.
+    /// Segments that are free, but that the host file system must allocate before they are written. All
+    /// counts of free space ignore them.
     unbacked: VecDeque<u32>,
-    /// Shared blocks lost references since the last recount: some counts may be too high.
+    /// Shared blocks lost references since the last recount: some live counts may be too high.
     counts_unsure: bool,
-    /// Nor were they sure when the walk began that is under way, which may not come to its end.
+    /// Live counts may have been too high when the walk under way began, which may not be completed.
     recount_under_way: bool,
-    /// Unwritten blocks of the log's open segment. The one after it, which the log already has, does not count:
-    /// to enter it the log takes another.
+    /// Unwritten blocks of the log's open segment. The segment after it, which the log has already, does not
+    /// count: to enter that, the log takes another.
     log_rest: u64,
-    /// Live blocks in all.
+    /// All live blocks.
     live: u64,
-    /// Segments of nodes, and their live blocks.
+    /// Node segments, and their live blocks.
     node_segments: NodeSegments,
-    /// Segments that the cleaner emptied, and that are not free yet.
+    /// Segments that the cleaner emptied and that are not free yet.
     emptied: u64,
-    /// Segments of log ever taken, and [`AGE_MAX`] more, so that nothing is older than the count.
+    /// Segments of log ever taken, plus [`AGE_MAX`], so that nothing is older than the count.
     clock: u64,
-    /// What a walk under way found to be live, and what has become live since it began.
+    /// The blocks that a walk under way found to be live, and those that became live since it began.
     marks: Option<BlockSet>,
     #[cfg(feature = "planted-bugs")]
     reuse_at_once: bool,
 }
 
 impl SegmentTable {
-    /// The segments of a store in which `used` says what each holds and how much of it is live.
+    /// The segments of a store, with what the table on the medium says of each.
     pub(crate) fn new(geometry: StoreGeometry, used: Vec<SegmentEntry>) -> SegmentTable {
         assert_eq!(used.len(), geometry.segments as usize, "one entry for each segment");
         let clock = u64::from(AGE_MAX);
@@ -171,7 +178,7 @@ impl SegmentTable {
         self
     }
 
-    /// Counts the segments of nodes, and what is live.
+    /// Counts node segments and live blocks.
     pub(crate) fn count_live(&mut self) {
         self.live = self.list.iter().map(|segment| u64::from(segment.live)).sum();
         let nodes = self.list.iter().filter(|segment| segment.usage == SegmentUse::Nodes);
@@ -194,42 +201,44 @@ impl SegmentTable {
         self.log_rest = blocks;
     }
 
-    /// Blocks that are live, copies included.
+    /// All live blocks, mirrors included.
     pub(crate) fn live_blocks(&self) -> u64 {
         self.live
     }
 
-    /// The segments of nodes, and their live blocks.
+    /// The node segments, and their live blocks.
     pub(crate) fn node_segments(&self) -> NodeSegments {
         self.node_segments
     }
 
-    /// Segments that the cleaner emptied, and that two checkpoints will make free.
+    /// Segments that the cleaner emptied and that two checkpoints will free.
     pub(crate) fn emptied_count(&self) -> u64 {
         self.emptied
     }
 
-    /// Whether shared blocks lost references since the last recount began: some counts may be too high.
+    /// Whether shared blocks lost references since the last recount began: then some live counts may be too
+    /// high.
     pub(crate) fn counts_may_be_high(&self) -> bool {
         self.counts_unsure
     }
 
-    /// A shared block lost a reference, perhaps its last one.
+    /// Notes that a shared block lost a reference, perhaps the last one.
     pub(crate) fn mark_counts_unsure(&mut self) {
         self.counts_unsure = true;
     }
 
-    /// The same for what the tables of a root say: also while a recount is under way.
+    /// Whether the tables of a root must say that live counts may be too high: also while a recount is under
+    /// way.
     pub(crate) fn counts_are_unsure(&self) -> bool {
         self.counts_unsure || self.recount_under_way
     }
 
-    /// A walk begins that will make the counts exact.
+    /// Notes that a walk begins that will make the live counts exact.
     pub(crate) fn begin_recount(&mut self) {
         self.recount_under_way |= std::mem::take(&mut self.counts_unsure);
     }
 
-    /// It has come to its end, though some nodes could not be read: no other one would find more.
+    /// Notes that the walk is complete, though some nodes could not be read: no other walk would find more.
     pub(crate) fn end_recount(&mut self) {
         self.recount_under_way = false;
     }
@@ -255,7 +264,7 @@ impl SegmentTable {
         self.free.len() as u64
     }
 
-    /// Segments that are not bare: so large is the store now.
+    /// Backed segments: the size of the store now.
     pub(crate) fn backed_count(&self) -> u64 {
         u64::from(self.geometry.segments) - self.unbacked.len() as u64
     }
@@ -264,7 +273,7 @@ impl SegmentTable {
         self.unbacked.len() as u64
     }
 
-    /// The store has got more segments. In a sparse file they are bare.
+    /// Adds the segments of a store that has grown. In a sparse file they are unbacked.
     pub(crate) fn grow(&mut self, grown: StoreGeometry) {
         let new = self.geometry.segments..grown.segments;
         self.geometry = grown;
@@ -278,7 +287,8 @@ impl SegmentTable {
         self.marks.iter_mut().for_each(|marks| marks.grow(grown));
     }
 
-    /// The store is a sparse file, in which only the blocks of `known` have space, in order and no two of them adjacent.
+    /// Makes this the store of a sparse file, in which only the blocks in `known` are allocated. The ranges
+    /// are in order, and no two are adjacent.
     pub(crate) fn set_backed_ranges(&mut self, known: &[Range<Block>]) {
         self.is_sparse = true;
         self.free.clear();
@@ -297,17 +307,17 @@ impl SegmentTable {
         }
     }
 
-    /// A segment that is bare, to ask for space for it: nothing else does.
+    /// Takes an unbacked segment, to allocate it.
     pub(crate) fn take_unbacked(&mut self) -> Option<u32> {
         self.unbacked.pop_front()
     }
 
-    /// There is no space for it.
+    /// Puts back an unbacked segment that could not be allocated.
     pub(crate) fn put_back_unbacked(&mut self, number: u32) {
         self.unbacked.push_front(number);
     }
 
-    /// All of it has space.
+    /// Notes that all of a segment is allocated.
     pub(crate) fn set_backed(&mut self, number: u32) {
         let segment = &mut self.list[number as usize];
         segment.has_holes = false;
@@ -316,8 +326,9 @@ impl SegmentTable {
         }
     }
 
-    /// Which segments of those from [`reclaim`](SegmentTable::reclaim) to trim: all, or in a sparse file those that would be free beyond
-    /// `most`, `trims` of them at most, and those that lack space already. They lack it from now on, whatever becomes of the trim.
+    /// Chooses which of the segments from [`reclaim`](SegmentTable::reclaim) to trim. Normally all. In a
+    /// sparse file, those that would be free beyond `most`, at most `trims` of them, and those that have
+    /// holes already. These have holes from now on, whether the trim succeeds or not.
     pub(crate) fn choose_trims(&mut self, dead: &[u32], (most, trims): (u64, u64)) -> Vec<u32> {
         if !self.is_sparse {
             return dead.to_vec();
@@ -335,12 +346,13 @@ impl SegmentTable {
         trimmed
     }
 
-    /// Opens two free segments for nodes or pages of arenas and their copies, and returns the first; `None` if there are not two.
+    /// Opens two free segments as a mirrored pair, and returns the first; `None` if there are not two.
     pub(crate) fn take_mirrored_pair(&mut self, usage: SegmentUse) -> Option<u32> {
         if self.free.len() < 2 {
             return None;
         }
-        let (first, second) = (self.take(usage)?, self.take(SegmentUse::Mirror)?);
+        let first = self.take(usage)?;
+        let second = self.take(SegmentUse::Mirror)?;
         self.node_segments.segments += u64::from(usage == SegmentUse::Nodes);
         self.join_pair(first, second);
         Some(first)
@@ -351,7 +363,7 @@ impl SegmentTable {
         self.list[second as usize].mirror = Some(first);
     }
 
-    /// Where the copy of a block of metadata lies; of a copy, what it is a copy of. `None` for what has none.
+    /// The mirror of a block; the original if the block is in a mirror. `None` if it is not mirrored.
     pub(crate) fn mirror_of(&self, place: Block) -> Option<Block> {
         let number = self.geometry.segment_of(place)?;
         if is_planted(StoreBug::CopiesInOneSegment) && self.get(number).usage == SegmentUse::Nodes {
@@ -361,37 +373,37 @@ impl SegmentTable {
         Some(self.geometry.segment_start(twin).plus(place.0 - self.geometry.segment_start(number).0))
     }
 
-    /// Opens a free segment for the log or for what the cleaner moves; `None` if there is none.
+    /// Opens a free segment; `None` if there is none.
     pub(crate) fn take(&mut self, usage: SegmentUse) -> Option<u32> {
         let number = self.free.pop_front()?;
         self.clock += u64::from(usage == SegmentUse::Log);
-        // Moved data is as old as what it was moved from; of arenas each block says it.
+        // Moved data is as old as where it came from. For arenas each block says it.
         let written = if matches!(usage, SegmentUse::Moved | SegmentUse::Arena) { 0 } else { self.clock };
         self.list[number as usize] =
             SegmentState { usage, open: true, newest_data_at: written, ..SegmentState::default() };
         Some(number)
     }
 
-    /// Something is written to this block now, for the first time.
+    /// Notes that new data is written to this block.
     pub(crate) fn note_new_data(&mut self, place: Block) {
         if let Some(number) = self.geometry.segment_of(place) {
             self.list[number as usize].newest_data_at = self.clock;
         }
     }
 
-    /// How old the youngest data of a segment is, in segments of log.
+    /// The age of a segment's newest data, in segments of log.
     pub(crate) fn age(&self, segment: &SegmentState) -> u64 {
         self.clock.saturating_sub(segment.newest_data_at)
     }
 
-    /// Data of segment `from` was moved to segment `to`.
+    /// Notes that data of segment `from` was moved to segment `to`.
     pub(crate) fn inherit_age(&mut self, from: u32, to: u32) {
         let written = self.get(from).newest_data_at;
         let target = &mut self.list[to as usize];
         target.newest_data_at = target.newest_data_at.max(written);
     }
 
-    /// The segments that cleaning may help, of data only.
+    /// The segments of data that cleaning may help.
     pub(crate) fn candidates(&self) -> Vec<CleaningCandidate> {
         let fits = |(_, segment): &(u32, &SegmentState)| {
             segment.usage.is_data() && !segment.open && !segment.is_stuck() && segment.live > 0
@@ -405,18 +417,19 @@ impl SegmentTable {
         self.iter().filter(fits).map(candidate).collect()
     }
 
-    /// Cleaning or compaction left these blocks of a segment: it is no candidate until more of them are dead.
+    /// Notes that cleaning or compaction could not empty a segment: it is no candidate until more of it is
+    /// dead.
     pub(crate) fn mark_stuck(&mut self, number: u32) {
         let segment = &mut self.list[number as usize];
         segment.stuck_at = Some(segment.live);
     }
 
-    /// Segments of data that cleaning left as they were are candidates again.
+    /// Makes segments of data candidates again that cleaning could not empty.
     pub(crate) fn retry_stuck(&mut self) {
         self.list.iter_mut().filter(|segment| segment.usage.is_data()).for_each(|one| one.stuck_at = None);
     }
 
-    /// Cleaning left nothing in this segment, nor in its twin. Returns how many they are.
+    /// Notes that cleaning emptied this segment, and its mirror. Returns how many segments that is.
     pub(crate) fn mark_emptied(&mut self, number: u32) -> u64 {
         let both: Vec<u32> = self.with_mirror(number).collect();
         both.iter().for_each(|&one| self.list[one as usize].emptied = true);
@@ -424,19 +437,19 @@ impl SegmentTable {
         both.len() as u64
     }
 
-    /// A walk that will meet everything that is live begins.
+    /// Notes that a walk begins that will visit everything that is live.
     pub(crate) fn begin_marking(&mut self) {
         self.marks = Some(BlockSet::empty(self.geometry));
     }
 
-    /// The walk met a block.
+    /// Notes that the walk visited a reference to a block.
     pub(crate) fn mark(&mut self, place: Block) {
         if let Some(marks) = &mut self.marks {
             marks.add(place);
         }
     }
 
-    /// The walk met everything: where a count was higher than what it met, it was too high. Returns how many were.
+    /// Lowers live counts to what a complete walk found. Returns how many were too high.
     pub(crate) fn apply_recount(&mut self) -> u64 {
         self.end_recount();
         let Some(marks) = &self.marks else { return 0 };
@@ -453,7 +466,7 @@ impl SegmentTable {
         self.counts_unsure |= std::mem::take(&mut self.recount_under_way);
     }
 
-    /// All references to a segment's blocks are known: only `live` blocks have any.
+    /// Lowers a segment's live count to `live`, as all references to it are known.
     pub(crate) fn lower_live(&mut self, number: u32, live: u32) {
         for one in self.with_mirror(number) {
             let segment = &mut self.list[one as usize];
@@ -462,7 +475,8 @@ impl SegmentTable {
         }
     }
 
-    /// Opens a segment that the log turned out to go on in, free or dead at the root where recovery began.
+    /// Opens a segment in which the log turned out to go on. It was free or dead at the root where recovery
+    /// began.
     pub(crate) fn recover_log_segment(&mut self, number: u32) {
         self.free.retain(|&free| free != number);
         self.split_pair(number);
@@ -471,9 +485,10 @@ impl SegmentTable {
         (segment.usage, segment.open, segment.dead_since) = (SegmentUse::Log, true, None);
     }
 
-    /// A log entry after the root where recovery began names blocks of these two: they are a pair for pages of arenas, or become one if
-    /// both were free or dead at that root. `false` if they can be neither: then the entry is not what was written, or the root's tables
-    /// are not. Nobody goes on in it.
+    /// Notes that a log entry after the root names blocks of this mirrored pair of arena pages.
+    ///
+    /// Either the two are such a pair already, or both were free or dead at the root and become one.
+    /// Otherwise returns `false`: then the log entry or the root's tables are damaged. The pair is closed.
     pub(crate) fn recover_mirrored_pair(&mut self, first: u32, second: u32) -> bool {
         let unused = |number| {
             let segment = self.get(number);
@@ -498,21 +513,22 @@ impl SegmentTable {
         true
     }
 
-    /// A dead segment, which is used for something else, is no pair with its twin any more; that one is dead, too, and waits alone.
+    /// Dissolves the pair of a dead segment that is used for something else. The other segment is dead, too,
+    /// and waits alone.
     fn split_pair(&mut self, number: u32) {
         if let Some(twin) = self.list[number as usize].mirror.take() {
             self.list[twin as usize].mirror = None;
         }
     }
 
-    /// A segment, and its twin if it has one.
+    /// A segment, and its mirror if it has one.
     fn with_mirror(&self, number: u32) -> impl Iterator<Item = u32> + use<> {
         [Some(number), self.get(number).mirror].into_iter().flatten()
     }
 
-    /// Recovery begins at the root of checkpoint `generation`: what was dead then is free after the next one. If
-    /// this were forgotten, a store that crashes soon after each start would never get a segment back. `log` is
-    /// where the log goes on after that root, live or not.
+    /// Notes that recovery begins at the root of checkpoint `generation`: what was dead then is free after
+    /// the next checkpoint. Without this, a store that crashes soon after each start would never get a
+    /// segment back. `log` has the segments where the log goes on after that root, live or not.
     pub(crate) fn set_dead_at_root(&mut self, generation: u64, log: [u32; 2]) {
         let dead = |(number, segment): &(u32, &mut SegmentState)| {
             SegmentTable::is_dead(segment) && !log.contains(number)
@@ -520,13 +536,13 @@ impl SegmentTable {
         self.iter_mut().filter(dead).for_each(|(_, segment)| segment.dead_since = Some(generation));
     }
 
-    /// Nothing more is written to a segment, nor to its twin.
+    /// Closes a segment, and its mirror.
     pub(crate) fn close(&mut self, number: u32) {
         self.with_mirror(number).for_each(|one| self.list[one as usize].open = false);
         self.reuse_if_planted(number);
     }
 
-    /// A block is referred to.
+    /// Counts a reference to a block.
     pub(crate) fn inc_live(&mut self, place: Block) {
         self.mark(place);
         if let Some(number) = self.geometry.segment_of(place) {
@@ -538,7 +554,7 @@ impl SegmentTable {
         }
     }
 
-    /// A block is no longer referred to.
+    /// Counts a reference to a block as gone.
     pub(crate) fn dec_live(&mut self, place: Block) {
         let Some(number) = self.geometry.segment_of(place) else { return };
         for one in self.with_mirror(number) {
@@ -555,17 +571,18 @@ impl SegmentTable {
         segment.usage != SegmentUse::Free && !segment.open && segment.live == 0
     }
 
-    /// All segments in which nothing is live.
+    /// All dead segments.
     pub(crate) fn dead(&self) -> Vec<u32> {
         self.iter().filter(|(_, segment)| SegmentTable::is_dead(segment)).map(|(number, _)| number).collect()
     }
 
-    /// Checkpoint `generation`, in which `dead` were dead, is durable, and so was the one before it: returns what was
-    /// dead then, too, and is not pinned. The caller trims them, then calls [`freed`](SegmentTable::freed).
+    /// Returns the segments that may be freed now that checkpoint `generation` is durable, in which `dead`
+    /// were dead: those that were dead in the one before it, too, and are not pinned. The caller trims them,
+    /// then calls [`add_free`](SegmentTable::add_free).
     pub(crate) fn reclaim(&mut self, generation: u64, dead: &[u32]) -> Vec<u32> {
         let mut dead_twice = Vec::new();
         for &number in dead {
-            // Who reads from one of a pair may go on to the other.
+            // A reader of one segment of a pair may go on to the other.
             let pins =
                 self.with_mirror(number).map(|one| self.get(one).pins.load(Ordering::Acquire)).sum::<u32>();
             let segment = &mut self.list[number as usize];
@@ -581,7 +598,8 @@ impl SegmentTable {
         dead_twice
     }
 
-    /// A segment that was taken and that no root names, nor ever will, is free again, after all others, and with it its twin.
+    /// Frees a segment that was taken and that no root names, nor ever will, and its mirror. They are last in
+    /// the list.
     pub(crate) fn give_back(&mut self, number: u32) {
         self.close(number);
         if SegmentTable::is_dead(self.get(number)) {
@@ -590,7 +608,7 @@ impl SegmentTable {
         }
     }
 
-    /// Segments from [`reclaim`](SegmentTable::reclaim) may be taken again, those that lack space below when they have got some.
+    /// Makes segments from [`reclaim`](SegmentTable::reclaim) free, or unbacked if they have holes.
     pub(crate) fn add_free(&mut self, numbers: &[u32]) {
         for &number in numbers {
             let has_holes = self.get(number).has_holes;
@@ -600,7 +618,7 @@ impl SegmentTable {
         }
     }
 
-    /// Nothing is in a segment any more.
+    /// Forgets what a segment held.
     fn reset_segment(&mut self, number: u32) {
         self.split_pair(number);
         let was = std::mem::take(&mut self.list[number as usize]);
@@ -609,7 +627,8 @@ impl SegmentTable {
         self.emptied -= u64::from(was.emptied);
     }
 
-    /// A reader will read this block, or its copy: no segment of the two is used again until [`unpin`](SegmentTable::unpin).
+    /// Pins a block that a reader will read: neither its segment nor the mirror is used again until
+    /// [`unpin`](SegmentTable::unpin).
     pub(crate) fn pin(&self, place: Block) {
         if let Some(number) = self.geometry.segment_of(place) {
             self.list[number as usize].pins.fetch_add(1, Ordering::AcqRel);
@@ -645,8 +664,9 @@ mod tests {
     use super::*;
     use device::StoreId;
 
-    /// Segments 0 and 1 of log, 2 and 3 a pair of nodes, 4 and 5 one of arenas, 6 and 7 one of which nothing is live, others free;
-    /// as a root of generation 9 has them, after which the log goes on in 0.
+    /// A table as a root of generation 9 has it, after which the log goes on in segment 0. Segments 0 and 1
+    /// are of log, 2 and 3 a pair of nodes, 4 and 5 one of arenas, 6 and 7 a dead pair of nodes, the others
+    /// free.
     fn at_root() -> SegmentTable {
         let geometry = StoreGeometry {
             id: StoreId([1; 16]),
@@ -678,7 +698,8 @@ mod tests {
             assert_eq!(segments.mirror_of(place), Some(copy));
             let live = |number: u32, segments: &SegmentTable| segments.get(number).live;
             assert_eq!(live(first, &segments), live(second, &segments));
-            let (one, other) = (segments.get(first), segments.get(second));
+            let one = segments.get(first);
+            let other = segments.get(second);
             assert_eq!((one.usage, other.usage, one.open), (SegmentUse::Arena, SegmentUse::Mirror, false));
             let free: Vec<u32> = std::iter::from_fn(|| segments.take(SegmentUse::Log)).collect();
             assert!(!free.contains(&first) && !free.contains(&second), "nobody else gets them");

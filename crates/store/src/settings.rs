@@ -1,43 +1,43 @@
-//! What a store keeps for who mounts it: where its buffer is, and what was chosen for it.
+//! Settings that a store keeps for whoever mounts it: where its buffer is, and the options chosen for it.
 //!
-//! A record of its own in the tables' stream, which every checkpoint writes. What makes no sense counts as not there; what a later
-//! weir has put there is kept.
+//! They are a record in the tables' stream, which every checkpoint writes. Values that make no sense count as
+//! absent. Items of a later weir are kept.
 
 use device::BufferId;
 use std::ops::RangeInclusive;
 
-/// Settings that belong to a store, whatever machine mounts it.
+/// Settings that belong to a store, on whatever machine it is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreSettings {
-    /// Which buffer it was used with last.
+    /// The buffer that it was last used with.
     pub buffer: Option<BufferId>,
-    /// The path of that buffer; one that is not absolute begins in the directory of the store.
+    /// The path of that buffer. A relative path begins in the directory of the store.
     pub buffer_path: Option<Vec<u8>>,
-    /// What nobody synced is durable after so many milliseconds.
+    /// Changes that no client has synced are durable after this many milliseconds.
     pub commit_interval_ms: Option<u64>,
     /// How data is written.
     pub data: Option<DataMode>,
-    /// What this weir does not know, by its key.
+    /// Items whose keys this weir does not know.
     unknown_items: Vec<(u16, Vec<u8>)>,
 }
 
-/// How data is written: ext4 has the same words for the same choice.
+/// How data is written. ext4 has the same words for the same choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataMode {
-    /// Through the buffer, all of it: a crash leaves every change that came before the first that it took.
+    /// All data goes through the buffer. A crash leaves every change that came before the first that it lost.
     Journal,
-    /// Large sequential writes of whole pages bypass the buffer. A crash leaves each page of them that was not synced as it was or as it
-    /// became; all other changes keep their order.
+    /// Large sequential writes of whole pages bypass the buffer. A crash leaves each of their unsynced pages
+    /// old or new; all other changes keep their order.
     Ordered,
 }
 
 impl DataMode {
-    /// What [`name`](DataMode::name) gives.
+    /// The mode with this [name](DataMode::name).
     pub fn named(name: &str) -> Option<DataMode> {
         [DataMode::Journal, DataMode::Ordered].into_iter().find(|mode| mode.name() == name)
     }
 
-    /// In one word.
+    /// The mode's name, in one word.
     pub fn name(self) -> &'static str {
         match self {
             DataMode::Journal => "journal",
@@ -46,7 +46,7 @@ impl DataMode {
     }
 }
 
-/// How many milliseconds [`StoreSettings::commit_interval_ms`] may be.
+/// The range of [`StoreSettings::commit_interval_ms`].
 pub const COMMIT_INTERVAL_MS_RANGE: RangeInclusive<u64> = 1..=3_600_000;
 
 /// The longest path that Linux takes.
@@ -57,12 +57,12 @@ const BUFFER_PATH: u16 = 2;
 const COMMIT_INTERVAL_MS: u16 = 3;
 const DATA_MODE: u16 = 4;
 
-/// The record's checksum, and before each value its key and length.
+/// The record's checksum; and the key and length before each value.
 const CRC_BYTES: usize = 4;
 const ITEM_HEAD_BYTES: usize = 4;
 
 impl StoreSettings {
-    /// The record: CRC32C of the rest, then the items.
+    /// Encodes the record: a CRC32C of the rest, then the items.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; CRC_BYTES];
         let mut put = |key: u16, value: &[u8]| {
@@ -80,8 +80,8 @@ impl StoreSettings {
         bytes
     }
 
-    /// What a record says, and what is wrong with it, in words. Where something is, and no data mode can be read, the one counts that promises
-    /// more.
+    /// Decodes a record. Also returns what is wrong with it, in words. If something is and no data mode can
+    /// be read, the data mode is the one that promises more.
     pub(crate) fn decode(bytes: &[u8]) -> (StoreSettings, Vec<String>) {
         let (mut settings, wrong) = StoreSettings::decode_items(bytes);
         if !wrong.is_empty() {
@@ -110,7 +110,7 @@ impl StoreSettings {
         (settings, wrong)
     }
 
-    /// Takes a value, or says of what it is that it cannot be one of.
+    /// Sets one item, or returns the name of the item that this value makes no sense for.
     fn set_item(&mut self, key: u16, value: &[u8]) -> Result<(), &'static str> {
         match key {
             BUFFER => {
@@ -142,7 +142,7 @@ fn is_path(bytes: &[u8]) -> bool {
     (1..=PATH_BYTES_MAX).contains(&bytes.len()) && !bytes.contains(&0)
 }
 
-/// The first item: its key, its value, and what follows.
+/// Splits off the first item: its key, its value, and the rest.
 fn first_item(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<ITEM_HEAD_BYTES>()?;
     let [key, key_too, length, length_too] = *head;
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// What counts where nothing can be read.
+    /// The settings that count where nothing can be read.
     fn strict() -> StoreSettings {
         StoreSettings { data: Some(DataMode::Journal), ..StoreSettings::default() }
     }
@@ -201,7 +201,7 @@ mod tests {
             (DATA_MODE, &[], "data mode"),
         ];
         for (key, value, what) in senseless {
-            // Written as one that nobody knows.
+            // Written as an unknown item.
             let written =
                 StoreSettings { unknown_items: vec![(key, value.to_vec())], ..StoreSettings::default() };
             let (settings, wrong) = StoreSettings::decode(&written.encode());

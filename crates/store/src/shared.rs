@@ -1,5 +1,5 @@
-//! What all parts of the store share: the medium, and the map above it, whose nodes are read when somebody needs them.
-//! No lock is held while the device works.
+//! What all parts of the store share: the medium, and the map above it, whose nodes are read on demand. No
+//! lock is held while the device works.
 
 use crate::bug::{StoreBug, is_planted};
 use crate::coalesce::GAP_BLOCKS_MAX;
@@ -22,12 +22,12 @@ use device::{Block, BlockRead, Incarnation, Lsn, ObjectId, Page, PageNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// What the store holds for a page.
+/// The bytes that the store holds for a page.
 #[derive(Debug)]
 pub enum StoredPage {
-    /// Nothing: the page is zeros.
+    /// The page is a hole: zeros.
     Hole,
-    /// Its bytes, and the highest LSN they contain.
+    /// A page, and the highest LSN whose change it contains.
     Page {
         /// The bytes, verified.
         bytes: Box<Page>,
@@ -36,48 +36,49 @@ pub enum StoredPage {
     },
 }
 
-/// One page wanted from [`Store::read`](crate::Store::read).
+/// One page to read with [`Store::read`](crate::Store::read).
 #[derive(Debug)]
 pub struct PageRead {
     /// The object.
     pub object: ObjectId,
     /// The page.
     pub page: PageNo,
-    /// The answer, once `read` has returned.
+    /// The result, once `read` has returned.
     pub result: Result<StoredPage, StoreError>,
 }
 
 impl PageRead {
-    /// A wish for a page of an object.
+    /// A read of a page of an object.
     pub fn new(object: ObjectId, page: PageNo) -> PageRead {
         PageRead { object, page, result: Ok(StoredPage::Hole) }
     }
 }
 
-/// What is found of a page: its bytes and its page LSN, or `None` for a hole.
+/// The result of reading a page: its bytes and its page LSN, or `None` for a hole.
 pub type PageResult<'a> = Result<Option<(&'a Page, Lsn)>, StoreError>;
 
-/// A want whose page is known, and its segment pinned.
+/// A page that is located in the map, and whose blocks are pinned.
 pub(crate) struct PinnedPage {
     pub(crate) request: usize,
     pub(crate) located: PageLocation,
-    /// Where it lies twice, if it does.
+    /// Both places of its base, if that is mirrored.
     pub(crate) mirrored: Option<MirroredBlock>,
 }
 
 impl PinnedPage {
-    /// The blocks that it is in: its base, and its deltas.
+    /// Its blocks: the base, and those of its deltas.
     fn blocks(&self) -> impl Iterator<Item = BlockEntry> + '_ {
         self.located.page.base().into_iter().chain(self.located.deltas.iter().copied())
     }
 
-    /// Where to look for it among others.
+    /// The first of its blocks, to sort by.
     fn first_block(&self) -> Block {
         self.blocks().next().map_or(Block(0), |block| block.place)
     }
 }
 
-/// The medium and the map. Owned by the store; the map is changed under its write lock only by who holds the writer's, too.
+/// The medium and the map. Owned by the store. Only a thread that holds the writer's lock changes the map,
+/// under the map's write lock.
 pub(crate) struct StoreShared {
     pub(crate) medium: StoreMedium,
     map: RwLock<PageMap>,
@@ -87,7 +88,7 @@ pub(crate) struct StoreShared {
 }
 
 impl StoreShared {
-    /// With the map as a root has it, whose log begins after batch `durable`.
+    /// Begins with the map of a root, whose log begins after batch `durable`.
     pub(crate) fn new(
         medium: StoreMedium,
         map: PageMap,
@@ -122,7 +123,7 @@ impl StoreShared {
         self.incarnation.store(incarnation.0, Ordering::Release);
     }
 
-    /// Asks the map, and reads nodes until it knows.
+    /// Asks the map, and reads the nodes that it misses until it can answer.
     pub(crate) fn resolve<T>(
         &self,
         ask: impl Fn(&PageMap) -> Result<T, MissingNodes>,
@@ -140,7 +141,7 @@ impl StoreShared {
         }
     }
 
-    /// Does something during which no node leaves memory: what was loaded for a change must be there for it.
+    /// Runs `work` while no node leaves memory: what was loaded for a change must still be there for it.
     pub(crate) fn holding_nodes<T>(&self, work: impl FnOnce() -> T) -> T {
         self.map_mut().nodes.pin_nodes();
         let done = work();
@@ -148,7 +149,8 @@ impl StoreShared {
         done
     }
 
-    /// Reads the nodes that the log entries of a vector will change, so that no read can fail once the log has them.
+    /// Reads the nodes that the log entries of a vector will change, so that no read can fail once they are
+    /// logged.
     pub(crate) fn load_for_vector(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
         self.load_nodes_for(&entries.iter().collect::<Vec<_>>())?;
         match entries {
@@ -157,7 +159,7 @@ impl StoreShared {
         }
     }
 
-    /// Reads the nodes that log entries will change, each by itself.
+    /// Reads the nodes that log entries will change, each taken by itself.
     pub(crate) fn load_nodes_for(&self, entries: &[&LogEntry]) -> Result<(), StoreError> {
         self.resolve(|map| {
             let missing = entries.iter().filter_map(|entry| map.prepare(entry).err());
@@ -171,7 +173,7 @@ impl StoreShared {
         self.read_with_gaps(wants, 0);
     }
 
-    /// The same, with what lies between blocks read for nothing where that is at most so many.
+    /// As [`read`](StoreShared::read), but also reads across gaps of at most `gap` blocks.
     pub(crate) fn read_with_gaps(&self, wants: &mut [PageRead], gap: u64) {
         let placed = self.locate_and_pin(wants);
         let mut places: Vec<Block> =
@@ -196,7 +198,8 @@ impl StoreShared {
         count(&self.medium.counting().device_reads, runs.len() as u64);
         self.medium.device().read_batch(&mut runs);
         let runs = self.reread_failed_runs(runs, &places);
-        let (mut damaged, mut of) = (Vec::new(), Vec::new());
+        let mut damaged = Vec::new();
+        let mut of = Vec::new();
         for one in &placed {
             let want = &mut wants[one.request];
             want.result = self.assemble_page(want, one, &runs);
@@ -214,7 +217,7 @@ impl StoreShared {
         self.unpin(&placed);
     }
 
-    /// Of reads of several blocks that failed, each of the blocks wanted is read by itself, so that each has its own result.
+    /// Reads each block of failed reads of several blocks again by itself, so that each has its own result.
     fn reread_failed_runs(&self, runs: Vec<BlockRead>, places: &[Block]) -> Vec<BlockRead> {
         let is_failed = |run: &BlockRead| run.result.is_err() && run.pages.len() > 1;
         if !runs.iter().any(is_failed) {
@@ -240,7 +243,7 @@ impl StoreShared {
         placed.iter().flat_map(PinnedPage::blocks).for_each(|block| map.nodes.segments.unpin(block.place));
     }
 
-    /// A page from what was read: its base, with its deltas laid over it, the oldest first.
+    /// Assembles a page from what was read: its base, and its deltas laid over it, oldest first.
     fn assemble_page(
         &self,
         want: &PageRead,
@@ -259,7 +262,8 @@ impl StoreShared {
             Some(base) => Box::new(block(&base, "")?.clone()),
             None => Page::zeroed(),
         };
-        let (index, store) = ((want.page.0 % LEAF_PAGES) as usize, self.medium.geometry().id);
+        let index = (want.page.0 % LEAF_PAGES) as usize;
+        let store = self.medium.geometry().id;
         let mut deltas = one.located.deltas.clone();
         if is_planted(StoreBug::DeltasInWrongOrder) {
             deltas.reverse();
@@ -283,7 +287,7 @@ impl StoreShared {
         if located.page.is_lost() { Err(StoreError::Lost { device: device(), object, page }) } else { Ok(()) }
     }
 
-    /// An error unless the bytes are those that were written.
+    /// Fails unless the bytes are those that were written.
     pub(crate) fn verify_page(
         &self,
         (object, page): (ObjectId, PageNo),
@@ -299,7 +303,7 @@ impl StoreShared {
         Ok(())
     }
 
-    /// Changes the map as durable log entries say. All of it under one hold of the lock, except where a log entry makes a
+    /// Changes the map as durable log entries say. Holds the lock throughout, unless a log entry makes a
     /// later one need a node that was not needed before, as a clone may.
     ///
     /// # Errors
@@ -319,8 +323,8 @@ impl StoreShared {
         Ok(())
     }
 
-    /// As [`apply`](Shared::apply), for recovery: where a node cannot be read that an entry needs, it is left out, and what it is about
-    /// cannot be read either.
+    /// As [`apply`](StoreShared::apply), for recovery. Where a node cannot be read, skips the entries that
+    /// need it; what these change cannot be read either.
     pub(crate) fn apply_readable(&self, entries: &[LogEntry]) {
         let mut map = self.map_mut();
         for entry in entries {
@@ -340,9 +344,10 @@ impl StoreShared {
         }
     }
 
-    /// Finds and pins the places of all wants that are no holes, and answers the others.
+    /// Locates and pins all pages that are no holes; sets the result of the others.
     pub(crate) fn locate_and_pin(&self, wants: &mut [PageRead]) -> Vec<PinnedPage> {
-        let (mut placed, mut failed) = (Vec::new(), BTreeMap::new());
+        let mut placed = Vec::new();
+        let mut failed = BTreeMap::new();
         let mut open: Vec<usize> = (0..wants.len()).collect();
         while !open.is_empty() {
             let mut missing = Vec::new();
@@ -394,11 +399,12 @@ impl StoreShared {
         page_lsns
     }
 
-    /// Reads nodes into memory, and says which could not be read.
+    /// Reads nodes into memory, and returns the errors of those that could not be read.
     pub(crate) fn load_nodes(&self, mut ids: Vec<NodeId>) -> BTreeMap<NodeId, StoreError> {
         ids.sort();
         ids.dedup();
-        let (mut failed, mut damaged) = (BTreeMap::new(), Vec::new());
+        let mut failed = BTreeMap::new();
+        let mut damaged = Vec::new();
         let mut wanted: Vec<NodeRead> = Vec::new();
         {
             let map = self.map();
@@ -420,7 +426,7 @@ impl StoreShared {
             }
         }
         count(&self.medium.counting().node_reads, wanted.len() as u64);
-        // Those of one checkpoint lie together.
+        // Nodes of one checkpoint lie together.
         wanted.sort_by_key(|node| node.entry.place);
         let places: Vec<Block> = wanted.iter().map(|node| node.entry.place).collect();
         self.medium.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |index, found| {
@@ -443,11 +449,11 @@ impl StoreShared {
         failed
     }
 
-    /// A node was read, or could not be.
+    /// Ends the read of a node, which may have failed.
     fn finish_node_load(&self, node: &NodeRead, body: Option<NodeBody>) {
         let mut map = self.map_mut();
         map.nodes.segments.unpin(node.entry.place);
-        // While it was read, it may have been written elsewhere, or its id used again.
+        // Meanwhile it may have been written elsewhere, or its id may have been reused.
         if let Some(body) = body
             && map.nodes.table.get(node.id).is_some_and(|now| now.place == node.entry.place)
         {
@@ -455,8 +461,8 @@ impl StoreShared {
         }
     }
 
-    /// Visits some nodes of a walk; returns which, none if there were none to visit. Nodes that are not in memory
-    /// are read, and do not come there: a walk of all must not drive out what is used.
+    /// Visits some nodes of a walk, and returns them: none at the end. Reads nodes that are not in memory,
+    /// but does not keep them: a walk must not drive out the nodes in use.
     pub(crate) fn visit_nodes(&self, purpose: ScanPurpose, max: usize) -> Vec<NodeId> {
         let (ids, wanted) = {
             let mut map = self.map_mut();
@@ -471,7 +477,8 @@ impl StoreShared {
         let mut reads: Vec<BlockRead> =
             wanted.iter().map(|node| BlockRead::new(node.entry.place, 1)).collect();
         self.medium.device().read_batch(&mut reads);
-        let (mut peeked, mut damaged): (BTreeMap<NodeId, PeekedNode>, _) = (BTreeMap::new(), Vec::new());
+        let mut peeked: BTreeMap<NodeId, PeekedNode> = BTreeMap::new();
+        let mut damaged = Vec::new();
         for (node, read) in wanted.iter().zip(&reads) {
             let page = read.result.clone().map(|()| &read.pages[0]).map_err(StoreError::from);
             match page.and_then(|page| self.verify_node(page, node.id, &node.entry)) {
@@ -479,7 +486,7 @@ impl StoreShared {
                 Err(error) => damaged.push((*node, error)),
             }
         }
-        // A scrub compares and repairs them next, and tells.
+        // A scrub compares, repairs and reports them next.
         for (node, found) in self.read_node_mirrors(damaged, purpose == ScanPurpose::Clean) {
             peeked.insert(node.id, (node.entry.place, found.ok()));
         }
@@ -492,7 +499,7 @@ impl StoreShared {
         ids
     }
 
-    /// The node that a page is, if it is that one.
+    /// Decodes a node, if the page is that node as it was written.
     pub(crate) fn verify_node(
         &self,
         page: &Page,
@@ -505,7 +512,7 @@ impl StoreShared {
         intact.flatten().ok_or_else(|| self.medium.corrupt(entry.place, what(), entry.crc, found))
     }
 
-    /// See [`Store::read_all`](crate::Store::read_all).
+    /// See [`Store::read_in_device_order`](crate::Store::read_in_device_order).
     pub(crate) fn read_in_device_order(
         &self,
         pages: &[(ObjectId, PageNo)],
@@ -519,7 +526,8 @@ impl StoreShared {
         count(&self.medium.counting().page_reads, placed.len() as u64);
         let places: Vec<Block> = placed.iter().map(PinnedPage::first_block).collect();
         let mut absent = vec![true; pages.len()];
-        let (mut damaged, mut of) = (Vec::new(), Vec::new());
+        let mut damaged = Vec::new();
+        let mut of = Vec::new();
         self.medium.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |number, found| {
             let PinnedPage { request: want, ref located, mirrored: pair } = placed[number];
             absent[want] = false;
@@ -542,7 +550,7 @@ impl StoreShared {
         });
         self.unpin(&placed);
         self.unpin(&laid);
-        // Those with deltas are put together from several blocks, some of which many have in common.
+        // A page with deltas is assembled from several blocks, some of which pages have in common.
         for some in laid.chunks(RUN_BLOCKS_MAX as usize) {
             let mut of_several: Vec<PageRead> =
                 some.iter().map(|one| PageRead::new(pages[one.request].0, pages[one.request].1)).collect();
@@ -570,14 +578,14 @@ impl StoreShared {
         self.map().space(spare)
     }
 
-    /// Lists the pages of `object` within `range`, of at most `leaves_max` leaves.
+    /// See [`Store::list`](crate::Store::list).
     pub(crate) fn list(
         &self,
         object: ObjectId,
         range: Range<PageNo>,
         leaves_max: usize,
     ) -> Result<ListedPages, StoreError> {
-        // All of them are in memory at once, be they more than it keeps.
+        // All these leaves must be in memory at once, even if that is more than it keeps.
         self.holding_nodes(|| self.resolve(|map| map.list(object, range.clone(), leaves_max.max(1))))
     }
 }

@@ -1,4 +1,5 @@
-//! Space: what is live, what is free, what is reserved, and who may use the last of it.
+//! Space accounting: which blocks are live, free or reserved, and how much each class of writer may still
+//! take.
 
 use crate::bug::{StoreBug, is_planted};
 use crate::error::StoreError;
@@ -12,86 +13,94 @@ use device::ObjectId;
 use std::collections::BTreeSet;
 use std::ops::{Add, Sub};
 
-/// Blocks by what they are to the store.
+/// The store's blocks, by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreSpace {
-    /// All blocks in segments, without those for which the file system below has no space.
+    /// Blocks in segments, without the segments for which the host file system has no space.
     pub total: u64,
-    /// Blocks that a map entry, a node or a root needs: an upper bound.
+    /// Blocks to which a map entry, a node or a root refers: an upper bound.
     pub live: u64,
-    /// Of these, nodes of the map and their copies: exact.
+    /// Of the live blocks, map nodes and their mirrors: exact.
     pub nodes: u64,
-    /// Blocks in free segments and the unwritten rest of the log's open one.
+    /// Blocks in free segments, and the unwritten rest of the log's open segment.
     pub free: u64,
-    /// Blocks in segments that are free as soon as the file system below gives them space, which it has.
+    /// Blocks in segments that are free as soon as the host file system allocates them, for which it has
+    /// space.
     pub unbacked: u64,
-    /// Blocks reserved for writers, free or dead: what their pages can take at most.
+    /// Blocks reserved for dirty pages: the most that these can take. The blocks are free, or dead and not
+    /// cleaned yet.
     pub reserved: u64,
-    /// Blocks that these pages will take, about.
+    /// Estimate of the blocks that the reserved pages will take.
     pub expected: u64,
-    /// Blocks that writers can never have: for deletions, checkpoints and cleaning.
+    /// Blocks that data can never have: kept for names, deletions, checkpoints and cleaning.
     pub kept: u64,
 }
 
-/// Changes that are applied together at most.
+/// Most changes that are applied together.
 pub(crate) const APPLY_TOGETHER_MAX: usize = 1024;
 
-/// Space is tight where less than one block in so many can be written.
+/// Space is tight when less than one block in this many can be written.
 const TIGHT_FRACTION: u64 = 8;
 
 impl StoreSpace {
-    /// Blocks that can be used at all.
+    /// Blocks that data can use.
     pub fn usable(&self) -> u64 {
         self.total.saturating_sub(self.kept)
     }
 
-    /// Of these, those that are: what is live, with its copies and the map, and what is expected of pages that are not stored yet.
+    /// Usable blocks in use: live blocks (mirrors and the map included), and the estimate for pages that are
+    /// still dirty.
     pub fn used(&self) -> u64 {
         self.live + self.expected
     }
 
-    /// Those that are not. Some may be dead, and are won by cleaning as they are needed.
+    /// Usable blocks that are not in use. Some may be dead: cleaning frees them when they are needed.
     pub fn available(&self) -> u64 {
         self.usable().saturating_sub(self.used())
     }
 }
 
-/// Nodes that one page being written back may change: its page leaf, its object leaf, and one above each, which a clone may
-/// have made shared. Those further up are shared by 256 times as many pages.
+/// Nodes that writing back one page may change: its page leaf, its object leaf, and the node above each,
+/// which a clone may have made shared. Nodes further up are shared by 256 times as many pages.
 const NODES_PER_PAGE: u64 = 4;
-/// Where there are clones, the leaves that it shared, too: their entries say from then on that their blocks have other references.
+/// With clones, also the two shared leaves that the page's own leaves are copied from: their entries are
+/// marked then as having other references.
 const SHARED_LEAVES_PER_PAGE: u64 = 2;
-/// The same for another change: an object leaf, two page leaves, and those above them.
+/// As [`NODES_PER_PAGE`], for any other change: an object leaf, two page leaves, and the node above each.
 const NODES_PER_CHANGE: u64 = 6;
 const SHARED_LEAVES_PER_CHANGE: u64 = 3;
-/// What the first page of a leaf may make live beside itself: new nodes with their copies, and the half of that again which may be dead among
-/// nodes before they are compacted.
+/// Blocks that the first page of a leaf may make live, beside the page: new nodes with their mirrors, and
+/// half as much again, which may be dead among nodes before these are compacted.
 const BLOCKS_PER_LEAF: u64 = METADATA_COPIES * NODES_PER_PAGE * 3 / 2;
-/// One block of nodes is expected for so many pages: the two copies of a node that has the entries of sixteen small files.
+/// Pages for which one block of nodes is expected: a node has the entries of sixteen small files, and is
+/// mirrored.
 const PAGES_PER_NODE_BLOCK: u64 = 8;
-/// What is reserved for a page of which nothing is known: it may be metadata, which is written twice, and the first of its leaf.
+/// Blocks reserved for a page of which nothing is known: it may be metadata, which is mirrored, and the first
+/// page of its leaf.
 pub const RESERVED_BLOCKS_PER_PAGE: u64 = METADATA_COPIES + BLOCKS_PER_LEAF;
 
-/// What is known of the pages that have a reservation, so that less than [the most](RESERVED_BLOCKS_PER_PAGE) is counted for them.
+/// What is known of the pages that have a reservation. Lowers the charge below [`RESERVED_BLOCKS_PER_PAGE`]
+/// for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReservationEstimate {
-    /// Those that are data, which is written once.
+    /// Pages of data, which are written once.
     pub data_pages: u64,
-    /// Those of a leaf of the map (128 pages of an object) of which another has a reservation.
+    /// Pages in a map leaf (128 pages of an object) in which another page has a reservation.
     pub pages_in_same_leaf: u64,
 }
 
 impl ReservationEstimate {
-    /// Blocks that so many pages need, of which this is known.
+    /// Blocks to reserve for `pages` pages, of which this is known.
     fn blocks_for(&self, pages: u64) -> u64 {
         let saved = self.data_pages * (METADATA_COPIES - 1) + self.pages_in_same_leaf * BLOCKS_PER_LEAF;
         pages.saturating_mul(RESERVED_BLOCKS_PER_PAGE).saturating_sub(saved)
     }
 
-    /// What is known when any of them may have been those that so many pages were.
+    /// The estimate after `pages` reservations were released. Which pages they were is unknown, so assume the
+    /// cheapest.
     fn after_release(&self, pages: u64) -> ReservationEstimate {
-        let (data, in_same_leaf) =
-            (self.data_pages.saturating_sub(pages), self.pages_in_same_leaf.saturating_sub(pages));
+        let data = self.data_pages.saturating_sub(pages);
+        let in_same_leaf = self.pages_in_same_leaf.saturating_sub(pages);
         ReservationEstimate { data_pages: data, pages_in_same_leaf: in_same_leaf }
     }
 }
@@ -118,18 +127,19 @@ impl Sub for ReservationEstimate {
     }
 }
 
-/// What is reserved for pages that will be written back, and how fast the round of cleaning under way goes. Owned by the map, under its
-/// lock. Gone after a crash: the caller reserves anew.
+/// Reservations of pages that will be written back, and the pacer of the cleaning round under way. Owned by
+/// the map, under its lock. Lost in a crash: the caller reserves anew.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
-    /// Pages that writers have a reservation for.
+    /// Pages that have a reservation.
     pages: u64,
     estimate: ReservationEstimate,
     pacer: Option<GcPacer>,
 }
 
 impl PageMap {
-    /// What the segments of nodes hold, and the next checkpoint writes to them, each block counted once.
+    /// What node segments hold, and what the next checkpoint writes to them. A block and its mirror count
+    /// once.
     pub(crate) fn node_use(&self) -> NodeSpaceUse {
         let table = self.nodes.table.pages().len() as u64;
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
@@ -144,19 +154,20 @@ impl PageMap {
         }
     }
 
-    /// Nodes that may be dirty at once.
+    /// Most nodes that may be dirty at once.
     pub(crate) fn dirty_max(&self) -> u64 {
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
         policy::dirty_max(self.nodes.segments.backed_count() * segment_blocks, segment_blocks)
     }
 
-    /// Whether so many more nodes may be dirty before the next checkpoint. Where none is dirty, any number.
+    /// Whether `nodes` more nodes may become dirty before the next checkpoint. While no node is dirty, any
+    /// number may.
     pub(crate) fn may_dirty(&self, nodes: u64) -> bool {
         let dirty = self.nodes.dirty();
         dirty == 0 || dirty + nodes <= self.dirty_max()
     }
 
-    /// Whether half as many nodes are dirty as may be: then a checkpoint is due.
+    /// Whether at least half of the allowed nodes are dirty: then a checkpoint is due.
     pub(crate) fn has_many_dirty(&self) -> bool {
         2 * self.nodes.dirty() >= self.dirty_max()
     }
@@ -166,18 +177,19 @@ impl PageMap {
         self.floor_with(class, 0, 0)
     }
 
-    /// The same, once so many more nodes are dirty, so many of which may be new.
+    /// As [`floor`](PageMap::floor), once `dirtied` more nodes are dirty, of which `new` may be new.
     pub(crate) fn floor_with(&self, class: SpaceClass, dirtied: u64, new: u64) -> u64 {
         let now = self.node_use();
-        let (dirty, nodes) = (now.dirty + dirtied, now.nodes + new);
+        let dirty = now.dirty + dirtied;
+        let nodes = now.nodes + new;
         policy::free_segments_floor(
             class,
             &NodeSpaceUse { dirty, nodes, tables: now.tables + new.div_ceil(TABLE_NODES), ..now },
         )
     }
 
-    /// How many changes of a vector may be applied together: half of the nodes that may be dirty at once suffice for them, and there are free
-    /// segments for them; or it is one.
+    /// How many of a vector's first changes may be applied together: half of the nodes that may be dirty at
+    /// once suffice for them, and there are free segments for them. At least one.
     pub(crate) fn changes_that_fit(&self, log_entries: &[LogEntry]) -> usize {
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
         let frees = |entry: &LogEntry| matches!(entry, LogEntry::Punch { .. } | LogEntry::Delete { .. });
@@ -186,7 +198,7 @@ impl PageMap {
         let free = self.nodes.segments.free_count().saturating_sub(self.floor(class));
         let fits = |some: &[LogEntry]| {
             let paired = some.iter().filter(|entry| entry.is_mirrored()).count() as u64;
-            // A log entry takes less than its page, which comes after it.
+            // An entry takes less than a block, and its page, unless it is mirrored, follows it.
             let logged = (2 * some.len() as u64 - paired).saturating_sub(self.nodes.segments.log_rest());
             logged.div_ceil(segment_blocks) + METADATA_COPIES * paired.div_ceil(segment_blocks) <= free
                 && self.nodes_dirtied_by(some) <= self.dirty_max() / 2
@@ -198,27 +210,30 @@ impl PageMap {
         count
     }
 
-    /// Blocks that are live, those included that the next checkpoint makes so: new nodes have no place before.
+    /// Live blocks, with those that the next checkpoint makes live: a new node has no place before.
     fn live_blocks(&self) -> u64 {
         let NodeSpaceUse { nodes, tables, live, .. } = self.node_use();
         self.nodes.segments.live_blocks() + METADATA_COPIES * (nodes + tables).saturating_sub(live)
     }
 
-    /// What is reserved for all pages that have a reservation.
+    /// Blocks reserved for all pages that have a reservation.
     fn reserved_blocks(&self) -> u64 {
         self.reservations.estimate.blocks_for(self.reservations.pages)
     }
 
-    /// What those pages will take, about: data once, metadata twice, and an eighth more for nodes. Pages of files as small as a node's
-    /// entry for them take that, others less.
+    /// Estimate of the blocks that the reserved pages will take: data once, metadata twice, and an eighth
+    /// more for nodes. Small files need as many nodes as that, others fewer.
     fn expected_blocks(&self) -> u64 {
         let Reservations { pages, estimate: known, .. } = self.reservations;
         let metadata = pages.saturating_sub(known.data_pages);
         (pages + metadata + pages.div_ceil(PAGES_PER_NODE_BLOCK)).min(self.reserved_blocks())
     }
 
-    /// Nodes that a vector may make dirty, at most as many as a reservation counts: those of the volumes' tree it counts as a whole. A cut that leaves newer pages in leaves
-    /// between its ends changes more: such pages have been written back before it, and their leaves have been counted then.
+    /// Nodes that a vector may make dirty: at most as many as a reservation counts, and all those of the
+    /// volumes' tree.
+    ///
+    /// A punch that leaves newer pages in leaves between its ends changes more nodes. Those pages were
+    /// written back before it, and their leaves were counted then.
     pub(crate) fn nodes_dirtied_by(&self, log_entries: &[LogEntry]) -> u64 {
         let mut nodes = BTreeSet::new();
         let mut path = |of: (VolumeId, Option<u64>), leaf: u64, height: u8| {
@@ -226,7 +241,9 @@ impl PageMap {
             let heights = (0..=8).take_while(|&at| at <= height || level(at) > 0);
             nodes.extend(heights.map(|at| (of, at, level(at))));
         };
-        let (mut pages, mut ranges, mut of_volumes) = (0, 0, BTreeSet::new());
+        let mut pages = 0;
+        let mut ranges = 0;
+        let mut of_volumes = BTreeSet::new();
         for log_entry in log_entries {
             let of_objects = !matches!(
                 log_entry,
@@ -285,7 +302,7 @@ impl PageMap {
         own + leaves.min(SHARED_LEAVES_PER_PAGE * pages + SHARED_LEAVES_PER_CHANGE * others)
     }
 
-    /// Nodes that an object needs when its pages do not fit into its entry any more.
+    /// Nodes that an object needs once its pages no longer fit into its entry.
     fn nodes_if_outgrown(&self, object: &ObjectId) -> u64 {
         match self.object(*object) {
             Ok(Some(entry)) => entry.nodes_if_outgrown(),
@@ -293,7 +310,7 @@ impl PageMap {
         }
     }
 
-    /// Nodes that an object needs when its pages may not lie in its entry any more.
+    /// Nodes that an object needs once its pages may no longer be inline in its entry.
     fn nodes_if_tree(&self, object: &ObjectId) -> u64 {
         match self.object(*object) {
             Ok(Some(ObjectEntry { pages: ObjectPageEntries::Inline(pages), .. })) => {
@@ -307,7 +324,7 @@ impl PageMap {
         }
     }
 
-    /// Blocks that nothing can have that is reserved for.
+    /// Blocks that no reservation can have.
     fn reserve_blocks(&self) -> u64 {
         policy::reserve_blocks(&self.node_use(), self.nodes.segments.backed_count())
     }
@@ -317,18 +334,18 @@ impl PageMap {
         self.reserve_blocks() + policy::names_reserve_blocks(self.backed_blocks())
     }
 
-    /// Blocks that a new reservation may count on: those that are neither live nor kept nor reserved, of segments that have space below.
-    /// Some of them may be dead, and must be won by cleaning before they can be written.
+    /// Blocks that a new reservation may count on: backed blocks that are neither live nor kept nor reserved.
+    /// Some may be dead, and must be cleaned before they can be written.
     pub(crate) fn reservable(&self) -> u64 {
         self.spare_for_data().saturating_sub(self.reserved_blocks())
     }
 
-    /// The same, with those that are reserved.
+    /// Backed blocks that are neither live nor kept from data, reserved or not.
     fn spare_for_data(&self) -> u64 {
         self.backed_blocks().saturating_sub(self.live_blocks() + self.kept_from_data())
     }
 
-    /// The same for names and attributes.
+    /// Backed blocks that are neither live nor kept from names and attributes, reserved or not.
     fn spare_for_names(&self) -> u64 {
         self.backed_blocks().saturating_sub(self.live_blocks() + self.reserve_blocks())
     }
@@ -338,14 +355,14 @@ impl PageMap {
         segments.backed_count() * segments.geometry().segment_blocks
     }
 
-    /// Whether less than an eighth of the blocks are neither live nor kept. What is reserved for pages that are dirty now does not count, as
-    /// most of it is given back.
+    /// Whether less than an eighth of the blocks are neither live nor kept. Reservations of dirty pages do
+    /// not count, as most of what they reserve is given back.
     pub(crate) fn is_tight(&self) -> bool {
         let StoreSpace { total, live, kept, .. } = self.space(None);
         total.saturating_sub(live + kept) < total / TIGHT_FRACTION
     }
 
-    /// Whether so few segments are free that cleaning starts.
+    /// Whether fewer segments are free than where cleaning starts.
     pub(crate) fn is_short_of_space(&self) -> bool {
         self.nodes.segments.free_count() < self.cleaning_starts_below()
     }
@@ -355,16 +372,19 @@ impl PageMap {
         self.floor(SpaceClass::Writer) + low_mark(self.nodes.segments.backed_count())
     }
 
-    /// Free segments that are missing where cleaning starts. Those that a round emptied count as free: two checkpoints, which are
-    /// asked for when it ends, give them back. Else whoever comes between would begin the next one too early, and in haste. As
-    /// many count as cleaning keeps in hand, so that it never starts later than where the reserve begins.
+    /// Free segments that are missing to where cleaning starts.
+    ///
+    /// Segments that a round emptied count as free: the two checkpoints that are asked for at the round's end
+    /// free them. Otherwise the next round would begin too early, and in haste. At most as many count as
+    /// cleaning keeps in hand, so that it never starts later than where the reserve begins.
     pub(crate) fn cleaning_shortfall(&self) -> u64 {
         let low = policy::low_mark(self.nodes.segments.backed_count());
         let free = self.nodes.segments.free_count() + self.nodes.segments.emptied_count().min(low);
         self.cleaning_starts_below().saturating_sub(free)
     }
 
-    /// Where the file system below has `spare` blocks left.
+    /// The store's space. `spare` is the free space of the host file system in blocks, where a file holds the
+    /// store.
     pub(crate) fn space(&self, spare: Option<u64>) -> StoreSpace {
         let geometry = &self.nodes.segments.geometry();
         let bare = self.nodes.segments.unbacked_count();
@@ -386,7 +406,7 @@ impl PageMap {
         self.reserve_within(self.spare_for_data(), pages, known)
     }
 
-    /// The same for pages of names and attributes.
+    /// As [`reserve`](PageMap::reserve), for pages of names and attributes.
     pub(crate) fn reserve_for_names(
         &mut self,
         pages: u64,
@@ -414,17 +434,18 @@ impl PageMap {
         Ok(())
     }
 
-    /// Counts `pages` pages as reserved whether there is space for them or not.
+    /// Counts `pages` pages as reserved, even if there is no space for them.
     pub(crate) fn reserve_unchecked(&mut self, pages: u64) {
         self.reservations.pages += pages;
     }
 
-    /// So much is known of the pages that have a reservation.
+    /// Replaces what is known of the pages that have a reservation.
     pub(crate) fn set_reservation_estimate(&mut self, known: ReservationEstimate) {
         self.reservations.estimate = known;
     }
 
-    /// Gives back a reservation for `pages` pages. Which they were the caller says [later](PageMap::know).
+    /// Releases the reservations of `pages` pages. The caller says which pages they were
+    /// [later](PageMap::set_reservation_estimate).
     pub(crate) fn release(&mut self, pages: u64) {
         if self.is_planted(StoreBug::ForgottenReservation) {
             return;
@@ -435,7 +456,7 @@ impl PageMap {
         self.reservations.estimate = self.reservations.estimate.after_release(pages);
     }
 
-    /// Pages that may be written back before the next look at whether cleaning is due.
+    /// Pages that may be written back before it must be checked again whether cleaning is due.
     pub(crate) fn pages_between_cleaning_checks(&self) -> u64 {
         match (self.nodes.cleaning_scan(), self.reservations.pacer) {
             (Some(_), Some(pace)) => pace.pages_per_payment(),
@@ -443,8 +464,8 @@ impl PageMap {
         }
     }
 
-    /// Free segments that the store should have, of a sparse file: `ahead` more than those below which cleaning starts, and so many that
-    /// `ahead` segments of blocks can be reserved.
+    /// Free segments that a sparse store file should have: `ahead` more than where cleaning starts, and so
+    /// many that `ahead` segments of blocks can be reserved.
     pub(crate) fn free_segments_wanted(&self, ahead: u64) -> u64 {
         let segments = &self.nodes.segments;
         let segment_blocks = segments.geometry().segment_blocks;
@@ -453,7 +474,7 @@ impl PageMap {
         (self.cleaning_starts_below() + ahead).max(segments.free_count() + short)
     }
 
-    /// Blocks in all that the store needs, of a sparse file, so that `ahead` segments of them can be reserved.
+    /// Blocks that a sparse store file needs in all, so that `ahead` segments of blocks can be reserved.
     fn blocks_needed(&self, ahead: u64) -> u64 {
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
         self.live_blocks() + self.kept_from_data() + self.reserved_blocks() + ahead * segment_blocks
@@ -463,8 +484,8 @@ impl PageMap {
         segments_ahead(self.nodes.segments.backed_count(), self.nodes.segments.geometry().segment_blocks)
     }
 
-    /// Free segments beyond which dead ones of a sparse file are trimmed, and how many may be: what is reserved counts on the others, dead
-    /// as they may be.
+    /// For a sparse store file: the number of free segments beyond which dead segments are trimmed, and how
+    /// many may be. Reservations count on the others, dead as they may be.
     pub(crate) fn kept_from_trims(&self) -> (u64, u64) {
         let segments = &self.nodes.segments;
         let segment_blocks = segments.geometry().segment_blocks;
@@ -474,7 +495,7 @@ impl PageMap {
         (self.free_segments_wanted(ahead), beyond)
     }
 
-    /// Sets the pace for a round that empties `victims`.
+    /// Starts the pacer for a round that empties `victims`.
     pub(crate) fn begin_gc_pacing(&mut self, victims: &[u32]) {
         let geometry = self.nodes.segments.geometry();
         let segments = self.nodes.segments.backed_count();
@@ -493,7 +514,7 @@ impl PageMap {
         }));
     }
 
-    /// So many blocks were written to the log.
+    /// Charges the pacer for `blocks` blocks that were written to the log.
     pub(crate) fn charge_log_blocks(&mut self, blocks: u64) {
         let left = self.cleaning_left();
         if let (Some(left), Some(pace)) = (left, &mut self.reservations.pacer) {
@@ -501,7 +522,7 @@ impl PageMap {
         }
     }
 
-    /// What is left to do in the round under way.
+    /// Work left in the round under way.
     fn cleaning_left(&self) -> Option<u64> {
         let scan = self.nodes.cleaning_scan()?;
         let nodes = match scan.is_complete() {

@@ -1,24 +1,25 @@
-//! The blocks of the tables' stream: each says itself whether it is what was written, so that of each block either copy will do.
+//! The blocks of the tables' stream. Each has a checksum of its own, so of each block either copy will do.
 
 use crate::checkpoint_root::{StreamExtent, TablesStream};
 use crate::error::StoreError;
 use crate::superblock::StoreGeometry;
 use device::{BLOCK_BYTES, Block, Device, Page};
 
-/// Bytes of the stream in a block; its checksum follows.
+/// Bytes of the stream in a block; a checksum follows.
 pub(crate) const STREAM_BLOCK_BYTES: usize = BLOCK_BYTES - 4;
 
-/// The blocks that so many bytes of a stream take.
+/// Blocks that `bytes` bytes of a stream take.
 pub(crate) fn stream_blocks(bytes: usize) -> u64 {
     bytes.div_ceil(STREAM_BLOCK_BYTES) as u64
 }
 
-/// A checksum of the stream as a whole, of the block's number in it, and of what the block holds: no block of another stream has it.
+/// A block's checksum. It covers the stream's own checksum, the block's number and its bytes, so no block of
+/// another stream has it.
 fn block_sum(stream: u32, number: u64, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(stream, &number.to_le_bytes()), bytes)
 }
 
-/// The blocks of a stream, and its checksum.
+/// Encodes a stream. Returns its blocks and its checksum.
 pub(crate) fn encode_stream(bytes: &[u8]) -> (Vec<Page>, u32) {
     let crc = crc32c::crc32c(bytes);
     let mut pages = device::pages(stream_blocks(bytes.len()) as usize);
@@ -30,7 +31,7 @@ pub(crate) fn encode_stream(bytes: &[u8]) -> (Vec<Page>, u32) {
     (pages, crc)
 }
 
-/// Each block of a stream in order, and where its copy lies.
+/// The place of each block of a stream, in order, and that of its copy.
 pub(crate) fn stream_places(extents: &[StreamExtent]) -> impl Iterator<Item = (Block, Block)> + '_ {
     let blocks = |extent: &StreamExtent| {
         let StreamExtent { at, copy, count } = *extent;
@@ -39,7 +40,7 @@ pub(crate) fn stream_places(extents: &[StreamExtent]) -> impl Iterator<Item = (B
     extents.iter().flat_map(blocks)
 }
 
-/// Whether the bytes at `place` are block `number` of the stream with this checksum.
+/// Fails unless `page`, read at `place`, is block `number` of the stream with this checksum.
 pub(crate) fn verify_stream_block(
     device: &dyn Device,
     place: Block,
@@ -48,28 +49,33 @@ pub(crate) fn verify_stream_block(
     number: u64,
 ) -> Result<(), StoreError> {
     let (bytes, sum) = page.0.split_at(STREAM_BLOCK_BYTES);
-    let (expected, found) =
-        (u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]), block_sum(stream, number, bytes));
+    let expected = u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]);
+    let found = block_sum(stream, number, bytes);
     if expected == found {
         return Ok(());
     }
-    let (device, what) = (device.name().to_owned(), "the checkpoint's tables".to_owned());
+    let device = device.name().to_owned();
+    let what = "the checkpoint's tables".to_owned();
     Err(StoreError::Corrupt { device, place, what, expected, found })
 }
 
-/// Reads a stream, of each block the copy where the block itself is damaged. Returns its bytes, and how many blocks were.
+/// Reads a stream. Where a block is damaged, reads its copy. Returns the bytes, and how many blocks were
+/// damaged.
 pub(crate) fn read_stream(
     device: &dyn Device,
     geometry: StoreGeometry,
     stream: &TablesStream,
 ) -> Result<(Vec<u8>, u64), StoreError> {
     let damaged = |place, what: &str| {
-        let (device, what) = (device.name().to_owned(), what.to_owned());
+        let device = device.name().to_owned();
+        let what = what.to_owned();
         StoreError::Damaged { device, place, what }
     };
-    let (mut bytes, mut number, mut bad) = (Vec::new(), 0, 0);
+    let mut bytes = Vec::new();
+    let mut number = 0;
+    let mut bad = 0;
     for extent in &stream.extents {
-        // It may reach from one segment into the next.
+        // An extent may reach from one segment into the next.
         let is_inside = |at: Block| {
             let last = Block(at.0.saturating_add(extent.count.saturating_sub(1)));
             geometry.segment_of(at).is_some() && geometry.segment_of(last).is_some()
@@ -81,8 +87,9 @@ pub(crate) fn read_stream(
         let mut pages = device::pages(extent.count as usize);
         let all = device.read(extent.at, &mut pages);
         for (page, index) in pages.iter_mut().zip(0..) {
-            let (at, copy) = (extent.at.plus(index), extent.copy.plus(index));
-            // Where not all of them can be read, some may.
+            let at = extent.at.plus(index);
+            let copy = extent.copy.plus(index);
+            // If all of them together cannot be read, some may be.
             let read = if all.is_ok() { Ok(()) } else { read_one(device, at, page) };
             let whole = read.and_then(|()| verify_stream_block(device, at, page, stream.crc, number));
             if let Err(error) = whole {

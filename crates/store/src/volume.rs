@@ -1,4 +1,4 @@
-//! What volumes are to callers: numbers, names, modes.
+//! What callers see of volumes: numbers, names, modes.
 
 use crate::error::StoreError;
 use device::{Lsn, PageNo};
@@ -18,50 +18,50 @@ pub enum VolumeMode {
 /// The name of the volume that every store has.
 pub const MAIN_VOLUME_NAME: &str = "main";
 
-/// Bytes of a name at most, as other volume managers have it.
+/// Most bytes of a name, as in other volume managers.
 pub(crate) const VOLUME_NAME_BYTES_MAX: usize = 127;
 
-/// Volumes at most: a start reads a node for each 16 of them, and all of them are in memory, about 200 bytes each. Their nodes are
-/// counted as reserved, too.
+/// Most volumes. A start reads a node for each 16 of them, and all of them are in memory, about 200 bytes
+/// each. Their nodes count as reserved, too.
 pub(crate) const VOLUMES_MAX: usize = 65_536;
 
 /// A volume to be made.
 #[derive(Debug, Clone, Copy)]
 pub struct NewVolume<'a> {
-    /// What it is to be called: see [`check_name`].
+    /// Its name: see [`check_volume_name`].
     pub name: &'a str,
     /// Whether it may be changed.
     pub mode: VolumeMode,
-    /// When, in nanoseconds since 1970.
+    /// When it was made, in nanoseconds since 1970.
     pub created: u64,
 }
 
-/// What is known of a volume.
+/// A volume's properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeInfo {
     /// Its number.
     pub id: VolumeId,
     /// Whether it may be changed.
     pub mode: VolumeMode,
-    /// What it is called; `#` and its number if nobody gave it a name.
+    /// Its name; `#` and its number if it was not given one.
     pub name: String,
-    /// When it was made, in nanoseconds since 1970; 0 if nobody said.
+    /// When it was made, in nanoseconds since 1970; 0 if unknown.
     pub created: u64,
-    /// What it was cloned from, which may be gone; `None` for the volume that every store has.
+    /// The volume that it was cloned from, which may be deleted; `None` for the volume that every store has.
     pub from: Option<VolumeId>,
 }
 
-/// Pages of an object that the store holds, from some page on.
+/// A part of an object's pages, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedPages {
-    /// The pages, in order, each with its page LSN: the highest one whose change its bytes contain.
+    /// The pages, each with its page LSN: the highest LSN whose change its bytes contain.
     pub pages: Vec<(PageNo, Lsn)>,
-    /// The first page that was not looked at: nothing below it was left out.
+    /// The first page that was not looked at: below it the list is complete.
     pub until: PageNo,
 }
 
-/// Why a name cannot be a volume's, if it cannot: it is letters, digits and `. _ - + : @` of ASCII, at most 127, and
-/// begins with a letter or a digit, so that no shell and no option parser takes it for something else.
+/// Checks a volume's name. It has letters, digits and `. _ - + : @` of ASCII, at most 127, and begins with a
+/// letter or a digit, so that no shell and no option parser takes it for something else.
 ///
 /// # Errors
 /// [`StoreError::BadName`].

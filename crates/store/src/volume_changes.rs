@@ -1,10 +1,11 @@
-//! Making and deleting volumes.
+//! Cloning and deleting volumes.
 //!
-//! A clone shares all nodes with its source from the root on: making one costs a reference and a log entry, whatever it holds.
-//! Whichever of the two is written to first takes copies of the nodes on the way down. A deleted volume's root goes on the dying list,
-//! which is durable with the next checkpoint, and what nothing else refers to is freed from there a step at a time; a crash only means
-//! that some of it is freed again. A clone's log entry is followed, in the same batch, by those that tell its name: both are there
-//! after a crash, or neither.
+//! A clone shares all nodes with its source, from the root on: it costs a reference and a log entry, whatever
+//! the source holds. The first write to either copies the nodes on its way down. The log entries of a clone's
+//! name follow in the same batch: a crash leaves both or neither.
+//!
+//! The root of a deleted volume goes on the dying list, which is durable with the next checkpoint. What
+//! nothing else refers to is freed from there in steps. After a crash some of it is freed again.
 
 use crate::counters::count;
 use crate::error::StoreError;
@@ -15,7 +16,7 @@ use crate::volume::{NewVolume, VolumeId, VolumeMode, check_volume_name};
 use crate::writer::{StoreWriter, WriterLock};
 use device::Lsn;
 
-/// Nodes that a step frees: one read of a MiB at most.
+/// Nodes that a step frees: it reads at most a MiB.
 const NODES_PER_STEP: usize = 256;
 
 /// See [`Store::clone_volume`](crate::Store::clone_volume).
@@ -31,7 +32,7 @@ pub(crate) fn clone_volume(
     {
         let map = shared.map();
         map.volumes.get(from).ok_or(StoreError::NoSuchVolume { volume: from })?;
-        // Nor one that there was: somebody may have records of it.
+        // Nor one that was deleted: the buffer may have records of it.
         if to < map.volumes.next_id() {
             return Err(StoreError::VolumeExists { volume: to });
         }
@@ -85,7 +86,7 @@ pub(crate) fn delete_volume(
     writer.append_entries(shared, vec![LogEntry::DeleteVolume { volume, lsn }], SpaceClass::DeletesVolume)
 }
 
-/// See [`Store::free_step`](crate::Store::free_step).
+/// See [`Store::free_deleted_step`](crate::Store::free_deleted_step).
 pub(crate) fn free_deleted_step(shared: &StoreShared, writer: &WriterLock) -> Result<bool, StoreError> {
     writer.lock().make_ready(shared)?;
     shared.holding_nodes(|| {

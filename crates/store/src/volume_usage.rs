@@ -1,8 +1,8 @@
-//! What each volume takes alone, and what it shares: exactly, by a walk.
+//! How many blocks each volume has alone, and how many it shares: exactly, by a walk.
 //!
-//! Every node is read once. It belongs to a volume as long as only that volume leads to it; where another one does,
-//! too, it and all below it are shared. Of a page leaf whose entries are marked as shared the blocks are compared one by
-//! one, as two leaves may refer to the same block.
+//! The walk reads every node once. A node belongs to a volume as long as only that volume leads to it. Where
+//! another volume does, too, the node and everything below it are shared. Blocks that a page leaf marks as
+//! shared are compared one by one, as two leaves may refer to the same block.
 
 use crate::error::StoreError;
 use crate::map::{BlockEntry, NodeBody, NodeId, ObjectPageEntries};
@@ -12,40 +12,41 @@ use device::Block;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// What a volume takes, in blocks of data.
+/// Blocks of data of one volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VolumeUsage {
-    /// Which.
+    /// The volume.
     pub id: VolumeId,
-    /// Blocks that nothing else refers to: what its deletion would give back.
+    /// Blocks that nothing else refers to: deleting the volume would free them.
     pub exclusive: u64,
     /// Blocks that others refer to, too.
     pub shared: u64,
 }
 
-/// What a store holds, counted.
+/// Blocks of data in the store, and in each volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreUsage {
-    /// Each volume, by number.
+    /// Each volume, ordered by number.
     pub volumes: Vec<VolumeUsage>,
     /// Blocks of data that some volume refers to, each counted once.
     pub data: u64,
-    /// Blocks of data that only what was deleted holds, until it is freed.
+    /// Blocks of data that only deleted volumes and files refer to, and that are not freed yet.
     pub dying: u64,
 }
 
-/// Who leads to a node or a block.
+/// The volumes that lead to a node or a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SpaceOwner {
     Volume(VolumeId),
-    /// Deleted volumes.
+    /// Deleted volumes only.
     Dying,
     /// More than one volume.
     Many,
 }
 
 impl SpaceOwner {
-    /// The owner of what both lead to. What a deleted volume leads to as well is still the other's alone.
+    /// The owner of something to which both lead. Something to which a deleted volume leads, too, is still
+    /// the other's alone.
     fn with(self, other: SpaceOwner) -> SpaceOwner {
         match (self, other) {
             (SpaceOwner::Dying, one) | (one, SpaceOwner::Dying) => one,
@@ -55,7 +56,7 @@ impl SpaceOwner {
     }
 }
 
-/// A node as the walk saw it.
+/// What the walk keeps of a node.
 struct VisitedNode {
     reached_from: SpaceOwner,
     children: Box<[NodeId]>,
@@ -67,7 +68,7 @@ struct VisitedNode {
 
 type VisitedNodes = HashMap<NodeId, VisitedNode>;
 
-/// Counts what volumes take: see [`Store::usage`](crate::Store::usage). The caller holds the writer's lock.
+/// See [`Store::usage`](crate::Store::usage). The caller holds the writer's lock.
 pub(crate) fn usage(shared: &StoreShared) -> Result<StoreUsage, StoreError> {
     let roots: Vec<(VolumeId, NodeId)> = {
         let map = shared.map();
@@ -99,7 +100,9 @@ pub(crate) fn usage(shared: &StoreShared) -> Result<StoreUsage, StoreError> {
 
 fn visit_node(shared: &StoreShared, id: NodeId, owner: SpaceOwner) -> Result<VisitedNode, StoreError> {
     let body = shared.resolve(|map| map.nodes.node(id).map(|node| node.body.clone()))?;
-    let (mut children, mut alone, mut marked) = (Vec::new(), 0, Vec::new());
+    let mut children = Vec::new();
+    let mut alone = 0;
+    let mut marked = Vec::new();
     let mut add = |block: BlockEntry| match block.shared {
         true => marked.push(block.place),
         false => alone += 1,
@@ -125,13 +128,13 @@ fn visit_node(shared: &StoreShared, id: NodeId, owner: SpaceOwner) -> Result<Vis
 }
 
 impl VisitedNode {
-    /// Whether another way to the node changes whose it is.
+    /// Whether reaching the node from `owner`, too, changes its owner.
     fn changes_owner(&self, owner: SpaceOwner) -> bool {
         self.reached_from.with(owner) != self.reached_from
     }
 }
 
-/// Adds up, once everybody's owner is known.
+/// Adds up, once the owner of each node is known.
 fn sum_usage(nodes: &VisitedNodes, roots: &[(VolumeId, NodeId)]) -> StoreUsage {
     let mut of: HashMap<VolumeId, u64> = HashMap::new();
     let mut usage = StoreUsage::default();
@@ -165,7 +168,7 @@ fn sum_usage(nodes: &VisitedNodes, roots: &[(VolumeId, NodeId)]) -> StoreUsage {
     usage
 }
 
-/// Blocks that a node leads to. As deep as the trees are high.
+/// Blocks to which a node leads. Recurses as deep as the trees are high.
 fn blocks_below(nodes: &VisitedNodes, id: NodeId, below: &mut HashMap<NodeId, u64>) -> u64 {
     if let Some(&known) = below.get(&id) {
         return known;

@@ -1,4 +1,31 @@
-//! The one writer: it appends to the log, and makes checkpoints.
+//! The one writer: appends to the log, and makes checkpoints.
+//!
+//! Its health says whether changes may be made:
+//!
+//! ```text
+//!  recovery               begin_after              append, change_settings or
+//!     │                  both roots name            begin_after fails: unknown
+//!     ▼                  a fresh log                what the medium has
+//!  NotBegun ────────────────────────▶ Good ─────────────────────────▶ Unsure
+//!     │                                │ ◀────────────────────────────── │
+//!     │                                │   restart_log: both roots name  │
+//!     │                                │   a fresh log                   │
+//!     └──────────────▶ Stopped ◀───────┴─────────────────────────────────┘
+//! ```
+//!
+//! | from | to | made by | when |
+//! | --- | --- | --- | --- |
+//! | NotBegun | Good | `begin_after` | a new incarnation is durable: both roots name it and a log that starts anew |
+//! | Good | Unsure | `append` | writing or flushing a batch failed: the medium has it, a part of it, or nothing |
+//! | Good | Unsure | `change_settings` | a root with new settings could not be written, so the medium may have it or not |
+//! | Good | Unsure | `begin_after` | a further incarnation failed: the medium may have either |
+//! | Unsure | Good | `restart_log`, from `make_ready` before the next change | both roots name a log that starts anew elsewhere |
+//! | any | Stopped | `rewrite_last_batch`, from `begin_after` | writing the last batch again failed: that may lose what the map was made of |
+//! | any | Stopped | `apply_to_map` | a durable batch needs a node that cannot be read, so the map is not that of the log |
+//!
+//! NotBegun and Stopped serve reads only. Only opening the store again ends Stopped. Where `restart_log`
+//! fails, the writer stays Unsure and tries again at the next change. A checkpoint that fails leaves the
+//! writer Good: the newer root still stands.
 
 use crate::change::StoreChange;
 use crate::checkpoint::{CheckpointOccasion, StoreCheckpointer};
@@ -18,21 +45,21 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::volume::VolumeMode;
 use device::{Block, Incarnation, Page};
 
-/// Whether changes may be made.
+/// Whether changes may be made: see the diagram above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriterHealth {
     /// No incarnation has begun: reads only.
     NotBegun,
     Good,
-    /// A write or flush failed, and it is not known what of it is on the medium. Before anything else is acknowledged, both roots must
-    /// name a log that starts anew elsewhere.
+    /// A write or flush failed, and the medium may have any part of it. Before anything else is acknowledged,
+    /// both roots must name a log that starts anew elsewhere.
     Unsure,
     /// The map in memory is not that of the log.
     Stopped,
 }
 
-/// What only the one writer knows. Owned by the store, under a lock that is held during I/O: one apply, checkpoint or repointing at a
-/// time.
+/// What only the writer uses. Owned by the store, under a lock that is held during I/O: one apply, checkpoint
+/// or repointing at a time.
 pub(crate) struct StoreWriter {
     health: WriterHealth,
     log: LogWriter,
@@ -54,7 +81,7 @@ impl WriterLock {
         self.0.lock().expect("no panic while writing")
     }
 
-    /// Whether nobody has it.
+    /// Whether no thread has it.
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn is_idle(&self) -> bool {
         self.0.try_lock().is_ok()
@@ -62,9 +89,10 @@ impl WriterLock {
 }
 
 impl StoreWriter {
-    /// Before any incarnation begins.
+    /// Begins without an incarnation.
     pub(crate) fn new(log: LogWriter, checkpointer: StoreCheckpointer) -> StoreWriter {
-        let (pair, merge_scheduler) = (OpenMirroredPair::default(), DeltaMergeScheduler::default());
+        let pair = OpenMirroredPair::default();
+        let merge_scheduler = DeltaMergeScheduler::default();
         StoreWriter { health: WriterHealth::NotBegun, log, mirrored: pair, checkpointer, merge_scheduler }
     }
 
@@ -72,7 +100,7 @@ impl StoreWriter {
         &self.log
     }
 
-    /// Which leaves are to be folded for the deltas that are stored.
+    /// The leaves whose deltas are due to be merged.
     pub(crate) fn merge_scheduler(&mut self) -> &mut DeltaMergeScheduler {
         &mut self.merge_scheduler
     }
@@ -113,7 +141,7 @@ impl StoreWriter {
         let begun = allocate_at_start(shared, &mut self.log).and_then(|()| self.rewrite_last_batch(shared));
         if let Err(error) = begun.and_then(|()| self.restart_log(shared)) {
             shared.set_incarnation(found);
-            // Reads go on; nothing may be applied, as it is not known which incarnation the medium has.
+            // Reads go on. Nothing may be applied, as the medium may have either incarnation.
             if self.health == WriterHealth::Good {
                 self.health = WriterHealth::Unsure;
             }
@@ -123,13 +151,14 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Makes the last batch durable that recovery has read, where it is not known that it is. Not the root, of which there may be no
-    /// other: a drive may leave a block unreadable whose write the power's loss cut off.
+    /// Makes the last batch durable that recovery has read, unless it is known to be. Does not rewrite the
+    /// root, of which there may be no other: a drive may leave a block unreadable if a power loss interrupts
+    /// its write.
     fn rewrite_last_batch(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         if !self.log.has_unconfirmed() {
             return Ok(());
         }
-        // For good after an error: what fails may take with it what the map was made of.
+        // After an error this stays: the failed write may destroy what the map was made of.
         let health = std::mem::replace(&mut self.health, WriterHealth::Stopped);
         let since = shared.medium.failed_flushes();
         self.log.rewrite_unconfirmed(&shared.medium)?;
@@ -149,7 +178,7 @@ impl StoreWriter {
         }
     }
 
-    /// Applies all of `vector` or nothing: see [`Store::apply`](crate::Store::apply).
+    /// See [`Store::apply`](crate::Store::apply).
     pub(crate) fn apply(
         &mut self,
         shared: &StoreShared,
@@ -179,7 +208,7 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Log entries that have no data.
+    /// Appends log entries without data.
     pub(crate) fn append_entries(
         &mut self,
         shared: &StoreShared,
@@ -219,7 +248,8 @@ impl StoreWriter {
         })
     }
 
-    /// Writes the pages of metadata of a vector to both segments of the open pair, and notes in their log entries where they are.
+    /// Writes the pages of metadata of a vector to both segments of the open pair, and sets their places in
+    /// the log entries.
     fn write_mirrored_pages(
         &mut self,
         shared: &StoreShared,
@@ -234,7 +264,8 @@ impl StoreWriter {
             let mut map = shared.map_mut();
             let (places, filled) = self.mirrored.allocate_blocks(paired.len(), &mut map.nodes.segments, 0);
             assert_eq!(places.len(), paired.len(), "space was checked");
-            // As with the log's: nobody gives them to others before the batch is applied, since the writer's lock is held.
+            // As with the log's segments: no other thread takes them before the batch is applied, as the
+            // writer's lock is held.
             filled.into_iter().for_each(|pair| map.nodes.segments.close(pair));
             places.iter().for_each(|&at| map.nodes.segments.note_new_data(at));
             map.charge_log_blocks(METADATA_COPIES * places.len() as u64);
@@ -259,8 +290,9 @@ impl StoreWriter {
         shared.apply(entries).inspect_err(|_| self.health = WriterHealth::Stopped)
     }
 
-    /// Checks that the log has space for these log entries above the reserve of others, and for their pages of metadata, also where they
-    /// need no segment: what they change must be written by a checkpoint. Two checkpoints may make some.
+    /// Ensures that the log has space for these log entries above the reserve of others, and that their pages
+    /// of metadata have. Checks that also where they need no new segment, as a checkpoint must write the
+    /// nodes that they change. Makes checkpoints where that may free some.
     fn ensure_space(
         &mut self,
         shared: &StoreShared,
@@ -283,14 +315,15 @@ impl StoreWriter {
             let class =
                 if segments == 0 && class == SpaceClass::Writer { SpaceClass::OpenSegment } else { class };
             let map = shared.map();
-            // The deletion of a volume changes nodes that there are.
+            // Deleting a volume changes existing nodes only.
             let new = if class == SpaceClass::DeletesVolume { 0 } else { dirtied };
             let needed = segments + map.floor_with(class, dirtied, new);
             if map.nodes.segments.free_count() >= needed {
                 return Ok(());
             }
             drop(map);
-            // A writer with a reservation finds space. One without, as the first vector of a mount, does not wait for the background.
+            // A writer with a reservation finds space. One without, as the first vector of a mount, does not
+            // wait for the background work to allocate it.
             let more =
                 attempt < 2 && !shared.medium.is_host_fs_known_full() && allocate_up_to(shared, needed)? > 0;
             if attempt < 2 && !more {
@@ -303,7 +336,7 @@ impl StoreWriter {
     /// See [`Store::grow`](crate::Store::grow).
     pub(crate) fn grow(&mut self, shared: &StoreShared, blocks: Option<u64>) -> Result<u64, StoreError> {
         self.make_ready(shared)?;
-        // A flush is everybody's: one that fails, here or elsewhere, fails all that came before it.
+        // A failed flush, here or in another thread, fails all writes before it.
         let since = shared.medium.failed_flushes();
         let flush = || shared.medium.flush_since(since);
         let grown = superblock::grow(shared.medium.device(), shared.medium.geometry(), blocks, flush)?;
@@ -316,7 +349,7 @@ impl StoreWriter {
         Ok(grown.total_blocks)
     }
 
-    /// A checkpoint; after an error the log starts anew, which is two of them.
+    /// Makes a checkpoint. After an error the log starts anew instead, which makes two.
     pub(crate) fn checkpoint(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         match self.health {
             WriterHealth::Good => self.checkpoint_once(shared),
@@ -324,7 +357,7 @@ impl StoreWriter {
         }
     }
 
-    /// Two with nothing between them.
+    /// Makes two checkpoints with nothing between them.
     pub(crate) fn checkpoint_twice(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         match self.health {
             WriterHealth::Good => {
@@ -335,14 +368,14 @@ impl StoreWriter {
         }
     }
 
-    /// Keeps other settings, durably: see [`Store::change_settings`](crate::Store::change_settings).
+    /// Replaces the settings, durably: see [`Store::change_settings`](crate::Store::change_settings).
     pub(crate) fn change_settings(
         &mut self,
         shared: &StoreShared,
         settings: StoreSettings,
     ) -> Result<(), StoreError> {
         self.make_ready(shared)?;
-        // From here on a pending root is one that has the new settings.
+        // From here on a pending root has the new settings.
         self.checkpointer.write_pending_root(shared)?;
         let before = std::mem::replace(&mut shared.map_mut().settings, settings);
         if let Err(error) = self.checkpoint_once(shared) {
@@ -372,8 +405,8 @@ impl StoreWriter {
         self.checkpointer.checkpoint(shared, self.log.cursor(), occasion)
     }
 
-    /// Lets the log start anew in a segment that holds nothing of it, and says so in both roots: whichever of them is
-    /// found later, it never leads to the log that ended.
+    /// Starts the log anew in a segment that holds nothing of it, and writes both roots: whichever root
+    /// recovery finds, it never leads to the old log.
     fn restart_log(&mut self, shared: &StoreShared) -> Result<(), StoreError> {
         if !self.log.is_fresh() {
             let mut map = shared.map_mut();
@@ -381,7 +414,8 @@ impl StoreWriter {
                 return Err(full_error(shared, &map));
             }
             let mut take = || map.nodes.segments.take(SegmentUse::Log).expect("counted just now");
-            let (segment, next) = (take(), take());
+            let segment = take();
+            let next = take();
             let old = map
                 .nodes
                 .segments
@@ -400,7 +434,7 @@ impl StoreWriter {
     }
 }
 
-/// Refuses changes of volumes that are read-only, or not there.
+/// Refuses changes of volumes that are read-only, or do not exist.
 fn ensure_writable(shared: &StoreShared, vector: &[StoreChange]) -> Result<(), StoreError> {
     let map = shared.map();
     let mut last = None;
