@@ -268,7 +268,7 @@ fn record_settings(
         return Err(WeirError::OtherBuffer { path: media.buffer.clone() });
     }
     kept.buffer = Some(buffer);
-    kept.buffer_place = Some(find_buffer::place_of(&media.buffer, &media.store));
+    kept.buffer_path = Some(find_buffer::place_of(&media.buffer, &media.store));
     kept.commit_interval_ms = media.settings.commit_interval_ms.or(kept.commit_interval_ms);
     kept.data = media.settings.data.or(kept.data);
     store.set_settings(kept);

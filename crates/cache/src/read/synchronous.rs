@@ -5,10 +5,10 @@ use crate::page_table::{PageKey, pages_of};
 use crate::state::{CacheShared, CacheState};
 use device::{ObjectId, PageNo};
 use std::ops::Range;
-use store::{FoundPage, Store, StoreError};
+use store::{PageResult, Store, StoreError};
 
 /// Puts a part of a page, from a position in it on, into zeros.
-type PageSink<'a> = &'a mut dyn FnMut(PageNo, usize, FoundPage<'_>, &mut [u8]) -> Result<(), StoreError>;
+type PageSink<'a> = &'a mut dyn FnMut(PageNo, usize, PageResult<'_>, &mut [u8]) -> Result<(), StoreError>;
 
 fn read_ranges(
     store: &Store,
@@ -26,7 +26,7 @@ fn read_ranges(
         }
     }
     let mut outcome = Ok(());
-    store.read_all(&pages, &mut |index, found| {
+    store.read_in_device_order(&pages, &mut |index, found| {
         let (number, start, range) = pieces[index].clone();
         let laid = lay(pages[index].1, start, found, &mut bytes[number][range]);
         if outcome.is_ok() {
@@ -43,7 +43,7 @@ pub(crate) fn read_all_now(
     object: ObjectId,
     ranges: &[(u64, usize)],
 ) -> Result<Vec<Vec<u8>>, CacheError> {
-    let mut lay = |page, start, found: FoundPage<'_>, into: &mut [u8]| {
+    let mut lay = |page, start, found: PageResult<'_>, into: &mut [u8]| {
         overlay_page(&mut shared.state(), PageKey { object, page }, start, found, into)
     };
     Ok(read_ranges(shared.store_io(), object, ranges, &mut lay)?)
@@ -55,7 +55,7 @@ fn overlay_page(
     state: &mut CacheState,
     key: PageKey,
     start: usize,
-    found: FoundPage<'_>,
+    found: PageResult<'_>,
     into: &mut [u8],
 ) -> Result<(), StoreError> {
     let entry = state.pages.get(&key);
