@@ -151,7 +151,7 @@ mod tests {
             let tell = tell.clone();
             pages.invalidate(Ino(1), number..number + 1, move || tell.send(number).expect("it listens"));
         }
-        let other = tell.clone();
+        let other = tell;
         pages.invalidate(Ino(2), 0..1, move || other.send(100).expect("it listens"));
         assert_eq!(told.recv(), Ok(100));
         drop(in_use);

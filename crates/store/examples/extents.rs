@@ -72,9 +72,10 @@ impl Device for Memory {
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         let mut held = self.held.write().expect("one thread");
         for (page, number) in from.iter().zip(at.0..) {
-            match *page == FILLER {
-                true => drop(held.remove(&number)),
-                false => drop(held.insert(number, Box::new(page.clone()))),
+            if *page == FILLER {
+                drop(held.remove(&number))
+            } else {
+                drop(held.insert(number, Box::new(page.clone())))
             }
         }
         Ok(())

@@ -251,13 +251,12 @@ impl CleaningRound {
         let stuck = BTreeSet::new();
         let mut round =
             CleaningRound { empties_at_once, victims, stage, unknown, summary: owners, stuck, emptied: 0 };
-        match looks_up {
-            true => {
-                let work = round.victims.len() as u64 * reverse_map::lookup_work(geometry.segment_blocks);
-                map.begin_lookups(round.victims.iter().copied().collect(), work);
-                map.begin_gc_pacing(&round.victims);
-            }
-            false => round.begin_walk(&mut map),
+        if looks_up {
+            let work = round.victims.len() as u64 * reverse_map::lookup_work(geometry.segment_blocks);
+            map.begin_lookups(round.victims.iter().copied().collect(), work);
+            map.begin_gc_pacing(&round.victims);
+        } else {
+            round.begin_walk(&mut map)
         }
         Some(round)
     }

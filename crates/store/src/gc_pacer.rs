@@ -14,7 +14,7 @@ use crate::policy::low_mark;
 
 /// The work of a round, and the debt for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GcPacer {
+pub(crate) struct GcPacer {
     segment_blocks: u64,
     work: u64,
     gain: u64,
@@ -28,7 +28,7 @@ pub struct GcPacer {
 
 /// The measures of a round, from which its pacer is made.
 #[derive(Debug, Clone, Copy)]
-pub struct GcRound {
+pub(crate) struct GcRound {
     /// Blocks of a segment.
     pub segment_blocks: u64,
     /// Segments to empty.
@@ -47,7 +47,7 @@ pub struct GcRound {
 
 impl GcPacer {
     /// The pacer of a round that begins.
-    pub fn new(round: &GcRound) -> GcPacer {
+    pub(crate) fn new(round: &GcRound) -> GcPacer {
         let low = low_mark(round.segments);
         let gain = (round.victims * round.segment_blocks).saturating_sub(round.copies);
         GcPacer {
@@ -62,7 +62,7 @@ impl GcPacer {
     }
 
     /// Charges for `blocks` blocks that were written to the log while `left` of the work is left.
-    pub fn charge(&mut self, blocks: u64, left: u64) {
+    pub(crate) fn charge(&mut self, blocks: u64, left: u64) {
         let limit = self.work_done(left) + self.payment().max(self.price());
         let asked = self.charged + blocks * self.work * self.urgency;
         self.charged = asked.min(limit * self.gain * self.low);
@@ -70,7 +70,7 @@ impl GcPacer {
 
     /// Whether a step of the round is due while `left` of the work is left. Without any work left, the step
     /// that ends the round is due.
-    pub fn is_due(&self, left: u64) -> bool {
+    pub(crate) fn is_due(&self, left: u64) -> bool {
         left == 0 || self.debt(left) > 0
     }
 
@@ -81,7 +81,7 @@ impl GcPacer {
 
     /// Pages that may be written between payments, so that they and their log entries cost one payment; or
     /// one page, where that costs more.
-    pub fn pages_per_payment(&self) -> u64 {
+    pub(crate) fn pages_per_payment(&self) -> u64 {
         let blocks = self.payment() * self.gain * self.low / (self.work * self.urgency).max(1);
         blocks.saturating_sub(1).max(1)
     }

@@ -31,7 +31,7 @@ mod mirror_repair;
 mod mirrored;
 #[cfg(feature = "planted-bugs")]
 mod plant;
-pub mod policy;
+mod policy;
 mod recover;
 mod reverse_map;
 mod scrub;
@@ -49,16 +49,6 @@ mod volume_changes;
 mod volume_usage;
 mod writer;
 
-/// More of what the store decides, pure as [`policy`]: a prediction of what it costs decides with the same.
-pub mod decide {
-    pub use crate::gc_pacer::{GcPacer, GcRound};
-    pub use crate::log_chunk::{ChunkPlan, LogPosition, plan_writes};
-    pub use crate::reverse_map::{
-        lookup_is_worth_it as lookups_are_worth_it, lookup_work as price_of_lookup,
-    };
-    pub use crate::space::RESERVED_BLOCKS_PER_PAGE;
-}
-
 #[cfg(feature = "planted-bugs")]
 pub use bug::{StoreBug, plant};
 pub use change::StoreChange;
@@ -71,7 +61,7 @@ pub use recover::IdentifiedStore;
 pub use scrub::ScrubProgress;
 pub use settings::{COMMIT_INTERVAL_MS_RANGE, DataMode, StoreSettings};
 pub use shared::{PageRead, PageResult, StoredPage};
-pub use space::{ReservationEstimate, StoreSpace};
+pub use space::{RESERVED_BLOCKS_PER_PAGE, ReservationEstimate, StoreSpace};
 pub use store::Store;
 pub use superblock::{StoreLayout, SuperblockRepair};
 pub use volume::{

@@ -6,12 +6,12 @@ use crate::format::blocks_for;
 use crate::log_entry::*;
 use crate::log_extent::{self, LogExtents};
 use crate::superblock::StoreGeometry;
-use device::{BLOCK_BYTES, Block, BlockRead, Device, Lsn, ObjectId, Page, PageNo};
+use device::{BLOCK_BYTES, Block, BlockRead, Device, Page};
 use std::ops::Range;
 
 /// A chunk to write: its log entries, and the blocks that it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChunkPlan {
+pub(crate) struct ChunkPlan {
     /// The entries of the vector in the chunk.
     pub entries: Range<usize>,
     /// Blocks of head and log entries.
@@ -28,32 +28,18 @@ pub struct ChunkPlan {
 
 impl ChunkPlan {
     /// Blocks of the chunk.
-    pub fn blocks(&self) -> u64 {
+    pub(crate) fn blocks(&self) -> u64 {
         self.entry_blocks + self.index_blocks + self.page_blocks
     }
 }
 
 /// A position in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LogPosition {
+pub(crate) struct LogPosition {
     /// The next block, from the start of the open segment.
     pub offset: u64,
     /// Bytes of the chunk index for the open extent so far.
     pub index_bytes: usize,
-}
-
-/// How a vector of `writes` writes, with a page of data each, is cut into chunks.
-pub fn plan_writes(writes: usize, from: LogPosition, segment_blocks: u64) -> Vec<ChunkPlan> {
-    // The content of an entry does not matter for its place.
-    let write = LogEntry::Write {
-        object: ObjectId { slot: 1, ..ObjectId::default() },
-        page: PageNo(0),
-        page_lsn: Lsn(0),
-        place: Block(0),
-        copy: None,
-        crc: 0,
-    };
-    plan_chunks(&vec![write; writes], from, segment_blocks)
 }
 
 /// How a vector's log entries are cut into chunks, from a position in the open segment on.
@@ -234,6 +220,7 @@ pub(crate) fn to_pages(bytes: &[u8]) -> Vec<Page> {
 mod tests {
     use super::*;
     use device::VolumeId;
+    use device::{Lsn, PageNo};
 
     fn writes(count: usize) -> Vec<LogEntry> {
         let object = VolumeId::MAIN.object(1, 1);

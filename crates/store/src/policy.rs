@@ -9,7 +9,7 @@ use crate::format::LIST_OWNERS;
 
 /// Who takes free segments. Each class leaves alone the segments that the classes after it need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SpaceClass {
+pub(crate) enum SpaceClass {
     /// A vector that writes, and takes segments for the log.
     Writer,
     /// A vector that writes only to the log's open segment.
@@ -27,7 +27,7 @@ pub enum SpaceClass {
 /// What node segments hold, and what the next checkpoint writes to them, in blocks. All of it is
 /// [mirrored](METADATA_COPIES): here each block and each pair of segments counts once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NodeSpaceUse {
+pub(crate) struct NodeSpaceUse {
     /// Blocks of a segment.
     pub segment_blocks: u64,
     /// Nodes that the next checkpoint writes.
@@ -62,7 +62,7 @@ impl NodeSpaceUse {
     ///
     /// The open segment does not matter: where the others hold more than this, one of them has at most
     /// [`compactable_up_to`](NodeSpaceUse::compactable_up_to) live blocks.
-    pub fn held_max(&self, short: bool) -> u64 {
+    pub(crate) fn held_max(&self, short: bool) -> u64 {
         if short {
             self.live + self.live / 2 + self.segment_blocks
         } else {
@@ -72,12 +72,12 @@ impl NodeSpaceUse {
 
     /// Whether a checkpoint should compact one more node segment. `dying` blocks are in segments in which
     /// nothing stays, and are free soon: while they are enough, compacting another would be wasted writing.
-    pub fn is_sparse(&self, short: bool, dying: u64) -> bool {
+    pub(crate) fn is_sparse(&self, short: bool, dying: u64) -> bool {
         self.held > self.held_max(short) + dying
     }
 
     /// Most live blocks of a node segment that may be compacted.
-    pub fn compactable_up_to(&self, short: bool) -> u64 {
+    pub(crate) fn compactable_up_to(&self, short: bool) -> u64 {
         if short { self.segment_blocks * 3 / 4 } else { self.segment_blocks / 2 }
     }
 
@@ -90,7 +90,7 @@ impl NodeSpaceUse {
     ///
     /// Without space to [spare](NodeCompaction::spare) it takes only what [`free_segments_floor`] counts on:
     /// at most two, none because it is cheap, and segments that are about to be free count as held.
-    pub fn segments_to_compact(&self, compaction: NodeCompaction, staying: &[(u32, u64)]) -> Vec<u32> {
+    pub(crate) fn segments_to_compact(&self, compaction: NodeCompaction, staying: &[(u32, u64)]) -> Vec<u32> {
         let NodeCompaction { short, spare, .. } = compaction;
         let (mut emptiest, dead): (Vec<_>, Vec<_>) = staying.iter().partition(|(_, blocks)| *blocks > 0);
         emptiest.sort_by_key(|&(number, blocks)| (blocks, number));
@@ -115,7 +115,7 @@ impl NodeSpaceUse {
     /// How a checkpoint compacts while `free` segments are free, if it should. It leaves the segments for
     /// recoveries that are cut off, and those for the log. It may take all others, even those for deletions
     /// of volumes: nothing else frees the space that punches and recoveries have used up.
-    pub fn compaction(&self, free: u64, short: bool) -> Option<NodeCompaction> {
+    pub(crate) fn compaction(&self, free: u64, short: bool) -> Option<NodeCompaction> {
         // Compaction may write every page of the node table, too.
         let spare = free
             >= free_segments_floor(SpaceClass::Writer, self)
@@ -135,7 +135,7 @@ impl NodeSpaceUse {
 
 /// How a checkpoint compacts node segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NodeCompaction {
+pub(crate) struct NodeCompaction {
     /// Free space is short.
     pub short: bool,
     /// There is space to write more than [`free_segments_floor`] counts on.
@@ -145,7 +145,7 @@ pub struct NodeCompaction {
 }
 
 /// Copies of each block of metadata: a segment of nodes or arenas has a mirror.
-pub const METADATA_COPIES: u64 = 2;
+pub(crate) const METADATA_COPIES: u64 = 2;
 
 /// Segments that the log takes when it starts anew.
 const LOG_SEGMENTS: u64 = 2;
@@ -190,7 +190,7 @@ const OPEN_SEGMENTS: u64 = 2 + 1 + 2 * METADATA_COPIES + 1 + METADATA_COPIES;
 ///
 /// One for 512 blocks of the store; all its leaves are one for 128. At most 64 MiB, as dirty nodes stay in
 /// memory.
-pub fn dirty_max(blocks: u64, segment_blocks: u64) -> u64 {
+pub(crate) fn dirty_max(blocks: u64, segment_blocks: u64) -> u64 {
     (blocks / 512).max(2 * segment_blocks).clamp(64, 16_384)
 }
 
@@ -200,7 +200,7 @@ pub fn dirty_max(blocks: u64, segment_blocks: u64) -> u64 {
 ///
 /// The reserve grows with the map, by half a block for each node and half a block for its mirror. It leaves
 /// 60 % of a store of 64 MiB, 87 % of 256 MiB, 94 % of 4 GiB and 96 % of 1 TiB.
-pub fn reserve_blocks(nodes: &NodeSpaceUse, segments: u64) -> u64 {
+pub(crate) fn reserve_blocks(nodes: &NodeSpaceUse, segments: u64) -> u64 {
     let segment = nodes.segment_blocks;
     let tables = nodes.tables;
     // As [`free_segments_floor`] counts, each rounded up by less than a segment.
@@ -222,12 +222,12 @@ pub fn reserve_blocks(nodes: &NodeSpaceUse, segments: u64) -> u64 {
 /// Blocks that data leaves to names and attributes, in a store of `blocks` blocks. A rename states 53 pages,
 /// each of which may be alone in a leaf of the map: 742 blocks. It releases most of these at once, and the
 /// blocks that it writes replace others.
-pub fn names_reserve_blocks(blocks: u64) -> u64 {
+pub(crate) fn names_reserve_blocks(blocks: u64) -> u64 {
     (blocks / 64).min(2048)
 }
 
 /// Free segments that `class` must leave alone. Why it is enough: decision 0018.
-pub fn free_segments_floor(class: SpaceClass, nodes: &NodeSpaceUse) -> u64 {
+pub(crate) fn free_segments_floor(class: SpaceClass, nodes: &NodeSpaceUse) -> u64 {
     let pairs = |blocks: u64| blocks.div_ceil(nodes.segment_blocks);
     let tables = pairs(nodes.tables);
     // Writers leave space for as many dirty nodes as there may ever be.
@@ -254,7 +254,7 @@ pub fn free_segments_floor(class: SpaceClass, nodes: &NodeSpaceUse) -> u64 {
 
 /// A segment that may be cleaned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CleaningCandidate {
+pub(crate) struct CleaningCandidate {
     /// Its number.
     pub segment: u32,
     /// Its live blocks or an upper bound of them; not 0.
@@ -275,7 +275,7 @@ impl CleaningCandidate {
 
 /// What one round of cleaning may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CleaningBudget {
+pub(crate) struct CleaningBudget {
     /// Blocks of a segment.
     pub segment_blocks: u64,
     /// Most segments.
@@ -290,53 +290,53 @@ fn gain_min(segment_blocks: u64) -> u64 {
 }
 
 /// Whether cleaning a segment with `live` live blocks frees enough.
-pub fn is_worth_cleaning(live: u64, segment_blocks: u64) -> bool {
+pub(crate) fn is_worth_cleaning(live: u64, segment_blocks: u64) -> bool {
     with_summaries(live) + gain_min(segment_blocks) <= segment_blocks
 }
 
 /// Most dead blocks of a segment that is not worth cleaning.
-pub fn dead_blocks_max(segment_blocks: u64) -> u64 {
+pub(crate) fn dead_blocks_max(segment_blocks: u64) -> u64 {
     gain_min(segment_blocks) + segment_blocks.div_ceil(LIST_OWNERS)
 }
 
 /// Most blocks that moving `moved` blocks of one segment takes, with their summaries: one for each hundred;
 /// and one more where the target segment ends, or for a block that is left over there. A segment that is
 /// [worth cleaning](is_worth_cleaning) meets only one such end.
-pub fn with_summaries(moved: u64) -> u64 {
+pub(crate) fn with_summaries(moved: u64) -> u64 {
     moved + moved.div_ceil(LIST_OWNERS) + 1
 }
 
 /// Moved blocks that fit, with their summaries, into the last `blocks` blocks of a segment.
-pub fn fit_with_summaries(blocks: u64) -> u64 {
+pub(crate) fn fit_with_summaries(blocks: u64) -> u64 {
     blocks - blocks.div_ceil(LIST_OWNERS + 1)
 }
 
 /// Blocks that one summary names, where `blocks` blocks of a victim are to be moved and `left` blocks of the
 /// target segment are left; 0 where nothing fits behind a summary.
-pub fn blocks_per_summary(blocks: u64, left: u64) -> u64 {
+pub(crate) fn blocks_per_summary(blocks: u64, left: u64) -> u64 {
     blocks.min(LIST_OWNERS).min(left.saturating_sub(1))
 }
 
 /// Victims of one round: enough that many share a walk, where it takes one; few enough that what the walk
 /// found is still true at the end.
-pub fn segments_per_round(segments: u64) -> usize {
+pub(crate) fn segments_per_round(segments: u64) -> usize {
     (segments / 64).clamp(4, 256) as usize
 }
 
 /// Whether one step of the cleaner empties the segment.
-pub fn may_empty_at_once(candidate: &CleaningCandidate, segment_blocks: u64) -> bool {
+pub(crate) fn may_empty_at_once(candidate: &CleaningCandidate, segment_blocks: u64) -> bool {
     candidate.copies == 1 && candidate.live <= blocks_per_step(segment_blocks) as u64
 }
 
 /// Blocks that a step of the cleaner moves: an eighth of a segment, so that a writer that waits for a step
 /// waits for no more; at most a MiB, which is a long transfer.
-pub fn blocks_per_step(segment_blocks: u64) -> usize {
+pub(crate) fn blocks_per_step(segment_blocks: u64) -> usize {
     (segment_blocks / 8).clamp(8, 256) as usize
 }
 
 /// Free segments that cleaning keeps in hand above the floor of writers. Below that mark it starts. They last
 /// for a round, and for what is written until two checkpoints have freed the round's victims.
-pub fn low_mark(segments: u64) -> u64 {
+pub(crate) fn low_mark(segments: u64) -> u64 {
     segments_per_round(segments) as u64 + 4
 }
 
@@ -352,14 +352,14 @@ const AHEAD_SEGMENTS: u64 = 4;
 /// When fewer than these are free above what is wanted, twice as many are allocated. A trim leaves four times
 /// as many, so that the same space is not freed and asked for again and again. The number is a sixteenth of
 /// the file: four times that is a quarter more than a small store needs.
-pub fn segments_ahead(held: u64, segment_blocks: u64) -> u64 {
+pub(crate) fn segments_ahead(held: u64, segment_blocks: u64) -> u64 {
     let most = (AHEAD_BLOCKS / segment_blocks).max(1);
     (held / 16).clamp(AHEAD_SEGMENTS.min(most), most)
 }
 
 /// Chooses the victims of one round, ordered with the oldest data first, so that data of one age ends up
 /// together.
-pub fn choose_victims(candidates: &[CleaningCandidate], budget: &CleaningBudget) -> Vec<u32> {
+pub(crate) fn choose_victims(candidates: &[CleaningCandidate], budget: &CleaningBudget) -> Vec<u32> {
     let mut best: Vec<&CleaningCandidate> =
         candidates.iter().filter(|one| is_worth_cleaning(one.live, budget.segment_blocks)).collect();
     best.sort_by(|one, other| {

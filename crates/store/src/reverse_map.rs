@@ -21,12 +21,12 @@ const VOLUMES_MAX: usize = 8;
 const NODES_LEAST: u64 = 2;
 
 /// The work that looking up one segment counts as, in blocks moved.
-pub fn lookup_work(segment_blocks: u64) -> u64 {
+pub(crate) fn lookup_work(segment_blocks: u64) -> u64 {
     segment_blocks / 8
 }
 
 /// Whether looking up `segments` segments is cheaper than a walk of a map of `nodes` nodes.
-pub fn lookup_is_worth_it(nodes: u64, segments: usize) -> bool {
+pub(crate) fn lookup_is_worth_it(nodes: u64, segments: usize) -> bool {
     nodes > NODES_LEAST * segments as u64
 }
 

@@ -338,10 +338,7 @@ impl SegmentTable {
         for &number in dead {
             let segment = &mut self.list[number as usize];
             segment.has_holes |= free >= most && (trimmed.len() as u64) < trims;
-            match segment.has_holes {
-                true => trimmed.push(number),
-                false => free += 1,
-            }
+            if segment.has_holes { trimmed.push(number) } else { free += 1 }
         }
         trimmed
     }

@@ -525,9 +525,10 @@ impl PageMap {
     /// Work left in the round under way.
     fn cleaning_left(&self) -> Option<u64> {
         let scan = self.nodes.cleaning_scan()?;
-        let nodes = match scan.is_complete() {
-            true => scan.to_look_up,
-            false => self.nodes.table.used_count().saturating_sub(scan.visited),
+        let nodes = if scan.is_complete() {
+            scan.to_look_up
+        } else {
+            self.nodes.table.used_count().saturating_sub(scan.visited)
         };
         Some(
             nodes + scan.victims().map(|victim| u64::from(self.nodes.segments.get(victim).live)).sum::<u64>(),

@@ -103,10 +103,7 @@ fn visit_node(shared: &StoreShared, id: NodeId, owner: SpaceOwner) -> Result<Vis
     let mut children = Vec::new();
     let mut alone = 0;
     let mut marked = Vec::new();
-    let mut add = |block: BlockEntry| match block.shared {
-        true => marked.push(block.place),
-        false => alone += 1,
-    };
+    let mut add = |block: BlockEntry| if block.shared { marked.push(block.place) } else { alone += 1 };
     match &body {
         NodeBody::Inner(ids) => children.extend(ids.iter().copied().filter(|id| id.is_some())),
         NodeBody::Pages(leaf) => leaf.blocks().for_each(|(_, block)| add(block)),

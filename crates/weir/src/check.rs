@@ -49,9 +49,10 @@ impl CheckFindings {
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, WeirError> {
     let findings = check(args).map_err(|error| WeirError::CannotCheck { source: Box::new(error) })?;
-    match args.json {
-        true => println!("{:#}", to_json(&findings)),
-        false => print(&findings),
+    if args.json {
+        println!("{:#}", to_json(&findings))
+    } else {
+        print(&findings)
     }
     Ok(ExitCode::from(u8::from(findings.count > 0)))
 }
@@ -115,7 +116,7 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
             check_volumes(&store, &Arc::new(cache), &mut findings);
         }
         Err(error) => {
-            let (source, path) = (error.clone(), media.buffer.clone());
+            let (source, path) = (error.clone(), media.buffer);
             let wrong = WeirError::Cache { path, source };
             // Not what is wrong with the store, but with the command line.
             if args.buffer.is_some() && wrong.is_of_another_buffer() {

@@ -259,10 +259,8 @@ fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<
     make_directories(args, plans, undo)?;
     let store_disk = make_disk(&plans.store, undo)?;
     let buffer_disk = make_buffer_disk(&plans.buffer, undo)?;
-    let store_disk = match args.preallocate {
-        true => preallocated(store_disk, plans.store.path())?,
-        false => store_disk,
-    };
+    let store_disk =
+        if args.preallocate { preallocated(store_disk, plans.store.path())? } else { store_disk };
     if plans.link {
         make_link(args, plans, undo)?;
     }

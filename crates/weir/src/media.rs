@@ -125,9 +125,10 @@ impl StoreMedia {
     }
 
     fn ensure_separate(&self) -> Result<(), WeirError> {
-        match self.store == self.buffer {
-            true => Err(WeirError::SameMedia { path: self.store.clone() }),
-            false => Ok(()),
+        if self.store == self.buffer {
+            Err(WeirError::SameMedia { path: self.store.clone() })
+        } else {
+            Ok(())
         }
     }
 

@@ -41,11 +41,10 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode, WeirError> {
 /// More than there is would end in the kernel killing the daemon, or something else, when it is in use.
 fn check_memory(memory: ByteSize) -> Result<(), WeirError> {
     let machine = ByteSize(host::memory_bytes());
-    match memory <= machine {
-        true => Ok(()),
-        false => {
-            let why = format!("this machine has {machine} for this process");
-            Err(WeirError::Size { option: "--memory", size: memory, why })
-        }
+    if memory <= machine {
+        Ok(())
+    } else {
+        let why = format!("this machine has {machine} for this process");
+        Err(WeirError::Size { option: "--memory", size: memory, why })
     }
 }

@@ -83,9 +83,10 @@ fn dead_mount(mount: &MountEntry, media: &StoreMedia) -> Result<MountPoint, Weir
         return Err(WeirError::MountPointBusy { dir, fs_type });
     }
     found.ensure_may_control()?;
-    match found.store == media.name {
-        true => Ok(MountPoint { dir, below: PresentMount::DeadMount(found.device()) }),
-        false => Err(WeirError::DeadMount { dir, store: found.store }),
+    if found.store == media.name {
+        Ok(MountPoint { dir, below: PresentMount::DeadMount(found.device()) })
+    } else {
+        Err(WeirError::DeadMount { dir, store: found.store })
     }
 }
 

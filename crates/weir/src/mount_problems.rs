@@ -162,7 +162,7 @@ mod tests {
         assert!(news.contains("could not be saved to the store: the store: ENOSPC"));
         let rescued = MountProblems {
             rescued: Some("rescued-7".into()),
-            failed: failed.failed.clone(),
+            failed: failed.failed,
             ..MountProblems::default()
         };
         assert!(text(rescued.news_since(&at_risk)).contains("volume rescued-7"));

@@ -44,9 +44,10 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<ExitCode, WeirError> {
         std::thread::sleep(due.saturating_sub(begun.elapsed()));
         reply = client.request("scrub")?;
     }
-    match args.json {
-        true => println!("{:#}", json!({ "read": reply, "findings": findings })),
-        false => print(&reply, &findings),
+    if args.json {
+        println!("{:#}", json!({ "read": reply, "findings": findings }))
+    } else {
+        print(&reply, &findings)
     }
     Ok(ExitCode::from(u8::from(!findings.is_empty())))
 }

@@ -80,9 +80,10 @@ pub(crate) fn unmount(dir: &Path, how: UnmountMode) -> Result<(), String> {
         command.arg("-z");
     }
     let output = command.arg("--").arg(dir).output().map_err(|error| format!("fusermount3: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_string()),
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_string())
     }
 }
 

@@ -141,9 +141,10 @@ impl Device for MetadataOnly {
         for (page, at) in from.iter().zip(at.0..) {
             let is_data = page.0 == self.data.0;
             kept.set_data(at, is_data);
-            match is_data {
-                true => drop(kept.metadata.remove(&at)),
-                false => drop(kept.metadata.insert(at, Box::new(Page(page.0)))),
+            if is_data {
+                drop(kept.metadata.remove(&at))
+            } else {
+                drop(kept.metadata.insert(at, Box::new(Page(page.0))))
             }
         }
         self.pages.store(kept.metadata.len() as u64, Ordering::Relaxed);

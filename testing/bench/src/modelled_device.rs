@@ -188,9 +188,10 @@ impl Filesystem for ModelledDisk {
     }
 
     fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match name == FILE {
-            true => reply.entry(&FOREVER, &self.attributes(FILE_INODE), Generation(0)),
-            false => reply.error(Errno::ENOENT),
+        if name == FILE {
+            reply.entry(&FOREVER, &self.attributes(FILE_INODE), Generation(0))
+        } else {
+            reply.error(Errno::ENOENT)
         }
     }
 

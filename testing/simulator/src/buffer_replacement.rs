@@ -83,9 +83,10 @@ impl SimulationRun {
         let (found, outstanding) = (stack.look()?, self.describe_outstanding());
         let outcome = self.oracle.clone().recovered(&found, &outstanding);
         outcome.map_err(|what| format!("read-only: {what}"))?;
-        match self.media.power.operations_seen() == seen {
-            true => Ok(()),
-            false => Err("a look at the media has written to them".to_owned()),
+        if self.media.power.operations_seen() == seen {
+            Ok(())
+        } else {
+            Err("a look at the media has written to them".to_owned())
         }
     }
 }

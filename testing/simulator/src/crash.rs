@@ -146,9 +146,10 @@ impl SimulationRun {
             };
             if depth <= RECOVERY_DEPTH_MAX && self.random.once_in(4) {
                 let operations = self.random.below(CUT_RECOVERY_WITHIN);
-                match self.random.once_in(2) {
-                    true => self.media.power.cut_after_header(operations % CUT_AFTER_HEADER_WITHIN),
-                    false => self.media.power.cut_after(operations),
+                if self.random.once_in(2) {
+                    self.media.power.cut_after_header(operations % CUT_AFTER_HEADER_WITHIN)
+                } else {
+                    self.media.power.cut_after(operations)
                 }
             }
             let opened = self.open_volume(volume);

@@ -70,9 +70,10 @@ impl SimulationRun {
             let at = self.random.pick(&written);
             // What rot in a head costs, the owners of what was moved then, does not come back when the rot does.
             let is_head = OWNER_HEADS.iter().any(|begin| disk.begins_with(at, begin));
-            let damage = match self.random.once_in(2) || is_head {
-                true => BlockDamage::Unreadable,
-                false => BlockDamage::Rot(self.random.below(8 * BLOCK_BYTES as u64) as usize),
+            let damage = if self.random.once_in(2) || is_head {
+                BlockDamage::Unreadable
+            } else {
+                BlockDamage::Rot(self.random.below(8 * BLOCK_BYTES as u64) as usize)
             };
             self.media.log.event(|| format!("=== {at}: {damage:?}"), &[at.0]);
             disk.damage(at, damage);

@@ -7,7 +7,7 @@ use crate::stack::SimulatedStack;
 use device::Clock;
 use fs::{FileAttributes, Fs, FsCompletion, FsError, Ino, SeekWhence, SetAttributes, SetTime};
 use std::sync::{Arc, Mutex};
-use store::decide::RESERVED_BLOCKS_PER_PAGE;
+use store::RESERVED_BLOCKS_PER_PAGE;
 
 /// Numbers requests in the order in which they were issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -247,9 +247,10 @@ impl RequestGenerator {
             _ => self.random.below(limit),
         };
         let (offset, len) = (offset.min(limit), len.min(limit + PAGE - offset.min(limit)));
-        let (offset, len) = match self.whole_pages.as_mut().is_some_and(|random| random.once_in(2)) {
-            true => (offset / PAGE * PAGE, len.next_multiple_of(PAGE)),
-            false => (offset, len),
+        let (offset, len) = if self.whole_pages.as_mut().is_some_and(|random| random.once_in(2)) {
+            (offset / PAGE * PAGE, len.next_multiple_of(PAGE))
+        } else {
+            (offset, len)
         };
         let bytes = Arc::new(self.bytes(len));
         ClientRequest::Change(ModelChange::Write {
@@ -407,9 +408,10 @@ impl RequestGenerator {
                     return ClientRequest::Change(ModelChange::Exchange { one: (from, old), other: to });
                 }
                 let if_exists = if self.random.once_in(8) { IfExists::Refuse } else { IfExists::Replace };
-                match self.random.once_in(8) {
-                    true => ModelChange::WhiteOut { from: (from, old), to, if_exists },
-                    false => ModelChange::Rename { from: (from, old), to, if_exists },
+                if self.random.once_in(8) {
+                    ModelChange::WhiteOut { from: (from, old), to, if_exists }
+                } else {
+                    ModelChange::Rename { from: (from, old), to, if_exists }
                 }
             }
         };

@@ -241,10 +241,8 @@ impl SimulationRun {
         let mut task = self.random.pick(&TASKS);
         for number in 0..self.random.below(self.weather.crowd + 1) {
             // The first one comes at any moment, others rather at once.
-            let turns = match number > 0 && self.random.below(4) > 0 {
-                true => 0,
-                false => self.random.below(INTRUDES_WITHIN),
-            };
+            let turns =
+                if number > 0 && self.random.below(4) > 0 { 0 } else { self.random.below(INTRUDES_WITHIN) };
             if self.random.once_in(2) {
                 task = self.random.pick(&TASKS);
             }

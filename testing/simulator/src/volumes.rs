@@ -12,7 +12,7 @@ use cache::{BackgroundTask, Cache, CacheError};
 use device::SeededRng;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::decide::RESERVED_BLOCKS_PER_PAGE;
+use store::RESERVED_BLOCKS_PER_PAGE;
 use store::{MAIN_VOLUME_NAME, NewVolume, Store, StoreError, VolumeId, VolumeMode};
 
 /// Copies that there may be at once: few, so that what they hold does not fill the smallest stores by itself.
@@ -196,9 +196,10 @@ impl ReservableBlocks {
 
     /// Whether it is true that there is no space for so many pages.
     fn is_full_for(&self, pages: u64) -> Result<(), String> {
-        match self.blocks > pages * RESERVED_BLOCKS_PER_PAGE + 2 * self.segment_blocks {
-            true => Err(format!("no space for {pages} dirty pages, with {} blocks to reserve", self.blocks)),
-            false => Ok(()),
+        if self.blocks > pages * RESERVED_BLOCKS_PER_PAGE + 2 * self.segment_blocks {
+            Err(format!("no space for {pages} dirty pages, with {} blocks to reserve", self.blocks))
+        } else {
+            Ok(())
         }
     }
 }
@@ -319,9 +320,10 @@ impl SimulationRun {
     /// It must be true that there is no space for so many pages; but where the disks make errors, cleaning may win nothing of what could
     /// be reserved.
     fn ensure_full_for(&self, pages: u64, reservable: &ReservableBlocks) -> Result<(), String> {
-        match self.media.log.errors_made_up() > self.errors_at_open {
-            true => Ok(()),
-            false => reservable.is_full_for(pages),
+        if self.media.log.errors_made_up() > self.errors_at_open {
+            Ok(())
+        } else {
+            reservable.is_full_for(pages)
         }
     }
 
@@ -447,9 +449,10 @@ impl SimulationRun {
     /// The stack of one volume, on what is on the media; where it was never made, that of the one that was mounted.
     pub(crate) fn open_volume(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
         let cache = self.media.open_cache()?;
-        match cache.store().volumes().iter().any(|&(id, _)| id == volume) {
-            true => self.media.open_fs(cache, volume),
-            false => self.media.open_fs(cache, self.volumes.mounted),
+        if cache.store().volumes().iter().any(|&(id, _)| id == volume) {
+            self.media.open_fs(cache, volume)
+        } else {
+            self.media.open_fs(cache, self.volumes.mounted)
         }
     }
 

@@ -9,9 +9,10 @@ pub(super) fn run(node: &mut SimulatedNode, id: ActionId, op: &Op<Handle>) -> Do
     match *op {
         Op::GetAttribute { name, bytes, .. } => {
             let (_, size, setter) = node.attributes[place(node, name).ok_or(libc::ENODATA)?];
-            match bytes != 0 && bytes < size {
-                true => Err(libc::ERANGE),
-                false => Ok((size as i64, mix(node.identity, setter.into()))),
+            if bytes != 0 && bytes < size {
+                Err(libc::ERANGE)
+            } else {
+                Ok((size as i64, mix(node.identity, setter.into())))
             }
         }
         Op::SetAttribute { name, bytes, flags, .. } => {

@@ -59,10 +59,7 @@ impl<'a> Judge<'a> {
             let simulated = simulation.execute(id as ActionId, &action.op);
             let judged = same(action, simulated.outcome) && !races.contains(&action.line);
             expected.push(judged.then_some(simulated));
-            match judged {
-                true => result.judged += 1,
-                false => result.leave_out(compiled, id, simulated.outcome),
-            }
+            if judged { result.judged += 1 } else { result.leave_out(compiled, id, simulated.outcome) }
         }
         start.make_space(&simulation);
         let schedule = Schedule::new(compiled, order);

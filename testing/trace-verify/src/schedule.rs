@@ -164,12 +164,11 @@ impl Schedule {
         let made = progress.made[at];
         let mut number = 0;
         while let Some(until) = progress.waiting[at].get(number).copied() {
-            match until.made <= made {
-                true => {
-                    progress.waiting[at].swap_remove(number);
-                    self.look(progress, until.thread);
-                }
-                false => number += 1,
+            if until.made <= made {
+                progress.waiting[at].swap_remove(number);
+                self.look(progress, until.thread);
+            } else {
+                number += 1
             }
         }
         let next = self.threads[at].get(made as usize);

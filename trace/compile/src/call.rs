@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 use trace_file::{Name, Op, Outcome, Request};
 
 /// A descriptor as the traced process numbered it; also `AT_FDCWD`, and −1 for none.
-pub type Fd = i32;
+pub(crate) type Fd = i32;
 
 /// What only changes the model: descriptors, processes, and what a replay does not execute.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are the arguments of the call that the variant names")]
-pub enum Ask {
+pub(crate) enum Ask {
     /// Something that a replay can execute.
     File(Op<Fd>),
     Duplicate {
@@ -99,7 +99,7 @@ pub enum Ask {
 
 /// What a new task shares with the one that made it, and whether that one is held (vfork).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Share {
+pub(crate) struct Share {
     /// The descriptor table.
     pub files: bool,
     /// Working directory and umask.
@@ -112,7 +112,7 @@ pub struct Share {
 
 /// One call of the trace, typed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Call {
+pub(crate) struct Call {
     /// The task that called.
     pub task: u32,
     /// Nanoseconds: entry.

@@ -35,9 +35,10 @@ pub struct Problem {
 impl Coverage {
     /// Counts something unusable; the first of each kind is kept as an example.
     pub fn problem(&mut self, kind: &str, line: u64, text: &[u8]) {
-        let kind = match self.problems.len() < KINDS_MAX || self.problems.contains_key(kind) {
-            true => kind,
-            false => "other kinds",
+        let kind = if self.problems.len() < KINDS_MAX || self.problems.contains_key(kind) {
+            kind
+        } else {
+            "other kinds"
         };
         let first = || Problem {
             count: 0,

@@ -4,7 +4,7 @@ use trace_file::{Action, ActionId, Handle, Moment, Name, Rule};
 
 /// Something that actions share. Numbers are the model's; a file is its inode, never its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Resource {
+pub(crate) enum Resource {
     /// A file's bytes; touched in ranges.
     Bytes(u32),
     /// A file's size.
@@ -25,7 +25,7 @@ pub enum Resource {
 
 /// How a resource is touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TouchMode {
+pub(crate) enum TouchMode {
     /// Its state decides the result. Commutes with `Read`.
     Read,
     /// Changes that commute with each other, such as names made in one directory.
@@ -36,7 +36,7 @@ pub enum TouchMode {
 
 /// One touch, for orders that know what commutes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Touch {
+pub(crate) struct Touch {
     /// What.
     pub on: Resource,
     /// How.
@@ -47,7 +47,7 @@ pub struct Touch {
 
 /// A resource of the paper, section 2.4.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Series {
+pub(crate) enum Series {
     /// A regular file, by inode.
     File(u32),
     /// A path, by the directory and the name in it. An action also uses the paths of the directories on its way, so that
@@ -63,7 +63,7 @@ pub enum Series {
 
 /// What an action is in a resource's series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SeriesRole {
+pub(crate) enum SeriesRole {
     /// The first: it makes the resource.
     Create,
     /// It uses the resource.
@@ -76,7 +76,7 @@ pub enum SeriesRole {
 
 /// An action that must come first, whatever rules are on: processes, pipes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Prerequisite {
+pub(crate) struct Prerequisite {
     /// The earlier action.
     pub on: ActionId,
     /// Which moment of it.
@@ -87,7 +87,7 @@ pub struct Prerequisite {
 
 impl Resource {
     /// The rule that orders touches of it.
-    pub fn rule(self) -> Rule {
+    pub(crate) fn rule(self) -> Rule {
         match self {
             Resource::Bytes(_) => Rule::Bytes,
             Resource::Size(_) => Rule::Size,
@@ -102,7 +102,7 @@ impl Resource {
 
 /// An action with what the orders need to know. It is streamed from the model to the orders and not kept.
 #[derive(Debug, Clone)]
-pub struct Step {
+pub(crate) struct Step {
     /// What a replay sees.
     pub action: Action,
     /// Touches for the order `weir`.
@@ -117,7 +117,7 @@ pub struct Step {
 
 /// Something of which nothing is left: no later action touches it, and its number does not come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GoneResource {
+pub(crate) enum GoneResource {
     /// A file without names that nobody has open.
     File(u32),
     /// An open file description after its last close.

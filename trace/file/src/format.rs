@@ -35,10 +35,7 @@ impl<W: Write> CompiledTraceWriter<W> {
 
     /// Writes the next block. One without actions would end the row of them.
     pub fn block(&mut self, block: &ActionBlock) -> io::Result<()> {
-        match block.actions.is_empty() {
-            true => Ok(()),
-            false => write_section(block, &mut self.out),
-        }
+        if block.actions.is_empty() { Ok(()) } else { write_section(block, &mut self.out) }
     }
 
     /// Ends the row of blocks, and writes the rest.

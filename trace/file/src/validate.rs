@@ -53,10 +53,7 @@ impl<'a> Validator<'a> {
                         .zip(order.each())
                         .all(|(to, waits)| waits.iter().all(|wait| u64::from(wait.on) < to))
             });
-        match good {
-            true => Ok(()),
-            false => Err(self.wrong("actions", "an edge that runs backwards")),
-        }
+        if good { Ok(()) } else { Err(self.wrong("actions", "an edge that runs backwards")) }
     }
 
     fn action(&mut self, action: &Action) {
@@ -115,9 +112,10 @@ impl<'a> Validator<'a> {
             && self.threads <= u64::from(about.threads)
             && self.handles <= u64::from(about.handles)
             && self.requests <= u64::from(about.requests);
-        match all {
-            true => Ok(()),
-            false => Err(self.wrong("actions", "a name, thread, handle or request that does not exist")),
+        if all {
+            Ok(())
+        } else {
+            Err(self.wrong("actions", "a name, thread, handle or request that does not exist"))
         }
     }
 }

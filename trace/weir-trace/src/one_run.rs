@@ -133,9 +133,10 @@ fn keep(
 /// Lets the kernel end this process when its parent ends, which must be that one.
 fn end_with(parent: Pid) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    match getppid() == Some(parent) {
-        true => Ok(()),
-        false => Err(io::Error::other("the process that started this one is gone")),
+    if getppid() == Some(parent) {
+        Ok(())
+    } else {
+        Err(io::Error::other("the process that started this one is gone"))
     }
 }
 

@@ -237,7 +237,7 @@ fn kept_after_a_failed_flush(keep: impl Fn(&Buffer, &SimDisk)) -> usize {
         assert_eq!(found.len(), 1, "a cache gives it to readers");
         keep(&again, &disk);
         disk.crash();
-        open(disk.clone()).expect("a buffer").1.len() == 1
+        open(disk).expect("a buffer").1.len() == 1
     };
     (0..64).filter(survives).count()
 }

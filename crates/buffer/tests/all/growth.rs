@@ -18,7 +18,7 @@ fn begun() -> (Arc<SimDisk>, Buffer) {
 }
 
 /// Appends a page of about a block.
-pub fn put(buffer: &Buffer, page: u64) {
+pub(crate) fn put(buffer: &Buffer, page: u64) {
     let object = VolumeId::MAIN.object(1, 1);
     buffer
         .append(&[LogRecord::Write { object, page: PageNo(page), start: 0, bytes: &BYTES }])
@@ -26,7 +26,7 @@ pub fn put(buffer: &Buffer, page: u64) {
 }
 
 /// The buffer on a device, and how many transactions are in it.
-pub fn found(device: Arc<dyn Device>) -> Result<(Buffer, usize), BufferError> {
+pub(crate) fn found(device: Arc<dyn Device>) -> Result<(Buffer, usize), BufferError> {
     open(device).map(|(buffer, found)| (buffer, found.len()))
 }
 

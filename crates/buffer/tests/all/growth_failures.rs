@@ -124,7 +124,7 @@ fn one_unreadable_slot_loses_nothing_silently_after_a_dropped_slot() {
 
 /// The number of transactions found, of 400, in a grown ring whose log goes beyond the old ring's end, if
 /// only one header slot is readable; `None` if the buffer is refused.
-pub fn found_by_one_slot(slot: u64, opener: impl FnOnce(Arc<dyn Device>) -> Buffer) -> Option<usize> {
+pub(crate) fn found_by_one_slot(slot: u64, opener: impl FnOnce(Arc<dyn Device>) -> Buffer) -> Option<usize> {
     let power = PowerSupply::new();
     let disk = SimDisk::new("buffer", 256, &power, 1);
     Buffer::format(&*disk, ID).expect("a device without faults");

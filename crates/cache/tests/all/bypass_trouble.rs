@@ -340,7 +340,7 @@ fn a_start_asks_a_store_again_that_cannot_be_read_once() {
     let recovered =
         cache::RecoveredBuffer::read(machine.buffer.clone(), store.id(), &*machine.clock).expect("sound");
     machine.store.set_faults(DiskFaults { once_after: Some(0), ..DiskFaults::default() });
-    let begun = Cache::begin(store, recovered, machine.clock.clone(), CacheSettings::default());
+    let begun = Cache::begin(store, recovered, machine.clock, CacheSettings::default());
     assert!(begun.is_ok(), "{:?}", begun.err());
 }
 

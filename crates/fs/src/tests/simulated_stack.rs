@@ -418,6 +418,6 @@ fn a_volume_without_a_file_system_is_refused() {
     buffer::Buffer::format(&*buffer, id).expect("a format");
     let store = Arc::new(Store::open(store).expect("a store"));
     let cache = Cache::open(store, buffer, stack.clock.clone(), CacheSettings::default()).expect("a cache");
-    let error = Fs::open(Arc::new(cache), VolumeId::MAIN, stack.clock.clone()).err().expect("refused");
+    let error = Fs::open(Arc::new(cache), VolumeId::MAIN, stack.clock).err().expect("refused");
     assert!(error.to_string().contains("no file system"), "{error}");
 }

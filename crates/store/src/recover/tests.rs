@@ -48,7 +48,7 @@ fn outcome(change: impl Fn(&mut Block, &mut Block, usize)) -> Result<(), StoreEr
             }
         }
     });
-    let opened = Store::open(disk.clone());
+    let opened = Store::open(disk);
     assert_eq!(
         opened.as_ref().ok().map(|store| store.counters().blocks_written),
         opened.as_ref().ok().map(|_| 0)

@@ -125,9 +125,10 @@ fn a_damaged_list_or_chunk_costs_the_owners_of_its_own_blocks_only() {
             let disk = disk();
             for number in 0..3 {
                 let (place, pages) = (at(8 * number), 8 * number..8 * number + 7);
-                match chunks {
-                    true => write_chunk(&disk, number, place, pages),
-                    false => write_list(&disk, &list(4, place, pages)),
+                if chunks {
+                    write_chunk(&disk, number, place, pages)
+                } else {
+                    write_list(&disk, &list(4, place, pages))
                 }
             }
             disk.flush().expect("no faults");

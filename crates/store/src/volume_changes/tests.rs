@@ -135,7 +135,7 @@ fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_re
     store.checkpoint().expect("a checkpoint");
     unchanged(&store, "a checkpoint");
     drop(store);
-    store = Store::open(disk.clone()).expect("it opens");
+    store = Store::open(disk).expect("it opens");
     store.begin(Incarnation(2)).expect("a higher one");
     unchanged(&store, "opened again");
     assert_eq!(store.volumes().len(), 41 - 17 + 260);

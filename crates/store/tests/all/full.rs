@@ -201,10 +201,10 @@ fn a_sparse_file_on_a_full_file_system_is_a_smaller_store_through_crashes() {
             life.disk.set_space(if others { taken } else { taken.max(SPACE) });
             let cut = if life.random.once_in(2) { Some(life.random.below(400)) } else { None };
             cut.into_iter().for_each(|after| life.power.cut_after(after));
-            let outcome = life.fill().and_then(|()| life.make_space()).and_then(|()| match others {
-                true => Ok(()),
-                false => life.write(),
-            });
+            let outcome = life
+                .fill()
+                .and_then(|()| life.make_space())
+                .and_then(|()| if others { Ok(()) } else { life.write() });
             deleted_while_full += u32::from(others && outcome.is_ok());
             match outcome {
                 Ok(()) => {

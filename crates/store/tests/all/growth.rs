@@ -116,13 +116,12 @@ fn a_crash_at_any_moment_of_growing_leaves_the_store_whole_and_as_large_as_befor
 
         let store = mount(&disk).unwrap_or_else(|error| panic!("{when}: {error}"));
         let blocks = store.total_blocks();
-        match blocks == blocks_for(128) {
-            true => as_after += 1,
-            false => {
-                assert_eq!((blocks, grown.is_err()), (blocks_for(64), true), "{when}");
-                as_before += 1;
-                store.grow(Some(blocks_for(128))).unwrap_or_else(|error| panic!("{when}: {error}"));
-            }
+        if blocks == blocks_for(128) {
+            as_after += 1
+        } else {
+            assert_eq!((blocks, grown.is_err()), (blocks_for(64), true), "{when}");
+            as_before += 1;
+            store.grow(Some(blocks_for(128))).unwrap_or_else(|error| panic!("{when}: {error}"));
         }
         assert_written(&store, full, &when);
         let more = fill(&store, full);

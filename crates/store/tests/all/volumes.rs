@@ -393,9 +393,10 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
     let mut clones: Vec<(VolumeId, u64)> = Vec::new();
     for number in 1..=1000 {
         lsn += 2;
-        let from = match clones.is_empty() || random.once_in(2) {
-            true => MAIN,
-            false => clones[random.below(clones.len() as u64) as usize].0,
+        let from = if clones.is_empty() || random.once_in(2) {
+            MAIN
+        } else {
+            clones[random.below(clones.len() as u64) as usize].0
         };
         let volume = VolumeId(number);
         store.clone_volume(from, volume, VolumeMode::Writable, Lsn(lsn)).expect("space");

@@ -253,7 +253,7 @@ fn an_old_copy_of_the_buffer_is_refused_and_the_media_stay_as_they_are() {
     fs::write(&buffer, &old).expect("a restored buffer");
     let before = fs::read(store.join("store")).expect("the store");
     let said = fails(weir().arg("mount").arg(&store).arg(sandbox.mount_point()));
-    assert!(said.contains("an old copy"), "{said}");
+    assert!(said.contains("this buffer is an older copy"), "{said}");
     assert!(fs::read(store.join("store")).expect("it") == before && fs::read(&buffer).expect("it") == old);
     fs::write(&buffer, newer).expect("the right one");
     let mounted = sandbox.mount();

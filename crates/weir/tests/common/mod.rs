@@ -13,19 +13,19 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Sizes for tests: small enough to compare byte by byte.
-pub const SMALL: [&str; 4] = ["--size", "64MiB", "--buffer-size", "8MiB"];
+pub(crate) const SMALL: [&str; 4] = ["--size", "64MiB", "--buffer-size", "8MiB"];
 
 /// What `format`, `mount` and `replace-buffer` are told where the buffer is in memory.
-pub const VOLATILE: &str = "--volatile-buffer";
+pub(crate) const VOLATILE: &str = "--volatile-buffer";
 
 /// A user who owns nothing.
-pub const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 
 /// How long a mount, or its end, may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A temporary directory with a store and a place to mount it.
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     root: tempfile::TempDir,
 }
 
@@ -33,7 +33,7 @@ impl Sandbox {
     /// An empty one. It lies in `$WEIR_TESTS_DIR` or `$TMPDIR`, or else in /var/tmp: /tmp is memory on some machines, where no buffer
     /// is allowed.
     #[allow(clippy::new_without_default)]
-    pub fn new() -> Sandbox {
+    pub(crate) fn new() -> Sandbox {
         let said = ["WEIR_TESTS_DIR", "TMPDIR"].into_iter().find_map(std::env::var_os);
         let parent = said.map_or("/var/tmp".into(), PathBuf::from);
         let root =
@@ -43,35 +43,35 @@ impl Sandbox {
     }
 
     /// One with a small store in it.
-    pub fn formatted() -> Sandbox {
+    pub(crate) fn formatted() -> Sandbox {
         Sandbox::formatted_with(&SMALL)
     }
 
     /// One with a store formatted with `options`.
-    pub fn formatted_with(options: &[&str]) -> Sandbox {
+    pub(crate) fn formatted_with(options: &[&str]) -> Sandbox {
         let sandbox = Sandbox::new();
         succeeds(weir().arg("format").args(options).arg(sandbox.store()));
         sandbox
     }
 
     /// A path in it.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
 
     /// The directory with the media.
-    pub fn store(&self) -> PathBuf {
+    pub(crate) fn store(&self) -> PathBuf {
         self.path("media")
     }
 
     /// The mount point.
-    pub fn mount_point(&self) -> PathBuf {
+    pub(crate) fn mount_point(&self) -> PathBuf {
         self.path("mnt")
     }
 
     /// A copy of the command that any user may run, in a sandbox that any user may enter: the build directory may be closed to
     /// others. `None`, with a word, where the directories above are closed, too.
-    pub fn command_for_all(&self) -> Option<PathBuf> {
+    pub(crate) fn command_for_all(&self) -> Option<PathBuf> {
         let closed = |dir: &&Path| fs::metadata(dir).expect("an ancestor").permissions().mode() & 0o001 == 0;
         if let Some(dir) = self.root.path().ancestors().skip(1).find(closed) {
             let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();
@@ -87,23 +87,23 @@ impl Sandbox {
     }
 
     /// Mounts the store.
-    pub fn mount(&self) -> Mounted {
+    pub(crate) fn mount(&self) -> Mounted {
         self.mount_with(&[])
     }
 
     /// Mounts the store; its messages go to `messages`.
-    pub fn mount_saying_to(&self, messages: Stdio) -> Mounted {
+    pub(crate) fn mount_saying_to(&self, messages: Stdio) -> Mounted {
         Mounted::start_saying_to(&self.store(), &self.mount_point(), &[], messages, &self.path("daemon.log"))
     }
 
     /// Mounts the store with more options.
-    pub fn mount_with(&self, options: &[&str]) -> Mounted {
+    pub(crate) fn mount_with(&self, options: &[&str]) -> Mounted {
         Mounted::start(&self.store(), &self.mount_point(), options, &self.path("daemon.log"))
     }
 }
 
 /// A mount with its daemon. Dropping it kills the daemon and takes the mount away.
-pub struct Mounted {
+pub(crate) struct Mounted {
     dir: PathBuf,
     log: PathBuf,
     daemon: Child,
@@ -111,7 +111,7 @@ pub struct Mounted {
 
 impl Mounted {
     /// Mounts `store` on `dir` and returns when it is ready; the daemon's messages go to `log`.
-    pub fn start(store: &Path, dir: &Path, options: &[&str], log: &Path) -> Mounted {
+    pub(crate) fn start(store: &Path, dir: &Path, options: &[&str], log: &Path) -> Mounted {
         let messages = File::create(log).expect("a log");
         Mounted::start_saying_to(store, dir, options, messages.into(), log)
     }
@@ -147,33 +147,33 @@ impl Mounted {
     }
 
     /// What the daemon has written to its standard error.
-    pub fn messages(&self) -> String {
+    pub(crate) fn messages(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Where it is mounted.
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// A path on the mount.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
     /// The daemon's process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.daemon.id()
     }
 
     /// `weir status --json`.
-    pub fn status(&self) -> serde_json::Value {
+    pub(crate) fn status(&self) -> serde_json::Value {
         let output = succeeds(weir().args(["status", "--json"]).arg(&self.dir));
         serde_json::from_slice(&output.stdout).expect("status prints JSON")
     }
 
     /// Unmounts with `weir unmount`, and checks that the daemon ended well.
-    pub fn unmount(mut self) {
+    pub(crate) fn unmount(mut self) {
         succeeds(weir().arg("unmount").arg(&self.dir));
         let status = self.daemon.wait().expect("a child of ours");
         assert!(status.success(), "the daemon ended with {status}: {}", self.messages());
@@ -181,13 +181,13 @@ impl Mounted {
     }
 
     /// Sends a signal to the daemon.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         succeeds(Command::new("kill").args(["-s", name, &self.pid().to_string()]));
     }
 
     /// Waits for the daemon's end.
     #[track_caller]
-    pub fn ended(&mut self) -> ExitStatus {
+    pub(crate) fn ended(&mut self) -> ExitStatus {
         let begin = Instant::now();
         loop {
             if let Some(status) = self.daemon.try_wait().expect("a child of ours") {
@@ -199,7 +199,7 @@ impl Mounted {
     }
 
     /// Kills the daemon as `kill -9` does, and takes the dead mount away.
-    pub fn kill(self) {
+    pub(crate) fn kill(self) {
         drop(self);
     }
 }
@@ -218,7 +218,7 @@ impl Drop for Mounted {
 }
 
 /// Whether something is mounted on `dir`. Does not touch it: it may hang.
-pub fn is_mounted(dir: &Path) -> bool {
+pub(crate) fn is_mounted(dir: &Path) -> bool {
     let parent = dir.parent().expect("a mount point has a parent");
     let dir = fs::canonicalize(parent).expect("the parent is there").join(dir.file_name().expect("a name"));
     let table = fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
@@ -226,13 +226,13 @@ pub fn is_mounted(dir: &Path) -> bool {
 }
 
 /// The command under test.
-pub fn weir() -> Command {
+pub(crate) fn weir() -> Command {
     Command::new(env!("CARGO_BIN_EXE_weir"))
 }
 
 /// Runs `command`, which must succeed.
 #[track_caller]
-pub fn succeeds(command: &mut Command) -> Output {
+pub(crate) fn succeeds(command: &mut Command) -> Output {
     let output = command.output().expect("the command starts");
     let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said)).concat();
     assert!(output.status.success(), "{command:?} ended with {}: {said}", output.status);
@@ -241,7 +241,7 @@ pub fn succeeds(command: &mut Command) -> Output {
 
 /// Runs `command`, which must fail with exit code 1, one message and a next step, and returns what it said.
 #[track_caller]
-pub fn fails(command: &mut Command) -> String {
+pub(crate) fn fails(command: &mut Command) -> String {
     let output = command.output().expect("the command starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{command:?} said: {said}");
@@ -253,12 +253,12 @@ pub fn fails(command: &mut Command) -> String {
 
 /// Fails unless `part` was said.
 #[track_caller]
-pub fn assert_says(said: &str, part: &str) {
+pub(crate) fn assert_says(said: &str, part: &str) {
     assert!(said.contains(part), "said {said:?}, not {part:?}");
 }
 
 /// The command on a device that fails every write past so many KiB: a limit on the size of files does that.
-pub fn failing_after(kib: u32) -> Command {
+pub(crate) fn failing_after(kib: u32) -> Command {
     let mut shell = Command::new("bash");
     let script = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" \"$@\"");
     shell.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]);
@@ -267,17 +267,17 @@ pub fn failing_after(kib: u32) -> Command {
 
 /// Copies a program that is to be run. Another process does it: ours may fork for another test while the copy is open for
 /// writing, and until that fork has become another program the copy cannot be run.
-pub fn copy_program(from: &str, to: &Path) {
+pub(crate) fn copy_program(from: &str, to: &Path) {
     succeeds(Command::new("cp").arg(from).arg(to));
 }
 
 /// Waits until a change gets a later time than those before: files are stamped with the kernel's tick, 10 ms at most.
-pub fn next_tick() {
+pub(crate) fn next_tick() {
     std::thread::sleep(Duration::from_millis(12));
 }
 
 /// Whether this machine can mount; says so where it cannot.
-pub fn can_mount() -> bool {
+pub(crate) fn can_mount() -> bool {
     let fuse = File::options().read(true).write(true).open("/dev/fuse");
     let can = rustix::process::geteuid().is_root() && fuse.is_ok();
     let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();
@@ -289,11 +289,11 @@ pub fn can_mount() -> bool {
 }
 
 /// A small file system in memory, until it is dropped.
-pub struct TmpfsMount(pub PathBuf);
+pub(crate) struct TmpfsMount(pub PathBuf);
 
 impl TmpfsMount {
     /// Mounts one on `dir`.
-    pub fn new(dir: PathBuf, size: &str) -> TmpfsMount {
+    pub(crate) fn new(dir: PathBuf, size: &str) -> TmpfsMount {
         let options = format!("size={size}");
         succeeds(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&dir));
         TmpfsMount(dir)
@@ -308,11 +308,11 @@ impl Drop for TmpfsMount {
 
 /// Every byte of every file below a directory, and what else there is.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Bytes(BTreeMap<PathBuf, (u32, Vec<u8>)>);
+pub(crate) struct Bytes(BTreeMap<PathBuf, (u32, Vec<u8>)>);
 
 impl Bytes {
     /// All that is below `directory` now.
-    pub fn below(directory: &Path) -> Bytes {
+    pub(crate) fn below(directory: &Path) -> Bytes {
         let mut all = BTreeMap::new();
         let mut left = vec![directory.to_path_buf()];
         while let Some(at) = left.pop() {
@@ -335,7 +335,7 @@ impl Bytes {
 
     /// Fails, naming the file, unless everything is as it was.
     #[track_caller]
-    pub fn assert_unchanged(&self, directory: &Path) {
+    pub(crate) fn assert_unchanged(&self, directory: &Path) {
         let now = Bytes::below(directory);
         let names = |bytes: &Bytes| bytes.0.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(self), names(&now), "files came or went");

@@ -20,14 +20,14 @@ fn program() -> &'static Path {
 }
 
 /// A running helper.
-pub struct Call {
+pub(crate) struct Call {
     child: Child,
     stdin: Option<ChildStdin>,
     says: BufReader<ChildStdout>,
 }
 
 /// Starts `call WHAT FILE ARGUMENT...`; `{}` among the arguments stands for the file.
-pub fn call(arguments: &[&str], file: &Path) -> Call {
+pub(crate) fn call(arguments: &[&str], file: &Path) -> Call {
     let mut command = Command::new(program());
     for argument in arguments {
         match *argument {
@@ -43,7 +43,7 @@ pub fn call(arguments: &[&str], file: &Path) -> Call {
 
 impl Call {
     /// The next thing that it says: a word and a number. Waits for it.
-    pub fn says(&mut self) -> (String, i64) {
+    pub(crate) fn says(&mut self) -> (String, i64) {
         let mut line = String::new();
         self.says.read_line(&mut line).expect("a readable pipe");
         let (word, number) = line.trim().split_once(' ').unwrap_or((line.trim(), "0"));
@@ -52,24 +52,24 @@ impl Call {
 
     /// Fails unless it says this.
     #[track_caller]
-    pub fn expect(&mut self, word: &str) -> i64 {
+    pub(crate) fn expect(&mut self, word: &str) -> i64 {
         let (said, number) = self.says();
         assert_eq!(said, word, "{number}");
         number
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Lets it go on, and waits for its end.
-    pub fn end(&mut self) -> ExitStatus {
+    pub(crate) fn end(&mut self) -> ExitStatus {
         self.stdin.take();
         self.child.wait().expect("a child of ours")
     }
 
     /// Kills it as `kill -9` does.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("a child of ours");
     }

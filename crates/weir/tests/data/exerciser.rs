@@ -174,7 +174,7 @@ impl Exerciser {
         let read = file.read_at(&mut found, at).expect("a read");
         let end = (at + read as u64).min(size);
         assert!(at >= size || model.bytes[at as usize..end as usize] == found[..read], "{when}: other bytes");
-        let pages = at / PAGE..size.div_ceil(PAGE);
+        let mut pages = at / PAGE..size.div_ceil(PAGE);
         let place = |page: Option<u64>| page.map(|page| at.max(page * PAGE));
         let data = place(pages.clone().find(|page| model.data.contains(page)));
         assert_eq!(
@@ -182,7 +182,7 @@ impl Exerciser {
             data.filter(|_| at < size),
             "{when}: data from {at}"
         );
-        let hole = place(pages.clone().find(|page| !model.data.contains(page))).or(Some(size));
+        let hole = place(pages.find(|page| !model.data.contains(page))).or(Some(size));
         assert_eq!(
             seek(&self.file, SeekFrom::Hole(at)).ok(),
             hole.filter(|_| at < size),

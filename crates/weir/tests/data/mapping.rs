@@ -114,9 +114,10 @@ const LEN: u64 = 1 << 20;
 fn stored(mounted: &Mounted, name: &str, is_allocated: bool) -> (File, Call, Vec<u8>) {
     let path = mounted.path(name);
     let file = create(&path);
-    match is_allocated {
-        true => fallocate(&file, FallocateFlags::empty(), 0, LEN).expect("space"),
-        false => file.set_len(LEN).expect("a size"),
+    if is_allocated {
+        fallocate(&file, FallocateFlags::empty(), 0, LEN).expect("space")
+    } else {
+        file.set_len(LEN).expect("a size")
     }
     let text = "over several pages ".repeat(1000);
     let mut storer = call(&["map", "{}", &LEN.to_string(), "300000", &text, "shared", "none"], &path);

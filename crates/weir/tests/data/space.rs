@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const PAGE: u64 = 4096;
 const KEEP: FallocateFlags = FallocateFlags::KEEP_SIZE;
 
-pub fn create(path: &Path) -> File {
+pub(crate) fn create(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).expect("a file")
 }
 
@@ -23,7 +23,7 @@ fn hole(file: &File, at: u64) -> Result<u64, Errno> {
 }
 
 /// Where the file's data lies.
-pub fn layout(file: &File) -> Vec<(u64, u64)> {
+pub(crate) fn layout(file: &File) -> Vec<(u64, u64)> {
     let (mut at, mut found) = (0, Vec::new());
     while let Ok(start) = data(file, at) {
         at = hole(file, start).expect("a hole ends every file");

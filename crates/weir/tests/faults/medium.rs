@@ -21,7 +21,7 @@ const TTL: Duration = Duration::from_secs(3600);
 
 /// What one medium does instead of its work.
 #[derive(Debug, Default)]
-pub struct Faults {
+pub(crate) struct Faults {
     reads: AtomicI32,
     writes: AtomicI32,
     flushes: AtomicI32,
@@ -33,7 +33,7 @@ pub struct Faults {
 
 impl Faults {
     /// Fails reads, writes and flushes with these errors; `None`: they work.
-    pub fn set(&self, [reads, writes, flushes]: [Option<HostErrno>; 3]) {
+    pub(crate) fn set(&self, [reads, writes, flushes]: [Option<HostErrno>; 3]) {
         let number = |errno: Option<HostErrno>| errno.map_or(0, HostErrno::raw_os_error);
         self.reads.store(number(reads), Ordering::Release);
         self.writes.store(number(writes), Ordering::Release);
@@ -41,12 +41,12 @@ impl Faults {
     }
 
     /// Fails every `number`th call, whatever it is.
-    pub fn set_every(&self, number: u64) {
+    pub(crate) fn set_every(&self, number: u64) {
         self.every.store(number, Ordering::Release);
     }
 
     /// How many calls failed.
-    pub fn failed(&self) -> u64 {
+    pub(crate) fn failed(&self) -> u64 {
         self.failed.load(Ordering::Acquire)
     }
 
@@ -66,7 +66,7 @@ impl Faults {
 }
 
 /// Both media, as long as it lives.
-pub struct Media {
+pub(crate) struct Media {
     pub store: Arc<Faults>,
     pub buffer: Arc<Faults>,
     _session: BackgroundSession,
@@ -81,7 +81,7 @@ struct Server([Medium; 2]);
 
 impl Media {
     /// Serves `store` and `buffer` of the directory `below` on `dir`.
-    pub fn serve(below: &Path, dir: &Path) -> Media {
+    pub(crate) fn serve(below: &Path, dir: &Path) -> Media {
         let open = |name| {
             let file = OpenOptions::new().read(true).write(true).open(below.join(name)).expect("a medium");
             Medium { file, faults: Arc::default() }

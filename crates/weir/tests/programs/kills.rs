@@ -7,19 +7,19 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// On a machine under heavy load even simple things take long; nothing right takes this long.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Options of a mount on which every write of whole pages may go to the store directly.
-pub const STREAMS: [&str; 4] = ["--data", "ordered", "--bypass-after", "0"];
+pub(crate) const STREAMS: [&str; 4] = ["--data", "ordered", "--bypass-after", "0"];
 
 /// Kills per database: three, or as many as `WEIR_TESTS_KILLS` says; `make databases` says twenty.
-pub fn kills() -> u64 {
+pub(crate) fn kills() -> u64 {
     std::env::var("WEIR_TESTS_KILLS").map_or(3, |kills| kills.parse().expect("WEIR_TESTS_KILLS is a number"))
 }
 
 /// Draws from a seed that is printed, and that `WEIR_TESTS_SEED` sets. What a real daemon does at a given moment is not
 /// drawn, so a seed repeats the moments and settings of a run, not the run.
-pub fn random() -> (u64, SeededRng) {
+pub(crate) fn random() -> (u64, SeededRng) {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
     let seed = std::env::var("WEIR_TESTS_SEED")
         .map_or_else(|_| now(), |seed| seed.parse().expect("WEIR_TESTS_SEED is a number"));
@@ -29,7 +29,7 @@ pub fn random() -> (u64, SeededRng) {
 
 /// Whether all of `programs` are there. `scripts/install-test-tools` installs them; where tests must mount, as in CI,
 /// one that is missing is a failure.
-pub fn have(programs: &[&Path]) -> bool {
+pub(crate) fn have(programs: &[&Path]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = |program: &&&Path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
     let missing: Vec<_> = programs.iter().filter(|program| !is_there(program)).collect();
@@ -42,21 +42,21 @@ pub fn have(programs: &[&Path]) -> bool {
 }
 
 /// A process that is gone when this is dropped.
-pub struct Server(pub Child);
+pub(crate) struct Server(pub Child);
 
 impl Server {
-    pub fn start(command: &mut Command) -> Server {
+    pub(crate) fn start(command: &mut Command) -> Server {
         Server(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }
 
     /// Sends a signal by its name, as `QUIT`.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         // It may have ended by itself.
         let _ = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status();
     }
 
     /// Waits for its end.
-    pub fn wait(&mut self, what: &str) {
+    pub(crate) fn wait(&mut self, what: &str) {
         let begin = Instant::now();
         while self.0.try_wait().expect("a child of ours").is_none() {
             assert!(begin.elapsed() < PATIENCE, "{what} does not end");
@@ -65,7 +65,7 @@ impl Server {
     }
 
     /// True once `ready` says so, false if the process ended before.
-    pub fn wait_until(&mut self, ready: impl Fn() -> bool) -> bool {
+    pub(crate) fn wait_until(&mut self, ready: impl Fn() -> bool) -> bool {
         let begin = Instant::now();
         while !ready() {
             if self.0.try_wait().expect("a child of ours").is_some() {

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 /// One line per event: `? id` before a transaction is sent, `+ id` once its commit was acknowledged or it was seen,
 /// `- id` when it was found to be lost, which only what was never acknowledged may be.
-pub struct Ledger {
+pub(crate) struct Ledger {
     book: Mutex<Book>,
 }
 
@@ -22,21 +22,21 @@ struct Book {
 
 /// How many transactions there were.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Count {
+pub(crate) struct Count {
     pub acknowledged: usize,
     /// Sent, and not answered.
     pub in_doubt: usize,
 }
 
 impl Ledger {
-    pub fn create(path: &Path) -> Ledger {
+    pub(crate) fn create(path: &Path) -> Ledger {
         let file = File::create(path).expect("a ledger");
         let (acknowledged, in_doubt, lost) = Default::default();
         Ledger { book: Mutex::new(Book { file, next: 0, acknowledged, in_doubt, lost }) }
     }
 
     /// A new id, in doubt until it is acknowledged.
-    pub fn claim(&self) -> u64 {
+    pub(crate) fn claim(&self) -> u64 {
         let mut book = self.book();
         let id = book.next;
         book.next += 1;
@@ -46,21 +46,21 @@ impl Ledger {
     }
 
     /// The database said that the transaction is committed.
-    pub fn acknowledge(&self, id: u64) {
+    pub(crate) fn acknowledge(&self, id: u64) {
         let mut book = self.book();
         assert!(book.in_doubt.remove(&id), "{id} was not claimed, or acknowledged twice");
         book.line('+', id);
         book.acknowledged.insert(id);
     }
 
-    pub fn count(&self) -> Count {
+    pub(crate) fn count(&self) -> Count {
         let book = self.book();
         Count { acknowledged: book.acknowledged.len(), in_doubt: book.in_doubt.len() }
     }
 
     /// Compares what the database holds after a crash. From then on what is there counts as acknowledged, since it was
     /// seen, and what is not there as lost for ever.
-    pub fn verify(&self, found: &BTreeSet<u64>, when: &str) {
+    pub(crate) fn verify(&self, found: &BTreeSet<u64>, when: &str) {
         let mut book = self.book();
         let missing: Vec<_> = book.acknowledged.difference(found).take(20).collect();
         let total = book.acknowledged.len();
@@ -97,7 +97,7 @@ impl Book {
 /// The ids that are there, from lines `id`, each of which stands for one half of a transaction in each of two lists:
 /// a transaction is there as a whole or not at all.
 #[track_caller]
-pub fn whole(left: &BTreeSet<u64>, right: &BTreeSet<u64>, when: &str) -> BTreeSet<u64> {
+pub(crate) fn whole(left: &BTreeSet<u64>, right: &BTreeSet<u64>, when: &str) -> BTreeSet<u64> {
     let halves: Vec<_> = left.symmetric_difference(right).take(20).collect();
     assert!(halves.is_empty(), "{when}: of these transactions only half is there: {halves:?}");
     left.clone()

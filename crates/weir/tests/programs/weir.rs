@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 /// One store, mounted but between [`Weir::kill`] or [`Weir::unmount_and_check`] and [`Weir::mount`].
-pub struct Weir {
+pub(crate) struct Weir {
     mounted: Option<Mounted>,
     _memory: Option<TmpfsMount>,
     sandbox: Sandbox,
@@ -17,12 +17,12 @@ pub struct Weir {
 impl Weir {
     /// Formats and mounts a store of `store` with a buffer of `buffer`, such as `1GiB`. `None` where nothing can be
     /// mounted.
-    pub fn start(store: &str, buffer: &str) -> Option<Weir> {
+    pub(crate) fn start(store: &str, buffer: &str) -> Option<Weir> {
         Weir::start_with(store, buffer, &[])
     }
 
     /// The same, mounted with more options.
-    pub fn start_with(store: &str, buffer: &str, options: &'static [&'static str]) -> Option<Weir> {
+    pub(crate) fn start_with(store: &str, buffer: &str, options: &'static [&'static str]) -> Option<Weir> {
         can_mount().then(|| {
             let sandbox = Sandbox::formatted_with(&["--size", store, "--buffer-size", buffer]);
             let mut weir = Weir { mounted: None, _memory: None, sandbox, options };
@@ -32,7 +32,11 @@ impl Weir {
     }
 
     /// The same with the buffer in memory: on another disk than the store, as far as weir knows. `options` must accept that.
-    pub fn start_on_two_disks(store: &str, buffer: &str, options: &'static [&'static str]) -> Option<Weir> {
+    pub(crate) fn start_on_two_disks(
+        store: &str,
+        buffer: &str,
+        options: &'static [&'static str],
+    ) -> Option<Weir> {
         can_mount().then(|| {
             let sandbox = Sandbox::new();
             let (dir, sizes) = (sandbox.path("memory"), ["--size", store, "--buffer-size", buffer]);
@@ -48,28 +52,28 @@ impl Weir {
     }
 
     /// The mount point.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.sandbox.mount_point()
     }
 
     /// A path beside the mount, on the machine's own file system.
-    pub fn beside(&self, name: &str) -> PathBuf {
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
         self.sandbox.path(name)
     }
 
     /// Mounts again; what the last crash lost has been lost by then, and never comes back.
-    pub fn mount(&mut self) {
+    pub(crate) fn mount(&mut self) {
         self.mounted = Some(self.sandbox.mount_with(self.options));
     }
 
     /// Mounts one of the other volumes in place of the one that is mounted otherwise.
-    pub fn mount_volume(&mut self, volume: &str, mode: &[&str]) {
+    pub(crate) fn mount_volume(&mut self, volume: &str, mode: &[&str]) {
         let options = [self.options, &["--volume", volume], mode].concat();
         self.mounted = Some(self.sandbox.mount_with(&options));
     }
 
     /// The volumes of the store.
-    pub fn volumes(&self) -> Vec<String> {
+    pub(crate) fn volumes(&self) -> Vec<String> {
         let listed = succeeds(weir().args(["volume", "list", "--json"]).arg(self.sandbox.store())).stdout;
         let listed: serde_json::Value = serde_json::from_slice(&listed).expect("JSON");
         let volumes = listed.as_array().expect("a list").iter();
@@ -77,28 +81,28 @@ impl Weir {
     }
 
     /// Unmounts in order.
-    pub fn unmount(&mut self) {
+    pub(crate) fn unmount(&mut self) {
         self.mounted.take().expect("it is mounted").unmount();
     }
 
     /// The daemon that serves the mount now.
-    pub fn daemon(&self) -> &Mounted {
+    pub(crate) fn daemon(&self) -> &Mounted {
         self.mounted.as_ref().expect("it is mounted")
     }
 
     /// Unmounts in order; what is checked afterwards must be sound.
-    pub fn unmount_and_check(&mut self) {
+    pub(crate) fn unmount_and_check(&mut self) {
         self.unmount();
         succeeds(weir().arg("check").arg(self.sandbox.store()));
     }
 
     /// Kills the daemon as `kill -9` does.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.mounted.take().expect("it is mounted").kill();
     }
 
     /// Starts mounting, and kills the daemon `after` so long, wherever it is then.
-    pub fn kill_while_mounting(&self, after: Duration) {
+    pub(crate) fn kill_while_mounting(&self, after: Duration) {
         let mut daemon = weir()
             .args(["mount", "--foreground"])
             .args(self.options)

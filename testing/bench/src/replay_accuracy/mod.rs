@@ -115,14 +115,13 @@ pub(super) fn run_benchmark(args: &ReplayAccuracyArgs) -> Result<(), BenchError>
         }
     }
     let complete = progress == CampaignProgress::Complete;
-    match args.json {
-        true => println!("{:#}", json!({"complete": complete, "results": table, "traces": traces})),
-        false => {
-            if !args.report {
-                println!("{}; ext4, cold caches", cpu_affinity::text(placed));
-            }
-            print!("{}", text(&table, &traces));
+    if args.json {
+        println!("{:#}", json!({"complete": complete, "results": table, "traces": traces}))
+    } else {
+        if !args.report {
+            println!("{}; ext4, cold caches", cpu_affinity::text(placed));
         }
+        print!("{}", text(&table, &traces));
     }
     if !complete {
         eprintln!("not everything is measured yet: the same command goes on");

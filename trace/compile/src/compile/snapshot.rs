@@ -11,7 +11,7 @@ use trace_file::TraceError;
 
 /// Adds a snapshot to a world. Relative paths belong to `root`. Directories that it lists are listed whole; of `root` itself
 /// and of what lies above, nothing is said but what is listed.
-pub fn read_snapshot(world: &mut World, file: &Path, root: &Path) -> Result<(), TraceError> {
+pub(super) fn read_snapshot(world: &mut World, file: &Path, root: &Path) -> Result<(), TraceError> {
     let input = crate::open_text(file)?;
     let mut inodes = HashMap::new();
     let mut last = None;
@@ -65,9 +65,10 @@ fn add_line(
     let rest = field()?;
     let tab = rest.iter().rposition(|byte| *byte == b'\t').unwrap_or(rest.len());
     let (path, target) = (&rest[..tab], &rest[(tab + 1).min(rest.len())..]);
-    let path = match path.starts_with(b"/") {
-        true => path.to_vec(),
-        false => [root.as_os_str().as_encoded_bytes(), b"/", path].concat(),
+    let path = if path.starts_with(b"/") {
+        path.to_vec()
+    } else {
+        [root.as_os_str().as_encoded_bytes(), b"/", path].concat()
     };
     let kind = match kind {
         b"d" | b"D" => NodeKind::Directory { entries: HashMap::new(), whole: kind == b"d", parent: 0 },

@@ -55,10 +55,7 @@ impl<'a> CallArguments<'a> {
 
     /// Flags that older forms of the call lack.
     pub(super) fn flags_or_none(&self, at: usize) -> Result<u32, Unusable> {
-        match at < self.values.len() {
-            true => self.flags(at),
-            false => Ok(0),
-        }
+        if at < self.values.len() { self.flags(at) } else { Ok(0) }
     }
 
     pub(super) fn has_flag(&self, at: usize, name: &str) -> bool {

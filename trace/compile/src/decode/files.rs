@@ -60,10 +60,13 @@ fn change(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
         "mkdirat" => (|| Ok(Op::MakeDir { at: a.place(0, 1)?, mode: a.flags(2)? }))(),
         "rmdir" => a.path(0).map(|at| Op::RemoveDir { at }),
         "unlink" => a.path(0).map(|at| Op::Unlink { at }),
-        "unlinkat" => match a.has_flag(2, "AT_REMOVEDIR") {
-            true => a.place(0, 1).map(|at| Op::RemoveDir { at }),
-            false => a.place(0, 1).map(|at| Op::Unlink { at }),
-        },
+        "unlinkat" => {
+            if a.has_flag(2, "AT_REMOVEDIR") {
+                a.place(0, 1).map(|at| Op::RemoveDir { at })
+            } else {
+                a.place(0, 1).map(|at| Op::Unlink { at })
+            }
+        }
         "rename" => (|| Ok(Op::Rename { from: a.path(0)?, to: a.path(1)?, flags: 0 }))(),
         "renameat" | "renameat2" => (|| {
             let (from, to) = (a.place(0, 1)?, a.place(2, 3)?);

@@ -20,7 +20,7 @@ use trace_file::{Name, Names, Outcome};
 const UNKNOWN: Unusable = "no replay of this call exists";
 
 /// Types one event. Unknown calls and unreadable arguments are counted in `coverage`, and become [`Ask::Unsupported`].
-pub fn decode(event: &TraceEvent, names: &mut Names, coverage: &mut Coverage) -> Call {
+pub(crate) fn decode(event: &TraceEvent, names: &mut Names, coverage: &mut Coverage) -> Call {
     let mut call = Call {
         task: event.task,
         start: event.start,

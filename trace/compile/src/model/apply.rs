@@ -12,7 +12,7 @@ use trace_file::{Fate, Modelled, Op, Outcome, Seen, Skipped};
 impl World {
     /// Applies a call with the result that the trace shows. Calls must come in an order that explains the results; what
     /// contradicts the model is repaired and counted.
-    pub fn apply(&mut self, call: &Call) -> Step {
+    pub(crate) fn apply(&mut self, call: &Call) -> Step {
         self.meet(call.task);
         self.learn(call);
         let mut step = match &call.ask {

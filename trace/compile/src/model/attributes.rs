@@ -53,7 +53,7 @@ impl World {
     }
 
     /// An attribute that was there, as a snapshot lists it.
-    pub fn add_attribute(&mut self, node: ModelNodeId, name: Name, bytes: u32) {
+    pub(crate) fn add_attribute(&mut self, node: ModelNodeId, name: Name, bytes: u32) {
         self.tree.node_mut(node).attributes.push(Attribute {
             name,
             initial: Some(bytes),
@@ -62,7 +62,7 @@ impl World {
     }
 
     /// A hole that was there, as a snapshot lists it.
-    pub fn add_hole(&mut self, node: ModelNodeId, from: u64, bytes: u64) {
+    pub(crate) fn add_hole(&mut self, node: ModelNodeId, from: u64, bytes: u64) {
         self.tree.node_mut(node).holes.push((from, bytes));
     }
 }

@@ -19,7 +19,7 @@ pub(super) enum NameRequirement {
 
 impl World {
     /// `false` only if the call's result contradicts what is known. What is unknown contradicts nothing.
-    pub fn explains(&mut self, call: &Call) -> bool {
+    pub(crate) fn explains(&mut self, call: &Call) -> bool {
         if call.outcome == Outcome::Unknown || !self.tasks.contains_key(&call.task) {
             return true;
         }

@@ -14,7 +14,7 @@ const WORKING_DIRECTORY: &[u8] = b"/working-directory";
 
 impl World {
     /// Adds what a snapshot or another source says was at `path`, with everything on the way.
-    pub fn add_initial(&mut self, path: &[u8], kind: NodeKind, mode: u32, size: u64) -> ModelNodeId {
+    pub(crate) fn add_initial(&mut self, path: &[u8], kind: NodeKind, mode: u32, size: u64) -> ModelNodeId {
         let parts = components(path, &mut self.names);
         let mut at = ROOT;
         for (index, part) in parts.iter().enumerate() {
@@ -37,7 +37,7 @@ impl World {
     }
 
     /// A link that was there, unless something better is known of that path.
-    pub fn add_link(&mut self, path: &[u8], target: Name) {
+    pub(crate) fn add_link(&mut self, path: &[u8], target: Name) {
         let walk = self.tree.walk(ROOT, path, false, &mut self.names);
         if matches!(walk.end, End::Unknown(_)) {
             self.believe(&walk, Outcome::Value(0), ExpectedFile::Link(Some(target)));
@@ -45,7 +45,7 @@ impl World {
     }
 
     /// Another name of a file that was there.
-    pub fn add_hard_link(&mut self, path: &[u8], node: ModelNodeId) {
+    pub(crate) fn add_hard_link(&mut self, path: &[u8], node: ModelNodeId) {
         let (dir, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
             None => (&b""[..], path),
@@ -62,7 +62,7 @@ impl World {
     }
 
     /// Further names of files in the initial tree.
-    pub fn take_hard_links(&mut self) -> Vec<(Name, ModelNodeId)> {
+    pub(crate) fn take_hard_links(&mut self) -> Vec<(Name, ModelNodeId)> {
         std::mem::take(&mut self.hard_links)
     }
 
@@ -307,14 +307,14 @@ fn join(names: &mut Names, dir: Name, name: Name) -> Name {
 
 /// Symbolic links that were there before, from opens that found a file under another name than they asked for.
 #[derive(Debug, Default)]
-pub struct InitialLinks {
+pub(crate) struct InitialLinks {
     /// What was asked for, and what was found; shortest first.
     pairs: BTreeSet<(usize, Vec<u8>, Vec<u8>)>,
 }
 
 impl InitialLinks {
     /// Looks at one call.
-    pub fn add(&mut self, call: &Call, names: &Names) {
+    pub(crate) fn add(&mut self, call: &Call, names: &Names) {
         let (Ask::File(Op::Open { at, .. }), Some(note)) = (&call.ask, call.made_note) else { return };
         let (path, found) = (names.bytes(at.path), names.bytes(note));
         let base = match call.notes.iter().find(|(fd, _)| *fd == at.dir) {
@@ -331,7 +331,7 @@ impl InitialLinks {
     }
 
     /// Pairs of link and target, shortest first; longer ones are seen through the shorter ones.
-    pub fn finish(self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(crate) fn finish(self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut links: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         // Directories first: what is left after them are links to files.
         for whole in [false, true] {

@@ -30,7 +30,7 @@ pub(super) struct Applied {
 }
 
 /// Applies calls as they come, each within a window of those around it, and gives each step to `each`, in the order found.
-pub struct Lineariser<'a, Each> {
+pub(crate) struct Lineariser<'a, Each> {
     pub(super) world: &'a mut World,
     window: usize,
     pub(super) waiting: Waiting,
@@ -54,7 +54,7 @@ pub struct Lineariser<'a, Each> {
 
 impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
     /// For calls that come about in the order in which they end.
-    pub fn new(world: &'a mut World, each: Each) -> Self {
+    pub(crate) fn new(world: &'a mut World, each: Each) -> Self {
         Lineariser::with_window(world, WINDOW, each)
     }
 
@@ -80,7 +80,7 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
     }
 
     /// Takes the next call, and applies the first one if the window is full.
-    pub fn add(&mut self, call: Call) {
+    pub(crate) fn add(&mut self, call: Call) {
         let moment = self.waiting.add(call, &self.world.names);
         self.late += u64::from(moment < self.until);
         if self.waiting.len() > self.window {
@@ -89,12 +89,12 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
     }
 
     /// Whether the trace has more of something than is kept, so that what follows makes no difference.
-    pub fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         self.world.excess.is_some()
     }
 
     /// Applies what is left.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         while !self.is_refused() && self.go_on() {}
         self.past.drain(..).for_each(|applied| (self.each)(applied.step));
         self.world.repairs.late = self.late;

@@ -21,10 +21,10 @@ mod tree;
 mod waiting;
 mod world;
 
-pub use infer::InitialLinks;
-pub use linearise::Lineariser;
-pub use tree::{Attribute, NodeKind};
-pub use world::World;
+pub(crate) use infer::InitialLinks;
+pub(crate) use linearise::Lineariser;
+pub(crate) use tree::{Attribute, NodeKind};
+pub(crate) use world::World;
 
 #[cfg(test)]
 mod tests;

@@ -188,9 +188,10 @@ impl World {
         let mut found =
             self.locate(&Call { outcome: believed, ..call.clone() }, at, false, ExpectedFile::Anything)?;
         let place = found.place;
-        match succeeded {
-            true => drop(self.create(step, &mut found, kind, mode)),
-            false => self.look(step, &found, SeriesRole::Use),
+        if succeeded {
+            self.create(step, &mut found, kind, mode);
+        } else {
+            self.look(step, &found, SeriesRole::Use);
         }
         Ok(place)
     }

@@ -63,26 +63,22 @@ impl World {
         step.action.fate = Fate::Modelled(Modelled::Process);
         let Some(child) = child else { return step };
         let parent = self.task(call).clone();
-        let table = match share.files {
-            true => {
-                self.tables[parent.table].users += 1;
-                parent.table
-            }
-            false => self.copy_table(parent.table),
+        let table = if share.files {
+            self.tables[parent.table].users += 1;
+            parent.table
+        } else {
+            self.copy_table(parent.table)
         };
-        let directory = match share.directory {
-            true => {
-                self.directories[parent.directory].users += 1;
-                parent.directory
+        let directory = if share.directory {
+            self.directories[parent.directory].users += 1;
+            parent.directory
+        } else {
+            let copy = TaskDirectory { users: 1, ..self.directories[parent.directory] };
+            if let Some(at) = copy.at {
+                self.descriptions[at as usize].references += 1;
             }
-            false => {
-                let copy = TaskDirectory { users: 1, ..self.directories[parent.directory] };
-                if let Some(at) = copy.at {
-                    self.descriptions[at as usize].references += 1;
-                }
-                self.directories.push(copy);
-                self.directories.len() - 1
-            }
+            self.directories.push(copy);
+            self.directories.len() - 1
         };
         let needs = vec![Prerequisite { on: self.next, moment: Moment::Start, rule: Rule::Clone }];
         self.add_task(child, table, directory, share.process.then_some(parent.process), needs);
@@ -96,9 +92,10 @@ impl World {
 
     fn copy_table(&mut self, from: usize) -> usize {
         // Where there are too many already, the trace is refused, and not before it has taken all memory.
-        let slots = match self.numbers > NUMBERS_MAX {
-            true => HashMap::new(),
-            false => HashMap::clone(&self.tables[from].slots),
+        let slots = if self.numbers > NUMBERS_MAX {
+            HashMap::new()
+        } else {
+            HashMap::clone(&self.tables[from].slots)
         };
         let mut copy = Table { slots: Arc::new(slots), users: 1 };
         for slot in Arc::make_mut(&mut copy.slots).values_mut() {

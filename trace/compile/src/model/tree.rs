@@ -6,7 +6,7 @@ use std::sync::Arc;
 use trace_file::{Name, Names};
 
 /// A file, directory or link. Names point to it; it has none itself.
-pub type ModelNodeId = u32;
+pub(super) type ModelNodeId = u32;
 /// The root directory.
 pub(crate) const ROOT: ModelNodeId = 0;
 /// The kernel's limit on links in one walk.
@@ -14,7 +14,7 @@ const LINKS_MAX: u32 = 40;
 
 /// What a node is.
 #[derive(Debug, Clone)]
-pub enum NodeKind {
+pub(crate) enum NodeKind {
     /// It exists, and nothing said yet what it is.
     Undecided,
     /// A regular file.
@@ -40,7 +40,7 @@ pub enum NodeKind {
 
 /// One node.
 #[derive(Debug, Clone)]
-pub struct ModelNode {
+pub(crate) struct ModelNode {
     /// What it is.
     pub kind: NodeKind,
     /// Its path before the trace began; `None` if the trace made it.
@@ -69,7 +69,7 @@ pub struct ModelNode {
 
 /// An extended attribute of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attribute {
+pub(crate) struct Attribute {
     /// Its name.
     pub name: Name,
     /// Bytes before the trace began; none if it was not there.
@@ -80,7 +80,7 @@ pub struct Attribute {
 
 /// All nodes.
 #[derive(Debug, Clone)]
-pub struct Tree {
+pub(crate) struct Tree {
     /// By number, which is not used again. What is forgotten leaves an empty place.
     nodes: Chunks<Option<Arc<ModelNode>>>,
     /// Nodes that lost a name or a description in the present action.
@@ -119,7 +119,7 @@ pub(crate) struct Walk {
 
 impl Tree {
     /// Nothing but a root directory of which nothing is known.
-    pub fn new(names: &mut Names) -> Tree {
+    pub(crate) fn new(names: &mut Names) -> Tree {
         let kind = NodeKind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
         let root = ModelNode::new(kind, Some(names.intern(b"/")));
         let forgotten = Box::new(ModelNode::new(NodeKind::Undecided, None));
@@ -129,7 +129,7 @@ impl Tree {
     }
 
     /// A node.
-    pub fn node(&self, id: ModelNodeId) -> &ModelNode {
+    pub(crate) fn node(&self, id: ModelNodeId) -> &ModelNode {
         self.nodes[id as usize].as_deref().unwrap_or(&self.forgotten)
     }
 
@@ -141,7 +141,7 @@ impl Tree {
     }
 
     /// All nodes that are there, or were before the trace began, by number.
-    pub fn nodes(&self) -> impl Iterator<Item = &ModelNode> {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &ModelNode> {
         self.nodes.iter().flatten().map(|node| &**node)
     }
 
@@ -228,10 +228,13 @@ impl Tree {
 
     pub(crate) fn is_empty(&self, dir: ModelNodeId) -> Option<bool> {
         match &self.node(dir).kind {
-            NodeKind::Directory { entries, whole, .. } => match entries.values().any(Option::is_some) {
-                true => Some(false),
-                false => whole.then_some(true),
-            },
+            NodeKind::Directory { entries, whole, .. } => {
+                if entries.values().any(Option::is_some) {
+                    Some(false)
+                } else {
+                    whole.then_some(true)
+                }
+            }
             _ => None,
         }
     }

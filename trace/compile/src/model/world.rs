@@ -11,7 +11,7 @@ use trace_file::{Action, ActionId, Fate, Handle, InheritedHandle, ModelRepairs, 
 
 /// The model's state after the calls applied so far.
 #[derive(Debug, Clone)]
-pub struct World {
+pub(crate) struct World {
     /// All byte strings.
     pub names: Names,
     /// All files.
@@ -106,7 +106,7 @@ pub(super) struct AioContext {
 
 impl World {
     /// A world of which nothing is known.
-    pub fn new(mut names: Names) -> World {
+    pub(crate) fn new(mut names: Names) -> World {
         let tree = Tree::new(&mut names);
         World {
             names,
@@ -158,7 +158,7 @@ impl World {
     }
 
     /// At which line there was more of something than is kept, and of what: the trace cannot be compiled.
-    pub fn excess(&self) -> Option<(u64, &'static str)> {
+    pub(crate) fn excess(&self) -> Option<(u64, &'static str)> {
         self.excess
     }
 
@@ -168,17 +168,17 @@ impl World {
     }
 
     /// How many threads the trace has shown.
-    pub fn threads(&self) -> u32 {
+    pub(crate) fn threads(&self) -> u32 {
         self.threads
     }
 
     /// How many descriptions were made.
-    pub fn handles(&self) -> u32 {
+    pub(crate) fn handles(&self) -> u32 {
         self.descriptions.made()
     }
 
     /// How many asynchronous requests were made.
-    pub fn requests(&self) -> u32 {
+    pub(crate) fn requests(&self) -> u32 {
         self.submitted
     }
 

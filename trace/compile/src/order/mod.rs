@@ -8,7 +8,7 @@ mod root;
 mod switches;
 mod weir;
 
-pub use orderer::Orderer;
-pub use root::Root;
+pub(crate) use orderer::Orderer;
+pub(crate) use root::Root;
 pub use switches::Switches;
-pub use weir::Weir;
+pub(crate) use weir::Weir;

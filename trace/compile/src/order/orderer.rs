@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use trace_file::{Rule, Wait};
 
 /// An order under construction. It keeps what later actions may have to wait for, and nothing of what is gone for good.
-pub trait Orderer {
+pub(crate) trait Orderer {
     /// Its name.
     fn name(&self) -> &'static str;
     /// Takes the next action, the last of `threads`, and says what it waits for. Edges only ever run from earlier actions to

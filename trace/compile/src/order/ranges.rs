@@ -77,15 +77,15 @@ impl Last {
             }
             newest.into_iter().collect()
         };
-        match self.how == other.how {
-            true => Last {
+        if self.how == other.how {
+            Last {
                 how: self.how,
                 current: newest(self.current, other.current),
                 previous: newest(self.previous, other.previous),
                 forgotten: None,
-            },
-            // What does not agree commutes with nothing.
-            false => Last {
+            }
+        } else {
+            Last {
                 how: Some(TouchMode::Write),
                 current: newest(
                     [self.current, self.previous].concat(),
@@ -93,7 +93,7 @@ impl Last {
                 ),
                 previous: Vec::new(),
                 forgotten: None,
-            },
+            }
         }
     }
 }

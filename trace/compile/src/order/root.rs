@@ -15,7 +15,7 @@ use trace_file::{ActionId, Moment, Rule, Wait};
 
 /// Builds the order `root`.
 #[derive(Debug)]
-pub struct Root {
+pub(crate) struct Root {
     edges: EdgeList,
     series: HashMap<Series, State>,
     paths: Paths<State>,
@@ -44,7 +44,7 @@ struct State {
 
 impl Root {
     /// An order without actions.
-    pub fn new(switches: &Switches) -> Root {
+    pub(crate) fn new(switches: &Switches) -> Root {
         Root { edges: EdgeList::new(switches), series: HashMap::new(), paths: Paths::default() }
     }
 

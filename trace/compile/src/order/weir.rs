@@ -18,7 +18,7 @@ const FEW: usize = 16;
 
 /// Builds the order `weir`.
 #[derive(Debug)]
-pub struct Weir {
+pub(crate) struct Weir {
     edges: EdgeList,
     whole: HashMap<Resource, Last>,
     names: Paths<Last>,
@@ -30,7 +30,7 @@ pub struct Weir {
 
 impl Weir {
     /// An order without actions.
-    pub fn new(switches: &Switches) -> Weir {
+    pub(crate) fn new(switches: &Switches) -> Weir {
         let (whole, ranges) = Default::default();
         Weir {
             edges: EdgeList::new(switches),

@@ -132,9 +132,10 @@ fn unchanged(path: &Path, before: SystemTime) -> Option<(Metadata, bool)> {
     let meta = path.symlink_metadata().ok()?;
     let since = before.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64();
     let changed = meta.ctime() as f64 + meta.ctime_nsec() as f64 / 1e9;
-    let same = match meta.is_dir() {
-        true => meta.created().is_ok_and(|born| born < before),
-        false => changed < since && (meta.is_file() || meta.is_symlink()),
+    let same = if meta.is_dir() {
+        meta.created().is_ok_and(|born| born < before)
+    } else {
+        changed < since && (meta.is_file() || meta.is_symlink())
     };
     same.then_some((meta, false))
 }

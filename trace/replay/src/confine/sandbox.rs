@@ -166,10 +166,10 @@ impl ReplaySandbox {
 fn open_own(at: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
     let dir = openat(at, path, flags, Mode::empty())?;
-    match fstat(&dir)?.st_uid == geteuid().as_raw() {
-        true => Ok(dir),
-        false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user's directory")),
+    if fstat(&dir)?.st_uid != geteuid().as_raw() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user's directory"));
     }
+    Ok(dir)
 }
 
 /// Takes the lock in a replay's directory; who has it not is no replay's directory, or in use.

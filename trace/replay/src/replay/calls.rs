@@ -244,9 +244,10 @@ fn on_attributes<'a>(
         Op::SetMode { at, mode } => {
             let at = ready(at)?;
             let mode = Mode::from_raw_mode(*mode);
-            done(match at.path.is_empty() {
-                true => rustix::fs::fchmod(at.dir(), mode),
-                false => rustix::fs::chmodat(at.dir(), at.path, mode, AtFlags::empty()),
+            done(if at.path.is_empty() {
+                rustix::fs::fchmod(at.dir(), mode)
+            } else {
+                rustix::fs::chmodat(at.dir(), at.path, mode, AtFlags::empty())
             })
         }
         Op::SetOwner { at, follow, user, group } => {
@@ -258,25 +259,20 @@ fn on_attributes<'a>(
             let at = ready(at)?;
             let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
             let times = Timestamps { last_access: now, last_modification: now };
-            done(match at.path.is_empty() {
-                true => rustix::fs::futimens(at.dir(), &times),
-                false => rustix::fs::utimensat(at.dir(), at.path, &times, at.flags(*follow)),
+            done(if at.path.is_empty() {
+                rustix::fs::futimens(at.dir(), &times)
+            } else {
+                rustix::fs::utimensat(at.dir(), at.path, &times, at.flags(*follow))
             })
         }
         Op::Resize { at, size } => {
             let at = ready(at)?;
-            match at.path.is_empty() {
-                true => done(rustix::fs::ftruncate(at.dir(), *size)),
-                false => {
-                    let file = rustix::fs::openat(
-                        at.dir(),
-                        at.path,
-                        OFlags::WRONLY | OFlags::CLOEXEC,
-                        Mode::empty(),
-                    )?;
-                    done(rustix::fs::ftruncate(&file, *size))
-                }
+            if at.path.is_empty() {
+                return done(rustix::fs::ftruncate(at.dir(), *size));
             }
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(at.dir(), at.path, flags, Mode::empty())?;
+            done(rustix::fs::ftruncate(&file, *size))
         }
         _ => Err(Errno::NOSYS),
     }

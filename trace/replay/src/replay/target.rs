@@ -3,14 +3,14 @@
 use trace_file::{Op, Outcome};
 
 /// What executes actions: the kernel, or nothing, to measure the engine itself.
-pub trait Target: Sync {
+pub(crate) trait Target: Sync {
     /// Executes one operation and says what came of it.
     fn execute(&self, op: &Op<u32>, buffer: &mut CallBuffer) -> Outcome;
 }
 
 /// Answers every operation with success at once.
 #[derive(Debug)]
-pub struct NullTarget;
+pub(crate) struct NullTarget;
 
 impl Target for NullTarget {
     fn execute(&self, _: &Op<u32>, _: &mut CallBuffer) -> Outcome {
@@ -20,7 +20,7 @@ impl Target for NullTarget {
 
 /// A thread's memory for reads and writes, aligned for direct I/O.
 #[derive(Debug, Default)]
-pub struct CallBuffer {
+pub(crate) struct CallBuffer {
     bytes: Vec<u8>,
 }
 
@@ -31,7 +31,7 @@ const BUFFER_BYTES_MAX: u64 = 64 << 20;
 
 impl CallBuffer {
     /// At least `bytes` of memory, up to the limit.
-    pub fn take(&mut self, bytes: u64) -> &mut [u8] {
+    pub(crate) fn take(&mut self, bytes: u64) -> &mut [u8] {
         let bytes = bytes.min(BUFFER_BYTES_MAX) as usize;
         if self.bytes.len() < bytes + ALIGN {
             self.bytes.resize(bytes + ALIGN, 0xa5);

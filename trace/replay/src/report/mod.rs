@@ -7,11 +7,12 @@ mod latency;
 mod text;
 mod time_line;
 
-pub use compare::{ConfidenceInterval, ReportComparison};
-pub use differences::{Difference, DifferenceCause, DifferenceGroup};
+pub(crate) use compare::ConfidenceInterval;
+pub use compare::ReportComparison;
+pub(crate) use differences::{Difference, DifferenceCause, DifferenceGroup};
 pub use differences::{same, show};
 pub use explain::{Explanation, explain};
-pub use latency::CallLatency;
+pub(crate) use latency::CallLatency;
 pub use time_line::write_time_line;
 
 use crate::init::BuiltTree;

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// A temporary directory.
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     root: tempfile::TempDir,
 }
 
 impl Sandbox {
     /// An empty one, in `$WEIR_TESTS_DIR` or `$TMPDIR`, or else in /var/tmp, which is a disk where /tmp is memory.
     #[allow(clippy::new_without_default)]
-    pub fn new() -> Sandbox {
+    pub(crate) fn new() -> Sandbox {
         let said = ["WEIR_TESTS_DIR", "TMPDIR"].into_iter().find_map(std::env::var_os);
         let parent = said.map_or("/var/tmp".into(), PathBuf::from);
         let root =
@@ -25,24 +25,24 @@ impl Sandbox {
     }
 
     /// A path in it.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
 
     /// The mount point.
-    pub fn mount_point(&self) -> PathBuf {
+    pub(crate) fn mount_point(&self) -> PathBuf {
         self.path("mnt")
     }
 }
 
 /// The command under test.
-pub fn weir_trace() -> Command {
+pub(crate) fn weir_trace() -> Command {
     Command::new(env!("CARGO_BIN_EXE_weir-trace"))
 }
 
 /// Runs `command`, which must succeed.
 #[track_caller]
-pub fn succeeds(command: &mut Command) -> Output {
+pub(crate) fn succeeds(command: &mut Command) -> Output {
     let output = command.output().expect("the command starts");
     let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said)).concat();
     assert!(output.status.success(), "{command:?} ended with {}: {said}", output.status);
@@ -51,17 +51,17 @@ pub fn succeeds(command: &mut Command) -> Output {
 
 /// Copies a program that is to be run. Another process does it: ours may fork for another test while the copy is open for
 /// writing, and until that fork has become another program the copy cannot be run.
-pub fn copy_program(from: &str, to: &Path) {
+pub(crate) fn copy_program(from: &str, to: &Path) {
     succeeds(Command::new("cp").arg(from).arg(to));
 }
 
 /// Every byte of every file below a directory, and what else there is.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Bytes(BTreeMap<PathBuf, (u32, Vec<u8>)>);
+pub(crate) struct Bytes(BTreeMap<PathBuf, (u32, Vec<u8>)>);
 
 impl Bytes {
     /// All that is below `directory` now.
-    pub fn below(directory: &Path) -> Bytes {
+    pub(crate) fn below(directory: &Path) -> Bytes {
         let mut all = BTreeMap::new();
         let mut left = vec![directory.to_path_buf()];
         while let Some(at) = left.pop() {
@@ -84,7 +84,7 @@ impl Bytes {
 
     /// Fails, naming the file, unless everything is as it was.
     #[track_caller]
-    pub fn assert_unchanged(&self, directory: &Path) {
+    pub(crate) fn assert_unchanged(&self, directory: &Path) {
         let now = Bytes::below(directory);
         let names = |bytes: &Bytes| bytes.0.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(self), names(&now), "files came or went");

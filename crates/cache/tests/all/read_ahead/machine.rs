@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
 
-pub const PAGE: u64 = BLOCK_BYTES as u64;
+pub(super) const PAGE: u64 = BLOCK_BYTES as u64;
 /// The size of the kernel's read-ahead.
-pub const READ_PAGES: u64 = 32;
-pub const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
-pub const OTHER: ObjectId = VolumeId::MAIN.object(6, 1);
+pub(super) const READ_PAGES: u64 = 32;
+pub(super) const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
+pub(super) const OTHER: ObjectId = VolumeId::MAIN.object(6, 1);
 /// Pages of each file.
-pub const PAGES: u64 = 1024;
+pub(super) const PAGES: u64 = 1024;
 
 /// Called while the device reads.
-pub type Meddling = Box<dyn FnMut() + Send>;
+pub(super) type Meddling = Box<dyn FnMut() + Send>;
 
 /// A store's disk that calls a meddler during its reads.
-pub struct Meddled {
+pub(super) struct Meddled {
     disk: Arc<SimDisk>,
     meddling: Arc<Mutex<Option<Meddling>>>,
 }
@@ -67,19 +67,19 @@ impl Device for Meddled {
 }
 
 /// A cache with nothing in memory, over two files.
-pub struct Machine {
+pub(super) struct Machine {
     pub disks: Disks,
     pub cache: Cache,
     pub meddling: Arc<Mutex<Option<Meddling>>>,
 }
 
 /// The byte that fills a page of a file. Neighbours differ.
-pub fn byte(object: ObjectId, page: u64) -> u8 {
+pub(super) fn byte(object: ObjectId, page: u64) -> u8 {
     (object.slot + page % 250) as u8
 }
 
 impl Machine {
-    pub fn new(memory_bytes_max: u64) -> Machine {
+    pub(super) fn new(memory_bytes_max: u64) -> Machine {
         let disks = Disks::new(1, 16384, 1024, 32);
         let clock = Arc::new(SimClock::new());
         let cache = disks.open(clock.clone(), CacheSettings::default()).expect("sound media");
@@ -105,12 +105,12 @@ impl Machine {
         Machine { disks, cache, meddling }
     }
 
-    pub fn step(&self) {
+    pub(super) fn step(&self) {
         self.cache.step(BackgroundTask::Fetch);
     }
 
     /// A meddler may write pages back, so work that does must not call it.
-    pub fn undisturbed<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub(super) fn undisturbed<T>(&self, work: impl FnOnce() -> T) -> T {
         let meddling = self.meddling.lock().expect("one thread").take();
         let done = work();
         *self.meddling.lock().expect("one thread") = meddling;
@@ -118,12 +118,12 @@ impl Machine {
     }
 
     /// Does all fetches.
-    pub fn fetch_all(&self) {
+    pub(super) fn fetch_all(&self) {
         while self.cache.step(BackgroundTask::Fetch) == StepProgress::Worked {}
     }
 
     /// Where the store has pages with the bytes of this page, of either file.
-    pub fn places(&self, object: ObjectId, page: u64) -> impl Iterator<Item = Block> {
+    pub(super) fn places(&self, object: ObjectId, page: u64) -> impl Iterator<Item = Block> {
         let store = &self.disks.store;
         store.written_blocks().into_iter().filter(move |&at| {
             let mut found = device::pages(1);
@@ -132,31 +132,31 @@ impl Machine {
         })
     }
 
-    pub fn fetched(&self) -> (u64, u64) {
+    pub(super) fn fetched(&self) -> (u64, u64) {
         let counters = self.cache.status().counters;
         (counters.fetched_for_reads, counters.fetched_ahead)
     }
 }
 
-pub fn change(cache: &Cache, change: ObjectChange<'_>) {
+pub(super) fn change(cache: &Cache, change: ObjectChange<'_>) {
     let mut reservation =
         cache.admit_at_once(TransactionCost::of(&[change])).expect("sound media").expect("space");
     cache.apply(&mut reservation, &[change]).expect("space");
 }
 
-pub fn write(cache: &Cache, object: ObjectId, page: u64, byte: u8) {
+pub(super) fn write(cache: &Cache, object: ObjectId, page: u64, byte: u8) {
     change(cache, ObjectChange::Write { object, offset: page * PAGE, bytes: &[byte; BLOCK_BYTES] });
 }
 
 /// Reads pages of a file that has `PAGES` pages.
-pub fn ask(cache: &Cache, object: ObjectId, page: u64, pages: u64) -> Slot<Vec<u8>> {
+pub(super) fn ask(cache: &Cache, object: ObjectId, page: u64, pages: u64) -> Slot<Vec<u8>> {
     let slot = Slot::new();
     cache.read(object, page * PAGE, (pages * PAGE) as usize, PAGES * PAGE, slot.then());
     slot
 }
 
 /// Steps until there is an answer. Returns it, with the number of steps.
-pub fn answer(cache: &Cache, slot: &Slot<Vec<u8>>) -> (Result<Vec<u8>, CacheError>, u64) {
+pub(super) fn answer(cache: &Cache, slot: &Slot<Vec<u8>>) -> (Result<Vec<u8>, CacheError>, u64) {
     for steps in 0.. {
         if let Some(answer) = slot.take() {
             return (answer, steps);
@@ -166,11 +166,11 @@ pub fn answer(cache: &Cache, slot: &Slot<Vec<u8>>) -> (Result<Vec<u8>, CacheErro
     unreachable!("it ends by an answer or a panic")
 }
 
-pub fn read(cache: &Cache, object: ObjectId, page: u64, pages: u64) -> Vec<u8> {
+pub(super) fn read(cache: &Cache, object: ObjectId, page: u64, pages: u64) -> Vec<u8> {
     answer(cache, &ask(cache, object, page, pages)).0.expect("sound media")
 }
 
 /// The content of pages that were not written since.
-pub fn original(object: ObjectId, page: u64, pages: u64) -> Vec<u8> {
+pub(super) fn original(object: ObjectId, page: u64, pages: u64) -> Vec<u8> {
     (page..page + pages).flat_map(|page| [byte(object, page); BLOCK_BYTES]).collect()
 }

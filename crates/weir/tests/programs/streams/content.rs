@@ -1,22 +1,22 @@
 //! What a page holds: every byte of it follows from the file, the write and the page's number, so that any page can be judged alone.
 
-pub const PAGE_BYTES: usize = 4096;
+pub(super) const PAGE_BYTES: usize = 4096;
 
 /// Where a patch lies in its page: in no sector that the truncations of these tests leave in part.
 const PATCH: std::ops::Range<usize> = 3072..3584;
 /// A truncation leaves fewer bytes of a page than this, or all.
-pub const KEPT_MAX: u64 = 3000;
+pub(super) const KEPT_MAX: u64 = 3000;
 
 /// One write: no other has its number, in any file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Version {
+pub(super) struct Version {
     pub file: u32,
     pub number: u32,
 }
 
 /// A page of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
+pub(super) enum Content {
     /// The file ends before it.
     Absent,
     /// The first bytes as of a write of the whole page, zeros behind them, and a patch over both.
@@ -24,13 +24,13 @@ pub enum Content {
 }
 
 impl Content {
-    pub const ZEROS: Content = Content::Bytes { whole: None, kept: 0, patch: None };
+    pub(super) const ZEROS: Content = Content::Bytes { whole: None, kept: 0, patch: None };
 
-    pub fn written(version: Version) -> Content {
+    pub(super) fn written(version: Version) -> Content {
         Content::Bytes { whole: Some(version), kept: PAGE_BYTES as u16, patch: None }
     }
 
-    pub fn patched(self, version: Version) -> Content {
+    pub(super) fn patched(self, version: Version) -> Content {
         match self {
             Content::Absent => panic!("only what is there is patched"),
             Content::Bytes { whole, kept, .. } => Content::Bytes { whole, kept, patch: Some(version) },
@@ -38,7 +38,7 @@ impl Content {
     }
 
     /// The file ends so far within it.
-    pub fn cut(self, bytes: u64) -> Content {
+    pub(super) fn cut(self, bytes: u64) -> Content {
         assert!(bytes < KEPT_MAX, "a patch would be cut in two");
         match self {
             Content::Absent => panic!("only what is there is cut"),
@@ -49,7 +49,7 @@ impl Content {
     }
 
     /// Whether `bytes`, the first of a page, are its.
-    pub fn is(self, page: u64, bytes: &[u8]) -> bool {
+    pub(super) fn is(self, page: u64, bytes: &[u8]) -> bool {
         let Content::Bytes { whole, kept, patch } = self else { return false };
         let mut expected = [0; PAGE_BYTES];
         if let Some(version) = whole {
@@ -84,7 +84,7 @@ fn fill_words(first: u64, second: u64, into: &mut [u8]) {
 }
 
 /// A whole page of a write.
-pub fn fill(version: Version, page: u64, into: &mut [u8]) {
+pub(super) fn fill(version: Version, page: u64, into: &mut [u8]) {
     fill_words(u64::from(version.file) << 32 | u64::from(version.number), page, into);
 }
 
@@ -93,14 +93,14 @@ fn fill_patch(version: Version, page: u64, into: &mut [u8]) {
 }
 
 /// The bytes of a patch, and where in its page they begin.
-pub fn patch(version: Version, page: u64) -> (usize, Vec<u8>) {
+pub(super) fn patch(version: Version, page: u64) -> (usize, Vec<u8>) {
     let mut bytes = vec![0; PATCH.len()];
     fill_patch(version, page, &mut bytes);
     (PATCH.start, bytes)
 }
 
 /// What bytes that are not what was expected seem to be.
-pub fn describe(page: u64, bytes: &[u8]) -> String {
+pub(super) fn describe(page: u64, bytes: &[u8]) -> String {
     if bytes.iter().all(|&byte| byte == 0) {
         return "zeros".into();
     }

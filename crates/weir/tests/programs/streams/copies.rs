@@ -17,7 +17,7 @@ use std::time::Duration;
 const KEPT: usize = 2;
 
 /// A clone that was asked for, and what it may hold.
-pub struct Copy {
+pub(super) struct Copy {
     name: String,
     begun: Tick,
     ended: Tick,
@@ -31,14 +31,14 @@ struct Kept {
 }
 
 #[derive(Default)]
-pub struct Copies {
+pub(super) struct Copies {
     made: u64,
     kept: Vec<Kept>,
 }
 
 impl Copies {
     /// Asks for a copy, and kills the daemon after it, or in its middle.
-    pub fn make_and_kill(&mut self, weir: &mut Weir, world: &World, random: &mut SeededRng) -> Copy {
+    pub(super) fn make_and_kill(&mut self, weir: &mut Weir, world: &World, random: &mut SeededRng) -> Copy {
         self.made += 1;
         let mut copy = Copy { name: format!("copy{}", self.made), begun: world.tick(), ended: NEVER };
         let mut child = start(&weir.path(), &copy.name, random.once_in(2));
@@ -59,7 +59,7 @@ impl Copies {
     }
 
     /// Mounts a copy, if there is one, and judges it; the moments that it may be from.
-    pub fn judge(
+    pub(super) fn judge(
         &mut self,
         weir: &mut Weir,
         copy: &Copy,
@@ -91,7 +91,7 @@ impl Copies {
     }
 
     /// Looks once more at one that has stayed for a while: it is what it was. Returns its name; nobody needs it any more.
-    pub fn look_again(
+    pub(super) fn look_again(
         &mut self,
         weir: &mut Weir,
         records: &Records,
@@ -127,6 +127,6 @@ fn start(dir: &Path, name: &str, is_read_only: bool) -> Child {
 }
 
 /// Deletes a copy while another volume is mounted.
-pub fn delete(weir_: &Weir, name: &str) {
+pub(super) fn delete(weir_: &Weir, name: &str) {
     succeeds(weir().args(["volume", "delete"]).arg(weir_.path()).arg(name));
 }

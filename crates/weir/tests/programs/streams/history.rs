@@ -6,24 +6,24 @@ use std::collections::BTreeMap;
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// A moment of the clock that all share.
-pub type Tick = u64;
+pub(super) type Tick = u64;
 
 /// What has not ended ends never.
-pub const NEVER: Tick = Tick::MAX;
+pub(super) const NEVER: Tick = Tick::MAX;
 
 /// The names in a writer's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Name {
+pub(super) enum Name {
     /// What is being written.
     New,
     /// What it replaces.
     Data,
 }
 
-pub const NAMES: [Name; 2] = [Name::New, Name::Data];
+pub(super) const NAMES: [Name; 2] = [Name::New, Name::Data];
 
 impl Name {
-    pub fn text(self) -> &'static str {
+    pub(super) fn text(self) -> &'static str {
         match self {
             Name::New => "new",
             Name::Data => "data",
@@ -32,10 +32,10 @@ impl Name {
 }
 
 /// Which files the names lead to.
-pub type Names = [Option<u32>; 2];
+pub(super) type Names = [Option<u32>; 2];
 
 #[derive(Debug, Clone, Copy)]
-pub enum What {
+pub(super) enum What {
     Create {
         file: u32,
         name: Name,
@@ -84,42 +84,42 @@ pub enum What {
 
 /// How bytes may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
+pub(super) enum Path {
     Logged,
     /// To the store, but where there was no space for that.
     MaybeBypassing,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Op {
+pub(super) struct Op {
     pub begun: Tick,
     pub ended: Tick,
     pub what: What,
 }
 
 impl Op {
-    pub fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         self.ended != NEVER
     }
 }
 
 /// A file as it is known to be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Known {
+pub(super) struct Known {
     pub size: u64,
     pub pages: Vec<Content>,
 }
 
 /// What a writer's directory is known to hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Baseline {
+pub(super) struct Baseline {
     pub names: Names,
     pub files: BTreeMap<u32, Known>,
 }
 
 /// A writer's steps since its directory was last known.
 #[derive(Debug, Clone, Default)]
-pub struct History {
+pub(super) struct History {
     pub baseline: Baseline,
     pub ops: Vec<Op>,
     /// When the last command began that made everything durable.
@@ -128,7 +128,7 @@ pub struct History {
 
 /// After so many steps a page was this.
 #[derive(Debug, Clone, Copy)]
-pub struct Event {
+pub(super) struct Event {
     pub steps: usize,
     pub content: Content,
     pub path: Path,
@@ -136,7 +136,7 @@ pub struct Event {
 
 /// What became of one file.
 #[derive(Debug, Default)]
-pub struct FileHistory {
+pub(super) struct FileHistory {
     /// Sizes, and after how many steps it had them.
     pub sizes: Vec<(usize, u64)>,
     pub pages: Vec<Vec<Event>>,
@@ -155,7 +155,7 @@ impl FileHistory {
         history
     }
 
-    pub fn size(&self) -> u64 {
+    pub(super) fn size(&self) -> u64 {
         self.sizes.last().expect("every file has a size").1
     }
 
@@ -165,7 +165,7 @@ impl FileHistory {
         }
     }
 
-    pub fn content(&self, page: u64) -> Content {
+    pub(super) fn content(&self, page: u64) -> Content {
         self.pages
             .get(page as usize)
             .and_then(|events| events.last())
@@ -214,7 +214,7 @@ impl FileHistory {
 
 impl History {
     /// The names, and after how many steps they led there.
-    pub fn names(&self) -> Vec<(usize, Names)> {
+    pub(super) fn names(&self) -> Vec<(usize, Names)> {
         let mut all = vec![(0, self.baseline.names)];
         for (steps, op) in (1..).zip(&self.ops) {
             let mut names = all[all.len() - 1].1;
@@ -230,7 +230,7 @@ impl History {
     }
 
     /// What became of a file.
-    pub fn file(&self, file: u32) -> FileHistory {
+    pub(super) fn file(&self, file: u32) -> FileHistory {
         self.file_within(file, self.ops.len())
     }
 
@@ -269,7 +269,7 @@ impl History {
     }
 
     /// The first `steps` of them alone can not be less than this: a sync, or a removal of what was synced, was answered.
-    pub fn durable(&self) -> usize {
+    pub(super) fn durable(&self) -> usize {
         let durable = |(steps, op): (usize, &Op)| match op.what {
             What::Sync { .. } if op.is_done() => Some(steps - 1),
             What::Remove { is_durable: true, .. } | What::Copy { .. } if op.is_done() => Some(steps),
@@ -280,7 +280,7 @@ impl History {
     }
 
     /// The steps that a command made durable, with all bytes.
-    pub fn synced_by_command(&self) -> usize {
+    pub(super) fn synced_by_command(&self) -> usize {
         self.ops.iter().take_while(|op| op.ended < self.all_synced).count()
     }
 }

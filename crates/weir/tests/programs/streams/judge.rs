@@ -13,7 +13,7 @@ const READ_PAGES: u64 = 256;
 
 /// What is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum After {
+pub(super) enum After {
     /// A volume after a crash: pages that bypassed the buffer may be missing.
     Crash,
     /// A clone, which has everything as of one moment.
@@ -22,7 +22,7 @@ pub enum After {
 
 /// How many of a writer's steps are there: at least, and at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Steps {
+pub(super) struct Steps {
     pub least: usize,
     pub most: usize,
 }
@@ -41,7 +41,7 @@ impl Steps {
     }
 
     /// The moments at which so much had been done.
-    pub fn moments(self, history: &History) -> Moments {
+    pub(super) fn moments(self, history: &History) -> Moments {
         let from = self.least.checked_sub(1).map_or(0, |last| history.ops[last].begun);
         let to = history.ops.get(self.most).map_or(NEVER, |first_missing| first_missing.ended);
         Moments { from, to }
@@ -50,22 +50,22 @@ impl Steps {
 
 /// When a state may have been: all that ended before is there, nothing that began later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moments {
+pub(super) struct Moments {
     pub from: Tick,
     pub to: Tick,
 }
 
 impl Moments {
-    pub const ANY: Moments = Moments { from: 0, to: NEVER };
+    pub(super) const ANY: Moments = Moments { from: 0, to: NEVER };
 
-    pub fn both(self, other: Moments) -> Moments {
+    pub(super) fn both(self, other: Moments) -> Moments {
         Moments { from: self.from.max(other.from), to: self.to.min(other.to) }
     }
 }
 
 /// What only streams may do.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Seen {
+pub(super) struct Seen {
     /// Pages that bypassed the buffer.
     pub bypassed: u64,
     /// Pages that are older than a write which may have bypassed the buffer.
@@ -75,7 +75,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub fn add(&mut self, more: Seen) {
+    pub(super) fn add(&mut self, more: Seen) {
         self.bypassed += more.bypassed;
         self.old_pages += more.old_pages;
         self.cut_files += more.cut_files;
@@ -83,7 +83,7 @@ impl Seen {
 }
 
 /// A writer's directory, judged.
-pub struct Judged {
+pub(super) struct Judged {
     pub steps: Steps,
     pub names: Names,
     pub files: BTreeMap<u32, Known>,
@@ -91,7 +91,7 @@ pub struct Judged {
 
 /// Judges a writer's directory: one of the states that its names went through, with files that fit. What is wrong with the one that
 /// fits best otherwise.
-pub fn judge(history: &History, dir: &std::path::Path, after: After) -> Result<Judged, String> {
+pub(super) fn judge(history: &History, dir: &std::path::Path, after: After) -> Result<Judged, String> {
     let found = NAMES.map(|name| match File::open(dir.join(name.text())) {
         Ok(file) => Some(file),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -142,7 +142,7 @@ pub fn judge(history: &History, dir: &std::path::Path, after: After) -> Result<J
 }
 
 /// What a log of everything would not have left, where all that ended before a moment is there.
-pub fn seen(history: &History, judged: &Judged, moment: Tick) -> Seen {
+pub(super) fn seen(history: &History, judged: &Judged, moment: Tick) -> Seen {
     let mut seen = Seen::default();
     let least = history.ops.iter().take_while(|op| op.ended < moment).count().max(judged.steps.least);
     for (&file, known) in &judged.files {

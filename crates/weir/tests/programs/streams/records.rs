@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A file of records, and what is known of it.
-pub struct Records {
+pub(super) struct Records {
     pub path: PathBuf,
     ledger: Ledger,
     /// In this life: which were written, and when that began and ended.
@@ -26,7 +26,7 @@ pub struct Records {
 }
 
 /// What a file of records holds.
-pub struct Found {
+pub(super) struct Found {
     pub ids: BTreeSet<u64>,
     pub moments: Moments,
     whole_bytes: u64,
@@ -37,17 +37,17 @@ fn record(id: u64) -> String {
 }
 
 impl Records {
-    pub fn new(path: PathBuf, beside: &Path) -> Records {
+    pub(super) fn new(path: PathBuf, beside: &Path) -> Records {
         let ledger = Ledger::create(beside);
         Records { path, ledger, written: Vec::new(), synced: 0, pause: Duration::ZERO, whole_bytes: 0 }
     }
 
-    pub fn begin_anew(&mut self, pause: Duration) {
+    pub(super) fn begin_anew(&mut self, pause: Duration) {
         (self.written, self.synced, self.pause) = (Vec::new(), 0, pause);
     }
 
     /// Writes until the daemon is dead.
-    pub fn live(&mut self, world: &World) {
+    pub(super) fn live(&mut self, world: &World) {
         if let Err(error) = self.write(world) {
             assert!(world.is_killed.load(Ordering::SeqCst), "records: {error}");
         }
@@ -69,7 +69,7 @@ impl Records {
         }
     }
 
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.ledger.count().acknowledged
     }
 
@@ -77,7 +77,7 @@ impl Records {
     ///
     /// The last one may be there in part, up to the end of a page: where a write begins in a page that the kernel does not have in its
     /// cache, it sends what goes into that page first.
-    pub fn judge(&self, path: &Path) -> Result<Found, String> {
+    pub(super) fn judge(&self, path: &Path) -> Result<Found, String> {
         let text = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             text => text.map_err(|error| format!("records: {error}"))?,
@@ -105,7 +105,7 @@ impl Records {
     }
 
     /// After a crash.
-    pub fn verify(&mut self, when: &str) -> Moments {
+    pub(super) fn verify(&mut self, when: &str) -> Moments {
         let found = self.judge(&self.path).unwrap_or_else(|why| panic!("{when}: {why}"));
         self.ledger.verify(&found.ids, when);
         self.whole_bytes = found.whole_bytes;

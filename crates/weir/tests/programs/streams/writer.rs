@@ -17,21 +17,21 @@ const CHUNK_PAGES_MAX: u64 = 256;
 
 /// What all threads share.
 #[derive(Default)]
-pub struct World {
+pub(super) struct World {
     clock: AtomicU64,
     /// The daemon is about to be killed: from now on anything may fail.
     pub is_killed: AtomicBool,
 }
 
 impl World {
-    pub fn tick(&self) -> Tick {
+    pub(super) fn tick(&self) -> Tick {
         self.clock.fetch_add(1, Ordering::SeqCst) + 1
     }
 }
 
 /// How large, and how.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape {
+pub(super) struct Shape {
     /// Pages of a file at most.
     pub pages_max: u64,
     /// Where streams begin to bypass the buffer; `None` where nothing does.
@@ -40,7 +40,7 @@ pub struct Shape {
 
 /// How fast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub(super) enum Pace {
     /// As fast as it goes: the store has most of what was written.
     Fast,
     /// So slowly that the store has little of what was written last, while others' syncs make durable that it was.
@@ -58,7 +58,7 @@ impl Aligned {
 }
 
 /// One that writes into a directory of its own.
-pub struct Writer {
+pub(super) struct Writer {
     pub dir: PathBuf,
     pub history: History,
     shape: Shape,
@@ -80,7 +80,7 @@ fn share(source: &File, target: &File, bytes: u64) -> io::Result<()> {
 
 /// Copies something while nobody else does. A kernel that knows another request for that (6.18 does) asks for it first; of several who
 /// are refused it at the same time all but one take the old one for refused, too, and from then on no copy on this mount shares.
-pub fn copy_once(dir: &std::path::Path) {
+pub(super) fn copy_once(dir: &std::path::Path) {
     let [one, other] = ["one", "other"].map(|name| dir.join(name));
     fs::write(&one, [7; PAGE_BYTES]).expect("a file");
     let files = File::open(one).and_then(|one| Ok((one, File::create(other)?)));
@@ -96,7 +96,7 @@ struct Open {
 }
 
 impl Writer {
-    pub fn new(which: u32, dir: PathBuf, shape: Shape, seed: u64) -> Writer {
+    pub(super) fn new(which: u32, dir: PathBuf, shape: Shape, seed: u64) -> Writer {
         Writer {
             dir,
             history: History::default(),
@@ -111,19 +111,19 @@ impl Writer {
         }
     }
 
-    pub fn set_pace(&mut self, pace: Pace) {
+    pub(super) fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
     }
 
     /// After a crash this is there.
-    pub fn begin_anew(&mut self, baseline: Baseline) {
+    pub(super) fn begin_anew(&mut self, baseline: Baseline) {
         self.sizes = baseline.files.iter().map(|(&file, known)| (file, known.size)).collect();
         self.streams.clear();
         self.history = History { baseline, ..History::default() };
     }
 
     /// Works until the daemon is dead.
-    pub fn live(&mut self, world: &World) {
+    pub(super) fn live(&mut self, world: &World) {
         loop {
             if let Err(error) = self.step(world) {
                 assert!(

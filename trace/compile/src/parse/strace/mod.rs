@@ -270,12 +270,11 @@ impl<R: BufRead> Strace<R> {
             }
         }
         let half = self.pending.remove(&task).ok_or("resumed, but never begun")?;
-        match self.join(task, half, rest, stamp) {
-            true => Ok(()),
-            false => {
-                self.coverage.used = self.coverage.used.saturating_sub(1);
-                Err("call in two halves that cannot be read")
-            }
+        if self.join(task, half, rest, stamp) {
+            Ok(())
+        } else {
+            self.coverage.used = self.coverage.used.saturating_sub(1);
+            Err("call in two halves that cannot be read")
         }
     }
 

@@ -21,11 +21,7 @@ impl Restarts {
             return ready.push_back(event);
         }
         if let Some(held) = self.0.remove(&event.task) {
-            match goes_on(&held, &event) {
-                true => join(held, &mut event),
-                // A handler made calls of its own, or the task ended: nobody knows how the interrupted call went on.
-                false => ready.push_back(give_up(held)),
-            }
+            if goes_on(&held, &event) { join(held, &mut event) } else { ready.push_back(give_up(held)) }
         }
         match &event.what {
             EventKind::Call { result: Recorded::Restarts, .. } if self.0.len() < HELD_MAX => {
