@@ -17,6 +17,7 @@ test:
 	cargo xtask check
 	$(SIMULATOR) --seeds 10 --operations 20000 --crashes 500
 	$(SIMULATOR) --exhaust 3 --programs 300
+	scripts/fuzz 3
 
 # How long the clients of `make load` run: make load MINUTES=5
 MINUTES ?= 60

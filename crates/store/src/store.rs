@@ -532,8 +532,8 @@ impl Store {
         self.shared.map_mut().reserve(pages, known)
     }
 
-    /// As [`reserve`](Store::reserve), for pages of names and attributes, which may take [a
-    /// little](crate::policy::names_reserve_blocks) that data may not.
+    /// As [`reserve`](Store::reserve), for pages of names and attributes, which may take a
+    /// 64th of the store, 8 MiB at most, that data may not.
     pub fn reserve_for_names(&self, pages: u64, known: ReservationEstimate) -> Result<(), StoreError> {
         self.shared.map_mut().reserve_for_names(pages, known)
     }

@@ -1,5 +1,5 @@
-//! What a call asks for, typed. The same operations exist twice: with descriptors as the traced process numbered them
-//! ([`Fd`], before the model) and with the model's handles ([`Handle`], in a compiled trace).
+//! Typed operations. Each exists with two kinds of files: descriptors as the traced process numbered them, before the
+//! model, and the model's handles ([`Handle`]) in a compiled trace.
 
 use crate::names::Name;
 use serde::{Deserialize, Serialize};
