@@ -68,11 +68,18 @@ impl CacheSettings {
 
 impl Default for CacheSettings {
     fn default() -> CacheSettings {
+        CacheSettings::with_memory(512 << 20)
+    }
+}
+
+impl CacheSettings {
+    /// The defaults of a cache with this much memory, in bytes. Every default stands here, and nowhere else.
+    pub fn with_memory(bytes: u64) -> CacheSettings {
         CacheSettings {
             fetch: FetchMode::default(),
-            memory_bytes_max: 512 << 20,
-            dirty_bytes_max: 256 << 20,
-            delta_bytes_max: 256 << 20,
+            memory_bytes_max: bytes,
+            dirty_bytes_max: bytes / 2,
+            delta_bytes_max: bytes / 2,
             commit_interval: Duration::from_secs(1),
             dirty_age_max: Duration::from_secs(300),
             // A disk's own time-out: a disk that answers within it was never away.

@@ -1,6 +1,7 @@
 //! The command line. The parser, the help texts and the man pages all come from these types.
 
 use crate::byte_size::ByteSize;
+use cache::{CacheSettings, FetchMode};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -161,11 +162,19 @@ fn memory_default() -> ByteSize {
     ByteSize((1 << 30).min(host::memory_bytes() / 2))
 }
 
+fn commit_interval_help() -> String {
+    let default_ms = CacheSettings::default().commit_interval.as_millis();
+    format!(
+        "Make a change durable after this many milliseconds, even if no program syncs it. The store remembers the value for later \
+         mounts [default: {default_ms}]"
+    )
+}
+
 /// Limits and ages of a mount.
 #[derive(Debug, Args)]
 pub(crate) struct TuningArgs {
     /// When weir reads a page that a write covers only in part
-    #[arg(long, value_enum, default_value_t = FetchModeArg::Adaptive)]
+    #[arg(long, value_enum, default_value_t = FetchMode::default().into())]
     pub(crate) fetch: FetchModeArg,
     /// Memory for pages and deltas: at least 16MiB, at most what the machine has
     #[arg(long, value_name = "SIZE", default_value_t = memory_default(), allow_hyphen_values = true)]
@@ -176,12 +185,10 @@ pub(crate) struct TuningArgs {
     /// The part of --dirty that may be deltas, the written parts of pages that are not in memory: at least 1MiB [default: --dirty]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) deltas: Option<ByteSize>,
-    /// Make a change durable after this many milliseconds, even if no program syncs it. The store remembers the value for later mounts
-    /// [default: 1000]
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(store::COMMIT_INTERVAL_MS_RANGE))]
+    #[arg(long, value_name = "MS", help = commit_interval_help(), value_parser = clap::value_parser!(u64).range(store::COMMIT_INTERVAL_MS_RANGE))]
     pub(crate) commit_interval: Option<u64>,
     /// Start to write a change back to the store when the change is this many seconds old
-    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = CacheSettings::default().dirty_age_max.as_secs(), value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) dirty_age: u64,
     /// Keep a read-only copy of the volume, at most about this many seconds old, in case the buffer is lost; 0 keeps none
     ///
@@ -237,6 +244,28 @@ pub(crate) enum WakeUpArg {
     Auto,
     /// Never
     Off,
+}
+
+impl From<FetchModeArg> for FetchMode {
+    fn from(mode: FetchModeArg) -> FetchMode {
+        match mode {
+            FetchModeArg::Adaptive => FetchMode::Adaptive,
+            FetchModeArg::Background => FetchMode::Background,
+            FetchModeArg::Lazy => FetchMode::Lazy,
+            FetchModeArg::Blocking => FetchMode::Blocking,
+        }
+    }
+}
+
+impl From<FetchMode> for FetchModeArg {
+    fn from(mode: FetchMode) -> FetchModeArg {
+        match mode {
+            FetchMode::Adaptive => FetchModeArg::Adaptive,
+            FetchMode::Background => FetchModeArg::Background,
+            FetchMode::Lazy => FetchModeArg::Lazy,
+            FetchMode::Blocking => FetchModeArg::Blocking,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -4,7 +4,7 @@
 //! `storage_stack.rs`; one keeps epochs; one waits for signals; one listens on the control socket and starts a short-lived one per client.
 
 use crate::byte_size::ByteSize;
-use crate::cli::{FetchModeArg, MountArgs, TuningArgs, WakeUpArg};
+use crate::cli::{MountArgs, TuningArgs, WakeUpArg};
 use crate::control_server::ControlServer;
 use crate::epoch_keeper::EpochKeeper;
 use crate::error::WeirError;
@@ -18,7 +18,7 @@ use crate::pm_qos::PmQos;
 use crate::signals::{self, HeldSignals, SignalHandler};
 use crate::storage_stack::{StorageStack, WorkerStopper, WorkerThreads};
 use crate::volume;
-use cache::{Cache, CacheSettings, FetchMode};
+use cache::{Cache, CacheSettings};
 use fuse::{MountOptions, OpLatencies, RequestCounter};
 use host::{DiskAccess, PmQosRequest, are_on_one_disk};
 use std::fs::File;
@@ -202,7 +202,8 @@ fn attend(
 fn settings(tuning: &TuningArgs, threads: u8) -> Result<CacheSettings, WeirError> {
     let wrong = |option, size, why: String| Err(WeirError::Size { option, size, why });
     let memory = tuning.memory;
-    let dirty = tuning.dirty.unwrap_or(ByteSize(memory.0 / 2));
+    let defaults = CacheSettings::with_memory(memory.0);
+    let dirty = tuning.dirty.unwrap_or(ByteSize(defaults.dirty_bytes_max));
     if memory < MEMORY_MIN {
         return wrong("--memory", memory, format!("less than {MEMORY_MIN}"));
     }
@@ -220,13 +221,7 @@ fn settings(tuning: &TuningArgs, threads: u8) -> Result<CacheSettings, WeirError
         return wrong("--deltas", deltas, format!("less than {DELTAS_MIN}"));
     }
     Ok(CacheSettings {
-        fetch: match tuning.fetch {
-            FetchModeArg::Adaptive => FetchMode::Adaptive,
-            FetchModeArg::Background => FetchMode::Background,
-            FetchModeArg::Lazy => FetchMode::Lazy,
-            FetchModeArg::Blocking => FetchMode::Blocking,
-        },
-        memory_bytes_max: memory.0,
+        fetch: tuning.fetch.into(),
         dirty_bytes_max: dirty.0,
         delta_bytes_max: deltas.0,
         dirty_age_max: Duration::from_secs(tuning.dirty_age),
@@ -236,7 +231,7 @@ fn settings(tuning: &TuningArgs, threads: u8) -> Result<CacheSettings, WeirError
             1 => Duration::from_micros(200),
             _ => Duration::from_millis(5),
         },
-        ..CacheSettings::default()
+        ..defaults
     })
 }
 
