@@ -18,7 +18,7 @@ const OTHERS: u16 = 0x20;
 pub(crate) struct ModelAcl(pub(crate) Vec<(u16, u16, u32)>);
 
 impl ModelAcl {
-    /// One that names the user `uid`, or nobody.
+    /// A list for `mode`. It also names the user `uid`, if there is one.
     pub(crate) fn new(mode: u16, mask: u16, uid: Option<u32>) -> ModelAcl {
         let nobody = u32::MAX;
         let mut entries = vec![(OWNER, mode >> 6 & 7, nobody)];
@@ -48,7 +48,7 @@ impl ModelAcl {
         value
     }
 
-    /// The tag that the group's bits of a mode stand for.
+    /// The tag of the entry that the group bits of the mode stand for.
     fn group(&self) -> u16 {
         if self.0.iter().any(|&(tag, ..)| tag == MASK) { MASK } else { OWNING_GROUP }
     }
