@@ -8,7 +8,7 @@ use store::{Store, StoreError};
 
 /// One in this many operations on volumes is a growth, and so is one in this many starts.
 const GROWN_ONE_IN: u64 = 8;
-/// The power may fail within this many operations of a growth between two lives. Such a growth makes four.
+/// The power may fail within this many operations of a growth between two lives, which takes four operations.
 const CUT_WITHIN: u64 = 5;
 
 impl SimulationRun {
