@@ -8,7 +8,7 @@ use crate::model::{FsModel, ModelId, ModelName};
 use fs::{FallocateMode, FileKind, FsError, IfExists, SetXattrMode, SizePolicy};
 use std::sync::Arc;
 
-/// A change that a client asks for. It takes effect at one moment, as a whole or not at all.
+/// A change that a client asks for. The change takes effect at one moment, as a whole or not at all.
 #[derive(Debug, Clone)]
 pub(crate) enum ModelChange {
     Make {

@@ -15,7 +15,7 @@ use fs::FsError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// All clients and their requests. A crash ends them, as it ends real programs.
+/// All clients and their requests. A crash ends all clients, as real programs.
 #[derive(Default)]
 pub(crate) struct SimulatedClients {
     /// Files that each client holds open.
@@ -110,8 +110,8 @@ impl SimulationRun {
         self.ask(client, when, request)
     }
 
-    /// Draws a request. During background work it often removes data that the work is about. Recent cuts are
-    /// often read.
+    /// Draws a request. During background work the request often removes data that the work is about. Recent
+    /// cuts are often read.
     fn draw_request(&mut self, client: usize, when: IssueTime) -> ClientRequest {
         let model = &self.oracle.now;
         let cut = self.clients.cut.filter(|&(file, _)| model.inodes.contains_key(&file));

@@ -14,8 +14,8 @@ use store::StoreError;
 
 /// A power cut may also hit this soon after a write of a header block, which describes other blocks.
 const CUT_AFTER_HEADER_WITHIN: u64 = 3;
-/// Long enough for all retries. A cache retries a failed write-back after one second, and gives up a clone at
-/// its start after three failures, which takes four seconds.
+/// Long enough for all retries. A cache retries a failed write-back after one second, and a clone that failed
+/// three times during its start-up after four seconds.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Steps of write-back that are enough for the retries.
 const STEPS_TO_TRY_AGAIN: usize = 4;
@@ -129,7 +129,7 @@ impl SimulationRun {
     }
 
     /// Ends this life of the stack and opens the next one, perhaps with another volume. Up to three power
-    /// cuts hit the recovery.
+    /// cuts may hit the recovery.
     fn reopen(&mut self, end: LifeEnd, mount: NextVolume) -> Result<(), String> {
         self.expect_rescued();
         self.lose_power(end);

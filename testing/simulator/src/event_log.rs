@@ -4,7 +4,7 @@ use device::{Block, DeviceOperation};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The run's event log. It keeps only the hash, and the newest events that reports need.
+/// The run's event log. The log keeps only the hash, and the newest events that reports need.
 pub(crate) struct EventLog(Mutex<EventLogState>);
 
 struct EventLogState {
@@ -93,8 +93,7 @@ impl EventLog {
         self.state().hash
     }
 
-    /// The newest operation on a medium, except reads. At a power failure it tells the operation that was
-    /// hit.
+    /// The newest operation on a medium, except reads. A power failure hit this operation.
     pub(crate) fn newest(&self) -> Option<(MediumRole, DeviceOperation)> {
         self.state().newest
     }

@@ -14,8 +14,8 @@ pub(crate) struct Interleaving(Mutex<InterleavingState>);
 #[derive(Default)]
 struct InterleavingState {
     request: Option<DueAction>,
-    /// Steps in order. Each counts its turns from the start of the step before it, so that it may run inside
-    /// that step.
+    /// Steps in order. Each step counts its turns from the start of the step before, and may run inside that
+    /// step.
     steps: VecDeque<DueAction>,
     slow: Option<SlowDevices>,
 }

@@ -18,7 +18,7 @@ pub(crate) struct RunSummary {
     pub(crate) seconds: f64,
 }
 
-/// A broken promise, and the number of operations before it.
+/// A failure, and the number of operations before it.
 #[derive(Debug)]
 pub(crate) struct RunFailure {
     pub(crate) what: String,
@@ -47,7 +47,7 @@ pub(crate) fn run(options: &SimulatorOptions) -> Result<RunSummary, RunFailure> 
 }
 
 impl SimulationRun {
-    /// Runs to the end. Returns the first broken promise as an error.
+    /// Runs to the end. Returns the first failure as an error.
     fn go(&mut self) -> Result<(), String> {
         let watchdog = StuckRunWatchdog::new(repeat_line(&self.options));
         let mut told = Instant::now();

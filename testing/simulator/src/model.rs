@@ -1,5 +1,5 @@
 //! The plain model of a file system: the tree that the stack must show to programs. The oracle owns the
-//! model. It is simple on purpose.
+//! model. The model is simple on purpose.
 
 use crate::change::{ChangeErrno, ModelChange};
 use crate::unsynced_pages::{UnsyncedPages, bypasses_buffer};

@@ -18,7 +18,7 @@ const OTHERS: u16 = 0x20;
 pub(crate) struct ModelAcl(pub(crate) Vec<(u16, u16, u32)>);
 
 impl ModelAcl {
-    /// A list for `mode`. It also names the user `uid`, if there is one.
+    /// A list for `mode`. The list also names the user `uid`, if there is one.
     pub(crate) fn new(mode: u16, mask: u16, uid: Option<u32>) -> ModelAcl {
         let nobody = u32::MAX;
         let mut entries = vec![(OWNER, mode >> 6 & 7, nobody)];

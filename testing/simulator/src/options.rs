@@ -24,7 +24,8 @@ pub(crate) struct SimulatorOptions {
     /// Run seed after seed until this many seconds have passed.
     #[arg(long)]
     pub(crate) seconds: Option<u64>,
-    /// Run this many seeds, each with as many operations and crashes, every second one with --faults.
+    /// Run this many seeds, each with the given numbers of operations and crashes, every second one with
+    /// --faults.
     #[arg(long, conflicts_with = "seconds")]
     pub(crate) seeds: Option<u64>,
     /// Run the long check, for a night: a million operations with ten thousand crashes from fifty seeds, then

@@ -1,5 +1,5 @@
-//! Decides whether the state after a crash keeps the promise. It must be exactly the state after some prefix
-//! of the changes, in the order in which they took effect. That prefix must hold every change that a
+//! Decides whether the state after a crash keeps the promise. The state must be exactly the one after some
+//! prefix of the changes, in the order in which they took effect. That prefix must hold every change that a
 //! completed sync covers.
 
 use crate::change::{ChangeErrno, ModelChange};

@@ -1,4 +1,4 @@
-//! Rules that the stack can be made to break.
+//! The rules that the stack can be made to break.
 
 use clap::ValueEnum;
 
@@ -15,7 +15,7 @@ pub(crate) enum PlantedRule {
     RepointBeforeCopy,
     /// The store trims a segment after the segment may have been reused.
     TrimAfterReuse,
-    /// A deleted volume drops its reference to a node that others share twice.
+    /// A deleted volume drops its reference to a shared node twice.
     FreedOnceTooOften,
     /// The store forgets some of the nodes below a node that dies.
     LeakedNode,
@@ -23,11 +23,11 @@ pub(crate) enum PlantedRule {
     ForgottenReservation,
     /// The store counts reservations twice.
     ReservationCountedTwice,
-    /// The cleaner leaves one of a block's several holders pointing at where it was.
+    /// The cleaner leaves one of a block's several holders pointing at the block's old place.
     HolderMissed,
     /// The store counts a shared block as dead when its first holder is deleted.
     FreedWithOneHolder,
-    /// The store puts a deleted file's tree that others share on its dying list twice.
+    /// The store puts the shared tree of a deleted file on its dying list twice.
     DyingTwice,
     /// The store's recovery applies log entries again that its root already has.
     EntriesBeforeRoot,
@@ -77,7 +77,7 @@ pub(crate) enum PlantedRule {
     MergedCutKills,
     /// The cache writes pages back before their changes are in the buffer.
     StoredBeforeDurable,
-    /// The cache releases records that it writes to the buffer again before the new copy is durable.
+    /// The cache writes records to the buffer again, and releases the old copy before the new one is durable.
     RelogNotDurable,
     /// A copy of a volume has changes made after its moment.
     CloneTooLate,

@@ -23,7 +23,7 @@ impl LifeEnd {
 }
 
 impl SimulationRun {
-    /// Draws how a life ends that stopped during a device operation: mostly by a power cut.
+    /// Draws the end of a life that stopped during a device operation: mostly a power cut.
     pub(crate) fn draw_end(&mut self) -> LifeEnd {
         match self.random.below(6) {
             0 => LifeEnd::Kill,

@@ -1,4 +1,4 @@
-//! Draws the requests of simulated clients. They are random, mostly legal, and often in hard cases.
+//! Draws the requests of simulated clients. The requests are random, mostly legal, and often hit hard cases.
 
 use crate::change::ModelChange;
 use crate::model::{FsModel, ModelBody, ModelId, ModelName};
@@ -13,8 +13,8 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 const DIRECTORIES_MAX: [u64; 3] = [5, 5, 20];
 /// The total file size above which clients mostly remove data: a few times the memory of the cache.
 const BYTES_MAX: u64 = 3 << 20;
-/// The total file size above which clients that fill the store mostly remove data. It is more than the
-/// smaller stores hold.
+/// The total file size above which clients that fill the store mostly remove data. The smaller stores hold
+/// less.
 const FILLING_BYTES_MAX: u64 = 8 << 20;
 /// The longest single write, below the size that a file system may split into several transactions.
 const WRITE_BYTES_MAX: u64 = 48 << 10;
@@ -40,7 +40,7 @@ pub(crate) enum ClientRequest {
     /// Reads the names and values of all extended attributes.
     ListXattrs(ModelId),
     Sync,
-    /// Syncs one file. From then on its removal is durable, as long as the file is held.
+    /// Syncs one file. From then on the removal of the file is durable, as long as a client holds the file.
     SyncFile(ModelId),
     Lookup {
         parent: ModelId,

@@ -1,5 +1,5 @@
-//! Checks volumes rescued from failed buffers. They must hold every change that a client was told of, as it
-//! was in memory.
+//! Checks volumes rescued from failed buffers. They must hold every change that a client was told of, with
+//! the state in memory.
 
 use crate::change::ModelChange;
 use crate::oracle::HistoryOracle;

@@ -99,7 +99,7 @@ pub(crate) struct LifePlan {
 }
 
 impl LifePlan {
-    /// Ends this life after `operations`, if not earlier.
+    /// Ends this life once the run has made `operations` operations, or earlier if so planned.
     pub(crate) fn die_soon(&mut self, operations: u64) {
         self.ends_at = self.ends_at.min(operations);
         self.armed_until = self.armed_until.map(|until| until.min(operations));

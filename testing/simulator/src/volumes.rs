@@ -353,7 +353,7 @@ impl SimulationRun {
         }
     }
 
-    /// Notices epochs that the stack has deleted. It may do so at any moment.
+    /// Notices epochs that the stack has deleted. The stack may delete epochs at any moment.
     fn notice_epochs_given_up(&mut self) {
         let there = self.stack().cache.store().volumes();
         let is_there = |volume: VolumeId| there.iter().any(|&(id, _)| id == volume);

@@ -22,8 +22,8 @@ struct WatchdogState {
 }
 
 impl StuckRunWatchdog {
-    /// Starts the watchdog. It prints `repeat` and ends the process if the run makes no turn between two
-    /// looks.
+    /// Starts the watchdog. If the run makes no turn between two looks, the watchdog prints `repeat` and ends
+    /// the process.
     pub(crate) fn new(repeat: String) -> StuckRunWatchdog {
         let shared = Arc::new(WatchdogState::default());
         let watched = shared.clone();

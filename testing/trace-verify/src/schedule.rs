@@ -12,11 +12,11 @@ use trace_file::{ActionId, CompiledTrace, Fate, Moment, Order};
 /// The executions that pick a random thread for each step find the others.
 const CHANGES_MAX: usize = 16;
 
-/// The steps of each thread.
+/// The executions that an order allows. A schedule can be walked many times.
 pub(super) struct Schedule {
-    /// The waits of all steps. Those of one step are adjacent.
+    /// The steps of each thread.
     threads: Vec<Vec<Step>>,
-    /// What steps wait for, each step's own in a row.
+    /// The waits of all steps. Those of one step are adjacent.
     untils: Vec<Until>,
     steps: usize,
 }

@@ -1,6 +1,6 @@
 //! A simulated file system without bytes that executes a compiled trace's operations, by the kernel's rules.
 //! The simulation shares no code with the compiler's model, so that it does not repeat a mistake of the
-//! model. It has no rights, quotas and devices.
+//! model. Rights, quotas and devices are not simulated.
 
 use super::locks::SimulatedLocks;
 use super::tree::{Errno, Path, PathResult, ROOT, SimulatedKind, SimulatedNode, SimulatedTree, cut_up};
