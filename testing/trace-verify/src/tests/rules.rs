@@ -172,13 +172,13 @@ const LOCK: &[Example] = &[
         "1 flock(3</srv/a>, LOCK_EX) = 0\n1 flock(3</srv/a>, LOCK_UN) = 0\n\
         2 flock(4</srv/a>, LOCK_EX) = 0\n2 flock(4</srv/a>, LOCK_UN) = 0",
     ),
-    // An exclusive lock becomes shared before another thread shares it.
+    // What was exclusive is shared before others share it.
     weir(
         &[],
         "1 flock(3</srv/a>, LOCK_EX) = 0\n1 flock(3</srv/a>, LOCK_SH) = 0\n2 flock(4</srv/a>, LOCK_SH) = 0",
     ),
     weir(&[], RANGES_SHARED),
-    // A lock whose conversion fails is lost.
+    // One that cannot be converted is lost.
     weir(
         &[],
         "1 flock(3</srv/a>, LOCK_SH) = 0\n2 flock(4</srv/a>, LOCK_SH) = 0\n\
@@ -192,7 +192,7 @@ const RANGES_SHARED: &str = "1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n\
     9 fcntl(5</srv/a>, F_SETLK, {l_type=F_RDLCK, l_whence=SEEK_SET, l_start=1, l_len=1}) = -1 EAGAIN (Try again)\n\
     1 fcntl(3</srv/a>, F_SETLK, {l_type=F_RDLCK, l_whence=SEEK_SET, l_start=0, l_len=2}) = 0\n\
     9 fcntl(5</srv/a>, F_SETLK, {l_type=F_RDLCK, l_whence=SEEK_SET, l_start=1, l_len=1}) = 0\n";
-/// A process loses its locks on a file when it closes any descriptor of the file.
+/// A process loses its locks on a file with any descriptor of it.
 pub(super) const LOST_WITH_ANY: &str = "1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n\
     9 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 5</srv/a>\n\
     1 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 6</srv/a>\n\
