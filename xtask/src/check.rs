@@ -1,8 +1,8 @@
-//! Everything that must pass before a review, in the order in which it fails fastest.
+//! Runs all checks that must pass before a review, in the order in which they fail fastest.
 
 use std::process::Command;
 
-/// One thing to run.
+/// A command to run.
 struct Step {
     name: &'static str,
     arguments: &'static [&'static str],
@@ -41,7 +41,7 @@ pub(crate) fn command() -> bool {
 }
 
 fn run(step: &Step) -> bool {
-    // Cargo tells those it runs which cargo it is.
+    // Cargo sets this variable for the programs that it runs.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(step.arguments);

@@ -1,13 +1,14 @@
-//! What documents refer to is there: the files and headings that links name, and the tests and planted bugs of the invariants.
+//! Checks references in documents: the files and headings of links, and the tests and planted bugs of
+//! invariants.
 
 use crate::tidy::Files;
 use std::collections::BTreeSet;
 
-/// Where the invariants stand, and where the rules that can be broken are named.
+/// The file with the invariants, and the file with the names of planted bugs.
 const INVARIANTS: &str = "ARCHITECTURE.md";
 const BUGS: &str = "testing/simulator/src/planted_rules.rs";
 
-/// Everything that is named and is not there, each as `path:line: what`.
+/// Every reference without a target, each as `path:line: what`.
 pub(crate) fn findings(files: &Files) -> Vec<String> {
     let documents = files.iter().filter(|(path, _)| path.ends_with(".md"));
     let mut findings: Vec<String> =
@@ -17,7 +18,7 @@ pub(crate) fn findings(files: &Files) -> Vec<String> {
     findings
 }
 
-/// The lines outside of code, with their numbers.
+/// The lines outside of code blocks, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -36,7 +37,7 @@ fn broken_links(files: &Files, path: &str, text: &str) -> Vec<String> {
     broken.map(|(number, target)| format!("{path}:{number}: no such place: {target}")).collect()
 }
 
-/// Source files that a crate's README, the architecture or a page of the documents names in backquotes.
+/// Source files that a document names in backquotes and that do not exist.
 fn missing_sources(files: &Files, path: &str, text: &str) -> Vec<String> {
     let below = path.strip_suffix("README.md").filter(|folder| !folder.is_empty()).unwrap_or("");
     let is_there = |name: &str| {
@@ -64,7 +65,7 @@ fn leads_somewhere(files: &Files, from: &str, target: &str) -> bool {
     }
 }
 
-/// A relative path as one from the project's root.
+/// Turns a path relative to the file `from` into one from the project's root.
 fn resolved(from: &str, target: &str) -> String {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
@@ -79,7 +80,7 @@ fn resolved(from: &str, target: &str) -> String {
     parts.join("/")
 }
 
-/// The headings as links name them.
+/// The headings, in the form that links use.
 fn headings(text: &str) -> BTreeSet<String> {
     let named = |title: &str| {
         let kept =
@@ -92,7 +93,8 @@ fn headings(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// An invariant names its tests as a file and a function, and its bugs as `--plant` does.
+/// Tests and bugs that the invariants name and that do not exist. An invariant names its tests as a file and
+/// a function, and its bugs as `--plant` does.
 fn missing_proofs(files: &Files, text: &str) -> Vec<String> {
     let quoted: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
     let tests = quoted.windows(2).filter(|pair| pair[0].ends_with(".rs") && is_test(pair[1]));
@@ -111,7 +113,7 @@ fn missing_proofs(files: &Files, text: &str) -> Vec<String> {
     untested.chain(unplanted).collect()
 }
 
-/// A sentence in snake case.
+/// Whether `name` is in snake case, as a test's name is.
 fn is_test(name: &str) -> bool {
     name.contains('_')
         && name.chars().all(|char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_')

@@ -1,19 +1,20 @@
-//! The project's own rules about its text, as pure functions of files: what the compiler and clippy do not check.
+//! The project's own rules about its text, as pure functions of files. The compiler and clippy do not check
+//! them.
 
 use crate::documents;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// The only crate that talks to the machine, and may do so without the compiler's help.
+/// The only crate that may talk to the machine and use `unsafe`.
 const HOST: &str = "crates/host/";
-/// The product, the tools that test and measure it, and record and replay.
+/// The folders of the product, of the tools that test and measure it, and of record and replay.
 const RINGS: [&str; 3] = ["crates/", "testing/", "trace/"];
 
 /// The project's text files: path from the root, and text.
 pub(crate) type Files = BTreeMap<String, String>;
 
-/// Checks all files that git knows and prints what is wrong; `false` if anything is.
+/// Checks all files that git knows, and prints the findings. Returns `false` if there are any.
 pub(crate) fn command() -> bool {
     let files = match tracked_files() {
         Ok(files) => files,
@@ -37,12 +38,12 @@ fn tracked_files() -> Result<Files, String> {
     }
     let paths = String::from_utf8(output.stdout).map_err(|error| error.to_string())?;
     let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
-    // What is not text, or was deleted and not yet committed, has no lines to check.
+    // Files that are not text have no lines to check, nor have files deleted without a commit.
     let files = paths.split('\0').filter(|path| !path.is_empty());
     Ok(files.filter_map(|path| Some((path.to_owned(), text(path)?))).collect())
 }
 
-/// Everything that is wrong, each as `path:line: what`.
+/// Every finding, each as `path:line: what`.
 fn check(files: &Files) -> Vec<String> {
     let mut findings = Vec::new();
     for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".rs")) {
@@ -55,7 +56,7 @@ fn check(files: &Files) -> Vec<String> {
     findings
 }
 
-/// The line without its comment and without what its strings hold.
+/// The line without its comment and without the content of its strings.
 fn code_of(line: &str) -> String {
     let mut code = String::new();
     let mut rest = line;
@@ -72,7 +73,7 @@ fn code_of(line: &str) -> String {
     }
 }
 
-/// Where the text after the quote that ends a string begins.
+/// The start of the text after the quote that ends a string.
 fn end_of_string(text: &str) -> usize {
     let mut escaped = false;
     for (at, byte) in text.bytes().enumerate() {
@@ -136,7 +137,7 @@ fn formats_without_description(files: &Files) -> Vec<String> {
     let described = |krate: &str| {
         ["FORMAT.md", "src/FORMAT.md"].iter().any(|file| files.contains_key(&format!("{krate}/{file}")))
     };
-    // Bytes have a layout; another `format.rs` may hold a command of that name.
+    // Only a layout of bytes needs a description. A `format.rs` may instead hold a command of that name.
     let has_format = |krate: &String| {
         let text = |file| files.get(&format!("{krate}/{file}"));
         ["src/format.rs", "src/format/mod.rs"]

@@ -133,8 +133,8 @@ impl SimDisk {
     pub fn crash(&self) {
         let mut state = self.state();
         let state = &mut *state;
-        // None, all, each by a coin, the first or the last ones: the patterns in which real caches lose
-        // writes.
+        // The patterns in which real caches lose writes: all survive, none, each by a coin, the first ones,
+        // or the last ones.
         let shape = state.random.below(5);
         let prefix = state.random.below(state.pending.len() as u64 + 1) as usize;
         state.newest.clear();

@@ -1,5 +1,6 @@
-//! Another buffer for the store, between two lives, as `weir replace-buffer` does it: a crash at any point leaves one buffer that
-//! holds everything. And a look at both media that writes to neither, as `weir mount --read-only` has it.
+//! Replaces the buffer of a store between two lives, as `weir replace-buffer` does. After a crash at any
+//! point one buffer holds everything. Also looks at both media without writing, as `weir mount --read-only`
+//! does.
 
 use crate::event_log::MediumRole;
 use crate::run_state::{HarnessPhase, SimulationRun};
@@ -10,17 +11,19 @@ use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 use store::{Store, VolumeId};
 
-/// LSNs that are left out, so that the store refuses the old buffer.
+/// The LSNs left out, so that the store refuses the old buffer.
 const GAP: u64 = 1 << 40;
-/// Of so many starts, one has another buffer.
+/// One start in this many gets a new buffer.
 const REPLACED_ONE_IN: u64 = 40;
-/// Of so many starts, one is preceded by a look, and one by a look at what would be left without the buffer.
+/// One start in this many follows a read-only look, and one in this many a look at the store without the
+/// buffer.
 const LOOKED_AT_ONE_IN: u64 = 12;
-/// The power fails within so many operations of a replacement.
+/// The power may fail within this many operations of a replacement.
 const CUT_WITHIN: u64 = 100;
 
 impl SimulationRun {
-    /// Before the next life, at times, its buffer is replaced; the power may fail meanwhile.
+    /// Does random work between two lives: looks, growth, and the replacement of the buffer. The power may
+    /// fail meanwhile.
     pub(crate) fn between_lives(&mut self) -> Result<(), String> {
         if self.random.once_in(LOOKED_AT_ONE_IN) {
             self.look_without_writing()?;
@@ -46,7 +49,7 @@ impl SimulationRun {
                 let end = self.draw_end();
                 self.lose_power(end);
             }
-            // What has no space in the store keeps the old one.
+            // A store without space for all data keeps the old buffer.
             Err(what) if what.contains("full") && self.volumes.has_others() => {}
             Err(what) => return Err(format!("replace-buffer: {what}")),
         }
@@ -69,7 +72,7 @@ impl SimulationRun {
         cache.store().fence(cache.buffer().newest_lsn()).map_err(|error| format!("fence: {error}"))
     }
 
-    /// Both media are opened through overlays: what is there may be there, and nothing of it changes.
+    /// Opens both media through overlays. The state must be a legal one, and the media must not change.
     fn look_without_writing(&mut self) -> Result<(), String> {
         let seen = self.media.power.operations_seen();
         let (store, buffer): (Arc<dyn Device>, Arc<dyn Device>) = (
@@ -92,7 +95,8 @@ impl SimulationRun {
 }
 
 impl SimulatedMedia {
-    /// A volume as it is for who gives up the buffer: by the store alone, with an empty one. Nothing that this does reaches the media.
+    /// Opens a volume as a user who gives up the buffer would: from the store alone, with an empty buffer.
+    /// Writes nothing to the media.
     pub(crate) fn open_without_buffer(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
         let power = PowerSupply::new();
         let store = Store::open(sound(&self.store, &power));
@@ -104,9 +108,9 @@ impl SimulatedMedia {
         self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume)
     }
 
-    /// Writes back what the buffer holds, which stays as it is. Returns its newest change.
+    /// Writes all data of the buffer back, and leaves the buffer as it is. Returns its newest LSN.
     fn write_back(&self) -> Result<Lsn, String> {
-        // What is written back must not be newer than what the buffer has after a crash.
+        // Data written back must not be newer than the data that the buffer has after a crash.
         buffer::Buffer::open(Arc::new(self.watched(MediumRole::Buffer)), ID, &mut |_| ())
             .and_then(|buffer| buffer.make_durable())
             .map_err(|error| format!("the old buffer: {error}"))?;

@@ -1,5 +1,6 @@
-//! The simulator can fail: each broken rule is found within a stated number of operations. What the slowest of several hunts
-//! needed when they were set, times four or so; a hunt goes from seed to seed, so no result hangs on one store or one buffer.
+//! Shows that the simulator can fail: it must find each broken rule within a stated number of operations.
+//! Each bound is about four times the slowest of several hunts when the bound was set. A hunt goes from seed
+//! to seed, so no result depends on one store or one buffer.
 
 use crate::main_loop::run;
 use crate::options::SimulatorOptions;
@@ -7,11 +8,11 @@ use crate::planted_rules::PlantedRule;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Operations of one run, with a crash for each 20: what a short history needs.
+/// The length of one run. Short histories are enough, with a crash for each 20 operations.
 const OPERATIONS: u64 = 4000;
 const CRASHES: u64 = OPERATIONS / 20;
 
-/// The operations within which each is found, from any first seed on.
+/// The bound for each rule: the operations within which it is found, from any first seed on.
 const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::CutIgnoresPageLsn, 40_000),
     (PlantedRule::ReusedBeforePins, 10_000),
@@ -69,15 +70,16 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::NotUndone, 10_000),
 ];
 
-/// What a hunt came to.
+/// The outcome of a hunt.
 struct BugHunt {
-    /// Operations of all runs.
+    /// Operations of all runs together.
     operations: u64,
-    /// What was found, and in which run; `None`: nothing.
+    /// The options of the run that failed, and its failure. `None` if no run failed.
     found: Option<(SimulatorOptions, String)>,
 }
 
-/// Breaks a rule in run after run, every second one on disks that fail, until that is seen or there were `bound` operations.
+/// Breaks a rule in run after run until a run fails or `bound` operations have passed. Disks make errors in
+/// every second run.
 fn hunt(plant: Option<PlantedRule>, from: u64, bound: u64) -> BugHunt {
     let mut operations = 0;
     for seed in from.. {
@@ -96,7 +98,7 @@ fn hunt(plant: Option<PlantedRule>, from: u64, bound: u64) -> BugHunt {
     BugHunt { operations: bound, found: None }
 }
 
-/// Hunts for all, or for `only` one, and prints the table; `false` if one was not found.
+/// Hunts for all rules, or for `only` one, and prints the table. Returns `false` if a rule was not found.
 pub(crate) fn command(only: Option<PlantedRule>, from: u64) -> bool {
     let chosen: Vec<_> = BOUNDS.iter().filter(|(plant, _)| only.is_none_or(|only| only == *plant)).collect();
     let (next, lines) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -128,7 +130,7 @@ fn line(plant: PlantedRule, bound: u64, hunt: &BugHunt) -> String {
     format!("| `{}` | {after} | {bound} | {what} |", plant.name())
 }
 
-/// Those that are found soon. `cargo sim --planted` hunts for all.
+/// Tests of the rules that are found soon. `cargo sim --planted` hunts for all.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,12 +1,14 @@
-//! The operations that change something. What a new one needs, in this order: its variant and the three tables here, its
-//! effect (`model.rs`), its call (`request_call.rs`), clients that ask for it (`request_generator.rs`), and its place in the short
+//! The operations that change something.
+//!
+//! To add an operation, write in this order: its variant and the three tables here, its effect (`model.rs`),
+//! its call (`request_call.rs`), clients that ask for it (`request_generator.rs`), and its place in short
 //! programs (`exhaustive.rs`). The compiler asks for all but the last two.
 
 use crate::model::{FsModel, ModelId, ModelName};
 use fs::{FallocateMode, FileKind, FsError, IfExists, SetXattrMode, SizePolicy};
 use std::sync::Arc;
 
-/// A change that somebody asks for. It has its effect at one moment, as a whole or not at all.
+/// A change that a client asks for. The change takes effect at one moment, as a whole or not at all.
 #[derive(Debug, Clone)]
 pub(crate) enum ModelChange {
     Make {
@@ -60,7 +62,7 @@ pub(crate) enum ModelChange {
         file: ModelId,
         offset: u64,
         bytes: Arc<Vec<u8>>,
-        /// Whether whole pages of it may bypass the buffer.
+        /// Whether whole pages of the write may bypass the buffer.
         bypasses: bool,
     },
     SetSize {
@@ -91,13 +93,13 @@ pub(crate) enum ModelChange {
         uid: Option<u32>,
         gid: Option<u32>,
     },
-    /// Access and modification, in nanoseconds.
+    /// Sets the access and modification times, in nanoseconds.
     SetTimes {
         inode: ModelId,
         accessed: Option<i64>,
         modified: Option<i64>,
     },
-    /// Setuid, setgid and capabilities go, as before a write by somebody without privileges.
+    /// Removes setuid, setgid and capabilities, as before a write by an unprivileged caller.
     DropPowers {
         inode: ModelId,
     },
@@ -111,7 +113,7 @@ pub(crate) enum ModelChange {
         inode: ModelId,
         name: Vec<u8>,
     },
-    /// The last holder of an unlinked file let go. Nobody can see it.
+    /// The last holder of an unlinked file released it. Programs cannot see this.
     Forget {
         inode: ModelId,
     },
@@ -135,12 +137,12 @@ impl ChangeErrno {
     /// Whether the real file system may refuse with this error where the model does so.
     pub(crate) fn allows(self, error: &FsError) -> bool {
         match self {
-            // What was removed but is held: ENOENT on Linux, ESTALE over the network.
+            // A removed inode that is still held: ENOENT on Linux, ESTALE over the network.
             ChangeErrno::NotFound => matches!(error, FsError::NotFound | FsError::Stale),
             ChangeErrno::Exists => matches!(error, FsError::Exists),
             ChangeErrno::NotDirectory => matches!(error, FsError::NotDirectory),
             ChangeErrno::IsDirectory => matches!(error, FsError::IsDirectory),
-            // POSIX lets both errors say so.
+            // POSIX allows both errors here.
             ChangeErrno::NotEmpty => matches!(error, FsError::NotEmpty | FsError::Exists),
             ChangeErrno::Invalid => matches!(error, FsError::Invalid),
             ChangeErrno::NotPermitted => matches!(error, FsError::NotPermitted),
@@ -151,8 +153,9 @@ impl ChangeErrno {
 }
 
 impl ModelChange {
-    /// Whether both are writes, and it does not matter which comes first. Of bypassing writes to one file it does: whether they bypass,
-    /// and what is lost of a file that grew, depends on its size.
+    /// Whether both are writes whose order does not matter. The order of bypassing writes to one file
+    /// matters: the size decides whether a write bypasses the buffer, and how much of a file that grew is
+    /// lost.
     pub(crate) fn is_write_apart_from(&self, other: &ModelChange) -> bool {
         let written = |change: &ModelChange| match change {
             ModelChange::Write { file, offset, bytes, bypasses } => {
@@ -169,7 +172,7 @@ impl ModelChange {
         one_file != file || is_apart && !one_bypasses && !bypasses
     }
 
-    /// The inodes that it needs to find, as far as they exist: whoever asks holds them.
+    /// The existing inodes that the change must find. The client holds them until the reply.
     pub(crate) fn needs(&self, model: &FsModel) -> Vec<ModelId> {
         let needed = match self {
             ModelChange::Make { parent, .. }
@@ -186,7 +189,7 @@ impl ModelChange {
         needed.into_iter().filter(|id| model.inodes.contains_key(id)).collect()
     }
 
-    /// The inode whose content or attributes it changes, beside those of directories.
+    /// The inode whose content or attributes the change modifies, besides its directories.
     pub(crate) fn touches(&self) -> Option<ModelId> {
         match self {
             ModelChange::Write { file, .. }
@@ -212,20 +215,21 @@ impl ModelChange {
         }
     }
 
-    /// Pages that it may need space for, at most: those of its bytes, and of metadata two inodes in each of two trees.
+    /// The most pages that the change may need space for: its bytes, and metadata of two inodes in each of
+    /// two trees.
     pub(crate) fn pages_max(&self) -> u64 {
         const METADATA: u64 = 80;
         METADATA
             + match self {
                 ModelChange::Write { bytes, .. } => bytes.len() as u64 / 4096 + 2,
                 ModelChange::Allocate { what: FallocateMode::Allocate, len, .. } => len / 4096 + 2,
-                // All attributes of the inode, written anew.
+                // All attributes of the inode are written again.
                 ModelChange::SetXattr { .. } => 2 * (192 << 10) / 4096,
                 _ => 0,
             }
     }
 
-    /// In words, without its bytes, and with names that can be read.
+    /// Describes the change in words, without its bytes, with readable names.
     pub(crate) fn describe(&self) -> String {
         match self {
             ModelChange::Make { parent, name, kind, mode } => {

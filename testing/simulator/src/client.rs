@@ -1,4 +1,5 @@
-//! SimulatedClients: what they asked for, what they still wait for, and whether the answers are right.
+//! The simulated clients: their requests, the requests that still wait for replies, and checks of the
+//! replies.
 
 use crate::change::ModelChange;
 use crate::model::{ModelBody, ModelId};
@@ -14,30 +15,30 @@ use fs::FsError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Who has asked for what. Forgotten at a crash, as the programs are.
+/// All clients and their requests. A crash ends all clients, as real programs.
 #[derive(Default)]
 pub(crate) struct SimulatedClients {
     /// Files that each client holds open.
     handles: Vec<Vec<ModelId>>,
     waiting: BTreeMap<RequestNumber, WaitingClient>,
     next: RequestNumber,
-    /// Holders of each inode: handles, and requests that are under way.
+    /// The number of holders of each inode: handles, and requests under way.
     holders: BTreeMap<ModelId, u64>,
-    /// Files that were synced while they were held, and still are: their removal is durable when it returns.
+    /// Held files that were synced while they were held. Their removal is durable when it returns.
     synced: BTreeSet<ModelId>,
     arrivals: ReplyInbox,
-    /// What was cut last, and not read since.
+    /// The file and offset of the newest cut, if it has not been read since.
     cut: Option<(ModelId, u64)>,
 }
 
-/// How much is read of what was cut.
+/// The length of a read of a cut range.
 const CUT_READ_BYTES: usize = 20_000;
 
 /// When a request is issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IssueTime {
     Now,
-    /// In the middle of the next step of background work, while it waits for a device.
+    /// Inside the next step of background work, while that waits for a device.
     AfterTurns(u64),
 }
 
@@ -52,12 +53,12 @@ impl SimulatedClients {
         SimulatedClients { handles: vec![Vec::new(); count], ..SimulatedClients::default() }
     }
 
-    /// How many they are.
+    /// The number of clients.
     pub(crate) fn len(&self) -> usize {
         self.handles.len()
     }
 
-    /// SimulatedClients that wait for nothing.
+    /// Clients that wait for no reply.
     pub(crate) fn idle(&self) -> Vec<usize> {
         let waits = |client| self.waiting.values().any(|waiting| waiting.client == client);
         (0..self.handles.len()).filter(|&client| !waits(client)).collect()
@@ -67,7 +68,7 @@ impl SimulatedClients {
         &self.handles[client]
     }
 
-    /// Changes that nobody was told the outcome of.
+    /// Changes whose outcome no client was told.
     pub(crate) fn outstanding(&self) -> Vec<ModelChange> {
         let changes = self.waiting.values().filter_map(|waiting| match &waiting.asked {
             IssuedRequest::Change(change) => Some(change.clone()),
@@ -76,7 +77,7 @@ impl SimulatedClients {
         changes.collect()
     }
 
-    /// What each waiting client waits for, for a report.
+    /// Describes the requests of waiting clients, for a report.
     pub(crate) fn describe_waiting(&self) -> String {
         let describe_one = |waiting: &WaitingClient| match &waiting.asked {
             IssuedRequest::Change(change) => change.describe(),
@@ -97,7 +98,7 @@ impl SimulatedClients {
 }
 
 impl SimulationRun {
-    /// Lets `client` ask for something.
+    /// Draws a request of `client` and issues it.
     pub(crate) fn issue(&mut self, client: usize, when: IssueTime) -> Result<(), String> {
         let request = self.draw_request(client, when);
         if let ClientRequest::Change(
@@ -109,7 +110,8 @@ impl SimulationRun {
         self.ask(client, when, request)
     }
 
-    /// What meets background work is more often something that takes away what the work is about; and what was cut is often read.
+    /// Draws a request. During background work the request often removes data that the work is about. Recent
+    /// cuts are often read.
     fn draw_request(&mut self, client: usize, when: IssueTime) -> ClientRequest {
         let model = &self.oracle.now;
         let cut = self.clients.cut.filter(|&(file, _)| model.inodes.contains_key(&file));
@@ -123,7 +125,7 @@ impl SimulationRun {
         }
     }
 
-    /// Lets `client`, which waits for nothing, ask for `request`.
+    /// Issues `request` for `client`, which waits for no reply.
     pub(crate) fn ask(
         &mut self,
         client: usize,
@@ -142,7 +144,8 @@ impl SimulationRun {
                 self.remove_durably(client, change)
             }
             ClientRequest::Change(change) => {
-                // The name of a file that was synced may come to where a removal on its way in looks.
+                // The removal is issued now. If it arrived later, a rename could have given its name to a
+                // synced file.
                 let removes = matches!(change, ModelChange::Unlink { .. }) && !self.clients.synced.is_empty();
                 let held = change.needs(&self.oracle.now);
                 self.wait_for(
@@ -164,7 +167,8 @@ impl SimulationRun {
                 self.wait_for(client, when, IssuedRequest::Sync(self.oracle.moment()), Vec::new())
             }
             ClientRequest::SyncFile(file) => {
-                // A removal on its way in may or may not see that the file was synced: it comes before that.
+                // A removal under way may or may not see that the file was synced. So the removal arrives
+                // before the sync.
                 self.media.meanwhile.comes_now();
                 self.deliver()?;
                 if !self.oracle.now.inodes.contains_key(&file) {
@@ -188,13 +192,14 @@ impl SimulationRun {
         }
     }
 
-    /// Whether `change` takes a name from a file that was synced while it was held.
+    /// Whether `change` removes a name of a file that was synced while it was held.
     fn is_durable_removal(&self, change: &ModelChange) -> bool {
         let ModelChange::Unlink { parent, name } = change else { return false };
         self.oracle.now.lookup(*parent, name).is_ok_and(|id| self.clients.synced.contains(&id))
     }
 
-    /// Its effect comes before its reply, and nobody can see when. So nobody else does anything meanwhile.
+    /// Removes a name durably, while no other client does anything. The removal takes effect before its
+    /// reply, at a moment that the oracle cannot see.
     fn remove_durably(&mut self, client: usize, change: ModelChange) -> Result<(), String> {
         self.media.meanwhile.comes_now();
         self.settle()?;
@@ -214,7 +219,7 @@ impl SimulationRun {
         Ok(())
     }
 
-    /// Does background work until everybody is answered or the power is lost.
+    /// Does background work until every client has its reply or the power is lost.
     pub(crate) fn settle(&mut self) -> Result<(), String> {
         loop {
             self.deliver()?;
@@ -271,7 +276,7 @@ impl SimulationRun {
         self.forget_nameless();
     }
 
-    /// What has neither a name nor a holder is gone.
+    /// Removes inodes that have neither a name nor a holder.
     fn forget_nameless(&mut self) {
         let gone = |&(id, inode): &(&ModelId, &crate::model::ModelInode)| {
             inode.links == 0 && !self.clients.holders.contains_key(id)
@@ -284,7 +289,7 @@ impl SimulationRun {
         }
     }
 
-    /// Checks every reply that has come, in order, and tells the oracle.
+    /// Checks every reply that has arrived, in order, and tells the oracle. Returns their number.
     pub(crate) fn deliver(&mut self) -> Result<usize, String> {
         let mut delivered = 0;
         loop {
@@ -292,12 +297,12 @@ impl SimulationRun {
             if arrived.is_empty() {
                 return Ok(delivered);
             }
-            // Pages whose reservations earlier operations may have given back.
+            // Pages whose reservations earlier operations may have released.
             let mut in_doubt = 0;
             for arrival in arrived {
                 delivered += 1;
                 self.log_reply(arrival.ticket, &arrival.result);
-                // Of what fails without power nobody knows whether it happened: it stays outstanding.
+                // A change that fails after the power was lost may have happened, so it stays outstanding.
                 if arrival.result.is_err() && self.media.power.is_lost() {
                     continue;
                 }
@@ -346,7 +351,7 @@ impl SimulationRun {
         in_doubt: u64,
     ) -> Result<(), String> {
         let ReplyArrival { result, at, reservable, transfer_waits, .. } = arrival;
-        // Where cleaning meets errors, it may win no space for a clone.
+        // After a disk error the cleaner may free no space for a clone.
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         match (asked, result) {
             (IssuedRequest::Change(change), Ok(reply)) => self.check_effect(change, &reply, at),
@@ -361,7 +366,8 @@ impl SimulationRun {
                     Ok(_) => Err(format!("refused with \"{error}\", expected to succeed")),
                 }
             }
-            // Who asks for what it brings is told when writers would be: see docs/limits.md.
+            // A read that brings a page into memory can be told ENOSPC where a writer would be: see
+            // docs/limits.md.
             (IssuedRequest::Read { .. } | IssuedRequest::Seek { .. }, Err(FsError::NoSpace))
                 if transfer_waits || made_up =>
             {
@@ -372,7 +378,7 @@ impl SimulationRun {
             }
             (IssuedRequest::Seek { file, offset, what, version }, result) if !self.is_made_up(&result) => {
                 let inode = self.oracle.now.get(file);
-                // What changed meanwhile may have been seen or not.
+                // A seek may or may not have seen a change of the file made meanwhile.
                 if inode.version == version {
                     check_seek(inode.content(), offset, what, &result)
                 } else {
@@ -393,7 +399,7 @@ impl SimulationRun {
         }
     }
 
-    /// A removal that was to be durable, and whose sync failed, has happened.
+    /// Records a durable removal whose sync failed. The removal itself has happened.
     fn effect_despite_error(&mut self, change: ModelChange, at: i64) -> Result<(), String> {
         let ModelChange::Unlink { parent, name } = &change else { return Ok(()) };
         let found = self.stack().fs.lookup(number(&self.oracle.now, *parent), name);
@@ -411,7 +417,7 @@ impl SimulationRun {
             FsReply::Attributes(attributes) => Some(attributes.ino),
             _ => None,
         };
-        // One that is durable when it returns took effect before that, and time may have passed since.
+        // A durable removal took effect before its reply, and time may have passed since.
         let known = !(self.media.meanwhile.is_slow() && self.is_durable_removal(&change));
         let answered = self.media.clock.monotonic();
         let made = self.oracle.took_effect(change, ino, known.then_some(at), answered);
@@ -424,7 +430,7 @@ impl SimulationRun {
         Ok(())
     }
 
-    /// A read that is under way may see what `touched` holds now.
+    /// Adds the new content of `touched` to the right answers of reads under way.
     fn remember_for_reads(&mut self, touched: Option<ModelId>) {
         for waiting in self.clients.waiting.values_mut() {
             if let IssuedRequest::Read { file, offset, len, right } = &mut waiting.asked
@@ -435,16 +441,16 @@ impl SimulationRun {
         }
     }
 
-    /// An operation that is told that there is no space could not reserve what it asked for.
+    /// Checks ENOSPC: the operation must have been unable to reserve its pages.
     fn check_no_space(&mut self, reservable: u64, in_doubt: u64) -> Result<(), String> {
         if cache::end_refusal() {
-            // Made up; the change must be undone as a whole.
+            // The refusal was made up. The change must be undone as a whole.
             self.counts.refused += 1;
             return Ok(());
         }
         self.workload.no_space();
         self.counts.no_space += 1;
-        // Where the store makes errors, cleaning may win nothing of what could be reserved.
+        // After a disk error the cleaner may free less than could be reserved.
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         if reservable > in_doubt && !made_up {
             let space = self.stack().cache.store().space();
@@ -458,7 +464,7 @@ impl SimulationRun {
         made_up && matches!(result, Err(FsError::Cache(_)))
     }
 
-    /// Whether an error that a disk made up explains this one.
+    /// Whether an error that a disk made up explains `error`.
     fn may_fail_with(&mut self, error: &FsError) -> bool {
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         let explained = made_up && matches!(error, FsError::Cache(_));

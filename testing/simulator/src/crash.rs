@@ -1,5 +1,5 @@
-//! How a life of the stack ends, and how the next one begins: power cuts at any write, kills, clean stops, and power
-//! cuts in recovery.
+//! Ends a life of the stack and begins the next one. A life ends by a power cut at any write, a kill, or a
+//! clean stop. The power may also fail in recovery.
 
 use crate::disk_faults::TAKES_NOTHING;
 use crate::event_log::MediumRole;
@@ -12,28 +12,29 @@ use device::DeviceOperation;
 use std::time::Duration;
 use store::StoreError;
 
-/// Or so soon after one of the blocks was written that say what the others are.
+/// A power cut may also hit this soon after a write of a header block, which describes other blocks.
 const CUT_AFTER_HEADER_WITHIN: u64 = 3;
-/// What a cache could not store it leaves alone for a second, and a clone that fails thrice while it starts for four.
+/// Long enough for all retries. A cache retries a failed write-back after one second, and a clone that failed
+/// three times during its start-up after four seconds.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// Steps of write-back until it has been.
+/// Steps of write-back that are enough for the retries.
 const STEPS_TO_TRY_AGAIN: usize = 4;
-/// Recovery itself writes little.
+/// Small, because recovery writes little.
 const CUT_RECOVERY_WITHIN: u64 = 10;
-/// Cuts in one recovery: each is one deeper.
+/// The most power cuts in one recovery. Each is one level deeper.
 const RECOVERY_DEPTH_MAX: u32 = 3;
 
-/// Which volume the next life has.
+/// The volume that the next life mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextVolume {
-    /// That of the last one.
+    /// The volume of the last life.
     Same,
-    /// That, or another.
+    /// Any volume, mostly that of the last life.
     Any,
 }
 
 impl SimulationRun {
-    /// After each turn: crashes if the power is lost, and arms the end when it is due.
+    /// Ends the life if the power is lost, and arms its end when the end is due. Called after each turn.
     pub(crate) fn live_or_die(&mut self) -> Result<(), String> {
         if self.media.power.is_lost() {
             let end = self.draw_end();
@@ -66,16 +67,17 @@ impl SimulationRun {
         }
     }
 
-    /// An armed power cut has hit nothing yet: it hits while everything is written back, or else after that.
+    /// Drains the cache, because an armed power cut has hit nothing yet. The power fails during the drain, or
+    /// after it.
     fn die_draining(&mut self) -> Result<(), String> {
         self.phase = HarnessPhase::Drain;
-        // Whether it fails, the power tells better.
+        // The result does not matter: the power supply knows whether the cut hit.
         let _ = self.stack().cache.drain();
         self.deliver()?;
         self.die(LifeEnd::PowerCut)
     }
 
-    /// The power is lost now, and what is there is compared.
+    /// Cuts the power now, and compares the state after recovery.
     pub(crate) fn die_now(&mut self) -> Result<(), String> {
         self.die(LifeEnd::PowerCut)
     }
@@ -94,7 +96,7 @@ impl SimulationRun {
         self.reopen(end, NextVolume::Any)?;
         self.compare().map_err(|what| format!("after a {end:?} in {phase}: {what}"))?;
         if self.random.once_in(2) {
-            // A recovery after which nothing was written changes nothing; and clients meet a cold cache.
+            // A recovery without later writes must change nothing. Clients then meet a cold cache.
             let end = if self.random.once_in(2) { LifeEnd::Kill } else { LifeEnd::PowerCut };
             self.reopen(end, NextVolume::Same)?;
             if self.random.once_in(8) {
@@ -126,7 +128,8 @@ impl SimulationRun {
         }
     }
 
-    /// Ends this life of the stack and opens the next, perhaps another volume, through up to three power cuts in the recovery.
+    /// Ends this life of the stack and opens the next one, perhaps with another volume. Up to three power
+    /// cuts may hit the recovery.
     fn reopen(&mut self, end: LifeEnd, mount: NextVolume) -> Result<(), String> {
         self.expect_rescued();
         self.lose_power(end);
@@ -157,12 +160,14 @@ impl SimulationRun {
             self.no_faults();
             match opened {
                 Ok(stack) if !self.media.power.is_lost() => {
-                    // An armed cut that recovery was too short for is put off, or else nobody could look around.
+                    // An armed cut that did not hit the recovery is cancelled. It would disturb the
+                    // comparison.
                     self.media.power.restore();
                     if faulty {
-                        // What failed while the disks made errors is told to readers until it is tried again.
+                        // Readers are told of writes that failed during disk errors, until the cache retries
+                        // them.
                         self.media.clock.advance(TRIED_AGAIN_AFTER);
-                        // The first ones may ask the store only.
+                        // The first steps may only query the store.
                         for _ in 0..STEPS_TO_TRY_AGAIN {
                             stack.cache.step(BackgroundTask::WriteBack);
                         }
@@ -186,7 +191,7 @@ impl SimulationRun {
         unreachable!("a recovery without a power cut returns")
     }
 
-    /// Finds what is there in the history; from then on nothing else was ever there.
+    /// Finds the recovered state in the history. From then on the history has no other state.
     fn compare(&mut self) -> Result<(), String> {
         self.stack().check()?;
         let seen = self.stack().look()?;
@@ -200,7 +205,7 @@ impl SimulationRun {
         self.look_at_others(volumes)
     }
 
-    /// A clean stop: everything that completed is there afterwards, in the store alone or not.
+    /// Stops the stack cleanly. Afterwards every completed change must exist, in the store or in the buffer.
     pub(crate) fn stop_and_compare(&mut self) -> Result<(), String> {
         self.no_faults();
         self.media.power.restore();
@@ -226,7 +231,7 @@ impl SimulationRun {
             Err(error) => return Err(format!("the drain fails: {error}")),
         }
         if self.stack().cache.status().failed.is_none() && !self.media.power.is_lost() {
-            // What could not be stored is in the buffer.
+            // Dirty data that could not be stored is in the buffer.
             self.oracle.synced(moment, SyncScope::All);
         }
         self.counts.clean_stops += 1;

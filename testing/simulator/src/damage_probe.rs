@@ -1,5 +1,6 @@
-//! What is tried on copies of the media between two lives of the stack, beside the run: damage where the media know that something
-//! was durable, and one medium that was put back. Either must be refused, or show what the media themselves may show.
+//! Probes copies of the media between two lives of the stack, beside the run. One probe damages a block that
+//! the media know to have been durable. The other puts the store back to an earlier state. The stack must
+//! refuse to open, or show a state that the media themselves may show.
 
 use crate::event_log::MediumRole;
 use crate::run_state::SimulationRun;
@@ -8,23 +9,23 @@ use device::BLOCK_BYTES;
 use sim_disk::{BlockDamage, SimDisk};
 use std::sync::Arc;
 
-/// Of so many ends of a life, one is followed by a probe of each kind.
+/// One in this many ends of a life gets a probe of each kind.
 const PROBES_ONE_IN: u64 = 12;
 
-/// Not until the store refuses to be put back below a buffer that has lived on.
+/// Whether to probe older stores. The stack must refuse a store that is older than its buffer expects.
 const STORES_ARE_PUT_BACK: bool = true;
 
-/// Whether somebody is to be told of errors.
+/// Whether reads after the open may fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReadExpectation {
-    /// Some content may be lost, which is an error to who reads it.
+    /// Some content may be lost. Reads of it must fail.
     MayFail,
-    /// Once it is open, everything is there.
+    /// Once the stack is open, every read must succeed.
     Succeed,
 }
 
 impl SimulationRun {
-    /// The process is gone, and what the media hold will be opened next.
+    /// Runs random probes after the end of a life, before the media are opened again.
     pub(crate) fn probe(&mut self) -> Result<(), String> {
         if self.random.once_in(PROBES_ONE_IN) {
             let role = self.random.pick(&[MediumRole::Store, MediumRole::Buffer]);
@@ -36,7 +37,7 @@ impl SimulationRun {
         Ok(())
     }
 
-    /// One bit turns in what a later write, durable by now, knows to have been durable.
+    /// Flips one bit in a block that a later durable write proves to have been durable.
     fn probe_rot(&mut self, role: MediumRole) -> Result<(), String> {
         let known = self.media.log.known_durable(role);
         if known.is_empty() {
@@ -51,7 +52,7 @@ impl SimulationRun {
         outcome.map_err(|what| format!("with a bit of the {role:?}'s block {at} turned: {what}"))
     }
 
-    /// The store is as it was at an earlier start.
+    /// Puts the store back to an earlier start.
     fn probe_older_store(&mut self) -> Result<(), String> {
         let seed = self.random.next_u64();
         let mut fork = self.media.fork(seed, &self.options);
@@ -63,7 +64,7 @@ impl SimulationRun {
         outcome.map_err(|what| format!("with the store put back to an earlier start: {what}"))
     }
 
-    /// Opens what is on `media`, and looks whether it may be there.
+    /// Opens the stack on `media`, and compares the state if that succeeds.
     fn is_right_or_refused(&self, media: &SimulatedMedia, reads: ReadExpectation) -> Result<(), String> {
         let volume = self.volumes.mounted();
         let Ok(cache) = media.open_cache() else { return Ok(()) };

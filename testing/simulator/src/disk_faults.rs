@@ -1,29 +1,29 @@
-//! Which errors the disks return, and when.
+//! Decides which errors the disks return, and when.
 
 use crate::run_state::SimulationRun;
 use crate::stack::RandomPick;
 use device::{BLOCK_BYTES, Block, Device};
 use sim_disk::{BlockDamage, DiskFaults};
 
-/// How long a disk makes errors, in operations.
+/// The longest time that a disk makes errors, in operations.
 const FAULTY_OPERATIONS_MAX: u64 = 60;
-/// How long the stack goes on after a device failed, in operations.
+/// The longest life of the stack after a device failed, in operations.
 const OPERATIONS_AFTER_FAILURE_MAX: u64 = 40;
-/// A disk that can be read, and takes nothing for a while.
+/// A disk that fails all writes and flushes, but no reads.
 pub(crate) const TAKES_NOTHING: DiskFaults =
     DiskFaults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
-/// Blocks that are damaged at once.
+/// The most blocks that are damaged at once.
 const DAMAGED_MAX: u64 = 4;
-/// How a node of the store's map begins: who needs one of those that are damaged cannot change what is below it.
+/// The magic of map nodes in the store. The stack cannot change anything below a damaged node.
 const NODE: &[u8] = b"weir.nod";
-/// Blocks without use that cannot be read.
+/// The number of blocks that are tried for scratches. Only unused blocks become unreadable.
 const SCRATCHED_MAX: u64 = 200;
 
-/// How blocks begin that say whose others are.
+/// The magics of blocks that describe the owners of other blocks.
 const OWNER_HEADS: [&[u8]; 2] = [b"weir.log", b"weir.own"];
 
 impl SimulationRun {
-    /// Lets disks begin and stop to make errors.
+    /// Lets disks begin or cease to make errors.
     pub(crate) fn faults(&mut self) {
         if !self.options.faults {
             return;
@@ -56,7 +56,8 @@ impl SimulationRun {
         }
     }
 
-    /// Some blocks of the store cannot be read, or are not what was written, until they are written or the trouble is over.
+    /// Makes some blocks of the store unreadable, or flips one bit in them, until they are written or the
+    /// faults end.
     fn damage_some(&mut self) {
         let disk = self.media.store.clone();
         let mut written = disk.written_blocks();
@@ -68,7 +69,8 @@ impl SimulationRun {
         }
         for _ in 0..1 + self.random.below(DAMAGED_MAX) {
             let at = self.random.pick(&written);
-            // What rot in a head costs, the owners of what was moved then, does not come back when the rot does.
+            // Rot in such a head would lose the owners of moved blocks for good, even after the rot is
+            // healed.
             let is_head = OWNER_HEADS.iter().any(|begin| disk.begins_with(at, begin));
             let damage = if self.random.once_in(2) || is_head {
                 BlockDamage::Unreadable
@@ -80,7 +82,7 @@ impl SimulationRun {
         }
     }
 
-    /// Recoveries meet errors, too.
+    /// Lets reads fail in recoveries, too, at times.
     pub(crate) fn faults_for_recovery(&mut self) {
         if self.random.once_in(8) {
             let faults = DiskFaults { read_one_in: 10, ..DiskFaults::default() };
@@ -89,7 +91,7 @@ impl SimulationRun {
         }
     }
 
-    /// Some blocks of the store in which nothing is cannot be read. Nobody may be told of that, ever.
+    /// Makes some unused blocks of the store unreadable. The stack must never report that.
     pub(crate) fn scratch_unused(&mut self) {
         if self.random.once_in(2) {
             return;

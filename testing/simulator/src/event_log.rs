@@ -1,10 +1,10 @@
-//! What happened, folded into one number: two runs of one seed that do the same have the same hash.
+//! Folds all events into one hash. Two runs that do the same have the same hash.
 
 use device::{Block, DeviceOperation};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The run's event log. Only its hash is kept, and what the reports need of the newest events.
+/// The run's event log. The log keeps only the hash, and the newest events that reports need.
 pub(crate) struct EventLog(Mutex<EventLogState>);
 
 struct EventLogState {
@@ -15,7 +15,7 @@ struct EventLogState {
     writes: [RecentLogWrites; 2],
 }
 
-/// Which of the two media.
+/// One of the two media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MediumRole {
     Store,
@@ -49,7 +49,7 @@ impl EventLog {
         state.hash = fold_bytes(state.hash, bytes);
     }
 
-    /// An operation was asked of a medium.
+    /// Records an operation on a medium.
     pub(crate) fn asked(&self, role: MediumRole, operation: DeviceOperation, succeeded: bool) {
         if operation == DeviceOperation::Read {
             return;
@@ -61,27 +61,27 @@ impl EventLog {
         }
     }
 
-    /// Something of a log was written to a medium.
+    /// Records a write to the log of a medium.
     pub(crate) fn wrote(&self, role: MediumRole, at: Block, count: u64) {
         self.state().writes[role as usize].wrote(at, count);
     }
 
-    /// Another medium has taken this one's place.
+    /// Forgets a medium's log, because a new medium replaced the old one.
     pub(crate) fn forget(&self, role: MediumRole) {
         self.state().writes[role as usize] = RecentLogWrites::default();
     }
 
-    /// Blocks of a medium's log that later blocks of it know to have been durable.
+    /// Blocks of a medium's log that later log blocks prove to have been durable.
     pub(crate) fn known_durable(&self, role: MediumRole) -> Vec<Block> {
         self.state().writes[role as usize].known_durable()
     }
 
-    /// A disk made errors up.
+    /// Records errors that a disk made up.
     pub(crate) fn made_up(&self, errors: u64) {
         self.state().errors_made_up += errors;
     }
 
-    /// Folds an event in and, if asked to, prints it.
+    /// Folds an event into the hash and, in verbose runs, prints the event.
     pub(crate) fn event(&self, text: impl FnOnce() -> String, words: &[u64]) {
         self.words(words);
         if self.state().verbose {
@@ -93,7 +93,7 @@ impl EventLog {
         self.state().hash
     }
 
-    /// What was last asked of which medium, reads apart: at a power failure, what it hit.
+    /// The newest operation on a medium, except reads. A power failure hit this operation.
     pub(crate) fn newest(&self) -> Option<(MediumRole, DeviceOperation)> {
         self.state().newest
     }
@@ -104,20 +104,20 @@ impl EventLog {
     }
 
     fn state(&self) -> MutexGuard<'_, EventLogState> {
-        // A crate that panics is a finding: the report still needs the log.
+        // A panic in a crate is a finding. Its report still needs the log.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// The newest writes of a log to a medium.
+/// The newest writes to a medium's log.
 #[derive(Default)]
 struct RecentLogWrites {
-    /// The first block, their number, and the flushes before it.
+    /// The first block, the number of blocks, and the flushes before the write.
     newest: VecDeque<(Block, u64, u64)>,
     flushes: u64,
 }
 
-/// RecentLogWrites that are remembered: what lies further back is hardly needed any more.
+/// The number of writes to remember. Older ones are hardly ever needed again.
 const WRITES_MAX: usize = 48;
 
 impl RecentLogWrites {
@@ -133,7 +133,7 @@ impl RecentLogWrites {
         self.flushes += 1;
     }
 
-    /// All blocks of writes that were durable before another one was made that is durable, too.
+    /// All blocks of writes that were durable before another durable write was made.
     fn known_durable(&self) -> Vec<Block> {
         let durable = |&&(.., flushes): &&(Block, u64, u64)| flushes < self.flushes;
         let last = self.newest.iter().rev().find(durable).map_or(0, |&(.., flushes)| flushes);

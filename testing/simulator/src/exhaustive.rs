@@ -1,5 +1,6 @@
-//! Every program of one or two operations over a tiny name space, and some of three, with a power cut, or one error of
-//! a device, at every write and flush: most bugs that crashes show need no more (*ACE* of CrashMonkey, OSDI 2018).
+//! Runs every program of one or two operations over a tiny name space, and some longer ones, with a power
+//! cut, or one device error, at every write and flush. Most crash bugs need no more operations (*ACE* of
+//! CrashMonkey, OSDI 2018).
 
 use crate::change::ModelChange;
 use crate::client::IssueTime;
@@ -17,7 +18,7 @@ use sim_disk::DiskFaults;
 use std::sync::Arc;
 use store::VolumeMode;
 
-/// What a program may do. Names are paths below the root, at most two long.
+/// A step of a program. Names are paths below the root, with at most two parts.
 #[derive(Debug, Clone, Copy)]
 enum ProgramStep {
     Make(&'static str, FileKind),
@@ -34,20 +35,20 @@ enum ProgramStep {
     Device(&'static str),
     Exchange(&'static str, &'static str),
     Allocate(&'static str, FallocateMode, u64, u64),
-    /// The second gets the pages of the first.
+    /// Clones the content of the first file to the second.
     Share(&'static str, &'static str),
     SetXattr(&'static str, usize),
     RemoveXattr(&'static str),
-    /// An access list that names somebody; on a directory, a default list.
+    /// Sets an access list that names a user. A directory gets a default list.
     SetAcl(&'static str),
-    /// A copy of the volume.
+    /// Copies the volume.
     Copy,
-    /// The newest copy goes.
+    /// Deletes the newest copy.
     DeleteCopy,
 }
 
-/// What is there before each program, durable and in the store: three files, one of them with two names, a symbolic link, and
-/// two directories.
+/// The tree before each program, durable and in the store: three files, one of them with two names, a
+/// symbolic link, and two directories.
 const BEFORE: [ProgramStep; 11] = [
     ProgramStep::Make("a", FileKind::File),
     ProgramStep::Write("a", 0, 10_000),
@@ -62,7 +63,7 @@ const BEFORE: [ProgramStep; 11] = [
     ProgramStep::SetXattr("k", 300),
 ];
 
-/// Every kind of operation on every kind of name: there, not there, in another directory.
+/// Every kind of operation on every kind of name: present, absent, in another directory.
 const STEPS: &[ProgramStep] = &[
     ProgramStep::Make("b", FileKind::File),
     ProgramStep::Make("d/y", FileKind::File),
@@ -116,21 +117,21 @@ const STEPS: &[ProgramStep] = &[
 
 const XATTR: &[u8] = b"user.x";
 
-/// When the effects of a program are synced and written back.
+/// The times at which the effects of a program are synced and written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SyncSchedule {
-    /// Durable after each step; stored at the end.
+    /// Syncs after each step, and writes back at the end.
     SyncEach,
-    /// Stored after each step, so that the next one changes what the store has.
+    /// Writes back after each step, so that the next step changes data that the store has.
     WriteBackEach,
-    /// Durable and stored at the end.
+    /// Syncs and writes back at the end.
     AllAtEnd,
 }
 
 const SCHEDULES: [SyncSchedule; 3] =
     [SyncSchedule::SyncEach, SyncSchedule::WriteBackEach, SyncSchedule::AllAtEnd];
 
-/// What goes wrong in a program.
+/// A fault in a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InjectedFault {
     PowerCut,
@@ -138,10 +139,10 @@ enum InjectedFault {
     BufferError,
 }
 
-/// Faults tried in one program: more operations of devices than any of them makes.
+/// The limit of fault positions in one program. No program makes this many device operations.
 const TROUBLES_MAX: u64 = 500;
 
-/// What was tried.
+/// The number of programs, crashes and errors tried.
 #[derive(Debug, Default)]
 pub(crate) struct TriedPrograms {
     pub(crate) programs: u64,
@@ -200,8 +201,8 @@ fn before(options: &SimulatorOptions) -> Result<SimulationRun, String> {
     Ok(run)
 }
 
-/// Runs `program` with `trouble` after 0, 1, 2 … operations of the devices, until none comes any more. Returns how often
-/// it came.
+/// Runs `program` with `trouble` after 0, 1, 2 … device operations, until the program ends before the fault.
+/// Returns how often the fault hit.
 fn every_time(
     options: &SimulatorOptions,
     before: &SimulationRun,
@@ -232,7 +233,7 @@ fn every_time(
     Err(format!("{schedule:?} does not end within {TROUBLES_MAX} operations of the devices"))
 }
 
-/// Each step, syncs and write-backs as `schedule` says, until the power is lost.
+/// Performs the steps, with syncs and write-backs as `schedule` says, until the power is lost.
 fn perform_all(
     run: &mut SimulationRun,
     program: &[ProgramStep],
@@ -272,7 +273,7 @@ fn perform(run: &mut SimulationRun, step: ProgramStep) -> Result<(), String> {
         ProgramStep::DeleteCopy => return run.delete_newest(),
         _ => {}
     }
-    // What needs a name that an earlier step took away means nothing.
+    // A step that needs a name which an earlier step removed is skipped.
     let is_bypassing = run.stack().cache.bypass_after() < u64::MAX;
     if let Some(change) = change(&run.oracle.now, step, is_bypassing) {
         run.ask(0, IssueTime::Now, ClientRequest::Change(change))?;

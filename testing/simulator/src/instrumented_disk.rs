@@ -1,4 +1,4 @@
-//! A disk whose every operation is logged, and lets others have their turns.
+//! Logs every operation of a disk, and gives other work its turns.
 
 use crate::event_log::{EventLog, MediumRole};
 use crate::interleaving::Interleaving;
@@ -7,10 +7,10 @@ use sim_disk::SimDisk;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How the blocks of logs begin: the store's chunks, and the buffer's groups.
+/// The magics of log blocks: the store's chunks, and the buffer's groups.
 const LOGS: [&[u8]; 2] = [b"weir.log", b"weirgrup"];
 
-/// A disk whose every operation is logged, and lets intruders in.
+/// A disk that logs every operation, and gives other work its turns before and after each.
 pub(crate) struct InstrumentedDisk {
     disk: Arc<SimDisk>,
     role: MediumRole,
@@ -28,7 +28,7 @@ impl InstrumentedDisk {
         InstrumentedDisk { disk: disk.clone(), role, log: log.clone(), meanwhile: meanwhile.clone() }
     }
 
-    /// One operation, with others' turns before and after it.
+    /// Runs one operation, with turns of other work before and after it.
     fn watch(
         &self,
         operation: DeviceOperation,

@@ -1,4 +1,5 @@
-//! What happens while a device works: a request comes in, other background work takes its steps, and time passes.
+//! Interleaves other work with device operations: a request arrives, background work takes steps, and time
+//! passes.
 
 use device::SeededRng;
 use sim_disk::SimClock;
@@ -6,19 +7,20 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Where other threads get their turns in production, and here: at the beginning and at the end of each device operation.
+/// The turns of other threads: at the beginning and at the end of each device operation, as in production.
 #[derive(Default)]
 pub(crate) struct Interleaving(Mutex<InterleavingState>);
 
 #[derive(Default)]
 struct InterleavingState {
     request: Option<DueAction>,
-    /// Each counts from the one before it on, so that it may happen during that one.
+    /// Steps in order. Each step counts its turns from the start of the step before, and may run inside that
+    /// step.
     steps: VecDeque<DueAction>,
     slow: Option<SlowDevices>,
 }
 
-/// What happens at the turn after so many others.
+/// A number of turns, and the action at the last of them.
 struct DueAction(u64, Box<dyn FnOnce() + Send>);
 
 impl DueAction {
@@ -28,28 +30,28 @@ impl DueAction {
     }
 }
 
-/// Devices that take their time.
+/// Devices whose operations take time.
 struct SlowDevices {
     random: SeededRng,
     clock: Arc<SimClock>,
     nanos_max: u64,
 }
 
-/// Of so many turns, time passes at one.
+/// Time passes at one in this many turns.
 const TIME_PASSES_ONE_IN: u64 = 4;
 
 impl Interleaving {
-    /// Lets `request` come in at the turn after the next `turns`.
+    /// Lets `request` arrive after `turns` turns, at the next one.
     pub(crate) fn comes_after(&self, turns: u64, request: Box<dyn FnOnce() + Send>) {
         self.state().request = Some(DueAction(turns + 1, request));
     }
 
-    /// Lets `step` be taken at the turn after the `turns` that come once all steps before it have begun.
+    /// Takes `step` after `turns` turns, at the next one, counted from the start of the step before it.
     pub(crate) fn steps_after(&self, turns: u64, step: Box<dyn FnOnce() + Send>) {
         self.state().steps.push_back(DueAction(turns + 1, step));
     }
 
-    /// From now on, operations may take so long.
+    /// Lets device operations take time from now on, up to `nanos_max` for each advance of the clock.
     pub(crate) fn slow_down(&self, random: SeededRng, clock: &Arc<SimClock>, nanos_max: u64) {
         let clock = clock.clone();
         self.state().slow = (nanos_max > 0).then_some(SlowDevices { random, clock, nanos_max });
@@ -60,7 +62,7 @@ impl Interleaving {
         self.state().slow.is_some()
     }
 
-    /// A device operation begins or ends.
+    /// Takes a turn, because a device operation begins or ends.
     pub(crate) fn turn(&self) {
         let mut state = self.state();
         if let Some(SlowDevices { random, clock, nanos_max }) = &mut state.slow
@@ -85,21 +87,21 @@ impl Interleaving {
             return None;
         }
         let step = state.steps.pop_front();
-        // The next one may be due at once.
+        // The next step may be due at once.
         step.map(|DueAction(_, step)| step)
     }
 
-    /// Whether a request has not come in yet.
+    /// Whether a request has yet to arrive.
     pub(crate) fn waits(&self) -> bool {
         self.state().request.is_some()
     }
 
-    /// Whether steps have not been taken yet.
+    /// Whether steps have yet to be taken.
     pub(crate) fn has_steps(&self) -> bool {
         !self.state().steps.is_empty()
     }
 
-    /// A request that has not come in yet does so now.
+    /// Lets the pending request arrive now.
     pub(crate) fn comes_now(&self) {
         let late = self.state().request.take();
         if let Some(DueAction(_, request)) = late {
@@ -107,7 +109,7 @@ impl Interleaving {
         }
     }
 
-    /// A request that has not come in yet never will, since its client is gone; nor are steps taken.
+    /// Drops the pending request, whose client is gone, and all pending steps.
     pub(crate) fn never_comes(&self) {
         let mut state = self.state();
         state.steps.clear();

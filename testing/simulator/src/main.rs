@@ -78,7 +78,7 @@ fn command(options: &SimulatorOptions) -> bool {
     }
 }
 
-/// One run; `None` if a promise was broken.
+/// Does one run and prints its outcome. Returns `None` if a promise was broken.
 fn run_and_print(options: &SimulatorOptions) -> Option<RunSummary> {
     match run(options) {
         Ok(summary) => {
@@ -92,7 +92,7 @@ fn run_and_print(options: &SimulatorOptions) -> Option<RunSummary> {
     }
 }
 
-/// Several seeds, the odd ones on disks that fail at times.
+/// Runs several seeds. On odd seeds the disks make errors at times.
 fn seeds_command(options: &SimulatorOptions, seeds: u64) -> bool {
     let (mut operations, mut crashes, mut errors) = (0, 0, 0);
     for seed in options.seed..options.seed + seeds {
@@ -110,7 +110,7 @@ fn seeds_command(options: &SimulatorOptions, seeds: u64) -> bool {
     true
 }
 
-/// The sizes that the nightly run has.
+/// Runs the sizes of the nightly check.
 fn long_command(options: &SimulatorOptions) -> bool {
     const SEEDS: u64 = 50;
     let random =

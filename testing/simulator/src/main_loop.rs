@@ -1,4 +1,5 @@
-//! One run from its beginning to its end: clients, background work, time and failures, interleaved by one seed on one thread.
+//! One run from its beginning to its end. One seed on one thread interleaves clients, background work, time
+//! and failures.
 
 use crate::client::IssueTime;
 use crate::options::{SimulatorOptions, repeat_line};
@@ -9,7 +10,7 @@ use crate::watchdog::StuckRunWatchdog;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// What one run did.
+/// The outcome of a run that broke no promise.
 #[derive(Debug)]
 pub(crate) struct RunSummary {
     pub(crate) counts: RunCounts,
@@ -17,7 +18,7 @@ pub(crate) struct RunSummary {
     pub(crate) seconds: f64,
 }
 
-/// What went wrong, and after how many operations.
+/// A failure, and the number of operations before it.
 #[derive(Debug)]
 pub(crate) struct RunFailure {
     pub(crate) what: String,
@@ -25,7 +26,7 @@ pub(crate) struct RunFailure {
     pub(crate) hash: u64,
 }
 
-/// One run of one seed.
+/// Runs one seed.
 pub(crate) fn run(options: &SimulatorOptions) -> Result<RunSummary, RunFailure> {
     PlantedRule::for_this_thread(options.plant);
     let mut run = SimulationRun::new(options).map_err(|what| RunFailure { what, operations: 0, hash: 0 })?;
@@ -46,7 +47,7 @@ pub(crate) fn run(options: &SimulatorOptions) -> Result<RunSummary, RunFailure> 
 }
 
 impl SimulationRun {
-    /// Runs to the end; says what is wrong.
+    /// Runs to the end. Returns the first failure as an error.
     fn go(&mut self) -> Result<(), String> {
         let watchdog = StuckRunWatchdog::new(repeat_line(&self.options));
         let mut told = Instant::now();
@@ -64,7 +65,7 @@ impl SimulationRun {
         Ok(())
     }
 
-    /// One thing happens: a request, a step of background work, or some time passes.
+    /// Does one thing: a request, an operation on volumes, a step of background work, or some time passes.
     fn turn(&mut self) -> Result<(), String> {
         let idle = self.clients.idle();
         match self.weather.next(&mut self.random) {
@@ -97,7 +98,7 @@ impl SimulationRun {
         self.live_or_die()
     }
 
-    /// Tells a person that the run goes on. Has no part in the run.
+    /// Prints the progress every three seconds. Has no effect on the run.
     fn tell_progress(&self, told: &mut Instant) {
         if self.options.quiet || told.elapsed() < Duration::from_secs(3) {
             return;

@@ -1,4 +1,5 @@
-//! The plain model of a file system: what the stack must look like from above. Owned by the oracle; not clever.
+//! The plain model of a file system: the tree that the stack must show to programs. The oracle owns the
+//! model. The model is simple on purpose.
 
 use crate::change::{ChangeErrno, ModelChange};
 use crate::unsynced_pages::{UnsyncedPages, bypasses_buffer};
@@ -7,10 +8,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Who asks for every change.
+/// The caller of every change.
 pub(crate) const CALLER: CallerCredentials = CallerCredentials { uid: 1000, gid: 100, umask: 0o027 };
 
-/// The model's own name for an inode; never used again, and the same in every replay of one history.
+/// The model's own name for an inode. Names are never reused, and are the same in every replay of one
+/// history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ModelId(pub(crate) u64);
 
@@ -33,23 +35,24 @@ pub(crate) struct FsModel {
 
 #[derive(Debug, Clone)]
 pub(crate) struct ModelInode {
-    /// Its number in the real file system, once known: learned from the reply, or after a crash from its name.
+    /// The inode number in the real file system, once known: from the reply, or after a crash from the name.
     pub(crate) ino: Option<Ino>,
     pub(crate) mode: u16,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) times: ModelTimes,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Names; a directory has one.
+    /// The number of names. A directory has one.
     pub(crate) links: u32,
-    /// Raised with each change of content, so that comparisons can be remembered.
+    /// Raised by each change of content, so that results of comparisons can be reused.
     pub(crate) version: u64,
     pub(crate) body: ModelBody,
-    /// What else a file may be after a crash.
+    /// Other contents that a file may have after a crash.
     pub(crate) loose: UnsyncedPages,
 }
 
-/// Nanoseconds, where they are known: of a change that was not answered before a crash nobody knows the moment.
+/// Times in nanoseconds, or `None` where unknown. The time of a change that was not answered before a crash
+/// is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ModelTimes {
     pub(crate) accessed: Option<i64>,
@@ -63,7 +66,7 @@ impl ModelTimes {
         ModelTimes { accessed: now, modified: now, changed: now, created: now }
     }
 
-    /// The first that differs from what `stat` tells.
+    /// Describes the first time that differs from `stat`.
     pub(crate) fn difference(&self, found: &FileAttributes) -> Option<String> {
         let pairs = [
             ("access", self.accessed, found.accessed),
@@ -77,7 +80,7 @@ impl ModelTimes {
         Some(format!("its {which} time is {found}, expected {}", expected.unwrap_or_default()))
     }
 
-    /// What `stat` tells is known from now on.
+    /// Takes over the times that `stat` reports.
     pub(crate) fn learn(&mut self, found: &FileAttributes) {
         *self = ModelTimes {
             accessed: Some(found.accessed),
@@ -118,12 +121,12 @@ impl ModelInode {
         ModelInode { ino: None, mode, uid, gid, times, xattrs, links: 1, version: 0, body, loose }
     }
 
-    /// The attributes changed.
+    /// Records a change of attributes.
     pub(crate) fn change(&mut self, now: Option<i64>) {
         self.times.changed = now;
     }
 
-    /// The content changed, and the attributes with it.
+    /// Records a change of content, which changes attributes, too.
     fn modify(&mut self, now: Option<i64>) {
         self.times.modified = now;
         self.change(now);
@@ -133,13 +136,13 @@ impl ModelInode {
         self.body.kind()
     }
 
-    /// What was written before a change is certain.
+    /// Writes before change `number` are now certain.
     pub(crate) fn settle_before(&mut self, number: u64) {
         self.version += 1;
         self.loose.settle_before(number);
     }
 
-    /// It is these bytes, and nothing else.
+    /// Sets the content to the bytes that were found. Other contents are no longer possible.
     pub(crate) fn found(&mut self, bytes: &[u8]) {
         self.settle_before(u64::MAX);
         if let ModelBody::File(content) = &mut self.body
@@ -149,7 +152,7 @@ impl ModelInode {
         }
     }
 
-    /// A regular file's bytes; of anything else, none.
+    /// The bytes of a regular file. Empty for other inodes.
     pub(crate) fn content(&self) -> &[u8] {
         match &self.body {
             ModelBody::File(bytes) => bytes,
@@ -167,7 +170,7 @@ impl ModelInode {
 }
 
 impl FsModel {
-    /// A root of mode 755, empty.
+    /// An empty root of mode 755.
     pub(crate) fn new() -> FsModel {
         let body = ModelBody::Directory { parent: ModelId::ROOT, names: BTreeMap::new() };
         let mut root = ModelInode::new(body, 0o755, None);
@@ -207,23 +210,23 @@ impl FsModel {
         self.names(parent)?.get(name).copied().ok_or(ChangeErrno::NotFound)
     }
 
-    /// Bytes of all regular files.
+    /// The bytes of all regular files.
     pub(crate) fn bytes(&self) -> u64 {
         self.inodes.values().map(|inode| inode.content().len() as u64).sum()
     }
 
-    /// Directories that directly lie in this one.
+    /// The number of subdirectories directly in this directory.
     pub(crate) fn subdirectories(&self, directory: ModelId) -> u32 {
         let names = self.names(directory).expect("a directory");
         names.values().filter(|&&child| self.get(child).is_directory()).count() as u32
     }
 
-    /// Drops what has no name: after a crash nobody holds it.
+    /// Drops inodes without a name: after a crash they have no holders.
     pub(crate) fn drop_nameless(&mut self) {
         self.inodes.retain(|&id, inode| inode.links > 0 || id == ModelId::ROOT);
     }
 
-    /// Makes `change` at the moment `now`, or says why not; returns the new inode where one is made.
+    /// Makes `change` at time `now`, or says why not. Returns the new inode if there is one.
     pub(crate) fn apply(
         &mut self,
         change: &ModelChange,
@@ -234,7 +237,7 @@ impl FsModel {
         made
     }
 
-    /// What was written before is certain, in all files.
+    /// Writes before change `number` are now certain, in all files.
     pub(crate) fn settle_before(&mut self, number: u64) {
         self.inodes.values_mut().for_each(|inode| inode.settle_before(number));
     }
@@ -263,7 +266,7 @@ impl FsModel {
             ModelChange::Rename { from, to, if_exists } => self.rename(from, to, *if_exists, now)?,
             ModelChange::WhiteOut { from, to, if_exists } => {
                 self.rename(from, to, *if_exists, now)?;
-                // Two names of one file stay where they are.
+                // A rename between two names of one file changes nothing.
                 if self.lookup(from.0, &from.1).is_err() {
                     let whiteout = ModelInode::new(ModelBody::Node(FileKind::CharDevice, 0), 0, now);
                     return self.add(from.0, &from.1, whiteout, now).map(Some);
@@ -524,7 +527,7 @@ impl FsModel {
             return Err(ChangeErrno::Unsupported);
         }
         let bytes = self.get(from).content()[offset as usize..end as usize].to_vec();
-        // Pages that are shared are certain.
+        // Shared pages are certain: copying settles them first.
         self.get_mut(from).loose.settle(offset..end);
         self.write(to, at, &bytes, false, now)
     }

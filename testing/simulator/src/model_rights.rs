@@ -1,4 +1,4 @@
-//! Who may do what, in the model: modes, owners, access control lists and the other extended attributes.
+//! Rights in the model: modes, owners, access control lists and the other extended attributes.
 
 use crate::change::ChangeErrno;
 use crate::model::{CALLER, FsModel, ModelId, ModelInode};
@@ -18,7 +18,7 @@ const OTHERS: u16 = 0x20;
 pub(crate) struct ModelAcl(pub(crate) Vec<(u16, u16, u32)>);
 
 impl ModelAcl {
-    /// One that names the user `uid`, or nobody.
+    /// A list for `mode`. The list also names the user `uid`, if there is one.
     pub(crate) fn new(mode: u16, mask: u16, uid: Option<u32>) -> ModelAcl {
         let nobody = u32::MAX;
         let mut entries = vec![(OWNER, mode >> 6 & 7, nobody)];
@@ -48,7 +48,7 @@ impl ModelAcl {
         value
     }
 
-    /// The tag that the group's bits of a mode stand for.
+    /// The tag of the entry that the group bits of the mode stand for.
     fn group(&self) -> u16 {
         if self.0.iter().any(|&(tag, ..)| tag == MASK) { MASK } else { OWNING_GROUP }
     }
@@ -76,7 +76,8 @@ impl ModelAcl {
 }
 
 impl ModelInode {
-    /// Setuid goes, and setgid where the group may execute: else it is a lock's mark, not a power. And capabilities.
+    /// Removes setuid, capabilities, and setgid if the group may execute. Without that right, setgid marks
+    /// mandatory locking and stays.
     fn drop_powers(&mut self) -> bool {
         let before = self.mode;
         let setgid = if self.mode & 0o010 == 0 { 0 } else { 0o2000 };
@@ -93,7 +94,7 @@ impl ModelInode {
         }
     }
 
-    /// What a new inode gets from its directory.
+    /// Takes the group, setgid and the default access list from the directory, as a new inode does.
     pub(crate) fn inherit(&mut self, directory: &ModelInode) {
         let is_directory = self.is_directory();
         if directory.mode & 0o2000 != 0 {
@@ -126,7 +127,7 @@ impl FsModel {
         inode.change(now);
     }
 
-    /// Who gets a file does not get the powers that its old owner gave it.
+    /// Sets the owner. The new owner does not get setuid, setgid or capabilities of a file.
     pub(crate) fn set_owner(&mut self, id: ModelId, uid: Option<u32>, gid: Option<u32>, now: Option<i64>) {
         let inode = self.get_mut(id);
         inode.uid = uid.unwrap_or(inode.uid);
@@ -188,7 +189,7 @@ impl FsModel {
     }
 }
 
-/// Which attributes a file of this kind may have.
+/// Whether an inode of this kind may have the attribute.
 fn may_have(kind: FileKind, name: &[u8]) -> Result<(), ChangeErrno> {
     let is_acl = [ACCESS_ACL, DEFAULT_ACL].contains(&name);
     match kind {

@@ -1,60 +1,62 @@
-//! What to run, as the command line says it.
+//! The options of the command line.
 
 use crate::planted_rules::PlantedRule;
 use clap::ValueEnum;
 
-/// What to run.
+/// The options of a simulation.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct SimulatorOptions {
-    /// What everything is drawn from; the same seed gives the same run.
+    /// Set the seed of all random choices. The same seed gives the same run.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Operations of all clients.
+    /// Set the number of operations of all clients together.
     #[arg(long, default_value_t = 20_000)]
     pub(crate) operations: u64,
-    /// Power cuts and kills, at least, spread over the operations.
+    /// Set the least number of power cuts and kills, spread over the operations.
     #[arg(long, default_value_t = 500)]
     pub(crate) crashes: u64,
-    /// Lets the disks make read, write and flush errors, too.
+    /// Let the disks make read, write and flush errors, too.
     #[arg(long)]
     pub(crate) faults: bool,
-    /// Keeps every store nearly full; otherwise that of one seed in five.
+    /// Keep every store nearly full. Without this option one seed in five has a store that is nearly full.
     #[arg(long)]
     pub(crate) full: bool,
-    /// Runs seed after seed until so many seconds have passed.
+    /// Run seed after seed until this many seconds have passed.
     #[arg(long)]
     pub(crate) seconds: Option<u64>,
-    /// Runs so many seeds, each with as many operations and crashes, every second one with --faults.
+    /// Run this many seeds, each with the given numbers of operations and crashes, every second one with
+    /// --faults.
     #[arg(long, conflicts_with = "seconds")]
     pub(crate) seeds: Option<u64>,
-    /// What a night is for: a million operations with ten thousand crashes from fifty seeds, then all programs of two
-    /// operations, and a thousand of three.
+    /// Run the long check, for a night: a million operations with ten thousand crashes from fifty seeds, then
+    /// all programs of two operations, and a thousand of three.
     #[arg(long, conflicts_with_all = ["seconds", "seeds", "operations", "crashes", "exhaust", "programs", "faults"])]
     pub(crate) long: bool,
-    /// Breaks one rule, to see it found.
+    /// Break one rule, to see the simulator find the bug.
     #[arg(long)]
     pub(crate) plant: Option<PlantedRule>,
-    /// Breaks each rule in turn, or the one that --plant names, in short runs from --seed on, and prints after how many operations
-    /// that was found.
+    /// Break each rule in turn, or the one that --plant names, in short runs from --seed on. Print after how
+    /// many operations the simulator found the bug.
     #[arg(long, conflicts_with_all = ["seconds", "seeds", "long", "exhaust", "faults"])]
     pub(crate) planted: bool,
-    /// Instead of random operations: all programs of one, or of up to two, operations, or some of three or four, cut at
-    /// every write and flush; with --faults with an error at each operation of a disk, too.
+    /// Run short programs instead of random operations: all programs of one, or of up to two, operations, or
+    /// some of three or four. Cut the power at every write and flush. With --faults also make an error at
+    /// each operation of a disk.
     #[arg(long, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub(crate) exhaust: Option<u8>,
-    /// How many programs of three or four operations.
+    /// Set the number of programs of three or four operations.
     #[arg(long, default_value_t = 300)]
     pub(crate) programs: u64,
-    /// Prints every event to stderr.
+    /// Print every event to stderr.
     #[arg(long)]
     pub(crate) verbose: bool,
-    /// Prints no progress.
+    /// Print no progress.
     #[arg(long)]
     pub(crate) quiet: bool,
 }
 
 impl SimulatorOptions {
-    /// One quiet run.
+    /// The options of a single quiet run.
     pub(crate) fn of_one(seed: u64, operations: u64, crashes: u64) -> SimulatorOptions {
         SimulatorOptions {
             seed,
@@ -80,7 +82,7 @@ impl SimulatorOptions {
     }
 }
 
-/// The line that repeats a run.
+/// The command line that repeats a run.
 pub(crate) fn repeat_line(options: &SimulatorOptions) -> String {
     let SimulatorOptions { seed, operations, crashes, faults, full, .. } = options;
     let mut line = format!("cargo sim --seed {seed} --operations {operations} --crashes {crashes}");

@@ -1,5 +1,6 @@
-//! Decides whether what is there after a crash keeps the promise: it is exactly the state after some prefix of the
-//! changes, in the order in which they took effect, and that prefix holds everything that a completed sync covers.
+//! Decides whether the state after a crash keeps the promise. The state must be exactly the one after some
+//! prefix of the changes, in the order in which they took effect. That prefix must hold every change that a
+//! completed sync covers.
 
 use crate::change::{ChangeErrno, ModelChange};
 use crate::model::{FsModel, ModelBody, ModelId};
@@ -8,29 +9,30 @@ use fs::Ino;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Why a history can be replayed.
+/// The reason why a history can be replayed.
 const REPLAYS: &str = "the model accepted it when it happened";
-/// How many candidates a report shows.
+/// The number of candidates that a report shows.
 const CANDIDATES_SHOWN: usize = 12;
 
-/// The model's history. Owned by the run.
+/// The model's history. The run owns it.
 #[derive(Clone)]
 pub(crate) struct HistoryOracle {
-    /// The state that must at least be there: everything before the last completed sync was issued.
+    /// The least state that must survive: all changes before the last completed sync was issued.
     durable: FsModel,
-    /// What took effect since, oldest first.
+    /// Changes that took effect since, oldest first.
     since: VecDeque<ChangeEffect>,
-    /// The state after all of them: what running programs see.
+    /// The state after all changes: what running programs see.
     pub(crate) now: FsModel,
     /// Number of the first change in `since`, counted from the start of the run.
     first: u64,
-    /// Changes that are not known to be durable with all their bytes, by their numbers, and when their clients were answered.
+    /// The numbers of changes that are not known to be durable with all their bytes, each with the time of
+    /// its reply.
     answered: VecDeque<(u64, Duration)>,
-    /// While a copy is made: its history, which begins when it was asked for.
+    /// The history of a copy while it is made. It begins at the request for the copy.
     copy: Option<Box<HistoryOracle>>,
 }
 
-/// A change that took effect, when, and the number of the inode that it made, if it made one and the reply said so.
+/// A change that took effect, with its time, and the number of a new inode if the reply told it.
 #[derive(Debug, Clone)]
 struct ChangeEffect {
     change: ModelChange,
@@ -42,32 +44,32 @@ struct ChangeEffect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HistoryMoment(u64);
 
-/// What a sync is of, beside everything that is logged.
+/// The data that a sync covers beside all logged changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SyncScope {
     Logged,
     /// All bytes of one file.
     File(ModelId),
-    /// Everything.
+    /// All bytes of all files.
     All,
 }
 
-/// Where in the history the recovered state lies.
+/// The place of the recovered state in the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecoveredPrefix {
     /// Changes since the last completed sync that survived.
     pub(crate) kept: usize,
-    /// Changes since then that had completed.
+    /// Changes since the last completed sync that had completed.
     pub(crate) completed: usize,
 }
 
 impl HistoryOracle {
-    /// An empty, durable file system.
+    /// The history of an empty, durable file system.
     pub(crate) fn new() -> HistoryOracle {
         HistoryOracle::of(FsModel::new())
     }
 
-    /// One of which nothing but `model` was ever there.
+    /// A history whose only state is `model`.
     fn of(model: FsModel) -> HistoryOracle {
         let first = model.number;
         HistoryOracle {
@@ -80,7 +82,7 @@ impl HistoryOracle {
         }
     }
 
-    /// That of what is nothing but what programs see now.
+    /// A history whose only state is the present one.
     pub(crate) fn as_of_now(&self) -> HistoryOracle {
         let mut now = self.now.clone();
         now.settle_before(u64::MAX);
@@ -88,26 +90,27 @@ impl HistoryOracle {
         HistoryOracle::of(now)
     }
 
-    /// Whole pages that are written may bypass the buffer from now on. All before is durable.
+    /// Allows writes of whole pages to bypass the buffer from now on. All earlier changes must be durable.
     pub(crate) fn allow_bypassing(&mut self) {
         assert!(self.since.is_empty(), "what comes before was made under another rule");
         (self.now.bypasses, self.durable.bypasses) = (true, true);
     }
 
-    /// From now on, what takes effect may be in a copy, too.
+    /// Begins the history of a copy: changes from now on may be in the copy, too.
     pub(crate) fn begin_copy(&mut self) {
         self.copy = Some(Box::new(self.as_of_now()));
     }
 
-    /// The copy is made: what it may be, and how many changes took effect since [`begin_copy`](HistoryOracle::begin_copy).
+    /// Ends the history of a copy. Returns it with the number of changes since
+    /// [`begin_copy`](HistoryOracle::begin_copy).
     pub(crate) fn end_copy(&mut self) -> (HistoryOracle, u64) {
         let copy = *self.copy.take().expect("a copy was begun");
         let meanwhile = copy.since.len() as u64;
         (copy, meanwhile)
     }
 
-    /// `change` took effect at the time `at` and was answered by `answered`; refuses it where the model says that it cannot have.
-    /// Returns the inode that it made.
+    /// Records that `change` took effect at the time `at` and was answered by `answered`. Returns the inode
+    /// that it made. Fails where the model refuses the change.
     pub(crate) fn took_effect(
         &mut self,
         change: ModelChange,
@@ -126,12 +129,12 @@ impl HistoryOracle {
         Ok(made)
     }
 
-    /// Now: what a sync that is issued here covers.
+    /// The present moment. A sync issued now covers the changes before it.
     pub(crate) fn moment(&self) -> HistoryMoment {
         HistoryMoment(self.first + self.since.len() as u64)
     }
 
-    /// A sync of this that was issued at `moment` completed.
+    /// Records that a sync issued at `moment` completed.
     pub(crate) fn synced(&mut self, moment: HistoryMoment, what: SyncScope) {
         while self.first < moment.0 {
             let effect = self.since.pop_front().expect("a moment lies in the history");
@@ -148,7 +151,7 @@ impl HistoryOracle {
         }
     }
 
-    /// Everything that was answered until then is durable.
+    /// Records that all changes answered by the time `answered` are durable.
     pub(crate) fn durable_until(&mut self, answered: Duration) {
         let older = self.answered.iter().take_while(|(_, one)| *one <= answered).count();
         let newest = self.answered.drain(..older).next_back();
@@ -157,8 +160,8 @@ impl HistoryOracle {
         }
     }
 
-    /// Finds the prefix that `seen` is, and goes on from there. `outstanding` are the changes whose outcome nobody
-    /// was told.
+    /// Finds the prefix whose state is `seen`, and goes on from there. `outstanding` are the changes whose
+    /// outcome no client was told.
     pub(crate) fn recovered(
         &mut self,
         seen: &SeenTree,
@@ -233,7 +236,8 @@ fn replay(model: &mut FsModel, effect: &ChangeEffect) -> Result<Option<ModelId>,
     Ok(made)
 }
 
-/// A model in which some of `outstanding`, in some order, took effect, too. Of two writes in a row that do not overlap one order is tried.
+/// Finds a model in which some of `outstanding` took effect, in some order, and that equals `seen`. Tries one
+/// order only of two successive writes that do not overlap.
 fn with_some_of<'a>(
     model: &FsModel,
     outstanding: &[ModelChange],
@@ -267,9 +271,9 @@ fn with_some_after<'a>(
 /// A comparison of one recovered file system with several models of one history.
 struct ModelComparison<'a> {
     seen: &'a SeenTree,
-    /// Which inode is which, in the newest comparison.
+    /// The inode number of each model inode, in the newest comparison.
     pairs: BTreeMap<ModelId, Ino>,
-    /// Contents compared already: most files are the same in all models.
+    /// Results of earlier comparisons of contents. Most files are the same in all models.
     compared: BTreeMap<(ModelId, u64, Ino), Option<String>>,
 }
 
@@ -278,7 +282,7 @@ impl<'a> ModelComparison<'a> {
         ModelComparison { seen, pairs: BTreeMap::new(), compared: BTreeMap::new() }
     }
 
-    /// The first difference found, in words.
+    /// Describes the first difference.
     fn difference(&mut self, model: &FsModel) -> Option<String> {
         self.pairs.clear();
         let mut wanted = vec![(ModelId::ROOT, Ino::ROOT, String::new())];
@@ -350,7 +354,7 @@ impl<'a> ModelComparison<'a> {
     }
 }
 
-/// The first extended attribute that differs.
+/// Describes the first extended attribute that differs.
 pub(crate) fn xattr_difference(
     expected: &BTreeMap<Vec<u8>, Vec<u8>>,
     found: &BTreeMap<Vec<u8>, Vec<u8>>,
@@ -364,7 +368,7 @@ pub(crate) fn xattr_difference(
     Some(format!("{} is {found}, expected {expected}", name.escape_ascii()))
 }
 
-/// The link count that `stat` must tell: a directory counts its own dot and its children's dot-dots.
+/// The link count that `stat` must report. A directory counts its own `.` and the `..` of its subdirectories.
 pub(crate) fn expected_links(model: &FsModel, id: ModelId) -> u32 {
     let inode = model.get(id);
     match inode.body {
@@ -431,7 +435,7 @@ mod tests {
         ModelChange::Write { file, offset, bytes: Arc::new(vec![byte]), bypasses: false }
     }
 
-    /// An oracle that saw a file made, synced, and two bytes written to it.
+    /// An oracle that saw a file made and synced, then two bytes written to it.
     fn history() -> (HistoryOracle, ModelId) {
         let mut oracle = HistoryOracle::new();
         let make = ModelChange::Make {

@@ -1,122 +1,122 @@
-//! Rules that the stack can be made to break.
+//! The rules that the stack can be made to break.
 
 use clap::ValueEnum;
 
-/// A rule that the stack can be made to break, to show that the simulator notices.
+/// A rule that the stack can break on request, to show that the simulator notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum PlantedRule {
-    /// The store cuts pages whose bytes are newer than the cut.
+    /// The store lets a cut remove pages whose bytes are newer than the cut.
     CutIgnoresPageLsn,
-    /// The store uses a segment again while a root or a reader still needs it.
+    /// The store reuses a segment while a root or a reader still needs it.
     ReusedBeforePins,
-    /// The store says durable without a flush.
+    /// The store reports writes as durable without a flush.
     StoreWithoutFlush,
     /// The cleaner points entries at copies that are not written yet.
     RepointBeforeCopy,
-    /// The store trims a segment after it may have been used again.
+    /// The store trims a segment after the segment may have been reused.
     TrimAfterReuse,
-    /// A deleted volume drops its reference to a node that others share twice.
+    /// A deleted volume drops its reference to a shared node twice.
     FreedOnceTooOften,
-    /// Some of the nodes below one that dies are forgotten.
+    /// The store forgets some of the nodes below a node that dies.
     LeakedNode,
     /// The store forgets reservations.
     ForgottenReservation,
     /// The store counts reservations twice.
     ReservationCountedTwice,
-    /// The cleaner leaves one of a block's several holders pointing at where it was.
+    /// The cleaner leaves one of a block's several holders pointing at the block's old place.
     HolderMissed,
-    /// The store counts a shared block as dead when the first of its holders goes.
+    /// The store counts a shared block as dead when its first holder is deleted.
     FreedWithOneHolder,
-    /// The tree of a deleted file that others share is on the store's dying list twice.
+    /// The store puts the shared tree of a deleted file on its dying list twice.
     DyingTwice,
-    /// The store's recovery applies log entries again that its root has.
+    /// The store's recovery applies log entries again that its root already has.
     EntriesBeforeRoot,
-    /// The buffer's recovery applies what parses of a torn group.
+    /// The buffer's recovery applies the parts of a torn group that parse.
     TornGroupApplied,
-    /// The buffer's recovery takes what an earlier mount left behind.
+    /// The buffer's recovery accepts records that an earlier mount left behind.
     StaleIncarnation,
-    /// The buffer says durable without a flush.
+    /// The buffer reports records as durable without a flush.
     BufferWithoutFlush,
-    /// The cache takes a page for clean that was written to while it was being written back.
+    /// The cache marks a page clean although it was written to during its write-back.
     NewerBytesLostAtMerge,
-    /// The store trims and uses a segment again, whoever reads it.
+    /// The store trims and reuses a segment while readers still use it.
     PinsIgnored,
-    /// Who flushes the store does not ask whether another's flush failed meanwhile.
+    /// A thread that flushes the store does not check whether another thread's flush failed meanwhile.
     OthersFlushesIgnored,
     /// Each checkpoint writes the same root.
     OneRoot,
-    /// The cleaner settles a segment though its walk has more to visit.
+    /// The cleaner treats a segment as finished while its walk has more to visit.
     SettledEarly,
-    /// Damage in the store's log counts as its torn end.
+    /// The store takes damage in its log for the torn end.
     StoreRotTakenForTorn,
-    /// The store repairs metadata from the copy that is damaged.
+    /// The store repairs metadata from the damaged copy.
     RepairFromWrongCopy,
     /// The store writes both copies of metadata to one segment.
     CopiesInOneSegment,
-    /// The store makes a clone, a cut or a deletion again that an object has had.
+    /// The store repeats a clone, a cut or a deletion that an object already had.
     RangeRepeated,
-    /// A page is stored before the clone of it that is older.
+    /// A page is stored before an older clone of it.
     RangeOvertaken,
-    /// Recovery makes a clone again that the store has.
+    /// Recovery repeats a clone that the store already has.
     RangeRecoveredTwice,
-    /// The store writes pages of metadata once.
+    /// The store writes only one copy of metadata pages.
     PageCopyForgotten,
-    /// The store's recovery believes a batch of whose pages of metadata some are missing.
+    /// The store's recovery accepts a batch of which some metadata pages are missing.
     MissingPairBelieved,
-    /// The buffer begins without a flush of what the mount before left in the device's cache.
+    /// The buffer begins without flushing the writes that the previous mount left in the device's cache.
     BeginWithoutFlush,
-    /// Damage in the buffer's log counts as its torn end.
+    /// The buffer takes damage in its log for the torn end.
     BufferRotTakenForTorn,
-    /// A page that was fetched forgets a cut that was written back meanwhile.
+    /// A fetched page forgets a cut that was written back meanwhile.
     CutForgotten,
-    /// A cut gives up the groups of what it took out of memory.
+    /// A cut releases the groups of the changes that it removed from memory.
     CutWithoutGroups,
-    /// A page that was written to while it failed to be written back forgets its old group.
+    /// A page that was written to while its write-back failed forgets its old group.
     OldGroupForgotten,
-    /// A cut that was written to the buffer again takes out newer pages.
+    /// A cut that was written to the buffer again removes newer pages.
     MergedCutKills,
-    /// Pages are written back before the buffer has their changes.
+    /// The cache writes pages back before their changes are in the buffer.
     StoredBeforeDurable,
-    /// What is written to the buffer again is let go before the new copy is durable.
+    /// The cache writes records to the buffer again, and releases the old copy before the new one is durable.
     RelogNotDurable,
-    /// A copy of a volume has changes from after its moment.
+    /// A copy of a volume has changes made after its moment.
     CloneTooLate,
-    /// A copy of a volume lacks changes from before its moment.
+    /// A copy of a volume lacks changes made before its moment.
     CloneTooEarly,
-    /// A volume that is rescued lacks what was written after a cut.
+    /// A rescued volume lacks writes made after a cut.
     RescueCutsLate,
-    /// The store lays the oldest delta of a page over the others.
+    /// The store applies the oldest delta of a page last.
     DeltasInWrongOrder,
-    /// The store frees a block of deltas that some page needs still.
+    /// The store frees a block of deltas that some page still needs.
     DeltaBlockFreedEarly,
-    /// The store frees the base of a page that has a delta.
+    /// The store frees the base page of a page that has a delta.
     BaseFreedEarly,
-    /// The store folds a page without its deltas.
+    /// The store merges a page without its deltas.
     FoldWithoutDeltas,
-    /// A delta is stored over what a cut takes away.
+    /// The cache stores a delta of a page that a cut removes.
     DeltaOverCut,
-    /// A file gets a name before its bypassed pages.
+    /// A file gets its name before its bypassed pages are durable.
     NameBeforeBytes,
     /// Pages are cloned before their bypassed bytes are logged or stored.
     CloneBeforeBytes,
-    /// A part of a page that bypassed the buffer is logged without the rest.
+    /// The cache logs a part of a bypassed page without the rest.
     PartBeforeWhole,
-    /// A sync of a file does without its bypassed pages.
+    /// A sync of a file does not wait for its bypassed pages.
     SyncWithoutBytes,
-    /// Recovery lays older changes over what bypassed the buffer since.
+    /// Recovery applies older changes over newer bypassed pages.
     OlderOverBypassed,
-    /// A bypassed page that the store does not have after a commit interval is not logged.
+    /// The cache does not log a bypassed page that the store has not taken after a commit interval.
     OverdueNotLogged,
-    /// An end of a mount does not log bypassed pages that it could not store.
+    /// The cache ends a mount without logging bypassed pages that it could not store.
     EndWithoutCommit,
-    /// The number of a deleted volume is given to another.
+    /// The store gives the number of a deleted volume to a new one.
     VolumeNumberUsedAgain,
-    /// A transaction that fails is not undone in memory.
+    /// The file system does not undo a failed transaction in memory.
     NotUndone,
 }
 
 impl PlantedRule {
-    /// As it is called at the command line.
+    /// The name of the rule at the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().expect("every rule has a name").get_name().to_owned()
     }
@@ -192,7 +192,7 @@ impl PlantedRule {
         }
     }
 
-    /// Plants what is planted for a whole thread; nothing where `plant` is none, or is told to each store and buffer when it is
+    /// Plants a rule for the whole thread, or none. A rule of one store or buffer is planted when that is
     /// opened.
     pub(crate) fn for_this_thread(plant: Option<PlantedRule>) {
         cache::plant(plant.and_then(PlantedRule::in_cache));

@@ -1,29 +1,29 @@
-//! How a life of the stack ends, as far as the media are concerned.
+//! The ends of a life of the stack, and their effects on the media.
 
 use crate::event_log::MediumRole;
 use crate::run_state::SimulationRun;
 use crate::stack::RandomPick;
 
-/// How a life ends.
+/// An end of a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LifeEnd {
-    /// What was not flushed is lost in part.
+    /// Both media lose a part of their unflushed writes.
     PowerCut,
-    /// The process goes, the media keep what they accepted.
+    /// The process ends. The media keep all accepted writes.
     Kill,
-    /// The process goes, and one medium loses what was not flushed.
+    /// The process ends, and one medium loses a part of its unflushed writes.
     Loss(MediumRole),
 }
 
 impl LifeEnd {
-    /// Whether a medium loses what was not flushed, in part.
+    /// Whether a medium loses a part of its unflushed writes.
     fn loses(self, role: MediumRole) -> bool {
         self == LifeEnd::PowerCut || self == LifeEnd::Loss(role)
     }
 }
 
 impl SimulationRun {
-    /// What stops everything in the middle of a device operation is mostly a power cut.
+    /// Draws the end of a life that stopped during a device operation: mostly a power cut.
     pub(crate) fn draw_end(&mut self) -> LifeEnd {
         match self.random.below(6) {
             0 => LifeEnd::Kill,
@@ -35,7 +35,7 @@ impl SimulationRun {
     pub(crate) fn lose_power(&mut self, end: LifeEnd) {
         self.no_faults();
         self.media.meanwhile.never_comes();
-        // Nothing that the stack does while it falls apart may reach the media.
+        // Calls that the stack makes while it stops must not reach the media.
         self.media.power.cut();
         if let Some(stack) = self.stack.take() {
             // Requests that are parked in the cache keep it alive.

@@ -1,4 +1,4 @@
-//! Whether what a client was told is right.
+//! Checks replies to clients.
 
 use crate::model::{FsModel, ModelBody, ModelId};
 use crate::oracle::expected_links;
@@ -8,15 +8,15 @@ use device::BLOCK_BYTES;
 use fs::{FileAttributes, FileKind, FsError, SeekWhence};
 use std::ops::Range;
 
-/// What a read must return now.
+/// The bytes that a read must return now.
 pub(crate) fn right_bytes(model: &FsModel, file: ModelId, offset: u64, len: usize) -> Vec<u8> {
     let content = model.get(file).content();
     let start = content.len().min(offset as usize);
     content[start..content.len().min(start + len)].to_vec()
 }
 
-/// A read is right if each page is what it was at some moment since the request, and so is the length: a read that
-/// waits for the store does not stop writers.
+/// Checks a read. Each page must be as it was at some moment since the request, and so must the length.
+/// Writers go on while a read waits for the store.
 pub(crate) fn check_read(offset: u64, right: &[Vec<u8>], found: &[u8]) -> Result<(), String> {
     let newest = right.last().expect("a read has an expected answer");
     let wrong = |what: String| Err(format!("{what} (none of the {} right answers)", right.len()));
@@ -35,13 +35,14 @@ pub(crate) fn check_read(offset: u64, right: &[Vec<u8>], found: &[u8]) -> Result
     Ok(())
 }
 
-/// Whether `range` of `right`, which is zeros after its end, is `found`.
+/// Whether `range` of `right` is `found`. Bytes past the end of `right` count as zeros.
 fn equal_with_zeros_after(right: &[u8], range: Range<usize>, found: &[u8]) -> bool {
     let there = &right[range.start.min(right.len())..range.end.min(right.len())];
     found[..there.len()] == *there && found[there.len()..].iter().all(|&byte| byte == 0)
 }
 
-/// Where data or a hole was found: nothing but zeros is passed over on the way to data, and a hole is zeros, or the end.
+/// Checks a found place of data or a hole. A search for data may pass over zeros only. A hole is a range of
+/// zeros, or the end of the file.
 pub(crate) fn check_seek(
     content: &[u8],
     offset: u64,

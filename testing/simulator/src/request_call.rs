@@ -1,4 +1,4 @@
-//! One request on its way into the file system, and its reply.
+//! A request to the file system, and its reply.
 
 use crate::change::ModelChange;
 use crate::model::{CALLER, FsModel, ModelId};
@@ -9,26 +9,26 @@ use fs::{FileAttributes, Fs, FsCompletion, FsError, Ino, SeekWhence, SetAttribut
 use std::sync::{Arc, Mutex};
 use store::RESERVED_BLOCKS_PER_PAGE;
 
-/// Numbers requests in the order in which they were issued.
+/// The number of a request, in order of issue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct RequestNumber(pub(crate) u64);
 
 /// Replies, in the order of their completion.
 pub(crate) type ReplyInbox = Arc<Mutex<Vec<ReplyArrival>>>;
 
-/// A reply, and how things stood when it came.
+/// A reply, and the state of the stack when it came.
 pub(crate) struct ReplyArrival {
     pub(crate) ticket: RequestNumber,
     pub(crate) result: Result<FsReply, FsError>,
-    /// The time.
+    /// The time of the reply, in nanoseconds.
     pub(crate) at: i64,
-    /// Pages for which the store could still reserve space.
+    /// The number of pages for which the store could still reserve space.
     pub(crate) reservable: u64,
-    /// It is refused for space, and a clone or a move waited for the file system below to have some.
+    /// Whether the reply is ENOSPC while a clone or a move waits for the host file system to have space.
     pub(crate) transfer_waits: bool,
 }
 
-/// What an operation replies when it succeeds.
+/// The reply to an operation that succeeds.
 #[derive(Debug)]
 pub(crate) enum FsReply {
     Done,
@@ -37,17 +37,17 @@ pub(crate) enum FsReply {
     Place(u64),
 }
 
-/// What a client asked for and waits for.
+/// A request whose client waits for the reply.
 pub(crate) enum IssuedRequest {
     Change(ModelChange),
-    /// A read, and every answer that was right at some moment since it was issued.
+    /// A read, with every answer that was right at some moment since it was issued.
     Read {
         file: ModelId,
         offset: u64,
         len: usize,
         right: Vec<Vec<u8>>,
     },
-    /// The first data or hole in a file from a place on.
+    /// A search for the first data or hole in a file from an offset on.
     Seek {
         file: ModelId,
         offset: u64,
@@ -59,12 +59,12 @@ pub(crate) enum IssuedRequest {
     SyncFile(ModelId, HistoryMoment),
 }
 
-/// The number of an inode in the file system.
+/// The inode number in the file system.
 pub(crate) fn number(model: &FsModel, id: ModelId) -> Ino {
     model.get(id).ino.expect("whoever made it was told its number")
 }
 
-/// One request on its way into the file system.
+/// The inputs of a request to the file system.
 pub(crate) struct RequestCall<'a> {
     pub(crate) model: &'a FsModel,
     pub(crate) arrivals: &'a ReplyInbox,
@@ -73,7 +73,7 @@ pub(crate) struct RequestCall<'a> {
     pub(crate) stack: &'a SimulatedStack,
 }
 
-/// A request, ready to be made at any moment.
+/// A request, ready to be issued at any moment.
 pub(crate) type PreparedRequest = Box<dyn FnOnce(&Fs) + Send>;
 
 impl RequestCall<'_> {
@@ -90,7 +90,7 @@ impl RequestCall<'_> {
         })
     }
 
-    /// Everything but the call itself.
+    /// Prepares a request, so that only the call itself remains.
     pub(crate) fn prepare(&self, asked: &IssuedRequest) -> PreparedRequest {
         match asked {
             IssuedRequest::Change(change) => self.prepare_change(change.clone()),
@@ -164,7 +164,7 @@ impl RequestCall<'_> {
         }
     }
 
-    /// The changes that no name is given or taken by.
+    /// Prepares a change that neither adds nor removes a name.
     fn prepare_change_of_inode(&self, change: ModelChange) -> PreparedRequest {
         let (attributes, done) = (self.done(FsReply::Attributes), self.done(|()| FsReply::Done));
         let inode = |id: ModelId| number(self.model, id);
@@ -193,7 +193,7 @@ impl RequestCall<'_> {
             }
             ModelChange::Write { file, offset, bytes, .. } => {
                 let (file, at_once) = (inode(file), self.ticket.0.is_multiple_of(2));
-                // As the front end does: without waiting where that can be.
+                // Like the front end: tries to write without waiting first.
                 Box::new(move |fs| match at_once.then(|| fs.try_write(file, offset, &bytes)).flatten() {
                     Some(outcome) => done(outcome),
                     None => fs.write(file, offset, bytes.to_vec(), done),

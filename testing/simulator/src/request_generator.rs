@@ -1,4 +1,4 @@
-//! What the simulated clients ask for: random, likely to be legal, dense in what is hard.
+//! Draws the requests of simulated clients. The requests are random, mostly legal, and often hit hard cases.
 
 use crate::change::ModelChange;
 use crate::model::{FsModel, ModelBody, ModelId, ModelName};
@@ -9,20 +9,21 @@ use fs::{FallocateMode, FileKind, IfExists, SeekWhence, SetXattrMode, SizePolicy
 use std::sync::Arc;
 
 const PAGE: u64 = BLOCK_BYTES as u64;
-/// Directories below the root: few, so that names meet, or more, so that they are deep.
+/// Directories below the root: few, so that names collide, or more, so that the tree is deep.
 const DIRECTORIES_MAX: [u64; 3] = [5, 5, 20];
-/// Bytes in all files above which clients rather remove than add: a few times the memory of the cache.
+/// The total file size above which clients mostly remove data: a few times the memory of the cache.
 const BYTES_MAX: u64 = 3 << 20;
-/// The same while they try to fill the store: more than the smaller stores hold.
+/// The total file size above which clients that fill the store mostly remove data. The smaller stores hold
+/// less.
 const FILLING_BYTES_MAX: u64 = 8 << 20;
-/// Longest single write, below what a file system may split into several transactions.
+/// The longest single write, below the size that a file system may split into several transactions.
 const WRITE_BYTES_MAX: u64 = 48 << 10;
-/// Largest size of most files, and of the few big ones.
+/// The largest size of most files, and of the few big ones.
 const FILE_BYTES_MAX: u64 = 48 << 10;
 const BIG_FILE_BYTES_MAX: u64 = 400 << 10;
 const LONG_FILE_BYTES_MAX: u64 = 1200 << 10;
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Debug, Clone)]
 pub(crate) enum ClientRequest {
     Change(ModelChange),
@@ -36,10 +37,10 @@ pub(crate) enum ClientRequest {
         offset: u64,
         what: SeekWhence,
     },
-    /// Names and values of all extended attributes.
+    /// Reads the names and values of all extended attributes.
     ListXattrs(ModelId),
     Sync,
-    /// A sync of one file, whose removal is durable from then on as long as somebody holds it.
+    /// Syncs one file. From then on the removal of the file is durable, as long as a client holds the file.
     SyncFile(ModelId),
     Lookup {
         parent: ModelId,
@@ -48,29 +49,29 @@ pub(crate) enum ClientRequest {
     Stat(ModelId),
     List(ModelId),
     ReadLink(ModelId),
-    /// Takes a handle on a file, so that it lives on without a name.
+    /// Takes a handle on a file, so that the file outlives its name.
     Open(ModelId),
-    /// Lets the client's handle number so many go.
+    /// Releases the client's handle with this index.
     Close(usize),
 }
 
-/// What a whole run is like.
+/// The profile of a whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WorkloadProfile {
-    /// Everything, in changing shares.
+    /// All kinds of requests, in changing shares.
     Mixed,
     /// The store is full, or nearly so, most of the time.
     Full,
-    /// Directories are big, and names long or alike.
+    /// Directories are big, and names are long or have equal hashes.
     Names,
-    /// Some files are long, with holes: their pages are in several leaves of the store's map.
+    /// Some files are long, with holes. Their pages are in several leaves of the store's map.
     Long,
 }
 
 impl WorkloadProfile {
-    /// That of a run.
+    /// The profile of a run.
     pub(crate) fn of(options: &SimulatorOptions) -> WorkloadProfile {
-        // Of every five seeds in a row.
+        // One seed in five for each special profile.
         match options.seed % 5 {
             _ if options.full => WorkloadProfile::Full,
             0 => WorkloadProfile::Full,
@@ -85,16 +86,16 @@ impl WorkloadProfile {
 pub(crate) struct RequestGenerator {
     random: SeededRng,
     temper: WorkloadProfile,
-    /// Requests for which clients rather give space back.
+    /// The number of requests for which clients still free space.
     freeing: u32,
     mood: RequestWeights,
-    /// Where the last read ended: the next may go on there, and has pages fetched ahead.
+    /// The end of the last read. The next read may continue there, which triggers read-ahead.
     read_until: Option<(ModelId, u64)>,
-    /// Where whole pages bypass the buffer, they are written more often; drawn from this.
+    /// Draws writes of whole pages, if these bypass the buffer. They are then more frequent.
     whole_pages: Option<SeededRng>,
 }
 
-/// What the clients do most for a while, so that rare combinations come up: weights of kinds of request.
+/// Weights of kinds of requests, for a while. Extreme weights produce rare combinations.
 struct RequestWeights {
     writes: u64,
     sizes: u64,
@@ -103,26 +104,27 @@ struct RequestWeights {
     syncs: u64,
     /// The share of writes, in percent, that hit the first pages of a file.
     hot: u64,
-    /// Whether they would fill the store.
+    /// Whether clients fill the store.
     filling: bool,
     directories_max: u64,
     space: NameSpace,
 }
 
-/// Which names come up.
+/// The set from which names are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NameSpace {
-    /// A few short ones and some of some hundred bytes, so that names meet.
+    /// A few short names, and some of several hundred bytes, so that names collide.
     Few,
-    /// Hundreds, so that directories have many nodes.
+    /// Hundreds of names, so that directories have many nodes.
     Many,
-    /// As long as names can be: few fit a node.
+    /// Names of the maximum length, so that few fit a node.
     Longest,
-    /// Pairs of the same hash.
+    /// Pairs of names with the same hash.
     Alike,
 }
 
-/// Pairs of names that have the same hash under the secret of simulated file systems (`stack.rs`), as a test makes sure.
+/// Pairs of names with the same hash under the secret of simulated file systems (`stack.rs`). A test checks
+/// this.
 pub(crate) const ALIKE: [[&[u8]; 2]; 6] = [
     [b"gpeldfaeogdifco", b"fdljdhebjehjgbm"],
     [b"anjianpihanbkhf", b"hengiaflcfdoocm"],
@@ -139,7 +141,7 @@ impl RequestGenerator {
         RequestGenerator { random, temper, freeing: 0, mood, read_until: None, whole_pages: None }
     }
 
-    /// Whether whole pages bypass the buffer from now on.
+    /// Sets whether whole pages bypass the buffer from now on.
     pub(crate) fn set_bypassing(&mut self, bypasses: bool) {
         self.whole_pages = bypasses.then(|| self.random.clone());
     }
@@ -148,14 +150,14 @@ impl RequestGenerator {
         if self.mood.filling || self.temper == WorkloadProfile::Long { FILLING_BYTES_MAX } else { BYTES_MAX }
     }
 
-    /// Draws what the clients do most from now on, unless they stay with what they do: some things take long.
+    /// Draws new weights for the clients, or at times keeps the old ones: some effects take long.
     pub(crate) fn change_mood(&mut self) {
         if self.random.once_in(6) {
             self.mood = RequestWeights::draw(&mut self.random, self.temper);
         }
     }
 
-    /// Somebody was told that there is no space.
+    /// Makes clients free space, because one was told ENOSPC.
     pub(crate) fn no_space(&mut self) {
         self.freeing = match self.temper {
             // Just enough that the next write may fit.
@@ -164,12 +166,12 @@ impl RequestGenerator {
         };
     }
 
-    /// Whether clients rather give space back now.
+    /// Whether clients now free space.
     pub(crate) fn wants_space(&self) -> bool {
         self.freeing > 0
     }
 
-    /// The next request of a client that holds `handles`.
+    /// Draws the next request of a client that holds `handles`.
     pub(crate) fn next(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
         self.freeing = self.freeing.saturating_sub(1);
         if self.freeing > 0 || model.bytes() > self.bytes_max() {
@@ -221,7 +223,7 @@ impl RequestGenerator {
             return self.make(model, FileKind::File);
         };
         let size = model.get(file).content().len() as u64;
-        // By its number, so that a file stays big or small.
+        // The limit depends on the file's number, so that a file stays big or small.
         let limit = match file.0 % 8 {
             0 if self.temper == WorkloadProfile::Long => LONG_FILE_BYTES_MAX,
             0 => BIG_FILE_BYTES_MAX,
@@ -311,7 +313,8 @@ impl RequestGenerator {
         ClientRequest::Change(ModelChange::Allocate { file, what, offset, len, size })
     }
 
-    /// Mostly the same place of another file, and to the end.
+    /// Copies a range, mostly to the same offset of another file, and half of the time up to the end of the
+    /// source.
     fn copy(&mut self, model: &FsModel, from: ModelId, to: ModelId) -> ClientRequest {
         let pages = |id: ModelId| model.get(id).content().len() as u64 / PAGE + 1;
         let (source, target) = (pages(from), pages(to));
@@ -368,7 +371,7 @@ impl RequestGenerator {
             2 => ModelChange::DropPowers { inode },
             3..=4 => self.xattr(model, inode),
             _ => {
-                // Before 1970, too.
+                // Times before 1970 are included.
                 let time = self.random.next_u64() as i64 / 4;
                 let accessed = self.random.once_in(2).then_some(time);
                 let modified = (accessed.is_none() || self.random.once_in(2)).then_some(-time);
@@ -399,7 +402,7 @@ impl RequestGenerator {
             }
             (11..=14, Some((parent, name, _))) => ModelChange::RemoveDirectory { parent, name },
             (_, Some((from, old, _))) => {
-                // Often over a name that exists.
+                // The new name often exists already.
                 let to = match self.some_name(model) {
                     Some((parent, name, _)) if self.random.once_in(2) => (parent, name),
                     _ => (parent, name),
@@ -430,7 +433,7 @@ impl RequestGenerator {
         })
     }
 
-    /// A FIFO, a socket, or a device.
+    /// Makes a FIFO, a socket, or a device.
     fn make_special(&mut self, model: &FsModel) -> ClientRequest {
         let (parent, name, mode) = (self.some_directory(model), self.name(), 0o644);
         let number = self.random.next_u64() as u32;
@@ -504,7 +507,7 @@ impl RequestGenerator {
         if len == 0 { None } else { from.get(self.random.below(len) as usize).cloned() }
     }
 
-    /// A directory that has a name.
+    /// Draws a directory that has a name.
     fn some_directory(&mut self, model: &FsModel) -> ModelId {
         let living =
             |&(_, inode): &(&ModelId, &crate::model::ModelInode)| inode.is_directory() && inode.links > 0;
@@ -512,7 +515,7 @@ impl RequestGenerator {
         self.pick(&directories).unwrap_or(ModelId::ROOT)
     }
 
-    /// A name and what it names.
+    /// Draws a name, its directory and its inode.
     fn some_name(&mut self, model: &FsModel) -> Option<(ModelId, ModelName, ModelId)> {
         let parent = self.some_directory(model);
         let names = model.names(parent).expect("a directory");
@@ -520,7 +523,7 @@ impl RequestGenerator {
         Some((parent, name.clone(), id))
     }
 
-    /// A regular file: one of `handles` at times, which may have no name any more.
+    /// Draws a regular file. At times one of `handles`, which may have lost its name.
     fn some_file(&mut self, model: &FsModel, handles: &[ModelId]) -> Option<ModelId> {
         if self.random.once_in(4) && !handles.is_empty() {
             return self.pick(handles);

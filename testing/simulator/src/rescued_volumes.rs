@@ -1,4 +1,5 @@
-//! What a buffer that fails takes with it is in a volume: all that anybody was told of, as it was in memory.
+//! Checks volumes rescued from failed buffers. They must hold every change that a client was told of, with
+//! the state in memory.
 
 use crate::change::ModelChange;
 use crate::oracle::HistoryOracle;
@@ -6,18 +7,18 @@ use crate::run_state::SimulationRun;
 use crate::stack::delete_rescued;
 use store::VolumeId;
 
-/// The volume that a life may leave whose buffer failed.
+/// The volume that a life with a failed buffer may leave.
 pub(crate) struct ExpectedRescue {
-    /// That of what was mounted.
+    /// The name of the rescued volume.
     name: String,
-    /// Somebody was told that it is there.
+    /// Whether the status said that the volume was rescued.
     told: bool,
     oracle: HistoryOracle,
     outstanding: Vec<ModelChange>,
 }
 
 impl SimulationRun {
-    /// A life ends: what is to be found of it if its buffer failed.
+    /// At the end of a life with a failed buffer, notes the expected rescued volume.
     pub(crate) fn expect_rescued(&mut self) {
         let Some(stack) = self.stack.as_ref() else { return };
         let status = stack.cache.status();
@@ -37,7 +38,7 @@ impl SimulationRun {
         });
     }
 
-    /// The next life has begun: looks at what was rescued, then deletes it, as somebody would who needs the space.
+    /// In the next life, compares the rescued volume, then deletes it, as a user who needs the space would.
     pub(crate) fn look_at_rescued(&mut self) -> Result<(), String> {
         let cache = self.stack().cache.clone();
         if let Some(ExpectedRescue { name, told, mut oracle, outstanding }) = self.rescued.take() {

@@ -1,4 +1,4 @@
-//! One run: all that there is in it, background work, and how the time passes.
+//! The state of one run, steps of background work, and the passing of time.
 
 use crate::client::SimulatedClients;
 use crate::options::SimulatorOptions;
@@ -15,46 +15,51 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Mostly enough for requests to meet, and few enough that most histories are short.
+/// Enough clients for requests to meet, and few enough that most histories are short.
 const CLIENTS: [usize; 4] = [1, 4, 4, 12];
-/// Turns in which every client waits and nobody gets a reply, after which nobody ever will. Each turn does all
-/// background work and lets 5 ms pass, so that every interval of the settings passes several times; but less than the
-/// longest patience with a store that takes nothing, so that who is answered by its end alone is found.
+/// The limit of turns in which every client waits and no reply comes. After them the run fails. Each turn
+/// does all background work and advances the clock by 5 ms, so most intervals of the settings pass several
+/// times. All these turns together are shorter than the longest patience with a store that accepts no writes.
+/// So a client whose reply comes only when that patience ends counts as a failure.
 const TURNS_WITHOUT_REPLY_MAX: u32 = 5000;
 
-/// Steps in which a committer always has something to do, while others step, too, after which it always will.
+/// The limit of committer steps in a row that all find work while other work steps, too. After them the run
+/// fails.
 const COMMITS_MAX: u32 = 10_000;
 
-/// A request that comes in during background work does so within so many beginnings and ends of device operations.
+/// A request that arrives during background work does so within this many device turns. A turn is the
+/// beginning or the end of a device operation.
 pub(crate) const INTRUDES_WITHIN: u64 = 24;
 
-/// It waits for that during so many steps, about.
+/// A request that should arrive during background work waits for its turn for about this many steps. After
+/// them it arrives between two steps.
 const INTRUDER_WAITS_STEPS: u64 = 16;
 
-/// A power cut hits within so many writes and flushes of the moment that it was armed: soon, or deep in what follows.
+/// A power cut hits within this many writes, flushes and trims after it is armed: soon, or deep in later
+/// work.
 pub(crate) const CUT_WITHIN: [u64; 3] = [4, 24, 100];
-/// An armed cut that hits nothing for so many operations gets something to hit: everything is written back.
+/// After this many operations an armed power cut that has not hit is forced: the run drains the cache.
 pub(crate) const ARMED_OPERATIONS_MAX: u64 = 30;
 
-/// What happened, for the summary.
+/// Counters for the summary of a run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RunCounts {
     pub(crate) operations: u64,
-    /// Power cuts and kills, by what was going on.
+    /// Power cuts and kills, by the phase that they hit.
     pub(crate) crashes: BTreeMap<&'static str, u64>,
     pub(crate) clean_stops: u64,
     /// Changes that had completed, were not synced, and were lost.
     pub(crate) changes_lost: u64,
     pub(crate) no_space: u64,
-    /// Changes that were admitted and found no space, made up.
+    /// Changes that were admitted and then refused for space on purpose.
     pub(crate) refused: u64,
-    /// SimulatedVolumes that were rescued from buffers that failed.
+    /// Volumes that were rescued from failed buffers.
     pub(crate) rescued: u64,
-    /// Buffers that took another one's place.
+    /// Replacements of a buffer by a new one.
     pub(crate) replaced: u64,
-    /// How often stores were made larger.
+    /// Growths of the store or the buffer.
     pub(crate) growths: u64,
-    /// Errors that a client was told because a disk made one up.
+    /// Errors reported to clients because a disk made one up.
     pub(crate) errors_told: u64,
     pub(crate) errors_made_up: u64,
     pub(crate) volumes: VolumeCounts,
@@ -66,17 +71,17 @@ impl RunCounts {
     }
 }
 
-/// What the harness is calling: where a power cut hits.
+/// The work that the harness is doing: the place where a power cut hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HarnessPhase {
     Request,
     Work(BackgroundTask),
     Drain,
-    /// A copy of the mounted volume.
+    /// The copy of the mounted volume.
     Copy,
-    /// Another volume's.
+    /// The deletion of a volume that is not mounted.
     Deletion,
-    /// Of the buffer by another one.
+    /// The replacement of the buffer by a new one.
     Replacement,
     Growth,
     Recovery(u32),
@@ -89,19 +94,19 @@ pub(crate) struct LifePlan {
     pub(crate) ends_at: u64,
     /// If the end is an armed power cut, the operation after which it happens anyway.
     pub(crate) armed_until: Option<u64>,
-    /// If a disk makes errors, until this operation.
+    /// If a disk makes errors, the operation at which they stop.
     pub(crate) faulty_until: Option<u64>,
 }
 
 impl LifePlan {
-    /// Lets it end after `operations`.
+    /// Ends this life once the run has made `operations` operations, or earlier if so planned.
     pub(crate) fn die_soon(&mut self, operations: u64) {
         self.ends_at = self.ends_at.min(operations);
         self.armed_until = self.armed_until.map(|until| until.min(operations));
     }
 }
 
-/// One run. Everything in it is drawn from the seed.
+/// One run. The seed determines everything in it.
 pub(crate) struct SimulationRun {
     pub(crate) options: SimulatorOptions,
     pub(crate) random: SeededRng,
@@ -115,15 +120,16 @@ pub(crate) struct SimulationRun {
     pub(crate) counts: RunCounts,
     pub(crate) phase: HarnessPhase,
     pub(crate) life: LifePlan,
-    /// Errors that the disks had made up when the stack was opened: those told later need newer ones.
+    /// Errors that the disks had made up before this open. An error counts as explained only if there are
+    /// newer ones.
     pub(crate) errors_at_open: u64,
     /// The store as it was at an earlier start.
     pub(crate) older_store: Option<Arc<SimDisk>>,
-    /// What the life before this one may have left.
+    /// The volume that the previous life may have rescued from its failed buffer.
     pub(crate) rescued: Option<ExpectedRescue>,
     pub(crate) weather: SwarmWeights,
     pub(crate) turns_without_reply: u32,
-    /// Steps of the committer since one had nothing to do.
+    /// Steps of the committer that found work since one found none.
     commits_at_once: u32,
     started: Instant,
 }
@@ -136,7 +142,7 @@ impl SimulationRun {
         SimulationRun::open(options, random, media, SimulatedVolumes::new(), HistoryOracle::new())
     }
 
-    /// Another run that begins with what this one has durable.
+    /// A run that begins with the durable state of this one.
     pub(crate) fn fork(&self, seed: u64) -> Result<SimulationRun, String> {
         let mut random = SeededRng::new(seed);
         let media = self.media.fork(random.next_u64(), &self.options);
@@ -176,14 +182,14 @@ impl SimulationRun {
         Ok(run)
     }
 
-    /// What is written in this life may bypass the buffer, or not.
+    /// Lets writes of this life bypass the buffer, if the settings say so.
     fn may_bypass(&mut self) {
         self.oracle.allow_bypassing();
         self.workload.set_bypassing(self.media.settings.bypass_after < u64::MAX);
     }
 
-    /// Another order may count from now on. One in which pages bypass the buffer does so between requests only: of one that has begun
-    /// its answer would not tell which counted.
+    /// Switches the journal mode at random. Bypassing is switched on only between requests: the reply to a
+    /// request under way would not tell which mode applied to it.
     pub(crate) fn switch_order(&mut self) {
         let Some(after) = self.media.draw_order() else { return };
         let is_bypassing = after < u64::MAX;
@@ -199,7 +205,7 @@ impl SimulationRun {
         self.stack.as_ref().expect("the stack is open while clients run")
     }
 
-    /// Draws how long the stack lives now, so that the wanted crashes spread over the wanted operations.
+    /// Draws the length of this life, so that the remaining crashes spread over the remaining operations.
     pub(crate) fn new_life(&mut self) {
         self.may_bypass();
         let operations = self.options.operations.saturating_sub(self.counts.operations);
@@ -212,7 +218,7 @@ impl SimulationRun {
             LifePlan { ends_at: self.counts.operations + length, armed_until: None, faulty_until: None };
     }
 
-    /// Some operations on volumes meet a power cut: during the call, or soon after it.
+    /// Arms a power cut for some operations on volumes: it hits during the call, or soon after.
     pub(crate) fn arm_for_volumes(&mut self) {
         if self.random.once_in(4)
             && self.life.armed_until.is_none()
@@ -224,7 +230,7 @@ impl SimulationRun {
         }
     }
 
-    /// New weather and a new mood, so that no two lives are alike.
+    /// Draws new weights of events and a new mood of clients, so that no two lives are alike.
     pub(crate) fn change_weather(&mut self) {
         self.weather = SwarmWeights::draw(&mut self.random);
         let random = SeededRng::new(self.random.next_u64());
@@ -233,14 +239,15 @@ impl SimulationRun {
         self.turns_without_reply = 0;
     }
 
-    /// Lets background work take steps during what comes next, where other threads would take them.
+    /// Schedules steps of background work inside the device calls that follow, where other threads would take
+    /// them.
     pub(crate) fn let_others_step(&mut self) {
         if self.weather.crowd == 0 || self.media.meanwhile.has_steps() {
             return;
         }
         let mut task = self.random.pick(&TASKS);
         for number in 0..self.random.below(self.weather.crowd + 1) {
-            // The first one comes at any moment, others rather at once.
+            // The first step comes at any turn. Later steps mostly follow at once.
             let turns =
                 if number > 0 && self.random.below(4) > 0 { 0 } else { self.random.below(INTRUDES_WITHIN) };
             if self.random.once_in(2) {
@@ -267,22 +274,23 @@ impl SimulationRun {
                 self.commits_at_once = 0;
                 self.nothing_is_left_to_commit(begun);
             }
-            // One that always finds something to do would keep a processor busy, and the rule above from being looked at.
+            // A committer that always finds work would keep a processor busy. It would also keep the check
+            // above from running.
             (BackgroundTask::Commit, StepProgress::Worked) => {
                 self.commits_at_once += 1;
                 assert!(self.commits_at_once < COMMITS_MAX, "the committer never comes to an end");
             }
             _ => {}
         }
-        // Most steps have nothing to do; who comes in rather waits for one that has.
+        // Most steps find no work, so a request mostly waits for a step that does.
         if self.random.once_in(INTRUDER_WAITS_STEPS) {
             self.media.meanwhile.comes_now();
         }
         self.media.log.event(|| format!("  step {task:?}: {progress:?}"), &[task as u64, progress as u64]);
     }
 
-    /// A committer that found nothing to do at `now` has made durable what was answered a commit interval before that, bypassed pages
-    /// included, whatever the store did.
+    /// Records that changes answered a commit interval before `now` are durable, because the committer found
+    /// no work at `now`. This includes bypassed pages, even if the store failed to take them.
     fn nothing_is_left_to_commit(&mut self, now: Duration) {
         let has_worked = !self.media.power.is_lost() && self.stack().cache.status().failed.is_none();
         let until = now.checked_sub(self.media.settings.commit_interval).filter(|_| has_worked);
@@ -297,7 +305,7 @@ impl SimulationRun {
         self.media.clock.advance(Duration::from_nanos(nanos));
     }
 
-    /// Only background work can help now.
+    /// Does all background work, because every client waits for a reply.
     pub(crate) fn everybody_waits(&mut self) -> Result<(), String> {
         self.media.meanwhile.comes_now();
         let first = self.random.below(TASKS.len() as u64) as usize;
@@ -311,7 +319,7 @@ impl SimulationRun {
             return Ok(());
         }
         if self.media.log.errors_made_up() > self.errors_at_open {
-            // A failed device may stop everything: it is for the next open to make good.
+            // A failed device may stop everything. The next open repairs that.
             self.life.die_soon(self.counts.operations);
             return Ok(());
         }

@@ -17,40 +17,43 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Store, StoreLayout, VolumeId, VolumeInfo};
 
-/// Small, so that the log comes round many times, and in some runs smaller than what the clients would like to keep:
-/// 6 to 32 MiB in segments of 64 KiB.
+/// Small stores of 6 to 32 MiB in segments of 64 KiB. The log wraps often, and some stores are smaller than
+/// the data that clients would like to keep.
 const STORE_BLOCKS: [u64; 4] = [1536, 2048, 4096, 8192];
 const SEGMENT_BLOCKS: u32 = 16;
-/// In one run in four, of those that do not keep the store full: segments of 1 MiB, whose stretches of log have copies.
+/// Segments of 1 MiB, in one run in four of those that do not keep the store full. Each stretch of log in
+/// such a store has a copy.
 const LARGE_SEGMENT_BLOCKS: u32 = 256;
 const LARGE_SEGMENTS: [u64; 2] = [72, 96];
 /// Nodes of the map that stay in memory in one run in four: the fewest that a store keeps.
 const FEW_NODES: usize = 64;
-/// A ring that comes round after a few hundred operations: 1 or 2 MiB.
+/// Small buffers of 1 or 2 MiB. The log wraps after a few hundred operations.
 const BUFFER_BLOCKS: [u64; 2] = [256, 512];
-/// The blocks of both that say what the others are: roots, and header slots.
+/// The header blocks, which describe all others: roots of the store, header slots of the buffer.
 const STORE_HEADER: Range<u64> = 1..3;
 const BUFFER_HEADER: Range<u64> = 1..3;
-/// What makes one run in eight have a store that is a sparse file, of which a quarter gets no space.
+/// Mixed into the seed. In one run in eight the store is a sparse file, with space for three quarters of its
+/// blocks.
 const SPARSE: u64 = 0x5ba2_5e00;
-/// And those in which whole pages may bypass the buffer.
+/// Mixed into the seed. In half of the runs whole pages may bypass the buffer.
 const DIRECT: u64 = 0xd12e_c700;
-/// Half of which change the order while a life goes on, after one turn in so many.
+/// Mixed into the seed. In half of the runs with bypassing the journal mode changes during a life, at one
+/// turn in [`ORDER_SWITCHED_ONE_IN`].
 const SWITCHES: u64 = 0x54a1_7c00;
 const ORDER_SWITCHED_ONE_IN: u64 = 50;
-/// What makes one run in four have a store that grows, so often at most.
+/// Mixed into the seed. In one run in four the store and the buffer grow, up to [`GROWTHS`] times together.
 const GROWS: u64 = 0x6209;
 const GROWTHS: u32 = 4;
 /// The identity that store and buffer share.
 pub(crate) const ID: StoreId = StoreId(*b"simulated store!");
-/// Steps after which a read that has not completed never will.
+/// The limit of steps that a read may need to complete.
 const STEPS_PER_READ_MAX: usize = 10_000;
 /// The longest read of a snapshot, in bytes.
 const READ_BYTES_MAX: u64 = 64 << 10;
 
 pub(crate) const TASKS: [BackgroundTask; 4] = BackgroundTask::ALL;
 
-/// What survives a crash: two disks on one power supply. And the clock and the log of the run.
+/// The media, which survive a crash: two disks on one power supply. Also the clock and the log of the run.
 pub(crate) struct SimulatedMedia {
     pub(crate) power: Arc<PowerSupply>,
     pub(crate) store: Arc<SimDisk>,
@@ -58,21 +61,22 @@ pub(crate) struct SimulatedMedia {
     pub(crate) clock: Arc<SimClock>,
     pub(crate) log: Arc<EventLog>,
     pub(crate) meanwhile: Arc<Interleaving>,
-    /// What the next open is given.
+    /// The settings of the next open.
     pub(crate) settings: CacheSettings,
-    /// Decides whether whole pages bypass the buffer in a life, if they ever do in this run.
+    /// Draws whether whole pages bypass the buffer in a life. `None` if they never do in this run.
     bypass: Option<SeededRng>,
-    /// Whether the order changes while a life goes on.
+    /// Whether the journal mode changes during a life.
     switches_order: bool,
     segment_blocks: u32,
-    /// Nodes of the map to keep in memory, if not as many as there are.
+    /// The limit of map nodes in memory. `None` keeps the store's own limit.
     nodes_max: Option<usize>,
     plant: Option<PlantedRule>,
-    /// The media are below a page cache.
+    /// Whether writes that a failed flush drops stay readable until the power fails, as in a kernel's page
+    /// cache.
     is_cached: bool,
-    /// Roots and header slots that power tears may be unreadable.
+    /// Whether a power cut may make a torn root or header slot unreadable.
     is_fragile: bool,
-    /// How often the store may still be made larger.
+    /// How many more times the store or the buffer may grow.
     pub(crate) growths_left: u32,
 }
 
@@ -127,7 +131,7 @@ impl SimulatedMedia {
         media
     }
 
-    /// Makes a disk one that buffers of this run have.
+    /// Gives a disk the properties that all buffers of this run have.
     pub(crate) fn equip_buffer(&self, disk: &SimDisk) {
         disk.set_header(BUFFER_HEADER);
         if self.is_cached {
@@ -147,13 +151,14 @@ impl SimulatedMedia {
         }
     }
 
-    /// Draws whether the order changes now, and from where on it then lets streams bypass the buffer.
+    /// Draws whether the journal mode changes now. Returns the new `bypass_after`: the length of a stream
+    /// after which its writes bypass the buffer.
     pub(crate) fn draw_order(&mut self) -> Option<u64> {
         let bypass = self.bypass.as_mut().filter(|_| self.switches_order)?;
         bypass.once_in(ORDER_SWITCHED_ONE_IN).then(|| bypass.pick(&[u64::MAX, 0, 8192]))
     }
 
-    /// Copies of the disks as they are, on their own power.
+    /// Copies the disks as they are, onto a power supply of their own.
     pub(crate) fn fork(&self, seed: u64, options: &SimulatorOptions) -> SimulatedMedia {
         let power = PowerSupply::new();
         SimulatedMedia {
@@ -176,7 +181,7 @@ impl SimulatedMedia {
         InstrumentedDisk::new(disk, role, &self.log, &self.meanwhile)
     }
 
-    /// Lays out an empty file system, durable.
+    /// Formats both disks with an empty, durable file system.
     pub(crate) fn format(&self) -> Result<(), String> {
         let layout = StoreLayout { id: ID, segment_blocks: Some(self.segment_blocks) };
         Store::format(&*self.device(MediumRole::Store), &layout)
@@ -189,12 +194,12 @@ impl SimulatedMedia {
         cache.drain().map_err(|error| format!("drain: {error}"))
     }
 
-    /// Opens the cache and what is below, and recovers with it.
+    /// Opens the store, the buffer and the cache, and recovers.
     pub(crate) fn open_cache(&self) -> Result<Arc<Cache>, String> {
         self.open_cache_on(self.device(MediumRole::Store), self.device(MediumRole::Buffer))
     }
 
-    /// The same, on devices that may stand before the disks.
+    /// Opens the cache on the given devices, which may wrap the disks.
     pub(crate) fn open_cache_on(
         &self,
         store: Arc<dyn Device>,
@@ -216,21 +221,21 @@ impl SimulatedMedia {
         Ok(Arc::new(cache))
     }
 
-    /// Opens a volume that is on the media.
+    /// Opens a volume on the media.
     pub(crate) fn open(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
         let cache = self.open_cache()?;
         delete_rescued(&cache);
         self.open_fs(cache, volume)
     }
 
-    /// Whether the store has a volume, from what the disks hold now.
+    /// Whether the store on the disks has a volume.
     pub(crate) fn has_volume(&self, volume: VolumeId) -> Result<bool, String> {
         let store = Store::open(sound(&self.store, &PowerSupply::new()));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
         Ok(store.volumes().iter().any(|&(id, _)| id == volume))
     }
 
-    /// A volume that is not mounted, from what the disks hold now. Nothing that this does reaches the media.
+    /// Opens a volume on copies of the disks. Writes nothing to the media.
     pub(crate) fn open_to_look(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
         let power = PowerSupply::new();
         let store = Store::open(sound(&self.store, &power));
@@ -240,7 +245,7 @@ impl SimulatedMedia {
         self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume)
     }
 
-    /// The file system above a cache.
+    /// Opens the file system of one volume above a cache.
     pub(crate) fn open_fs(&self, cache: Arc<Cache>, volume: VolumeId) -> Result<SimulatedStack, String> {
         let fs = Fs::open(cache.clone(), volume, self.clock.clone());
         let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
@@ -250,7 +255,7 @@ impl SimulatedMedia {
     }
 }
 
-/// Lets files of all volumes end where their bytes do: none of them is damaged.
+/// Truncates files of all volumes where their bytes end. Reports the first volume where this fails.
 pub(crate) fn end_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Result<(), String> {
     match Fs::truncate_lost(cache, clock).first() {
         None => Ok(()),
@@ -258,7 +263,7 @@ pub(crate) fn end_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Result<(),
     }
 }
 
-/// A copy of a disk, without what is damaged there.
+/// Copies a disk without its damage.
 pub(crate) fn sound(disk: &SimDisk, power: &Arc<PowerSupply>) -> Arc<SimDisk> {
     let disk = disk.fork(power, 0);
     disk.set_faults(DiskFaults::default());
@@ -266,20 +271,20 @@ pub(crate) fn sound(disk: &SimDisk, power: &Arc<PowerSupply>) -> Arc<SimDisk> {
     disk
 }
 
-/// Deletes what was rescued from a buffer that failed and is well again, as somebody would who needs the space. One that
-/// stays because a device fails now goes the next time.
+/// Deletes rescued volumes, as a user who needs the space would. A deletion that fails because a device fails
+/// now is tried again at the next open.
 pub(crate) fn delete_rescued(cache: &Cache) {
     for volume in cache.store().describe_volumes().iter().filter(|volume| is_rescued(volume)) {
         let _ = cache.delete_volume(volume.id);
     }
 }
 
-/// Whether a volume is what a failure of the buffer has made.
+/// Whether a volume was rescued from a failed buffer.
 pub(crate) fn is_rescued(volume: &VolumeInfo) -> bool {
     volume.name.starts_with("rescu")
 }
 
-/// Limits for one life of the stack: often so small that something must give way all the time.
+/// Draws the limits of one life. They are often so small that something is always short.
 fn draw_settings(random: &mut SeededRng) -> CacheSettings {
     let memory_bytes_max = random.pick(&[256 << 10, 1 << 20, 4 << 20]);
     CacheSettings {
@@ -296,9 +301,9 @@ fn draw_settings(random: &mut SeededRng) -> CacheSettings {
         commit_interval: Duration::from_secs(1),
         dirty_age_max: Duration::from_millis(random.pick(&[300, 5000, 60_000])),
         store_patience: Duration::from_millis(random.pick(&[50, 2000, 30_000])),
-        // The clock stands still in a commit: either none is made by the caller, or all are.
+        // The clock stands still in a commit, so callers do either none or all of the commits.
         commit_inline_below: Duration::from_micros(random.pick(&[0, 50])),
-        // From one segment to as many as there are in the smallest store.
+        // From one segment to all segments of the smallest store.
         checkpoint_blocks: random.pick(&[20, 100, 1000]),
         bypass_after: u64::MAX,
         sync_log_bytes_max: u64::MAX,
@@ -317,16 +322,16 @@ impl RandomPick for SeededRng {
     }
 }
 
-/// An open file system and what is below it.
+/// An open file system and the layers below it.
 pub(crate) struct SimulatedStack {
     clock: Arc<SimClock>,
     pub(crate) fs: Arc<Fs>,
     pub(crate) cache: Arc<Cache>,
-    /// What is mounted.
+    /// The mounted volume.
     pub(crate) volume: VolumeId,
 }
 
-/// Everything that can be seen of a file system.
+/// Everything that programs can see of a file system.
 pub(crate) struct SeenTree(pub(crate) BTreeMap<Ino, SeenInode>);
 
 pub(crate) struct SeenInode {
@@ -343,7 +348,7 @@ pub(crate) enum SeenBody {
 }
 
 impl SimulatedStack {
-    /// Lets the crates check themselves; an error with what they found.
+    /// Runs the self-checks of the crates. Returns their findings as an error.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut findings = Vec::new();
         self.fs.check(&mut |finding| findings.push(format!("fs: {finding:?}")));
@@ -380,7 +385,7 @@ impl SimulatedStack {
         Ok(SeenTree(seen))
     }
 
-    /// All extended attributes.
+    /// Reads all extended attributes.
     pub(crate) fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
         let names = self.fs.xattr_names(ino).map_err(|error| format!("listxattr of {ino:?}: {error}"))?;
         let value = |name: Vec<u8>| match self.fs.xattr(ino, &name) {
@@ -390,7 +395,7 @@ impl SimulatedStack {
         names.into_iter().map(value).collect()
     }
 
-    /// The entries of a directory, each looked up, too.
+    /// Lists a directory, and looks each entry up, too.
     pub(crate) fn names(&self, directory: Ino) -> Result<BTreeMap<Vec<u8>, Ino>, String> {
         let mut names = BTreeMap::new();
         let mut twice = None;
@@ -439,7 +444,7 @@ impl SimulatedStack {
         Ok(content)
     }
 
-    /// Reads, doing the background work that the read waits for.
+    /// Reads, and does the background work that the read waits for.
     fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Vec<u8>, String> {
         let reply = Arc::new(Mutex::new(None));
         let slot = reply.clone();
@@ -450,11 +455,11 @@ impl SimulatedStack {
                 return result.map_err(|error| format!("read of {ino:?} at {offset}: {error}"));
             }
             if self.cache.step(BackgroundTask::Fetch) == StepProgress::Idle {
-                // Memory may have to be made first.
+                // The cache may have to free memory first.
                 self.cache.step(BackgroundTask::Commit);
                 self.cache.step(BackgroundTask::WriteBack);
                 self.cache.step(BackgroundTask::Checkpoint);
-                // What found no space is tried again after a while.
+                // The cache retries after a while if it found no space.
                 self.clock.advance(Duration::from_millis(5));
             }
         }

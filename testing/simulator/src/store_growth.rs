@@ -1,18 +1,18 @@
-//! The store and the buffer get larger in use, and the store between two lives: a crash at any point leaves either as large as before
-//! or after, and whole.
+//! Grows the store and the buffer in use, and the store between two lives. After a crash at any point, each
+//! is whole, and as large as before or after.
 
 use crate::event_log::MediumRole;
 use crate::run_state::{HarnessPhase, SimulationRun};
 use device::Device;
 use store::{Store, StoreError};
 
-/// Of so many operations on volumes, and of so many starts, one makes it larger.
+/// One in this many operations on volumes is a growth, and so is one in this many starts.
 const GROWN_ONE_IN: u64 = 8;
-/// Between two lives, power fails within so many operations of it: there are four.
+/// The power may fail within this many operations of a growth between two lives, which takes four operations.
 const CUT_WITHIN: u64 = 5;
 
 impl SimulationRun {
-    /// Whether it is time. Runs whose stores do not grow draw nothing.
+    /// Whether to grow now. A run whose store does not grow draws nothing.
     pub(crate) fn grows_now(&mut self) -> bool {
         self.media.growths_left > 0 && self.random.once_in(GROWN_ONE_IN)
     }
@@ -22,7 +22,7 @@ impl SimulationRun {
         self.media.store.blocks() * 5 / 4
     }
 
-    /// Makes one of them larger while everybody goes on.
+    /// Grows the store or the buffer while other work goes on.
     pub(crate) fn grow_in_use(&mut self) -> Result<(), String> {
         self.phase = HarnessPhase::Growth;
         self.arm_for_volumes();
@@ -72,7 +72,7 @@ impl SimulationRun {
         }
     }
 
-    /// Makes it larger between two lives; power may fail meanwhile.
+    /// Grows the store between two lives. The power may fail meanwhile.
     pub(crate) fn grow_unopened(&mut self) -> Result<(), String> {
         self.phase = HarnessPhase::Growth;
         let (blocks, errors) = (self.larger(), self.media.log.errors_made_up());

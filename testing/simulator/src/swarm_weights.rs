@@ -1,31 +1,31 @@
-//! What a life is like: how much there is of each thing that can happen.
+//! The weights of events in a life of the stack.
 
 use crate::stack::{RandomPick, TASKS};
 use cache::BackgroundTask;
 use device::SeededRng;
 
-/// One thing that happens.
+/// An event in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SwarmEvent {
     Request,
-    /// Something is done to volumes.
+    /// An operation on volumes.
     Volumes,
     Step(BackgroundTask),
     /// Time passes.
     Time,
 }
 
-/// How often each kind of background work gets its turn for a while: rare combinations come from extremes.
+/// How often each event happens for a while. Extreme weights produce rare combinations.
 pub(crate) struct SwarmWeights {
     requests: u64,
     tasks: [u64; TASKS.len()],
     volumes: u64,
     time: u64,
-    /// Steps at most that are taken during another.
+    /// The most steps that are taken inside another step.
     pub(crate) crowd: u64,
-    /// How long a device operation may take, in nanoseconds.
+    /// The longest time of a device operation, in nanoseconds.
     pub(crate) slow: u64,
-    /// Of so many changes, one finds no space after it was admitted; 0: none.
+    /// One in this many changes is refused for space after it was admitted. 0 means none.
     pub(crate) refusals: u64,
 }
 
@@ -34,15 +34,15 @@ impl SwarmWeights {
         let mut weight = || random.pick(&[0, 1, 4, 16]);
         let tasks = [weight(), weight(), weight(), weight() / 2];
         let time = weight() / 4;
-        // Each writes everything back, so not often; and not at all in half of the lives.
+        // Rare, because each operation on volumes writes everything back. Half of the lives have none.
         let volumes = random.pick(&[0, 0, 1, 2]);
         let crowd = random.pick(&[0, 4, 16]);
-        // In the last one the devices stand still for longer than a commit interval.
+        // The largest value is longer than a commit interval.
         let slow = random.pick(&[0, 0, 0, 100_000, 50_000_000, 3_000_000_000]);
         SwarmWeights { requests: 20, tasks, volumes, time, crowd, slow, refusals: random.pick(&[0, 0, 30]) }
     }
 
-    /// What happens next, each as often as it has weight.
+    /// Draws the next event by weight.
     pub(crate) fn next(&self, random: &mut SeededRng) -> SwarmEvent {
         let total = self.requests + self.volumes + self.tasks.iter().sum::<u64>() + self.time;
         let mut dice = random.below(total);

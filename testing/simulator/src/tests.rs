@@ -1,4 +1,4 @@
-//! The simulator as a whole.
+//! Tests of the simulator as a whole.
 
 use crate::change::ModelChange;
 use crate::client::IssueTime;
@@ -91,6 +91,6 @@ fn names_that_are_meant_to_be_alike_have_one_hash() {
         |entry: fs::DirectoryEntry<'_>| cookies.insert(entry.name.to_vec(), entry.cookie).is_none();
     run.stack().fs.read_directory(Ino::ROOT, 0, &mut each).expect("a directory");
     assert_eq!(cookies.len(), 2 * ALIKE.len());
-    // The lowest bits number the names of one hash.
+    // The lowest bits number names with the same hash.
     assert!(ALIKE.iter().all(|[one, other]| cookies[*one] >> 4 == cookies[*other] >> 4), "{cookies:x?}");
 }

@@ -1,28 +1,29 @@
-//! What a file may be after a crash beside what programs see, because of its bypassed pages: each page as a whole what it
-//! was or what it became, and the file ending before any page that it grew with.
+//! The contents that a file may have after a crash, beside the one that programs see, because of bypassed
+//! pages. Each page as a whole has its old or its new bytes. The file may also end before any page by which
+//! it grew.
 
 use device::BLOCK_BYTES;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a page was.
+/// An older version of a page.
 #[derive(Debug, Clone)]
 struct OlderPage {
     bytes: Arc<Vec<u8>>,
-    /// The change that made it something else, by its number in the history.
+    /// The number of the change that overwrote this version.
     until: u64,
 }
 
-/// Of one file.
+/// The unsynced pages of one file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnsyncedPages {
     pages: BTreeMap<u64, Vec<OlderPage>>,
-    /// Pages that the file grew with, and the changes with which it did.
+    /// Pages by which the file grew, each with the number of the change that added it.
     grown: BTreeMap<u64, u64>,
 }
 
-/// The pages that some bytes touch.
+/// The pages that a range of bytes touches.
 fn pages_of(bytes: Range<u64>) -> Range<u64> {
     bytes.start / BLOCK_BYTES as u64..bytes.end.div_ceil(BLOCK_BYTES as u64)
 }
@@ -32,14 +33,14 @@ fn page_bytes(page: u64) -> Range<usize> {
     start..start + BLOCK_BYTES
 }
 
-/// Whether a write bypasses the buffer, where that is switched on.
+/// Whether a write bypasses the buffer, if bypassing is on.
 pub(crate) fn bypasses_buffer(offset: u64, len: u64, size: u64) -> bool {
     let is_whole = |at: u64| at.is_multiple_of(BLOCK_BYTES as u64);
     len > 0 && is_whole(offset | len) && offset <= size && (offset + len <= size || is_whole(size))
 }
 
 impl UnsyncedPages {
-    /// The bytes of a range bypassed the buffer by change `number`, over `content`.
+    /// Records that change `number` wrote `range` over `content`, past the buffer.
     pub(crate) fn write(&mut self, content: &[u8], range: Range<u64>, number: u64) {
         for page in pages_of(range) {
             if page as usize * BLOCK_BYTES >= content.len() {
@@ -54,7 +55,7 @@ impl UnsyncedPages {
         }
     }
 
-    /// What some pages are is certain.
+    /// Makes the pages of a range certain: only their present content is possible.
     pub(crate) fn settle(&mut self, range: Range<u64>) {
         for page in pages_of(range) {
             self.pages.remove(&page);
@@ -62,7 +63,7 @@ impl UnsyncedPages {
         }
     }
 
-    /// The file ends there.
+    /// Records that the file was truncated to `size`.
     pub(crate) fn end(&mut self, size: u64) {
         if !size.is_multiple_of(BLOCK_BYTES as u64) {
             self.settle(size..size + 1);
@@ -72,14 +73,14 @@ impl UnsyncedPages {
         self.grown.split_off(&first);
     }
 
-    /// What was there before change `number` is gone.
+    /// Drops the page versions that changes before `number` overwrote.
     pub(crate) fn settle_before(&mut self, number: u64) {
         self.pages.values_mut().for_each(|older| older.retain(|one| one.until >= number));
         self.pages.retain(|_, older| !older.is_empty());
         self.grown.retain(|_, grown| *grown >= number);
     }
 
-    /// How what is there differs from all that may be, in words.
+    /// Describes how `seen` differs from every possible content.
     pub(crate) fn difference(&self, content: &[u8], seen: &[u8]) -> Option<String> {
         let ends = seen.len().is_multiple_of(BLOCK_BYTES)
             && self.grown.contains_key(&((seen.len() / BLOCK_BYTES) as u64));
@@ -101,7 +102,7 @@ impl UnsyncedPages {
     }
 }
 
-/// The first difference between two contents, in words.
+/// Describes the first difference between two contents.
 pub(crate) fn bytes_difference(expected: &[u8], found: &[u8]) -> Option<String> {
     if expected == found {
         return None;

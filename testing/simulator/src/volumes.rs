@@ -1,7 +1,9 @@
-//! The volumes beside the mounted one: copies are made, looked at, mounted and deleted, with a crash at any moment.
+//! The volumes beside the mounted one. Copies are made, compared, mounted and deleted, with a crash at any
+//! moment.
 //!
-//! What a copy must be is a history of its own (`oracle.rs`): the state when the copy was asked for, and what took
-//! effect during the call. The first look at it says which of these it is; from then on it is that.
+//! The expected states of a copy are a history of their own (`oracle.rs`): the state at the request for the
+//! copy, and the changes that took effect during the call. The first comparison decides which of these states
+//! the copy has. Later comparisons must find the same.
 
 use crate::change::ModelChange;
 use crate::client::{IssueTime, SimulatedClients};
@@ -15,50 +17,51 @@ use std::time::Duration;
 use store::RESERVED_BLOCKS_PER_PAGE;
 use store::{MAIN_VOLUME_NAME, NewVolume, Store, StoreError, VolumeId, VolumeMode};
 
-/// Copies that there may be at once: few, so that what they hold does not fill the smallest stores by itself.
+/// The most copies at once. They are few, so that their data alone does not fill the smallest stores.
 const COPIES_MAX: usize = 4;
-/// A request comes in during the call that makes a copy within so many beginnings and ends of device operations.
+/// A request that arrives while a copy is made does so within this many beginnings and ends of device
+/// operations.
 const INTRUDES_WITHIN: u64 = 80;
-/// Of so many operations on volumes, one is refused.
+/// One in this many operations on volumes is a set of requests that must be refused.
 const REFUSED_ONE_IN: u64 = 12;
-/// Pages that one request may dirty during the call that makes a copy, and nodes with them.
+/// Pages that one request may dirty while a copy is made, including nodes.
 const INTRUDER_PAGES: u64 = 32;
 
-/// Every volume of the store. The oracle of the run is that of the mounted one.
+/// Every volume of the store. The oracle of the run belongs to the mounted one.
 #[derive(Clone)]
 pub(crate) struct SimulatedVolumes {
     mounted: VolumeId,
     mounted_name: String,
     others: BTreeMap<VolumeId, UnmountedVolume>,
     pending: PendingVolumeChange,
-    /// What the last mount of the volume that is now mounted left undecided.
+    /// Changes that the last mount of the now mounted volume left undecided.
     outstanding: Vec<ModelChange>,
     names: u64,
 }
 
-/// A volume that is not mounted: all of it is durable.
+/// A volume that is not mounted. All of its data is durable.
 #[derive(Clone)]
 struct UnmountedVolume {
     name: String,
     mode: VolumeMode,
     oracle: HistoryOracle,
-    /// Changes whose outcome nobody was told.
+    /// Changes whose outcome no client was told.
     outstanding: Vec<ModelChange>,
     kind: VolumeOrigin,
 }
 
-/// Who may delete a volume.
+/// Whether the stack may delete a volume without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum VolumeOrigin {
-    /// Its user alone.
+    /// Only a user may delete the volume.
     Kept,
-    /// The stack, where it needs the space.
+    /// The stack may delete the volume when it needs the space.
     Epoch,
-    /// The stack has. A crash may undo that.
+    /// The stack has deleted the epoch. A crash may undo that.
     EpochGivenUp,
 }
 
-/// What a crash or an error left undecided, until the next open.
+/// An operation on volumes that a crash or an error left undecided, until the next open.
 #[derive(Clone)]
 enum PendingVolumeChange {
     Nothing,
@@ -66,18 +69,18 @@ enum PendingVolumeChange {
     Deletion(VolumeId),
 }
 
-/// What was done to volumes.
+/// Counters of operations on volumes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct VolumeCounts {
     pub(crate) copies: u64,
     pub(crate) deletions: u64,
-    /// ModelTimes that another volume than before was mounted.
+    /// Times that a volume other than the one before was mounted.
     pub(crate) mounts: u64,
     /// Comparisons of volumes that were not mounted.
     pub(crate) looks: u64,
-    /// Changes that took effect during a call that made a copy.
+    /// Changes that took effect while a copy was made.
     pub(crate) meanwhile: u64,
-    /// Copies that the call did not answer for, and that were there afterwards.
+    /// Copies that existed afterwards although the call reported no success.
     pub(crate) found: u64,
 }
 
@@ -109,7 +112,7 @@ impl SimulatedVolumes {
         self.mounted
     }
 
-    /// The volume to mount next: mostly the same again.
+    /// Draws the volume to mount next: mostly the same again.
     pub(crate) fn next_to_mount(&self, random: &mut SeededRng) -> VolumeId {
         if self.others.is_empty() || !random.once_in(5) {
             return self.mounted;
@@ -147,7 +150,8 @@ impl SimulatedVolumes {
         self.others.keys().filter(|&&id| id != VolumeId::MAIN).count()
     }
 
-    /// What of an operation that a crash or an error ended happened; then the volumes must be those that there are.
+    /// Decides whether the pending operation happened, then compares the volumes in the store with the
+    /// expected ones.
     fn settle(&mut self, cache: &Cache, tally: &mut VolumeCounts) -> Result<(), String> {
         let mut found = cache.store().describe_volumes();
         found.retain(|volume| !is_rescued(volume));
@@ -163,7 +167,7 @@ impl SimulatedVolumes {
             }
             _ => {}
         }
-        // The stack gives epochs up where it needs their space.
+        // The stack deletes epochs when it needs their space.
         self.others.retain(|&id, other| {
             other.kind == VolumeOrigin::Kept || found.iter().any(|volume| volume.id == id)
         });
@@ -183,7 +187,7 @@ impl SimulatedVolumes {
     }
 }
 
-/// What a store that says it is full can still reserve, in blocks.
+/// The blocks that a store which reports ENOSPC can still reserve.
 struct ReservableBlocks {
     blocks: u64,
     segment_blocks: u64,
@@ -194,7 +198,7 @@ impl ReservableBlocks {
         ReservableBlocks { blocks: store.reservable_blocks(), segment_blocks: store.segment_blocks() }
     }
 
-    /// Whether it is true that there is no space for so many pages.
+    /// Returns an error if `pages` pages would have fitted.
     fn is_full_for(&self, pages: u64) -> Result<(), String> {
         if self.blocks > pages * RESERVED_BLOCKS_PER_PAGE + 2 * self.segment_blocks {
             Err(format!("no space for {pages} dirty pages, with {} blocks to reserve", self.blocks))
@@ -205,7 +209,7 @@ impl ReservableBlocks {
 }
 
 impl SimulationRun {
-    /// Something is done to volumes, if there is something to do.
+    /// Does one random operation on volumes, if none is undecided.
     pub(crate) fn change_volumes(&mut self) -> Result<(), String> {
         if !matches!(self.volumes.pending, PendingVolumeChange::Nothing) {
             return Ok(());
@@ -235,7 +239,7 @@ impl SimulationRun {
         }
     }
 
-    /// Half of the copies are made while a request comes in.
+    /// Lets a request arrive during half of the copies, and schedules steps of background work.
     fn let_somebody_in(&mut self) -> Result<(), String> {
         let idle = self.clients.idle();
         if !idle.is_empty() && self.random.once_in(2) && !self.media.meanwhile.waits() {
@@ -246,7 +250,7 @@ impl SimulationRun {
         self.deliver().map(drop)
     }
 
-    /// Deletes the newest copy, if there is one and it is not undecided what is.
+    /// Deletes the newest copy, if there is one and no operation is undecided.
     pub(crate) fn delete_newest(&mut self) -> Result<(), String> {
         self.notice_epochs_given_up();
         let is_there = |(_, other): &(&VolumeId, &UnmountedVolume)| other.kind != VolumeOrigin::EpochGivenUp;
@@ -258,7 +262,7 @@ impl SimulationRun {
         }
     }
 
-    /// Makes a copy of the mounted volume, while everybody goes on.
+    /// Makes a copy of the mounted volume, while clients and background work go on.
     pub(crate) fn copy_mounted(&mut self, mode: VolumeMode) -> Result<(), String> {
         if !matches!(self.volumes.pending, PendingVolumeChange::Nothing) {
             return Ok(());
@@ -303,8 +307,9 @@ impl SimulationRun {
         }
     }
 
-    /// Something could not be written back. Where volumes share blocks, what gives back space may take some instead, so this may be:
-    /// what was not written back stays in the buffer, and goes once copies are deleted.
+    /// Handles a write-back that failed for lack of space. Where volumes share blocks this may happen, since
+    /// freeing space may take some first. The dirty data stays in the buffer, and is written back after
+    /// copies are deleted.
     pub(crate) fn no_space_to_write_back(&mut self) -> Result<(), String> {
         self.workload.no_space();
         self.counts.no_space += 1;
@@ -317,8 +322,8 @@ impl SimulationRun {
         self.ensure_full_for(dirty, &reservable)
     }
 
-    /// It must be true that there is no space for so many pages; but where the disks make errors, cleaning may win nothing of what could
-    /// be reserved.
+    /// Returns an error if the store could have taken `pages` pages. After a disk made an error this is not
+    /// checked: the cleaner may then free nothing.
     fn ensure_full_for(&self, pages: u64, reservable: &ReservableBlocks) -> Result<(), String> {
         if self.media.log.errors_made_up() > self.errors_at_open {
             Ok(())
@@ -327,7 +332,7 @@ impl SimulationRun {
         }
     }
 
-    /// At the end of a run: all copies go, and then everything is written back.
+    /// Deletes all copies at the end of a run. All dirty data must then be written back.
     pub(crate) fn delete_all_copies(&mut self) -> Result<(), String> {
         self.notice_epochs_given_up();
         let is_copy = |&(&id, other): &(&VolumeId, &UnmountedVolume)| {
@@ -348,7 +353,7 @@ impl SimulationRun {
         }
     }
 
-    /// Epochs are given up at any moment.
+    /// Notices epochs that the stack has deleted. The stack may delete epochs at any moment.
     fn notice_epochs_given_up(&mut self) {
         let there = self.stack().cache.store().volumes();
         let is_there = |volume: VolumeId| there.iter().any(|&(id, _)| id == volume);
@@ -385,14 +390,15 @@ impl SimulationRun {
         self.volumes.others.get(&volume).is_some_and(|other| other.kind == VolumeOrigin::Epoch)
     }
 
-    /// The power went before the reply to `operation`, before the buffer could name the store's batch that has it: if that cannot be
-    /// read, it did not happen.
+    /// Leaves `operation` undecided: the power failed before the reply. The buffer could not yet name the
+    /// batch of the store that has the operation. If recovery cannot read that batch, the operation did not
+    /// happen.
     fn nobody_heard(&mut self, operation: PendingVolumeChange) -> Result<(), String> {
         self.volumes.pending = operation;
         Ok(())
     }
 
-    /// Whether `operation` happened is seen at the next open, which is soon.
+    /// Leaves `operation` undecided until the next open, which is soon.
     fn is_undecided(&mut self, operation: PendingVolumeChange, error: &CacheError) -> Result<(), String> {
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         if !made_up && !self.media.power.is_lost() {
@@ -406,7 +412,8 @@ impl SimulationRun {
         Ok(())
     }
 
-    /// A copy under a name that is taken, the deletion of what is mounted, of the main volume, of one that is not there.
+    /// Makes requests that must be refused: a copy with a taken name, and deletions of the mounted volume, of
+    /// the main volume, and of an absent one.
     fn ask_for_the_impossible(&mut self) -> Result<(), String> {
         self.phase = HarnessPhase::Deletion;
         let (mounted, taken) = (self.volumes.mounted, self.volumes.mounted_name.clone());
@@ -446,7 +453,7 @@ impl SimulationRun {
         }
     }
 
-    /// The stack of one volume, on what is on the media; where it was never made, that of the one that was mounted.
+    /// Opens one volume on the media, or the volume that was mounted if this one does not exist.
     pub(crate) fn open_volume(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
         let cache = self.media.open_cache()?;
         if cache.store().volumes().iter().any(|&(id, _)| id == volume) {
@@ -456,7 +463,7 @@ impl SimulationRun {
         }
     }
 
-    /// After an open: decides what was undecided, and goes on with the volume that is mounted now.
+    /// Decides undecided operations after an open, and goes on with the volume that is mounted now.
     pub(crate) fn adopt_volumes(&mut self) -> Result<(), String> {
         let cache = self.stack().cache.clone();
         self.volumes.settle(&cache, &mut self.counts.volumes)?;
@@ -483,19 +490,19 @@ impl SimulationRun {
         Ok(())
     }
 
-    /// Changes to the mounted volume whose outcome nobody was told.
+    /// Takes the changes to the mounted volume whose outcome no client was told.
     pub(crate) fn take_outstanding(&mut self) -> Vec<ModelChange> {
         let mut outstanding = self.clients.outstanding();
         outstanding.append(&mut self.volumes.outstanding);
         outstanding
     }
 
-    /// The same, which stay.
+    /// Copies the changes to the mounted volume whose outcome no client was told.
     pub(crate) fn describe_outstanding(&self) -> Vec<ModelChange> {
         [self.clients.outstanding(), self.volumes.outstanding.clone()].concat()
     }
 
-    /// Looks at some of the volumes that are not mounted.
+    /// Compares some of the volumes that are not mounted.
     pub(crate) fn look_at_others(&mut self, count: usize) -> Result<(), String> {
         self.notice_epochs_given_up();
         let there = self.volumes.others.iter().filter(|(_, other)| other.kind != VolumeOrigin::EpochGivenUp);
@@ -505,7 +512,8 @@ impl SimulationRun {
         (0..count).try_for_each(|turn| self.look_at(others[(first + turn) % others.len()]))
     }
 
-    /// Were the buffer lost now: a volume that nobody may change, as an epoch is one, is whole by the store alone.
+    /// Compares a read-only volume without the buffer, as if that were lost. The store alone must have all of
+    /// the volume, unless the stack may delete it.
     pub(crate) fn look_without_buffer(&mut self) -> Result<(), String> {
         let is_kept = |other: &UnmountedVolume| {
             let is_there = other.kind == VolumeOrigin::Kept;
@@ -527,14 +535,15 @@ impl SimulationRun {
         Ok(())
     }
 
-    /// A volume that is not mounted is, by the media alone, one of the states that it may be.
+    /// Compares a volume that is not mounted, from the media alone, with its possible states.
     fn look_at(&mut self, volume: VolumeId) -> Result<(), String> {
         if self.media.power.is_lost() {
             return Ok(());
         }
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         let other = self.volumes.others.get_mut(&volume).expect("one that is not mounted");
-        // The stack may have tried to give it up: a log entry that could not be written may be found, as after a crash.
+        // The stack may have tried to delete the epoch. The disk may have reported a failed write of a log
+        // entry that is there after all, as after a crash.
         if other.kind == VolumeOrigin::Epoch && made_up && !self.media.has_volume(volume)? {
             return Ok(());
         }

@@ -1,14 +1,15 @@
-//! Notices a run that stands still: a request that waits for a lock which background work holds over a device call.
+//! Notices a run that stands still, as when a request waits for a lock that background work holds during a
+//! device call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often it looks. Thousands of turns pass meanwhile on any machine, however slow.
+/// The interval of looks. Even on slow machines a healthy run makes thousands of turns in it.
 const LOOKS_EVERY: Duration = Duration::from_secs(30);
 
-/// Looks from a thread of its own. Has no part in the run.
+/// Looks at the run from its own thread. Has no effect on the run.
 pub(crate) struct StuckRunWatchdog {
     shared: Arc<WatchdogState>,
     thread: Option<JoinHandle<()>>,
@@ -21,7 +22,8 @@ struct WatchdogState {
 }
 
 impl StuckRunWatchdog {
-    /// Ends the process, printing `repeat`, if no turn is counted for a whole look.
+    /// Starts the watchdog. If the run makes no turn between two looks, the watchdog prints `repeat` and ends
+    /// the process.
     pub(crate) fn new(repeat: String) -> StuckRunWatchdog {
         let shared = Arc::new(WatchdogState::default());
         let watched = shared.clone();
@@ -29,7 +31,7 @@ impl StuckRunWatchdog {
         StuckRunWatchdog { shared, thread: Some(thread) }
     }
 
-    /// RunCounts a turn.
+    /// Counts a turn.
     pub(crate) fn turn(&self) {
         self.shared.turns.fetch_add(1, Ordering::Relaxed);
     }
@@ -41,7 +43,7 @@ impl WatchdogState {
         let mut looked = Instant::now();
         while !self.done.load(Ordering::Acquire) {
             std::thread::park_timeout(LOOKS_EVERY);
-            // It may be woken for no reason.
+            // A thread may wake without a reason.
             if looked.elapsed() < LOOKS_EVERY {
                 continue;
             }

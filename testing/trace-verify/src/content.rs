@@ -1,8 +1,8 @@
-//! Who wrote which bytes of a file last. Bytes themselves are not kept: who wrote them tells them apart.
+//! The last writer of each byte of a file. Bytes are not kept: their writers tell them apart.
 
 use std::collections::BTreeMap;
 
-/// Ranges by first byte: the end, and the writer.
+/// For the first byte of each range, the end of the range and its writer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Content(BTreeMap<u64, (u64, u32)>);
 
@@ -29,7 +29,7 @@ impl Content {
         }
     }
 
-    /// A digest of who wrote the bytes from `from` to `to`.
+    /// A digest of the writers of the bytes from `from` to `to`.
     pub(super) fn digest(&self, from: u64, to: u64) -> u64 {
         let before = self.0.range(..=from).next_back().filter(|(_, (end, _))| *end > from);
         let rest =
@@ -38,7 +38,7 @@ impl Content {
         let mut last = None;
         for (start, (end, writer)) in before.into_iter().chain(rest) {
             let part = (*start.max(&from), *end.min(&to), *writer);
-            // Two ranges of one writer are one, however they came to be split.
+            // Adjacent ranges of one writer count as one, however they were split.
             match last {
                 Some((first, at, same)) if at == part.0 && same == part.2 => {
                     last = Some((first, part.1, same))

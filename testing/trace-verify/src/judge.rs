@@ -1,6 +1,6 @@
-//! Runs orders and compares. What is the same in every order, up to the first moment at which two threads can go on, runs once;
-//! each order begins with a copy of that state. Orders are dealt out to all processors, and what comes of them does not depend
-//! on how many there are.
+//! Runs orders and compares their results. The steps before the first moment at which two threads can
+//! continue are the same in every order, and run once. Each order begins with a copy of that state. All
+//! processors share the orders. The result does not depend on the number of processors.
 
 use super::Verification;
 use super::schedule::{Progress, Schedule};
@@ -12,39 +12,40 @@ use std::thread;
 use trace_file::{ActionId, CompiledTrace, Fate, Order, Outcome};
 use trace_replay::same;
 
-/// What orders are compared with.
+/// The expected results, and the state from which orders run.
 pub(super) struct Judge<'a> {
     compiled: &'a CompiledTrace,
     schedule: Schedule,
-    /// Of each action, what it gave and saw in the order of the trace, if it can be judged.
+    /// For each action, its result in the order of the trace, or `None` if the action cannot be judged.
     expected: Vec<Option<Result>>,
-    /// Where orders begin to differ.
+    /// The state at which orders begin to differ.
     simulation: Simulation,
     progress: Progress,
 }
 
-/// What differed in some orders.
+/// The differences in some orders.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Seen {
-    /// By whether the result was the recorded one, and action.
+    /// Changed actions, by whether they gave the recorded result, and by number.
     pub(super) changed: BTreeMap<(bool, usize), Change>,
-    /// Of the orders.
+    /// The digests of the orders.
     pub(super) digests: HashSet<u64>,
 }
 
 /// An action that some orders change.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Change {
-    /// In how many.
+    /// The number of orders that change the action.
     pub(super) orders: u64,
-    /// The number of the first of them.
+    /// The number of the first such order.
     pub(super) first: u64,
-    /// What it gave in that one.
+    /// The action's result in that order.
     pub(super) outcome: Outcome,
 }
 
 impl<'a> Judge<'a> {
-    /// Runs the order of the trace, to see what can be judged; says what cannot.
+    /// Runs the order of the trace. Actions that do not reproduce their results are left out of judgement,
+    /// and listed.
     pub(super) fn new(compiled: &'a CompiledTrace, order: &Order) -> (Judge<'a>, Verification) {
         let mut start = Simulation::new(compiled);
         let races: BTreeSet<u64> = compiled.about.races.iter().copied().collect();
@@ -63,8 +64,8 @@ impl<'a> Judge<'a> {
         }
         start.make_space(&simulation);
         let schedule = Schedule::new(compiled, order);
-        // The first action that is not done yet can always go on. If only one thread can, it is that one: these steps come in
-        // the order of the trace, and give what is expected.
+        // The first action that is not done can always continue. If only one thread can, that action is its
+        // next. So these steps come in the order of the trace, and give the expected results.
         let mut progress = schedule.start();
         schedule.run_forced(&mut progress, |id| {
             start.execute(id, &compiled.actions[id as usize].op);
@@ -72,7 +73,7 @@ impl<'a> Judge<'a> {
         (Judge { compiled, schedule, expected, simulation: start, progress }, result)
     }
 
-    /// Runs so many orders, on so many processors.
+    /// Runs `orders` orders on `processors` processors.
     pub(super) fn run_all(&self, orders: u64, seed: u64, processors: u64) -> Seen {
         let next = AtomicU64::new(0);
         let work = || {

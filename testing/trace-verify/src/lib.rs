@@ -15,27 +15,28 @@ use std::fmt;
 use trace_file::{ActionId, CompiledTrace, Order, Outcome, TraceError};
 use trace_replay::show;
 
-/// Examples that are kept of each list; hostile compiled traces must not fill memory with them.
+/// The most examples in each list. Hostile compiled traces must not fill memory with them.
 const EXAMPLES_MAX: usize = 100;
 
-/// What came of a verification.
+/// The outcome of a verification.
 #[derive(Debug, Clone)]
 pub struct Verification {
     /// The order's name.
     pub order: String,
-    /// Random orders that ran.
+    /// The number of random orders that ran.
     pub orders: u64,
-    /// Different ones among them, as far as a 64-bit digest tells.
+    /// The number of different orders among them, by a 64-bit digest.
     pub distinct: u64,
-    /// Actions whose result was compared in each.
+    /// The number of actions whose result was compared in each order.
     pub judged: u64,
-    /// Results that the simulation does not reproduce even in the order of the trace; races are among them.
+    /// Results that the simulation does not reproduce even in the order of the trace. Races are among them.
     pub unjudged: Vec<Unjudged>,
-    /// How many those are, by call.
+    /// The number of such results, by call.
     pub unjudged_calls: BTreeMap<String, u64>,
-    /// Actions that gave another result than the trace shows in some order.
+    /// Actions that in some order gave another result than the trace shows.
     pub results: Vec<Deviation>,
-    /// Actions that gave the recorded result, but saw other bytes, sizes, attributes or names than in the order of the trace.
+    /// Actions that gave the recorded result, but saw other bytes, sizes, attributes or names than in the
+    /// order of the trace.
     pub views: Vec<Deviation>,
 }
 
@@ -44,28 +45,29 @@ pub struct Verification {
 pub struct Unjudged {
     /// The action.
     pub action: ActionId,
-    /// Its line in the trace.
+    /// The action's line in the trace.
     pub line: u64,
-    /// Its call.
+    /// The action's call.
     pub call: String,
-    /// What the program got.
+    /// The result that the program got.
     pub recorded: String,
-    /// What the simulation says.
+    /// The result of the simulation.
     pub simulated: String,
 }
 
 /// An action that some order changes.
 #[derive(Debug, Clone)]
 pub struct Deviation {
-    /// What it is and got.
+    /// The action and its results.
     pub what: Unjudged,
-    /// In how many orders.
+    /// The number of orders that change the action.
     pub orders: u64,
-    /// The seed of the first of them.
+    /// The seed of the first of these orders.
     pub seed: u64,
 }
 
-/// Runs `orders` random orders that `order` allows, on all processors; the first has this seed, each next one the next number.
+/// Runs `orders` random orders that `order` allows, on all processors. The first has the given seed, each
+/// next one the next number.
 pub fn verify(
     compiled: &CompiledTrace,
     order: &str,

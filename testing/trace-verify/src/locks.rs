@@ -1,9 +1,9 @@
-//! Simulated locks: who owns what, by description.
+//! Simulated locks. Each has an open file description as its owner.
 
 use super::tree::{Errno, Map};
 use trace_file::{Handle, LockKind};
 
-/// Bytes that one description has locked.
+/// A range of bytes locked by one description.
 #[derive(Debug, Clone, Copy)]
 struct SimulatedLock {
     owner: Handle,
@@ -25,7 +25,7 @@ impl SimulatedLocks {
         if locks.contains(&(on, kind)) {
             return Ok(());
         }
-        // A lock that is converted is given back first, and lost if the other cannot be had.
+        // Converting a lock releases it first. The lock is lost if the new one conflicts.
         locks.retain(|(owner, _)| *owner != on);
         let conflict = locks.iter().any(|(owner, held)| {
             *owner != on && (kind == LockKind::Exclusive || *held == LockKind::Exclusive)
@@ -39,7 +39,7 @@ impl SimulatedLocks {
         Ok(())
     }
 
-    /// No bytes means all that follow.
+    /// Locks or unlocks a range. A length of 0 means up to the end of the file.
     pub(super) fn range(
         &mut self,
         node: u32,
@@ -76,14 +76,14 @@ impl SimulatedLocks {
         Ok(())
     }
 
-    /// All bytes that a description has locked.
+    /// Releases all byte ranges that a description has locked.
     pub(super) fn give_back(&mut self, node: u32, on: Handle) {
         if let Some(locks) = self.ranges.get_mut(&node) {
             locks.retain(|held| held.owner != on);
         }
     }
 
-    /// A description is gone.
+    /// Releases all locks of a closed description.
     pub(super) fn closed(&mut self, node: u32, on: Handle) {
         self.give_back(node, on);
         if let Some(locks) = self.whole.get_mut(&node) {

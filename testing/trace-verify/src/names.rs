@@ -1,4 +1,4 @@
-//! Simulated calls that work on names and attributes.
+//! Simulated calls on names and attributes.
 
 use super::sim::{Done, Simulation, mix};
 use super::tree::{PathResult, SimulatedKind, SimulatedNode};
@@ -52,7 +52,7 @@ impl Simulation {
         }
     }
 
-    /// A name that nothing has, in a directory that is still there.
+    /// Returns the place of a name that is free, in a directory that still exists.
     fn free(&self, found: PathResult) -> Result<(u32, trace_file::Name), i32> {
         match (found.node, found.at) {
             (None, Some((dir, name))) => {
@@ -116,7 +116,7 @@ impl Simulation {
         Ok((0, self.tree.node(node).identity))
     }
 
-    /// ftruncate wants a file that is open for writing.
+    /// Whether ftruncate must refuse the file because it is not open for writing.
     fn is_no_target(&self, at: &Place<Handle>) -> bool {
         self.fixed.paths[at.path.0 as usize].empty && self.open(at.dir).is_ok_and(|open| !open.writes())
     }
@@ -169,7 +169,7 @@ impl Simulation {
             self.enter(to, node);
             return Ok((0, identity));
         };
-        // Two names of one file, or one name: the kernel leaves both.
+        // A rename between two names of one file changes nothing.
         if old == node {
             return Ok((0, identity));
         }
@@ -215,7 +215,7 @@ impl Simulation {
         match op {
             Op::Stat { .. } if !directory => {
                 let seen = [state.size, u64::from(state.links), u64::from(state.changed)];
-                // What a replay returns for it, too.
+                // A replay returns the size for `stat`, too.
                 Ok((state.size as i64, seen.iter().fold(identity, |digest, part| mix(digest, *part))))
             }
             Op::Stat { .. } => Ok((0, mix(identity, state.changed.into()))),
@@ -242,7 +242,7 @@ impl Simulation {
     }
 }
 
-/// Files of the initial tree have the numbers below.
+/// The identity of a file that an action made. Files of the initial tree have lower numbers.
 fn made_by(id: ActionId) -> u64 {
     (1 << 32) + u64::from(id)
 }

@@ -1,20 +1,22 @@
-//! Random executions that an order allows. An action begins, and later takes effect; another may wait for either.
+//! Random executions that an order allows. An action begins, and later takes effect. Other actions may wait
+//! for either moment.
 //!
-//! Of all that happens only what matters is a step: an action that takes effect on the simulated file system, or at which some
-//! thread waits or is waited for. That an action has begun is a step of its own only where something waits for just that.
+//! Only moments that matter are steps: an action takes effect on the simulated file system, or a thread waits
+//! there, or other threads wait for that moment. The beginning of an action is a separate step only if an
+//! action waits for just that.
 
 use device::SeededRng;
 use trace_file::{ActionId, CompiledTrace, Fate, Moment, Order};
 
-/// Changes of priority in one execution. Bugs that need more than a few switches at the right moment are rare; the executions
-/// that pick a thread at random for each step find those.
+/// The most changes of priority in one execution. Few bugs need more than a few switches at the right moment.
+/// The executions that pick a random thread for each step find the others.
 const CHANGES_MAX: usize = 16;
 
-/// What an order allows, ready to be walked again and again.
+/// The executions that an order allows. A schedule can be walked many times.
 pub(super) struct Schedule {
-    /// Of each thread, its steps.
+    /// The steps of each thread.
     threads: Vec<Vec<Step>>,
-    /// What steps wait for, each step's own in a row.
+    /// The waits of all steps. Those of one step are adjacent.
     untils: Vec<Until>,
     steps: usize,
 }
@@ -22,36 +24,37 @@ pub(super) struct Schedule {
 /// One step of a thread.
 #[derive(Clone, Copy)]
 struct Step {
-    /// What takes effect, if anything does.
+    /// The action that takes effect, if there is one.
     action: Option<ActionId>,
-    /// The first of the waits, and how many there are.
+    /// The index of the first wait, and the number of waits.
     waits: (u32, u32),
 }
 
-/// A thread has made so many steps.
+/// The condition that a thread has made this many steps.
 #[derive(Clone, Copy, Default)]
 struct Until {
     thread: u32,
     made: u32,
 }
 
-/// How far an execution is.
+/// The progress of an execution.
 #[derive(Clone)]
 pub(super) struct Progress {
-    /// Of each thread, the steps that it has made.
+    /// The number of steps that each thread has made.
     made: Vec<u32>,
-    /// Threads that can go on.
+    /// Threads that can continue.
     ready: Vec<u32>,
     is_ready: Vec<bool>,
-    /// Of each thread, who waits for it, and until when.
+    /// For each thread, the threads that wait for it, each with the number of steps that it waits for.
     waiting: Vec<Vec<Until>>,
 }
 
-/// How a thread is chosen.
+/// How threads are chosen.
 enum Choice {
-    /// Any that can go on.
+    /// A random thread that can continue.
     Any,
-    /// The first in this list that can go on. The list is changed now and then, so that some threads run far ahead.
+    /// The first thread in this list that can continue. The list changes now and then, so that some threads
+    /// run far ahead.
     First { priorities: Vec<u32>, changes: Vec<usize> },
 }
 
@@ -68,7 +71,7 @@ impl Schedule {
             untils: Vec::new(),
             steps: 0,
         };
-        // Of each action, how many steps its thread has made once it has begun, and once it is done.
+        // For each action, the number of steps of its thread at its beginning, and at its end.
         let mut after: Vec<(u32, u32)> = Vec::with_capacity(count);
         for (id, action) in compiled.actions.iter().enumerate() {
             let first = schedule.untils.len() as u32;
@@ -97,7 +100,7 @@ impl Schedule {
         schedule
     }
 
-    /// Before the first step.
+    /// The progress before the first step.
     pub(super) fn start(&self) -> Progress {
         let threads = self.threads.len();
         let mut progress = Progress {
@@ -110,14 +113,14 @@ impl Schedule {
         progress
     }
 
-    /// Goes on as long as one thread alone can: these steps are the same in every execution.
+    /// Runs while only one thread can continue. These steps are the same in every execution.
     pub(super) fn run_forced(&self, progress: &mut Progress, mut each: impl FnMut(ActionId)) {
         while let [thread] = progress.ready[..] {
             self.step(progress, thread, &mut each);
         }
     }
 
-    /// Walks one random execution from there to its end; `each` gets the actions as they take effect.
+    /// Walks one random execution from `progress` to its end. `each` gets the actions as they take effect.
     pub(super) fn run(&self, mut progress: Progress, random: &mut SeededRng, mut each: impl FnMut(ActionId)) {
         let mut choice = self.choice(random);
         let mut number: usize = progress.made.iter().map(|made| *made as usize).sum();
@@ -179,7 +182,8 @@ impl Schedule {
         }
     }
 
-    /// Makes a thread ready whose next step has nothing to wait for any more; otherwise it stands with the first that it needs.
+    /// Makes a thread ready if its next step has no unmet wait. Otherwise the thread waits for the first
+    /// unmet one.
     fn look(&self, progress: &mut Progress, thread: u32) {
         let Some(step) = self.threads[thread as usize].get(progress.made[thread as usize] as usize) else {
             return;

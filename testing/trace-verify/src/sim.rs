@@ -1,5 +1,6 @@
-//! A file system without bytes that executes a compiled trace's operations, by the kernel's rules. It shares no code with the model
-//! that compiled the compiled trace: a mistake there is not repeated here. Rights, quotas and devices are not simulated.
+//! A simulated file system without bytes that executes a compiled trace's operations, by the kernel's rules.
+//! The simulation shares no code with the compiler's model, so that it does not repeat a mistake of the
+//! model. Rights, quotas and devices are not simulated.
 
 use super::locks::SimulatedLocks;
 use super::tree::{Errno, Path, PathResult, ROOT, SimulatedKind, SimulatedNode, SimulatedTree, cut_up};
@@ -9,22 +10,23 @@ use trace_file::{
     RequestKind,
 };
 
-/// What an operation came to.
+/// The result of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Result {
-    /// What it returned.
+    /// The returned value or error.
     pub(super) outcome: Outcome,
-    /// A digest of what it saw besides: which file, whose bytes, which size and attributes, which names.
+    /// A digest of the other visible effects: which file, whose bytes, which size and attributes, which
+    /// names.
     pub(super) view: u64,
 }
 
-/// A value, and a digest of what was seen.
+/// A returned value, and a digest of the other visible effects.
 pub(super) type Done = std::result::Result<(i64, u64), Errno>;
 
-/// The bytes of getdents' entries for the directory itself and the one above.
+/// The length of getdents' entries for `.` and `..`, in bytes.
 const OWN_ENTRIES: u64 = 48;
 
-/// The state. Cloning it is how each run begins anew.
+/// The state of a run. Each run begins with a clone of the start.
 #[derive(Debug, Clone)]
 pub(super) struct Simulation {
     pub(super) tree: SimulatedTree,
@@ -34,12 +36,12 @@ pub(super) struct Simulation {
     pub(super) fixed: Arc<Fixed>,
 }
 
-/// What no run changes.
+/// Data that is the same in all runs.
 #[derive(Debug)]
 pub(super) struct Fixed {
     /// Every name, as a path.
     pub(super) paths: Vec<Path>,
-    /// Bytes of every name.
+    /// The length of every name, in bytes.
     pub(super) lengths: Vec<usize>,
 }
 
@@ -89,12 +91,12 @@ impl Simulation {
         simulation
     }
 
-    /// Makes space for all that another one has come to hold, so that runs need not find it piece by piece.
+    /// Reserves as much space as `other` has come to need, so that runs need not grow their maps bit by bit.
     pub(super) fn make_space(&mut self, other: &Simulation) {
         self.tree.names.reserve(other.tree.names.capacity().saturating_sub(self.tree.names.len()));
     }
 
-    /// Back to a state before, in the memory that is there.
+    /// Resets the state to `start`, and reuses the allocated memory.
     pub(super) fn begin_again(&mut self, start: &Simulation) {
         self.tree.clone_from(&start.tree);
         self.handles.clone_from(&start.handles);
@@ -234,7 +236,7 @@ impl Simulation {
         }
     }
 
-    /// Where a place leads.
+    /// Finds the end of a path.
     pub(super) fn find(
         &mut self,
         at: &Place<Handle>,

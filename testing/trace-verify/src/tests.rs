@@ -1,4 +1,4 @@
-//! Small programs: what they become, and what orders of them give.
+//! Tests of small programs: their compiled traces, and the results of random orders.
 
 mod rules;
 
@@ -6,7 +6,7 @@ use super::*;
 use trace_compile::{CompileSettings, Strace, Switches, compile};
 use trace_file::{Fate, Rule};
 
-/// Random orders for one example: the smallest has a handful of different ones.
+/// The number of random orders for one example. The smallest example has a handful of different ones.
 const ORDERS: u64 = 2000;
 
 /// The beginning of every example: thread 2 of the same process, and a file that both have open.
@@ -99,12 +99,12 @@ fn what_comes_of_orders_does_not_depend_on_the_number_of_processors() {
 #[test]
 fn a_descriptor_that_was_sent_is_closed_by_who_received_it() {
     let compiled = compiled(&format!("{THREADS}{}", rules::SENT), Switches::default());
-    // It is open until the process that received it closes it: one close, and none for the sender.
+    // The receiving process closes the descriptor, so there is one close, and none for the sender.
     let closes = compiled.actions.iter().filter(|action| matches!(action.op, trace_file::Op::Close { .. }));
     assert_eq!((closes.count(), compiled.about.repairs.descriptors), (1, 0));
 }
 
-/// How a thread sleeps on a condition variable.
+/// A thread that sleeps on a condition variable.
 const SLEEP: &str = "2 futex(0x7f10, FUTEX_WAIT_BITSET_PRIVATE|FUTEX_CLOCK_REALTIME, 0, NULL, FUTEX_BITSET_MATCH_ANY <unfinished ...>\n";
 
 #[test]
@@ -130,7 +130,7 @@ fn who_wakes_a_thread_at_last_would_have_ended_its_naps_before() {
             "2 futex({word}, FUTEX_WAIT_BITSET_PRIVATE|FUTEX_CLOCK_REALTIME, 0, {{tv_sec=1, tv_nsec=0}}, FUTEX_BITSET_MATCH_ANY) = -1 ETIMEDOUT (Connection timed out)\n"
         )
     };
-    // The second word of the same condition variable, and another one, where nobody woke it.
+    // The second word of the same condition variable, and a variable that no thread woke.
     let lines = format!(
         "{THREADS}{}{}{}{SLEEP}1 futex(0x7f10, FUTEX_WAKE_PRIVATE, 1) = 1\n2 <... futex resumed>) = 0\n",
         nap("0x7f10"),

@@ -1,4 +1,4 @@
-//! The simulated tree: files by number, names in directories, and the walk along a path with the kernel's rules.
+//! The simulated tree: files by number, names in directories, and walks along paths with the kernel's rules.
 
 use super::content::Content;
 use std::collections::HashMap;
@@ -25,21 +25,21 @@ pub(super) struct SimulatedNode {
     pub(super) kind: SimulatedKind,
     pub(super) size: u64,
     pub(super) links: u32,
-    /// Of a directory: the one that holds it.
+    /// For a directory: the directory that holds it.
     pub(super) parent: u32,
-    /// Of a directory: how many names it holds, their bytes as getdents counts them, and a digest of them.
+    /// For a directory: the number of its names, their bytes as getdents counts them, and a digest of them.
     pub(super) entries: u32,
     pub(super) listing: (u64, u64),
     pub(super) content: Content,
-    /// Who changed its attributes last.
+    /// The last action that changed the attributes.
     pub(super) changed: u32,
-    /// Extended attributes: name, bytes, who set it.
+    /// Extended attributes, each with its name, its bytes, and the action that set it.
     pub(super) attributes: Vec<(Name, u64, u32)>,
-    /// Tells files apart in every run: what was there first, or which action made it.
+    /// Identifies the file in every run, by its number in the initial tree or the action that made it.
     pub(super) identity: u64,
 }
 
-/// Multiplies once: the keys are small numbers of our own.
+/// A hasher that multiplies once. The keys are small numbers of our own.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Mixer(u64);
 
@@ -59,15 +59,15 @@ impl Hasher for Mixer {
 
 pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
 
-/// A path, cut up once for all runs.
+/// A path, split into parts once for all runs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Path {
     pub(super) absolute: bool,
     pub(super) empty: bool,
-    /// It ends in a slash: what it names must be a directory.
+    /// Whether the path ends in a slash, so that it must name a directory.
     directory: bool,
     parts: Box<[PathPart]>,
-    /// Paths with the same number have all but their last part in common.
+    /// The number of all parts but the last. Paths that share these parts share the number.
     way: u32,
 }
 
@@ -77,7 +77,7 @@ enum PathPart {
     Name(Name),
 }
 
-/// All paths of a compiled trace, by number.
+/// Splits all paths of a compiled trace, by number.
 pub(super) fn cut_up(all: &[&[u8]], names: &mut Names) -> Vec<Path> {
     let mut ways = HashMap::new();
     let mut one = |bytes: &&[u8]| {
@@ -99,15 +99,16 @@ pub(super) fn cut_up(all: &[&[u8]], names: &mut Names) -> Vec<Path> {
     all.iter().map(&mut one).collect()
 }
 
-/// How far a walk has come.
+/// The progress of a walk.
 #[derive(Debug, Clone, Copy, Default)]
 struct Walk {
     at: u32,
-    /// Links that it went through.
+    /// Symbolic links that the walk has followed.
     links: u32,
 }
 
-/// To which directory a way led the last time, and from where. New names change nothing about it.
+/// The directory to which a way led the last time, and the start of that walk. New names do not invalidate
+/// it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
     since: u32,
@@ -115,12 +116,13 @@ struct Known {
     to: Walk,
 }
 
-/// Where a walk ended: the name, in its directory, and what has it. No name: the path was a directory's own.
+/// The end of a walk: the name in its directory, and the file with that name. There is no name if the path
+/// named a directory itself.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PathResult {
     pub(super) at: Option<(u32, Name)>,
     pub(super) node: Option<u32>,
-    /// Nothing but a directory may get this name.
+    /// Whether only a directory may get this name.
     pub(super) directory: bool,
 }
 
@@ -134,9 +136,9 @@ impl PathResult {
 pub(super) struct SimulatedTree {
     pub(super) nodes: Vec<SimulatedNode>,
     pub(super) names: Map<(u32, Name), u32>,
-    /// By the number of the way.
+    /// Known walks, by the number of the way.
     known: Vec<Known>,
-    /// Counts names of directories and links that went: what was known before may be wrong. Never zero.
+    /// Counts removed names of directories and links, which invalidate known walks. Never zero.
     now: u32,
 }
 
@@ -146,7 +148,7 @@ impl Clone for SimulatedTree {
         SimulatedTree { nodes: nodes.clone(), names: names.clone(), known: known.clone(), now: *now }
     }
 
-    /// Keeps the memory that is there.
+    /// Reuses the allocated memory.
     fn clone_from(&mut self, other: &SimulatedTree) {
         self.nodes.clone_from(&other.nodes);
         self.names.clone_from(&other.names);
@@ -175,7 +177,7 @@ impl SimulatedTree {
         self.nodes.len() as u32 - 1
     }
 
-    /// Gives a free name to a file. The length is that of the name in bytes.
+    /// Gives a free name to a file. `length` is the length of the name in bytes.
     pub(super) fn enter(&mut self, (dir, name): (u32, Name), node: u32, length: usize) {
         self.names.insert((dir, name), node);
         self.node_mut(dir).list(name, length, 1);
@@ -186,7 +188,7 @@ impl SimulatedTree {
         }
     }
 
-    /// Takes a name away; the file stays for those that have it open.
+    /// Removes a name. The file stays for its open handles.
     pub(super) fn leave(&mut self, (dir, name): (u32, Name), length: usize) -> Option<u32> {
         let node = self.names.remove(&(dir, name))?;
         self.node_mut(dir).list(name, length, -1);
@@ -208,7 +210,7 @@ impl SimulatedTree {
         true
     }
 
-    /// Follows a path; the last component too if `follow`.
+    /// Follows a path, and a link in its last part only if `follow` is set.
     pub(super) fn walk(
         &mut self,
         start: u32,
@@ -224,7 +226,7 @@ impl SimulatedTree {
                 walk = known.to;
             } else {
                 self.go(&mut walk, way, paths)?;
-                // A file could become a directory without any of these going.
+                // A file here could be replaced by a directory without a removal that `now` counts.
                 if self.node(walk.at).kind == SimulatedKind::Directory {
                     self.known[path.way as usize] = Known { since: self.now, from, to: walk };
                 }
@@ -239,7 +241,7 @@ impl SimulatedTree {
         }
     }
 
-    /// Goes through each of these parts.
+    /// Follows all of these parts.
     fn go(&self, walk: &mut Walk, parts: &[PathPart], paths: &[Path]) -> Result<(), Errno> {
         for part in parts {
             let node = self.take(walk.at, *part)?.there()?;
@@ -254,7 +256,8 @@ impl SimulatedTree {
         Ok(())
     }
 
-    /// Takes the last of these parts, those before it being behind: a name, and what has it.
+    /// Resolves the last of these parts, from the directory of the others. Returns the name, and the file
+    /// with that name.
     fn arrive(
         &self,
         mut walk: Walk,
@@ -277,7 +280,7 @@ impl SimulatedTree {
         }
     }
 
-    /// One part, from a directory.
+    /// Resolves one part from a directory.
     fn take(&self, at: u32, part: PathPart) -> Result<PathResult, Errno> {
         let node = self.node(at);
         let (at, node) = match part {
@@ -309,7 +312,8 @@ impl SimulatedNode {
     }
 
     fn list(&mut self, name: Name, length: usize, by: i64) {
-        // A record: inode, offset, length and type, then the name with its zero, in steps of eight bytes.
+        // The size of an entry: inode, offset, length and type, then the name with its zero byte, rounded up
+        // to eight bytes.
         let record = (19 + length as u64 + 1).next_multiple_of(8);
         let digest = u64::from(name.0 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.entries = self.entries.wrapping_add_signed(by as i32);

@@ -1,5 +1,6 @@
-//! One table: for each rule that can be switched, in each order that has it, programs that need it. With the rules that would do
-//! the same switched off, all orders still give the recorded results; with the rule off too, some order does not.
+//! Tests each rule that can be switched, in each order that has it, with programs that need the rule. All
+//! orders give the recorded results while equivalent rules are off. Some order does not if the rule is off,
+//! too.
 
 use super::{ORDERS, THREADS, compiled, verified};
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ struct Example {
     order: &'static str,
     /// Rules that would do the same here: they subsume it.
     same: &'static [Rule],
-    /// What follows [`THREADS`].
+    /// The lines after [`THREADS`].
     lines: &'static str,
 }
 
@@ -24,14 +25,14 @@ const fn root(same: &'static [Rule], lines: &'static str) -> Example {
     Example { order: "root", same, lines }
 }
 
-/// The table. A rule without a line here does not compile, and one that has no example fails.
+/// The table of examples. A rule without a line here does not compile, and a rule without an example fails.
 fn examples(rule: Rule) -> &'static [Example] {
     match rule {
-        // Of the trace's clock, and of no compiled order.
+        // A rule of the trace's clock, which no compiled order has.
         Rule::Temporal => &[],
         Rule::ProgramSequence => PROGRAM_SEQUENCE,
         Rule::FileSequence => FILE_SEQUENCE,
-        // The two go together: neither can be off without the other.
+        // Neither rule can be switched off without the other.
         Rule::PathStage | Rule::PathName => PATHS,
         Rule::DescriptorSequence => DESCRIPTOR_SEQUENCE,
         Rule::DescriptorStage => DESCRIPTOR_STAGE,
@@ -53,7 +54,7 @@ fn examples(rule: Rule) -> &'static [Example] {
     }
 }
 
-/// With all that can be off.
+/// These programs need the rule while all other rules are off.
 const PROGRAM_SEQUENCE: &[Example] = &[weir(&Rule::SWITCHABLE, SEVERAL), root(&Rule::SWITCHABLE, SEVERAL)];
 const SEVERAL: &str = "1 chmod(\"/srv/a\", 0600) = 0\n2 lseek(4</srv/a>, 0, SEEK_END) = 4096\n\
     1 rename(\"/srv/a\", \"/srv/b\") = 0\n2 access(\"/srv/b\", F_OK) = 0\n";
@@ -82,7 +83,7 @@ const DESCRIPTOR_STAGE: &[Example] =
 
 const DESCRIPTION_STAGE: &[Example] = &[root(
     &[],
-    // The last of two processes closes it.
+    // The last of two processes closes the file.
     "1 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 5</srv/a>\n\
     1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n9 fdatasync(5</srv/a>) = 0\n9 close(5</srv/a>) = 0\n\
     1 close(5</srv/a>) = 0",
@@ -123,7 +124,7 @@ const NAME: &[Example] = &[
         2 openat(AT_FDCWD</srv>, \"/srv/s\", O_RDWR) = -1 ENXIO (No such device or address)\n\
         2 unlink(\"/srv/s\") = 0\n1 mknodat(AT_FDCWD</srv>, \"/srv/s\", S_IFREG|0644) = 0\n",
     ),
-    // A file and a directory that are exchanged.
+    // A file and a directory are exchanged.
     weir(
         &[],
         "1 mkdir(\"/srv/d\", 0755) = 0\n\
@@ -154,7 +155,7 @@ const EMPTY_TARGET: &str = "1 mkdir(\"/srv/d\", 0755) = 0\n1 mkdir(\"/srv/f\", 0
 const DESCRIPTION: &[Example] = &[
     weir(&[], POSITION),
     weir(&[], LIFE),
-    // Bytes are appended, and the position moves behind them.
+    // The write appends, and the position moves past its bytes.
     weir(
         &[Rule::Size, Rule::Bytes],
         "1 fcntl(3</srv/a>, F_SETFL, O_RDWR|O_APPEND) = 0\n1 write(3</srv/a>, \"\"..., 4096) = 4096\n\
@@ -165,7 +166,7 @@ const POSITION: &str = "1 lseek(3</srv/a>, 100, SEEK_SET) = 100\n2 lseek(3</srv/
 const LIFE: &str = "1 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 5</srv/a>\n2 fdatasync(5</srv/a>) = 0";
 
 const LOCK: &[Example] = &[
-    // Taken after it was given back.
+    // A thread takes the lock after another thread released it.
     weir(
         &[],
         "1 flock(3</srv/a>, LOCK_EX) = 0\n1 flock(3</srv/a>, LOCK_UN) = 0\n\
@@ -215,7 +216,7 @@ const WRITTEN: &str = "1 pipe2([5<pipe:[7]>, 6<pipe:[7]>], O_CLOEXEC) = 0\n1 mkd
     1 write(6<pipe:[7]>, \"\"..., 1) = 1\n2 read(5<pipe:[7]>, \"\"..., 1) = 1\n2 access(\"/srv/d\", F_OK) = 0";
 
 const PASSED: &[Example] = &[weir(&[Rule::Name], SENT), root(&[Rule::PathStage], SENT)];
-/// A descriptor is used by another process after it was sent.
+/// A process uses a descriptor after another process sent it.
 pub(super) const SENT: &str = "1 socketpair(AF_UNIX, SOCK_STREAM, 0, [5<socket:[1]>, 6<socket:[2]>]) = 0\n\
     1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n\
     1 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 7</srv/a>\n1 mkdir(\"/srv/d\", 0755) = 0\n\
@@ -227,7 +228,7 @@ pub(super) const SENT: &str = "1 socketpair(AF_UNIX, SOCK_STREAM, 0, [5<socket:[
 const WAKE: &[Example] = &[
     weir(&[Rule::Bytes], WOKEN),
     root(&[Rule::FileSequence], WOKEN),
-    // Who waits for a thread goes on after its last call.
+    // A thread that joins another continues after the last call of the other.
     weir(&[Rule::Bytes], JOINED),
     root(&[Rule::FileSequence, Rule::DescriptorSequence], JOINED),
 ];
@@ -239,7 +240,7 @@ const JOINED: &str = "1 clone3({flags=CLONE_VM|CLONE_FS|CLONE_FILES|CLONE_THREAD
     1 futex(0x7f20, FUTEX_WAIT_BITSET|FUTEX_CLOCK_REALTIME, 3, NULL, FUTEX_BITSET_MATCH_ANY) = 0\n\
     1 pread64(3</srv/a>, \"\"..., 4096, 0) = 4096\n3 +++ exited with 0 +++\n";
 
-/// Every rule that there is: serde numbers them.
+/// Every rule. Serde numbers them.
 fn all_rules() -> Vec<Rule> {
     (0..).map_while(|number: u8| postcard::from_bytes(&[number]).ok()).collect()
 }
@@ -249,7 +250,7 @@ impl Example {
         format!("{THREADS}{}", self.lines)
     }
 
-    /// All on but these, and one rule on or off.
+    /// Switches `same` off and all other rules on, except `rule`, which is `on` or off.
     fn switches(&self, rule: Rule, on: bool) -> Switches {
         let off = self.same.iter().copied().filter(|other| *other != rule);
         let switches = Switches::without(off.chain((!on).then_some(rule)));
@@ -284,7 +285,7 @@ fn programs_that_need_a_rule_go_wrong_without_it_and_only_then() {
     }
 }
 
-/// What an order asks for, in any program of the table, with rules off and on.
+/// The rules that an order asks for in any program of the table, with rules off and on.
 fn asked(order: &str) -> BTreeSet<Rule> {
     let mut asked = BTreeSet::new();
     let table =
