@@ -68,7 +68,7 @@ const TURNS: [OverwriteTurn; 8] = [
 /// The turns that the ratios to ext4 need.
 const TURNS_FOR_RATIOS: [OverwriteTurn; 4] = [TURNS[0], TURNS[1], TURNS[3], TURNS[5]];
 
-/// The numbers behind `--size`.
+/// Sizes, times and rounds that `--size` selects.
 #[derive(Debug, Clone)]
 struct OverwriteScale {
     pages: u64,
@@ -158,7 +158,7 @@ impl BufferPlaces {
     }
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;

@@ -75,7 +75,7 @@ struct OverviewReport {
     loads: Vec<SystemPair>,
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &OverviewArgs) -> Result<(), BenchError> {
     check_machine()?;
     check_programs(&["sqlite3"])?;
@@ -202,7 +202,7 @@ fn text(report: &OverviewReport) -> String {
     out
 }
 
-/// A bar with a length in proportion to `rate`, at least one mark.
+/// So many marks, at least one.
 fn bar(rate: f64, longest: f64) -> String {
     "#".repeat((rate / longest * BAR_COLUMNS).round().max(1.0) as usize)
 }

@@ -103,7 +103,7 @@ struct StartControl {
     touch_ms: f64,
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &StartArgs) -> Result<(), BenchError> {
     cleanup::install()?;
     let parent = args.on.clone().unwrap_or_else(std::env::temp_dir);

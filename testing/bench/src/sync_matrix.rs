@@ -62,7 +62,7 @@ pub(super) struct SyncMatrixArgs {
     matrix: MatrixArgs,
 }
 
-/// The numbers behind `--size`.
+/// Sizes, times and rounds that `--size` selects.
 #[derive(Debug, Clone, Copy)]
 struct SyncScale {
     file_bytes: u64,
@@ -84,7 +84,7 @@ impl SyncScale {
     }
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &SyncMatrixArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;

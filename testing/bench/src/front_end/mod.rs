@@ -115,7 +115,7 @@ impl FrontEndArgs {
     }
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &FrontEndArgs) -> Result<(), BenchError> {
     if args.has(RowGroup::Overwrites) {
         check_machine()?;

@@ -70,7 +70,7 @@ pub(super) struct PeriodicFlushingArgs {
     matrix: MatrixArgs,
 }
 
-/// The numbers behind `--size`.
+/// Sizes, times and rounds that `--size` selects.
 #[derive(Debug, Clone, Copy)]
 struct FlushingScale {
     files_percent: u64,
@@ -94,7 +94,7 @@ impl FlushingScale {
     }
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &PeriodicFlushingArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
