@@ -48,8 +48,8 @@ enum DeviceLane {
     Steady { nanos: u64, flush: u64, at_once: usize },
     /// One request moves at a time. It is answered `after` its bytes have moved, while the next one moves.
     Link { bytes_per_second: u64, after: u64 },
-    /// A seek takes `settle` and up to `far` more, by the root of the distance. Then half a revolution
-    /// passes, the average. A request that starts where the last one ended needs neither.
+    /// A seek takes `settle` and up to `far` more, by the root of the distance. After a seek half a
+    /// revolution passes, the average wait. A request that starts where the last one ended needs neither.
     Disk { settle: u64, far: u64, half_turn: u64 },
 }
 

@@ -43,7 +43,8 @@ pub(super) struct NonblockingWritesArgs {
     /// Measure writes of 64 to 4096 bytes, in one short run each, and print a table by size.
     #[arg(long)]
     table: bool,
-    /// Give the modelled devices their own processors (`apart`), and all other programs the first; or `free`.
+    /// Give the modelled devices their own processors (`apart`), and all other programs the first; or leave
+    /// all to the kernel (`free`).
     #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
     cpu_affinity: CpuAffinity,
     /// Seed of the random order.

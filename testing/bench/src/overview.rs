@@ -46,7 +46,8 @@ pub(super) struct OverviewArgs {
     /// Most seconds of overwrites for each of four bars
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Give the modelled devices their own processors (`apart`), and all other programs the first; or `free`
+    /// Give the modelled devices their own processors (`apart`), and all other programs the first; or leave
+    /// all to the kernel (`free`)
     #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
     cpu_affinity: CpuAffinity,
     /// Write the result as JSON

@@ -58,7 +58,8 @@ pub(super) struct PersonalitiesArgs {
     /// Most milliseconds of a mode in a round [default: 5000, or 200 with `small`]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     limit_ms: Option<u64>,
-    /// Give the modelled devices their own processors (`apart`), and all other programs the first; or `free`
+    /// Give the modelled devices their own processors (`apart`), and all other programs the first; or leave
+    /// all to the kernel (`free`)
     #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
     cpu_affinity: CpuAffinity,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! `weir-bench scaling`: rate of operations from the file system down, by one thread and by several.
 //!
-//! The kernel takes no part, and each thread has its own file. Threads wait only for the locks of file system
-//! and cache, which limit the scaling.
+//! The kernel takes no part, and each thread has its own file. Any loss of scaling is time that threads wait
+//! for the locks of file system and cache.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};

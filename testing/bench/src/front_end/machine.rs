@@ -57,7 +57,8 @@ pub(super) fn keep_busy(threads: usize, root: &Path) -> Result<ServerProcess, Be
     ServerProcess::start(own("busy").arg(threads.to_string()), root.join("busy.log"))
 }
 
-/// Makes this process the parent of daemons started from now on, so that their CPU time counts as its own.
+/// Makes this process the parent of daemons started from now on, so that their CPU time counts as its own
+/// once they end.
 pub(super) fn adopt_daemons() -> Result<(), BenchError> {
     set_child_subreaper(Some(getpid()))
         .map_err(|errno| BenchError::io("cannot adopt daemons in", "/proc/self", errno.into()))

@@ -64,7 +64,8 @@ pub(super) struct ReplayAccuracyArgs {
     /// Print the results so far and measure nothing
     #[arg(long)]
     report: bool,
-    /// Give the modelled devices their own processors (`apart`), and all other programs the first; or `free`.
+    /// Give the modelled devices their own processors (`apart`), and all other programs the first; or leave
+    /// all to the kernel (`free`).
     #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
     cpu_affinity: CpuAffinity,
     /// Write the result as JSON
