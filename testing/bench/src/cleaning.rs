@@ -1,5 +1,8 @@
-//! `weir-bench cleaning`: overwrites of a store that is nearly full, in one process, without the kernel. What they make
-//! the store write, beside a log that is cleaned oldest first; and how long the slowest write waited.
+//! `weir-bench cleaning`: cost of cleaning when a nearly full store is overwritten, in one process, without
+//! the kernel.
+//!
+//! The report compares the store's writes with those of a log that is cleaned oldest first. The report also
+//! has the latency of the slowest write.
 
 use std::fmt;
 use std::fs::create_dir_all;
@@ -27,33 +30,34 @@ use super::system::weir_on;
 
 const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 const BUFFER_BYTES: u64 = 64 << 20;
-/// Blocks that the store reserves for a dirty page of which nothing is known.
+/// Blocks that the store reserves for a dirty page of which it knows nothing.
 const BLOCKS_RESERVED_PER_PAGE: u64 = 14;
-/// How long a write is tried again that finds the store full.
+/// How long a write is retried while the store is full.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What to measure.
+/// Options of `weir-bench cleaning`.
 #[derive(Debug, Args)]
 pub(super) struct CleaningArgs {
-    /// Where store and buffer lie [default: the temporary directory]
+    /// Directory for the store and the buffer [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     on: Option<PathBuf>,
-    /// The store, in MiB
+    /// Size of the store, in MiB
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
     size: u64,
-    /// How full it is, in percent of its size
+    /// Fill level of the store before the overwrites, in percent of its size
     #[arg(long, value_delimiter = ',', default_values_t = [60, 80, 90], value_parser = clap::value_parser!(u64).range(1..=100))]
     full: Vec<u64>,
-    /// Which pages are overwritten: any as often, or a tenth of them nine times of ten
+    /// Choice of pages: `uniform` takes all equally often, `skewed` makes nine of ten writes to a tenth of
+    /// the pages
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [OverwritePattern::Uniform, OverwritePattern::Skewed])]
     load: Vec<OverwritePattern>,
-    /// How much is overwritten, in sizes of the store
+    /// Amount of overwrites, in sizes of the store
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     times: u64,
-    /// The store's segments, in KiB [default: a 256th of the store]
+    /// Size of the store's segments, in KiB [default: a 256th of the store]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1024..=131_072))]
     segment: Option<u64>,
-    /// Dirty pages, in MiB: each reserves six blocks until it is stored
+    /// Limit of dirty pages, in MiB: each reserves six blocks until it is stored
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     dirty: u64,
     /// Write the result as JSON
@@ -93,33 +97,35 @@ struct CleaningReport {
 struct CleaningRow {
     load: OverwritePattern,
     asked_percent: u64,
-    /// As full as it got: less than was asked for where the store keeps more back than the rest.
+    /// The level reached: below `asked_percent` if the store keeps more space back than the rest.
     full_percent: f64,
-    /// Of the store's segments.
+    /// Size of one segment.
     segment_bytes: u64,
     writes: u64,
     seconds: f64,
-    /// Pages written back: fewer than were written, where a page was written to again before.
+    /// Pages written back: fewer than `writes`, because a page may be written to again before its write-back.
     pages_stored: u64,
     written: PerPage,
-    /// What `written.data` would be of uniform overwrites, if segments were cleaned oldest first.
+    /// `written.data` for uniform overwrites if segments were cleaned oldest first, by a formula.
     oldest_first: f64,
     micros: WriteLatency,
-    /// What the cleaner moved at most while one write waited to be let in, in segments; those that filled the store count, too.
+    /// The most segments that the cleaner moved before one write was admitted. Includes the writes that
+    /// filled the store.
     moved_until_let_in: f64,
     slowest: CleaningWait,
-    /// The write until whose answer the cleaner moved most: with what it moved while the writer had no processor.
+    /// The write until whose answer the cleaner moved most. Includes moves while the writer's thread had no
+    /// processor.
     most_moved: CleaningWait,
-    /// Writes that were refused, since the store was full, and tried again.
+    /// Writes refused because the store was full. Each was retried.
     refused: u64,
 }
 
-/// Blocks that the store wrote for each page that was written back.
+/// Blocks that the store wrote for each page of write-back.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct PerPage {
     /// The page itself, and pages that the cleaner moved.
     data: f64,
-    /// With log entries, nodes, tables and roots.
+    /// Also log entries, nodes, tables and roots.
     all: f64,
 }
 
@@ -130,17 +136,18 @@ struct WriteLatency {
     p9999: f64,
 }
 
-/// What happened while one write waited to be answered, whether or not it waited for that.
+/// Activity of store and cleaner while one write was unanswered. The write need not have waited for any of
+/// it.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 struct CleaningWait {
-    /// Until it was answered; of the slowest, until its writer went on.
+    /// Until the write was answered. In `slowest`, until its thread ran again.
     ms: f64,
-    /// What the cleaner moved, in segments.
+    /// Data that the cleaner moved, in segments.
     segments_moved: f64,
-    /// Pages that the store was given, and checkpoints that it made.
+    /// Pages written to the store, and below, checkpoints made.
     pages_stored: u64,
     checkpoints: u64,
-    /// The longest call to one of the disks that ended.
+    /// The longest call to either disk that ended.
     disk_ms: f64,
 }
 

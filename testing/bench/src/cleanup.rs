@@ -1,7 +1,8 @@
-//! What a benchmark put up and must take down again: mounts, loop devices, programs, directories.
+//! Cleanup of mounts, loop devices, programs and directories that a benchmark set up.
 //!
-//! Every such thing is an [`CleanupGuard`]. Dropping it takes the thing down; a panic, Ctrl-C or a termination signal takes
-//! down all that are left, newest first. The release profile aborts on panic, so the panic hook does it, not unwinding.
+//! Each of these has a [`CleanupGuard`]; dropping the guard takes it down. A panic, Ctrl-C or a termination
+//! signal takes down all that are left, newest first. The release profile aborts on panic, so the panic hook
+//! does this, not unwinding.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,20 +15,22 @@ use super::error::BenchError;
 
 type CleanupAction = Box<dyn FnOnce() + Send>;
 
-/// Everything that is up, oldest first. Held only to push or take an entry, never while an action runs.
+/// All pending cleanup actions, oldest first. The lock is held only to push or take an entry, never during an
+/// action.
 static PENDING: Mutex<Vec<(u64, CleanupAction)>> = Mutex::new(Vec::new());
-/// True while a signal's or a panic's thread takes everything down: meanwhile the others put nothing up and do not
-/// end the process. After a signal it stays true to the end.
+/// True while a signal's or a panic's thread cleans up. Meanwhile other threads set nothing up and do not end
+/// the process. After a signal it stays true to the end.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
-/// One thing that is up, taken down by dropping this.
+/// A pending cleanup action. Dropping the guard runs the action.
 #[must_use = "dropping this takes the thing down at once"]
 pub(super) struct CleanupGuard(u64);
 
 impl CleanupGuard {
-    /// Remembers how to take a thing down. Call it *before* putting the thing up, so that no moment lies between in
-    /// which a signal would leave it; `action` therefore has to do no harm when the thing is not there yet,
-    /// and drops no younger `CleanupGuard`.
+    /// Registers a cleanup action.
+    ///
+    /// Call this *before* the setup, so that a signal at any moment cleans up. So `action` must do no harm if
+    /// the setup has not happened yet. `action` must not drop a younger `CleanupGuard`.
     pub(super) fn new(action: impl FnOnce() + Send + 'static) -> CleanupGuard {
         wait_while_stopping();
         let mut pending = pending();
@@ -36,7 +39,7 @@ impl CleanupGuard {
         CleanupGuard(id)
     }
 
-    /// Puts an action in the place of the one that is pending, if it still is.
+    /// Replaces the pending action, unless it was taken already.
     fn replace(&self, with: CleanupAction) -> Option<CleanupAction> {
         let mut pending = pending();
         let entry = pending.iter_mut().find(|(id, _)| *id == self.0)?;
@@ -48,7 +51,7 @@ impl Drop for CleanupGuard {
     fn drop(&mut self) {
         let (running, wait) = running();
         let guard = running.lock().unwrap_or_else(PoisonError::into_inner);
-        // A stop that comes while the action runs waits for it before it goes on to what lies below.
+        // A stop during the action waits for its end before the stop runs older actions.
         if let Some(action) = self.replace(wait) {
             action();
         }
@@ -63,16 +66,17 @@ impl Drop for CleanupGuard {
     }
 }
 
-/// What is locked while something goes on, and an action that waits for that.
+/// A lock to hold during some work, and an action that waits until the lock is free.
 fn running() -> (Arc<Mutex<()>>, CleanupAction) {
     let running = Arc::new(Mutex::new(()));
     let waited_for = Arc::clone(&running);
     (running, Box::new(move || drop(waited_for.lock())))
 }
 
-/// Puts something up with a program that takes a moment: a stop that comes meanwhile first waits for it, so as not to find
-/// nothing to take down and leave what comes up later. Or works with something that cannot be taken down meanwhile. `up` must
-/// not panic.
+/// Runs a setup, or other work, that a stop must not interrupt. `up` must not panic.
+///
+/// A stop waits until `up` returns. Otherwise the stop could find nothing to clean up, and the setup would
+/// complete later. The same holds for work on files that could not be cleaned up meanwhile.
 pub(super) fn uninterrupted<T>(up: impl FnOnce() -> T) -> T {
     let (running, wait) = running();
     let guard = running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +87,7 @@ pub(super) fn uninterrupted<T>(up: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether everything is being taken down: who works inside [`uninterrupted`] for long gives up then.
+/// Whether the benchmark is being stopped. Long work inside [`uninterrupted`] must end then.
 pub(super) fn is_stopping() -> bool {
     STOPPING.load(Ordering::SeqCst)
 }
@@ -95,7 +99,7 @@ fn wait_while_stopping() {
 }
 
 fn pending() -> MutexGuard<'static, Vec<(u64, CleanupAction)>> {
-    // A panic while the lock was held left at worst a whole entry too few: the list itself is sound.
+    // A panic under the lock can at worst lose a whole entry. The list itself stays sound.
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -108,7 +112,8 @@ fn take_down_everything() {
     }
 }
 
-/// Takes everything down on a panic, and on SIGINT, SIGTERM and SIGHUP, which end the process with 128 + the signal.
+/// Makes a panic, SIGINT, SIGTERM and SIGHUP clean up. The signals then end the process with 128 + the
+/// signal.
 pub(super) fn install() -> Result<(), BenchError> {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,5 +1,6 @@
-//! `weir-bench counters`: what partial writes to un-cached pages, and syncs, cost the store. Needs no figures of time,
-//! only the counters that `weir status` shows.
+//! `weir-bench counters`: store I/O caused by partial writes to un-cached pages, and by syncs.
+//!
+//! The benchmark reads the counters of `weir status` and measures no times.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,18 +18,18 @@ use super::slow_device::remove_on_drop;
 use super::system::{weir, weir_on, weir_unmount_on_drop};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out, sync};
 
-/// Whatever a run takes, it is not this long.
+/// A limit that no run reaches.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
-/// The last writes are synced one by one: so many.
+/// The number of last writes that are synced one by one.
 const SYNCED_WRITES: u64 = 100;
 
-/// What to count.
+/// Options of `weir-bench counters`.
 #[derive(Debug, Args)]
 pub(super) struct CountersArgs {
-    /// How many partial writes
+    /// Number of partial writes
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     writes: u64,
-    /// Over how many pages, all un-cached at first; each is written once before any is written twice
+    /// Number of pages, all un-cached at first; each is written once before any is written twice
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pages: u64,
     /// Bytes of each write
@@ -37,7 +38,7 @@ pub(super) struct CountersArgs {
     /// Write the result as JSON
     #[arg(long)]
     json: bool,
-    /// The random order's seed
+    /// Seed of the random order
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -59,7 +60,7 @@ struct CountersResult {
     store_io_for_syncs: u64,
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &CountersArgs) -> Result<(), BenchError> {
     cleanup::install()?;
     let counted = count(args)?;
@@ -73,12 +74,12 @@ fn count(args: &CountersArgs) -> Result<CountersResult, BenchError> {
     let (store, mount_point) = (root.join("store"), root.join("mount"));
     fs::create_dir_all(&mount_point).map_err(|error| BenchError::io("cannot create", &mount_point, error))?;
 
-    // A record takes its bytes, a header, and what the file system notes beside it: half a KiB is ample. With that
-    // space, and pages that stay below half of what may be dirty, nothing has to be written back while we count.
+    // A record has its bytes, a header and the file system's notes: half a KiB is ample. With this buffer,
+    // and fewer dirty pages than half the limit, no write-back is needed while we count.
     let buffer_bytes = (args.writes * (args.bytes + 512) * 2).next_multiple_of(1 << 20).max(64 << 20);
     let file_bytes = args.pages * PAGE_BYTES;
     let memory_bytes = (file_bytes * 4).max(256 << 20);
-    // The file is sparse. Before it is acknowledged each page reserves several blocks, for the map's sake.
+    // The file is sparse. Until its write is acknowledged, each page reserves several blocks for the map.
     let store_bytes = file_bytes * 16 + (256 << 20);
     run(weir_on(&store, "format")
         .arg(&store)
@@ -96,7 +97,7 @@ fn count(args: &CountersArgs) -> Result<CountersResult, BenchError> {
     write_all(&file, args)?;
     let after = WeirStatus::of(&mount_point)?;
     drop(mounted);
-    // Mounting reads as well, the file system's metadata: count from here on.
+    // Mounting reads the file system's metadata, so count from here on.
     let since = |name| Ok::<_, BenchError>(after.counter(name)? - before.counter(name)?);
     Ok(CountersResult {
         benchmark: "counters",
@@ -121,7 +122,8 @@ fn part_of_a_page(text: &str) -> Result<u64, String> {
     if fits { Ok(bytes) } else { Err(format!("write a power of two below {PAGE_BYTES}")) }
 }
 
-/// `args.writes` writes, an fsync after each pass over the pages, and the last few writes with one each.
+/// Makes `args.writes` writes, with an fsync after each pass over the pages and after each of the last few
+/// writes.
 fn write_all(file: &Path, args: &CountersArgs) -> Result<(), BenchError> {
     let synced = SYNCED_WRITES.min(args.writes);
     let mut left = args.writes - synced;
@@ -149,7 +151,7 @@ pub(super) fn mount(
     Ok(mounted)
 }
 
-/// What `weir status --json` said.
+/// The output of `weir status --json`.
 pub(super) struct WeirStatus {
     mount_point: PathBuf,
     json: Value,

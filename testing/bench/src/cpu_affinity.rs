@@ -1,9 +1,10 @@
-//! Which processor runs what: a modelled device is a program, and must not take time from what is measured, as no real
-//! device does.
+//! Processors for the load and for the modelled devices.
 //!
-//! The first processor belongs to the load and to the file systems' own programs, all others to the modelled devices.
-//! That also makes runs comparable: on a virtual machine, waking a thread on another, idle processor may cost several
-//! times a whole request, and left alone the kernel goes one way in one run and the other way in the next.
+//! A modelled device is a program. Like a real device, it must not take CPU time from the measured systems.
+//!
+//! The load and the file systems' programs have the first processor, the modelled devices all others. This
+//! also makes runs comparable: on a virtual machine, waking a thread on another, idle processor may cost
+//! several times a whole request, and the kernel's placement of threads may differ from run to run.
 
 use std::io;
 
@@ -17,13 +18,13 @@ use super::error::BenchError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum CpuAffinity {
-    /// The load and the file system on one processor, the modelled device on the others.
+    /// The load and the file system have one processor, the modelled devices the others.
     Apart,
-    /// Wherever the kernel puts them.
+    /// The kernel chooses.
     Free,
 }
 
-/// The processors of this run.
+/// The processors of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ProcessorSplit {
     load: CpuSet,
@@ -31,8 +32,11 @@ pub(super) struct ProcessorSplit {
 }
 
 impl ProcessorSplit {
-    /// Moves the calling thread, and with it whatever it starts from now on, to the load's processor. `None` where
-    /// everything runs wherever the kernel puts it: with `CpuAffinity::Free`, or where there is only one processor.
+    /// Moves the calling thread, and all programs and threads that it starts from now on, to the load's
+    /// processor.
+    ///
+    /// Returns `None`, and leaves the choice to the kernel, with `CpuAffinity::Free` or if there is only one
+    /// processor.
     pub(super) fn claim(affinity: CpuAffinity) -> Result<Option<ProcessorSplit>, BenchError> {
         let all = sched_getaffinity(None).map_err(failed)?;
         if affinity == CpuAffinity::Free || all.count() < 2 {
@@ -46,7 +50,7 @@ impl ProcessorSplit {
         Ok(Some(ProcessorSplit { load, devices }))
     }
 
-    /// Calls `start` on the devices' processors, so that programs that it starts stay there.
+    /// Calls `start` on the devices' processors. Programs that `start` starts stay there.
     pub(super) fn start_device<T>(&self, start: impl FnOnce() -> T) -> Result<T, BenchError> {
         sched_setaffinity(None, &self.devices).map_err(failed)?;
         let started = start();
@@ -55,7 +59,7 @@ impl ProcessorSplit {
     }
 }
 
-/// Where things run, for reports.
+/// Describes the processors in reports.
 pub(super) fn text(processors: Option<ProcessorSplit>) -> &'static str {
     match processors {
         Some(_) => "load and file system on one processor, modelled devices on the others",

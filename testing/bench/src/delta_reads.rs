@@ -1,5 +1,6 @@
-//! `weir-bench delta-reads`: cold reads of a file of which some pages are stored as deltas over their bases, beside one that was stored
-//! whole in the same store, in turns; and again after their deltas were merged.
+//! `weir-bench delta-reads`: cold reads of a file with deltas beside a file without.
+//!
+//! Both files are in one store and are read in turns. The same is measured again after delta merge.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,31 +22,31 @@ use super::system::{ComparedSystem, FetchChoice, SystemKind};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out, shuffled};
 use device::SeededRng;
 
-/// Of each page that has a delta.
+/// Size of the write to each page with a delta.
 const WRITE_BYTES: u64 = 512;
-/// Deltas in memory that are enough for all, so that they are stored together.
+/// Memory for all deltas, so that they are stored together.
 const MANY_BYTES: u64 = 128 << 20;
-/// Everything is stored a second after it is written, and its deltas are merged in the quiet time after that.
+/// Writes data back after a second, so that delta merge begins in the quiet time after that.
 const SOON: &str = "--dirty-age=1";
-/// Random reads of one file before it is the other's turn.
+/// Length of a turn of random reads.
 const TURN: Duration = Duration::from_secs(2);
-/// Delta merge begins after five quiet seconds; a round of it takes no longer than this between two pages.
+/// Delta merge begins after five quiet seconds. It is done if no page was merged for this time.
 const MERGED_AFTER: Duration = Duration::from_secs(12);
-/// Delta merge of a small file takes a second; of a large one on a disk some minutes.
+/// Limit for delta merge, which takes a second for a small file and minutes for a large one on a disk.
 const MERGE_MAX: Duration = Duration::from_secs(1200);
 
-/// What to measure.
+/// Options of `weir-bench delta-reads`.
 #[derive(Debug, Args)]
 pub(super) struct DeltaReadsArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// Each of the two files, in MiB [default: 512, or 16 where `small`]
+    /// Size of each of the two files, in MiB [default: 512, or 16 with `small`]
     #[arg(long, value_name = "MIB")]
     file: Option<u64>,
-    /// Pages that have deltas, in per cent
+    /// Share of pages with deltas, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=100))]
     percent: u64,
-    /// How often each is measured [default: 5, or 1 where `small`]
+    /// Rounds [default: 5, or 1 with `small`]
     #[arg(long, value_name = "N")]
     rounds: Option<u64>,
 }
@@ -55,20 +56,20 @@ pub(super) struct DeltaReadsArgs {
 struct DeltaReadRow {
     model: String,
     what: &'static str,
-    /// MiB/s of the file without deltas, the median.
+    /// Median rate of the file without deltas, in MiB/s.
     without: f64,
-    /// Of the other beside it, in turns: the lower quartile, the median and the upper one.
+    /// Rate of the file with deltas over that: lower quartile, median and upper quartile.
     ratio: [f64; 3],
 }
 
-/// Which of the two files.
+/// One of the two files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileChoice {
     Whole,
     Deltas,
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &DeltaReadsArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
@@ -121,7 +122,7 @@ fn of_model(
         let mounted = system.mount()?;
         lay_out(&other(&mounted.file), pages)?;
     }
-    // Mounted anew: what was laid out is whole in memory, and so would its pages be stored.
+    // A new mount, because the laid-out pages are still whole in memory and would be stored whole.
     overwrite(&other(&system.mount()?.file), pages, pages * percent / 100)?;
     let mut rows = measure(model, &system, pages, rounds, ["random", "sequential"])?;
     eprintln!("{}: merging deltas", model.name());
@@ -139,7 +140,7 @@ fn other(file: &Path) -> std::path::PathBuf {
     file.with_file_name("other")
 }
 
-/// Overwrites a part of so many pages, always the same ones.
+/// Overwrites a part of `count` pages, always the same ones.
 fn overwrite(path: &Path, pages: u64, count: u64) -> Result<(), BenchError> {
     let mut load = PageOverwriter::open(path, pages, WRITE_BYTES, 1)?;
     load.run(count, Duration::MAX, SyncMode::Never).map(drop)
@@ -174,7 +175,7 @@ fn measure(
         eprintln!("{}: {}, round {round}", model.name(), names[0]);
         let turns = |read: &dyn Fn(&Path) -> Result<f64, BenchError>| {
             let (mounted, mut rates) = (system.mount()?, [0.0; 2]);
-            // Who is first changes.
+            // The files take turns to be first.
             let order = [FileChoice::Whole, FileChoice::Deltas];
             for which in (0..2).map(|turn| order[((turn + round) % 2) as usize]) {
                 let file = &mounted.file;
@@ -197,7 +198,7 @@ fn measure(
     Ok(vec![row(names[0], &random), row(names[1], &sequential)])
 }
 
-/// Pages at random, each once while there are some. MiB/s.
+/// Reads random pages, each once before any is read twice. Returns MiB/s.
 fn read_at_random(path: &Path, pages: u64, seed: u64) -> Result<f64, BenchError> {
     let mut order = shuffled(pages, &mut SeededRng::new(seed)).into_iter().cycle();
     let mut page = vec![0; PAGE_BYTES as usize];
@@ -214,7 +215,7 @@ fn read_at_random(path: &Path, pages: u64, seed: u64) -> Result<f64, BenchError>
     Ok((done * PAGE_BYTES) as f64 / began.elapsed().as_secs_f64() / f64::from(1 << 20))
 }
 
-/// A MiB at a time, to the end. MiB/s.
+/// Reads a MiB at a time to the end. Returns MiB/s.
 fn read_all(path: &Path, pages: u64) -> Result<f64, BenchError> {
     let mut bytes = vec![0; 1 << 20];
     let began = Instant::now();

@@ -1,7 +1,7 @@
-//! How long a modelled device takes: which request is served when. Pure; time comes in as nanoseconds.
+//! Service times and order of requests on a modelled device. Pure; time is an argument, in nanoseconds.
 //!
-//! A device has one or more *lanes*, each a device of its own; several are striped. A lane serves so many requests at once
-//! and keeps the others waiting: first come, first served, or, on a disk, whichever lies nearest.
+//! A device has one or more *lanes*, each a device of its own; several are striped. A lane serves a limited
+//! number of requests at once. The others wait: first come, first served, but on a disk the nearest first.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 const MICROS: u64 = 1000;
 const MILLIS: u64 = 1000 * MICROS;
-/// What a stripe holds, as of `mdadm` in its early days: files of a few megabytes lie on all lanes.
+/// Size of a stripe, as in early versions of `mdadm`: files of a few megabytes lie on all lanes.
 const STRIPE_BYTES: u64 = 64 << 10;
-/// A disk reads as much as passes below its head; the others are bound by their links.
+/// Rate at which bytes move: a disk's below its head, other devices' on their links.
 const BYTES_PER_SECOND: u64 = 500 << 20;
-/// What all requests together move on a disk that is sold by what it moves.
+/// Rate of all requests together on a device with limited throughput.
 const LIMITED_BYTES_PER_SECOND: u64 = 300 << 20;
 
 /// A device that can be modelled.
@@ -25,31 +25,31 @@ pub(super) enum DeviceKind {
     Hdd,
     /// A cloud volume: 1 ms for each request, 64 at a time. A flush costs nothing.
     Cloud,
-    /// A solid-state disk: no delay, bound by the processor and by what it moves.
+    /// A solid-state disk: no delay, bound by the processor and the rate of its link.
     Ssd,
     /// A slow solid-state disk: 0.4 ms for each request, flushes too, 8 at a time.
     Flash,
-    /// Two of them, striped.
+    /// Two `Flash` lanes, striped.
     FlashTwo,
     /// A disk: one request at a time, the nearest first.
     Disk,
-    /// Two of them, striped.
+    /// Two `Disk` lanes, striped.
     DiskTwo,
-    /// A disk limited by what it moves: 300 MiB/s for all requests together, each answered 0.1 ms after its bytes have moved. A
-    /// flush waits its turn and those 0.1 ms. On two busy processors ext4 wrote 250 to 270 MiB/s to it in writes of 1 MiB; one that
-    /// reads 1 MiB at a time waits for each.
+    /// A disk of limited throughput: 300 MiB/s for all requests together. Each is answered 0.1 ms after its
+    /// bytes have moved. A flush waits for its turn and 0.1 ms. On two busy processors ext4 wrote 250 to 270
+    /// MiB/s in writes of 1 MiB. A client that reads 1 MiB at a time waits for each read.
     Limited,
 }
 
-/// What one lane is like.
+/// Timing of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DeviceLane {
-    /// Every request takes as long, and every flush.
+    /// Every request takes the same time, and every flush.
     Steady { nanos: u64, flush: u64, at_once: usize },
-    /// One request moves at a time, and is answered `after` its bytes have moved, while the next one moves.
+    /// One request moves at a time. It is answered `after` its bytes have moved, while the next one moves.
     Link { bytes_per_second: u64, after: u64 },
-    /// A seek is `settle` and up to `far` more, by the root of the distance; then half a revolution passes, on average,
-    /// unless the request goes on where the last one ended.
+    /// A seek takes `settle` and up to `far` more, by the root of the distance. After a seek half a
+    /// revolution passes, the average wait. A request that starts where the last one ended needs neither.
     Disk { settle: u64, far: u64, half_turn: u64 },
 }
 
@@ -61,7 +61,7 @@ impl DeviceLane {
         }
     }
 
-    /// How long a request is under way that the lane has nothing to do with any more.
+    /// Time from the end of a request's transfer to its answer.
     fn after(self) -> u64 {
         match self {
             DeviceLane::Link { after, .. } => after,
@@ -94,7 +94,7 @@ impl DeviceKind {
         self.to_possible_value().expect("every device can be typed").get_name().to_owned()
     }
 
-    /// For reports.
+    /// Describes the device in reports.
     pub(super) fn text(self) -> &'static str {
         match self {
             DeviceKind::Hdd => "8 ms a request, one at a time",
@@ -122,11 +122,11 @@ struct RequestPart {
 #[derive(Debug)]
 struct LaneState {
     waiting: Vec<(u64, RequestPart)>,
-    /// When each is done.
+    /// Completion times of the parts in service.
     served: Vec<(u64, RequestPart)>,
-    /// When each place that nobody takes became free.
+    /// For each free place, the time since which it is free.
     free: Vec<u64>,
-    /// Where the last request ended.
+    /// End of the last request.
     head: u64,
 }
 
@@ -136,7 +136,7 @@ pub(super) struct DeviceModel {
     bytes: u64,
     lane: DeviceLane,
     lanes: Vec<LaneState>,
-    /// How many parts of each request are not done.
+    /// Unfinished parts of each request.
     parts: HashMap<u64, u32>,
 }
 
@@ -152,7 +152,8 @@ impl DeviceModel {
         DeviceModel { bytes, lane, lanes: (0..count).map(|_| state()).collect(), parts: HashMap::new() }
     }
 
-    /// A read or a write of `bytes` at `at`; 0 bytes are a flush, which all lanes serve where their heads are.
+    /// Adds a read or write of `bytes` at `at`; 0 bytes are a flush, which all lanes serve at their heads'
+    /// positions.
     pub(super) fn arrive(&mut self, now: u64, request: u64, at: u64, bytes: u64) {
         let count = self.lanes.len() as u64;
         let mut parts = Vec::new();
@@ -177,12 +178,12 @@ impl DeviceModel {
         }
     }
 
-    /// When the next part is done.
+    /// Completion time of the next part.
     pub(super) fn next(&self) -> Option<u64> {
         self.lanes.iter().flat_map(|lane| lane.served.iter().map(|(done, _)| *done)).min()
     }
 
-    /// The requests that are done by now.
+    /// Removes and returns the requests that are done by now.
     pub(super) fn done(&mut self, now: u64) -> Vec<u64> {
         let mut done = Vec::new();
         for lane in 0..self.lanes.len() {
@@ -198,8 +199,9 @@ impl DeviceModel {
         done
     }
 
-    /// Takes the first part that is done, and lets the next one in at the moment at which its place became free: whoever
-    /// asks late changes nothing.
+    /// Takes the first part that is done, and starts the next part on its place.
+    ///
+    /// The next part starts at the time at which the place became free, so a late call changes nothing.
     fn finish(&mut self, lane: usize, now: u64) -> Option<RequestPart> {
         let state = &mut self.lanes[lane];
         let due = (0..state.served.len()).filter(|at| state.served[*at].0 <= now);
@@ -227,11 +229,11 @@ impl DeviceModel {
 }
 
 impl LaneState {
-    /// Which of those that wait is next, on a place that became free then.
+    /// Chooses the next waiting part, for a place that became free at `free`.
     fn choose(&self, lane: DeviceLane, free: u64) -> usize {
         match lane {
             DeviceLane::Steady { .. } | DeviceLane::Link { .. } => 0,
-            // Nobody knows of requests that are yet to come; if all are, the first is served.
+            // A disk cannot know requests that arrive later. If all do, the first is served.
             DeviceLane::Disk { .. } => {
                 let known = |at: &usize| self.waiting[*at].0 <= free;
                 let distance = |at: &usize| self.waiting[*at].1.at.abs_diff(self.head);
@@ -265,7 +267,7 @@ mod tests {
     const PAGE: u64 = 4096;
     const MOVING: u64 = PAGE * 1_000_000_000 / BYTES_PER_SECOND;
 
-    /// When each request is done, in that order.
+    /// Requests with their completion times, in that order.
     fn all(model: &mut DeviceModel) -> Vec<(u64, u64)> {
         let mut all = Vec::new();
         while let Some(next) = model.next() {
@@ -303,15 +305,15 @@ mod tests {
     fn a_disk_serves_the_nearest_first_and_goes_on_at_once_where_it_is() {
         let mut model = DeviceModel::new(DeviceKind::Disk, SIZE);
         model.arrive(0, 0, 0, PAGE);
-        // While the first is served, three more come.
+        // Three more requests come while the first is served.
         for (request, at) in [(1, SIZE / 2), (2, SIZE / 4), (3, PAGE)] {
             model.arrive(0, request, at, PAGE);
         }
         let done = all(&mut model);
         assert_eq!(done.iter().map(|(request, _)| *request).collect::<Vec<_>>(), [0, 3, 2, 1]);
-        // The head is where the first two lie: nothing but moving bytes takes time.
+        // The first two requests need no seek, only transfer time.
         assert_eq!(done[1].1, 2 * MOVING);
-        // A quarter of the way is half of the farthest seek.
+        // A seek over a quarter of the disk takes half of the longest seek.
         let seek = done[2].1 - done[1].1 - MOVING;
         assert!(seek.abs_diff(2 * MILLIS + 800 * MICROS) < 100 * MICROS, "{seek}");
     }

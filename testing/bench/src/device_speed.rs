@@ -1,4 +1,4 @@
-//! What a device can do: 4 KiB random reads one at a time and 32 at a time, and sequential reading.
+//! Speed of a device: random reads of 4 KiB at depths 1 and 32, and sequential reads.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -15,17 +15,17 @@ use super::error::BenchError;
 
 const SEQUENTIAL_BYTES: usize = 1 << 20;
 const RANDOM_BYTES: usize = 4096;
-/// What O_DIRECT asks of memory and offsets, on every device that we know.
+/// Alignment of memory and offsets that O_DIRECT needs on every known device.
 const ALIGN: usize = 4096;
 
-/// What a device measured.
+/// Measured speed of a device.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct DeviceSpeed {
     /// 4 KiB random reads per second, one at a time.
     pub(super) reads_per_s_depth_1: f64,
     /// 4 KiB random reads per second, 32 at a time.
     pub(super) reads_per_s_depth_32: f64,
-    /// Sequential reading in requests of 1 MiB.
+    /// Sequential reads of 1 MiB each.
     pub(super) sequential_mib_per_s: f64,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for DeviceSpeed {
     }
 }
 
-/// Measures the first `bytes` bytes of `path`, for `each` per figure, past the page cache.
+/// Measures the first `bytes` bytes of `path` with O_DIRECT, for `each` per figure.
 pub(super) fn measure_speed(path: &Path, bytes: u64, each: Duration) -> Result<DeviceSpeed, BenchError> {
     let failed = |error| BenchError::io("cannot measure", path, error);
     let flags = OFlags::DIRECT.bits() as i32;
@@ -83,7 +83,7 @@ fn sequential(file: &File, bytes: u64, limit: Duration) -> std::io::Result<f64> 
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Memory that O_DIRECT accepts, cut out of a larger piece.
+/// Memory aligned for O_DIRECT, cut out of a larger piece.
 pub(super) struct AlignedBuffer {
     memory: Vec<u8>,
     start: usize,

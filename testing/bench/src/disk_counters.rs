@@ -1,4 +1,4 @@
-//! What the kernel counts of a disk: whatever is read from it, by whom ever, and for how long it had something to do.
+//! The kernel's counters of a disk. They include the requests of all processes.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -6,21 +6,21 @@ use std::path::Path;
 use rustix::fs::{major, minor};
 use serde::Serialize;
 
-/// Bytes of what the kernel calls a sector there, whatever the disk's own are.
+/// Bytes of a sector in the kernel's counters, whatever the disk's own sectors are.
 const SECTOR_BYTES: u64 = 512;
 
-/// Counted since the disk is there, or between two moments.
+/// Reads and busy time of a disk, since it appeared or between two moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct DiskTime {
-    /// Bytes read from it.
+    /// Bytes read from the disk.
     pub(super) read_bytes: u64,
-    /// For how many milliseconds at least one request was waiting for it or being served. The kernel looks at each of its
-    /// ticks, which are 1 to 10 ms.
+    /// Milliseconds in which at least one request was waiting or being served. The kernel samples once a
+    /// tick, which is 1 to 10 ms.
     pub(super) busy_ms: u64,
 }
 
 impl DiskTime {
-    /// Of the disk below the file system that `path` lies on; `None` where that is not on one disk.
+    /// Reads the counters of the disk below `path`'s file system; `None` if that is not on one disk.
     pub(super) fn below(path: &Path) -> Option<DiskTime> {
         let device = std::fs::metadata(path).ok()?.dev();
         let stat = format!("/sys/dev/block/{}:{}/stat", major(device), minor(device));
@@ -34,12 +34,12 @@ impl DiskTime {
         Some(DiskTime { read_bytes, busy_ms: *fields.get(9)? })
     }
 
-    /// MiB a second while it was busy.
+    /// Read rate while the disk was busy, in MiB/s.
     pub(super) fn rate(self) -> f64 {
         self.read_bytes as f64 / 1_048_576.0 / self.busy_ms as f64 * 1000.0
     }
 
-    /// What was counted since `earlier`, of the same disk.
+    /// Difference to `earlier`, of the same disk.
     pub(super) fn since(self, earlier: DiskTime) -> DiskTime {
         DiskTime {
             read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
@@ -48,7 +48,7 @@ impl DiskTime {
     }
 }
 
-/// What was written to a block device since it is there, or between two moments.
+/// Writes to a block device, since it appeared or between two moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DiskWrites {
     pub(super) requests: u64,
@@ -56,13 +56,13 @@ pub(super) struct DiskWrites {
 }
 
 impl DiskWrites {
-    /// To a block device, such as `/dev/loop0`.
+    /// Writes to a block device, such as `/dev/loop0`.
     pub(super) fn to(device: &Path) -> Option<DiskWrites> {
         let number = std::fs::metadata(device).ok()?.rdev();
         DiskWrites::of(number)
     }
 
-    /// To the disk below the file system that `path` lies on; `None` where that is not on one disk.
+    /// Writes to the disk below `path`'s file system; `None` if that is not on one disk.
     pub(super) fn below(path: &Path) -> Option<DiskWrites> {
         DiskWrites::of(std::fs::metadata(path).ok()?.dev())
     }
@@ -77,7 +77,7 @@ impl DiskWrites {
         Some(DiskWrites { requests: *fields.get(4)?, bytes: fields.get(6)?.checked_mul(SECTOR_BYTES)? })
     }
 
-    /// What was written since `earlier`, to the same device.
+    /// Difference to `earlier`, of the same device.
     pub(super) fn since(self, earlier: DiskWrites) -> DiskWrites {
         DiskWrites {
             requests: self.requests.saturating_sub(earlier.requests),

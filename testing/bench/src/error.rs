@@ -6,13 +6,13 @@ use thiserror::Error;
 
 use super::program::PACKAGES;
 
-/// The next step after errors that have none of their own.
+/// Help for errors that have no help of their own.
 const WITHOUT_HELP: &str = "see what the kernel says with `dmesg | tail`";
 
-/// Why a benchmark could not run.
+/// A reason why a benchmark could not run.
 #[derive(Debug, Error)]
 pub(crate) enum BenchError {
-    /// Loop devices and mounts are the superuser's.
+    /// The process is not root, which loop devices and mounts need.
     #[error(
         "this benchmark sets up block devices, mounts file systems, or has the kernel drop its caches, which needs root"
     )]
@@ -37,9 +37,9 @@ pub(crate) enum BenchError {
     /// A modelled device, or something on it, did not appear in time.
     #[error("{what} did not come up: {says}")]
     Late {
-        /// What was waited for.
+        /// The device, mount or event that the benchmark waited for.
         what: String,
-        /// What its program wrote to stderr.
+        /// Output of the program on stderr, or the state.
         says: String,
     },
 
@@ -59,14 +59,14 @@ pub(crate) enum BenchError {
         source: Box<dyn std::error::Error + Send>,
     },
 
-    /// The program that is to be measured is not there.
+    /// The `weir` to measure does not exist.
     #[error("{}: there is no `weir`", path.display())]
     NoWeir {
-        /// Where it should be.
+        /// The path that was tried.
         path: PathBuf,
     },
 
-    /// An operation inside failed.
+    /// A file system operation in this process failed.
     #[error("an operation failed: {source}")]
     Fs {
         /// Why.
@@ -76,26 +76,26 @@ pub(crate) enum BenchError {
     /// A file operation failed.
     #[error("{what} {}: {source}", path.display())]
     Io {
-        /// What was tried, such as `cannot open`.
+        /// The failed action, such as `cannot open`.
         what: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
 
-    /// `weir status --json` did not say what the benchmark has to know.
+    /// `weir status --json` lacks a value that the benchmark needs.
     #[error("`weir status` of {} has not what it should at {pointer}", directory.display())]
     WeirStatus {
         /// The mount point.
         directory: PathBuf,
-        /// Where in the JSON it should be.
+        /// JSON pointer of the missing value.
         pointer: String,
     },
 }
 
 impl BenchError {
-    /// The next step.
+    /// Advice on the next step.
     pub(crate) fn help(&self) -> Cow<'static, str> {
         match self {
             BenchError::NotRoot => "run it with `sudo`".into(),
@@ -106,7 +106,7 @@ impl BenchError {
                 "benchmarks keep their files below $TMPDIR: give it a place with free space".into()
             }
             BenchError::CpuAffinity { .. } => "`--cpu-affinity free` leaves that to the kernel".into(),
-            // The program's own message is part of ours.
+            // The program's own message is part of the error.
             BenchError::Command { .. } | BenchError::Late { .. } | BenchError::Open { .. } => {
                 WITHOUT_HELP.into()
             }
@@ -120,7 +120,7 @@ impl BenchError {
         }
     }
 
-    /// Why what lies at `path` could not be opened.
+    /// Makes an error for a store or medium at `path` that could not be opened.
     pub(super) fn opening<E: std::error::Error + Send + 'static>(
         path: &Path,
     ) -> impl FnOnce(E) -> BenchError {

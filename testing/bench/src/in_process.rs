@@ -1,4 +1,4 @@
-//! weir in this process, from the file system down, without the kernel: what its own operations cost.
+//! weir in this process, from the file system down and without the kernel, to measure its own operations.
 
 use std::fs::create_dir_all;
 use std::path::Path;
@@ -24,7 +24,7 @@ use super::workload::PAGE_BYTES;
 const STORE_BYTES: u64 = 4 << 30;
 const BUFFER_BYTES: u64 = 512 << 20;
 
-/// The threads of a mount.
+/// The background threads of a mount.
 const WORKERS: [BackgroundTask; 7] = [
     BackgroundTask::Commit,
     BackgroundTask::Fetch,
@@ -35,15 +35,15 @@ const WORKERS: [BackgroundTask; 7] = [
     BackgroundTask::Checkpoint,
 ];
 
-/// How long one of them sleeps at most when nobody wakes it.
+/// Longest sleep of a background thread that is not woken.
 const NAP: Duration = Duration::from_millis(500);
 
-/// An open store with everything above it but the kernel, and its background work going on.
+/// An open store with everything above it but the kernel, and running background threads.
 pub(super) struct InProcessStack {
     pub(super) store: Arc<Store>,
     pub(super) cache: Cache,
     pub(super) fs: Arc<Fs>,
-    /// What is known of the store's medium, and of the buffer's.
+    /// I/O counters of the store's medium and of the buffer's.
     pub(super) disks: [Arc<IoCounters>; 2],
     stopping: Arc<AtomicBool>,
     workers: Vec<JoinHandle<()>>,
@@ -123,13 +123,13 @@ pub(super) fn with_fs<T>(
     with_stack(&store, settings, |stack| work(&stack.fs))
 }
 
-/// As the front end does it.
+/// Writes like the front end: without waiting if possible.
 pub(super) fn write(fs: &Arc<Fs>, file: Ino, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
     fs.try_write(file, offset, bytes)
         .unwrap_or_else(|| wait(|done| fs.write(file, offset, bytes.to_vec(), done)))
 }
 
-/// A new file with all of so many pages.
+/// Makes a file of `pages` pages without holes.
 pub(super) fn lay_out(fs: &Arc<Fs>, name: &str, pages: u64) -> Result<Ino, FsError> {
     let caller = CallerCredentials { uid: 0, gid: 0, umask: 0 };
     let made = wait(|done| fs.make(caller, Ino::ROOT, name.as_bytes(), FileKind::File, 0o600, done))?;
@@ -138,7 +138,7 @@ pub(super) fn lay_out(fs: &Arc<Fs>, name: &str, pages: u64) -> Result<Ino, FsErr
     Ok(made.ino)
 }
 
-/// What an operation that ends in a completion gave.
+/// Waits for an operation that ends in a completion, and returns its result.
 pub(super) fn wait<T: Send + 'static>(operation: impl FnOnce(FsCompletion<T>)) -> Result<T, FsError> {
     let (sender, receiver) = sync_channel(1);
     operation(Box::new(move |result| {

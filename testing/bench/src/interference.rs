@@ -1,5 +1,6 @@
-//! `weir-bench interference`: how long small writes wait while another client does something large. What they wait for are the
-//! locks of file system and cache, and a processor.
+//! `weir-bench interference`: latency of small writes while another client makes large operations.
+//!
+//! The writes wait for the locks of file system and cache, and for a processor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,7 @@ use super::workload::PAGE_BYTES;
 const FILE_PAGES: u64 = 2048;
 const LARGE_BYTES: usize = 1 << 20;
 
-/// What the others do.
+/// The load of the other client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NeighbourLoad {
     Nothing,
@@ -36,13 +37,13 @@ const NEIGHBOUR_LOADS: [(&str, NeighbourLoad); 4] = [
     ("cuts off a file", NeighbourLoad::Cuts),
 ];
 
-/// What to measure.
+/// Options of `weir-bench interference`.
 #[derive(Debug, Args)]
 pub(super) struct InterferenceArgs {
-    /// MiB in memory of the file that is cut off
+    /// Size of the truncated file, in MiB, all in memory
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=4096))]
     file: u64,
-    /// How often each of the others' operations is done: as many cuts, 64 times as many reads and writes
+    /// Number of truncations; reads and writes are made 64 times as often
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Write the result as JSON
@@ -50,7 +51,7 @@ pub(super) struct InterferenceArgs {
     json: bool,
 }
 
-/// How long writes of 512 B took while the others were at work, in microseconds.
+/// Latencies of 512 B writes beside the other client, in microseconds.
 #[derive(Debug, Serialize)]
 struct InterferenceRow {
     others: &'static str,
@@ -58,7 +59,7 @@ struct InterferenceRow {
     median: f64,
     p999: f64,
     slowest: f64,
-    /// The others' median.
+    /// Median of the other client's operations.
     theirs: f64,
 }
 
@@ -71,7 +72,7 @@ struct InterferenceReport {
     rows: Vec<InterferenceRow>,
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &InterferenceArgs) -> Result<(), BenchError> {
     let settings = CacheSettings { memory_bytes_max: (args.file + 512) << 20, ..CacheSettings::default() };
     let rows = with_fs(settings, |fs| {
@@ -115,7 +116,7 @@ fn row(
     })
 }
 
-/// How long each took, in microseconds.
+/// Latencies in microseconds.
 #[derive(Default)]
 struct WriteTimes(Vec<f64>);
 
@@ -129,7 +130,8 @@ impl WriteTimes {
     }
 }
 
-/// Writes 512 B at a time, and notes how long each takes that was under way while somebody measured.
+/// Writes 512 B at a time until `over`. Notes the latency of writes that were in flight while `measuring` was
+/// set.
 fn write_small(
     fs: &Arc<Fs>,
     file: Ino,
@@ -147,7 +149,7 @@ fn write_small(
     Ok(seen)
 }
 
-/// The others' work, and how long each piece of it takes.
+/// Runs the other client's load and times each operation.
 fn run_neighbour(
     args: &InterferenceArgs,
     fs: &Arc<Fs>,
@@ -177,7 +179,7 @@ fn run_neighbour(
     Ok(took)
 }
 
-/// Makes a file of holes that are pages in memory.
+/// Makes a file of holes whose pages are in memory.
 fn fill(fs: &Arc<Fs>, file: Ino, bytes: u64) -> Result<(), FsError> {
     set_size(fs, file, bytes)?;
     (0..bytes)

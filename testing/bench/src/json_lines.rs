@@ -1,4 +1,4 @@
-//! A file of results, one line of JSON for each, so that what takes hours goes on where it stopped.
+//! A file of results, one line of JSON for each, so that a long experiment can continue where it stopped.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::BenchError;
 
-/// What is in the file, and what comes to it.
+/// The results in a file, and those added.
 pub(super) struct JsonLines<T> {
     path: PathBuf,
     file: File,
@@ -17,7 +17,8 @@ pub(super) struct JsonLines<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> JsonLines<T> {
-    /// Reads what is there and makes the file if it is not. A last line that was cut off is measured again.
+    /// Reads the results, or makes the file. An incomplete last line is removed, so its result is measured
+    /// again.
     pub(super) fn open(path: &Path) -> Result<JsonLines<T>, BenchError> {
         let failed = |what| move |error| BenchError::io(what, path, error);
         let text = match std::fs::read_to_string(path) {
@@ -32,7 +33,7 @@ impl<T: Serialize + DeserializeOwned> JsonLines<T> {
         Ok(JsonLines { path: path.to_path_buf(), file, all })
     }
 
-    /// Those that were there, and then those that were added.
+    /// The results of the file, then the added ones.
     pub(super) fn all(&self) -> &[T] {
         &self.all
     }

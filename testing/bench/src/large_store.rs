@@ -1,5 +1,7 @@
-//! `weir-bench large-store`: a store as large as those that no test can have, in this process, on a device that takes no time and keeps
-//! metadata only. How much of the map cleaning reads, and how long deletions and cuts hold up changes.
+//! `weir-bench large-store`: cleaning, deletions and truncations in a store too large for any test.
+//!
+//! The store is in this process, on a device that takes no time and keeps metadata only. The report says how
+//! much of the map cleaning reads, and how long deletions and truncations block changes.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,24 +22,24 @@ use super::output;
 use super::quantile::quantile;
 use super::system::resident_bytes;
 
-/// Pages of one vector: 2 MiB.
+/// Pages written by one vector of changes: 2 MiB.
 const VECTOR_PAGES: usize = 512;
 /// Pages that a leaf of the map covers.
 const LEAF_PAGES: u64 = 128;
-/// Leaves that a piece of a cut changes, as the cache cuts it.
+/// Leaves that one step of a truncation changes, as in the cache.
 const CUT_LEAVES: usize = 256;
 /// Blocks written between two checkpoints.
 const CHECKPOINT_BLOCKS: u64 = 65_536;
 /// Rounds of cleaning.
 const ROUNDS: usize = 8;
 
-/// What to measure.
+/// Options of `weir-bench large-store`.
 #[derive(Debug, Args)]
 pub(super) struct LargeStoreArgs {
-    /// The store, in GiB: its metadata take a hundredth of that of memory, twice
+    /// Size of the store, in GiB; its metadata needs a hundredth of that as memory, twice
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
     size: u64,
-    /// How full it gets, in percent
+    /// Fill level of the store, in percent
     #[arg(long, default_value_t = 85, value_parser = clap::value_parser!(u64).range(1..=90))]
     full: u64,
     /// Write the result as JSON
@@ -45,26 +47,26 @@ pub(super) struct LargeStoreArgs {
     json: bool,
 }
 
-/// Times of steps, in milliseconds.
+/// Times of the steps of an operation, in milliseconds.
 #[derive(Debug, Serialize)]
 struct StepTimes {
     count: usize,
     median_ms: f64,
     longest_ms: f64,
     nodes_read: u64,
-    /// Resident memory without what the device keeps, before the first and after that one at which it was most, in MiB.
+    /// Resident memory without the device's pages, before the first step and at its peak, in MiB.
     memory_mib: (u64, u64),
 }
 
-/// What was measured.
+/// The figures of a run.
 #[derive(Debug, Serialize)]
 struct LargeStoreResults {
     gib: u64,
     pages: u64,
-    /// Leaves of the map: what a walk reads.
+    /// Leaves of the map, which a walk reads.
     leaves: u64,
     writing_s: f64,
-    /// Nodes that each round of cleaning visited or read, and segments that it emptied.
+    /// For each round of cleaning, the nodes visited or read, and the segments emptied.
     rounds: Vec<(u64, u64)>,
     walks: u64,
     delete_ms: f64,
@@ -72,7 +74,8 @@ struct LargeStoreResults {
     cutting: StepTimes,
 }
 
-/// A device that keeps what is not the one page of data that is ever written to it, and of that where it is.
+/// A device that keeps metadata. All data is one and the same page, of which the device keeps only the
+/// positions.
 struct MetadataOnly {
     blocks: u64,
     data: Page,
@@ -83,7 +86,7 @@ struct MetadataOnly {
 #[derive(Default)]
 struct KeptPages {
     metadata: HashMap<u64, Box<Page>>,
-    /// A bit for each block.
+    /// A bit for each block: whether it holds the page of data.
     is_data: Vec<u64>,
 }
 
@@ -109,7 +112,7 @@ impl MetadataOnly {
         self.kept.lock().expect("no panic in the device")
     }
 
-    /// What it takes of memory, in bytes.
+    /// Memory that the device uses, in bytes.
     fn memory(&self) -> u64 {
         self.pages.load(Ordering::Relaxed) * BLOCK_BYTES as u64 + self.blocks / 8
     }
@@ -165,12 +168,12 @@ impl Device for MetadataOnly {
     }
 }
 
-/// The store, and what is written to it.
+/// The store and its log position.
 struct LargeStore {
     disk: Arc<MetadataOnly>,
     store: Store,
     lsn: u64,
-    /// Blocks that were written when it last made a checkpoint.
+    /// Blocks written up to the last checkpoint.
     checkpointed: u64,
 }
 
@@ -224,7 +227,7 @@ impl LargeStore {
         Ok(())
     }
 
-    /// One round of cleaning: nodes visited or read, and segments emptied.
+    /// Runs one round of cleaning. Returns the nodes visited or read, and the segments emptied.
     fn round(&mut self) -> Result<(u64, u64), StoreError> {
         let nodes = |store: &Store| store.counters().nodes_visited + store.counters().node_reads;
         let before = nodes(&self.store);
@@ -238,7 +241,7 @@ impl LargeStore {
         }
     }
 
-    /// Makes steps until there are no more, and times each; checkpoints come between them.
+    /// Repeats and times `step` until it returns false. Makes checkpoints between steps.
     fn steps(
         &mut self,
         mut step: impl FnMut(&mut LargeStore) -> Result<bool, StoreError>,
@@ -266,7 +269,7 @@ impl LargeStore {
         })
     }
 
-    /// Resident memory without what the device keeps.
+    /// Resident memory without the device's pages.
     fn memory(&self) -> u64 {
         resident_bytes(std::process::id().into()).unwrap_or(0).saturating_sub(self.disk.memory())
     }
@@ -291,7 +294,7 @@ fn measure(args: &LargeStoreArgs) -> Result<LargeStoreResults, StoreError> {
     large.write_range(deleted, half)?;
     large.write_range(cut, half)?;
     let writing_s = begun.elapsed().as_secs_f64();
-    // A fiftieth again in order, and as much at random.
+    // Overwrites a fiftieth in order, and as much at random.
     large.write_range(deleted, half / 50)?;
     let mut random = SeededRng::new(1);
     let any: Vec<u64> = (0..half / 50).map(|_| random.below(half)).collect();

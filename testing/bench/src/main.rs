@@ -41,7 +41,7 @@ use error::BenchError;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The allocator of `weir`, so that experiments in this process measure what the daemon does.
+/// The allocator of `weir`, so that experiments in this process behave like the daemon.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -66,7 +66,8 @@ enum BenchCommand {
     SteadyWrites(steady_writes::SteadyWritesArgs),
     /// Sequential and random reads and writes of parts of pages, with each fetch mode.
     Personalities(personalities::PersonalitiesArgs),
-    /// Mail, file, web and proxy servers, with late and with early write-back: operations, and writes to the store.
+    /// Mail, file, web and proxy servers, with late and with early write-back: operations, and writes to the
+    /// store.
     PeriodicFlushing(periodic_flushing::PeriodicFlushingArgs),
     /// Small writes of which a share is synced, by size and share, on weir and on ext4 on one disk.
     SyncMatrix(sync_matrix::SyncMatrixArgs),
@@ -78,7 +79,8 @@ enum BenchCommand {
     Counters(counters::CountersArgs),
     /// Overwrites of a store that is nearly full: blocks written for each page, and the slowest write.
     Cleaning(cleaning::CleaningArgs),
-    /// How much of the map of a large store cleaning reads, and how long deletions and truncations delay changes.
+    /// How much of the map of a large store cleaning reads, and how long deletions and truncations delay
+    /// changes.
     LargeStore(large_store::LargeStoreArgs),
     /// Requests, overwrites, trees of files and SQLite, beside a null server and ext4, against targets.
     FrontEnd(front_end::FrontEndArgs),
@@ -117,9 +119,8 @@ fn main() -> ExitCode {
 
 /// Runs an experiment; results go to stdout, progress to stderr.
 ///
-/// # Errors
-/// A program or privilege is missing, or a program or file operation failed. Before returning, the experiment removes all
-/// mounts, devices and files that it made.
+/// # Errors A program or privilege is missing, or a program or file operation failed. Before returning, the
+/// experiment removes all mounts, devices and files that it made.
 fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
     match experiment {
         BenchCommand::Overview(args) => overview::run_benchmark(args),

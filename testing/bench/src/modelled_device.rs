@@ -1,8 +1,11 @@
-//! A modelled device as a file: a FUSE file system with one file, `disk`, in this process's memory, which answers each
-//! request when the model says. A loop device on top makes it a block device.
+//! A modelled device as a file, served by FUSE.
 //!
-//! Why not nbdkit behind nbdfuse: its delay filter knows whole milliseconds and no seeks, what it serves lies in the page cache
-//! that a cold run empties, and its two processes cost a small machine more than what is measured.
+//! The file system has one file, `disk`, in this process's memory, and answers each request at the time that
+//! the model sets. A loop device on top makes it a block device.
+//!
+//! nbdkit behind nbdfuse was no alternative. Its delay filter supports only whole milliseconds and no seeks.
+//! Its data lies in the page cache that a cold run empties. On a small machine its two processes cost more
+//! CPU time than the measured systems.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -22,17 +25,17 @@ use fuser::{
 use super::device_model::{DeviceKind, DeviceModel};
 use super::error::BenchError;
 
-/// The file's name.
+/// Name of the file.
 pub(super) const FILE: &str = "disk";
 const FILE_INODE: u64 = 2;
-/// The kernel may keep what it knows of the two inodes.
+/// Time for which the kernel may cache the two inodes.
 const FOREVER: Duration = Duration::from_secs(3600);
-/// Requests that the kernel has under way at once, at most; more than any model serves.
+/// Most requests that the kernel sends at once; more than any model serves.
 const REQUESTS_MAX: u16 = 256;
-/// A nanosecond: the thread that answers must not sleep longer than asked for.
+/// Timer slack of one nanosecond: the answering thread must not oversleep.
 const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1);
 
-/// What to model, and where to mount it.
+/// Arguments of a device process.
 #[derive(Debug, Args)]
 pub(super) struct ModelledDeviceArgs {
     directory: PathBuf,
@@ -42,9 +45,10 @@ pub(super) struct ModelledDeviceArgs {
     bytes: u64,
 }
 
-/// Serves until it is unmounted.
+/// Serves the device until it is unmounted.
 pub(super) fn run_device(args: &ModelledDeviceArgs) -> Result<(), BenchError> {
-    // Of its own session: a scheduler that shares processors out by session must not see one program with the load.
+    // Its own session: a scheduler that shares processors out by session must not group the device with the
+    // load.
     let _ = rustix::process::setsid();
     let mut config = fuser::Config::default();
     config.mount_options = vec![MountOption::FSName("weir-bench-device".into())];
@@ -65,7 +69,7 @@ pub(super) fn run_device(args: &ModelledDeviceArgs) -> Result<(), BenchError> {
         .map_err(|error| BenchError::io("cannot mount a modelled device on", &args.directory, error))
 }
 
-/// What is said when a request is done.
+/// The reply that is sent once a request is done.
 enum HeldReply {
     Read(ReplyData, Vec<u8>),
     Written(ReplyWrite, u32),
@@ -100,14 +104,14 @@ impl RequestQueue {
         let earliest = state.model.next();
         state.replies.insert(request, answer);
         state.model.arrive(self.now(), request, at, bytes);
-        // Whoever sleeps until something else is done sleeps on.
+        // The answering thread must wake only if its next deadline changed.
         if state.model.next() != earliest {
             self.came.notify_one();
         }
     }
 
     fn answer(&self) {
-        // Where it is not allowed, devices are a little slower.
+        // If this is not permitted, devices are a little slower.
         let _ = rustix::thread::set_current_timer_slack(TIMER_SLACK);
         let mut state = self.lock();
         loop {
@@ -171,7 +175,7 @@ impl ModelledDisk {
         }
     }
 
-    /// The bytes' places in memory, as far as they are there.
+    /// The range in memory, cut at the device's end.
     fn range(&self, offset: u64, bytes: u64) -> std::ops::Range<usize> {
         let end = offset.saturating_add(bytes).min(self.size);
         offset.min(end) as usize..end as usize
@@ -180,7 +184,7 @@ impl ModelledDisk {
 
 impl Filesystem for ModelledDisk {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // A kernel without one of these gives a slower device, of which no figure here depends.
+        // Without one of these the device is slower, but no figure here depends on that.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.set_max_background(REQUESTS_MAX);
         let _ = config.set_congestion_threshold(REQUESTS_MAX);

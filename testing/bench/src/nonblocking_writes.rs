@@ -1,5 +1,6 @@
-//! `weir-bench nonblocking-writes`: small overwrites of pages that nobody holds in memory, on weir and on ext4, side by
-//! side in one run on the same modelled devices.
+//! `weir-bench nonblocking-writes`: small overwrites of un-cached pages, on weir and on ext4.
+//!
+//! The systems take turns in one run, on modelled devices of the same kinds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use super::slow_device::{ComparedDevice, DeviceSpec, SlowDevice, remove_on_drop,
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
 use super::workload::{BareLoop, PageOverwriter, SyncMode};
 
-/// The size that the targets speak of.
+/// Size of a write in the targets.
 const WRITE_BYTES: u64 = 512;
 const TABLE_BYTES: [u64; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
 
@@ -34,7 +35,7 @@ const WEIR_DISK: &str = "weir lazy, buffer on disk";
 const WEIR_TMPFS: &str = "weir lazy, buffer on tmpfs";
 const BARE: &str = "bare pwrite + fdatasync on the disk";
 
-/// What to measure.
+/// Options of `weir-bench nonblocking-writes`.
 #[derive(Debug, Args)]
 pub(super) struct NonblockingWritesArgs {
     #[command(flatten)]
@@ -42,15 +43,16 @@ pub(super) struct NonblockingWritesArgs {
     /// Measure writes of 64 to 4096 bytes, in one short run each, and print a table by size.
     #[arg(long)]
     table: bool,
-    /// Whether the modelled devices have processors of their own; the rest of the machine shares the first one.
+    /// Give the modelled devices their own processors (`apart`), and all other programs the first; or leave
+    /// all to the kernel (`free`).
     #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
     cpu_affinity: CpuAffinity,
-    /// The random order's seed.
+    /// Seed of the random order.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// A load, and the system that it works on.
+/// A load, a system and how the load syncs.
 type OverwriteTurn = (&'static str, &'static str, SyncMode);
 
 /// Every load, in the order in which the systems take turns.
@@ -64,21 +66,22 @@ const TURNS: [OverwriteTurn; 8] = [
     (OVERWRITE_SYNC, EXT4_JOURNAL_DISK, SyncMode::EachWrite),
     (OVERWRITE_SYNC, WEIR_DISK, SyncMode::EachWrite),
 ];
-/// Those that the ratios to ext4 are made of.
+/// The turns that the ratios to ext4 need.
 const TURNS_FOR_RATIOS: [OverwriteTurn; 4] = [TURNS[0], TURNS[1], TURNS[3], TURNS[5]];
 
-/// The numbers behind `--size`.
+/// Sizes, times and rounds that `--size` selects.
 #[derive(Debug, Clone)]
 struct OverwriteScale {
     pages: u64,
-    /// No run overwrites more of them.
+    /// Most overwrites of a run.
     writes_max: u64,
     device_bytes: u64,
-    /// Of weir's buffer and of ext4's external journal alike.
+    /// Size of weir's buffer, and of ext4's external journal.
     buffer_bytes: u64,
-    /// The slow systems would take a quarter of an hour for all pages; the rate is over what they did.
+    /// Most time of a run. For all pages, the slow systems would take a quarter of an hour; a rate counts the
+    /// writes made.
     limit: Duration,
-    /// weir and the bare loop take turns of this length.
+    /// Length of the turns of weir and the bare loop.
     slice: Duration,
     runs: u32,
     sizes: &'static [u64],
@@ -114,8 +117,9 @@ impl OverwriteScale {
         }
     }
 
-    /// Only what the ratios to ext4 need, in so many runs that are as short as they can be: `real` ones take some
-    /// minutes. weir writes back what it was given after each turn, on the disk model at 8 ms for each page.
+    /// The scale for the ratios to ext4 alone, in `runs` short runs; `real` ones take some minutes.
+    ///
+    /// After each turn weir writes its data back, on the disk model at 8 ms a page.
     fn for_ratios(size: RunSize, model: ComparedDevice, runs: u32) -> OverwriteScale {
         let all = OverwriteScale { runs, turns: &TURNS_FOR_RATIOS, ..OverwriteScale::new(size, false) };
         match (size, model) {
@@ -129,11 +133,11 @@ impl OverwriteScale {
     }
 }
 
-/// Where things lie. Fields are taken down from the top.
+/// Directories for buffers and journals. Fields are dropped, and so taken down, from the top.
 struct BufferPlaces {
-    /// A tmpfs of our own.
+    /// A tmpfs of this benchmark.
     memory: PathBuf,
-    /// The machine's disk.
+    /// A directory on the machine's disk.
     disk: PathBuf,
     _unmount: CleanupGuard,
     _files: CleanupGuard,
@@ -148,14 +152,14 @@ impl BufferPlaces {
                 .map_err(|error| BenchError::io("cannot create", directory, error))?;
         }
         let unmount = unmount_on_drop(&memory);
-        // A buffer, a journal, and space for what belongs to them.
+        // Space for a buffer, a journal and their metadata.
         let option = format!("size={}", scale.buffer_bytes * 3);
         run(command("mount", ["-t", "tmpfs", "-o", &option, "weir-bench"]).arg(&memory))?;
         Ok(BufferPlaces { memory, disk, _unmount: unmount, _files: files })
     }
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
@@ -186,7 +190,7 @@ pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchErr
     Ok(())
 }
 
-/// What one device model's overwrites came to, in writes a second, run by run.
+/// Overwrites on one device model, in writes per second, run by run.
 pub(super) struct BesideExt4 {
     pub(super) model: ComparedDevice,
     pub(super) measured: DeviceSpeed,
@@ -195,8 +199,10 @@ pub(super) struct BesideExt4 {
     pub(super) ext4: Vec<f64>,
 }
 
-/// Overwrites of 512 B beside ext4 on each device model, the fastest first, by one thread, with and without fdatasync, everything wherever the
-/// kernel puts it. Everything lies below `root`.
+/// Measures overwrites of 512 B beside ext4 on each device model, the fastest first, with and without
+/// fdatasync.
+///
+/// One thread makes the writes, and nothing is pinned to processors. All files are below `root`.
 pub(super) fn beside_ext4(root: &Path, size: RunSize, runs: u32) -> Result<Vec<BesideExt4>, BenchError> {
     let mut found = Vec::new();
     for model in ComparedDevice::ALL.into_iter().rev() {
@@ -216,7 +222,7 @@ pub(super) fn beside_ext4(root: &Path, size: RunSize, runs: u32) -> Result<Vec<B
     Ok(found)
 }
 
-/// The type and the source of the file system that `path` lies on.
+/// Type and source of the file system that holds `path`.
 pub(super) fn file_system_of(path: &Path) -> String {
     let arguments = ["--noheadings", "--output", "FSTYPE,SOURCE", "--target"];
     match run(command("findmnt", arguments).arg(path)) {
@@ -225,11 +231,11 @@ pub(super) fn file_system_of(path: &Path) -> String {
     }
 }
 
-/// The systems that one model compares, by name.
+/// The systems that are compared on one model, by name.
 struct OverwriteSystems(Vec<(&'static str, ComparedSystem)>);
 
 impl OverwriteSystems {
-    /// Sets up those that take turns.
+    /// Sets up the systems that take turns.
     fn set_up(
         device: &DeviceSpec,
         scale: &OverwriteScale,
@@ -272,13 +278,13 @@ impl OverwriteSystems {
     }
 }
 
-/// What one size's turns found.
+/// The runs with one size of writes.
 #[derive(Default)]
 struct SizeFigures {
     /// The runs of each load, in the order of the turns.
     runs: Vec<Vec<LoadRun>>,
     bare: Vec<LoadRun>,
-    /// weir with its buffer on the disk, over the bare loop beside it, slice by slice.
+    /// weir's rate with its buffer on the disk, over that of the bare loop, slice by slice.
     disk_to_bare: Vec<f64>,
 }
 
@@ -334,7 +340,7 @@ fn take_turns(
     Ok(())
 }
 
-/// Lets the load and the bare loop on the same disk take turns, so that both see the same disk.
+/// Runs the load and the bare loop on one disk in turns, so that both meet the same conditions.
 fn beside_the_bare_loop(
     load: &mut PageOverwriter,
     scale: &OverwriteScale,

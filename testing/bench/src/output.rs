@@ -1,4 +1,4 @@
-//! How every experiment shows what it found: as tables for people, or as JSON for programs.
+//! Output of results, as tables or as JSON.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 
-/// Prints a result as JSON, or else calls `text`, which prints it for people.
+/// Prints a result as JSON, or calls `text`, which prints tables.
 pub(super) fn print_result(as_json: bool, result: &impl Serialize, text: impl FnOnce()) {
     if as_json {
         print_json(result);
@@ -20,7 +20,7 @@ pub(super) fn print_json(result: &impl Serialize) {
     println!("{}", serde_json::to_string_pretty(result).expect("a result has only names and numbers"));
 }
 
-/// A table in Markdown: names on the left, figures on the right of their columns.
+/// A Markdown table: names are left-aligned, figures right-aligned.
 pub(super) struct ReportTable {
     table: Table,
 }

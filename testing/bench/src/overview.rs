@@ -1,5 +1,7 @@
-//! `weir-bench overview`: a database and small overwrites on weir and on ext4, each on a modelled device of its own, as
-//! bars. A minute, for somebody who sees weir for the first time; `nonblocking-writes` has the figures with their spread.
+//! `weir-bench overview`: a database and small overwrites on weir and on ext4, as bars, in a minute.
+//!
+//! Each system has its own modelled device. For readers who see weir for the first time; `nonblocking-writes`
+//! has the figures with their spread.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -20,31 +22,32 @@ use super::slow_device::{ComparedDevice, DeviceSpec, SlowDevice, remove_on_drop}
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, WorkDone};
 
-/// Of each overwrite.
+/// Size of each overwrite.
 const WRITE_BYTES: u64 = 512;
 const BUFFER_BYTES: u64 = 256 << 20;
 const DEVICE_BYTES_MIN: u64 = 1 << 30;
-/// For each figure of the device alone.
+/// Time for each figure of the device alone.
 const DEVICE_FIGURE: Duration = Duration::from_millis(500);
-/// The longest bar; with names and numbers a line takes less than 80 columns.
+/// Length of the longest bar; with names and numbers a line has less than 80 columns.
 const BAR_COLUMNS: f64 = 48.0;
 
-/// What to measure.
+/// Options of `weir-bench overview`.
 #[derive(Debug, Args)]
 pub(super) struct OverviewArgs {
     /// The modelled device
     #[arg(long, value_enum, default_value_t = ComparedDevice::Cloud)]
     model: ComparedDevice,
-    /// How many rows SQLite inserts, each in a transaction of its own
+    /// Rows that SQLite inserts, each in its own transaction
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rows: u64,
-    /// How many pages are overwritten at most, each once, none in memory before
+    /// Most pages to overwrite, each once; none is in memory at first
     #[arg(long, default_value_t = 40_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pages: u64,
-    /// How long overwrites go on at most, for each of four bars
+    /// Most seconds of overwrites for each of four bars
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Whether the modelled devices have processors of their own; the rest of the machine shares the first one
+    /// Give the modelled devices their own processors (`apart`), and all other programs the first; or leave
+    /// all to the kernel (`free`)
     #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
     cpu_affinity: CpuAffinity,
     /// Write the result as JSON
@@ -73,7 +76,7 @@ struct OverviewReport {
     loads: Vec<SystemPair>,
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &OverviewArgs) -> Result<(), BenchError> {
     check_machine()?;
     check_programs(&["sqlite3"])?;
@@ -139,7 +142,7 @@ fn measure_all(
     Ok((measured, loads.into_iter().enumerate().map(pair).collect()))
 }
 
-/// What SQLite is to do; at the end it says how many rows there are.
+/// Writes the SQL statements. The last one prints the number of rows.
 fn write_statements(path: &Path, rows: u64) -> std::io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     writeln!(file, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;")?;
@@ -151,7 +154,7 @@ fn write_statements(path: &Path, rows: u64) -> std::io::Result<()> {
     file.flush()
 }
 
-/// Rows per second, from SQLite's start to its end.
+/// Measures inserts in rows per second, from SQLite's start to its end.
 fn insert(system: &ComparedSystem, statements: &Path, rows: u64) -> Result<f64, BenchError> {
     let mounted = system.mount()?;
     let file = File::open(statements).map_err(|error| BenchError::io("cannot open", statements, error))?;
@@ -169,7 +172,7 @@ fn insert(system: &ComparedSystem, statements: &Path, rows: u64) -> Result<f64, 
     Ok(WorkDone { writes: rows, elapsed }.rate())
 }
 
-/// Writes per second; mounting afresh has emptied the system's caches.
+/// Measures overwrites in writes per second. The new mount starts with empty caches.
 fn overwrite(system: &ComparedSystem, args: &OverviewArgs, sync: SyncMode) -> Result<f64, BenchError> {
     let mounted = system.mount()?;
     let mut load = PageOverwriter::open(&mounted.file, args.pages, WRITE_BYTES, 1)?;

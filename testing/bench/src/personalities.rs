@@ -1,5 +1,7 @@
-//! `weir-bench personalities`: five simple programs, as of filebench, that read and write a file of which nothing is in memory, on
-//! weir in each of its fetch modes, side by side on the same modelled devices.
+//! `weir-bench personalities`: five simple programs on weir in each of its fetch modes.
+//!
+//! The programs are filebench's. They read and write a file that is not in memory. The modes take turns, each
+//! on its own modelled device.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -27,36 +29,37 @@ use super::workload::{PAGE_BYTES, WorkDone, shuffled};
 
 const NAME: &str = "personalities";
 const UNIT: &str = "operations/s";
-/// Bytes of an operation.
+/// Sizes of operations, in bytes.
 const SIZES: [u64; 4] = [64, 256, 1024, 4096];
-/// weir's own, that a file system of this size can do without.
+/// Least memory of weir, enough for a file system of this size.
 const MEMORY_BYTES_MIN: u64 = 32 << 20;
 
-/// What to measure.
+/// Options of `weir-bench personalities`.
 #[derive(Debug, Args)]
 pub(super) struct PersonalitiesArgs {
     /// The modelled devices
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ComparedDevice::Hdd, ComparedDevice::Ssd])]
     model: Vec<ComparedDevice>,
-    /// The fetch modes that take turns
+    /// The fetch modes to compare
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = FetchChoice::value_variants().to_vec())]
     modes: Vec<FetchChoice>,
-    /// The personalities
+    /// The programs to run
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Personality::value_variants().to_vec())]
     only: Vec<Personality>,
-    /// Bytes of an operation: powers of two up to 4096
+    /// Sizes of operations, in bytes: powers of two up to 4096
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = SIZES, value_parser = io_bytes)]
     io: Vec<u64>,
-    /// The file, in MiB [default: 256, or 8 where `small`]
+    /// Size of the file, in MiB [default: 256, or 8 with `small`]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     file: Option<u64>,
-    /// Rounds of cells of whole pages, in which no mode has an advantage [default: 20, or 2 where `small`]
+    /// Rounds of cells of whole pages, in which no mode has an advantage [default: 20, or 2 with `small`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: Option<u32>,
-    /// How long each mode works in a round, at most, in milliseconds [default: 5000, or 200 where `small`]
+    /// Most milliseconds of a mode in a round [default: 5000, or 200 with `small`]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     limit_ms: Option<u64>,
-    /// Whether the modelled devices have processors of their own; the rest of the machine shares the first one
+    /// Give the modelled devices their own processors (`apart`), and all other programs the first; or leave
+    /// all to the kernel (`free`)
     #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
     cpu_affinity: CpuAffinity,
     #[command(flatten)]
@@ -69,7 +72,7 @@ fn io_bytes(text: &str) -> Result<u64, String> {
     if fits { Ok(bytes) } else { Err(format!("write a power of two up to {PAGE_BYTES}")) }
 }
 
-/// What a program does.
+/// A program of filebench.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Personality {
     SequentialWrite,
@@ -89,7 +92,7 @@ enum AccessKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AccessOrder {
     Sequential,
-    /// One operation in each page.
+    /// One operation in each page, in random order.
     Random,
 }
 
@@ -98,7 +101,7 @@ impl Personality {
         self.to_possible_value().expect("every personality can be typed").get_name().to_owned()
     }
 
-    /// A thread for each.
+    /// The accesses of the program, with a thread for each.
     fn threads(self) -> &'static [(AccessKind, AccessOrder)] {
         match self {
             Personality::SequentialWrite => &[(AccessKind::Write, AccessOrder::Sequential)],
@@ -116,7 +119,7 @@ impl Personality {
     }
 }
 
-/// The numbers behind `--size`.
+/// Sizes, times and rounds that `--size` selects.
 #[derive(Debug, Clone, Copy)]
 struct PersonalityScale {
     file_bytes: u64,
@@ -143,18 +146,18 @@ impl PersonalityScale {
         if io_bytes == PAGE_BYTES { self.pairs } else { self.rounds }
     }
 
-    /// The part of the file that Campello et al. had memory for: 4 GB for one of 5 GB.
+    /// weir's memory: four fifths of the file, as Campello et al. had 4 GB for 5 GB.
     fn memory_bytes(&self) -> u64 {
         MEMORY_BYTES_MIN.max(self.file_bytes / 5 * 4)
     }
 
-    /// A device that has room for the file a few times.
+    /// Size of a device, with space for the file a few times.
     fn device_bytes(&self) -> u64 {
         (256 << 20) + 4 * self.file_bytes
     }
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &PersonalitiesArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
@@ -194,7 +197,7 @@ pub(super) fn run_benchmark(args: &PersonalitiesArgs) -> Result<(), BenchError> 
     Ok(())
 }
 
-/// A cell.
+/// A cell: one program with one size of operations.
 struct PersonalityCell<'a> {
     personality: Personality,
     io_bytes: u64,
@@ -205,7 +208,7 @@ struct PersonalityCell<'a> {
 }
 
 impl PersonalityCell<'_> {
-    /// Each mode has a new file on a device of its own; the modes take turns, in another order each round.
+    /// Measures all modes in turns, in another order each round. Each mode has a new file on its own device.
     fn take(&self, figures: &mut CellFigures) -> Result<(), BenchError> {
         let pages = self.scale.file_bytes / PAGE_BYTES;
         let set_up = |&fetch: &FetchChoice| {
@@ -238,7 +241,7 @@ impl PersonalityCell<'_> {
     }
 }
 
-/// A personality at work.
+/// A run of a program on a file.
 #[derive(Debug, Clone, Copy)]
 struct PersonalityRun<'a> {
     path: &'a Path,
@@ -248,7 +251,7 @@ struct PersonalityRun<'a> {
 }
 
 impl PersonalityRun<'_> {
-    /// Until the time is up, or a thread has nothing left to do.
+    /// Runs the program until the time is over or a thread is done.
     fn run(&self, personality: Personality, limit: Duration) -> Result<WorkDone, BenchError> {
         let is_over = AtomicBool::new(false);
         let began = Instant::now();
@@ -271,7 +274,7 @@ impl PersonalityRun<'_> {
         Ok(WorkDone { writes: counts.iter().sum(), elapsed: began.elapsed() })
     }
 
-    /// How many operations it made.
+    /// Runs one thread and returns its number of operations.
     fn work(
         &self,
         access: AccessKind,
@@ -279,7 +282,7 @@ impl PersonalityRun<'_> {
         seed: u64,
         goes_on: impl Fn() -> bool,
     ) -> std::io::Result<u64> {
-        // A writer that has no need to read gives no reason to fetch.
+        // Write-only, so that weir has no reason to fetch pages.
         let file: File = OpenOptions::new()
             .read(access == AccessKind::Read)
             .write(access == AccessKind::Write)
@@ -313,7 +316,8 @@ impl PersonalityRun<'_> {
     }
 }
 
-/// Campello et al., "Non-blocking Writes to Files", FAST 2015, section 1: the personalities that write, over blocking writes.
+/// Figures of Campello et al., "Non-blocking Writes to Files", FAST 2015, section 1: the programs that write,
+/// over blocking writes.
 fn published(model: ComparedDevice) -> [Option<PaperFigure>; 2] {
     let source = "Non-blocking Writes to Files, section 1 and figure 10, of all its modes";
     let [mean, most] = match model {
@@ -324,7 +328,7 @@ fn published(model: ComparedDevice) -> [Option<PaperFigure>; 2] {
     [mean, most].map(|value| Some(PaperFigure { value, source }))
 }
 
-/// Each mode over blocking: the personalities that write, for each model, and whole pages, pair by pair.
+/// Ratios of each mode to blocking: the programs that write, for each model, and whole pages, pair by pair.
 fn comparisons(cells: &[ResultCell]) -> Vec<PaperComparison> {
     let blocking = FetchChoice::Blocking.name();
     let others =
@@ -368,7 +372,7 @@ fn is_write(cell: &ResultCell) -> bool {
     Personality::from_str(name, true).is_ok_and(Personality::writes)
 }
 
-/// Round by round.
+/// Ratios of two modes, round by round.
 fn pairs(cell: &ResultCell, mode: &str, base: &str) -> Vec<f64> {
     let [mode, base] = [mode, base].map(|system| cell.rounds(UNIT, system));
     mode.iter().zip(base).map(|(mode, base)| mode / base).collect()

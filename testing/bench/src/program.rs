@@ -9,10 +9,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::cleanup::CleanupGuard;
 use super::error::BenchError;
 
-/// The Debian packages that bring every program a benchmark drives.
+/// Debian packages with every program that a benchmark runs.
 pub(super) const PACKAGES: &str = "fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3";
 
-/// A command line in the making.
+/// A command without input.
 pub(super) fn command<A: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     arguments: impl IntoIterator<Item = A>,
@@ -28,13 +28,13 @@ pub(super) fn run(command: &mut Command) -> Result<String, BenchError> {
     result(command, output)
 }
 
-/// The same for a program that works for a while: it is killed when the benchmark is stopped. Not for taking down.
+/// Like [`run`], for longer programs: a stop of the benchmark kills the program. Not for use during cleanup.
 pub(super) fn run_until_stopped(command: &mut Command) -> Result<String, BenchError> {
     let process = Arc::new(OnceLock::new());
     let started = Arc::clone(&process);
     let _kill = CleanupGuard::new(move || {
         if let Some(process) = started.get() {
-            // A process that has ended is nobody else's yet: this names it, not its number.
+            // The descriptor refers to this process even after its number was reused.
             let _ = pidfd_send_signal(process, Signal::KILL);
         }
     });
@@ -55,17 +55,17 @@ fn result(command: &Command, output: std::io::Result<Output>) -> Result<String, 
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }
 
-/// A command as one would type it.
+/// The command line, as typed in a shell.
 pub(super) fn line(command: &Command) -> String {
     format!("{command:?}").replace('"', "")
 }
 
-/// Checks that the modelled devices can be set up here at all, before anything is.
+/// Checks, before anything is set up, that modelled devices can be set up here.
 pub(super) fn check_machine() -> Result<(), BenchError> {
     check_programs(&["losetup", "mke2fs", "mount", "umount"])
 }
 
-/// The same for a benchmark that drives these programs.
+/// Checks that this process is root and that the programs are installed.
 pub(super) fn check_programs(programs: &[&'static str]) -> Result<(), BenchError> {
     if !rustix::process::geteuid().is_root() {
         return Err(BenchError::NotRoot);

@@ -1,6 +1,6 @@
-//! Quantiles of what was measured, from all of it.
+//! Exact quantiles of all measured values.
 
-/// The value below which a `share` of the values lies, in between where that falls between two. 0 for none.
+/// The value below which a `share` of the values lies, interpolated between two. 0 if there are no values.
 pub(super) fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -9,7 +9,7 @@ pub(super) fn quantile(values: &[f64], share: f64) -> f64 {
     below.zip(above).map_or(0.0, |(below, above)| below + (above - below) * at.fract())
 }
 
-/// The middle value, or the mean of the middle two. 0 for none.
+/// The median; of an even number, the mean of the middle two. 0 if there are no values.
 pub(super) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }

@@ -1,4 +1,4 @@
-//! What a run found, for people and for scripts. Every figure comes with its device, its runs and their spread.
+//! The report of a run, as text and as JSON. Every figure comes with its device, its runs and their spread.
 
 use std::fmt::Write as _;
 
@@ -31,7 +31,7 @@ pub(super) struct OverwriteRow {
     pub(super) system: &'static str,
     pub(super) write_bytes: u64,
     pub(super) runs: Vec<LoadRun>,
-    /// The middle of the runs' rates.
+    /// Median of the runs' rates.
     pub(super) median_writes_per_s: f64,
     /// (fastest − slowest) / median.
     pub(super) spread: f64,
@@ -59,7 +59,7 @@ impl OverwriteRow {
     }
 }
 
-/// How two rows compare, and how they have to.
+/// The ratio of two rows, and its target.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct TargetRatio {
     pub(super) what: &'static str,
@@ -74,7 +74,7 @@ impl TargetRatio {
     }
 }
 
-/// One model's part of the result.
+/// The part of the report about one device model.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct DeviceReport {
     pub(super) model: ComparedDevice,
@@ -97,14 +97,14 @@ pub(super) struct OverwriteReport {
     pub(super) models: Vec<DeviceReport>,
 }
 
-/// How rows are shown.
+/// Whether the report is a table by size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BySize {
     Yes,
     No,
 }
 
-/// The report as text for people: a line for each load and system, or with `by_size` a table.
+/// Formats the report as text: a line for each load and system, or with `by_size` a table.
 pub(super) fn text(report: &OverwriteReport, by_size: BySize) -> String {
     let mut out = format!(
         "weir {} · Linux {} · {} processors · temporary files on {}\n{}\n\

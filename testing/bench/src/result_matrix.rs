@@ -1,5 +1,7 @@
-//! What experiments of many cells share: a cell is measured by several systems in turns and, with `--into`, kept as a line of
-//! JSON in a file, so that it is measured once.
+//! Results of experiments with many cells.
+//!
+//! Several systems take turns to measure a cell. With `--into`, each cell is kept as a line of JSON in a
+//! file, so that it is measured once.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,16 +15,17 @@ use super::json_lines::JsonLines;
 use super::quantile::median;
 use super::run_args::RunSize;
 
-/// How much to measure, and where results go.
+/// Options of experiments with many cells.
 #[derive(Debug, Args)]
 pub(super) struct MatrixArgs {
-    /// `small` only shows that everything works; `real` gives figures
+    /// Scale: `small` only shows that everything works; `real` gives figures
     #[arg(long, value_enum, default_value_t = RunSize::Real)]
     pub(super) size: RunSize,
-    /// Rounds of each cell [default: 3, or 1 where `small`]
+    /// Rounds of each cell [default: 3, or 1 with `small`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) rounds: Option<u32>,
-    /// Append each cell to FILE as soon as it is measured, and measure only those that FILE has not, with the same parameters
+    /// Append each cell to FILE once it is measured; do not measure cells that FILE has with the same
+    /// parameters
     #[arg(long, value_name = "FILE")]
     pub(super) into: Option<PathBuf>,
     /// Write the result as JSON
@@ -30,19 +33,19 @@ pub(super) struct MatrixArgs {
     pub(super) json: bool,
 }
 
-/// Which cell.
+/// Identity of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct CellKey {
     /// The experiment's name on the command line.
     pub(super) benchmark: String,
-    /// Cells of one chart differ in one thing only, which `label` says.
+    /// Cells of one chart differ in one thing only, named by `label`.
     pub(super) chart: String,
     pub(super) label: String,
-    /// Whatever else the figures depend on.
+    /// All other parameters that the figures depend on.
     pub(super) parameters: Value,
 }
 
-/// What one system did, round by round.
+/// Figures of one system, round by round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct SystemFigure {
     pub(super) unit: String,
@@ -63,7 +66,7 @@ impl SystemFigure {
     }
 }
 
-/// The figures of a cell while its rounds are measured, in the order in which they come first.
+/// The figures of a cell while its rounds are measured, in the order of their first values.
 #[derive(Debug, Default)]
 pub(super) struct CellFigures(Vec<SystemFigure>);
 
@@ -80,13 +83,13 @@ impl CellFigures {
     }
 }
 
-/// Where a cell was measured.
+/// The machine that measured a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct MachineInfo {
     pub(super) version: String,
     pub(super) kernel: String,
     pub(super) processors: usize,
-    /// Of one minute, before the cell.
+    /// Load average of one minute, before the cell.
     pub(super) load_average: f64,
 }
 
@@ -102,7 +105,7 @@ impl MachineInfo {
     }
 }
 
-/// One cell.
+/// One measured cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct ResultCell {
     #[serde(flatten)]
@@ -112,13 +115,13 @@ pub(super) struct ResultCell {
 }
 
 impl ResultCell {
-    /// What a system did, round by round; empty if it was not measured.
+    /// Figures of a system, round by round; empty if it was not measured.
     pub(super) fn rounds(&self, unit: &str, system: &str) -> &[f64] {
         let found = self.figures.iter().find(|figure| figure.unit == unit && figure.system == system);
         found.map_or(&[], |figure| &figure.rounds)
     }
 
-    /// The middle of `system` over that of `base`, if both were measured.
+    /// The median of `system` over that of `base`, if both were measured.
     pub(super) fn ratio(&self, unit: &str, system: &str, base: &str) -> Option<f64> {
         let [system, base] = [system, base].map(|system| median(self.rounds(unit, system)));
         (system > 0.0 && base > 0.0).then(|| system / base)
@@ -133,7 +136,7 @@ pub(super) struct ResultMatrix {
 }
 
 impl ResultMatrix {
-    /// To be called before an experiment gives up processors.
+    /// Opens the results. Call this before an experiment gives up processors, since their number is recorded.
     pub(super) fn open(into: Option<&Path>) -> Result<ResultMatrix, BenchError> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(ResultMatrix { file: into.map(JsonLines::open).transpose()?, chosen: Vec::new(), processors })
@@ -162,13 +165,13 @@ impl ResultMatrix {
         Ok(())
     }
 
-    /// Those of this run, measured now or before.
+    /// The cells of this run, measured now or before.
     pub(super) fn chosen(&self) -> &[ResultCell] {
         &self.chosen
     }
 }
 
-/// A figure made of several cells, beside a paper's.
+/// A figure computed from several cells, beside a paper's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct PaperComparison {
     pub(super) what: String,
@@ -177,28 +180,28 @@ pub(super) struct PaperComparison {
     pub(super) published: Option<PaperFigure>,
 }
 
-/// A figure that a paper has, on other hardware and with other software.
+/// A published figure, from other hardware and software.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct PaperFigure {
     pub(super) value: f64,
     pub(super) source: &'static str,
 }
 
-/// The geometric mean; `None` of nothing.
+/// The geometric mean; `None` if there are no values.
 pub(super) fn geometric_mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let logs: Vec<f64> = values.into_iter().map(f64::ln).collect();
     (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
 }
 
-/// Cells of one chart that have one unit.
+/// Figures of one chart in one unit.
 pub(super) struct MatrixChart<'a> {
     pub(super) title: &'a str,
     pub(super) unit: &'a str,
-    /// A label, and what each system did there.
+    /// Labels, each with the figures of all systems.
     pub(super) groups: Vec<(&'a str, Vec<&'a SystemFigure>)>,
 }
 
-/// Cells by chart and unit, in the order in which they come.
+/// Groups cells by chart and unit, in the order in which they come.
 pub(super) fn charts<'a>(cells: &[&'a ResultCell]) -> Vec<MatrixChart<'a>> {
     let mut charts: Vec<MatrixChart<'a>> = Vec::new();
     for cell in cells {
@@ -258,7 +261,7 @@ fn text(cells: &[&ResultCell], comparisons: &[PaperComparison]) -> String {
     out
 }
 
-/// With three digits or more.
+/// Formats a number with three digits or more.
 pub(super) fn number(value: f64) -> String {
     match value.abs() {
         tiny if tiny < 0.995 => format!("{value:.3}"),

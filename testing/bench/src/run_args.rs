@@ -1,16 +1,16 @@
-//! Options that several experiments have.
+//! Options of several experiments.
 
 use clap::{Args, ValueEnum};
 
 use super::slow_device::ComparedDevice;
 
-/// How much to measure, on which modelled devices, and how to show it.
+/// Scale, devices and output format.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// `small` only shows that everything works; `real` gives figures
+    /// Scale: `small` only shows that everything works; `real` gives figures
     #[arg(long, value_enum, default_value_t = RunSize::Real)]
     pub(super) size: RunSize,
-    /// The modelled device
+    /// The modelled device to measure on
     #[arg(long, value_enum, default_value_t = DeviceSelection::All)]
     pub(super) model: DeviceSelection,
     /// Write the result as JSON
@@ -18,14 +18,14 @@ pub(super) struct RunArgs {
     pub(super) json: bool,
 }
 
-/// How much to measure.
+/// Scale of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum RunSize {
     Small,
     Real,
 }
 
-/// Which modelled devices.
+/// A choice of modelled devices.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum DeviceSelection {
     Hdd,

@@ -1,5 +1,7 @@
-//! `weir-bench scaling`: what operations cost from the file system down, without the kernel, by one thread and by several on
-//! files of their own. What does not scale here is what the locks of file system and cache make them wait for.
+//! `weir-bench scaling`: rate of operations from the file system down, by one thread and by several.
+//!
+//! The kernel takes no part, and each thread has its own file. Any loss of scaling is time that threads wait
+//! for the locks of file system and cache.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -16,18 +18,18 @@ use super::output::{self, ReportTable};
 use super::quantile::median;
 use super::workload::PAGE_BYTES;
 
-/// A thread's file: larger than any processor's second cache.
+/// Size of a thread's file, larger than any processor's L2 cache.
 const FILE_PAGES: u64 = 2048;
-/// Between two looks at the clock.
+/// Operations between two checks of the clock.
 const BATCH: u64 = 64;
 
-/// What to measure.
+/// Options of `weir-bench scaling`.
 #[derive(Debug, Args)]
 pub(super) struct ScalingArgs {
-    /// How many threads at once, beside one
+    /// Number of threads that are compared with one
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=64))]
     threads: u8,
-    /// How often one thread and several take their turns
+    /// Rounds, with a turn of one thread and one of several
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Milliseconds of one turn
@@ -52,13 +54,13 @@ const OPERATIONS: [(&str, ScalingOperation); 4] = [
     ("attributes", ScalingOperation::Attributes),
 ];
 
-/// Operations per second, all threads together; medians over the rounds.
+/// Operations per second of all threads together; medians over the rounds.
 #[derive(Debug, Serialize)]
 struct ScalingRow {
     operation: &'static str,
     one_thread: f64,
     several_threads: f64,
-    /// The median, over the rounds, of how many times as much the several did.
+    /// Median over the rounds of the rate of several threads over that of one.
     scaling: f64,
 }
 
@@ -71,7 +73,7 @@ struct ScalingReport {
     rows: Vec<ScalingRow>,
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &ScalingArgs) -> Result<(), BenchError> {
     let rows = with_fs(CacheSettings::default(), |fs| measure(args, fs))?;
     let report = ScalingReport {
@@ -111,7 +113,7 @@ fn row(
     })
 }
 
-/// Operations per second of one thread for each of `files`, all at once.
+/// Measures the operations per second of one thread for each of `files`, all at once.
 fn turn(fs: &Arc<Fs>, files: &[Ino], operation: ScalingOperation, slice: Duration) -> Result<f64, FsError> {
     let barrier = Barrier::new(files.len());
     let work = |file: Ino| {

@@ -1,5 +1,7 @@
-//! Disks on which weir and ext4 lie side by side, and these file systems while they have their turn. What is to be stored or freed is waited for before each turn. Whatever
-//! has a file open is not interrupted: a stop could not unmount then.
+//! Disks that weir and ext4 share, and the turns of these file systems.
+//!
+//! Each turn begins once everything is stored and freed. Code that has a file open is not interrupted,
+//! because the cleanup could not unmount then.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,14 +25,15 @@ use super::slow_device::{DeviceSpec, SlowDevice, remove_on_drop};
 use super::system::{ComparedSystem, MountedSystem, SystemKind, weir};
 use super::workload::{PAGE_BYTES, lay_out};
 
-/// What is measured of a disk lies within so many bytes.
+/// Size of the file or device on which a disk's speed is measured.
 const MEASURED_BYTES: u64 = 64 << 20;
-/// Freeing what a file held takes seconds; a loaded machine gets a few minutes.
+/// Limit for write-back and freeing. Freeing a file's blocks takes seconds, a few minutes on a loaded
+/// machine.
 const SETTLE: Duration = Duration::from_secs(300);
-/// Stores are three times as large as what is in them, and hold at least this much.
+/// Least size of a store. Stores are three times as large as their files.
 const STORE_BYTES_MIN: u64 = 384 << 20;
 
-/// Where both file systems lie.
+/// The disk that both file systems share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum SharedDisk {
@@ -41,13 +44,13 @@ pub(super) enum SharedDisk {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum DiskSelection {
-    /// This machine's own, where temporary files lie: everything
+    /// This machine's disk, with the temporary directory: store, ext4 and buffer
     This,
-    /// A modelled one of 300 MiB/s: everything
+    /// A modelled disk of 300 MiB/s: store, ext4 and buffer
     Limited,
-    /// A modelled cloud volume: the store and ext4; the buffer is on this machine's own
+    /// A modelled cloud volume: store and ext4; the buffer is on this machine's disk
     Cloud,
-    /// One after the other
+    /// All three, one after the other
     All,
 }
 
@@ -75,7 +78,7 @@ impl SharedDisk {
         self.model().map_or("this".to_owned(), DeviceKind::name)
     }
 
-    /// What is modelled, and what lies there.
+    /// Describes the disk, and where the buffer lies if not there.
     pub(super) fn text(self) -> String {
         let model = self.model().map_or("this machine's own", DeviceKind::text);
         match self {
@@ -85,7 +88,7 @@ impl SharedDisk {
     }
 }
 
-/// What is compared.
+/// The file systems that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileSystem {
     Ext4,
@@ -105,7 +108,7 @@ impl FileSystem {
         }
     }
 
-    /// Of `weir mount`.
+    /// The option of `weir mount`; `None` for ext4.
     fn option(self) -> Option<&'static str> {
         match self {
             FileSystem::Ext4 => None,
@@ -115,15 +118,17 @@ impl FileSystem {
     }
 }
 
-/// A disk with a file system on it, in which the peer's files and weir's store lie. Fields are taken down from the top.
+/// A disk with ext4 or the machine's own file system, for the peer's files and weir's store.
+///
+/// Fields are dropped, and so taken down, from the top.
 pub(super) struct SharedPlace {
     pub(super) disk: SharedDisk,
-    /// Type and source.
+    /// Type and source of the file system.
     pub(super) file_system: String,
     pub(super) measured: DeviceSpeed,
     peer: PathBuf,
     store: PathBuf,
-    /// Where it is not beside the store.
+    /// The buffer's directory if it is not beside the store.
     buffer: Option<PathBuf>,
     mount_point: PathBuf,
     _mounted: Option<MountedSystem>,
@@ -132,7 +137,7 @@ pub(super) struct SharedPlace {
 }
 
 impl SharedPlace {
-    /// Sets a disk up that holds five times `file_bytes`, with its files below `root`, which must not exist.
+    /// Sets up a disk for five times `file_bytes`, with its files below `root`, which must not exist.
     pub(super) fn up(
         disk: SharedDisk,
         file_bytes: u64,
@@ -173,7 +178,7 @@ impl SharedPlace {
         })
     }
 
-    /// Lets a file system have its turn, once everything before is stored and nothing of its files is in memory.
+    /// Begins a file system's turn, once all data is stored and its files have left the kernel's cache.
     pub(super) fn turn(&self, weir: &WeirStore, system: FileSystem) -> Result<SystemTurn, BenchError> {
         self.settle()?;
         let Some(option) = system.option() else {
@@ -184,12 +189,12 @@ impl SharedPlace {
         Ok(SystemTurn { directory: self.mount_point.clone(), weir: Some(mounted) })
     }
 
-    /// What was written to the disk so far, by whomever; `None` where the file system is not on one disk.
+    /// All writes to the disk so far, by any process; `None` if the file system is not on one disk.
     pub(super) fn written(&self) -> Option<DiskWrites> {
         DiskWrites::below(&self.peer)
     }
 
-    /// Stores what weir and the peer left to the kernel, and empties its cache of the peer's files.
+    /// Syncs the file system below weir and the peer, and drops the peer's files from the kernel's cache.
     pub(super) fn settle(&self) -> Result<(), BenchError> {
         let files = cleanup::uninterrupted(|| -> io::Result<()> {
             syncfs(File::open(&self.peer)?)?;
@@ -204,7 +209,7 @@ fn make(directory: &Path) -> Result<(), BenchError> {
     fs::create_dir_all(directory).map_err(|error| BenchError::io("cannot create", directory, error))
 }
 
-/// What the disk below a file can do.
+/// Measures the disk that holds `path`.
 fn measure_file(path: &Path, each: Duration) -> Result<DeviceSpeed, BenchError> {
     lay_out(path, MEASURED_BYTES / PAGE_BYTES)?;
     let measured = measure_speed(path, MEASURED_BYTES, each)?;
@@ -212,7 +217,7 @@ fn measure_file(path: &Path, each: Duration) -> Result<DeviceSpeed, BenchError> 
     Ok(measured)
 }
 
-/// Waits until weir has nothing to store and nothing to free.
+/// Waits until weir has no dirty data and nothing to free.
 fn settle(mount_point: &Path) -> Result<(), BenchError> {
     let start = Instant::now();
     loop {
@@ -228,14 +233,14 @@ fn settle(mount_point: &Path) -> Result<(), BenchError> {
     }
 }
 
-/// A store of weir's, mounted while it has its turn. Dropping it removes it.
+/// weir's store, mounted during its turns. Dropping removes it.
 pub(super) struct WeirStore {
     store: PathBuf,
     _files: Vec<CleanupGuard>,
 }
 
 impl WeirStore {
-    /// A store for files of that many bytes.
+    /// Formats a store for files of `file_bytes` in all.
     pub(super) fn format(
         place: &SharedPlace,
         file_bytes: u64,
@@ -255,9 +260,9 @@ impl WeirStore {
     }
 }
 
-/// A file system that has its turn; dropping it unmounts weir, which stores everything.
+/// The turn of a file system. Dropping it unmounts weir, which stores all data.
 pub(super) struct SystemTurn {
-    /// Where its files lie.
+    /// Directory of the files.
     pub(super) directory: PathBuf,
     weir: Option<CleanupGuard>,
 }
@@ -270,7 +275,7 @@ impl SystemTurn {
         files.map_err(|error| BenchError::io("cannot remove the files in", &self.directory, error))
     }
 
-    /// What weir spent so far.
+    /// CPU time and writes of weir's daemon so far; `None` for ext4.
     pub(super) fn spent(&self) -> Result<Option<DaemonUsage>, BenchError> {
         if self.weir.is_none() {
             return Ok(None);
@@ -285,11 +290,11 @@ impl SystemTurn {
     }
 }
 
-/// What a daemon spent until some moment, or between two.
+/// CPU time and writes of a daemon, since its start or between two moments.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DaemonUsage {
     pub(super) processor: Duration,
-    /// DiskWrites to the store, or dirty and to be written.
+    /// Bytes written to the store, and dirty bytes that are still to be written.
     pub(super) store_bytes: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Modelled slow block devices that any file system, the kernel's too, can sit on: a loop device over the file of a
+//! Modelled slow block devices for any file system: a loop device over the file of a
 //! [`super::modelled_device`].
 //!
-//! The kernel may merge requests and read ahead above them, as above any disk. Because of what the parts cost, a model is
-//! stated together with what it measured ([`super::device_speed`]).
+//! The kernel may merge requests and read ahead above them, as above any disk. The parts themselves cost
+//! time, so reports show a model together with its measured speed ([`super::device_speed`]).
 
 use std::fs::{self, File};
 use std::io;
@@ -23,12 +23,12 @@ use super::modelled_device::FILE;
 use super::program::{command, line, run};
 use super::system::own;
 
-/// Bringing up two small programs takes well under a second; a loaded machine gets a minute.
+/// Limit for the start of a server. A start takes well under a second; a loaded machine gets a minute.
 const UP_SECONDS_MAX: u64 = 60;
-/// How often the removal of a directory is tried in which somebody is making files.
+/// Most attempts to remove a directory in which clients still make files.
 const REMOVALS_MAX: u32 = 100;
 
-/// The devices that weir and ext4 are compared on.
+/// The devices on which weir and ext4 are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ComparedDevice {
@@ -49,7 +49,7 @@ impl ComparedDevice {
         self.device().name()
     }
 
-    /// What is modelled.
+    /// The model of the device.
     pub(super) fn device(self) -> DeviceKind {
         match self {
             ComparedDevice::Hdd => DeviceKind::Hdd,
@@ -90,7 +90,7 @@ impl LoopDevice {
     }
 }
 
-/// Whether a loop device passes by the page cache of the file below.
+/// Whether a loop device bypasses the page cache of the file below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DirectIo {
     Yes,
@@ -105,12 +105,12 @@ pub(super) struct SlowDevice {
     _files: CleanupGuard,
 }
 
-/// What to model, and where.
+/// The model, size and processors of a device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeviceSpec {
     pub(super) device: DeviceKind,
     pub(super) bytes: u64,
-    /// Where its programs run; `None`: wherever the kernel puts them.
+    /// Processors of its programs; `None`: the kernel's choice.
     pub(super) processors: Option<ProcessorSplit>,
 }
 
@@ -149,7 +149,7 @@ impl SlowDevice {
 pub(super) fn remove_on_drop(directory: &Path) -> CleanupGuard {
     let directory = directory.to_path_buf();
     CleanupGuard::new(move || {
-        // Clients that are being stopped may still make files meanwhile, until their directory is gone.
+        // Clients that are being stopped may still make files until their directory is removed.
         for _ in 0..REMOVALS_MAX {
             match fs::remove_dir_all(&directory) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
@@ -159,7 +159,7 @@ pub(super) fn remove_on_drop(directory: &Path) -> CleanupGuard {
     })
 }
 
-/// Unmounts `directory` if something is mounted there: in order if possible, else at once.
+/// Unmounts `directory` when dropped, if something is mounted there: in order if possible, otherwise lazily.
 pub(super) fn unmount_on_drop(directory: &Path) -> CleanupGuard {
     let directory = directory.to_path_buf();
     CleanupGuard::new(move || {
@@ -169,9 +169,9 @@ pub(super) fn unmount_on_drop(directory: &Path) -> CleanupGuard {
     })
 }
 
-/// A program that runs until it is dropped.
+/// A program that runs until this is dropped.
 pub(super) struct ServerProcess {
-    /// Empty before it starts and after it was ended.
+    /// `None` before the start and after the end.
     child: Arc<Mutex<Option<Child>>>,
     log: PathBuf,
     _end: CleanupGuard,
@@ -188,7 +188,8 @@ impl ServerProcess {
                 let _ = child.wait();
             }
         });
-        // Its own process group: Ctrl-C must not take the device from under a file system that is still mounted.
+        // Its own process group: Ctrl-C must not take the device from under a file system that is still
+        // mounted.
         let spawned = program
             .process_group(0)
             .stdout(Stdio::null())

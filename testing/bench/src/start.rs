@@ -1,5 +1,5 @@
-//! `weir-bench start`: how long a mount takes after a kill -9, by parts: with a buffer as full as it gets of small records,
-//! and many files.
+//! `weir-bench start`: duration of a mount after kill -9, by parts, with many files and a buffer full of
+//! small records.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -22,41 +22,41 @@ use super::slow_device::remove_on_drop;
 use super::system::{resident_bytes, weir, weir_on, weir_unmount_on_drop};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out};
 
-/// Files of a directory.
+/// Files in each directory.
 const FILES_PER_DIRECTORY: u64 = 1000;
-/// Writes between two looks at the buffer.
+/// Writes between two checks of the buffer.
 const WRITES_AT_ONCE: u64 = 10_000;
-/// Looks at a buffer that becomes no fuller before that counts as full.
+/// A buffer counts as full after this many checks in a row without growth.
 const LOOKS_IN_VAIN: u32 = 8;
-/// Bytes of each write.
+/// Size of each write.
 const RECORD_BYTES: u64 = 512;
 
-/// What a start is meant to stay below: milliseconds, reads of the store.
+/// Targets of a start: milliseconds, and below, reads of the store.
 const READY_MS: u64 = 1000;
 const STORE_READS: u64 = 60;
-/// MiB in a second: 1 GB/s.
+/// Target for the read rate, in MiB/s: 1 GB/s.
 const READ_RATE: u64 = 954;
 
-/// Reads of the control in flight at once, and blocks of each.
+/// Reads in flight in the control measurement, and below, blocks of each.
 const READS_AT_ONCE: u64 = 4;
 const READ_BLOCKS: u64 = 256;
 
-/// What to start.
+/// Options of `weir-bench start`.
 #[derive(Debug, Args)]
 pub(super) struct StartArgs {
-    /// Where store and buffer lie [default: the temporary directory]
+    /// Directory for the store and the buffer [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     on: Option<PathBuf>,
-    /// How many empty files there are
+    /// Number of empty files
     #[arg(long, default_value_t = 1_000_000)]
     files: u64,
-    /// The buffer, in MiB; it is filled to half, from where on as much is written back as this program writes
+    /// Size of the buffer, in MiB; it is filled to half, where write-back keeps pace with the writes
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(8..=65_536))]
     buffer: u64,
-    /// Over how many pages of one file records of 512 B are written, at random
+    /// Pages of the file that records of 512 B are written to, at random
     #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
     pages: u64,
-    /// How many times it is killed and started
+    /// Number of kills and starts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
     /// Write the result as JSON
@@ -74,36 +74,36 @@ struct StartReport {
     runs: Vec<StartRun>,
 }
 
-/// One start.
+/// Figures of one start.
 #[derive(Debug, Serialize)]
 struct StartRun {
-    /// Of the buffer, how much was in use when the daemon was killed.
+    /// Bytes of the buffer in use at the kill.
     buffer_used_bytes: u64,
-    /// Records of the small writes among it, at least: pages that were not stored.
+    /// Dirty pages at the kill: the least number of records of small writes in the buffer.
     pages_not_stored: u64,
-    /// From the command to its return.
+    /// Duration of `weir mount`.
     ready_ms: f64,
-    /// The daemon's own account.
+    /// Parts of the start, as the daemon reports them.
     parts: Value,
-    /// The kernel's, of the disk that both media lie on, if they lie on one.
+    /// The kernel's counters of the disk with both media; `None` if they are not on one disk.
     disk: Option<DiskTime>,
-    /// Memory of the daemon when it was ready.
+    /// Resident memory of the daemon once it was ready.
     memory_bytes: u64,
     control: StartControl,
 }
 
-/// What this machine takes for the least that any start has to do.
+/// Control measurements: this machine's times for the least work of any start.
 #[derive(Debug, Serialize)]
 struct StartControl {
-    /// Reading as much of the buffer as was in use, and doing nothing with it.
+    /// Time to read as many bytes of the buffer as were in use, without processing them.
     read_ms: f64,
-    /// The kernel's account of that.
+    /// The kernel's counters during that read.
     disk: Option<DiskTime>,
-    /// Touching as much memory as the daemon had, for the first time.
+    /// Time to touch, for the first time, as much memory as the daemon had.
     touch_ms: f64,
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &StartArgs) -> Result<(), BenchError> {
     cleanup::install()?;
     let parent = args.on.clone().unwrap_or_else(std::env::temp_dir);
@@ -130,7 +130,7 @@ struct StartBench {
 }
 
 impl StartBench {
-    /// Makes the store with its files, all of it stored.
+    /// Makes the store with its files, all stored.
     fn prepare(&self, args: &StartArgs) -> Result<(), BenchError> {
         let store_bytes =
             (args.pages * PAGE_BYTES * 16 + args.files * 2048 + (1 << 30)).next_multiple_of(1 << 20);
@@ -157,7 +157,7 @@ impl StartBench {
         self.mount_point.join("file")
     }
 
-    /// A mount that writes nothing back before the buffer makes it.
+    /// Mounts weir so that only a full buffer causes write-back.
     fn mount(&self) -> Result<CleanupGuard, BenchError> {
         let mounted = weir_unmount_on_drop(&self.mount_point);
         let settings = ["--memory=4GiB", "--dirty-age=86400"];
@@ -173,7 +173,7 @@ impl StartBench {
             i32::try_from(number("/pid")).ok().and_then(Pid::from_raw).ok_or_else(|| self.unclear("/pid"))?;
         kill_process(pid, Signal::KILL)
             .map_err(|errno| BenchError::io("cannot kill the daemon of", &self.mount_point, errno.into()))?;
-        // Takes the dead mount away.
+        // Removes the dead mount.
         drop(mounted);
         let before = DiskTime::below(&self.store);
         let begun = Instant::now();
@@ -203,7 +203,7 @@ impl StartBench {
         Some(DiskTime::below(&self.store)?.since(before?))
     }
 
-    /// Reads `bytes` of the buffer as fast as its device gives them.
+    /// Reads `bytes` of the buffer as fast as its device allows.
     fn read_buffer(&self, bytes: u64) -> Result<f64, BenchError> {
         let path = self.store.join("buffer");
         let disk = HostDisk::open(&path, DiskAccess::Read).map_err(BenchError::opening(&path))?;
@@ -223,7 +223,7 @@ impl StartBench {
         Ok(millis(begun))
     }
 
-    /// Writes until the buffer is full, or becomes no fuller because as much is written back, and says how things stand.
+    /// Writes until the buffer is full, or write-back keeps pace. Returns weir's status then.
     fn fill(&self, args: &StartArgs, seed: u64) -> Result<Value, BenchError> {
         let mut rounds = (seed << 32)..;
         let mut open = || {
@@ -235,7 +235,7 @@ impl StartBench {
         loop {
             let done = writer.run(WRITES_AT_ONCE, Duration::from_secs(3600), SyncMode::Never)?;
             if done.writes == 0 {
-                // Each page was written to once: now again.
+                // Each page was written once. Begin again.
                 writer = open()?;
                 continue;
             }
@@ -243,7 +243,7 @@ impl StartBench {
             let now = self.status()?;
             let number = |name: &str| now["buffer_log"][name].as_u64().ok_or_else(|| self.unclear(name));
             let (free, bytes) = (number("free_bytes")?, number("bytes")?);
-            // Space comes back where the log passes the ring's end, so one look says nothing.
+            // Space is freed when the log passes the end of the ring, so a single check proves nothing.
             in_vain = if free < least { 0 } else { in_vain + 1 };
             least = least.min(free);
             if free < bytes / 16 || in_vain == LOOKS_IN_VAIN {
@@ -267,7 +267,7 @@ fn millis(begun: Instant) -> f64 {
     begun.elapsed().as_secs_f64() * 1000.0
 }
 
-/// How long one thread takes to write to so much new memory, a byte of each page.
+/// Milliseconds in which one thread writes a byte to each page of `bytes` new memory.
 fn touch(bytes: u64) -> f64 {
     let begun = Instant::now();
     let mut memory = vec![0_u8; bytes as usize];

@@ -1,5 +1,8 @@
-//! `weir-bench steady-writes`: small overwrites at random, for so long that what is written back sets the pace, beside ext4 on the same
-//! modelled device. Everybody's clean pages of the file leave the kernel's cache once a second, as if memory were short.
+//! `weir-bench steady-writes`: small random overwrites for so long that write-back sets the pace, beside
+//! ext4.
+//!
+//! Both file systems are on the same modelled device. Once a second the clean pages of their files leave the
+//! kernel's cache, as if memory were short.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -22,63 +25,63 @@ use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out};
 
 const WRITE_BYTES: u64 = 512;
 
-/// What to measure.
+/// Options of `weir-bench steady-writes`.
 #[derive(Debug, Args)]
 pub(super) struct SteadyWritesArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// The file, in MiB [default: 1024, or 16 where `small`]
+    /// Size of the file, in MiB [default: 1024, or 16 with `small`]
     #[arg(long, value_name = "MIB")]
     file: Option<u64>,
-    /// The device, in MiB [default: three times the file]
+    /// Size of the device, in MiB [default: three times the file]
     #[arg(long, value_name = "MIB")]
     device: Option<u64>,
-    /// Fill the device with another file until so much of it is used, in per cent
+    /// Fill the device with another file up to this share, in percent
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=95))]
     full: Option<u64>,
     /// weir's memory, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 128)]
     memory: u64,
-    /// Of it, how much may be deltas, in MiB [default: weir's own]
+    /// Share of this memory for deltas, in MiB [default: weir's own]
     #[arg(long, value_name = "MIB")]
     deltas: Option<u64>,
-    /// Have weir write to every page of the file so many times before; ext4 is steady as soon as writers wait for it
+    /// Write to every page N times before weir is measured; ext4 is steady as soon as writers wait for it
     #[arg(long, value_name = "N", default_value_t = 0)]
     passes: u64,
-    /// Ask weir each second what it holds, and print the most of it.
+    /// Read weir's memory and dirty data each second, and print the maxima.
     #[arg(long)]
     watch: bool,
     /// Measure weir only.
     #[arg(long)]
     alone: bool,
-    /// How long each system writes [default: 60, or 1 where `small`]
+    /// Seconds that each system writes [default: 60, or 1 with `small`]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<u64>,
 }
 
-/// What one system did.
+/// Figures of one system on one device model.
 #[derive(Debug, Serialize)]
 struct SteadyRow {
     model: String,
     system: &'static str,
-    /// Of each second.
+    /// One value for each second.
     writes_per_s: Vec<f64>,
     /// Median of the second half.
     steady_per_s: f64,
-    /// Of the writes of the second half, those below which 99.9 % lie, and the slowest, in milliseconds.
+    /// Latency in the second half, in milliseconds: quantile 99.9 %, and below, the slowest write.
     p999_ms: f64,
     slowest_ms: f64,
-    /// Each second: what was asked for with `--watch`.
+    /// One sample a second with `--watch`.
     held: Vec<MemoryHeld>,
-    /// For each write, what the store wrote to its device and read for write-back, in bytes.
+    /// Per write: bytes that the store wrote to its device, and below, pages that it read for write-back.
     store_bytes_written: Option<f64>,
     store_pages_read: Option<f64>,
 }
 
-/// What weir holds at one moment.
+/// Memory and dirty data of weir in one second.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 struct MemoryHeld {
-    /// Since the file was laid out.
+    /// Seconds since the file was laid out.
     second: u64,
     dirty_mib: f64,
     deltas_mib: f64,
@@ -104,7 +107,7 @@ impl MemoryHeld {
     }
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;

@@ -1,5 +1,7 @@
-//! `weir-bench sync-matrix`: writes at random of which a share is followed by fdatasync, on weir and on ext4, which take turns on one
-//! disk. What either writes to the disk, weir's buffer included, is what the kernel counts.
+//! `weir-bench sync-matrix`: random writes with a share of fdatasync, on weir and on ext4 in turns.
+//!
+//! Both file systems are on one disk. Device bytes are the kernel's count for that disk, weir's buffer
+//! included.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -24,42 +26,43 @@ use super::workload::{PAGE_BYTES, WorkDone, lay_out};
 
 const NAME: &str = "sync-matrix";
 const RATE: &str = "writes/s";
-/// To the disk, for each byte of the load's.
+/// Bytes written to the disk for each byte that the load writes.
 const DEVICE: &str = "device bytes/byte";
-/// Of that, what weir's store wrote or has to write.
+/// The part that weir's store wrote, and dirty data that it still has to write.
 const STORE: &str = "store bytes/byte";
 const WEIR: &str = "weir";
 const EXT4: &str = "ext4";
-/// Per cent of the writes that are followed by fdatasync.
+/// Shares of writes with fdatasync, in percent.
 const SHARES: [u64; 6] = [0, 20, 40, 60, 80, 100];
-/// Bytes of a write.
+/// Sizes of writes, in bytes.
 const SIZES: [u64; 4] = [100, 1 << 10, 4 << 10, 16 << 10];
-/// What `weir format` makes.
+/// Default of `weir format`.
 const BUFFER_BYTES: u64 = 256 << 20;
 
-/// What to measure.
+/// Options of `weir-bench sync-matrix`.
 #[derive(Debug, Args)]
 pub(super) struct SyncMatrixArgs {
-    /// Where both file systems lie; what others write to this machine's own disk meanwhile is counted, too
+    /// Disk that both file systems share; on this machine's own disk, writes of other programs are counted,
+    /// too
     #[arg(long, value_enum, default_value_t = DiskSelection::Limited)]
     disk: DiskSelection,
-    /// How many of the writes are followed by fdatasync, in per cent
+    /// Shares of writes with fdatasync, in percent
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = SHARES, value_parser = clap::value_parser!(u64).range(0..=100))]
     shares: Vec<u64>,
-    /// Bytes of a write
+    /// Sizes of writes, in bytes
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = SIZES, value_parser = clap::value_parser!(u64).range(8..=1 << 20))]
     io: Vec<u64>,
-    /// The file, in MiB [default: 1024, or 16 where `small`]
+    /// Size of the file, in MiB [default: 1024, or 16 with `small`]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
     file: Option<u64>,
-    /// How long a file system writes in each round, in milliseconds [default: 10000, or 200 where `small`]
+    /// Milliseconds that a file system writes in each round [default: 10000, or 200 with `small`]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     limit_ms: Option<u64>,
     #[command(flatten)]
     matrix: MatrixArgs,
 }
 
-/// The numbers behind `--size`.
+/// Sizes, times and rounds that `--size` selects.
 #[derive(Debug, Clone, Copy)]
 struct SyncScale {
     file_bytes: u64,
@@ -81,7 +84,7 @@ impl SyncScale {
     }
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &SyncMatrixArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
@@ -109,7 +112,7 @@ pub(super) fn run_benchmark(args: &SyncMatrixArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Both file systems, round by round, each with a file of its own that is made before.
+/// Measures both file systems, round by round, each on its own file that is laid out first.
 fn take_turns(
     disk: SharedDisk,
     writes: SyncedWrites,
@@ -131,7 +134,8 @@ fn take_turns(
             let done =
                 cleanup::uninterrupted(|| writes.run(&turn.directory.join("file"), u64::from(round) + 1))?;
             let store = turn.spent()?.zip(spent).map(|(after, before)| after.since(before).store_bytes);
-            // What is still in memory belongs to the bill.
+            // The unmount and the sync store the data that is still in memory, so that its writes are
+            // counted.
             drop(turn);
             place.settle()?;
             let device = place.written().zip(written).map(|(after, before)| after.since(before).bytes);
@@ -158,7 +162,7 @@ struct SyncedWrites {
 }
 
 impl SyncedWrites {
-    /// At random, up to an fsync at the end. No two are equal.
+    /// Writes at random offsets, with an fsync at the end. No two writes have equal data.
     fn run(&self, path: &Path, seed: u64) -> Result<WorkDone, BenchError> {
         let run = || -> std::io::Result<WorkDone> {
             let file = OpenOptions::new().write(true).open(path)?;
@@ -181,15 +185,15 @@ impl SyncedWrites {
         run().map_err(|error| BenchError::io("cannot write", path, error))
     }
 
-    /// Whether this write is one of the share, which is spread evenly.
+    /// Whether this write is synced. The share is spread evenly.
     fn syncs(&self, write: u64) -> bool {
         (write + 1) * self.share / 100 > write * self.share / 100
     }
 }
 
-/// Weir over ext4 by share, over all sizes.
+/// Ratios of weir to ext4 by share, over all sizes.
 fn comparisons(cells: &[ResultCell]) -> Vec<PaperComparison> {
-    // Another program, and sizes of 1 to 8 KB: sequential writes, too.
+    // The paper used IOzone with sizes of 1 to 8 KB, and sequential writes, too.
     let published = PaperFigure {
         value: 1.226,
         source: "Eliminating Periodic Flush Overhead, section 4.3 and figure 13, IOzone, over ext4 with pdflush",

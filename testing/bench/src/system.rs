@@ -1,7 +1,7 @@
-//! The file systems that are compared, each on a modelled device of its own.
+//! The compared file systems, each on its own modelled device.
 //!
-//! A system is mounted only while it is measured, so that mounting again drops its caches and nothing that it does in
-//! the background is on another's bill.
+//! A system is mounted only while it is measured. A new mount starts with empty caches, and background work
+//! of one system does not slow another.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::program::{command, run};
 use super::slow_device::{DeviceSpec, DirectIo, LoopDevice, SlowDevice, unmount_on_drop};
 use super::workload::lay_out;
 
-/// How weir treats a write to a page that it does not hold: what `weir mount --fetch` knows.
+/// How weir treats a write to an un-cached page: the values of `weir mount --fetch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum FetchChoice {
     Blocking,
@@ -26,32 +26,32 @@ pub(super) enum FetchChoice {
 }
 
 impl FetchChoice {
-    /// The name on the command line, weir's too, and in results.
+    /// The name on the command lines of this program and weir, and in results.
     pub(super) fn name(self) -> String {
         self.to_possible_value().expect("every mode can be typed").get_name().to_owned()
     }
 }
 
-/// What sits on the modelled device.
+/// A file system on the modelled device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SystemKind {
     /// ext4 as mke2fs makes it.
     Ext4,
-    /// ext4 with `data=journal`, its journal of `journal_bytes` on a device of its own: a loop over a file in
-    /// `journal_in`, the same place where weir's buffer lies.
+    /// ext4 with `data=journal` and an external journal of `journal_bytes`: a loop device over a file in
+    /// `journal_in`, which is also the place of weir's buffer.
     Ext4DataJournal { journal_in: PathBuf, journal_bytes: u64 },
-    /// weir, its buffer of `buffer_bytes` a file in `buffer_in`.
+    /// weir, with a buffer of `buffer_bytes`: a file in `buffer_in`.
     Weir {
         fetch: FetchChoice,
         buffer_in: PathBuf,
         buffer_bytes: u64,
         memory_bytes: Option<u64>,
-        /// Of `weir mount`.
+        /// Options of `weir mount`.
         options: Vec<String>,
     },
 }
 
-/// A system with a file laid out on it, not mounted. Fields are taken down from the top.
+/// A system with a file laid out on it, not mounted. Fields are dropped, and so taken down, from the top.
 pub(super) struct ComparedSystem {
     kind: SystemKind,
     mount_point: PathBuf,
@@ -70,7 +70,8 @@ pub(super) struct MountedSystem {
 
 impl ComparedSystem {
     /// Sets up a device and a file system on it, with a file of `pages` pages.
-    /// `name` is a file name, other than those of other systems; everything lies below `directory`.
+    ///
+    /// `name` is a file name that no other system has. All files are below `directory`.
     pub(super) fn set_up(
         name: &str,
         kind: SystemKind,
@@ -82,7 +83,7 @@ impl ComparedSystem {
         let mount_point = directory.join(format!("{name}.mount"));
         fs::create_dir_all(&mount_point)
             .map_err(|error| BenchError::io("cannot create", &mount_point, error))?;
-        // A buffer or a journal, on another device.
+        // weir's buffer or ext4's journal, on another device.
         let beside = match &kind {
             SystemKind::Ext4 => PathBuf::new(),
             SystemKind::Ext4DataJournal { journal_in, .. } => journal_in.join(format!("{name}.journal")),
@@ -112,7 +113,7 @@ impl ComparedSystem {
                 format
             }
             (_, journal) => {
-                // Lazy initialisation would go on in the background of the measurement.
+                // Lazy initialisation would continue in the background of the measurement.
                 let mut format = command("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096"]);
                 format.args(["-E", "lazy_itable_init=0,lazy_journal_init=0"]);
                 if let Some(journal) = journal {
@@ -125,17 +126,17 @@ impl ComparedSystem {
         cleanup::uninterrupted(|| run(&mut format)).map(drop)
     }
 
-    /// The block device that the file system is on; weir's buffer and an external journal are not.
+    /// The block device of the file system. weir's buffer and an external journal are elsewhere.
     pub(super) fn device(&self) -> &Path {
         self.device.path()
     }
 
-    /// Mounts it otherwise from now on: it stays what it is.
+    /// Changes the mount options of later mounts. The file system stays the same.
     pub(super) fn remount_as(&mut self, kind: SystemKind) {
         self.kind = kind;
     }
 
-    /// Mounts, with nothing of the file cached.
+    /// Mounts the system, with none of the file cached.
     pub(super) fn mount(&self) -> Result<MountedSystem, BenchError> {
         let (unmount, mut mount) = match &self.kind {
             SystemKind::Weir { fetch, memory_bytes, options, .. } => {
@@ -160,42 +161,42 @@ impl ComparedSystem {
     }
 }
 
-/// The program that is measured.
+/// The `weir` that is measured.
 static WEIR: OnceLock<PathBuf> = OnceLock::new();
 
-/// Settles which `weir` is measured: that one, or `$WEIR`, or else the one beside this program, which was built with it.
+/// Sets the `weir` to measure: `asked`, or `$WEIR`, or the one beside this program, which was built with it.
 pub(super) fn find_weir(asked: Option<PathBuf>) -> Result<(), BenchError> {
     let beside = || std::env::current_exe().map(|own| own.with_file_name("weir"));
     let path = match asked.or_else(|| std::env::var_os("WEIR").map(PathBuf::from)) {
         Some(path) => path,
         None => beside().map_err(|error| BenchError::io("cannot find", "/proc/self/exe", error))?,
     };
-    // Without symbolic links, and for every directory in which somebody starts it.
+    // Absolute and without symbolic links, so that it works from every directory.
     let path = fs::canonicalize(&path).map_err(|_| BenchError::NoWeir { path })?;
     WEIR.get_or_init(|| path);
     Ok(())
 }
 
-/// `weir` with a verb.
+/// A command `weir VERB`.
 pub(super) fn weir(verb: &str) -> Command {
     command(WEIR.get().map_or(Path::new("weir"), PathBuf::as_path), [verb])
 }
 
-/// The same for `format` and `mount`, with the buffer at `buffer` or below, which may be in memory.
+/// A command `weir VERB` for `format` and `mount`, with a buffer at or below `buffer`, possibly in memory.
 pub(super) fn weir_on(buffer: &Path, verb: &str) -> Command {
     let mut weir = weir(verb);
-    // Only there: an earlier weir, beside which this one is measured, does not know the option.
+    // Only in memory, because an earlier weir that is compared does not know the option.
     weir.args(host::probe_durability(buffer).map(|_| "--volatile-buffer"));
     weir
 }
 
-/// This program with a verb, for what needs a process of its own.
+/// This program with a verb, for work in a process of its own.
 pub(super) fn own(verb: &str) -> Command {
-    // The link in /proc works even when the file was replaced by a newer build meanwhile.
+    // The link in /proc works even if a newer build has replaced the file.
     command("/proc/self/exe", [verb])
 }
 
-/// Unmounts weir in order; if that fails, takes the mount away under it.
+/// Unmounts weir in order when dropped. If that fails, forces the unmount.
 pub(super) fn weir_unmount_on_drop(mount_point: &Path) -> CleanupGuard {
     let last_resort = unmount_on_drop(mount_point);
     let mount_point = mount_point.to_path_buf();
@@ -221,7 +222,7 @@ fn journal_device(file: &Path, bytes: u64) -> Result<LoopDevice, BenchError> {
     Ok(journal)
 }
 
-/// Memory of a process that lies in memory.
+/// Resident memory of a process, in bytes.
 pub(super) fn resident_bytes(pid: u64) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

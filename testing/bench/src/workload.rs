@@ -1,4 +1,5 @@
-//! The load: overwrites of pages that no cache holds, each page once, in random order, by one thread.
+//! Loads of small writes: overwrites of un-cached pages, each once, in random order, by one thread; and a
+//! bare loop.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -13,7 +14,7 @@ use super::error::BenchError;
 /// Bytes of a page.
 pub(super) const PAGE_BYTES: u64 = device::BLOCK_BYTES as u64;
 
-/// Large enough that laying out a file is one long sequential write on every system.
+/// Size of a write in [`lay_out`], large enough for one long sequential write on every system.
 const LAYOUT_BYTES: usize = 1 << 20;
 
 /// Whether each write is made durable before the next.
@@ -23,7 +24,7 @@ pub(super) enum SyncMode {
     EachWrite,
 }
 
-/// What was done in some time.
+/// Operations done, and the time they took.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct WorkDone {
     pub(super) writes: u64,
@@ -37,7 +38,7 @@ impl WorkDone {
     }
 }
 
-/// Creates a file of `pages` pages with no zeros in it, durable on return as far as the system's fsync goes.
+/// Creates a file of `pages` pages without zeros, durable on return as far as the system's fsync ensures.
 pub(super) fn lay_out(path: &Path, pages: u64) -> Result<(), BenchError> {
     let write = || -> std::io::Result<()> {
         let mut file = File::create(path)?;
@@ -79,10 +80,10 @@ pub(super) struct PageOverwriter {
 }
 
 impl PageOverwriter {
-    /// Overwrites `bytes` bytes, a power of two up to a page, in each of the file's `pages` pages.
+    /// Opens `path` to overwrite `bytes` bytes, a power of two up to a page, in each of its `pages` pages.
     pub(super) fn open(path: &Path, pages: u64, bytes: u64, seed: u64) -> Result<PageOverwriter, BenchError> {
         assert!(bytes.is_power_of_two() && bytes <= PAGE_BYTES, "{bytes} bytes do not divide a page");
-        // Write-only: a program that has no need to read gives no reason to fetch.
+        // Write-only, so that no system has a reason to fetch pages.
         let file = OpenOptions::new()
             .write(true)
             .open(path)
@@ -93,7 +94,7 @@ impl PageOverwriter {
         Ok(PageOverwriter { file, path: path.to_path_buf(), order, random, bytes })
     }
 
-    /// Goes on for at most `limit` and `writes_max` writes, or until no page is left.
+    /// Writes for at most `limit` and `writes_max` writes, or until no page is left.
     pub(super) fn run(
         &mut self,
         writes_max: u64,
@@ -122,8 +123,9 @@ impl PageOverwriter {
     }
 }
 
-/// What the disk below a buffer can do at best: small writes over one file that is laid out and cached, from its start
-/// to its end and again, each with fdatasync.
+/// The best that a buffer's disk can do: small writes with fdatasync over one laid-out, cached file.
+///
+/// The writes go from the file's start to its end, again and again.
 pub(super) struct BareLoop {
     file: File,
     path: std::path::PathBuf,

@@ -1,4 +1,4 @@
-//! The small sizes of the benchmarks: they run, and print every row. No test here asks how fast.
+//! Runs of all benchmarks at small scale. They must print every row; no test checks a speed.
 
 use serde_json::Value;
 use std::fs::File;
@@ -6,7 +6,8 @@ use std::io::{Read, Seek};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// The command under test. It measures the `weir` beside it, which `cargo build` and `cargo test --workspace` make, too.
+/// The command under test. It measures the `weir` beside it, which `cargo build` and `cargo test --workspace`
+/// also build.
 fn weir_bench() -> Command {
     Command::new(env!("CARGO_BIN_EXE_weir-bench"))
 }
@@ -25,7 +26,8 @@ fn succeeds(command: &mut Command) -> Output {
     output
 }
 
-/// Whether this machine lets us mount. Set `WEIR_TESTS_MUST_MOUNT=1`, as CI does, to make it a failure if not.
+/// Whether this machine permits mounts. With `WEIR_TESTS_MUST_MOUNT=1`, as CI sets it, a machine that does
+/// not is a failure.
 fn can_mount() -> bool {
     let fuse = File::options().read(true).write(true).open("/dev/fuse");
     let can = rustix::process::geteuid().is_root() && fuse.is_ok();
@@ -116,7 +118,7 @@ fn nonblocking_writes_prints_every_system_beside_ext4() {
     assert_eq!(model["ratios"].as_array().expect("ratios").len(), 3);
 }
 
-/// What an experiment says of its cells, each of which has a figure of every system: `(chart, label)` and the figures' units.
+/// Chart and label of each cell of a report. Checks that each cell has a rate of every system.
 fn cells(report: &Value, systems: &[&str]) -> Vec<String> {
     let cells = report["cells"].as_array().expect("cells");
     for cell in cells {
@@ -183,7 +185,7 @@ fn partial_writes_cause_no_store_read_and_syncs_no_store_io() {
     }
     let counted = bench(&["counters", "--writes", "20000", "--pages", "4000"]);
     let count = |name: &str| counted[name].as_u64().expect("a count");
-    // The pages were un-cached, or the zeros below would say nothing.
+    // The pages must have been un-cached. Otherwise the zeros below would prove nothing.
     assert!(count("writes_to_absent_pages") >= 4000, "{counted}");
     assert!(count("syncs") >= 100, "{counted}");
     let fetched = ["fetched_for_writes", "fetched_for_write_back", "fetched_for_reads", "fetched_ahead"];
@@ -209,11 +211,12 @@ fn the_front_end_is_measured_beside_a_trivial_file_system_operation_by_operation
             }
         }
     }
-    // Every operation came to the front end: what the kernel answers from its memory takes less than a switch of threads.
+    // Every operation must reach the front end: an answer from the kernel's cache takes less than a thread
+    // switch.
     let peer = rows.iter().filter_map(|row| row["summary"]["peer_micros"]["median"].as_f64());
     let fastest = peer.fold(f64::MAX, f64::min);
     assert!(fastest > 1.0, "{fastest} us");
-    // The disk's file system has writes, wherever this test runs.
+    // The disk's file system supports writes, wherever this test runs.
     assert!(rows[0]["disk"][1]["p50_micros"].as_f64().is_some_and(|figure| figure > 0.0), "{report}");
 }
 
@@ -256,11 +259,11 @@ fn overwrites_of_a_nearly_full_store_cost_no_more_than_cleaning_oldest_first() {
         let written = |name: &str| row["written"][name].as_f64().expect("a figure");
         assert!(written("data") >= 1.0 && written("all") > written("data"), "{row}");
         let oldest_first = row["oldest_first"].as_f64().expect("a figure");
-        // Skewed overwrites cost less than uniform ones, for which the formula is.
+        // The formula is for uniform overwrites; skewed ones cost less.
         assert!(written("data") < 1.25 * oldest_first, "the cleaner moves too much: {row}");
         let (full, asked) = (row["full_percent"].as_f64(), row["asked_percent"].as_u64());
         let full = full.expect("a figure");
-        // What is kept back is kept back here, too.
+        // The store keeps space back here, too.
         assert!(
             if asked == Some(100) { full > 31.0 && full < 90.0 } else { (full - 30.0).abs() < 0.1 },
             "{row}"
@@ -282,7 +285,7 @@ fn a_benchmark_that_is_stopped_takes_everything_down() {
     }
 }
 
-/// Starts a benchmark, stops it once so much is mounted, and looks for what it left.
+/// Starts a benchmark, stops it once `mounts` file systems are mounted, and checks that it left nothing.
 fn stop_while_mounted(arguments: &[&str], mounts: usize) {
     let mut says = tempfile::tempfile().expect("a temporary file");
     let mut bench = weir_bench()
@@ -345,7 +348,7 @@ fn replays_are_timed_beside_the_program_and_a_campaign_goes_on_where_it_stopped(
         || std::fs::read_to_string(directory.path().join("runs.jsonl")).expect("results").lines().count();
     let first = bench(&[&small[..], &["--rounds", "1", "--baselines", "0"]].concat());
     assert_eq!(first["complete"], true);
-    // On each of two targets the program, and both traces at both speeds.
+    // On each of two targets: the program, and both traces at both speeds.
     assert_eq!(lines(), 2 * (1 + 2 * 2));
     bench(&[&small[..], &["--rounds", "1", "--baselines", "1"]].concat());
     assert_eq!(lines(), 2 * (1 + 2 * 5), "only the other orders were missing");

@@ -1,4 +1,4 @@
-//! The operations, each as one program that does nothing else would do it, over and over.
+//! Clients that repeat one operation.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,20 +17,20 @@ use super::super::error::BenchError;
 use super::super::workload::{PAGE_BYTES, lay_out};
 use super::mounted::KernelCacheMode;
 
-/// A client's file: held in memory by both, larger than any processor's second cache.
+/// Size of a client's file. Both systems hold it in memory, and it is larger than any processor's L2 cache.
 const FILE_PAGES: u64 = 2048;
 /// Names in a client's directory.
 const NAMES: u64 = 1000;
-/// What the C library gives `getdents`.
+/// Buffer size that the C library passes to `getdents`.
 const LISTING_BYTES: usize = 32 << 10;
-/// Room is kept for the times of operations as short as this, in microseconds.
+/// Shortest operation for whose times memory is allocated in advance, in microseconds.
 const FASTEST_MICROS: usize = 1;
 
-/// What is measured.
+/// The measured operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ClientOperation {
-    /// pwrite of 512 B at a random place of a file of 8 MiB.
+    /// pwrite of 512 B at a random place in a file of 8 MiB.
     Write512,
     /// pwrite of 4 KiB at a random page.
     Write4k,
@@ -38,13 +38,13 @@ pub(super) enum ClientOperation {
     Read512,
     /// pread of 4 KiB with O_DIRECT.
     Read4k,
-    /// A new file, closed, and its name removed.
+    /// Creates a file, closes it and removes its name.
     CreateUnlink,
-    /// fstat: attributes of an open file.
+    /// fstat of an open file.
     Fstat,
     /// stat of one of 1000 names.
     Stat,
-    /// Finding one of 1000 names, without asking for its attributes.
+    /// Lookup of one of 1000 names, without its attributes.
     Lookup,
     /// Listing 1000 names.
     Readdir,
@@ -77,7 +77,7 @@ impl ClientOperation {
         }
     }
 
-    /// With what cache of the kernel's it is measured: where the kernel would answer from it, with none.
+    /// The kernel cache to measure with: none if the kernel would answer from it.
     pub(super) fn kernel_cache(self) -> KernelCacheMode {
         match self {
             ClientOperation::Fstat
@@ -89,12 +89,12 @@ impl ClientOperation {
     }
 }
 
-/// What a turn did.
+/// Result of one turn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TurnResult {
     pub(super) operations: u64,
     pub(super) elapsed: Duration,
-    /// Half of the operations took at most this long.
+    /// Median latency of the operations.
     pub(super) p50: Duration,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct ClientFiles {
 }
 
 impl ClientFiles {
-    /// Makes them in `directory`.
+    /// Makes the files in `directory`.
     pub(super) fn prepare(directory: &Path, client: u8) -> Result<ClientFiles, BenchError> {
         let make = || -> io::Result<()> {
             fs::create_dir_all(directory.join("names"))?;
@@ -121,7 +121,7 @@ impl ClientFiles {
         let data = self.directory.join("data");
         let mut open = OpenOptions::new();
         match operation {
-            // Past the kernel's memory.
+            // O_DIRECT, to bypass the page cache.
             ClientOperation::Read512 | ClientOperation::Read4k => {
                 open.read(true).custom_flags(OFlags::DIRECT.bits() as i32)
             }
@@ -179,7 +179,7 @@ pub(super) fn run(
     Ok(TurnResult { operations, elapsed, p50 })
 }
 
-/// One client at work.
+/// A client with its open files.
 struct LoadClient {
     file: File,
     directory: File,
@@ -220,7 +220,7 @@ impl LoadClient {
 
     fn write(&mut self, bytes: usize) -> io::Result<()> {
         let offset = self.offset(bytes);
-        // Bytes that differ each time, so that nobody can find out that there is nothing to do.
+        // Different bytes each time, so that no system can skip the write.
         let stamp = self.random.next_u64().to_le_bytes();
         let memory = &mut self.memory.bytes()[..bytes];
         memory[..8].copy_from_slice(&stamp);
@@ -247,7 +247,7 @@ impl LoadClient {
             entry?;
             count += 1;
         }
-        // With `.` and `..`.
+        // `.` and `..` are listed, too.
         if count == NAMES + 2 { Ok(()) } else { Err(io::Error::other(format!("{count} entries are listed"))) }
     }
 }

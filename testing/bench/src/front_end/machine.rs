@@ -1,4 +1,4 @@
-//! The machine while it is measured: kept awake, kept busy, and how much of it others used.
+//! Control and load of the processors during a measurement.
 
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
@@ -13,7 +13,7 @@ use super::super::error::BenchError;
 use super::super::slow_device::ServerProcess;
 use super::super::system::own;
 
-/// Keeps all processors from sleeping until it is dropped, as `weir mount` does by itself while requests flow. Needs root.
+/// Keeps all processors awake until dropped, as `weir mount` does while requests flow. Needs root.
 pub(super) struct PmQosHold {
     _file: File,
 }
@@ -27,15 +27,16 @@ impl PmQosHold {
     }
 }
 
-/// Busy threads, in a process of their own.
+/// Arguments of the process of busy threads.
 #[derive(Debug, Args)]
 pub(crate) struct BusyArgs {
     threads: usize,
 }
 
-/// Computes in so many threads until the benchmark ends it, or has ended.
+/// Computes in `threads` threads until the benchmark kills this process or has ended.
 pub(crate) fn run_busy(args: &BusyArgs) {
-    // Somebody else's program: schedulers that share processors out by session would else take it for the clients'.
+    // A session of its own. Schedulers that share processors out by session would otherwise group it with the
+    // clients.
     let _ = setsid();
     let benchmark = getppid();
     std::thread::scope(|scope| {
@@ -51,36 +52,37 @@ pub(crate) fn run_busy(args: &BusyArgs) {
     });
 }
 
-/// Starts so many busy threads at normal priority; they end when the result is dropped.
+/// Starts `threads` busy threads at normal priority. Dropping the result ends them.
 pub(super) fn keep_busy(threads: usize, root: &Path) -> Result<ServerProcess, BenchError> {
     ServerProcess::start(own("busy").arg(threads.to_string()), root.join("busy.log"))
 }
 
-/// Has every process that is started from now on, daemons too, counted as ours once it has ended.
+/// Makes this process the parent of daemons started from now on, so that their CPU time counts as its own
+/// once they end.
 pub(super) fn adopt_daemons() -> Result<(), BenchError> {
     set_child_subreaper(Some(getpid()))
         .map_err(|errno| BenchError::io("cannot adopt daemons in", "/proc/self", errno.into()))
 }
 
-/// Takes in all whom we adopted and who have ended. Only while nobody waits for a process that we started.
+/// Reaps adopted processes that have ended. Call this only while no thread waits for a child process.
 pub(super) fn take_in_adopted() {
     while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}
 }
 
-/// What the processors did since the machine started, in the kernel's ticks.
+/// CPU time since the machine started, in the kernel's ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CpuTicks {
-    /// All that there were.
+    /// All ticks of all processors.
     all: u64,
-    /// Those in which something ran.
+    /// Ticks of running threads and interrupts.
     busy: u64,
-    /// Those in which something would have run, had the virtual machine's host let it.
+    /// Ticks that the virtual machine's host took away from runnable threads.
     stolen: u64,
-    /// Those of this process and of its descendants that have ended.
+    /// Ticks of this process and of its reaped descendants.
     own: u64,
 }
 
-/// What others used of the processors, as shares of all there is.
+/// Load of other programs, as shares of all CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct ForeignLoad {
     /// Other programs, and the kernel's own threads.
@@ -90,7 +92,7 @@ pub(super) struct ForeignLoad {
 }
 
 impl CpuTicks {
-    /// Until now.
+    /// Reads the ticks.
     pub(super) fn now() -> Result<CpuTicks, BenchError> {
         let read =
             |path: &str| fs::read_to_string(path).map_err(|error| BenchError::io("cannot read", path, error));
@@ -103,7 +105,7 @@ impl CpuTicks {
         let numbers = |text: &str| -> Vec<u64> {
             text.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect()
         };
-        // user nice system idle iowait irq softirq steal; what follows is counted in these.
+        // user nice system idle iowait irq softirq steal. The later fields are included in these.
         let machine = numbers(machine.lines().next().unwrap_or_default().trim_start_matches("cpu"));
         let at = |index: usize| machine.get(index).copied().unwrap_or(0);
         // The second field, the program's name in parentheses, may contain anything.
@@ -117,7 +119,7 @@ impl CpuTicks {
         }
     }
 
-    /// What others used since `before`.
+    /// Load of other programs since `before`.
     pub(super) fn others_since(self, before: CpuTicks) -> ForeignLoad {
         let all = self.all.saturating_sub(before.all).max(1) as f64;
         let own = self.own.saturating_sub(before.own);

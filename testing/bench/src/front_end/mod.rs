@@ -1,20 +1,22 @@
-//! `weir-bench front-end`: weir as programs see it, beside a trivial file system in memory and beside ext4, against targets.
+//! `weir-bench front-end`: speed of weir for programs, against targets, beside a trivial file system in
+//! memory and ext4.
 //!
-//! The peer, a null server, promises nothing and keeps nothing, so what it takes is what the kernel costs by itself:
-//! where the kernel's round trip decides, it is the floor. Where the daemon decides, the file system of the disk below is the
-//! standard. All take turns, so that whatever else the machine does hits each of them; no thread is put anywhere.
+//! The peer is a null server: it stores nothing and promises nothing. Its times are those of the kernel
+//! itself. The peer is the standard where the kernel's round trip decides. The file system of the disk below
+//! is the standard where the daemon decides. All systems take turns, so that other load on the machine
+//! affects each of them. No thread is pinned.
 //!
-//! While requests flow, weir keeps processors from going to sleep; the benchmark does it while the peer has its turn.
+//! While requests flow, weir keeps processors awake. The benchmark does so during the peer's turns.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! | --- | --- |
 //! | `peer` | the trivial file system |
-//! | `mounted` | mounts, and what their processes used of the machine |
+//! | `mounted` | mounts, and resource usage of their processes |
 //! | `operations`, `clients` | single operations, by one client and several |
-//! | `overwrites` | of un-cached pages, on modelled devices |
-//! | `tree`, `tar` | programs on trees of files; the tree |
-//! | `sqlite` | transactions |
-//! | `machine` | kept awake, kept busy, and how much of it others used |
+//! | `overwrites` | overwrites of un-cached pages, on modelled devices |
+//! | `tree`, `tar` | programs on trees of files; the archive of the tree |
+//! | `sqlite` | transactions of SQLite |
+//! | `machine` | processors kept awake or busy, and the load of other programs |
 //! | `report` | figures and targets as text and JSON |
 
 mod clients;
@@ -50,31 +52,32 @@ pub(super) use machine::{BusyArgs, run_busy};
 pub(super) use mounted::ProcessUsage;
 pub(super) use peer::{PeerArgs, run_peer};
 
-/// What to measure.
+/// Options of `weir-bench front-end`.
 #[derive(Debug, Args)]
 pub(super) struct FrontEndArgs {
-    /// `small` only shows that everything works; `real` gives figures.
+    /// Scale: `small` only shows that everything works; `real` gives figures.
     #[arg(long, value_enum, default_value_t = RunSize::Real)]
     size: RunSize,
     /// Write the result as JSON.
     #[arg(long)]
     json: bool,
-    /// Only these groups of rows [default: all; overwrites and tree need root].
+    /// Measure only these groups of rows [default: all; overwrites and tree need root].
     #[arg(long, value_enum, value_delimiter = ',')]
     rows: Vec<RowGroup>,
-    /// How often all take their turn [default: 20 for operations, 5 for sqlite and tree, 3 for overwrites].
+    /// Rounds, with a turn for each system [default: 20 for operations, 5 for sqlite and tree, 3 for
+    /// overwrites].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: Option<u16>,
-    /// The same beside as many busy threads of normal priority as there are processors.
+    /// Run as many busy threads of normal priority as there are processors.
     #[arg(long)]
     load: bool,
-    /// Where everything lies; ext4 if it is to be the standard [default: $TMPDIR].
+    /// Directory for all files; should be on ext4, the standard of the targets [default: $TMPDIR].
     #[arg(long, value_name = "DIR")]
     media: Option<PathBuf>,
-    /// Operations: how many clients work at once, each on files of its own.
+    /// Operations: numbers of clients that work at once, each on its own files.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u8).range(1..=64))]
     clients: Vec<u8>,
-    /// Operations: threads of each front end [default: weir's].
+    /// Operations: threads of each front end [default: as many as weir has by default].
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=16))]
     threads: Option<u8>,
     /// Operations: milliseconds of one turn.
@@ -112,7 +115,7 @@ impl FrontEndArgs {
     }
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &FrontEndArgs) -> Result<(), BenchError> {
     if args.has(RowGroup::Overwrites) {
         check_machine()?;
@@ -130,7 +133,7 @@ pub(super) fn run_benchmark(args: &FrontEndArgs) -> Result<(), BenchError> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let busy_threads = if args.load { processors } else { 0 };
     let busy = (busy_threads > 0).then(|| machine::keep_busy(busy_threads, &root)).transpose()?;
-    // Where several are mounted, one over the other, only the last is to be seen.
+    // Of several mounts, one over the other, only the last is visible.
     let disk = file_system_of(&root).lines().next_back().unwrap_or_default().to_owned();
     let found = measure(args, &root, &disk)?;
     drop((busy, files));
@@ -159,7 +162,7 @@ struct FrontEndFigures {
     notes: Vec<String>,
 }
 
-/// Measures what is asked for, one group after the other.
+/// Measures the chosen groups, one after the other.
 fn measure(args: &FrontEndArgs, root: &Path, disk: &str) -> Result<FrontEndFigures, BenchError> {
     let mut found = FrontEndFigures::default();
     let disk = disk.split_whitespace().next().unwrap_or("an unknown file system");

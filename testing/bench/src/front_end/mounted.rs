@@ -1,4 +1,4 @@
-//! The mounts of peer and weir, and what their processes used of the machine.
+//! Mounts of peer and weir, and resource usage of their processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ use super::super::system::{own, weir, weir_on, weir_unmount_on_drop};
 /// How long a mount may take to appear.
 const UP: Duration = Duration::from_secs(10);
 
-/// Enough for every slice of writes: pages are overwritten, records are released as their pages are stored.
+/// Large enough for all turns: pages are overwritten, and log records are released as their pages are stored.
 const STORE_BYTES: u64 = 4 << 30;
 const BUFFER_BYTES: u64 = 512 << 20;
 
-/// How the names of threads begin that take the kernel's requests: weir's `fuse-0`, the peer's `fuser-0`.
+/// Prefix of the names of front-end threads: weir's `fuse-0`, the peer's `fuser-0`.
 pub(super) const FRONT_END_THREADS: &str = "fuse";
 
-/// What the kernel may remember of names, attributes and listings.
+/// Whether the kernel may cache names, attributes and listings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum KernelCacheMode {
     Full,
@@ -40,7 +40,7 @@ impl KernelCacheMode {
         }
     }
 
-    /// How long the kernel may believe what it was told, as weir says it.
+    /// How long the kernel may use a cached answer: the same as with weir.
     pub(super) fn ttl(self) -> Duration {
         match self {
             KernelCacheMode::Full => fuse::KernelCachePolicy::Full.ttl(),
@@ -49,7 +49,7 @@ impl KernelCacheMode {
     }
 }
 
-/// A mounted file system and the process that serves it. Dropping it takes it down.
+/// A mounted file system and its server process. Dropping it unmounts.
 pub(super) struct FrontEndMount {
     directory: PathBuf,
     process: u32,
@@ -57,7 +57,7 @@ pub(super) struct FrontEndMount {
 }
 
 impl FrontEndMount {
-    /// The trivial file system.
+    /// Mounts the peer.
     pub(super) fn peer(
         directory: &Path,
         threads: u8,
@@ -66,7 +66,7 @@ impl FrontEndMount {
         make(directory)?;
         let child: Arc<Mutex<Option<Child>>> = Arc::default();
         let started = child.clone();
-        // Taken down in this order: the mount, then the process, which has ended by itself.
+        // The mount is taken down first. Then the process ends by itself.
         let ended = CleanupGuard::new(move || {
             if let Some(mut child) = started.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 let _ = child.wait();
@@ -87,7 +87,7 @@ impl FrontEndMount {
         Ok(FrontEndMount { directory: directory.into(), process, _down: vec![unmounted, ended] })
     }
 
-    /// weir, with the store in `media`; with as many threads as it has by default, or so many.
+    /// Mounts weir, with the store in `media` and `threads` threads, or weir's default.
     pub(super) fn weir(
         media: &Path,
         directory: &Path,
@@ -105,26 +105,26 @@ impl FrontEndMount {
         Ok(FrontEndMount { directory: directory.into(), process, _down: vec![unmounted] })
     }
 
-    /// How many threads take requests in weir's front end.
+    /// Number of threads in weir's front end.
     pub(super) fn threads(&self) -> Result<u8, BenchError> {
         let pointer = "/settings/threads";
         let threads = number(&self.directory, &status(&self.directory)?, pointer)?;
         u8::try_from(threads).map_err(|_| unclear(&self.directory, pointer))
     }
 
-    /// How many requests weir has answered that a program waited for.
+    /// Number of requests that weir has answered and that a program waited for.
     pub(super) fn requests(&self) -> Result<u64, BenchError> {
         let status = status(&self.directory)?;
         requests_in(&status).ok_or_else(|| unclear(&self.directory, "/latency/*/count"))
     }
 
-    /// The process that serves it.
+    /// The server process.
     pub(super) fn process(&self) -> u32 {
         self.process
     }
 }
 
-/// Makes a store for weir in `media`.
+/// Formats a store for weir in `media`.
 pub(super) fn format(media: &Path) -> Result<(), BenchError> {
     let sizes = [format!("--size={STORE_BYTES}"), format!("--buffer-size={BUFFER_BYTES}")];
     run(weir_on(media, "format").args(sizes).arg(media)).map(drop)
@@ -143,7 +143,7 @@ fn unclear(directory: &Path, pointer: &str) -> BenchError {
     BenchError::WeirStatus { directory: directory.into(), pointer: pointer.to_owned() }
 }
 
-/// The sum over all classes of requests. What nobody waits for, as the kernel's forgetting, has no class.
+/// The sum over all classes of requests. Requests that no program waits for, such as FORGET, have no class.
 fn requests_in(status: &Value) -> Option<u64> {
     status["latency"].as_object()?.values().map(|class| class["count"].as_u64()).sum()
 }
@@ -168,17 +168,19 @@ fn wait_for_mount(directory: &Path) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// What a process used since it began.
+/// CPU time and sleeps of a process since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ProcessUsage {
     /// CPU time of all its threads.
     pub(crate) cpu: Duration,
-    /// How often its threads went to sleep, those of the front end left out: each needed somebody to wake it.
+    /// Voluntary sleeps of threads that are not the front end's. Each sleep needs another thread to wake the
+    /// sleeper.
     pub(super) sleeps_behind_the_front_end: u64,
 }
 
 impl ProcessUsage {
-    /// What `process` used so far. Threads that have ended are not counted: neither process ends any.
+    /// Reads the usage of `process`. Threads that have ended are not counted, but neither peer nor weir ends
+    /// any.
     pub(crate) fn by(process: u32) -> Result<ProcessUsage, BenchError> {
         let tasks = PathBuf::from(format!("/proc/{process}/task"));
         let failed = |error| BenchError::io("cannot look at", &tasks, error);
@@ -235,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_process_that_works_uses_cpu() {
-        // One of its own: of this one threads end meanwhile, and what they used is counted no more.
+        // A child process, because threads of this process end meanwhile and their usage would vanish.
         let mut working =
             std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh");
         let by = || ProcessUsage::by(working.id()).expect("a process that runs");

@@ -12,26 +12,26 @@ use super::mounted::KernelCacheMode;
 use super::mounted::{self, FrontEndMount, ProcessUsage};
 use super::report::{RoundSpread, SpeedTarget, TargetBound};
 
-/// What to measure.
+/// Operations, clients and rounds to measure.
 pub(super) struct OperationPlan<'a> {
     pub(super) operations: Vec<ClientOperation>,
     pub(super) clients: &'a [u8],
-    /// In each front end, if not as many as weir has by default.
+    /// Threads of each front end; `None`: weir's default.
     pub(super) threads: Option<u8>,
     pub(super) rounds: u16,
     pub(super) slice: Duration,
 }
 
-/// One turn on one system.
+/// Figures of one turn on one system.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct TurnFigures {
-    /// Of the middle operation, in microseconds.
+    /// Median latency of an operation, in microseconds.
     p50_micros: f64,
     /// Operations of all clients in a second.
     per_s: f64,
-    /// CPU time of the system's process for one operation, in microseconds.
+    /// CPU time of the server process per operation, in microseconds.
     cpu_micros: f64,
-    /// How often a thread that is not the front end's went to sleep, per operation.
+    /// Sleeps of threads other than the front end's, per operation.
     sleeps: f64,
 }
 
@@ -47,18 +47,18 @@ impl TurnFigures {
     }
 }
 
-/// One operation by so many clients at once, in every round.
+/// One operation by `clients` clients at once, with the figures of all rounds.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct OperationRow {
     pub(super) operation: ClientOperation,
     pub(super) clients: u8,
     peer: Vec<TurnFigures>,
     weir: Vec<TurnFigures>,
-    /// Empty where the disk's file system does not have the operation.
+    /// Empty if the disk's file system does not support the operation.
     disk: Vec<TurnFigures>,
 }
 
-/// What a row comes to.
+/// Summary of a row over its rounds.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct OperationSummary {
     pub(super) peer_micros: RoundSpread,
@@ -101,13 +101,13 @@ impl OperationRow {
             disk_per_s: disk(per_s),
             peer_cpu_micros: spread(&self.peer, |cell| cell.cpu_micros).median,
             weir_cpu_micros: spread(&self.weir, |cell| cell.cpu_micros).median,
-            // Rare: their median would be 0.
+            // A mean, because sleeps are rare and their median would be 0.
             weir_sleeps: sleeps.iter().sum::<f64>() / sleeps.len().max(1) as f64,
         }
     }
 }
 
-/// The targets among what was measured.
+/// Targets of the rows that have one.
 pub(super) fn targets(rows: &[OperationRow]) -> Vec<SpeedTarget> {
     let row = |operation, clients| {
         rows.iter().filter(move |row| (row.operation, row.clients) == (operation, clients))
@@ -139,8 +139,8 @@ pub(super) fn targets(rows: &[OperationRow]) -> Vec<SpeedTarget> {
 /// Measures everything, below `root`.
 pub(super) fn measure(root: &Path, plan: &OperationPlan<'_>) -> Result<Vec<OperationRow>, BenchError> {
     let mut rows = Vec::new();
-    // Data and names go through the cache that a mount has by default; what the kernel would answer from its memory is
-    // measured with mounts that it may not remember anything of.
+    // Data and names are measured with the kernel cache that a mount has by default. Operations that the
+    // kernel would answer itself are measured with that cache off.
     for cache in [KernelCacheMode::Full, KernelCacheMode::None] {
         let operations = plan.operations.iter().copied().filter(|one| one.kernel_cache() == cache);
         let turns = operations
@@ -153,7 +153,7 @@ pub(super) fn measure(root: &Path, plan: &OperationPlan<'_>) -> Result<Vec<Opera
     Ok(rows)
 }
 
-/// The three that take turns.
+/// The three systems that take turns.
 struct OperationSystems {
     peer: PreparedSystem,
     weir: PreparedSystem,
@@ -186,10 +186,10 @@ impl OperationSystems {
         for round in 0..plan.rounds {
             for row in &mut rows {
                 let turn = |one: &PreparedSystem| one.turn(row.operation, row.clients, plan.slice);
-                // Everybody is the first as often as the others.
+                // Each system begins equally often.
                 for number in 0..3 {
                     match (number + round) % 3 {
-                        // weir's mount keeps the processors awake by itself, for a moment longer than its turn.
+                        // weir's mount keeps the processors awake by itself, until a moment after its turn.
                         0 => {
                             let _awake = PmQosHold::hold();
                             row.peer.push(turn(&self.peer)?);
@@ -204,7 +204,9 @@ impl OperationSystems {
     }
 }
 
-/// `None` where a file system cannot do it: reads of 512 B past the kernel's memory on a disk of larger blocks, or in memory.
+/// Turns EINVAL into `None`: the file system does not support the operation.
+///
+/// An example is a read of 512 B with O_DIRECT from a disk of larger blocks, or from a file system in memory.
 fn if_it_can(turn: Result<TurnFigures, BenchError>) -> Result<Option<TurnFigures>, BenchError> {
     match turn {
         Err(BenchError::Io { source, .. }) if source.kind() == std::io::ErrorKind::InvalidInput => Ok(None),

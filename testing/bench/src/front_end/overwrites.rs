@@ -1,4 +1,4 @@
-//! Overwrites of un-cached pages, as `weir-bench nonblocking-writes` has them, with everything wherever the kernel puts it.
+//! Overwrites of un-cached pages, as in `weir-bench nonblocking-writes`, but without pinned threads.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::super::slow_device::ComparedDevice;
 use super::super::workload::SyncMode;
 use super::report::{SpeedTarget, TargetBound};
 
-/// Measures, below `root`; returns targets, and a line about each device.
+/// Measures below `root`. Returns the targets, and a line about each device.
 pub(super) fn measure(
     root: &Path,
     size: RunSize,

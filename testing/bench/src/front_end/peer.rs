@@ -1,6 +1,7 @@
-//! The peer: files and directories in maps, behind one lock, on `fuser`. What a reasonable person would write first.
+//! The peer: files and directories in maps, behind one lock, on `fuser`. A plain first implementation.
 //!
-//! It keeps nothing, checks little, and forgets a file with its name. What it asks of the kernel is what weir asks.
+//! It stores nothing durably, checks little, and drops a file with its name. It asks the kernel for the same
+//! features as weir. weir.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -19,7 +20,7 @@ use fuser::{
 use super::super::error::BenchError;
 use super::mounted::KernelCacheMode;
 
-/// Where and how to mount it.
+/// Arguments of the peer's process.
 #[derive(Debug, Args)]
 pub(crate) struct PeerArgs {
     directory: PathBuf,
@@ -29,10 +30,11 @@ pub(crate) struct PeerArgs {
     kernel_cache: KernelCacheMode,
 }
 
-/// Serves until it is unmounted.
+/// Serves the file system until it is unmounted.
 pub(crate) fn run_peer(args: &PeerArgs) -> Result<(), BenchError> {
-    // A daemon, as weir is. Schedulers that share processors out by session would else treat it as one with the client:
-    // each switch between the two would cost less than weir's, and on a busy machine it would wait less.
+    // A session of its own, as weir has. Schedulers that share processors out by session would otherwise
+    // group the peer with the client: switches between the two would cost less than weir's, and the peer
+    // would wait less on a busy machine.
     let _ = rustix::process::setsid();
     let mut config = fuser::Config::default();
     config.mount_options =
@@ -51,7 +53,7 @@ struct PeerNode {
 
 enum PeerBody {
     File(Vec<u8>),
-    /// Names by name, and in the order in which they came, which is that of their numbers.
+    /// Entries by name, and in the order of creation, which is that of their inode numbers.
     Directory {
         by_name: HashMap<OsString, u64>,
         in_order: BTreeMap<u64, OsString>,
@@ -72,7 +74,7 @@ struct PeerNodes {
 struct NullServer {
     nodes: RwLock<PeerNodes>,
     kernel_cache: KernelCacheMode,
-    /// How long the kernel may believe what we said.
+    /// Time for which the kernel may use a cached answer.
     ttl: Duration,
 }
 
@@ -195,7 +197,8 @@ impl PeerNodes {
         Ok(())
     }
 
-    /// Calls `each` with number, name and attributes of the entries after `offset`, until it says that it is full.
+    /// Calls `each` with number, name and attributes of the entries after `offset`, until `each` returns
+    /// true: full.
     fn list(
         &self,
         ino: INodeNo,
@@ -204,7 +207,7 @@ impl PeerNodes {
     ) -> Result<(), Errno> {
         let directory = self.node(ino)?;
         let PeerBody::Directory { in_order, .. } = &directory.body else { return Err(Errno::ENOTDIR) };
-        // Entry numbers are above 2, so that 1 and 2 are free for the dots.
+        // Entry numbers are above 2, so 1 and 2 are free for the dots.
         for (dot, name) in [(1, "."), (2, "..")] {
             if offset < dot && each(dot, OsStr::new(name), &directory.attributes) {
                 return Ok(());
@@ -241,7 +244,7 @@ impl Filesystem for NullServer {
         }
     }
 
-    /// Only the size: nothing else is set here.
+    /// Sets the size only; the benchmark sets nothing else.
     fn setattr(
         &self,
         _request: &Request,

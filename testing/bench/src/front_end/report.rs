@@ -1,4 +1,4 @@
-//! What a run found, for people and for scripts.
+//! The report of a run, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::super::quantile::{median, quantile};
 use super::machine::ForeignLoad;
 use super::operations::{OperationRow, OperationSummary};
 
-/// The middle of what the rounds found, and where the middle half of it lies. All 0 for no rounds.
+/// Median and quartiles of the rounds. All are 0 if there were no rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct RoundSpread {
     pub(super) median: f64,
@@ -23,7 +23,7 @@ impl RoundSpread {
     }
 }
 
-/// What a figure has to be.
+/// The bound that a figure must meet.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum TargetBound {
@@ -51,19 +51,19 @@ impl TargetBound {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct SpeedTarget {
     row: String,
-    /// Of weir's and the other's figures.
+    /// Unit of weir's and the other system's figures.
     unit: &'static str,
-    /// Round by round.
+    /// weir's figures, round by round.
     weir: Vec<f64>,
     other: Option<Vec<f64>>,
-    /// What is compared with the target.
+    /// The figure that is compared with the target.
     figure: RoundSpread,
     target: TargetBound,
     met: bool,
 }
 
 impl SpeedTarget {
-    /// A figure of weir's own.
+    /// A target for weir's own figure.
     pub(super) fn own(
         row: impl Into<String>,
         unit: &'static str,
@@ -73,7 +73,7 @@ impl SpeedTarget {
         SpeedTarget::new(row.into(), unit, weir, None, weir, target)
     }
 
-    /// weir's figure over another system's.
+    /// A target for the ratio of weir's figure to another system's.
     pub(super) fn ratio(
         row: impl Into<String>,
         unit: &'static str,
@@ -94,7 +94,7 @@ impl SpeedTarget {
         target: TargetBound,
     ) -> SpeedTarget {
         let figure = RoundSpread::of(figures);
-        // What was not measured, or against nothing, is not met.
+        // A target without a measurement is missed, and so is a ratio to zero.
         let met = !figures.is_empty() && figure.median.is_finite() && target.holds(figure.median);
         SpeedTarget { row, unit, weir: weir.to_vec(), other: other.map(<[f64]>::to_vec), figure, target, met }
     }
@@ -107,19 +107,19 @@ pub(super) struct FrontEndReport {
     pub(super) version: &'static str,
     pub(super) kernel: String,
     pub(super) processors: usize,
-    /// Of the file system that everything lies on.
+    /// Type and source of the file system that holds all files.
     pub(super) disk: String,
-    /// How many busy threads ran beside all that.
+    /// Number of busy threads that ran beside the measurement.
     pub(super) busy_threads: usize,
     pub(super) others: ForeignLoad,
     pub(super) seconds: u64,
     pub(super) operations: Vec<ReportedOperation>,
     pub(super) targets: Vec<SpeedTarget>,
-    /// What a reader has to know besides.
+    /// Conditions that a reader must know, such as measurements left out.
     pub(super) notes: Vec<String>,
 }
 
-/// A row with what it comes to.
+/// A row of operations with its summary.
 #[derive(Debug, Serialize)]
 pub(super) struct ReportedOperation {
     #[serde(flatten)]
@@ -133,10 +133,10 @@ impl From<OperationRow> for ReportedOperation {
     }
 }
 
-/// From here on a machine counts as busy with other things.
+/// From this share of foreign load on, the machine counts as busy.
 const IDLE_MAX: f64 = 0.1;
 
-/// The report as text for people.
+/// Formats the report as text.
 pub(super) fn text(report: &FrontEndReport) -> String {
     let others = report.others;
     let idle = if others.used + others.host < IDLE_MAX { "idle" } else { "BUSY" };

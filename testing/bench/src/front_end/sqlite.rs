@@ -15,16 +15,16 @@ use super::mounted::{self, FrontEndMount};
 use super::report::{SpeedTarget, TargetBound};
 
 const PROGRAM: &str = "sqlite3";
-/// In hexadecimal digits; with its key and header a row has about 200 bytes.
+/// Length of a row in hexadecimal digits. With its key and header a row has about 200 bytes.
 const ROW_DIGITS: usize = 190;
 
 /// How a database makes transactions durable.
 struct SqliteMode {
     journal: &'static str,
     synchronous: &'static str,
-    /// Of weir's rate over that of the disk's file system.
+    /// Target for the ratio of weir's rate to the rate of the disk's file system.
     least: f64,
-    /// For a turn of about a second.
+    /// Rows of one turn, for about a second.
     rows: u32,
 }
 
@@ -34,7 +34,7 @@ const MODES: [SqliteMode; 3] = [
     SqliteMode { journal: "WAL", synchronous: "FULL", least: 3.0, rows: 1_000 },
 ];
 
-/// Why it cannot be measured here, if it cannot.
+/// Says why SQLite cannot be measured here; `None` if it can.
 pub(super) fn missing() -> Option<String> {
     let found = Command::new(PROGRAM).arg("--version").output();
     found.is_err().then(|| {
@@ -42,7 +42,7 @@ pub(super) fn missing() -> Option<String> {
     })
 }
 
-/// Measures, below `root`, beside a directory there, on `disk`.
+/// Measures weir beside the file system below `root`, which is of type `disk`.
 pub(super) fn measure(
     root: &Path,
     size: RunSize,
@@ -75,14 +75,14 @@ pub(super) fn measure(
     Ok(targets)
 }
 
-/// Runs the script on a new database in `directory`; returns how many seconds it took.
+/// Runs the script on a new database in `directory` and returns the seconds that the script took.
 fn turn(directory: &Path, journal: &str, inserts: &Path) -> Result<f64, BenchError> {
     let database = directory.join("rows.db");
     let sqlite = || command(PROGRAM, ["-batch", "-bail"]);
     let make =
         format!("PRAGMA journal_mode={journal}; CREATE TABLE rows(id INTEGER PRIMARY KEY, body TEXT);");
     run_until_stopped(sqlite().arg(&database).arg(make))?;
-    // Nobody pays for what was written before.
+    // Keeps earlier writes out of the measured time.
     rustix::fs::sync();
     let start = Instant::now();
     run_until_stopped(sqlite().arg(&database).arg(read(inserts)))?;
@@ -95,7 +95,7 @@ fn read(file: &Path) -> String {
     format!(".read '{}'", file.display())
 }
 
-/// Inserts so many rows, each in a transaction of its own.
+/// An SQL script that inserts `rows` rows, each in its own transaction.
 fn script(synchronous: &str, rows: u32, seed: u64) -> String {
     let mut random = SeededRng::new(seed);
     let mut script = format!("PRAGMA synchronous={synchronous};\n");

@@ -1,27 +1,29 @@
-//! A tree of small files as a tar archive, the same one for the same seed.
+//! A tree of small files as a tar archive. The same seed gives the same archive.
 
 use std::io::{self, Write};
 
 use device::SeededRng;
 
-/// A mean of 11 KiB: the product of two numbers that are evenly spread has a quarter of the largest.
+/// Largest file. The mean is 11 KiB, because the product of two uniform numbers averages a quarter of its
+/// maximum.
 const FILE_BYTES_MAX: u64 = 44 << 10;
 const FILES_PER_DIRECTORY: u64 = 50;
 const DIRECTORIES_PER_DIRECTORY: u64 = 20;
 
-/// What tar counts in.
+/// Block size of the tar format.
 const BLOCK_BYTES: usize = 512;
-/// 2023-11-14. Any moment before the benchmark does.
+/// 2023-11-14. Any past time would do.
 const MODIFIED: u64 = 1_700_000_000;
 
-/// A directory, or a file of so many bytes.
+/// A directory (`bytes` is `None`), or a file of `bytes` bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TarEntry {
     pub(super) name: String,
     pub(super) bytes: Option<u64>,
 }
 
-/// A tree `tree` of so many files, fifty to a directory, each directory before what is in it.
+/// Entries of a directory `tree` with `files` files, fifty to a directory. Each directory precedes its
+/// contents.
 pub(super) fn entries(files: u64, random: &mut SeededRng) -> Vec<TarEntry> {
     let directory = |name: String| TarEntry { name, bytes: None };
     let mut entries = vec![directory("tree/".to_owned())];
@@ -42,7 +44,7 @@ pub(super) fn entries(files: u64, random: &mut SeededRng) -> Vec<TarEntry> {
     entries
 }
 
-/// Writes the entries as an archive (ustar), files with random bytes in them.
+/// Writes the entries as an archive (ustar) with random file contents.
 pub(super) fn write(entries: &[TarEntry], random: &mut SeededRng, out: &mut impl Write) -> io::Result<()> {
     let mut body = vec![0; FILE_BYTES_MAX as usize];
     for entry in entries {
@@ -55,14 +57,14 @@ pub(super) fn write(entries: &[TarEntry], random: &mut SeededRng, out: &mut impl
     out.write_all(&[0; 2 * BLOCK_BYTES])
 }
 
-/// Random bytes, which nothing below can make smaller.
+/// Fills `bytes` with random data, which no file system can compress.
 pub(super) fn fill(random: &mut SeededRng, bytes: &mut [u8]) {
     for chunk in bytes.chunks_mut(8) {
         chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]);
     }
 }
 
-/// The fields are described in tar(5).
+/// The header of an entry, described in tar(5).
 fn header(entry: &TarEntry) -> [u8; BLOCK_BYTES] {
     let mut header = [0; BLOCK_BYTES];
     let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
@@ -73,7 +75,7 @@ fn header(entry: &TarEntry) -> [u8; BLOCK_BYTES] {
     put(116, "0000000");
     put(124, &format!("{:011o}", entry.bytes.unwrap_or(0)));
     put(136, &format!("{MODIFIED:011o}"));
-    // The sum counts its own place as spaces.
+    // The checksum counts its own field as spaces.
     put(148, "        ");
     put(156, kind);
     put(257, "ustar\x0000");
@@ -109,7 +111,7 @@ mod tests {
         assert_eq!(sizes.len(), 20_000);
         let mean = sizes.iter().sum::<u64>() / 20_000;
         assert!((10_800..11_800).contains(&mean), "{mean} bytes");
-        // With twenty that hold them, and the root.
+        // Also twenty directories above them, and the root.
         assert_eq!(entries.len() - sizes.len(), 400 + 20 + 1);
     }
 

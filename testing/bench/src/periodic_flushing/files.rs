@@ -1,4 +1,4 @@
-//! The files that a server works on: some are there and some are not, and each is one thread's while that works with it.
+//! The files of a server. Each is present or absent, and one thread at a time works with it.
 
 use std::fs;
 use std::io::{self, Write};
@@ -7,26 +7,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use device::SeededRng;
 
-/// Of sizes: what filebench draws them from is a gamma distribution of this shape.
+/// Shape of the gamma distribution from which filebench draws sizes.
 const SHAPE: f64 = 1.5;
 
 /// A set of files.
 pub(super) struct FileSet {
     directory: PathBuf,
-    /// Files of a directory.
+    /// Files in each directory.
     width: u64,
     mean_bytes: u64,
     state: Mutex<FileNumbers>,
 }
 
-/// Numbers of files with which no thread works.
+/// Numbers of the files that no thread has taken.
 #[derive(Debug, Default)]
 struct FileNumbers {
     present: Vec<u64>,
     absent: Vec<u64>,
 }
 
-/// Whether a file is there.
+/// Whether a file exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FilePresence {
     Present,
@@ -43,7 +43,8 @@ impl FileNumbers {
 }
 
 impl FileSet {
-    /// `count` files below `directory`, so many in each of its directories; `present_percent` of them are to be made.
+    /// A set of `count` files below `directory`, `width` to a directory. [`FileSet::make`] creates
+    /// `present_percent` of them.
     pub(super) fn new(
         directory: &Path,
         count: u64,
@@ -56,7 +57,7 @@ impl FileSet {
         FileSet { directory: directory.to_path_buf(), width, mean_bytes, state: Mutex::new(state) }
     }
 
-    /// Makes the directories, and the files that are to be there.
+    /// Makes the directories, and the files that are present at first.
     pub(super) fn make(&self, random: &mut SeededRng, bytes: &[u8]) -> io::Result<()> {
         let (present, count) = {
             let state = self.state();
@@ -80,14 +81,14 @@ impl FileSet {
         (gamma(random) * self.mean_bytes as f64 / SHAPE) as u64
     }
 
-    /// Any file that nobody works with.
+    /// Takes a random file that no other thread works with.
     pub(super) fn take(&self, presence: FilePresence, random: &mut SeededRng) -> Option<u64> {
         let mut state = self.state();
         let of = state.of(presence);
         (!of.is_empty()).then(|| of.swap_remove(random.index(of.len())))
     }
 
-    /// Leaves a file to others.
+    /// Returns a file to the set.
     pub(super) fn put(&self, number: u64, presence: FilePresence) {
         self.state().of(presence).push(number);
     }
@@ -97,7 +98,7 @@ impl FileSet {
     }
 }
 
-/// Writes `count` bytes, with as many calls as `bytes` is too short for.
+/// Writes `count` bytes, repeating `bytes` as often as needed.
 pub(super) fn write(file: &mut fs::File, bytes: &[u8], count: u64) -> io::Result<()> {
     let mut left = count;
     while left > 0 {
@@ -108,7 +109,8 @@ pub(super) fn write(file: &mut fs::File, bytes: &[u8], count: u64) -> io::Result
     Ok(())
 }
 
-/// A gamma distribution of shape 1.5 and scale 1: an exponential one and half the square of a normal one.
+/// Draws from the gamma distribution of shape 1.5 and scale 1: the sum of an exponential variable and half
+/// the square of a normal one.
 fn gamma(random: &mut SeededRng) -> f64 {
     let mut uniform = || ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
     let [one, two, angle] = [uniform(), uniform(), uniform()];

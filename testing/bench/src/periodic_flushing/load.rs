@@ -1,4 +1,4 @@
-//! The servers: what each does over and over, as filebench's profiles of these names have it.
+//! The loops of the servers, as in filebench's profiles of these names.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -15,14 +15,15 @@ use super::super::error::BenchError;
 use super::super::workload::WorkDone;
 use super::files::{FilePresence, FileSet, write};
 
-/// Of a read or a write, at most.
+/// Largest read or write.
 const IO_BYTES: usize = 1 << 20;
-/// An append is of any length up to this.
+/// Largest append; lengths are uniform.
 const APPEND_BYTES_MAX: u64 = 16 << 10;
-/// A log that has this length is written anew from its start: a run may be long and fast, and devices are small.
+/// At this length a log is overwritten from its start, because a run may be long and fast, and devices are
+/// small.
 pub(super) const LOG_BYTES_MAX: u64 = 256 << 20;
 
-/// What the load is like.
+/// The server that is imitated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ServerKind {
     Varmail,
@@ -31,37 +32,37 @@ pub(super) enum ServerKind {
     Proxy,
 }
 
-/// A part of what a server does.
+/// A step of a server's loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ServerStep {
     Delete,
     Stat,
-    /// Creates a file, does that with it, and closes it.
+    /// Creates a file, performs the actions and closes it.
     Create(&'static [FileAction]),
-    /// The same with a file that is there.
+    /// Opens an existing file, performs the actions and closes it.
     Open(&'static [FileAction]),
     /// Appends to a log that all threads share.
     Log,
 }
 
-/// What is done with an open file.
+/// An action on an open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileAction {
     ReadAll,
-    /// As much as a file of the set is long.
+    /// Writes as many bytes as a new file of the set has.
     WriteAll,
     Append,
     Sync,
 }
 
-/// A server's files.
+/// The files and the loop of a server.
 #[derive(Debug, Clone, Copy)]
 struct ServerProfile {
     files: u64,
     mean_bytes: u64,
-    /// Files of a directory.
+    /// Files in each directory.
     width: u64,
-    /// How many of them are there at first.
+    /// Share of the files that are present at first.
     present_percent: u64,
     steps: &'static [ServerStep],
 }
@@ -98,7 +99,7 @@ impl ServerKind {
         self.to_possible_value().expect("every server can be typed").get_name().to_owned()
     }
 
-    /// As `varmail.f`, `fileserver.f`, `webserver.f` and `webproxy.f` of filebench 1.4.9 have them.
+    /// The profile, from `varmail.f`, `fileserver.f`, `webserver.f` and `webproxy.f` of filebench 1.4.9.
     fn profile(self) -> ServerProfile {
         let all = ServerProfile {
             files: 1_000,
@@ -119,12 +120,12 @@ impl ServerKind {
         }
     }
 
-    /// How many files there are, of which so many per cent of the published number are asked for.
+    /// Number of files: `percent` of the published number, at least 20.
     fn files(self, percent: u64) -> u64 {
         (self.profile().files * percent / 100).max(20)
     }
 
-    /// Of all files that there can be.
+    /// Mean size of the whole set if all files are present.
     pub(super) fn bytes(self, percent: u64) -> u64 {
         self.files(percent) * self.profile().mean_bytes
     }
@@ -158,7 +159,8 @@ impl ServerLoad {
         make().map_err(|error| self.failed(error))
     }
 
-    /// So many threads work until the time is up, and make as many operations each second, all together, as they are paced to.
+    /// Works in `threads` threads for `limit`, at `paced_to` operations per second in all, or as fast as
+    /// possible.
     pub(super) fn run(
         &self,
         threads: u32,
@@ -193,7 +195,7 @@ struct ServerThread<'a> {
     random: SeededRng,
     log: File,
     memory: Vec<u8>,
-    /// Calls, an open and a close being one each, and the reading or writing of a file.
+    /// Calls. An open, a close and the reading or writing of a file count as one each.
     operations: u64,
 }
 
@@ -204,7 +206,8 @@ impl ServerThread<'_> {
         Ok(ServerThread { load, random, log, memory: vec![0xa5; IO_BYTES], operations: 0 })
     }
 
-    /// `goes_on` is asked with the number of operations so far, and may take its time.
+    /// Repeats the loop while `goes_on` returns true. `goes_on` gets the number of operations so far and may
+    /// block.
     fn run(mut self, goes_on: impl Fn(u64) -> bool) -> io::Result<u64> {
         for &step in self.load.server.profile().steps.iter().cycle() {
             if !goes_on(self.operations) {
@@ -215,7 +218,7 @@ impl ServerThread<'_> {
         Ok(self.operations)
     }
 
-    /// A step for which there is no file is left out.
+    /// Performs a step. A step without a suitable file is skipped.
     fn step(&mut self, step: ServerStep) -> io::Result<()> {
         let (from, to) = match step {
             ServerStep::Delete => (FilePresence::Present, FilePresence::Absent),
@@ -244,7 +247,7 @@ impl ServerThread<'_> {
         Ok(())
     }
 
-    /// The close that follows counts as an operation, too.
+    /// Performs the actions. The close that follows counts as an operation, too.
     fn work(&mut self, file: &mut File, actions: &[FileAction]) -> io::Result<()> {
         for action in actions {
             match action {
@@ -267,7 +270,7 @@ impl ServerThread<'_> {
     }
 }
 
-/// Until so long after a moment, unless the benchmark is stopped meanwhile.
+/// Waits until `due` after `began`, unless the benchmark is stopped.
 fn wait_until(began: Instant, due: Duration) {
     while !cleanup::is_stopping()
         && let Some(left) = due.checked_sub(began.elapsed())
@@ -291,7 +294,8 @@ mod tests {
         let load = ServerLoad::new(ServerKind::Webserver, directory.path(), 1, 1);
         load.make().expect("files");
         let done = load.run(2, Duration::from_millis(200), Some(100)).expect("operations");
-        // A thread waits once it made as many as are due: at most a step more than that.
+        // A thread waits once it has made all operations that are due, so each exceeds them by one step at
+        // most.
         assert!((2..=20 + 2 * 3).contains(&done.writes), "{done:?}");
     }
 

@@ -1,10 +1,12 @@
-//! `weir-bench periodic-flushing`: what it costs to write changes back soon. Four servers work on weir as it is, on weir that writes
-//! back what is 5 or 30 seconds old, and on ext4, each on a modelled device that has nothing else on it: weir's buffer is elsewhere.
+//! `weir-bench periodic-flushing`: cost of early write-back.
 //!
-//! | file | what it is |
+//! Four servers run on weir with its default settings, on weir that writes back data 5 or 30 seconds old, and
+//! on ext4. Each system is alone on a modelled device. weir's buffer is elsewhere.
+//!
+//! | file | contents |
 //! | --- | --- |
 //! | `load` | the servers |
-//! | `files` | the files that they work on |
+//! | `files` | the servers' files |
 
 mod files;
 mod load;
@@ -29,45 +31,46 @@ use load::{LOG_BYTES_MAX, ServerKind, ServerLoad};
 
 const NAME: &str = "periodic-flushing";
 const RATE: &str = "operations/s";
-/// Until the file system is unmounted.
+/// Counted until the unmount has ended.
 const BYTES: &str = "store bytes/operation";
 const REQUESTS: &str = "store writes/1000 operations";
-/// Of that, until the last operation.
+/// The part until the last operation.
 const BYTES_BEFORE: &str = "store bytes/operation before the unmount";
 const WEIR: &str = "weir";
 const EXT4: &str = "ext4";
 const EVERY_5: &str = "weir --dirty-age=5";
 const EVERY_30: &str = "weir --dirty-age=30";
 const SYSTEMS: [&str; 4] = [WEIR, EVERY_5, EVERY_30, EXT4];
-/// What `weir format` makes.
+/// Default of `weir format`.
 const BUFFER_BYTES: u64 = 256 << 20;
 
-/// What to measure.
+/// Options of `weir-bench periodic-flushing`.
 #[derive(Debug, Args)]
 pub(super) struct PeriodicFlushingArgs {
     /// The servers
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = ServerKind::value_variants().to_vec())]
     only: Vec<ServerKind>,
-    /// The modelled devices; their content is in memory
+    /// The modelled devices, which need as much memory as the data on them
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ComparedDevice::Cloud])]
     model: Vec<ComparedDevice>,
-    /// How many threads work at once
+    /// Numbers of threads that work at once
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8], value_parser = clap::value_parser!(u32).range(1..=1000))]
     threads: Vec<u32>,
-    /// How many files there are, in per cent of what filebench's profiles have [default: 100, or 2 where `small`]
+    /// Number of files, in percent of filebench's profiles [default: 100, or 2 with `small`]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=1000))]
     files: Option<u64>,
-    /// How long each turn takes [default: 90, or 1 where `small`]
+    /// Seconds of each turn [default: 90, or 1 with `small`]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
-    /// Pace all systems to so many operations a second, so that what they write can be compared; else each is as fast as it can be
+    /// Pace all systems to N operations per second, so that their writes can be compared [default: as fast as
+    /// each can]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
     #[command(flatten)]
     matrix: MatrixArgs,
 }
 
-/// The numbers behind `--size`.
+/// Sizes, times and rounds that `--size` selects.
 #[derive(Debug, Clone, Copy)]
 struct FlushingScale {
     files_percent: u64,
@@ -91,7 +94,7 @@ impl FlushingScale {
     }
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &PeriodicFlushingArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
@@ -126,7 +129,7 @@ pub(super) fn run_benchmark(args: &PeriodicFlushingArgs) -> Result<(), BenchErro
     Ok(())
 }
 
-/// A cell.
+/// A cell: one server on one device model.
 struct ServerCell<'a> {
     server: ServerKind,
     model: ComparedDevice,
@@ -136,7 +139,7 @@ struct ServerCell<'a> {
 }
 
 impl ServerCell<'_> {
-    /// The systems take turns, in another order each round.
+    /// Measures all systems in turns, in another order each round.
     fn take(&self, figures: &mut CellFigures) -> Result<(), BenchError> {
         let mut systems = SYSTEMS;
         for round in 0..self.scale.rounds {
@@ -149,7 +152,8 @@ impl ServerCell<'_> {
         Ok(())
     }
 
-    /// With a new file system each time: what one turn left to free or to clean is on nobody else's bill.
+    /// Measures one system. Each turn has a new file system, so that a turn does not pay for an earlier one's
+    /// cleaning.
     fn turn(&self, name: &str, seed: u64, figures: &mut CellFigures) -> Result<(), BenchError> {
         let bytes = (1 << 30) + 3 * (LOG_BYTES_MAX + self.server.bytes(self.scale.files_percent));
         let design = DeviceSpec { device: self.model.device(), bytes, processors: None };
@@ -202,7 +206,8 @@ impl ServerCell<'_> {
     }
 }
 
-/// Lee et al., "Eliminating Periodic Flush Overhead of File I/O with Non-Volatile Buffer Cache": section 1 and figure 12.
+/// Figures of Lee et al., "Eliminating Periodic Flush Overhead of File I/O with Non-Volatile Buffer Cache":
+/// section 1 and figure 12.
 mod published {
     use super::PaperFigure;
 
@@ -210,15 +215,17 @@ mod published {
     const THROUGHPUT: &str =
         "Eliminating Periodic Flush Overhead, section 4.3 and figure 12, over ext4 with pdflush";
 
-    /// The mean, and the most, in per cent.
+    /// Fewer writes: mean and maximum, in percent.
     pub(super) const FEWER: [PaperFigure; 2] =
         [PaperFigure { value: 44.3, source: SOURCE }, PaperFigure { value: 73.0, source: SOURCE }];
-    /// The most is that of varmail.
+    /// More throughput: mean, and the maximum, which is varmail's.
     pub(super) const FASTER: [PaperFigure; 2] =
         [PaperFigure { value: 24.6, source: THROUGHPUT }, PaperFigure { value: 43.3, source: THROUGHPUT }];
 }
 
-/// What weir as it is does beside each of the others: where all are paced, how many fewer writes it has, else how many more operations.
+/// Compares weir with its default settings to each other system.
+///
+/// Paced cells show how many fewer writes weir makes. The other cells show how many more operations.
 fn comparisons(cells: &[ResultCell]) -> Vec<PaperComparison> {
     let (paced, free): (Vec<&ResultCell>, Vec<&ResultCell>) =
         cells.iter().partition(|cell| cell.key.parameters["rate"].is_number());
@@ -237,7 +244,7 @@ fn comparisons(cells: &[ResultCell]) -> Vec<PaperComparison> {
     found
 }
 
-/// A figure in per cent of each cell, their mean, and the largest.
+/// A figure in percent for each cell, the mean and the largest.
 fn by_cell(
     cells: &[&ResultCell],
     what: &str,

@@ -1,5 +1,7 @@
-//! A small page cache, by a memory cgroup of version 1 or 2. What a program needs for itself is no cache, and a replay needs
-//! another amount than the program: the limit follows what is in use besides the cache.
+//! A small page cache, by a memory cgroup of version 1 or 2.
+//!
+//! The memory that a program itself needs is not cache, and a replay needs another amount than the program.
+//! So the limit follows the group's memory without the cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,17 +11,18 @@ use super::super::cleanup::CleanupGuard;
 use super::super::error::BenchError;
 use super::super::program::command;
 
-/// Until the first look at it.
+/// Allowance for the program's own memory until the first measurement.
 const OWN_BYTES_FIRST: u64 = 64 << 20;
 
-/// The files of one version.
+/// The files of one cgroup version.
 struct CgroupVersion {
     root: &'static str,
-    /// Exists where this version has the controller.
+    /// Exists if this version has the memory controller.
     sign: &'static str,
     limit: &'static str,
     usage: &'static str,
-    /// In `memory.stat`: the page cache, with what has no name on a disk, which is the program's own.
+    /// Fields of `memory.stat`: the page cache, and below, its shared memory, which counts as the program's
+    /// own.
     cache: &'static str,
     shared: &'static str,
 }
@@ -43,7 +46,7 @@ const VERSIONS: [CgroupVersion; 2] = [
     },
 ];
 
-/// A group of processes that may fill only so much page cache.
+/// A group of processes with a limit on its page cache.
 pub(super) struct CacheLimit {
     version: &'static CgroupVersion,
     group: PathBuf,
@@ -69,10 +72,11 @@ impl CacheLimit {
         Ok(limit)
     }
 
-    /// The same program, started in this group.
+    /// Changes a command to start its program in this group.
     pub(super) fn within(&self, program: &Command) -> Command {
         let mut within = command("sh", ["-c", "echo $$ >\"$0\"; exec \"$@\""]);
-        // The shell is another process: our own executable has another name there.
+        // In the shell, `/proc/self/exe` would be the shell, so our executable needs its name by process
+        // number.
         let ours = format!("/proc/{}/exe", std::process::id());
         let name = program.get_program();
         let name = if name == "/proc/self/exe" { ours.as_ref() } else { name };
@@ -86,10 +90,10 @@ impl CacheLimit {
             .map_err(|error| BenchError::io("cannot set", &path, error))
     }
 
-    /// Makes the limit fit what is in use besides the cache.
+    /// Adapts the limit to the memory in use besides the cache.
     pub(super) fn follow(&self) {
         if let Some(own) = self.own() {
-            // The kernel refuses a limit that it cannot reach at once; the next look comes soon.
+            // The kernel refuses a limit that it cannot reach at once. The next call comes soon.
             let _ = self.set(own);
         }
     }

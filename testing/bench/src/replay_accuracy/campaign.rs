@@ -1,4 +1,4 @@
-//! Makes the runs that are missing: traces first, then programs and replays in turns.
+//! Makes the missing runs: traces first, then programs and replays in turns.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,7 +18,7 @@ use super::plan::{ReplayExperiment, ReplaySpeed, ReplayVariant, RunKey, StorageC
 use super::programs::{benchmark, data_note};
 use super::results::{ReplayFigures, RunOutcome, RunResults};
 
-/// Everything that is to be measured, and where.
+/// A set of experiments, and the place for their traces and results.
 pub(super) struct ReplayCampaign<'a> {
     pub(super) experiments: &'a [ReplayExperiment],
     pub(super) rounds: u32,
@@ -26,11 +26,11 @@ pub(super) struct ReplayCampaign<'a> {
     pub(super) directory: &'a Path,
     pub(super) device_bytes: u64,
     pub(super) processors: Option<ProcessorSplit>,
-    /// When to stop.
+    /// Deadline.
     pub(super) until: Option<Instant>,
 }
 
-/// Whether everything is measured.
+/// Whether the campaign is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CampaignProgress {
     Complete,
@@ -38,7 +38,7 @@ pub(super) enum CampaignProgress {
 }
 
 impl ReplayCampaign<'_> {
-    /// Goes on until everything is measured or the time is over.
+    /// Makes runs until none is missing or the time is over.
     pub(super) fn run(&self, results: &mut RunResults) -> Result<CampaignProgress, BenchError> {
         for experiment in self.experiments {
             experiment.program.make_input(&self.input(experiment))?;
@@ -98,7 +98,7 @@ impl ReplayCampaign<'_> {
         Ok(CampaignProgress::Complete)
     }
 
-    /// Whether something that takes so long would end too late.
+    /// Whether a run of this duration would end after the deadline.
     fn is_over(&self, takes: Duration) -> bool {
         self.until.is_some_and(|until| Instant::now() + takes >= until)
     }
@@ -121,7 +121,7 @@ impl ReplayCampaign<'_> {
     }
 }
 
-/// An experiment on a configuration that is up.
+/// An experiment on a configuration that is set up.
 struct ReplaySession<'a> {
     experiment: &'a ReplayExperiment,
     source: &'static str,
@@ -132,7 +132,7 @@ struct ReplaySession<'a> {
 }
 
 impl ReplaySession<'_> {
-    /// Puts the program's input in place and takes everything else into memory, nothing of the device.
+    /// Puts the program's input in place. Warms the program's file and libraries, but no data on the device.
     fn make_ready(&self) -> Result<(), BenchError> {
         let mounted = self.place.mount()?;
         self.experiment.program.prepare(&self.input, &self.data)?;
@@ -147,7 +147,7 @@ impl ReplaySession<'_> {
         Ok((took.as_nanos() as u64, None))
     }
 
-    /// Traces the program, once, and compiles the trace.
+    /// Traces one run of the program, and compiles the trace.
     fn record(&self) -> Result<(), BenchError> {
         self.make_ready()?;
         let done = benchmark(self.directory, self.experiment.name, self.source);
@@ -208,12 +208,12 @@ impl ReplaySession<'_> {
     }
 }
 
-/// A program by its place: our own executable's name means something else to every process.
+/// Resolves the link `/proc/self/exe`, which every other process would resolve to itself.
 fn absolute(program: &OsStr) -> PathBuf {
     fs::read_link(program).unwrap_or_else(|_| program.into())
 }
 
-/// What each order of a trace waits for: how many edges, and how long they are on average.
+/// The dependency edges of each order of a trace: their number and mean length.
 pub(super) fn edges(directory: &Path, experiment: &str, source: &str) -> Result<Value, BenchError> {
     let mut info: Command = weir("trace");
     let text = run(info.args(["info", "--json"]).arg(benchmark(directory, experiment, source)))?;

@@ -1,4 +1,4 @@
-//! The program of the small experiments: threads that read, each from a file of its own.
+//! The program of the small experiments: threads that read, each from its own file.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,13 +12,13 @@ use super::super::error::BenchError;
 
 const READ_BYTES: usize = 4096;
 
-/// What to read, and how.
+/// Arguments of the reading program.
 #[derive(Debug, Args)]
 pub(crate) struct LoadArgs {
     directory: PathBuf,
     #[arg(long)]
     threads: u32,
-    /// Of each thread.
+    /// Reads of each thread.
     #[arg(long)]
     reads: u64,
     #[arg(long, value_enum)]
@@ -27,14 +27,14 @@ pub(crate) struct LoadArgs {
     seed: u64,
 }
 
-/// Which parts of its file a thread reads.
+/// The pages that a thread reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ReadPattern {
     /// Random pages.
     Random,
-    /// Random pages; the first thread reads its whole file before.
+    /// Random pages, but first the first thread reads its whole file.
     ScanFirst,
-    /// One after the other, each with a request of its own.
+    /// Pages in order, with a request for each.
     Sequential,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn file(directory: &Path, thread: u32) -> PathBuf {
     directory.join(format!("file-{thread}"))
 }
 
-/// Reads, and ends.
+/// Runs the threads to their end.
 pub(crate) fn run_load(args: &LoadArgs) -> Result<(), BenchError> {
     let read = |thread: u32| {
         let path = file(&args.directory, thread);
@@ -70,7 +70,8 @@ fn reader(args: &LoadArgs, thread: u32, path: &Path) -> io::Result<()> {
     let pages = file.metadata()?.len() / READ_BYTES as u64;
     let mut page = [0; READ_BYTES];
     if args.how == ReadPattern::Sequential {
-        // Read ahead, hundreds of pages would come with one request, and it would hardly matter whose turn it is.
+        // Read-ahead would fetch hundreds of pages with one request, and the order of threads would hardly
+        // matter.
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
         (0..args.reads.min(pages)).try_for_each(|_| file.read_exact(&mut page))?;
         return Ok(());

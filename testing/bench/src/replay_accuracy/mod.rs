@@ -1,13 +1,12 @@
-//! `weir-bench replay-accuracy`: how far a replay's time is from the program's own, on other storage than that on which it
-//! was traced.
+//! `weir-bench replay-accuracy`: error of a replay's time, on other storage than the trace was recorded on.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! | --- | --- |
-//! | `plan` | programs, configurations, and which runs are made |
-//! | `campaign` | makes them, and goes on where it stopped |
-//! | `programs`, `load` | RocksDB's db_bench; readers of our own |
+//! | `plan` | programs, configurations and the list of runs |
+//! | `campaign` | makes the missing runs |
+//! | `programs`, `load` | RocksDB's db_bench; our own reading program |
 //! | `place`, `cache` | a file system on a modelled device; a small page cache |
-//! | `results`, `table` | what was measured, and what it says |
+//! | `results`, `table` | results of runs; errors and noise |
 
 mod cache;
 mod campaign;
@@ -35,45 +34,46 @@ use plan::{CampaignSize, ExperimentKind, experiments};
 use results::RunResults;
 use table::{AccuracyTable, text};
 
-/// A device holds every file twice: the program's, and the replay's.
+/// Size of a device, `small` and `real`. It holds every file twice: the program's and the replay's.
 const DEVICE_BYTES: [u64; 2] = [128 << 20, 1 << 30];
 
-/// What to measure.
+/// Options of `weir-bench replay-accuracy`.
 #[derive(Debug, Args)]
 pub(super) struct ReplayAccuracyArgs {
-    /// Where traces and results lie; with results of an earlier call, only what they lack is measured
+    /// Directory for traces and results; runs with a result there are not repeated
     #[arg(long, value_name = "DIR")]
     results: PathBuf,
-    /// `small` only shows that everything works; `real` gives figures.
+    /// Scale: `small` only shows that everything works; `real` gives figures.
     #[arg(long, value_enum, default_value_t = CampaignSize::Real)]
     size: CampaignSize,
-    /// Only experiments of this kind [default: both]
+    /// Run only experiments of this kind [default: both]
     #[arg(long, value_enum)]
     kind: Option<ExperimentKind>,
-    /// Only this experiment; repeat it for several
+    /// Run only this experiment; repeat the option for several
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// How often the program runs, and each trace in our order
+    /// Runs of each program, and of each trace in weir's order
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// In how many of these rounds the other orders run, too
+    /// Number of these rounds that include the other orders
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
     baselines: u32,
-    /// Stop after that many seconds, and print what there is; the same command goes on
+    /// Stop after this time and print the results so far; the same command continues
     #[arg(long, value_name = "SECONDS")]
     stop_after: Option<u64>,
-    /// Measure nothing, print what there is
+    /// Print the results so far and measure nothing
     #[arg(long)]
     report: bool,
-    /// Whether the modelled devices have processors of their own; the rest of the machine shares the first one.
+    /// Give the modelled devices their own processors (`apart`), and all other programs the first; or leave
+    /// all to the kernel (`free`).
     #[arg(long, value_enum, default_value_t = CpuAffinity::Apart)]
     cpu_affinity: CpuAffinity,
-    /// As JSON
+    /// Write the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Runs what is missing and prints what there is.
+/// Makes the missing runs and prints all results.
 pub(super) fn run_benchmark(args: &ReplayAccuracyArgs) -> Result<(), BenchError> {
     let mut chosen = experiments(args.size);
     chosen.retain(|experiment| args.kind.is_none_or(|kind| kind == experiment.kind));

@@ -1,5 +1,5 @@
-//! Where programs run and traces are replayed: a modelled device with ext4, mounted anew before each run, and what limits
-//! the page cache.
+//! A place for programs and replays: a modelled device with ext4, mounted anew before each run, and a cache
+//! limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use super::super::slow_device::{DeviceSpec, SlowDevice, unmount_on_drop};
 use super::cache::CacheLimit;
 use super::plan::StorageConfig;
 
-/// How often the limit of the page cache follows a program's own memory.
+/// Interval at which the cache limit follows a program's own memory.
 const FOLLOW: Duration = Duration::from_millis(10);
 
-/// A configuration, set up. Fields are taken down from the top.
+/// A configuration that is set up. Fields are dropped, and so taken down, from the top.
 pub(super) struct ReplayPlace {
-    /// Where it is mounted while something runs.
+    /// Mount point during runs.
     pub(super) mount_point: PathBuf,
     limit: Option<CacheLimit>,
     device: SlowDevice,
@@ -49,7 +49,7 @@ impl ReplayPlace {
         Ok(ReplayPlace { mount_point, limit, device })
     }
 
-    /// Mounts; nothing of the device is in memory then.
+    /// Mounts the device, with none of its data in the page cache.
     pub(super) fn mount(&self) -> Result<CleanupGuard, BenchError> {
         let unmount = unmount_on_drop(&self.mount_point);
         let mut mount = command("mount", ["-t", "ext4", "-o", "noatime"]);
@@ -57,7 +57,7 @@ impl ReplayPlace {
         Ok(unmount)
     }
 
-    /// Runs a program here, with as much page cache as there is for it; what it printed, and how long it took.
+    /// Runs a program under the cache limit. Returns its output and duration.
     pub(super) fn run(&self, program: &mut Command) -> Result<(Vec<u8>, Duration), BenchError> {
         let text = line(program);
         let failed = |says: String| BenchError::Command { command: text.clone(), says };
@@ -95,13 +95,13 @@ impl ReplayPlace {
     }
 }
 
-/// Lets BFQ serve threads in slices of that length, as if the device had a head to move.
+/// Makes BFQ serve threads in slices of `slice_ms`, as if the device had a head to move.
 fn slice(block: &Path, slice_ms: u32) -> Result<(), BenchError> {
     let name = block.file_name().unwrap_or_default();
     let queue = Path::new("/sys/block").join(name).join("queue");
     let slice = slice_ms.to_string();
-    // Low latency would give some threads longer slices than others. Without strict guarantees BFQ takes turns after each
-    // request here (Linux 6.18), however long the slices.
+    // Low latency would give some threads longer slices than others. Without strict guarantees BFQ (Linux
+    // 6.18) switches threads here after each request, however long the slices.
     let settings = [
         ("rotational", "1"),
         ("scheduler", "bfq"),

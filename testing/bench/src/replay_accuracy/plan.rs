@@ -1,4 +1,4 @@
-//! What is compared with what: programs, configurations, and the runs that are to be made. Pure.
+//! The plan of a campaign: programs, configurations and runs. Pure.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::super::device_model::DeviceKind;
 use super::load::ReadPattern;
 
-/// How much to measure.
+/// Scale of a campaign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum CampaignSize {
     /// Shows that everything works.
@@ -15,14 +15,14 @@ pub(super) enum CampaignSize {
     Real,
 }
 
-/// A machine to run on: a device and what the kernel does with it.
+/// A storage configuration: a device, the page cache's size and an I/O scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StorageConfig {
     pub(super) name: &'static str,
     pub(super) device: DeviceKind,
-    /// How many bytes of page cache a program may fill; `None`: as much as there is.
+    /// Limit of a program's page cache; `None`: no limit.
     pub(super) cache_bytes: Option<u64>,
-    /// How many milliseconds BFQ serves one thread before the next; `None`: no scheduler.
+    /// Milliseconds for which BFQ serves one thread; `None`: no scheduler.
     pub(super) slice_ms: Option<u32>,
 }
 
@@ -35,7 +35,7 @@ const FLASH: StorageConfig = plain("flash", DeviceKind::Flash);
 const FLASH_TWO: StorageConfig = plain("flash-two", DeviceKind::FlashTwo);
 const DISK: StorageConfig = plain("disk", DeviceKind::Disk);
 const DISK_TWO: StorageConfig = plain("disk-two", DeviceKind::DiskTwo);
-/// A quarter of what the database holds, half of what the scanning reader's file does.
+/// The cache holds a quarter of the database, or half of the file that the scanning reader reads.
 const SMALL_CACHE: StorageConfig =
     StorageConfig { name: "small-cache", cache_bytes: Some(16 << 20), ..CLOUD };
 const SHORT_SLICES: StorageConfig = StorageConfig { name: "slices-4ms", slice_ms: Some(4), ..DISK };
@@ -44,15 +44,15 @@ const LONG_SLICES: StorageConfig = StorageConfig { name: "slices-100ms", slice_m
 /// A program with its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TracedProgram {
-    /// So many threads read so often, each from a file of its own.
+    /// `threads` threads make `reads` reads each, from their own files.
     Readers { threads: u32, reads: u64, file_pages: u64, how: ReadPattern },
-    /// RocksDB's db_bench writes so often on each of four threads, with a sync each.
+    /// RocksDB's db_bench makes `writes` synced writes on each of four threads.
     RocksFill { writes: u64 },
-    /// RocksDB's db_bench reads so often on each of four threads, from so many keys.
+    /// RocksDB's db_bench makes `reads` reads on each of four threads, from a database of `keys` keys.
     RocksRead { reads: u64, keys: u64 },
 }
 
-/// A program, and the configurations among which its traces travel: from each to each.
+/// A program and its configurations. A trace from each is replayed on each.
 #[derive(Debug, Clone)]
 pub(super) struct ReplayExperiment {
     pub(super) name: &'static str,
@@ -61,7 +61,7 @@ pub(super) struct ReplayExperiment {
     pub(super) configurations: Vec<StorageConfig>,
 }
 
-/// What an experiment's errors are summed up with.
+/// The group in which an experiment's errors are summarized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ExperimentKind {
@@ -71,7 +71,7 @@ pub(super) enum ExperimentKind {
     Macro,
 }
 
-/// All experiments of that size.
+/// All experiments of this size.
 pub(super) fn experiments(size: CampaignSize) -> Vec<ReplayExperiment> {
     let small = size == CampaignSize::Small;
     let readers = |name, threads, how, reads, configurations: &[StorageConfig]| {
@@ -110,7 +110,7 @@ pub(super) struct ReplayVariant {
     pub(super) speed: ReplaySpeed,
 }
 
-/// What orders the threads.
+/// The ordering of a replay's threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ReplayOrder {
@@ -131,7 +131,7 @@ impl ReplayOrder {
     }
 }
 
-/// With the program's pauses or without.
+/// Whether a replay keeps the program's pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ReplaySpeed {
@@ -148,10 +148,11 @@ impl ReplaySpeed {
     }
 }
 
-/// The mode that counts, fixed before anything was measured: a program's computing is part of how long it takes.
+/// The speed whose errors are reported. Fixed before any measurement, because a program's computing is part
+/// of its time.
 pub(super) const MODE: ReplaySpeed = ReplaySpeed::Natural;
 
-/// Every way in which a trace is replayed: ours at both speeds, the others at the one that counts.
+/// All variants of a replay: weir's order at both speeds, the others at [`MODE`].
 pub(super) const VARIANTS: [ReplayVariant; 5] = [
     ReplayVariant { order: ReplayOrder::Weir, speed: MODE },
     ReplayVariant { order: ReplayOrder::Weir, speed: ReplaySpeed::Full },
@@ -160,17 +161,20 @@ pub(super) const VARIANTS: [ReplayVariant; 5] = [
     ReplayVariant { order: ReplayOrder::Single, speed: MODE },
 ];
 
-/// One run that is to be made, or was.
+/// Identity of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct RunKey {
     pub(super) experiment: String,
     pub(super) target: String,
-    /// Where the trace comes from and how it is replayed; nothing for the program itself.
+    /// Source and variant of a replay; `None` for the program itself.
     pub(super) replay: Option<(String, ReplayVariant)>,
     pub(super) round: u32,
 }
 
-/// The runs of an experiment on a target: in each round the program itself, then every source's trace in every way.
+/// The runs of an experiment on a target: in each round the program itself, then each source's trace in all
+/// variants.
+///
+/// Variants in other orders than weir's run in the first `baselines` rounds only.
 pub(super) fn runs(
     experiment: &ReplayExperiment,
     target: &StorageConfig,

@@ -1,4 +1,4 @@
-//! The programs that are traced: what they need before they run, and how they are called.
+//! The traced programs: their inputs and command lines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,13 @@ const THREADS: u32 = 4;
 const VALUE_BYTES: u32 = 400;
 
 impl TracedProgram {
-    /// Whether what it reads has to be put in place before each run, because it changes it.
+    /// Whether the program changes its input, which must then be restored before each run.
     fn changes_its_input(self) -> bool {
         !matches!(self, TracedProgram::Readers { .. })
     }
 
-    /// Makes, once, what is copied into place before each run: a database that nobody has opened since.
+    /// Makes the input that is copied into place before each run: a database that was not opened since it was
+    /// filled.
     pub(super) fn make_input(self, input: &Path) -> Result<(), BenchError> {
         let TracedProgram::RocksRead { keys, .. } = self else { return Ok(()) };
         if input.exists() {
@@ -28,7 +29,7 @@ impl TracedProgram {
         }
         let unfinished = input.with_extension("unfinished");
         let _ = fs::remove_dir_all(&unfinished);
-        // Flushed: what lies in the log only would be read, and written again, when the database is opened.
+        // Flushed, because opening a database reads records that are only in its log and writes them again.
         let mut fill = db_bench("fillseq,flush", &unfinished);
         run(fill.args([
             format!("--num={keys}"),
@@ -38,7 +39,7 @@ impl TracedProgram {
         fs::rename(&unfinished, input).map_err(|error| BenchError::io("cannot rename", &unfinished, error))
     }
 
-    /// Puts into `data` what a run begins with.
+    /// Puts the input of a run into `data`.
     pub(super) fn prepare(self, input: &Path, data: &Path) -> Result<(), BenchError> {
         if data.exists() && !self.changes_its_input() {
             return Ok(());
@@ -58,7 +59,7 @@ impl TracedProgram {
         run(command("sync", ["-f"]).arg(data)).map(drop)
     }
 
-    /// The program at work on `data`.
+    /// The command that runs the program on `data`.
     pub(super) fn command(self, data: &Path) -> Command {
         match self {
             TracedProgram::Readers { threads, reads, how, .. } => {
@@ -85,8 +86,9 @@ impl TracedProgram {
         }
     }
 
-    /// Runs the program on next to nothing elsewhere, so that its own file and its libraries are in memory: they lie on
-    /// another device than the one in question.
+    /// Runs the program on tiny data elsewhere, to bring its file and libraries into memory.
+    ///
+    /// They are on another device than the measured one.
     pub(super) fn warm(self, scratch: &Path) -> Result<(), BenchError> {
         let _ = fs::remove_dir_all(scratch);
         fs::create_dir_all(scratch).map_err(|error| BenchError::io("cannot create", scratch, error))?;
@@ -101,7 +103,7 @@ impl TracedProgram {
     }
 }
 
-/// Without what prints from time to time, and with calls that a trace can see.
+/// db_bench without periodic statistics, and with I/O by calls that a trace can see.
 fn db_bench(benchmark: &str, data: &Path) -> Command {
     let mut program = command("db_bench", [format!("--benchmarks={benchmark}")]);
     program.arg(format!("--db={}", data.display())).arg(format!("--value_size={VALUE_BYTES}"));
@@ -110,12 +112,12 @@ fn db_bench(benchmark: &str, data: &Path) -> Command {
     program
 }
 
-/// Where the name is noted that the program's data had when it was traced: somebody may have moved the results since.
+/// Path of a note with the data's path at tracing time. The results may have been moved since.
 pub(super) fn data_note(benchmark: &Path) -> PathBuf {
     benchmark.with_extension("data")
 }
 
-/// Where a trace and its benchmark lie.
+/// Path of a compiled trace.
 pub(super) fn benchmark(directory: &Path, experiment: &str, source: &str) -> PathBuf {
     directory.join(format!("{experiment}.{source}.benchmark"))
 }

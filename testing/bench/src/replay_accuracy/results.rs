@@ -1,4 +1,4 @@
-//! What was measured so far: one line of JSON for each run, so that a campaign goes on where it stopped.
+//! Results of finished runs: one line of JSON for each, so that a campaign can continue.
 
 use std::path::Path;
 
@@ -8,35 +8,35 @@ use super::super::error::BenchError;
 use super::super::json_lines::JsonLines;
 use super::plan::RunKey;
 
-/// One run.
+/// The result of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct RunOutcome {
     #[serde(flatten)]
     pub(super) key: RunKey,
     pub(super) elapsed_ns: u64,
-    /// Of a replay.
+    /// Figures of a replay; `None` for the program itself.
     pub(super) replayed: Option<ReplayFigures>,
 }
 
-/// What a replay's report says besides.
+/// Figures from a replay's report besides its time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct ReplayFigures {
-    /// Calls under way on average.
+    /// Mean number of calls in flight.
     pub(super) concurrency: f64,
-    /// The same in the trace.
+    /// Mean number of calls in flight in the trace.
     pub(super) recorded_concurrency: f64,
-    /// By how much actions began too late, all together, and 99 of 100 at most.
+    /// Lateness of actions: the total, and below, the 99th percentile.
     pub(super) late_ns: u64,
     pub(super) late_p99_ns: u64,
     /// Results that differ from the trace.
     pub(super) differences: u64,
 }
 
-/// A directory that remembers.
+/// The results in a directory.
 pub(super) struct RunResults(JsonLines<RunOutcome>);
 
 impl RunResults {
-    /// Reads what is there.
+    /// Reads the results of earlier calls.
     pub(super) fn open(directory: &Path) -> Result<RunResults, BenchError> {
         JsonLines::open(&directory.join("runs.jsonl")).map(RunResults)
     }

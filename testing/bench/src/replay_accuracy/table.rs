@@ -1,4 +1,5 @@
-//! What the runs say: errors, the noise that nobody can be better than, and how both are spread. Pure.
+//! Accuracy figures from the runs: errors, and the noise of the programs themselves, below which no error
+//! means much. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -25,10 +26,10 @@ pub(super) struct TargetAccuracy {
     kind: ExperimentKind,
     target: &'static str,
     device: &'static str,
-    /// Of the program itself, without a tracer.
+    /// Times of the program itself without a tracer, in seconds.
     originals: Vec<f64>,
     original: f64,
-    /// How far one run of the program is from the median of all, on average: a share of it.
+    /// Mean distance of a run of the program from the median, as a share of the median.
     noise: f64,
     replays: Vec<SourceAccuracy>,
 }
@@ -41,15 +42,15 @@ pub(super) struct SourceAccuracy {
     runs: Vec<f64>,
     /// (Median replay − median original) / median original.
     error: f64,
-    /// Of the median run: calls under way, as a share of what the program had on this target. Unknown as long as no run of the
-    /// trace that was taken here has said that.
+    /// Median concurrency of the replays, as a share of the program's on this target. `None` until a replay
+    /// of the trace recorded here has reported that concurrency.
     concurrency: Option<f64>,
-    /// Of all runs: the part of the elapsed time by which actions began too late.
+    /// Lateness of actions as a share of the elapsed time, over all runs.
     late: f64,
     differences: u64,
 }
 
-/// One way of replaying, over all pairs of source and target.
+/// Errors of one variant over all pairs of source and target.
 #[derive(Debug, Serialize)]
 pub(super) struct AccuracySummary {
     kind: ExperimentKind,
@@ -59,13 +60,13 @@ pub(super) struct AccuracySummary {
     median: f64,
     /// The mean of the worst tenth.
     worst_decile: f64,
-    /// Of the pairs of which it is known.
+    /// Mean over the pairs that have one.
     concurrency: Option<f64>,
     noise: f64,
 }
 
 impl AccuracyTable {
-    /// Of what was measured; pairs that lack a run are left out.
+    /// Computes the table. Pairs without a run are left out.
     pub(super) fn new(experiments: &[ReplayExperiment], outcomes: &[RunOutcome]) -> AccuracyTable {
         let mut targets = Vec::new();
         for experiment in experiments {
@@ -100,7 +101,7 @@ impl TargetAccuracy {
         let original = median(&originals)?;
         let away = originals.iter().map(|one| (one - original).abs()).sum::<f64>();
         let noise = away / originals.len() as f64 / original;
-        // What the program had here is in the trace that was taken here, wherever that is replayed.
+        // The trace recorded here has the program's concurrency here. Any of its replays reports it.
         let mut of_here = own
             .iter()
             .filter(|outcome| outcome.key.replay.as_ref().is_some_and(|(source, _)| source == target));
@@ -185,7 +186,7 @@ fn median(figures: &[f64]) -> Option<f64> {
     (!figures.is_empty()).then(|| quantile(figures, 0.5))
 }
 
-/// For people: errors in per cent, replays that took too long with a plus.
+/// The table as text: errors in percent, with a plus for replays that took too long.
 pub(super) fn text(table: &AccuracyTable, edges: &[(String, String, Value)]) -> String {
     let mut text = String::new();
     let heads: Vec<String> = VARIANTS
@@ -235,7 +236,7 @@ pub(super) fn text(table: &AccuracyTable, edges: &[(String, String, Value)]) -> 
     text
 }
 
-/// A share in per cent, or that it is not known.
+/// A share in percent; `-` if unknown.
 fn percent(share: Option<f64>, digits: usize) -> String {
     share.map_or("-".into(), |share| format!("{:.digits$}", share * 100.0))
 }
@@ -340,14 +341,14 @@ mod tests {
             key: RunKey { target: target.into(), ..outcome(None, 0, 100).key },
             ..outcome(None, 0, 100)
         };
-        // Nothing says what the program had on the disk: its trace was not replayed anywhere.
+        // The program's concurrency on the disk is unknown: no trace from there was replayed.
         let mut outcomes = vec![original("disk"), original("flash"), of("flash", "disk")];
         let table = AccuracyTable::new(&experiments(CampaignSize::Small), &outcomes);
         assert_eq!(table.targets[0].replays[0].concurrency, None);
         assert_eq!(table.summaries[0].concurrency, None);
         let shown = text(&table, &[]);
         assert!(!shown.contains("NaN") && shown.contains("-     0.0            0"), "{shown}");
-        // It is in the trace that was taken there, wherever that is replayed.
+        // Any replay of a trace from there reports it.
         outcomes.push(of("disk", "flash"));
         let table = AccuracyTable::new(&experiments(CampaignSize::Small), &outcomes);
         assert_eq!(table.targets[0].replays[0].concurrency, Some(0.75));

@@ -1,4 +1,4 @@
-//! The streams. Of what is written, each page is another one.
+//! The large writes. No two pages that are written are equal.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -14,12 +14,12 @@ use super::super::error::BenchError;
 use super::super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, WorkDone, sync};
 use super::StreamScale;
 
-/// Of a stream's writes.
+/// Size of a stream's writes.
 pub(super) const WRITE_BYTES: u64 = 1 << 20;
-/// A stop is noticed after this.
+/// Interval between two checks for a stop.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// What is written.
+/// The loads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamLoad {
     New,
@@ -50,7 +50,8 @@ impl StreamLoad {
         }
     }
 
-    /// Writes to `path`, up to an fsync at the end. The file is there unless it is to be new. A stop ends it early.
+    /// Writes to `path`, with an fsync at the end. The file must exist, except for `New`. A stop ends the
+    /// load early.
     pub(super) fn run(self, path: &Path, scale: &StreamScale, seed: u64) -> Result<WorkDone, BenchError> {
         let begun = Instant::now();
         let stream = |through, sync| {
@@ -67,7 +68,7 @@ impl StreamLoad {
     }
 }
 
-/// Whole pages at random, each once.
+/// Overwrites whole pages in random order, each once.
 fn at_random(path: &Path, scale: &StreamScale, seed: u64) -> Result<WorkDone, BenchError> {
     let mut load = PageOverwriter::open(path, scale.file_bytes / PAGE_BYTES, PAGE_BYTES, seed)?;
     let (start, mut writes) = (Instant::now(), 0);
@@ -82,14 +83,14 @@ fn at_random(path: &Path, scale: &StreamScale, seed: u64) -> Result<WorkDone, Be
     Ok(WorkDone { writes, elapsed: start.elapsed() })
 }
 
-/// Whether writes pass through the kernel's cache.
+/// Whether writes go through the kernel's cache or use O_DIRECT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WritePath {
     Cache,
     Nothing,
 }
 
-/// A writer in order. Its pages are of random bytes, and each begins with its own number.
+/// A sequential writer. Its pages are random bytes after a number that differs in each.
 pub(super) struct StreamWriter {
     file: File,
     path: PathBuf,
@@ -109,7 +110,8 @@ impl StreamWriter {
         Ok(StreamWriter { file, path: path.to_path_buf(), memory, number: seed << 48 })
     }
 
-    /// From the file's start, for so many bytes or for as long as it is to go on, up to an fsync at the end.
+    /// Writes `bytes` bytes from the file's start, or fewer if `goes_on` returns false, and ends with an
+    /// fsync.
     pub(super) fn run(
         &mut self,
         bytes: u64,

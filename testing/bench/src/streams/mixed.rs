@@ -1,6 +1,7 @@
-//! A synced writer of small records, alone and beside a stream that takes all the disk gives: it writes a file over and over, with
-//! an fsync at the end of each pass, or else it would stay in the kernel's memory on ext4. Weir has a small buffer, which the
-//! stream would fill in a moment.
+//! A synced writer of small records, alone and beside a stream that saturates the disk.
+//!
+//! The stream overwrites a file again and again, with an fsync at the end of each pass. Without the fsync its
+//! data would stay in memory on ext4. weir has a small buffer, which the stream would fill in a moment.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +17,10 @@ use super::StreamScale;
 use super::load::{StreamWriter, WRITE_BYTES, WritePath};
 
 pub(super) const BUFFER_BYTES: u64 = 32 << 20;
-/// Of the synced writer's writes.
+/// Size of the synced writer's writes.
 pub(super) const RECORD_BYTES: u64 = 512;
 
-/// How much of it.
+/// Sizes and time of the load.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MixedLoad {
     records: u64,
@@ -27,19 +28,20 @@ pub(super) struct MixedLoad {
     limit: Duration,
 }
 
-/// What one file system did.
+/// Figures of one file system in one round.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct MixedFigures {
     pub(super) alone_per_s: f64,
     pub(super) beside_per_s: f64,
-    /// Of a write with its fdatasync, 99 % lie below.
+    /// 99th percentile of a write with its fdatasync.
     pub(super) alone_p99_ms: f64,
     pub(super) beside_p99_ms: f64,
     pub(super) stream_mib_per_s: f64,
 }
 
 impl MixedLoad {
-    /// The stream overwrites a quarter of what the other loads do, again and again; the records' file is a sixteenth.
+    /// Scales the load: the stream's file is a quarter of the other loads' file, the records' file a
+    /// sixteenth.
     pub(super) fn of(scale: &StreamScale) -> MixedLoad {
         let part = |of: u64| (scale.file_bytes / of).next_multiple_of(WRITE_BYTES);
         MixedLoad { records: part(16), stream: part(4), limit: scale.mixed }
@@ -81,7 +83,7 @@ impl MixedLoad {
         })
     }
 
-    /// Pass by pass, until it is over.
+    /// Overwrites the stream's file, pass by pass, until `is_over`.
     fn stream(&self, directory: &Path, seed: u64, is_over: &AtomicBool) -> Result<WorkDone, BenchError> {
         let goes_on = || !is_over.load(Ordering::Relaxed);
         let mut stream = StreamWriter::open(&directory.join("stream"), WritePath::Cache, seed)?;
@@ -94,7 +96,7 @@ impl MixedLoad {
         Ok(done)
     }
 
-    /// Each made durable before the next, for as long as there is time.
+    /// Writes records for the time limit, each with fdatasync.
     fn write_records(&self, directory: &Path, seed: u64) -> Result<RecordWrites, BenchError> {
         let (path, pages) = (directory.join("records"), self.records / PAGE_BYTES);
         let mut records = RecordWrites::default();
@@ -114,7 +116,7 @@ impl MixedLoad {
     }
 }
 
-/// What the synced writer did.
+/// Latencies of the synced writer.
 #[derive(Debug, Default)]
 struct RecordWrites {
     took_ms: Vec<f64>,

@@ -1,10 +1,10 @@
-//! `weir-bench streams`: streams of whole pages on weir, mounted with either order, beside ext4 on the same disk; and what a stream
-//! does to a synced writer beside it.
+//! `weir-bench streams`: large writes on weir in both journal modes and on ext4, alone and beside a synced
+//! writer.
 //!
-//! Weir's store is a file next to the peer's. One store serves both orders: it is unmounted after each turn, so that what one turn
-//! left is stored before the next begins.
+//! All file systems share a disk: weir's store is a file beside ext4's files. One store serves both modes. It
+//! is unmounted after each turn, so that all data of a turn is stored before the next begins.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! | --- | --- |
 //! | `load` | the streams |
 //! | `mixed` | a synced writer alone, and beside a stream |
@@ -31,19 +31,20 @@ use load::StreamLoad;
 use mixed::MixedLoad;
 use report::{DiskReport, MixedRow, StreamReport, StreamRow};
 
-/// What to measure.
+/// Options of `weir-bench streams`.
 #[derive(Debug, Args)]
 pub(super) struct StreamsArgs {
-    /// `small` only shows that everything works; `real` gives figures
+    /// Scale: `small` only shows that everything works; `real` gives figures
     #[arg(long, value_enum, default_value_t = RunSize::Real)]
     size: RunSize,
-    /// Where both file systems lie
+    /// Disk that all file systems share
     #[arg(long, value_enum, default_value_t = DiskSelection::This)]
     disk: DiskSelection,
-    /// How many times each load is measured [default: 3, or 1 where `small`]
+    /// Rounds of each load [default: 3, or 1 with `small`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// The file, in MiB; a modelled disk takes up to five times as much memory [default: 4096, 2048 on modelled disks, or 64 where `small`]
+    /// Size of the file, in MiB; a modelled disk needs up to five times as much memory [default: 4096, 2048
+    /// on modelled disks, or 64 with `small`]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
     file: Option<u64>,
     /// Measure only the synced writer beside a stream
@@ -54,16 +55,16 @@ pub(super) struct StreamsArgs {
     json: bool,
 }
 
-/// The numbers behind `--size`.
+/// Sizes, times and rounds that `--size` selects.
 #[derive(Debug, Clone, Copy)]
 struct StreamScale {
     file_bytes: u64,
     rounds: u32,
-    /// Of loads that would take too long for the whole file.
+    /// Most time of loads that would take too long for the whole file.
     limit: Duration,
-    /// The synced writer works so long alone, and as long beside a stream.
+    /// Time of the synced writer, alone and then beside a stream.
     mixed: Duration,
-    /// For each figure of the disk alone.
+    /// Time for each figure of the disk alone.
     disk_figure: Duration,
     buffer_bytes: u64,
 }
@@ -86,14 +87,14 @@ impl StreamScale {
                 limit: Duration::from_secs(10),
                 mixed: Duration::from_secs(20),
                 disk_figure: Duration::from_secs(1),
-                // What `weir format` makes.
+                // Default of `weir format`.
                 buffer_bytes: 256 << 20,
             },
         }
     }
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &StreamsArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
@@ -127,14 +128,14 @@ fn on_disk(args: &StreamsArgs, disk: SharedDisk, root: &Path) -> Result<DiskRepo
     })
 }
 
-/// The file systems in the order of a round: each begins once in three.
+/// The file systems in the order of a round: each begins one of three rounds.
 fn order(round: u32) -> [FileSystem; 3] {
     let mut order = FileSystem::ALL;
     order.rotate_left(round as usize % FileSystem::ALL.len());
     order
 }
 
-/// Every load on every file system, round by round.
+/// Measures every load on every file system, round by round.
 fn streams(place: &SharedPlace, scale: &StreamScale) -> Result<Vec<StreamRow>, BenchError> {
     let weir = WeirStore::format(place, scale.file_bytes, scale.buffer_bytes)?;
     let mut rows: Vec<StreamRow> = StreamLoad::ALL
@@ -161,11 +162,11 @@ fn streams(place: &SharedPlace, scale: &StreamScale) -> Result<Vec<StreamRow>, B
     Ok(rows)
 }
 
-/// The synced writer on every file system, round by round.
+/// Measures the synced writer on every file system, round by round.
 fn mixed(place: &SharedPlace, scale: &StreamScale) -> Result<Vec<MixedRow>, BenchError> {
     let mixed = MixedLoad::of(scale);
     let weir = WeirStore::format(place, mixed.file_bytes(), mixed::BUFFER_BYTES)?;
-    // Either order serves to lay the files out.
+    // Either journal mode can lay out the files.
     for system in [FileSystem::Ext4, FileSystem::WeirJournal] {
         mixed.lay_out(&place.turn(&weir, system)?.directory)?;
     }

@@ -1,4 +1,4 @@
-//! What was found, as tables for people and as JSON.
+//! The report, as tables and as JSON.
 
 use std::fmt::Write as _;
 
@@ -36,7 +36,7 @@ impl StreamReport {
     }
 }
 
-/// Of the last minute.
+/// Load average of the last minute.
 pub(super) fn load_average() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
 }
@@ -47,7 +47,7 @@ pub(super) struct DiskReport {
     pub(super) model: String,
     pub(super) file_system: String,
     pub(super) measured: DeviceSpeed,
-    /// Before anything ran here.
+    /// Load average before the benchmark.
     pub(super) load_average: Option<f64>,
     pub(super) rounds: u32,
     pub(super) file_mib: u64,
@@ -55,7 +55,7 @@ pub(super) struct DiskReport {
     pub(super) mixed: Vec<MixedRow>,
 }
 
-/// A load on a file system.
+/// Figures of a load on a file system.
 #[derive(Debug, Serialize)]
 pub(super) struct StreamRow {
     load: &'static str,
@@ -63,9 +63,9 @@ pub(super) struct StreamRow {
     write_bytes: u64,
     runs: Vec<LoadRun>,
     mib_per_s: Vec<f64>,
-    /// Of weir's daemon, until the load's end.
+    /// CPU time of weir's daemon until the end of the load.
     processor_s_per_gib: Vec<f64>,
-    /// What is dirty at the load's end counts as written.
+    /// Writes to the store. Dirty data at the end of the load counts as written.
     store_bytes_per_byte: Vec<f64>,
 }
 
@@ -86,7 +86,7 @@ impl StreamRow {
         (self.load, self.system) == (load.name(), system.name())
     }
 
-    /// A run, and what weir spent on it.
+    /// Adds a run, and the CPU time and writes of weir's daemon.
     pub(super) fn add(&mut self, done: WorkDone, spent: Option<DaemonUsage>) {
         let bytes = (done.writes * self.write_bytes).max(1) as f64;
         self.runs.push(done.into());
@@ -98,7 +98,7 @@ impl StreamRow {
     }
 }
 
-/// The synced writer on a file system.
+/// Figures of the synced writer on a file system.
 #[derive(Debug, Serialize)]
 pub(super) struct MixedRow {
     system: &'static str,
@@ -123,7 +123,7 @@ impl MixedRow {
     }
 }
 
-/// The report as Markdown.
+/// Formats the report as Markdown.
 pub(super) fn text(report: &StreamReport) -> String {
     let mut out =
         format!("weir {}, Linux {}, {} processors\n", report.version, report.kernel, report.processors);
