@@ -1,5 +1,4 @@
-//! The public interface of the store: what callers may do, and what they may rely on. The types below do the
-//! work.
+//! The public interface of the store, and its promises. The types below do the work.
 //!
 //! | state | owner | changed under | after a crash |
 //! | --- | --- | --- | --- |
@@ -317,7 +316,7 @@ impl Store {
         self.shared.space()
     }
 
-    /// What the store has done since it was opened.
+    /// The counters since the store was opened.
     pub fn counters(&self) -> StoreCounters {
         self.shared.medium.counting().now()
     }
@@ -777,9 +776,9 @@ impl Store {
 
 /// Checking.
 impl Store {
-    /// Walks the whole map and reads every block that it refers to. Calls `report` for everything that is
-    /// wrong: nodes and pages whose bytes are not those written, misplaced blocks, blocks used twice, wrong
-    /// reference counts, unreferenced nodes, wrong live counts. Changes wait meanwhile.
+    /// Walks the whole map, reads every block that the map refers to, and calls `report` for each finding.
+    /// Findings are damaged nodes and pages, misplaced blocks, blocks used twice, wrong reference counts,
+    /// unreferenced nodes and wrong live counts. Changes wait meanwhile.
     pub fn check(&self, report: &mut dyn FnMut(StoreFinding)) {
         check::check(&self.shared, &self.writer.lock(), report);
     }
