@@ -152,7 +152,7 @@ impl Drop for SpaceReservation {
 }
 
 impl AdmissionQueue {
-    /// Whether an operation waits.
+    /// Whether an operation waits for space. Those that wait to bypass do not count.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -261,7 +261,7 @@ impl AdmissionControl {
         AdmissionControl { shared }
     }
 
-    /// A reservation if there is space now and no operation waits. `None` if the operation has to wait.
+    /// A reservation if there is space now and the operation need not queue behind others. `None` if it has to wait.
     pub(crate) fn admit_at_once(
         &self,
         cost: TransactionCost,
@@ -382,8 +382,8 @@ impl AdmissionControl {
             return AdmissionDecision::WaitToBypass;
         }
         let buffer_bytes = buffer_bytes + bypass::reserved_bytes(bypass_pages);
-        // Log space that is kept back: from writers for names, from both for relogging, and from all of them
-        // for deletions.
+        // Log space that an operation leaves: data 5/32, names 4/32, what frees 2/32. Relogging leaves
+        // 2/32, too.
         let kept = match cost.claim {
             SpaceClaim::Data => buffer.capacity_bytes() / 8 + buffer.capacity_bytes() / 32,
             SpaceClaim::Names => buffer.capacity_bytes() / 8,

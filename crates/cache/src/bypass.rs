@@ -2,7 +2,7 @@
 //! gets them soon.
 //!
 //! The buffer keeps space in which each of them can be logged late, at any moment and without waiting: as a
-//! merged transaction of the whole page, under its LSN. A partial overwrite of a bypassed page, a clone of
+//! relogged transaction of the whole page, under its LSN. A partial overwrite of a bypassed page, a clone of
 //! it, a new name of its file and a sync must not become durable before the page. So each of them logs the
 //! page first, and need not wait for the store. A sync of many pages does wait for the store if that costs
 //! less than writing them twice.
@@ -15,7 +15,7 @@ use buffer::{Buffer, BufferError, GroupNo, LogRecord};
 use device::{BLOCK_BYTES, ObjectId, PageNo, VolumeId};
 use std::ops::{Bound, Range, RangeInclusive};
 
-/// This many bypassed pages are stored at once: a MiB, which any device writes at full speed.
+/// Bypassed pages are stored as soon as there are this many: a MiB, which any device writes at full speed.
 const PRESSING_PAGES: u64 = 256;
 
 /// Pages that were logged late.

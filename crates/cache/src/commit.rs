@@ -164,7 +164,7 @@ impl Committer {
         Committer { shared, admission, commit_time: CommitTime::new() }
     }
 
-    /// Completes `then` when what `what` covers is durable.
+    /// Completes `then` when what `scope` covers is durable.
     pub(crate) fn sync(&self, scope: SyncScope, then: CacheCompletion<()>) {
         let mut state = self.shared.state();
         state.counters.syncs += 1;

@@ -772,7 +772,7 @@ impl PageTable {
         reservations as u64
     }
 
-    /// The newest pending cut that covers a page.
+    /// The newest pending punch that covers a page.
     pub(crate) fn newest_punch_of(&self, key: PageKey) -> Option<Lsn> {
         let punches = self.punches.get(&key.object)?;
         punches

@@ -88,7 +88,7 @@ impl WriteBackStall {
 }
 
 impl RetryList {
-    /// Notes a failure of `victim`, which is then left alone for a while.
+    /// Notes a failure of `item`, which is then left alone for a while.
     pub(crate) fn back_off(&mut self, item: WriteBackItem, error: StoreError, now: Duration) {
         let before = self.backed_off.get(&item);
         let wait = match before {
@@ -110,7 +110,7 @@ impl RetryList {
         self.failures
     }
 
-    /// Whether `victim` failed after the first `failures`.
+    /// Whether `item` failed after the first `failures`.
     pub(crate) fn has_failed_since(&self, item: WriteBackItem, failures: FailureCount) -> bool {
         self.backed_off.get(&item).is_some_and(|one| one.failure > failures)
     }
@@ -120,12 +120,12 @@ impl RetryList {
         self.backed_off.len()
     }
 
-    /// Whether `victim` failed and is to be left alone now.
+    /// Whether `item` failed and is to be left alone now.
     pub(crate) fn is_backed_off(&self, item: WriteBackItem, now: Duration) -> bool {
         self.backed_off.get(&item).is_some_and(|one| now < one.until)
     }
 
-    /// Whether `victim` failed when it was last tried.
+    /// Whether `item` failed when it was last tried.
     pub(crate) fn is_stuck(&self, item: WriteBackItem) -> bool {
         self.backed_off.contains_key(&item)
     }

@@ -94,7 +94,7 @@ pub struct CacheStatus {
     pub parked_syncs: u64,
     /// Operations waiting for space.
     pub parked_admissions: u64,
-    /// Pages for which a read waits, queued or being fetched.
+    /// Pages queued because a read or write waits, and all pages being fetched.
     pub fetching: u64,
     /// Size of the buffer's log, in bytes.
     pub buffer_bytes: u64,

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!  dirty    the table has changes that the store lacks
-//!    │ freeze, under the state's lock: copies the bytes, notes the changes as being written
+//!    │ freeze, under the state's lock: keeps the bytes as they are, notes the changes as being written
 //!  frozen   writers may go on: their changes make the page dirty again
 //!    │ commit_up_to: the committer makes the batch's newest change durable in the buffer (invariant 3)
 //!  logged
@@ -19,7 +19,7 @@
 //!  clean
 //! ```
 //!
-//! A partly written page is stored as a delta (`store_plan.rs`): nothing is fetched for it.
+//! A partly written page is stored as a delta if it can be: then nothing is read for it (`store_plan.rs`).
 //!
 //! Range operations go before any page, each after its dependencies and before all that it blocks
 //! (`range_ops.rs`).
@@ -110,7 +110,7 @@ pub(crate) enum WriteBackReason {
     Due,
     /// An operation waits for space: everything is written back.
     Space,
-    /// The mount ends, or a volume is cloned: everything is written back.
+    /// A caller wants everything written back: the mount ends, a volume is cloned, the buffer grows.
     All,
 }
 
@@ -143,7 +143,7 @@ impl FrozenBatch {
         self.punches.sort_by_key(|(_, punch)| punch.lsn);
     }
 
-    /// The item at `index` of the vector: punches first, then pages.
+    /// The item at `index`: punches first, then pages.
     fn item(&self, index: usize) -> WriteBackItem {
         match self.punches.get(index) {
             Some((object, punch)) => WriteBackItem::Punch(*object, punch.lsn),
@@ -189,7 +189,7 @@ impl FrozenPage {
     }
 }
 
-/// The store's answers for a [`FrozenBatch`], by index in its vector.
+/// The store's answers for a [`FrozenBatch`], by index of its [items](FrozenBatch::item).
 #[derive(Default)]
 struct StoreOutcome {
     /// Changes that the store refused.
@@ -220,7 +220,7 @@ impl WriteBack {
         self.cursor.try_lock().is_ok()
     }
 
-    /// One bounded step, if limits or ages ask for it. `Err` if pages stay dirty because a device failed.
+    /// One bounded step, if limits or ages ask for it. `Err` if what it tried stays dirty: a device failed, or the store is full.
     pub(crate) fn step(&self) -> Result<StepProgress, CacheError> {
         let mut cursor = self.lock();
         let mut scan = cursor.due_scan;
@@ -324,7 +324,7 @@ impl WriteBack {
         scan.restart();
         let mut state = self.shared.state();
         state.retries.note_failure(error.clone(), now);
-        // While nothing can be written, no cleaning is owed.
+        // Cleaning follows what is written back. While nothing is, space must be asked for.
         self.ask_for_space_if_needed(&mut state);
         // Readers that wait for a range operation get an error after a while.
         if !state.pages.range_ops().is_empty() {
@@ -349,8 +349,8 @@ impl WriteBack {
         self.forget_stored_punches();
     }
 
-    /// Logs reverted pages again: a crash took their bypassed bytes, so they are what older records make of
-    /// them. The new records tell the next recovery that these bytes are newer than the bypass; nothing else
+    /// Logs reverted pages again. A crash took their bypassed bytes, so each is again what older records
+    /// make of it. The new records tell the next recovery that these bytes are newer than the bypass; nothing else
     /// would.
     pub(crate) fn log_reverted(&self, pages: &[PageKey]) -> Result<(), CacheError> {
         let state = self.shared.state();
@@ -400,7 +400,7 @@ impl WriteBack {
         Ok(Some(StepProgress::Worked))
     }
 
-    /// There is more space: retries at once if something was refused for lack of it.
+    /// There is more space: retries at once if nothing could be written back for lack of it.
     pub(crate) fn retry_for_space(&self) {
         if self.shared.state().retries.needs_space() {
             self.lock().not_before = Duration::ZERO;
@@ -634,8 +634,8 @@ impl WriteBack {
         })
     }
 
-    /// Chooses pages to write back. `None` if there is no reason to. If memory is short, the least recently
-    /// written come first; if the buffer is short of space, or for age, those that need its oldest groups.
+    /// Chooses pages to write back. `None` if there is no reason to. If only memory is short, the least
+    /// recently written come first; otherwise those that need the buffer's oldest groups.
     /// Each takes its dirty neighbours along: on a disk a run of pages costs as much as one.
     fn choose_pages(
         &self,
@@ -704,7 +704,7 @@ impl WriteBack {
     ) -> Option<WriteBackBatch> {
         let mut state = self.shared.state();
         if state.syncs.any_waiting_for_store() {
-            // For pages that were logged or punched meanwhile.
+            // Some syncs may wait only for pages that were logged or punched meanwhile.
             self.committer.complete_store_waits(&mut state, &[]);
             self.shared.wake(BackgroundTask::Commit);
         }
@@ -742,8 +742,8 @@ impl WriteBack {
         if pages.is_empty() { None } else { Some(WriteBackBatch { pages, reached_newest: false }) }
     }
 
-    /// The most pages of a step: if a writer may wait for it, no more than less than a segment's cleaning
-    /// pays for.
+    /// The most pages of a step. If a writer may wait for it, no more than may be written before the next
+    /// look whether cleaning is due.
     fn step_pages(&self, reason: WriteBackReason) -> usize {
         match reason {
             WriteBackReason::Due | WriteBackReason::Space => {
@@ -1076,7 +1076,7 @@ impl DirtyPage {
     }
 }
 
-/// All bytes of pages of an object, and their page LSNs: deltas are merged with what the store has.
+/// For a rescue: all bytes of pages of an object, and their page LSNs. Deltas are merged with what the store has.
 pub(crate) fn merge_with_store<'a>(
     store: &Store,
     object: ObjectId,

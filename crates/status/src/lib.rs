@@ -23,7 +23,7 @@ pub struct StatusReport {
     pub buffer: String,
     /// Why a power failure loses what was flushed to the buffer; null if it does not.
     pub volatile: Option<String>,
-    /// The number of this mount among all mounts of the store.
+    /// A number that is higher at every later mount; other commands raise it, too.
     pub incarnation: u64,
     /// Milliseconds since the mount.
     pub uptime_ms: u64,

@@ -30,7 +30,7 @@ pub struct StoreFinding {
     pub page: Option<PageNo>,
     /// The block that it concerns, if it is one block.
     pub place: Option<Block>,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for StoreFinding {
     }
 }
 
-/// What [`Store::repair`](crate::Store::repair) corrected.
+/// The corrections by [`Store::repair`](crate::Store::repair).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RepairedCounts {
     /// Nodes whose number of references was wrong, unreferenced nodes included.
@@ -58,7 +58,7 @@ pub struct RepairedCounts {
     pub segments: u64,
 }
 
-/// What a walk of the whole map found.
+/// The result of a walk of the whole map.
 struct CheckWalk {
     /// Blocks of data to which something refers.
     data: BlockSet,
@@ -130,7 +130,7 @@ pub(crate) fn check(shared: &StoreShared, writer: &StoreWriter, report: &mut dyn
     check_roots(shared, report);
     let audit = walk_and_verify(shared, writer, report);
     check_summaries(shared, &audit, report);
-    // What is below an unreadable node cannot be counted.
+    // The descendants of an unreadable node cannot be counted.
     if audit.lost.is_none() {
         check_references(shared, &audit.references, report);
         check_live(shared, writer, &audit.data, report);
@@ -185,8 +185,9 @@ pub(crate) fn repair(
     Ok(repaired)
 }
 
-/// A root whose tables are lost in both copies was passed over when the store was opened, as one is that was being written when power
-/// failed: from the other one the log reaches as far. One more loss, and there is none.
+/// A root whose tables are lost in both copies was passed over when the store was opened, as one is that was
+/// being written when power failed: from the other one the log reaches as far. One more loss, and there is
+/// none.
 fn check_roots(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     let device = shared.medium.device();
     let geometry = shared.medium.geometry();

@@ -36,7 +36,7 @@ const TABLE_RUNS_MAX: usize = 8;
 /// Large tables may have more runs, as writing them is expensive: one for each MiB.
 const TABLE_RUN_PAGES: usize = 256;
 
-/// What an attempt at a checkpoint has done so far.
+/// The progress of an attempt at a checkpoint.
 #[derive(Default)]
 struct CheckpointInProgress {
     /// Nodes that it has written to new places.
@@ -74,7 +74,7 @@ impl PendingRoot {
     }
 }
 
-/// What a checkpoint is made for.
+/// The occasion of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CheckpointOccasion {
     /// The store is in use.
@@ -119,9 +119,9 @@ impl StoreCheckpointer {
     /// Prepares for a recovery that begins at `root`, as the tables of the newest root, of generation
     /// `newest`, could not be read.
     ///
-    /// Those tables may be readable another time. Meanwhile segments that they name are free by the older
-    /// root, and used again. So before anything else is written, a copy of the older root replaces the
-    /// newest. No generation has two roots.
+    /// The newest tables may become readable later. By then the older root counts segments as free that these
+    /// tables name, and they are used again. So before anything else is written, a copy of the older root
+    /// replaces the newest root. No generation has two roots.
     pub(crate) fn supersede_newest_root(&mut self, newest: u64, root: &CheckpointRoot, id: StoreId) {
         if root.generation < newest {
             self.generation = newest;
@@ -382,8 +382,8 @@ impl StoreCheckpointer {
         Ok(map.nodes.segments.geometry().segment_start(segment).plus(offset))
     }
 
-    /// Undoes an attempt that failed before its root was written. What it wrote has no place, as if it were
-    /// new, and goes elsewhere the next time.
+    /// Undoes an attempt that failed before its root was written. Its nodes and pages lose their places, as
+    /// if they were new. The next attempt writes them elsewhere.
     fn undo_attempt(&mut self, map: &mut PageMap, in_progress: CheckpointInProgress) {
         in_progress.nodes.into_iter().for_each(|id| map.nodes.mark_unwritten(id));
         for number in in_progress.pages {
@@ -481,7 +481,7 @@ fn do_what_is_delayed(shared: &StoreShared) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The same blocks for the mirrors.
+/// The blocks, at their places in the mirrors.
 fn mirror_blocks(map: &PageMap, blocks: &[(Block, Box<Page>)]) -> Vec<(Block, Box<Page>)> {
     let copy = |at: &Block| map.nodes.segments.mirror_of(*at).expect("nodes go to pairs");
     blocks.iter().map(|(at, page)| (copy(at), page.clone())).collect()

@@ -1,8 +1,8 @@
 //! The cleaner: a copying garbage collector for segments, one bounded step at a time.
 //!
-//! **Why.** The log only writes to free segments. What is overwritten, punched or deleted leaves dead blocks
-//! behind, and a segment is free only when nothing in it is live. So the cleaner copies the live blocks of
-//! mostly dead segments, its *victims*, to a segment of its own, repoints the map to the copies, and lets the
+//! **Why.** The log only writes to free segments. Overwrites, punches and deletions leave dead blocks behind,
+//! and a segment is free only when nothing in it is live. So the cleaner copies the live blocks of mostly
+//! dead segments, its *victims*, to a segment of its own, repoints the map to the copies, and lets the
 //! victims die.
 //!
 //! **The reserve.** Cleaning takes free segments before it frees any. So each class leaves some alone
@@ -11,21 +11,22 @@
 //! leave those for deletions of volumes, checkpoints and recoveries. In blocks this is 13 % of a store of 256
 //! MiB, 6 % of 4 GiB and 4 % of 1 TiB ([`reserve_blocks`](policy::reserve_blocks)).
 //!
-//! **What a full store feels like.** New data is refused first: [`Store::reserve`](crate::Store::reserve)
-//! fails as full when live and reserved blocks would reach the reserve, so whatever was acknowledged can
-//! still be written. Names and attributes may take a little more. Deletions always proceed. Below that limit
-//! a store only gets slower as its free segments sink:
+//! **A full store.** New data is refused first: [`Store::reserve`](crate::Store::reserve) fails as full when
+//! live and reserved blocks would reach the reserve, so all acknowledged data can still be written. Names and
+//! attributes may take a little more. Deletions always proceed. Below that limit a store only gets slower as
+//! its free segments sink:
 //!
-//! | free segments | what a writer feels |
+//! | free segments | effect on a writer |
 //! | --- | --- |
-//! | above where cleaning starts | nothing |
-//! | fewer | it makes steps of cleaning for what it writes ([`gc_pacer`](crate::gc_pacer)): as much as they gain, up to twice as much near the floor |
-//! | at the writers' floor | its vector makes checkpoints, which free emptied segments; if they free none, it fails as full, and is tried again after more cleaning |
+//! | above where cleaning starts | none |
+//! | fewer | the writer pays in steps of cleaning ([`gc_pacer`](crate::gc_pacer)): as much as they gain, up to twice as much near the floor |
+//! | at the writers' floor | the writer's vector makes checkpoints, which free emptied segments; if they free none, the vector fails as full, and is retried after more cleaning |
 //! | at the cleaner's floor | rounds take only victims that one step empties, so that each step frees a segment |
 //!
 //! **How victims are found.** Each segment has a count of its live blocks in memory, so no search is needed.
-//! [`choose_victims`] weighs what a segment frees, and for how long, against what it costs. A victim must
-//! free one block in 64 at least. A round has as many victims as a 64th of the store (4 to 256).
+//! [`choose_victims`] weighs the blocks that a segment frees, and how long they stay free, against the cost.
+//! A victim must free one block in 64 at least. A round has as many victims as a 64th of the store (4 to
+//! 256).
 //!
 //! **How references are found.** The map says where a page lies, but not which entries refer to a block. A
 //! victim's own summary names the page that each block was written for
@@ -81,7 +82,7 @@ const HOLDERS_PER_STEP: usize = 1024;
 /// References that a round remembers before it drops victims, 48 bytes each; the last victim stays.
 const HOLDERS_MAX: usize = 1 << 20;
 
-/// What a step of the cleaner did.
+/// The outcome of a step of the cleaner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CleaningOutcome {
     /// Nothing is worth cleaning.
@@ -103,7 +104,7 @@ pub(crate) struct SegmentCleaner {
     targets: CopyTargets,
 }
 
-/// Where moved blocks go: those of mirrored segments to a mirrored pair, others to a segment.
+/// Where moved blocks go: blocks of mirrored segments to a mirrored pair, other blocks to a segment.
 #[derive(Default)]
 struct CopyTargets {
     plain: CopySegment,

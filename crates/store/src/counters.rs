@@ -1,8 +1,8 @@
-//! What the store has done since it was opened.
+//! Counters of the store's work since it was opened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the store has done since it was opened.
+/// Counts of the store's work since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreCounters {
     /// Pages that readers asked for and that were no holes.
@@ -15,9 +15,9 @@ pub struct StoreCounters {
     pub device_reads: u64,
     /// Vectors applied.
     pub batches: u64,
-    /// Pages of these vectors, each counted once. What the cleaner moves is counted apart.
+    /// Pages of these vectors, each counted once. Pages that the cleaner moves have their own counter.
     pub pages_written: u64,
-    /// Of these pages, blocks of deltas.
+    /// The part of `pages_written` that is blocks of deltas.
     pub delta_blocks_written: u64,
     /// Pages into which a base and its deltas were merged. They count as written, too.
     pub pages_delta_merged: u64,

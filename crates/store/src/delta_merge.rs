@@ -28,8 +28,8 @@ pub(crate) struct IdleMergeRound {
     cursor: Option<MergeCursor>,
     /// Delta blocks that the store had written when this round began.
     delta_blocks_at_start: u64,
-    /// The same for the last round that reached its end or an unreadable node. If the store has written no
-    /// delta block since, there is nothing to merge.
+    /// Delta blocks that the store had written when the last round began that reached its end or an
+    /// unreadable node. If the store has written no delta block since, there is nothing to merge.
     delta_blocks_at_last_round: Option<u64>,
 }
 
@@ -156,7 +156,7 @@ fn delta_blocks_written(shared: &StoreShared) -> u64 {
     shared.medium.counting().now().delta_blocks_written
 }
 
-/// What a merge does with a damaged page.
+/// How a merge treats a damaged page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DamagedPagePolicy {
     /// Leaves it as it is, and merges the others.

@@ -113,7 +113,7 @@ pub enum StoreError {
         device: String,
         /// Where the copy is, or what should say so.
         place: Block,
-        /// What is there instead.
+        /// The problem with the block.
         why: String,
     },
     /// The log or all checkpoint roots are damaged. Nothing was changed.
@@ -159,7 +159,7 @@ pub enum StoreError {
     CannotCount {
         /// Which device.
         device: String,
-        /// What cannot be read.
+        /// The unreadable part.
         what: String,
     },
     /// There is no such volume.
@@ -214,7 +214,7 @@ pub enum StoreError {
         /// The one found.
         found: Incarnation,
     },
-    /// An earlier error left a map in memory that is not that of the log. What is on the medium is whole.
+    /// After an earlier error, the map in memory differs from the log. The medium is intact.
     #[error("{device}: stopped after an earlier error")]
     Stopped {
         /// Which device.
@@ -251,7 +251,7 @@ impl StoreError {
         }
     }
 
-    /// What to do next.
+    /// The user's next step.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         let help = match self {
             StoreError::Device(error) => return error.help(),

@@ -3,11 +3,12 @@
 
 use crate::checkpoint_root::CheckpointRoot;
 use crate::format::{
-    Head, MAGIC_CHUNK, MAGIC_DELTAS, MAGIC_NODE, MAGIC_OWNERS, MAGIC_ROOT, MAGIC_TABLE, Magic, seal,
+    MAGIC_CHUNK, MAGIC_DELTAS, MAGIC_NODE, MAGIC_OWNERS, MAGIC_ROOT, MAGIC_TABLE, MagicBytes, StructureHead,
+    seal,
 };
 use crate::log_entry::decode_chunk;
 use crate::map::{NodeId, decode_node, decode_table_page, encode_node};
-use crate::owners::OwnerList;
+use crate::segment_summary::SummaryBlock;
 use crate::settings::StoreSettings;
 use device::{BLOCK_BYTES, Page, StoreId};
 use zerocopy::IntoBytes;
@@ -15,12 +16,12 @@ use zerocopy::IntoBytes;
 const STORE: StoreId = StoreId(*b"0123456789abcdef");
 
 /// A block of this kind, of which `bytes` are the first but for its head.
-fn block(magic: Magic, bytes: &[u8]) -> Box<Page> {
+fn block(magic: MagicBytes, bytes: &[u8]) -> Box<Page> {
     let mut page = Page::zeroed();
     let len = bytes.len().min(BLOCK_BYTES);
     page.0[..len].copy_from_slice(&bytes[..len]);
-    let head = Head::new(magic, STORE);
-    page.0[..size_of::<Head>()].copy_from_slice(head.as_bytes());
+    let head = StructureHead::new(magic, STORE);
+    page.0[..size_of::<StructureHead>()].copy_from_slice(head.as_bytes());
     seal(&mut page.0);
     page
 }
@@ -32,8 +33,8 @@ pub fn block_structures(bytes: &[u8]) {
     if let Some(root) = CheckpointRoot::decode(&block(MAGIC_ROOT, bytes), STORE) {
         assert_eq!(CheckpointRoot::decode(&root.encode(STORE), STORE), Some(root));
     }
-    if let Some(list) = OwnerList::decode(&block(MAGIC_OWNERS, bytes), STORE) {
-        assert_eq!(OwnerList::decode(&list.encode(STORE), STORE), Some(list));
+    if let Some(summary) = SummaryBlock::decode(&block(MAGIC_OWNERS, bytes), STORE) {
+        assert_eq!(SummaryBlock::decode(&summary.encode(STORE), STORE), Some(summary));
     }
     if let Some(body) = decode_node(&block(MAGIC_NODE, bytes), NodeId(1), STORE) {
         let (page, _) = encode_node(&body, NodeId(1), STORE);

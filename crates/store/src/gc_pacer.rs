@@ -1,14 +1,14 @@
-//! The GC pacer: how fast a round of cleaning goes. What is written to the log meanwhile pays for it.
+//! The GC pacer sets the speed of a round of cleaning: blocks written to the log meanwhile pay for the round.
 //!
 //! A round does some *work* (nodes to visit, blocks to move) and *gains* some blocks. Each block written to
-//! the log owes `work / gain` of it: so the round ends when what it gained has been used up, and free space
-//! stays where it was.
+//! the log owes `work / gain` of that work. So the round ends when the gained blocks have been used up, and
+//! free space stays the same.
 //!
 //! A writer that writes at most [`pages_per_payment`](GcPacer::pages_per_payment) between payments owes three
-//! eighths of a segment each time, or the fair price of a page where that is more; urgency adds an eighth of
-//! a segment. It may wait for two payments, and for what is left of a step: for less than a segment, where a
-//! page and its log entry cost a quarter of one at most. The rest of what others write, and of what urgency
-//! would add, is forgiven: free space sinks by that much, and the next round goes faster.
+//! eighths of a segment each time, or the fair price of a page if that is more. Urgency adds an eighth of a
+//! segment. The writer may wait for two payments and for the rest of a step: for less than a segment, if a
+//! page and its log entry cost at most a quarter of one. Any further debt, from other writers or from
+//! urgency, is forgiven: free space sinks by that much, and the next round is faster.
 
 use crate::policy::low_mark;
 
@@ -108,7 +108,8 @@ impl GcPacer {
 mod tests {
     use super::*;
 
-    /// Four segments of 64 blocks, three quarters live, in a store of a hundred: 16 nodes and 192 blocks for 64.
+    /// Four segments of 64 blocks, three quarters live, in a store of a hundred: 16 nodes and 192 blocks for
+    /// 64.
     const ROUND: GcRound = GcRound {
         segment_blocks: 64,
         victims: 4,
@@ -167,7 +168,8 @@ mod tests {
 
     #[test]
     fn what_is_written_together_costs_at_most_one_payment_however_full_the_victims_are() {
-        // The smallest segments that are made by themselves have 256 blocks; a round takes none that is more than 31/32 live.
+        // The smallest segments that are made by themselves have 256 blocks; a round takes none that is more
+        // than 31/32 live.
         for (live, missing) in [(256, 0), (768, 0), (768, 3), (900, 8), (992, 8)] {
             let round = GcRound { segment_blocks: 256, live, copies: live, missing, nodes: 0, ..ROUND };
             let mut pace = GcPacer::new(&round);

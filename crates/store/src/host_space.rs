@@ -1,11 +1,11 @@
 //! Space of the host file system. A store that is a sparse file has a segment allocated there before the
 //! segment counts as free. So a full host file system is a smaller store, to everything that counts space.
 //!
-//! | free segments above what is [wanted](crate::map::PageMap::free_segments_wanted) | what happens |
+//! | free segments above the [wanted number](crate::map::PageMap::free_segments_wanted) | action |
 //! | --- | --- |
-//! | fewer than [`segments_ahead`](crate::map::PageMap::segments_ahead) | more are allocated, until there are twice as many |
-//! | up to four times as many | dead ones are freed without a trim |
-//! | more | dead ones are trimmed, and unbacked |
+//! | fewer than [`segments_ahead`](crate::map::PageMap::segments_ahead) | segments are allocated, until there are twice as many |
+//! | up to four times as many | dead segments are freed without a trim |
+//! | more | dead segments are trimmed, and unbacked |
 
 use crate::counters::count;
 use crate::error::StoreError;
@@ -131,7 +131,7 @@ fn allocate_segment(shared: &StoreShared, segment: u32) -> Result<(), StoreError
     Ok(())
 }
 
-/// The same blocks in as few ranges as possible.
+/// Joins adjacent ranges.
 fn merge_adjacent(ranges: Vec<Range<Block>>) -> Vec<Range<Block>> {
     let mut joined: Vec<Range<Block>> = Vec::new();
     for range in ranges {

@@ -30,7 +30,8 @@ pub(crate) struct LogWriter {
     is_fresh: bool,
     /// Blocks that recovery has read and that may not be durable: first block and count.
     unconfirmed_blocks: Vec<(Block, u64)>,
-    /// The same for mirrored blocks. Of each, at least one copy is intact.
+    /// Mirrored blocks that recovery has read and that may not be durable. Of each, at least one copy is
+    /// intact.
     unconfirmed_mirrored: Vec<MirroredBlock>,
     /// Memory for the next chunk. New memory of this size would have to be zeroed each time.
     chunk_memory: Vec<Page>,

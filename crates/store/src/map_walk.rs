@@ -17,7 +17,7 @@ pub(crate) struct FirstHolder {
     pub(crate) object: ObjectId,
 }
 
-/// What a walk reports.
+/// An item that a walk reports.
 pub(crate) enum WalkItem {
     /// A block of data, and the page whose base it is; or the first page of which it has a delta.
     Block(FirstHolder, PageNo, BlockEntry),

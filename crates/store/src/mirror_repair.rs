@@ -1,11 +1,11 @@
-//! Repair of mirrored metadata (map nodes, tables, pages of arenas): what is damaged or unreadable is read
-//! from its copy, and written again.
+//! Repair of mirrored metadata (map nodes, tables, pages of arenas): damaged and unreadable blocks are read
+//! from their copies, and written again.
 //!
-//! Repair overwrites the damaged block in place with the bytes that it should have. Nothing else is written
-//! there meanwhile: blocks never change while their segment is in use, and its segment is pinned or the
-//! writer's lock held. The copy lies in another segment and is not touched. Repair waits for no flush: if it
-//! is lost, the next reader repairs again. Until an incarnation has begun nothing is written, and what was
-//! found damaged is repaired then.
+//! Repair overwrites the damaged block in place with the intact bytes. Nothing else is written there
+//! meanwhile: blocks never change while their segment is in use, and the segment is pinned or the writer's
+//! lock held. The copy lies in another segment and is not touched. Repair waits for no flush: if a power cut
+//! loses it, the next reader repairs again. Before an incarnation has begun nothing is written, so repairs
+//! wait until then.
 
 use crate::bug::{StoreBug, is_planted};
 use crate::checkpoint_root::TablesStream;
@@ -267,7 +267,7 @@ impl StoreShared {
         };
         // Each of these is where it was.
         self.compare_page_mirrors(&waiting.pages.into_values().collect::<Vec<_>>());
-        // Those that are whole by now were written elsewhere.
+        // Nodes that are whole by now were written to new places.
         let whole = self
             .compare_node_mirrors(&nodes)
             .iter()

@@ -7,7 +7,8 @@
 use crate::bug::{StoreBug, is_planted};
 use crate::format::LIST_OWNERS;
 
-/// Who takes free segments. Each class leaves alone the segments that the classes after it need.
+/// The classes of users of free segments. Each class leaves alone the segments that the classes after it
+/// need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SpaceClass {
     /// A vector that writes, and takes segments for the log.
@@ -16,7 +17,7 @@ pub(crate) enum SpaceClass {
     OpenSegment,
     /// The cleaner.
     Cleaner,
-    /// A vector that only frees space.
+    /// A vector that only frees space; and the nodes that the cleaner makes dirty.
     Frees,
     /// The cleaner, in a round in which each step empties a segment.
     EmptiesAtOnce,
@@ -24,7 +25,7 @@ pub(crate) enum SpaceClass {
     DeletesVolume,
 }
 
-/// What node segments hold, and what the next checkpoint writes to them, in blocks. All of it is
+/// The blocks that node segments hold, and the blocks that the next checkpoint writes to them. All are
 /// [mirrored](METADATA_COPIES): here each block and each pair of segments counts once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeSpaceUse {
@@ -86,7 +87,7 @@ impl NodeSpaceUse {
     ///
     /// It takes the emptiest, as many as needed; and where space is short, each segment of which at most a
     /// quarter stays, since nothing frees space at a lower price. The nodes that it writes again are no more
-    /// than those of two segments that are as full as may be, so two always fit.
+    /// than those of two segments that are as full as may be, and fit into [`NodeCompaction::blocks`].
     ///
     /// Without space to [spare](NodeCompaction::spare) it takes only what [`free_segments_floor`] counts on:
     /// at most two, none because it is cheap, and segments that are about to be free count as held.
@@ -112,9 +113,11 @@ impl NodeSpaceUse {
         chosen
     }
 
-    /// How a checkpoint compacts while `free` segments are free, if it should. It leaves the segments for
-    /// recoveries that are cut off, and those for the log. It may take all others, even those for deletions
-    /// of volumes: nothing else frees the space that punches and recoveries have used up.
+    /// How a checkpoint compacts while `free` segments are free, if it should.
+    ///
+    /// Compaction leaves the segments for recoveries that are cut off, and the segments for the log. It may
+    /// take all other segments, even those for deletions of volumes: nothing else frees the space that
+    /// punches and recoveries have used up.
     pub(crate) fn compaction(&self, free: u64, short: bool) -> Option<NodeCompaction> {
         // Compaction may write every page of the node table, too.
         let spare = free
@@ -157,7 +160,7 @@ const RECOVERIES: u64 = 3;
 /// Pairs of segments that compacting two pairs takes before it frees two.
 const COMPACTION_PAIRS: u64 = 2;
 
-/// Segments for vectors that only free space. Such a segment is dead when it is full, and free two
+/// Segments for vectors that only free space. A segment of such vectors is dead when it is full, and free two
 /// checkpoints later.
 const FREEING_SEGMENTS: u64 = 2;
 
@@ -172,9 +175,9 @@ fn deletion_segments(tables: u64) -> u64 {
     if is_planted(StoreBug::DeletionsWithoutClass) { 0 } else { 1 + METADATA_COPIES * tables }
 }
 
-/// Segments for the cleaner, above the emptying one. It must be able to empty some when everybody else has
-/// used theirs. Each crash may leave it one that is hardly filled, and a pair, as it may leave the log and
-/// the nodes.
+/// Segments for the cleaner, above the emptying one. The cleaner must be able to empty some segments when the
+/// other classes have used up theirs. Each crash may leave a hardly filled segment and pair of the cleaner's,
+/// as it may leave those of the log and the nodes.
 const CLEANER_SEGMENTS: u64 = 6 + METADATA_COPIES;
 
 /// Of [`CLEANER_SEGMENTS`], those that must survive incarnation after incarnation, each of which writes the
@@ -188,8 +191,8 @@ const OPEN_SEGMENTS: u64 = 2 + 1 + 2 * METADATA_COPIES + 1 + METADATA_COPIES;
 /// Most nodes that may be dirty at once in a store of `blocks` blocks. A checkpoint writes them, so there
 /// must be space for them at any time.
 ///
-/// One for 512 blocks of the store; all its leaves are one for 128. At most 64 MiB, as dirty nodes stay in
-/// memory.
+/// One for 512 blocks of the store; all its leaves are one for 128. At least two segments, and 64; at most
+/// 64 MiB, as dirty nodes stay in memory.
 pub(crate) fn dirty_max(blocks: u64, segment_blocks: u64) -> u64 {
     (blocks / 512).max(2 * segment_blocks).clamp(64, 16_384)
 }
@@ -273,7 +276,7 @@ impl CleaningCandidate {
     }
 }
 
-/// What one round of cleaning may do.
+/// The limits of one round of cleaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CleaningBudget {
     /// Blocks of a segment.
@@ -380,7 +383,7 @@ pub(crate) fn choose_victims(candidates: &[CleaningCandidate], budget: &Cleaning
     chosen.into_iter().map(|one| one.segment).collect()
 }
 
-/// Benefit over cost: `(1 - u) * age / (1 + u)`.
+/// Benefit over cost: `(1 - u) * (age + 1) / (1 + u)`, where `u` is the live share.
 fn cost_benefit(candidate: &CleaningCandidate, budget: &CleaningBudget) -> f64 {
     let used = candidate.live as f64 / budget.segment_blocks as f64;
     (1.0 - used) * (candidate.age + 1) as f64 / (1.0 + used)
@@ -423,7 +426,8 @@ mod tests {
         assert_eq!(free_segments_floor(SpaceClass::DeletesVolume, &more), 18);
         // Six pairs hold 60 live nodes; before they are compacted, they may be seven.
         assert_eq!(free_segments_floor(SpaceClass::DeletesVolume, &NodeSpaceUse { held: 96, ..nodes }), 18);
-        // As before. The checkpoint leaves 123 live blocks in 180, and 200 are held before they are compacted.
+        // As before. The checkpoint leaves 123 live blocks in 180, and 200 are held before they are
+        // compacted.
         assert_eq!(free_segments_floor(SpaceClass::DeletesVolume, &NodeSpaceUse { nodes: 120, ..nodes }), 20);
     }
 
@@ -496,7 +500,8 @@ mod tests {
         assert!(nodes(96).compaction(writers + 6, true).is_some_and(|one| one.spare));
         assert_eq!(nodes(96).compaction(writers + 5, true), None, "they are dense enough");
         assert_eq!(nodes(96).compaction(writers + 6, false), None, "nor is space short");
-        // 22 segments, of which the log has two and recoveries twelve; the checkpoint itself writes 33 blocks.
+        // 22 segments, of which the log has two and recoveries twelve; the checkpoint itself writes 33
+        // blocks.
         let blocks = |free: u64| nodes(128).compaction(free, true).map(|one| (one.spare, one.blocks));
         assert_eq!([least, least - 4, least - 5].map(blocks), [Some((false, 95)), Some((false, 31)), None]);
         let few =
@@ -532,7 +537,7 @@ mod tests {
         };
         assert_eq!(one(&[candidate(1, 40, 9), candidate(2, 10, 9)]), [2]);
         assert_eq!(one(&[candidate(1, 40, 9), candidate(2, 40, 90)]), [2]);
-        // An old one that is fuller is worth more than a young one that will empty itself.
+        // An old, fuller segment is worth more than a young one that will empty by itself.
         assert_eq!(one(&[candidate(1, 48, 100), candidate(2, 32, 10)]), [1]);
     }
 
@@ -625,9 +630,9 @@ mod tests {
                 held,
             };
             let reserve = reserve_blocks(&node_segments, segments);
-            // What is taken, at most: the free segments that a writer must leave, all dead blocks in node
-            // segments and in open segments, and elsewhere the dead blocks that no cleaning frees. If all of
-            // it fits into the reserve, every reserved block can be freed.
+            // The most blocks that are not available: the free segments that a writer must leave, all dead
+            // blocks in node segments and in open segments, and elsewhere the dead blocks that no cleaning
+            // frees. If all of them fit into the reserve, every reserved block can be freed.
             let floor = free_segments_floor(SpaceClass::Writer, &node_segments) * segment_blocks;
             let among_nodes = METADATA_COPIES * (held - live);
             let elsewhere = segments * dead_blocks_max(segment_blocks) + OPEN_SEGMENTS * segment_blocks;

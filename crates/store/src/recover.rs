@@ -23,8 +23,8 @@
 //! 8. Leave the log at its end. The next incarnation starts a new log in other segments, with higher chunk
 //!    and batch numbers, so that no torn chunk can belong to it.
 //!
-//! A log entry that needs an unreadable node is skipped (step 4 or 7). What it changes cannot be read until
-//! the node can, and no root is written before that.
+//! A log entry that needs an unreadable node is skipped (step 4 or 7). The changed pages cannot be read while
+//! the node is unreadable, and no root is written meanwhile.
 
 use crate::bug::{StoreBug, is_planted};
 use crate::checkpoint::StoreCheckpointer;
@@ -304,7 +304,7 @@ impl StoreRecovery {
     }
 }
 
-/// What is known of the last complete batch of the log.
+/// The state of the last complete batch of the log.
 enum LastBatch {
     /// Some of its data was not written: the batch was never completed.
     Torn,

@@ -1,9 +1,9 @@
 //! The reverse map: finds the map entries that refer to a segment's blocks, without a walk of the whole map.
 //! It reads the segment's own summary, and looks up the pages that the summary names.
 //!
-//! What it finds is never taken for complete. A segment is dead only when its live count says so, and an
-//! entry that other nodes may share is left to a walk. So a reference that is taken over meanwhile, as by a
-//! clone, costs a walk and no more.
+//! Callers never take the found references for complete. A segment is dead only when its live count says so,
+//! and an entry that other nodes may share is left to a walk. So a reference that a clone takes over
+//! meanwhile costs a walk and no more.
 
 use crate::map::{BlockHolder, MissingNodes, NodeId, PageMap};
 use crate::segment_summary::{SummaryScan, SummaryUnreadable};

@@ -31,7 +31,7 @@ pub struct ScrubProgress {
     pub blocks_expected: u64,
     /// Blocks that were damaged or could not be read.
     pub damaged: u64,
-    /// Of these, blocks of metadata that were repaired from their whole copy, the superblock's copy included.
+    /// Damaged blocks of metadata that were repaired from their whole copy, including the superblock's copy.
     pub repaired: u64,
     /// Map nodes of which both copies were damaged, but which are in memory: the next checkpoint writes them
     /// elsewhere.

@@ -2,13 +2,13 @@
 //! the segment summary, bcachefs has backpointers.) A segment of log says so in its chunks' entries. A
 //! segment that the cleaner fills has summary blocks, each in front of the blocks that it names.
 //!
-//! Callers' data does not depend on summaries: they serve the cleaner, and whoever has lost the map or a part
-//! of it. Damage to a summary costs only its own entries. The map alone says which blocks are live, and who
-//! else refers to them.
+//! Callers' data does not depend on summaries. Summaries serve the cleaner, and the rescue of data after the
+//! map, or a part of it, is lost. Damage to a summary costs only its own entries. The map alone says which
+//! blocks are live, and which other entries refer to them.
 //!
-//! A segment is written from its start on, so what an earlier use of it left lies behind everything written
-//! since. Of two heads in one segment the reader believes the first one, and those of the same
-//! [`SegmentLife`]. So nothing that is live can be taken for something else.
+//! A segment is written from its start on, so blocks of an earlier use lie behind all blocks written since.
+//! The reader believes the first head in a segment, and further heads only if they are of the same
+//! [`SegmentLife`]. So no live block can be taken for something else.
 
 use crate::format::*;
 use crate::log_chunk::{LogChunk, parse_chunk};

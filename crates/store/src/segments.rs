@@ -9,9 +9,9 @@
 //! | dead | free | the next checkpoint is durable, too, no reader pins it, and it is trimmed, if it should be |
 //! | dead | unbacked | the same, where the store is a sparse file and the trim gives the space back |
 //!
-//! Two checkpoints, because both roots must do without the segment. What was closed before the older root's
-//! checkpoint neither holds log entries after that root nor is named by them. What had nothing live in either
-//! checkpoint is named by neither root.
+//! Two checkpoints are needed, because neither root may need the segment. A segment that was closed before
+//! the older root's checkpoint neither holds log entries after that root nor is named by them. A segment
+//! without live blocks in both checkpoints is named by neither root.
 //!
 //! Metadata lies in **mirrored pairs**: two segments, of which the second, the *mirror*, holds the same block
 //! at each offset. A place names the block in the first segment. Both are taken, filled, counted, closed,
@@ -32,7 +32,7 @@ use device::Block;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum SegmentUse {
     #[default]
@@ -551,7 +551,7 @@ impl SegmentTable {
         }
     }
 
-    /// Counts a reference to a block as gone.
+    /// Counts a block as no longer live.
     pub(crate) fn dec_live(&mut self, place: Block) {
         let Some(number) = self.geometry.segment_of(place) else { return };
         for one in self.with_mirror(number) {
@@ -568,7 +568,7 @@ impl SegmentTable {
         segment.usage != SegmentUse::Free && !segment.open && segment.live == 0
     }
 
-    /// All dead segments.
+    /// All closed segments in which no block is live now.
     pub(crate) fn dead(&self) -> Vec<u32> {
         self.iter().filter(|(_, segment)| SegmentTable::is_dead(segment)).map(|(number, _)| number).collect()
     }

@@ -1,5 +1,5 @@
-//! What all parts of the store share: the medium, and the map above it, whose nodes are read on demand. No
-//! lock is held while the device works.
+//! The state that all parts of the store share: the medium, and the map above it, whose nodes are read on
+//! demand. No lock is held while the device works.
 
 use crate::bug::{StoreBug, is_planted};
 use crate::coalesce::GAP_BLOCKS_MAX;

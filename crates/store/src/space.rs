@@ -79,8 +79,8 @@ const PAGES_PER_NODE_BLOCK: u64 = 8;
 /// page of its leaf.
 pub const RESERVED_BLOCKS_PER_PAGE: u64 = METADATA_COPIES + BLOCKS_PER_LEAF;
 
-/// What is known of the pages that have a reservation. Lowers the charge below [`RESERVED_BLOCKS_PER_PAGE`]
-/// for each.
+/// Facts about the pages that have a reservation. They lower the charge for a page below
+/// [`RESERVED_BLOCKS_PER_PAGE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReservationEstimate {
     /// Pages of data, which are written once.
@@ -138,8 +138,8 @@ pub(crate) struct Reservations {
 }
 
 impl PageMap {
-    /// What node segments hold, and what the next checkpoint writes to them. A block and its mirror count
-    /// once.
+    /// The blocks that node segments hold, and the blocks that the next checkpoint writes to them. A block
+    /// and its mirror count once.
     pub(crate) fn node_use(&self) -> NodeSpaceUse {
         let table = self.nodes.table.pages().len() as u64;
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
@@ -232,8 +232,8 @@ impl PageMap {
     /// Nodes that a vector may make dirty: at most as many as a reservation counts, and all those of the
     /// volumes' tree.
     ///
-    /// A punch that leaves newer pages in leaves between its ends changes more nodes. Those pages were
-    /// written back before it, and their leaves were counted then.
+    /// A punch that keeps newer pages in leaves between its ends changes more nodes. The newer pages were
+    /// written back before the punch, and their leaves were counted then.
     pub(crate) fn nodes_dirtied_by(&self, log_entries: &[LogEntry]) -> u64 {
         let mut nodes = BTreeSet::new();
         let mut path = |of: (VolumeId, Option<u64>), leaf: u64, height: u8| {

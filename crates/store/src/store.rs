@@ -1,16 +1,15 @@
-//! The public interface of the store: what callers may do, and what they may rely on. The types below do the
-//! work.
+//! The public interface of the store, and its promises. The types below do the work.
 //!
 //! | state | owner | changed under | after a crash |
 //! | --- | --- | --- | --- |
 //! | map: nodes, node table, live counts, volumes | `map::PageMap` in `StoreShared` | the writer's lock, then the map's write lock | from the newest root and the log entries after it |
 //! | reservations | `space::Reservations` in the map | the map's write lock | gone; the caller reserves anew |
 //! | pins | `segments::SegmentTable` in the map | the map's read lock | gone, as the readers are |
-//! | the log's end | `log::LogWriter` in `StoreWriter` | the writer's lock | from the newest root and the log |
+//! | the log's end | `log_writer::LogWriter` in `StoreWriter` | the writer's lock | from the newest root and the log |
 //! | the open pair for pages of metadata | `mirrored::OpenMirroredPair` in `StoreWriter` | the writer's lock | gone: the pair is closed, with the blocks that log entries name |
 //! | roots, generations | `checkpoint::StoreCheckpointer` in `StoreWriter` | the writer's lock | from the newest root |
 //! | a round of cleaning | `cleaner::SegmentCleaner` | the cleaner's lock, taken before the writer's | gone |
-//! | a round of merging deltas in quiet times | `delta_merge::DeltaMergeRound` in `Store` | the writer's lock | gone: it begins anew |
+//! | a round of merging deltas in quiet times | `delta_merge::IdleMergeRound` in `Store` | its own, taken after the writer's | gone: it begins anew |
 //! | a scrub | `scrub::StoreScrub` | the scrubber's lock, taken before the writer's | gone |
 //!
 //! The writer's lock is held during I/O: one apply, checkpoint or repointing at a time. The map's lock is
@@ -317,7 +316,7 @@ impl Store {
         self.shared.space()
     }
 
-    /// What the store has done since it was opened.
+    /// The counters since the store was opened.
     pub fn counters(&self) -> StoreCounters {
         self.shared.medium.counting().now()
     }
@@ -402,7 +401,7 @@ impl Store {
     }
 
     /// Whether [`idle_merge_step`](Store::idle_merge_step) is worth its reads and writes while nobody waits
-    /// for space: enough was stored as deltas since the store was opened or the last round ended, and free
+    /// for space: enough was stored as deltas since the store was opened or the last round began, and free
     /// space is not short. Waits for no device.
     pub fn idle_merge_is_due(&self) -> bool {
         let Ok(folding) = self.idle_merge.try_lock() else { return false };
@@ -418,7 +417,7 @@ impl Store {
     /// cannot be read stays as it is.
     pub fn idle_merge_step(&self) -> Result<bool, StoreError> {
         let mut writer = self.writer.lock();
-        self.idle_merge.lock().expect("no panic while folding").step(&self.shared, &mut writer)
+        self.idle_merge.lock().expect("no panic while merging deltas").step(&self.shared, &mut writer)
     }
 
     /// Makes the map durable so that recovery starts here. Frees segments that no root needs any more: those
@@ -777,9 +776,9 @@ impl Store {
 
 /// Checking.
 impl Store {
-    /// Walks the whole map and reads every block that it refers to. Calls `report` for everything that is
-    /// wrong: nodes and pages whose bytes are not those written, misplaced blocks, blocks used twice, wrong
-    /// reference counts, unreferenced nodes, wrong live counts. Changes wait meanwhile.
+    /// Walks the whole map, reads every block that the map refers to, and calls `report` for each finding.
+    /// Findings are damaged nodes and pages, misplaced blocks, blocks used twice, wrong reference counts,
+    /// unreferenced nodes and wrong live counts. Changes wait meanwhile.
     pub fn check(&self, report: &mut dyn FnMut(StoreFinding)) {
         check::check(&self.shared, &self.writer.lock(), report);
     }

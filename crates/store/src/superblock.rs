@@ -92,7 +92,7 @@ impl StoreGeometry {
         Ok(StoreGeometry { id: layout.id, total_blocks, segment_blocks, segments })
     }
 
-    /// The same store with another number of segments.
+    /// The geometry of this store with another number of segments.
     pub(crate) fn with_segments(self, segments: u32) -> StoreGeometry {
         StoreGeometry {
             segments,
@@ -179,7 +179,7 @@ impl StoreGeometry {
         Block(self.total_blocks - 1)
     }
 
-    /// What is wrong with the superblock's copy, if anything is.
+    /// The problem with the superblock's copy; `None` if it is intact.
     pub(crate) fn copy_damage(&self, device: &dyn Device) -> Option<String> {
         let at = self.copy_at();
         let mut page = Page::zeroed();
@@ -322,7 +322,7 @@ pub(crate) fn grow(
     Ok(grown)
 }
 
-/// What [`Store::repair_superblocks`](crate::Store::repair_superblocks) did.
+/// The outcome of [`Store::repair_superblocks`](crate::Store::repair_superblocks).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuperblockRepair {
     /// Nothing: both superblocks were intact.

@@ -1,4 +1,4 @@
-//! What callers see of volumes: numbers, names, modes.
+//! The public types of volumes: numbers, names, modes.
 
 use crate::error::StoreError;
 use device::{Lsn, PageNo};

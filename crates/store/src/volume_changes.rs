@@ -4,8 +4,9 @@
 //! the source holds. The first write to either copies the nodes on its way down. The log entries of a clone's
 //! name follow in the same batch: a crash leaves both or neither.
 //!
-//! The root of a deleted volume goes on the dying list, which is durable with the next checkpoint. What
-//! nothing else refers to is freed from there in steps. After a crash some of it is freed again.
+//! The root of a deleted volume goes on the dying list, which is durable with the next checkpoint. Steps of
+//! background work then free the nodes and blocks that nothing else refers to. After a crash, some steps are
+//! repeated.
 
 use crate::counters::count;
 use crate::error::StoreError;

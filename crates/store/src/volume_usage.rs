@@ -56,7 +56,7 @@ impl SpaceOwner {
     }
 }
 
-/// What the walk keeps of a node.
+/// The facts about a node that the walk remembers.
 struct VisitedNode {
     reached_from: SpaceOwner,
     children: Box<[NodeId]>,

@@ -58,8 +58,8 @@ enum WriterHealth {
     Stopped,
 }
 
-/// What only the writer uses. Owned by the store, under a lock that is held during I/O: one apply, checkpoint
-/// or repointing at a time.
+/// The state that only the writer uses. Owned by the store, under a lock that is held during I/O: one apply,
+/// checkpoint or repointing at a time.
 pub(crate) struct StoreWriter {
     health: WriterHealth,
     log: LogWriter,

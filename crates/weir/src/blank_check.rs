@@ -56,7 +56,8 @@ fn describe_content(head: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// Whether `head` begins with a superblock of weir 0.1. Stores and buffers have the version in different places.
+/// Whether `head` begins with a superblock of weir 0.1. Stores and buffers have the version in different
+/// places.
 fn is_version_1(head: &[u8]) -> bool {
     [(b"weir.sup", 8), (b"weirbuff", 12)]
         .iter()

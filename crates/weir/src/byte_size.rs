@@ -22,8 +22,9 @@ const HOW_TO_WRITE: &str =
 impl FromStr for ByteSize {
     type Err = String;
 
-    /// Parses a size: `512K`, `256MiB` and `1.5g` are multiples of 1024, as everywhere in storage; `8GB` is a multiple of 1000,
-    /// as on the label of a disk. A size in megabytes or more is rounded down to whole blocks, a smaller one to bytes.
+    /// Parses a size: `512K`, `256MiB` and `1.5g` are multiples of 1024, as everywhere in storage; `8GB` is a
+    /// multiple of 1000, as on the label of a disk. A size in megabytes or more is rounded down to whole
+    /// blocks, a smaller one to bytes.
     fn from_str(text: &str) -> Result<ByteSize, String> {
         let text = text.trim();
         if text.starts_with('-') {
@@ -49,7 +50,8 @@ impl FromStr for ByteSize {
         let part: u128 = fraction.parse().map_err(|_| too_many())?;
         let part = part * unit_bytes / 10u128.pow(fraction.len() as u32);
         let bytes = whole.checked_mul(unit_bytes).and_then(|whole| whole.checked_add(part));
-        // Few multiples of a power of ten are whole blocks, and a user who counts in megabytes does not mean a part of one.
+        // Few multiples of a power of ten are whole blocks. A user who writes megabytes does not care about
+        // part of a block.
         let rest = |bytes: u128| if unit_bytes >= MEGABYTE { bytes % BLOCK_BYTES as u128 } else { 0 };
         let bytes = bytes.map(|bytes| bytes - rest(bytes));
         bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(ByteSize).ok_or_else(too_many)

@@ -1,7 +1,7 @@
-//! `weir check`: looks at everything that the formats promise, and changes nothing.
+//! `weir check`: checks every promise of the on-disk formats, and changes nothing unless `--repair` is given.
 //!
-//! The whole stack is opened as for a mount, but over media that keep writes in memory: so what is checked is what
-//! the next mount would see, with the buffer's records applied.
+//! The check opens the whole stack as a mount does, but over media that keep writes in memory. So it sees the
+//! state that the next mount would recover, with the buffer's records applied.
 
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
@@ -17,17 +17,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use store::{Store, SuperblockRepair, VolumeId};
 
-/// Findings that are listed; a broken disk can give millions, and nobody reads them.
+/// Findings that are listed. A broken disk can cause millions, which nobody reads.
 const FINDINGS_MAX: usize = 1000;
 
-/// What was looked at, and what was found.
+/// The parts that were checked, the parts that were skipped, and the findings.
 #[derive(Default)]
 struct CheckFindings {
     checked: Vec<String>,
     skipped: Vec<String>,
     found: Vec<String>,
     count: u64,
-    /// What to do about those that have a next step of their own.
+    /// Next steps for particular findings.
     help: Vec<String>,
 }
 
@@ -118,7 +118,7 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
         Err(error) => {
             let (source, path) = (error.clone(), media.buffer);
             let wrong = WeirError::Cache { path, source };
-            // Not what is wrong with the store, but with the command line.
+            // A mistake in the command line, not a problem of the store.
             if args.buffer.is_some() && wrong.is_of_another_buffer() {
                 return Err(wrong.not_its_buffer());
             }
@@ -129,7 +129,7 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
     Ok(findings)
 }
 
-/// Makes both superblocks right: without one of them nothing else can be looked at.
+/// Repairs both superblocks. Nothing else can be checked without a readable superblock.
 fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
     let disk = media::open(&store_of(path)?, DiskAccess::Write)?;
     let mended = Store::repair_superblocks(&disk);
@@ -143,12 +143,13 @@ fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
     Ok(())
 }
 
-/// Makes the store's counts right, and says what was wrong; what is wrong still is found afterwards.
+/// Corrects the store's counts, and prints each wrong count. The check that follows finds the remaining
+/// problems.
 fn repair(media: &StoreMedia) -> Result<(), WeirError> {
     let failed = |source| WeirError::Store { path: media.name.clone(), source };
     let (store_disk, buffer_disk) = media.open(DiskAccess::Write)?;
     let store = Store::open(Arc::new(store_disk)).map_err(failed)?;
-    // Else a store that is older than its buffer would not look so afterwards.
+    // The repair writes a new root. A store older than its buffer could not be recognised afterwards.
     let buffer = RecoveredBuffer::read(Arc::new(buffer_disk), store.id(), &SystemClock::new());
     let fits = buffer.and_then(|buffer| buffer.ensure_fits(&store).map(|()| buffer.store_batch()));
     let known = fits.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;

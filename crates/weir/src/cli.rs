@@ -58,19 +58,21 @@ pub(crate) enum WeirCommand {
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct TraceArgs {
-    /// What `weir-trace` is to do, such as `record`
+    /// The arguments for `weir-trace`, such as `record`
     #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) arguments: Vec<OsString>,
 }
 
 /// Create an empty store
 ///
-/// PATH is a directory, which weir creates if it does not exist. It gets two files: `store`, which is sparse, and `buffer`. weir
-/// writes all of `buffer` now, so that no later sync waits for the host file system to allocate space. Or PATH is a block device (or
-/// an existing file) that becomes the store; then --buffer is required.
+/// PATH is a directory, which weir creates if it does not exist. It gets two files: `store`, which is sparse,
+/// and `buffer`. weir writes all of `buffer` now, so that no later sync waits for the host file system to
+/// allocate space. Or PATH is a block device (or an existing file) that becomes the store; then --buffer is
+/// required.
 ///
-/// Without --force, weir refuses a device or file that is not blank, and a directory that holds other files. weir always refuses
-/// media that are mounted. New files get the mode 0600, because a store holds the data of all users. Block devices keep their mode.
+/// Without --force, weir refuses a device or file that is not blank, and a directory that holds other files.
+/// weir always refuses media that are mounted. New files get the mode 0600, because a store holds the data of
+/// all users. Block devices keep their mode.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -80,7 +82,8 @@ Examples:
 pub(crate) struct FormatArgs {
     /// The directory to create, or a block device
     pub(crate) path: PathBuf,
-    /// The buffer, which keeps changes until they are written back: a fast block device, or a file (created if it does not exist)
+    /// The buffer, which keeps changes until they are written back: a fast block device, or a file (created
+    /// if it does not exist)
     #[arg(long, value_name = "PATH")]
     pub(crate) buffer: Option<PathBuf>,
     /// Size of the file `store`; weir uses a block device whole [default: 8GiB]
@@ -109,17 +112,19 @@ pub(crate) struct FormatArgs {
 pub(crate) struct BufferMediumArgs {
     /// Accept a buffer that loses flushed data when the power fails
     ///
-    /// Such a buffer is in memory (tmpfs, zram), on an overlay mounted `volatile`, or on a file system without barriers above a disk
-    /// with a cache. A power failure then loses every change that was not yet written back, synced or not. The store then needs
-    /// `weir replace-buffer --accept-loss`, and recently written files may be damaged.
+    /// Such a buffer is in memory (tmpfs, zram), on an overlay mounted `volatile`, or on a file system
+    /// without barriers above a disk with a cache. A power failure then loses every change that was not yet
+    /// written back, synced or not. The store then needs `weir replace-buffer --accept-loss`, and recently
+    /// written files may be damaged.
     #[arg(long)]
     pub(crate) volatile_buffer: bool,
 }
 
 /// Mount a store, and return once it is ready
 ///
-/// A daemon runs in the background until you unmount DIR with `weir unmount`, `umount` or SIGTERM. The daemon then writes everything
-/// back and exits. If an earlier daemon was killed and left a dead mount of the same store on DIR, weir removes that mount first.
+/// A daemon runs in the background until you unmount DIR with `weir unmount`, `umount` or SIGTERM. The daemon
+/// then writes everything back and exits. If an earlier daemon was killed and left a dead mount of the same
+/// store on DIR, weir removes that mount first.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -145,7 +150,8 @@ pub(crate) struct MountArgs {
     pub(crate) allow_other: bool,
     /// Refuse every change, and write nothing to the store or the buffer
     ///
-    /// Changes that a recovery would write back stay in memory, which needs as much memory as the buffer holds.
+    /// Changes that a recovery would write back stay in memory, which needs as much memory as the buffer
+    /// holds.
     #[arg(long)]
     pub(crate) read_only: bool,
     #[command(flatten)]
@@ -179,10 +185,12 @@ pub(crate) struct TuningArgs {
     /// Memory for pages and deltas: at least 16MiB, at most what the machine has
     #[arg(long, value_name = "SIZE", default_value_t = memory_default(), allow_hyphen_values = true)]
     pub(crate) memory: ByteSize,
-    /// The part of --memory that may hold dirty data, which is newer than the store: at least 8MiB [default: half of --memory]
+    /// The part of --memory that may hold dirty data, which is newer than the store: at least 8MiB [default:
+    /// half of --memory]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) dirty: Option<ByteSize>,
-    /// The part of --dirty that may be deltas, the written parts of pages that are not in memory: at least 1MiB [default: --dirty]
+    /// The part of --dirty that may be deltas, the written parts of pages that are not in memory: at least
+    /// 1MiB [default: --dirty]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) deltas: Option<ByteSize>,
     #[arg(long, value_name = "MS", help = commit_interval_help(), value_parser = clap::value_parser!(u64).range(store::COMMIT_INTERVAL_MS_RANGE))]
@@ -190,33 +198,36 @@ pub(crate) struct TuningArgs {
     /// Start to write a change back to the store when the change is this many seconds old
     #[arg(long, value_name = "SECONDS", default_value_t = CacheSettings::default().dirty_age_max.as_secs(), value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) dirty_age: u64,
-    /// Keep a read-only copy of the volume, at most about this many seconds old, in case the buffer is lost; 0 keeps none
+    /// Keep a read-only copy of the volume, at most about this many seconds old, in case the buffer is lost;
+    /// 0 keeps none
     ///
-    /// Without the buffer, the pages in the store come from different points in time. The copy, the volume `epoch-…`, comes from one.
-    /// It keeps the space of data that was overwritten since, and weir deletes it when the store is nearly full.
+    /// Without the buffer, the pages in the store come from different points in time. The copy, the volume
+    /// `epoch-…`, comes from one. It keeps the space of data that was overwritten since, and weir deletes it
+    /// when the store is nearly full.
     #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(0..=604_800))]
     pub(crate) epoch_every: u64,
     /// How data is written. The store remembers the mode for later mounts [default: ordered]
     #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) data: Option<DataModeArg>,
-    /// With `--data ordered`: let the whole pages of a file bypass the buffer after this many bytes of sequential writes [default: 1MiB
-    /// if store and buffer are on one disk, else a quarter of the buffer]
+    /// With `--data ordered`: let the whole pages of a file bypass the buffer after this many bytes of
+    /// sequential writes [default: 1MiB if store and buffer are on one disk, else a quarter of the buffer]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) bypass_after: Option<ByteSize>,
     #[arg(long, hide = true, value_parser = order_was_renamed)]
     pub(crate) order: Option<RenamedOption>,
     #[arg(long, hide = true, value_parser = direct_after_was_renamed)]
     pub(crate) direct_after: Option<RenamedOption>,
-    /// Number of threads that serve requests of the kernel: 1 is best for one or two programs that sync, 2 for many [default: 1 if
-    /// --wake-up keeps processors awake, else 2]
+    /// Number of threads that serve requests of the kernel: 1 is best for one or two programs that sync, 2
+    /// for many [default: 1 if --wake-up keeps processors awake, else 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) threads: Option<u8>,
-    /// Keep all processors awake while requests arrive: a small request then takes a fraction of the time, but idle processors use power
+    /// Keep all processors awake while requests arrive: a small request then takes a fraction of the time,
+    /// but idle processors use power
     ///
     /// If weir does not keep processors awake, `weir status` says why.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = WakeUpArg::Auto)]
     pub(crate) wake_up: WakeUpArg,
-    /// What the kernel may cache; `none` is for measuring the front end
+    /// Choose whether the kernel may cache; `none` is for measuring the front end
     #[arg(long, value_enum, hide = true, default_value_t = KernelCacheArg::Full)]
     pub(crate) kernel_cache: KernelCacheArg,
 }
@@ -240,7 +251,8 @@ impl KernelCacheArg {
 /// Whether processors are kept awake while requests flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WakeUpArg {
-    /// If root mounts, not on battery, on at most 16 processors, and not while the hypervisor gives their time to other guests
+    /// If root mounts, not on battery, on at most 16 processors, and not while the hypervisor gives their
+    /// time to other guests
     Auto,
     /// Never
     Off,
@@ -270,8 +282,8 @@ impl From<FetchMode> for FetchModeArg {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FetchModeArg {
-    /// After the write, in files whose readers lately had to wait for a page that was just written; in other files when a program
-    /// reads the page
+    /// After the write, in files whose readers lately had to wait for a page that was just written; in other
+    /// files when a program reads the page
     Adaptive,
     /// When a program reads the page
     Lazy,
@@ -284,10 +296,11 @@ pub(crate) enum FetchModeArg {
 /// How data is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DataModeArg {
-    /// Large sequential writes bypass the buffer. A crash leaves each of their pages that you did not sync old or new; all other changes
-    /// keep their order
+    /// Large sequential writes bypass the buffer. A crash leaves each of their pages that you did not sync
+    /// old or new; all other changes keep their order
     Ordered,
-    /// All data goes through the buffer. A crash never reorders anything; large sequential writes are written twice
+    /// All data goes through the buffer. A crash never reorders anything; large sequential writes are written
+    /// twice
     Journal,
 }
 
@@ -302,8 +315,9 @@ impl From<DataModeArg> for store::DataMode {
 
 /// Change a setting of a mounted store, while programs use it
 ///
-/// The store remembers the setting for later mounts. When the command with --data returns, everything written before the command is
-/// durable, and the new mode is in effect. If the command fails, the setting is unchanged.
+/// The store remembers the setting for later mounts. When the command with --data returns, everything written
+/// before the command is durable, and the new mode is in effect. If the command fails, the setting is
+/// unchanged.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -316,7 +330,7 @@ pub(crate) struct TuneArgs {
     pub(crate) data: DataModeArg,
 }
 
-/// The value of an option, or the arguments of a command, that has another name since 0.2: nothing parses as one.
+/// The value of an option, or the argument of a command, that was renamed in 0.2. No text parses as one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RenamedOption {}
 
@@ -332,14 +346,14 @@ fn command_order_was_renamed(_: &str) -> Result<RenamedOption, String> {
     Err("this command is `weir tune DIR --data ordered` (was `streams`) or `--data journal` (was `strict`) now".into())
 }
 
-/// The arguments of a command that has another name now.
+/// The arguments of a renamed command.
 #[derive(Debug, Args)]
 pub(crate) struct RenamedArgs {
     #[arg(required = true, value_parser = command_order_was_renamed)]
     pub(crate) arguments: Vec<RenamedOption>,
 }
 
-/// A mounted directory, or one to write to.
+/// The directory on which a command works.
 #[derive(Debug, Args)]
 pub(crate) struct DirArgs {
     /// The directory
@@ -358,9 +372,9 @@ pub(crate) struct StatusArgs {
 
 /// Show how full a mounted store is
 ///
-/// If volumes share blocks, the size of live data is an upper bound. With --exact, weir reads and counts the whole map, which delays
-/// write-back meanwhile. It then prints for each volume the bytes that only this volume uses, which its deletion would free, and the
-/// bytes that it shares.
+/// If volumes share blocks, the size of live data is an upper bound. With --exact, weir reads and counts the
+/// whole map, which delays write-back meanwhile. It then prints for each volume the bytes that only this
+/// volume uses, which its deletion would free, and the bytes that it shares.
 #[derive(Debug, Args)]
 pub(crate) struct SpaceArgs {
     /// The directory on which the store is mounted
@@ -375,12 +389,13 @@ pub(crate) struct SpaceArgs {
 
 /// Enlarge a store, mounted or not, or the buffer of a mounted store
 ///
-/// weir extends a file, and keeps it sparse or allocated as before. Enlarge a block device yourself first. No data moves, and programs
-/// keep running. After a crash during the command, the store has either the old or the new size. A store cannot be made smaller. It
-/// uses as many whole segments as fit, at most about 43,000 of 512 KiB or 350,000 of 4 MiB.
+/// weir extends a file, and keeps it sparse or allocated as before. Enlarge a block device yourself first. No
+/// data moves, and programs keep running. After a crash during the command, the store has either the old or
+/// the new size. A store cannot be made smaller. It uses as many whole segments as fit, at most about 43,000
+/// of 512 KiB or 350,000 of 4 MiB.
 ///
-/// With --buffer, weir enlarges the buffer, and writes the new space once. If it must write dirty data back before it
-/// can use that space, this takes at most as long as an unmount. If the store is not mounted, use
+/// With --buffer, weir enlarges the buffer, and writes the new space once. If it must write dirty data back
+/// before it can use that space, this takes at most as long as an unmount. If the store is not mounted, use
 /// `weir replace-buffer` instead.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -389,7 +404,8 @@ Examples:
   lvextend --size 2T vg/db && weir grow /mnt/db
   weir grow --buffer --size 1GiB /mnt/demo")]
 pub(crate) struct GrowArgs {
-    /// The directory on which the store is mounted; if it is not mounted, the directory or device that you formatted
+    /// The directory on which the store is mounted; if it is not mounted, the directory or device that you
+    /// formatted
     pub(crate) path: PathBuf,
     /// The new size [default: the present size of the device or file]
     #[arg(long, allow_hyphen_values = true)]
@@ -401,13 +417,14 @@ pub(crate) struct GrowArgs {
 
 /// Give a store that is not mounted another buffer
 ///
-/// weir first writes the changes in the old buffer back to the store, so nothing is lost. The old buffer then stops being a buffer. It
-/// must be readable for this, but need not be writable.
+/// weir first writes the changes in the old buffer back to the store, so nothing is lost. The old buffer then
+/// stops being a buffer. It must be readable for this, but need not be writable.
 ///
-/// If the old buffer is missing or cannot be read, you lose the changes that only it held. Each page in the store is then some minutes
-/// old at most, but different pages come from different points in time, so the volume that was mounted may be damaged in its recently
-/// written files. Its epoch is undamaged: a copy from at most 15 minutes before, unless `weir mount` was given another interval. Volumes
-/// that were not mounted are undamaged, too. weir makes a writable copy of the epoch, and prints how to mount it. If the old buffer
+/// If the old buffer is missing or cannot be read, you lose the changes that only it held. Each page in the
+/// store is then some minutes old at most, but different pages come from different points in time, so the
+/// volume that was mounted may be damaged in its recently written files. Its epoch is undamaged: a copy from
+/// at most 15 minutes before, unless `weir mount` was given another interval. Volumes that were not mounted
+/// are undamaged, too. weir makes a writable copy of the epoch, and prints how to mount it. If the old buffer
 /// comes back later, weir refuses it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -418,7 +435,8 @@ Examples:
 pub(crate) struct ReplaceBufferArgs {
     /// The directory or device that you formatted
     pub(crate) path: PathBuf,
-    /// The new buffer: a fast block device, or a file (created if it does not exist) [default: the entry `buffer` of PATH]
+    /// The new buffer: a fast block device, or a file (created if it does not exist) [default: the entry
+    /// `buffer` of PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) buffer: Option<PathBuf>,
     /// Size of a new buffer file; weir uses a block device whole [default: the size of the old buffer]
@@ -439,8 +457,8 @@ pub(crate) struct ReplaceBufferArgs {
 
 /// Clone the mounted volume in an instant, list volumes, delete a volume
 ///
-/// A clone shares all blocks with its source until one of the two is changed, and takes no space of its own until then. It remains
-/// when you delete its source. `weir mount --volume NAME` mounts it.
+/// A clone shares all blocks with its source until one of the two is changed, and takes no space of its own
+/// until then. It remains when you delete its source. `weir mount --volume NAME` mounts it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -462,9 +480,10 @@ pub(crate) enum VolumeCommand {
 
 /// Create a volume that is a copy of the mounted volume at this moment
 ///
-/// The copy has every write that completed before the command began, synced or not. It is a point in time: what a crash at one moment
-/// during the command would have left. It has no writes to memory mappings that were not written back yet (`msync` them first), and
-/// no deleted files that are still open. The copy is durable when the command returns. Programs keep running.
+/// The copy has every write that completed before the command began, synced or not. It is a point in time:
+/// what a crash at one moment during the command would have left. It has no writes to memory mappings that
+/// were not written back yet (`msync` them first), and no deleted files that are still open. The copy is
+/// durable when the command returns. Programs keep running.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeCloneArgs {
     /// The directory on which the volume is mounted
@@ -489,8 +508,8 @@ pub(crate) struct VolumeListArgs {
 
 /// Delete a volume that is not mounted
 ///
-/// You cannot delete the volume `main`. weir frees the blocks that the volume shares with no other volume in the background, a few at
-/// a time, and continues after a crash.
+/// You cannot delete the volume `main`. weir frees the blocks that the volume shares with no other volume in
+/// the background, a few at a time, and continues after a crash.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeDeleteArgs {
     /// The directory on which another volume of the store is mounted
@@ -501,8 +520,9 @@ pub(crate) struct VolumeDeleteArgs {
 
 /// Read everything in a mounted store, and compare every checksum
 ///
-/// Programs keep running. weir lists all damage with the object that it affects. It repairs damaged map nodes that are still whole in
-/// memory, and the copy of the superblock, by writing them again. Exit codes: 0 clean, 1 findings.
+/// Programs keep running. weir lists all damage with the object that it affects. It repairs damaged map nodes
+/// that are still whole in memory, and the copy of the superblock, by writing them again. Exit codes: 0
+/// clean, 1 findings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -521,8 +541,8 @@ pub(crate) struct ScrubArgs {
 
 /// Check a store that is not mounted, and change nothing unless you give --repair
 ///
-/// weir checks every promise of the on-disk formats, in the state that the next mount would recover. Exit codes: 0 clean, 1 findings,
-/// 2 could not check.
+/// weir checks every promise of the on-disk formats, in the state that the next mount would recover. Exit
+/// codes: 0 clean, 1 findings, 2 could not check.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The directory or device that you formatted
@@ -533,7 +553,8 @@ pub(crate) struct CheckArgs {
     /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
-    /// First repair the superblocks (one from the other), reference counts, live block counts and both roots. Lost data stays lost
+    /// First repair the superblocks (one from the other), reference counts, live block counts and both roots.
+    /// Lost data stays lost
     #[arg(long)]
     pub(crate) repair: bool,
 }

@@ -1,13 +1,14 @@
 //! Where the daemon of a mount listens, and how commands find it.
 //!
-//! The daemon listens on an abstract Unix socket. Its name contains the mount's device number, which the mount table
-//! shows to everybody. So the mount alone leads to its daemon: for root, from cron, in any environment. The socket needs
-//! no directory, and a daemon that was killed leaves nothing behind. Any user may take such a name, so a command believes
-//! only a socket on which the kernel says that the mount's owner listens. The name ends with the time: otherwise a user
-//! who takes a name first would keep the daemon from it. A command in another network namespace does not find the daemon,
-//! and says so.
+//! The daemon listens on an abstract Unix socket. Its name contains the mount's device number, which the
+//! mount table shows to everybody. So the mount alone leads to its daemon: for root, from cron, in any
+//! environment. The socket needs no directory, and a daemon that was killed leaves nothing behind. Any user
+//! may take such a name, so a command believes only a socket on which the kernel says that the mount's owner
+//! listens. The name ends with the time: otherwise a user who takes a name first would keep the daemon from
+//! it. A command in another network namespace does not find the daemon, and says so.
 //!
-//! Files would be no better: root would have to guess a user's directory, and users cannot make files below /run.
+//! Files would be no better: root would have to guess a user's directory, and users cannot make files below
+//! /run.
 
 use host::{SocketPeer, socket_peer};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -33,7 +34,8 @@ pub(crate) fn listen(device: DeviceNumber) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&name)
 }
 
-/// Connects to the daemon of the mount with the number `device`, which `owner` mounted; `None` if no daemon listens.
+/// Connects to the daemon of the mount with the number `device`, which `owner` mounted; `None` if no daemon
+/// listens.
 pub(crate) fn connect(device: DeviceNumber, owner: u32) -> io::Result<Option<(UnixStream, SocketPeer)>> {
     let table = fs::read("/proc/net/unix")?;
     let names = listening_names(&String::from_utf8_lossy(&table), device);
@@ -54,8 +56,8 @@ fn connect_without_waiting(name: &str) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The names of listening sockets for a device number, newest first. The kernel reuses the number as soon as a mount is
-/// gone, when the daemon that had it may not have noticed yet.
+/// The names of listening sockets for a device number, newest first. The kernel reuses the number as soon as
+/// a mount is gone, when the daemon that had it may not have noticed yet.
 fn listening_names(table: &str, device: DeviceNumber) -> Vec<String> {
     let prefix = prefix(device);
     let mut names: Vec<(u64, String)> = table

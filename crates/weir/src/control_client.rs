@@ -1,6 +1,6 @@
 //! How commands talk to the daemon of a mount.
 //!
-//! A mount is found in the mount table, never by touching it: it may hang.
+//! A command finds a mount in the mount table. It never touches the mount itself, which may hang.
 
 use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
@@ -17,23 +17,23 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take for an answer that it knows, on a busy machine.
+/// Time limit for a reply that needs no I/O, on a busy machine.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// How long a daemon may take for what devices must do first: a sync may wait for a slow one.
+/// Time limit for a reply that needs I/O: a sync may wait for a slow device.
 const WORK_WAIT: Duration = Duration::from_secs(120);
 
-/// How often who waits looks whether the daemon is stopped.
+/// How often a waiting client checks whether the daemon is stopped.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long the kernel may take to say that nobody serves a mount.
+/// How long the kernel may take to report that a mount has no daemon.
 const KERNEL_WAIT: Duration = Duration::from_secs(2);
 
-/// A mount of ours.
+/// A mount of weir.
 pub(crate) struct WeirMount {
-    /// Where.
+    /// The mount point.
     pub(crate) dir: PathBuf,
-    /// What: the store's path.
+    /// The store's path.
     pub(crate) store: PathBuf,
     device: DeviceNumber,
     owner: FuseMountOwner,
@@ -48,19 +48,19 @@ impl WeirMount {
             .ok_or_else(|| WeirError::NotMounted { dir: dir.into() })
     }
 
-    /// A line of the mount table, if it is a mount of ours.
+    /// The mount in a line of the mount table, if it is a mount of weir.
     pub(crate) fn of(mount: &MountEntry) -> Option<WeirMount> {
         let owner = mount.owner.filter(|_| mount.fs_type == FS_TYPE)?;
         let (dir, store) = (mount.point.clone(), mount.source.clone());
         Some(WeirMount { dir, store, device: mount.device, owner })
     }
 
-    /// The number by which its daemon is found.
+    /// The device number, which leads to the daemon.
     pub(crate) fn device(&self) -> DeviceNumber {
         self.device
     }
 
-    /// A connection to its daemon.
+    /// Connects to the mount's daemon.
     pub(crate) fn connect(&self) -> Result<ControlClient, WeirError> {
         let no_answer = |source| WeirError::NoAnswer { dir: self.dir.clone(), source };
         match control_address::connect(self.device, self.owner.uid).map_err(no_answer)? {
@@ -72,7 +72,7 @@ impl WeirMount {
         }
     }
 
-    /// Refuses what only root and the mount's owner may do.
+    /// Fails unless the user is root or the mount's owner.
     pub(crate) fn ensure_may_control(&self) -> Result<(), WeirError> {
         match geteuid() {
             user if user.is_root() || user.as_raw() == self.owner.uid => Ok(()),
@@ -80,25 +80,29 @@ impl WeirMount {
         }
     }
 
-    /// That the daemon is gone and the mount is not.
+    /// The error for a mount whose daemon has ended.
     pub(crate) fn gone(&self) -> WeirError {
         WeirError::DaemonGone { dir: self.dir.clone(), store: self.store.clone(), owner: self.owner.uid }
     }
 
-    /// Whether the daemon is gone. The kernel remembers much, but not how full a file system is; it asks only for the mount's
-    /// owner, though, and for as long as a daemon that hangs: hence a thread, which may become that user and be left behind.
+    /// Whether the daemon has ended.
+    ///
+    /// The kernel caches most replies of a daemon, but not those to `statfs`. Unless the mount allows other
+    /// users, the kernel forwards `statfs` only for the mount's owner, so the call needs a thread that takes
+    /// the owner's user id. The call blocks as long as the daemon hangs, so the thread may have to be left
+    /// behind.
     pub(crate) fn is_dead(&self) -> bool {
         let (tell, told) = mpsc::channel();
         let (dir, FuseMountOwner { uid, gid }) = (self.dir.clone(), self.owner);
         let ask = move || {
             if geteuid().is_root() && uid != 0 {
                 let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-                // Where this fails, the question is not passed on, and the mount not taken for dead.
+                // After a failure the kernel does not forward the call, and the mount does not count as dead.
                 let _ = set_thread_res_gid(gid, gid, gid).and_then(|()| set_thread_res_uid(uid, uid, uid));
             }
-            // The second one where the daemon died with our question in its hands.
+            // ECONNABORTED: the daemon died after it had received the call.
             let dead = matches!(rustix::fs::statfs(&dir), Err(Errno::NOTCONN | Errno::CONNABORTED));
-            // Nobody waits any more if it took too long.
+            // Fails if the call took too long: the receiver is gone.
             let _ = tell.send(dead);
         };
         let asked = std::thread::Builder::new().name("statfs".into()).spawn(ask);
@@ -106,8 +110,10 @@ impl WeirMount {
     }
 }
 
-/// `dir` as the mount table may write it. Only the last spelling looks at `dir` itself, which may hang, so it comes when the others
-/// were not found; it is needed only where `dir` is a symbolic link, which a mount point is not.
+/// The spellings of `dir` that the mount table may contain.
+///
+/// Only the last spelling touches `dir` itself, which may hang, so callers get it last. That spelling exists
+/// only if `dir` is a symbolic link, which is never a mount point itself.
 pub(crate) fn spellings(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let plain = std::path::absolute(dir).ok();
     let (named, link) = (plain.clone(), plain.clone());
@@ -127,12 +133,12 @@ pub(crate) fn spellings(dir: &Path) -> impl Iterator<Item = PathBuf> {
 pub(crate) struct ControlClient {
     dir: PathBuf,
     owner: u32,
-    /// The daemon's, if this process can see it.
+    /// The daemon's process id, if this process can see it.
     pid: Option<u32>,
     stream: BufReader<UnixStream>,
-    /// What has come of the next reply.
+    /// The received part of the next reply.
     line: String,
-    /// That it takes long was told already.
+    /// Whether the user was told that the reply takes long.
     told: bool,
 }
 
@@ -147,7 +153,7 @@ impl ControlClient {
         self.pid
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request without arguments, and waits for the reply.
     pub(crate) fn request(&mut self, operation: &str) -> Result<Value, WeirError> {
         self.ask(&json!({ "operation": operation }))
     }
@@ -158,7 +164,7 @@ impl ControlClient {
         serde_json::from_value(reply).map_err(|error| self.lost(error.into()))
     }
 
-    /// Asks with more than a word, and waits for the answer.
+    /// Sends a request, and waits for the reply.
     pub(crate) fn ask(&mut self, request: &Value) -> Result<Value, WeirError> {
         let patience = match request["operation"].as_str() {
             Some("status" | "space" | "volume_list") => ANSWER_WAIT,
@@ -182,7 +188,7 @@ impl ControlClient {
         }
     }
 
-    /// Fails if the daemon is stopped: it may be so for ever.
+    /// Fails if the daemon is stopped (SIGSTOP), perhaps for ever.
     pub(crate) fn ensure_runs(&self) -> Result<(), WeirError> {
         match self.pid.filter(|&pid| is_stopped(pid)) {
             Some(pid) => Err(WeirError::DaemonStopped { dir: self.dir.clone(), pid }),
@@ -190,7 +196,7 @@ impl ControlClient {
         }
     }
 
-    /// Asks.
+    /// Sends a request without arguments, and does not wait.
     pub(crate) fn send(&mut self, operation: &str) -> Result<(), WeirError> {
         self.send_request(&json!({ "operation": operation }))
     }
@@ -198,13 +204,13 @@ impl ControlClient {
     fn send_request(&mut self, request: &Value) -> Result<(), WeirError> {
         let line = format!("{request}\n");
         match self.stream.get_mut().write_all(line.as_bytes()) {
-            // It has turned us away, and its reply says why.
+            // The daemon has refused this client. Its reply says why.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             sent => sent.map_err(|source| self.lost(source)),
         }
     }
 
-    /// The answer, or `None` if there is none in this time.
+    /// Receives the reply, or `None` if none arrives within `timeout`.
     pub(crate) fn receive_within(&mut self, timeout: Duration) -> Result<Option<Value>, WeirError> {
         self.stream.get_ref().set_read_timeout(Some(timeout)).map_err(|source| self.lost(source))?;
         match self.stream.read_line(&mut self.line) {

@@ -1,7 +1,7 @@
 //! The daemon's side of the control socket.
 //!
-//! A request and its reply are a line of JSON each: `{"operation":"status"}`, `{"operation":"sync"}`, and so on.
-//! `{"operation":"drained"}` is answered when the mount is gone and everything is stored.
+//! A request and its reply are a line of JSON each: `{"operation":"status"}`, `{"operation":"sync"}`, and so
+//! on. `{"operation":"drained"}` is answered when the mount is gone and everything is stored.
 //!
 //! | client | may |
 //! | --- | --- |
@@ -26,11 +26,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use store::DataMode;
 
-/// The longest request line. Those of `weir` have some twenty bytes.
+/// The longest request line. The requests of `weir` have some twenty bytes.
 const REQUEST_BYTES_MAX: u64 = 4096;
 
-/// Clients served at the same time. More are a mistake of some program, and are refused. Half of the places are reserved
-/// for clients with all rights.
+/// Clients served at the same time. More clients are some program's mistake, and are refused. Half of the
+/// places are reserved for clients with all rights.
 const CLIENTS_MAX: usize = 32;
 
 /// How long the end of the daemon waits for clients to receive their last reply.
@@ -71,8 +71,8 @@ impl ControlServer {
         Ok(ControlServer { listener, listening, clients })
     }
 
-    /// Accepts no new connections: the mount is gone, and another mount may have its device number by now. Clients that
-    /// have connected already are still served.
+    /// Accepts no new connections: the mount is gone, and another mount may have its device number by now.
+    /// Clients that have connected already are still served.
     pub(crate) fn stop_accepting(&self) {
         let _ = shutdown(&*self.listener, Shutdown::Read);
     }
@@ -96,7 +96,7 @@ fn accept_clients(listener: &UnixListener, mut serve: impl FnMut(UnixStream)) {
         match listener.accept() {
             Ok((stream, _)) => serve(stream),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
-            // Out of descriptors, perhaps: some are closed soon.
+            // The process may be out of descriptors. Some are closed soon.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
@@ -127,12 +127,13 @@ fn serve_in_thread(stream: UnixStream, mounted: &Arc<MountedStore>, clients: &Ar
     }
 }
 
-/// Sends one line to a client that is not served. A new connection has space for a line, so this does not wait.
+/// Sends one line to a client that is not served. A new connection has space for a line, so this does not
+/// wait.
 fn send_reply(mut stream: &UnixStream, reply: &Value) {
     let _ = stream.write_all(format!("{reply}\n").as_bytes());
 }
 
-/// The rights of the connected process. The kernel tells its user, so no secret is needed.
+/// The rights of the connected process. The kernel reports the process's user, so no secret is needed.
 fn rights_of(stream: &UnixStream, mounted: &MountedStore) -> ClientRights {
     match socket_peer(stream.as_fd()) {
         Ok(peer) if peer.uid == 0 || peer.uid == geteuid().as_raw() => ClientRights::All,

@@ -1,7 +1,8 @@
 //! The process behind a mount.
 //!
-//! Threads: the main one waits for the end of the session; one or two take the kernel's requests; the workers of
-//! `storage_stack.rs`; one keeps epochs; one waits for signals; one listens on the control socket and starts a short-lived one per client.
+//! Threads: the main one waits for the end of the session; one or two take the kernel's requests; the workers
+//! of `storage_stack.rs`; one keeps epochs; one waits for signals; one listens on the control socket and
+//! starts a short-lived one per client.
 
 use crate::byte_size::ByteSize;
 use crate::cli::{MountArgs, TuningArgs, WakeUpArg};
@@ -30,27 +31,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::{DataMode, VolumeMode};
 
-/// What the daemon says on its standard output once requests are served.
+/// The line that the daemon prints on its standard output once it serves requests.
 pub(crate) const READY: &str = "ready";
 
 /// The smallest `--memory`: a few of the kernel's largest requests.
 const MEMORY_MIN: ByteSize = ByteSize(16 << 20);
-/// Where nothing else was chosen for the store.
+/// The data mode if none was chosen for the store.
 const DATA_MODE: DataMode = DataMode::Ordered;
-/// A stream is longer than most files.
+/// Sequential bytes after which a stream bypasses the buffer. Most files are smaller.
 const BYPASS_AFTER: ByteSize = ByteSize(1 << 20);
-/// What is more is written once instead of twice, on one disk, though that takes two flushes.
+/// The most bypassed bytes that a sync logs if store and buffer are on one disk. More bytes go to the store
+/// instead: they are then written once instead of twice, at the price of a second flush.
 const SYNC_LOGS_MAX: ByteSize = ByteSize(64 << 10);
-/// As many deltas as one step of write-back takes, and some.
+/// The smallest `--deltas`: somewhat more than one step of write-back takes.
 const DELTAS_MIN: ByteSize = ByteSize(1 << 20);
 
-/// Checks everything before it writes anything, mounts, serves until it is unmounted, and writes everything back.
+/// Checks everything before the first write, mounts, serves until the unmount, and writes everything back.
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
     let front = FrontEndConfig::of(&args.tuning);
     let mut settings = settings(&args.tuning, front.threads)?;
     let mut media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
-    // What is said now counts at the next mount, too.
+    // The store remembers the interval for later mounts.
     media.settings.commit_interval_ms = args.tuning.commit_interval.or(media.settings.commit_interval_ms);
     if let Some(ms) = media.settings.commit_interval_ms {
         settings.commit_interval = Duration::from_millis(ms);
@@ -65,10 +67,10 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     let log_directory =
         if is_in_background && !messages::stderr_is_journal() { Some(log_files::directory()?) } else { None };
     if is_in_background {
-        // Fails only if we lead a session already, which is what we want.
+        // Fails only if this process already leads a session, which is as good.
         let _ = rustix::process::setsid();
     }
-    // The volume that every store has may be written to; of others the store is asked.
+    // The default volume is always writable. The store knows the mode of any other volume.
     let is_default = args.volume == volume::DEFAULT;
     let read_only = args.read_only
         || (!is_default && volume::find_volume(&args.path, &args.volume)?.mode == VolumeMode::ReadOnly);
@@ -82,15 +84,16 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     }
     stack.media.warn_of_readers();
     stack.media.warn_of_page_cache();
-    // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.
+    // Memory reclaim must not make the daemon wait for its own write-back. The call needs privilege, and the
+    // daemon works without it.
     let _ = host::mark_io_flusher();
     serve(args, point, (stack, access, bypass_after), front, log_directory)
 }
 
-/// How requests are to be taken, decided once at the start.
+/// How the daemon takes requests. Decided once, at the start.
 struct FrontEndConfig {
     threads: u8,
-    /// Or why processors may sleep.
+    /// The request that keeps processors awake, or why processors may sleep.
     wake_ups: Result<PmQosRequest, String>,
 }
 
@@ -100,8 +103,8 @@ impl FrontEndConfig {
             WakeUpArg::Auto => PmQosRequest::open().map_err(|why| why.to_string()),
             WakeUpArg::Off => Err("--wake-up=off".into()),
         };
-        // Where processors sleep, a second thread on the other one keeps both awake while a program asks for one thing after
-        // the other (decision 0035).
+        // If processors may sleep, a second thread on another processor keeps both processors awake while a
+        // program sends one request after the other (decision 0035).
         let threads = tuning.threads.unwrap_or(if wake_ups.is_ok() { 1 } else { 2 });
         FrontEndConfig { threads, wake_ups }
     }
@@ -132,13 +135,14 @@ fn serve(
     let kernel_cache = args.tuning.kernel_cache.for_server();
     let server = fuse::FuseServer::new(stack.fs.clone(), latencies.clone(), traffic.clone(), kernel_cache);
     let workers = WorkerThreads::start(&stack.cache, access)?;
-    // Until here a signal has ended us; from here on it would leave a mount behind.
+    // Until here a signal may end the process. From here on that would leave a dead mount.
     let signals = signals::hold().map_err(|source| WeirError::Spawn { source })?;
     let failed = |source| WeirError::MountFailed { dir: dir.clone(), source };
     let session = match point.clear().and_then(|()| fuse::mount(server, &dir, &options).map_err(failed)) {
         Ok(session) => session,
         Err(error) => {
-            // Nothing was changed through a mount that never was; the media are as consistent as after any stop.
+            // No program has changed anything, because nothing was mounted. The media are as consistent as
+            // after any stop.
             let _ = workers.stop_and_drain();
             return Err(error);
         }
@@ -170,8 +174,8 @@ fn serve(
     drained.map_err(|why| WeirError::NotDrained { dir, why })
 }
 
-/// Starts to listen to clients and signals, and says that the mount is ready. A daemon in the background writes its messages below
-/// `logs` from then on.
+/// Starts to listen to clients and signals, and says that the mount is ready. A daemon in the background
+/// writes its messages below `logs` from then on.
 fn attend(
     mounted: &Arc<MountedStore>,
     (signals, stopper, serving): (HeldSignals, WorkerStopper, Arc<AtomicBool>),
@@ -225,8 +229,9 @@ fn settings(tuning: &TuningArgs, threads: u8) -> Result<CacheSettings, WeirError
         dirty_bytes_max: dirty.0,
         delta_bytes_max: deltas.0,
         dirty_age_max: Duration::from_secs(tuning.dirty_age),
-        // With one thread at the front end a commit there holds up everybody: worth it where that is no longer than an NVMe
-        // disk's flush. With more the others serve meanwhile: worth it up to a disk's seek (decision 0005).
+        // A commit in the only front-end thread delays all requests: worth it up to the time of an NVMe
+        // disk's flush. With more threads the others serve requests meanwhile: worth it up to the time of a
+        // disk's seek (decision 0005).
         commit_inline_below: match threads {
             1 => Duration::from_micros(200),
             _ => Duration::from_millis(5),
@@ -235,21 +240,26 @@ fn settings(tuning: &TuningArgs, threads: u8) -> Result<CacheSettings, WeirError
     })
 }
 
-/// From where on large sequential writes bypass the buffer. On a disk of its own the buffer takes a burst that it has space for;
-/// what is longer waits for the store in any case.
+/// Bytes of sequential writes after which a file bypasses the buffer.
+///
+/// A buffer on its own disk absorbs a burst that fits into it. A longer stream waits for the store in any
+/// case.
 fn bypass_after(tuning: &TuningArgs, media: &StoreMedia, on_one_disk: bool) -> u64 {
     match tuning.bypass_after {
         Some(after) => after.0,
         None if on_one_disk => BYPASS_AFTER.0,
         None => {
-            // Where it cannot be looked at it is not mounted either.
+            // An unreadable buffer fails the mount later.
             let buffer_bytes = File::open(&media.buffer).and_then(|mut file| file.seek(SeekFrom::End(0)));
             BYPASS_AFTER.0.max(buffer_bytes.unwrap_or(0) / 4)
         }
     }
 }
 
-/// A daemon that lost a thread would hang its mount; one that is gone is mounted again and loses nothing synced.
+/// Makes a panic of any thread end the process.
+///
+/// A daemon without one of its threads would hang its mount. After the end of the process the store can be
+/// mounted again, and no synced data is lost.
 fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -258,8 +268,10 @@ fn abort_on_panic() {
     }));
 }
 
-/// Says that we are ready, and keeps nothing of who started us: messages go to `log` from now on. Standard input is /dev/null
-/// already, and `weir mount` has passed on nothing else.
+/// Reports that the daemon is ready, and releases everything that belongs to the caller.
+///
+/// Messages go to `log` from now on. Standard input is /dev/null already, and `weir mount` passes on no other
+/// descriptor.
 fn leave_caller(log: Option<&File>) -> io::Result<()> {
     std::env::set_current_dir("/")?;
     if let Some(log) = log {

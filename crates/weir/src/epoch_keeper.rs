@@ -1,8 +1,9 @@
 //! Epochs: read-only copies of the mounted volume, taken in the background.
 //!
-//! Without the buffer, the pages of a store come from different points in time. An epoch is a point in time, so a lost
-//! buffer costs some minutes of changes, and not the volume. A new epoch is taken before the old one is deleted: a crash
-//! between the two leaves both. The cache deletes epochs before it fails an operation because the store is full.
+//! Without the buffer, the pages of a store come from different points in time. An epoch is a point in time,
+//! so a lost buffer costs some minutes of changes, and not the volume. A new epoch is taken before the old
+//! one is deleted: a crash between the two leaves both. The cache deletes epochs before it fails an operation
+//! because the store is full.
 
 use crate::volume;
 use cache::{Cache, CacheError};
@@ -24,7 +25,8 @@ const RESTORED: &str = "restored-";
 /// The time between two checks whether an epoch is due.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// No epoch is taken if less than one part in so many of the usable space is left: it would be deleted again soon.
+/// No epoch is taken if less than one part in so many of the usable space is left: it would be deleted again
+/// soon.
 const SPARE_PART_MIN: u64 = 8;
 
 /// Takes the epochs of a volume, and deletes old ones.
@@ -55,7 +57,8 @@ impl EpochKeeper {
         epochs
     }
 
-    /// Takes epochs until `serving` is false, in a thread of its own. The process need not wait for the thread.
+    /// Takes epochs until `serving` is false, in a thread of its own. The process need not wait for the
+    /// thread.
     pub(crate) fn start(self: &Arc<EpochKeeper>, serving: Arc<AtomicBool>) -> io::Result<()> {
         let epochs = self.clone();
         let keep = move || {
@@ -67,8 +70,8 @@ impl EpochKeeper {
         std::thread::Builder::new().name("epochs".into()).spawn(keep).map(drop)
     }
 
-    /// Takes the last epoch of a mount that has ended and has written everything back, if the volume has an epoch already.
-    /// It shares all its blocks with the volume.
+    /// Takes the last epoch of a mount that has ended and has written everything back, if the volume has an
+    /// epoch already. It shares all its blocks with the volume.
     pub(crate) fn take_last(&self) {
         if self.every.is_some() && !self.all().is_empty() {
             self.take(&mut lock(&self.schedule));
@@ -157,8 +160,8 @@ fn now() -> u64 {
 
 /// Makes a writable copy of the newest epoch of each volume, and returns the copies.
 ///
-/// Users continue with a copy, because the next epoch replaces the epoch itself. Copies of an earlier call stay: users may
-/// have written to them since.
+/// Users continue with a copy, because the next epoch replaces the epoch itself. Copies of an earlier call
+/// stay: users may have written to them since.
 pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<VolumeInfo>, StoreError> {
     let mut restored = Vec::new();
     for (volume, _) in store.volumes() {

@@ -57,7 +57,7 @@ pub(crate) enum WeirError {
     VolatileBuffer {
         path: PathBuf,
         why: VolatileReason,
-        /// The store that it is the buffer of already.
+        /// The store whose buffer this already is.
         store: Option<PathBuf>,
     },
     #[error("{}: the store and the buffer are the same device or file", path.display())]
@@ -157,7 +157,7 @@ impl WeirError {
         }
     }
 
-    /// Whether it is the buffer, which lies at `buffer`, that cannot be used.
+    /// Whether the error is about the buffer, which lies at `buffer`.
     pub(crate) fn is_of(&self, buffer: &Path) -> bool {
         match self {
             WeirError::Cache { source, .. } => {
@@ -185,7 +185,7 @@ impl WeirError {
         WeirError::NotItsBuffer { why: self.to_string() }
     }
 
-    /// Whether it is that the buffer, which lies at `buffer`, cannot be written; it may still be readable.
+    /// Whether the buffer, which lies at `buffer`, cannot be written. It may still be readable.
     pub(crate) fn is_not_writable(&self, buffer: &Path) -> bool {
         match self {
             WeirError::Cache { source: CacheError::Buffer(BufferError::Device(error)), .. } => {
@@ -414,7 +414,8 @@ impl WeirError {
     }
 }
 
-/// The next step where the buffer, of this store already or to be one, is not durable.
+/// The next step about a buffer that is not durable. `store` is the store that already uses it, if there is
+/// one.
 fn help_about_volatile(store: Option<&Path>) -> String {
     let durable = match store {
         Some(store) => format!(

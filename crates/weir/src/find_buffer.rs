@@ -1,7 +1,8 @@
-//! Finds a store's buffer that the user does not name: in its last place, beside the store, then on the block devices.
+//! Finds a store's buffer that the user does not name: in its last place, beside the store, then on the block
+//! devices.
 //!
-//! The store knows the identity of its buffer, so no other buffer is taken for it. If two media have that identity, one is
-//! a copy, and neither is taken.
+//! The store knows the identity of its buffer, so no other buffer is taken for it. If two media have that
+//! identity, one is a copy, and neither is taken.
 
 use crate::error::WeirError;
 use crate::media::{BUFFER_FILE, MediumKind, absolute, medium_kind};
@@ -21,7 +22,7 @@ const DEVICES: &str = "/sys/class/block";
 /// The smallest device that can be a buffer, 1 MiB, in the kernel's sectors of 512 bytes.
 const SECTORS_MIN: u64 = 2048;
 
-/// What a store says about itself to a reader that does not open it.
+/// The facts about a store that can be read without opening it.
 pub(crate) struct StoreDescription {
     pub(crate) settings: StoreSettings,
     /// Problems with these settings.
@@ -41,8 +42,8 @@ pub(crate) fn describe_store(store: &Path) -> Result<StoreDescription, WeirError
 
 /// Finds the buffer of the store on the medium `store`, which the user calls `name`.
 ///
-/// If there is no such buffer but something else lies in its place beside the store, returns that: opening it gives the
-/// better error.
+/// If no medium is that buffer, but a file or link named `buffer` lies beside the store, returns its path:
+/// the error from opening it says more than "not found".
 pub(crate) fn find_buffer(
     name: &Path,
     store: &Path,
@@ -93,8 +94,8 @@ fn only_one<'a>(name: &Path, paths: impl Iterator<Item = &'a PathBuf>) -> Result
     }
 }
 
-/// Whether the buffer at `path` is the one that the store was used with last; any buffer of the store, if the store does
-/// not know.
+/// Whether `path` is the buffer that the store was used with last. If the store does not know that buffer,
+/// any buffer of the store is accepted.
 fn is_wanted_buffer(path: &Path, known: &StoreDescription) -> bool {
     let Ok(BufferIdentity { store, id }) = identify(path) else { return false };
     store == known.id && known.settings.buffer.is_none_or(|wanted| wanted == id)
@@ -120,8 +121,8 @@ fn why_not_a_buffer(path: &Path) -> String {
     }
 }
 
-/// The block devices that are large enough and that no other device holds: the content of a held device is found on its
-/// holder.
+/// The block devices that are large enough and that no other device holds: the content of a held device is
+/// found on its holder.
 fn devices() -> Vec<PathBuf> {
     let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
     let of_its_own = |at: &Path| {
@@ -138,8 +139,8 @@ fn devices() -> Vec<PathBuf> {
     found
 }
 
-/// The path of `buffer` as the store keeps it: relative if it lies in the directory of the store, so that both can be moved
-/// together.
+/// The path of `buffer` as the store keeps it: relative if it lies in the directory of the store, so that
+/// both can be moved together.
 pub(crate) fn place_of(buffer: &Path, store: &Path) -> Vec<u8> {
     let beside = store.parent().and_then(|directory| buffer.strip_prefix(directory).ok());
     let beside = beside.filter(|_| medium_kind(store).is_ok_and(|what| what == MediumKind::File));

@@ -1,4 +1,4 @@
-//! `weir format`: an empty store, where nothing of value was.
+//! `weir format`: creates an empty store on blank media.
 
 use crate::blank_check::ensure_blank;
 use crate::byte_size::ByteSize;
@@ -27,28 +27,31 @@ use store::{Store, StoreError, StoreLayout};
 const STORE_DEFAULT: ByteSize = ByteSize(8 << 30);
 pub(crate) const BUFFER_DEFAULT: ByteSize = ByteSize(256 << 20);
 
-/// Twice the segments of the smallest size that it chooses by itself that a store needs at least, and its first blocks.
+/// The smallest `--size`: twice the segments that a store needs, of the smallest size that weir chooses by
+/// itself, and the first blocks.
 const STORE_MIN: ByteSize = ByteSize(64 << 20);
 
-/// Below it a page that is written back costs a segment of cleaning or more in a store that is nearly full, for which a write would wait.
+/// In a nearly full store with smaller segments, the write-back of a page costs a segment of cleaning or
+/// more, and a write would wait for that.
 const SEGMENT_MIN: ByteSize = ByteSize(512 << 10);
-/// Above it a segment takes seconds to clean on a disk.
+/// A larger segment takes seconds to clean on a disk.
 const SEGMENT_MAX: ByteSize = ByteSize(128 << 20);
 
-/// Space for the largest write request of the kernel and everything that its transaction needs, several times.
+/// The smallest buffer: space for several of the kernel's largest write requests, each with its whole
+/// transaction.
 pub(crate) const BUFFER_MIN: ByteSize = ByteSize(8 << 20);
 
-/// Where a medium is to lie, and how it comes to be.
+/// The path of a medium, and whether weir creates it.
 #[derive(Debug)]
 pub(crate) enum MediumPlan {
-    /// A file to make, of so many bytes.
+    /// A file to create, of `bytes` bytes.
     Create { path: PathBuf, bytes: u64 },
-    /// A device or file that is used as it is.
+    /// An existing device or file.
     Use { path: PathBuf },
 }
 
 impl MediumPlan {
-    /// Where it is to lie.
+    /// The path of the medium.
     pub(crate) fn path(&self) -> &Path {
         let (MediumPlan::Create { path, .. } | MediumPlan::Use { path }) = self;
         path
@@ -82,7 +85,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
     result
 }
 
-/// Refuses a directory in which there are other things: most likely it is another one that was meant.
+/// Refuses a directory that holds other files: the user probably meant another directory.
 fn ensure_no_others(args: &FormatArgs, plans: &FormatPlan) -> Result<(), WeirError> {
     if medium_kind(&args.path)? != MediumKind::Directory {
         return Ok(());
@@ -106,7 +109,7 @@ fn ensure_no_others(args: &FormatArgs, plans: &FormatPlan) -> Result<(), WeirErr
 struct FormatPlan {
     store: MediumPlan,
     buffer: MediumPlan,
-    /// Whether PATH is a directory whose entry `buffer` is to point elsewhere.
+    /// Whether PATH is a directory whose entry `buffer` becomes a link to the buffer.
     link: bool,
 }
 
@@ -162,7 +165,7 @@ fn check_size(option: &'static str, size: ByteSize, least: ByteSize) -> Result<(
     }
 }
 
-/// A buffer at `path`, which is as large as one has to be.
+/// Plans a buffer at `path`, and checks that it is large enough.
 pub(crate) fn plan_buffer(path: PathBuf, size: Option<ByteSize>) -> Result<MediumPlan, WeirError> {
     ensure_leads_somewhere(&path)?;
     let plan = plan_medium(path, "--buffer-size", size, BUFFER_DEFAULT)?;
@@ -171,7 +174,7 @@ pub(crate) fn plan_buffer(path: PathBuf, size: Option<ByteSize>) -> Result<Mediu
         MediumPlan::Use { path } => {
             let end = files::File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
             let end = end.map_err(WeirError::io("finding its size", path))?;
-            // A part of a block at its end is not used.
+            // An incomplete block at the end is not used.
             check_size("--buffer", ByteSize(end - end % BLOCK_BYTES as u64), BUFFER_MIN)?;
         }
     }
@@ -197,7 +200,7 @@ fn plan_medium(
     }
 }
 
-/// Refuses to overwrite what is mounted, is ours, or is not blank.
+/// Refuses a path on a weir mount, a mounted device, and, without `force`, a medium that is not blank.
 pub(crate) fn ensure_allowed(plan: &MediumPlan, force: bool) -> Result<(), WeirError> {
     match plan {
         MediumPlan::Create { path, .. } => ensure_not_on_weir(&nearest_existing(path)?),
@@ -210,7 +213,7 @@ pub(crate) fn ensure_allowed(plan: &MediumPlan, force: bool) -> Result<(), WeirE
     }
 }
 
-/// Refuses a buffer where what is flushed is lost with the power.
+/// Refuses a buffer that loses flushed data at a power failure.
 pub(crate) fn ensure_durable(plan: &MediumPlan) -> Result<(), WeirError> {
     match probe_durability(plan.path()) {
         Some(why) => Err(WeirError::VolatileBuffer { path: plan.path().into(), why, store: None }),
@@ -218,8 +221,8 @@ pub(crate) fn ensure_durable(plan: &MediumPlan) -> Result<(), WeirError> {
     }
 }
 
-/// Warns where nothing is left of a store when the power is back. What does not flush its disk costs what was written last only if the
-/// buffer is lost with it.
+/// Warns of a store that a power failure loses completely. No warning for a store that only loses recent
+/// writes (a host file system without barriers): those are lost only if the buffer is lost, too.
 fn warn_of_volatile_store(store: &Path) {
     if let Some(why) = probe_durability(store).filter(VolatileReason::loses_all) {
         tracing::warn!("{}: a power failure loses the whole store: it {why}", store.display());
@@ -242,14 +245,14 @@ fn nearest_existing(path: &Path) -> Result<PathBuf, WeirError> {
     absolute(existing)
 }
 
-/// What was made so far, to be taken away again when something fails.
+/// The files and directories that were created so far. They are removed if the command fails.
 #[derive(Default)]
 pub(crate) struct FormatUndo(Vec<PathBuf>);
 
 impl FormatUndo {
     pub(crate) fn run(self) {
         for path in self.0.into_iter().rev() {
-            // A directory goes only if it is empty: what somebody else put there stays.
+            // A directory is removed only if it is empty, so other programs' files stay.
             let _ = files::remove_file(&path).or_else(|_| files::remove_dir(&path));
         }
     }
@@ -271,7 +274,7 @@ fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<
     Buffer::format(&buffer_disk, BufferIdentity { store: id, id: BufferId(random_bytes()) })
         .map_err(|source| WeirError::Cache { path: args.path.clone(), source: source.into() })?;
     let (store_bytes, buffer_bytes) = (bytes_of(&store_disk), bytes_of(&buffer_disk));
-    // The stack opens them again, and they are locked while they are open.
+    // The stack opens both disks again. An open disk is locked.
     drop((store_disk, buffer_disk));
 
     let media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
@@ -296,7 +299,8 @@ fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<
     Ok(())
 }
 
-/// The error of a new store: if there is no space for one, its file system is too small for it.
+/// The error of creating a store. An error for lack of space becomes one that names the free bytes of the
+/// host file system.
 fn no_space(args: &FormatArgs, source: StoreError) -> WeirError {
     let path = args.path.clone();
     match spare_bytes(&path) {
@@ -344,12 +348,13 @@ pub(crate) fn make_disk(plan: &MediumPlan, undo: &mut FormatUndo) -> Result<Host
     }
 }
 
-/// A buffer has all of its space from the beginning: what it promises to hold does not depend on who fills the file system.
+/// Makes the disk of a buffer, with all its space allocated: no other user of the host file system can take
+/// that space later.
 pub(crate) fn make_buffer_disk(plan: &MediumPlan, undo: &mut FormatUndo) -> Result<HostDisk, WeirError> {
     preallocated(make_disk(plan, undo)?, plan.path())
 }
 
-/// The same disk, with space for all of it.
+/// Allocates space for the whole disk, and returns the disk.
 fn preallocated(disk: HostDisk, path: &Path) -> Result<HostDisk, WeirError> {
     let wanted = bytes_of(&disk);
     disk.preallocate().map_err(|source| match spare_bytes(path) {
@@ -360,7 +365,7 @@ fn preallocated(disk: HostDisk, path: &Path) -> Result<HostDisk, WeirError> {
     })
 }
 
-/// What to say where a store is larger than what its file system has left: it is a file that grows with what is in it.
+/// The warning for a sparse store file that may outgrow the free space of the host file system.
 fn too_little_space(plans: &FormatPlan) -> Result<Option<String>, WeirError> {
     let MediumPlan::Create { path, bytes } = &plans.store else { return Ok(None) };
     let directory = nearest_existing(path)?;
@@ -379,7 +384,7 @@ fn too_little_space(plans: &FormatPlan) -> Result<Option<String>, WeirError> {
     Ok((*bytes > free).then_some(warning))
 }
 
-/// Whether two directories lie in one file system.
+/// Whether two directories are on one host file system.
 fn is_beside(one: &Path, other: &Path) -> bool {
     let device = |path: &Path| files::metadata(path).map(|found| found.dev()).ok();
     device(one).is_some() && device(one) == device(other)

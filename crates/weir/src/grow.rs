@@ -1,4 +1,4 @@
-//! `weir grow`: a larger store, mounted or not, or a larger buffer.
+//! `weir grow`: enlarges a store, mounted or not, or the buffer of a mounted store.
 
 use crate::byte_size::ByteSize;
 use crate::cli::GrowArgs;
@@ -49,7 +49,7 @@ fn ask(found: &WeirMount, operation: &str, args: &GrowArgs) -> Result<Value, Wei
     found.connect()?.ask(&json!({ "operation": operation, "bytes": args.size.map(|size| size.0) }))
 }
 
-/// The mount at `path`, or that of the store there; none if that is not mounted.
+/// The mount at `path`, or the mount of the store at `path`; `None` if the store is not mounted.
 fn mount_of(path: &Path) -> Result<Option<WeirMount>, WeirError> {
     if let Ok(found) = WeirMount::at(path) {
         return Ok(Some(found));
@@ -75,7 +75,8 @@ fn grow_unmounted(args: &GrowArgs) -> Result<u64, WeirError> {
     Ok(blocks * BLOCK_BYTES as u64)
 }
 
-/// What the file system has left that holds a store, which is a file of so many bytes, if that is less than the file may still take.
+/// The free bytes of the host file system, if they are fewer than the store file may still allocate. `bytes`
+/// is the size of the file.
 fn too_little_space(store: &Path, bytes: u64) -> Option<u64> {
     let store = store_of(store).ok()?;
     let file = fs::metadata(&store).ok().filter(|file| file.is_file())?;

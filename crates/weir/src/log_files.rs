@@ -1,4 +1,5 @@
-//! The log files of daemons in the background: one for each daemon, in a directory that only its user can write to.
+//! The log files of daemons in the background: one for each daemon, in a directory that only its user can
+//! write to.
 
 use crate::control_address::DeviceNumber;
 use crate::error::WeirError;
@@ -43,7 +44,8 @@ pub(crate) fn directory() -> Result<PathBuf, WeirError> {
     Ok(directory)
 }
 
-/// Creates the log file of this process, which serves the mount with this device number. Returns the file and its path.
+/// Creates the log file of this process, which serves the mount with this device number. Returns the file and
+/// its path.
 pub(crate) fn create(directory: &Path, (major, minor): DeviceNumber) -> Result<(File, PathBuf), WeirError> {
     let path = directory.join(format!("{major}:{minor}.{}.{LOG}", std::process::id()));
     let mode = (Mode::RUSR | Mode::WUSR).as_raw_mode();

@@ -39,17 +39,18 @@ use error::WeirError;
 use serde_json::json;
 use std::process::ExitCode;
 
-/// Resident memory is what `--memory` says and little more only if a page takes a page: see `Cargo.toml`.
+/// An allocator in which a page takes no more than a page. Otherwise resident memory would far exceed
+/// `--memory`: see `Cargo.toml`.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The next step after errors that have none of their own.
+/// The next step after errors without a specific one.
 const DEFAULT_HELP: &str = "see what the kernel says with `dmesg | tail`, and `weir check` the store";
 
-/// What a shell reports of a program that SIGPIPE ended.
+/// The exit code that a shell reports for a program that SIGPIPE ended.
 const EXIT_CODE_SIGPIPE: u8 = 128 + 13;
 
-/// Ends the process when what it prints cannot be written; the library's own way is a panic.
+/// Ends the process if its output cannot be written. The library panics in that case.
 fn exit_when_output_fails() {
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -60,8 +61,8 @@ fn exit_when_output_fails() {
     }));
 }
 
-/// The exit code after output that cannot be written: as of SIGPIPE when nobody reads it any more, as in
-/// `weir volume list … | head`.
+/// The exit code after output that cannot be written. If the reader is gone, as in `weir volume list … |
+/// head`, the code is that of SIGPIPE.
 fn exit_code_of_failed_output(why: &str) -> u8 {
     if why.contains("Broken pipe") {
         return EXIT_CODE_SIGPIPE;
@@ -97,7 +98,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints what is wrong with the command line, or the help that it asks for.
+/// Prints the error in the command line, or the requested help.
 fn print_usage_error(refused: &clap::Error) -> ExitCode {
     match refused.print() {
         Err(why) if !refused.use_stderr() => {
@@ -107,7 +108,7 @@ fn print_usage_error(refused: &clap::Error) -> ExitCode {
     }
 }
 
-/// `text` with characters that move the cursor, as a file's name may hold, written out.
+/// `text` with its control characters escaped. A file name may hold characters that move the cursor.
 fn escape_control_chars(text: &str) -> String {
     let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()

@@ -1,4 +1,4 @@
-//! Where a store and its buffer lie, and whether they may be touched.
+//! Finds a store and its buffer, checks whether they may be used, and opens them.
 
 use crate::error::WeirError;
 use crate::find_buffer;
@@ -9,29 +9,29 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use store::StoreSettings;
 
-/// The file that is the store, in a directory that was formatted.
+/// The name of the store file in a formatted directory.
 pub(crate) const STORE_FILE: &str = "store";
 
-/// The file that is the buffer there, or a symbolic link to it.
+/// The name of the buffer file in a formatted directory, or of a symbolic link to the buffer.
 pub(crate) const BUFFER_FILE: &str = "buffer";
 
-/// The type of our mounts in the mount table.
+/// The type of weir mounts in the mount table.
 pub(crate) const FS_TYPE: &str = "fuse.weir";
 
 /// The two media of a store, as absolute paths without symbolic links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreMedia {
-    /// What the user calls the store: the directory, or the device.
+    /// The store's path as the user knows it: the directory, or the device.
     pub(crate) name: PathBuf,
     pub(crate) store: PathBuf,
     pub(crate) buffer: PathBuf,
-    /// What the store keeps for who mounts it, and is to keep from now on.
+    /// The settings that the store keeps for the next mount. The command may change them.
     pub(crate) settings: StoreSettings,
-    /// Why what is flushed to the buffer is lost with the power, if it is.
+    /// Why a power failure loses data that was flushed to the buffer; `None` if the buffer is durable.
     pub(crate) buffer_volatile: Option<VolatileReason>,
 }
 
-/// What a path is.
+/// The kind of file at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MediumKind {
     Absent,
@@ -40,7 +40,7 @@ pub(crate) enum MediumKind {
     File,
 }
 
-/// What `path` is, following symbolic links.
+/// The kind of file at `path`, after symbolic links. Fails for other kinds, such as a socket.
 pub(crate) fn medium_kind(path: &Path) -> Result<MediumKind, WeirError> {
     let found = match fs::metadata(path) {
         Ok(found) => found.file_type(),
@@ -60,12 +60,12 @@ impl StoreMedia {
     pub(crate) fn find(path: &Path, buffer: Option<&Path>) -> Result<StoreMedia, WeirError> {
         let store = store_of(path)?;
         let name = absolute(path)?;
-        // What is wrong with it, who opens it says.
+        // An error is not reported here: opening the store reports it.
         let known = find_buffer::describe_store(&store);
         let wrong = known.as_ref().map_or(&[][..], |known| &known.warnings);
         wrong.iter().for_each(|what| tracing::warn!("{}: {what}", name.display()));
         let mut settings = known.as_ref().map(|known| known.settings.clone()).unwrap_or_default();
-        // Another daemon may change it until the store is open: it is read again then.
+        // Another daemon may change the data mode until the store is open. It is read again then.
         settings.data = None;
         let buffer = match buffer {
             Some(buffer) => buffer.to_path_buf(),
@@ -85,18 +85,18 @@ impl StoreMedia {
         Ok(media)
     }
 
-    /// Opens both, each locked against everybody else.
+    /// Opens and locks both media.
     pub(crate) fn open(&self, access: DiskAccess) -> Result<(HostDisk, HostDisk), WeirError> {
         Ok((open(&self.store, access)?, open(&self.buffer, access)?))
     }
 
-    /// Warns where others can read what only the owner should.
+    /// Warns if other users can read the media.
     pub(crate) fn warn_of_readers(&self) {
         warn_of_readers(&self.store);
         warn_of_readers(&self.buffer);
     }
 
-    /// Warns where the kernel's page cache stands between us and a medium.
+    /// Warns if the I/O of a medium goes through the kernel's page cache.
     pub(crate) fn warn_of_page_cache(&self) {
         for path in [&self.store, &self.buffer].into_iter().filter(|path| !host::has_direct_io(path)) {
             tracing::warn!(
@@ -107,7 +107,7 @@ impl StoreMedia {
         }
     }
 
-    /// Refuses a buffer that does not keep what is flushed to it.
+    /// Refuses a buffer that loses flushed data at a power failure.
     pub(crate) fn ensure_durable(&self) -> Result<(), WeirError> {
         let store = Some(self.name.clone());
         match self.buffer_volatile.clone() {
@@ -116,7 +116,7 @@ impl StoreMedia {
         }
     }
 
-    /// Refuses media that a mount on `dir` would hide, and with them itself.
+    /// Refuses media below `dir`: a mount on `dir` would hide them.
     pub(crate) fn ensure_not_below_mount_point(&self, dir: &Path) -> Result<(), WeirError> {
         match [&self.store, &self.buffer].into_iter().find(|path| path.starts_with(dir)) {
             Some(path) => Err(WeirError::BelowMountPoint { path: path.clone(), dir: dir.into() }),
@@ -138,7 +138,7 @@ impl StoreMedia {
     }
 }
 
-/// The store's medium of what was formatted as `path`.
+/// The store's medium, for the directory or device `path` that was formatted.
 pub(crate) fn store_of(path: &Path) -> Result<PathBuf, WeirError> {
     ensure_leads_somewhere(path)?;
     let store = match medium_kind(path)? {
@@ -152,7 +152,7 @@ pub(crate) fn store_of(path: &Path) -> Result<PathBuf, WeirError> {
     }
 }
 
-/// Refuses a symbolic link to nothing: a device that is not attached, most likely.
+/// Refuses a dangling symbolic link, which probably means that a device is not attached.
 pub(crate) fn ensure_leads_somewhere(path: &Path) -> Result<(), WeirError> {
     match path.read_link() {
         Ok(to) if medium_kind(path)? == MediumKind::Absent => {
@@ -162,7 +162,7 @@ pub(crate) fn ensure_leads_somewhere(path: &Path) -> Result<(), WeirError> {
     }
 }
 
-/// Warns where others can read the medium at `path`.
+/// Warns if other users can read the medium at `path`.
 pub(crate) fn warn_of_readers(path: &Path) {
     let Ok(Some(mode)) = host::mode_if_public(path) else { return };
     let bits =
@@ -174,7 +174,7 @@ pub(crate) fn warn_of_readers(path: &Path) {
     );
 }
 
-/// Refuses a path on one of our mounts: the daemon would wait for itself, or for another that waits for it.
+/// Refuses a path on a weir mount: the daemon would wait for itself, or for another daemon that waits for it.
 pub(crate) fn ensure_not_on_weir(path: &Path) -> Result<(), WeirError> {
     let mounts = MountTable::read().map_err(|source| WeirError::Host { path: path.into(), source })?;
     match mounts.mount_of(path) {
@@ -190,7 +190,7 @@ pub(crate) fn open(path: &Path, access: DiskAccess) -> Result<HostDisk, WeirErro
     HostDisk::open(path, access).map_err(|error| host_error(path, error))
 }
 
-/// A host error at `path`, with a busy medium told apart.
+/// The command's error for a host error at `path`. For a busy medium, the error says who uses it.
 pub(crate) fn host_error(path: &Path, error: HostError) -> WeirError {
     match error {
         HostError::Busy { .. } => in_use_error(path),
@@ -198,7 +198,7 @@ pub(crate) fn host_error(path: &Path, error: HostError) -> WeirError {
     }
 }
 
-/// That the medium at `path` is in use, by whom, and on which mount, as far as that can be seen.
+/// The error for a medium in use at `path`. It names the process and the mount if this process can see them.
 fn in_use_error(path: &Path) -> WeirError {
     let Ok(Some(pid)) = host::lock_holder(path) else { return WeirError::Busy { path: path.into() } };
     let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
@@ -210,12 +210,12 @@ fn in_use_error(path: &Path) -> WeirError {
     WeirError::InUse { path: path.into(), pid, program, mount }
 }
 
-/// `path` without symbolic links, which must exist.
+/// The absolute path of `path` without symbolic links. `path` must exist.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, WeirError> {
     fs::canonicalize(path).map_err(WeirError::io("finding it", path))
 }
 
-/// A path as JSON can tell it, which knows UTF-8 only; a path need not be that.
+/// A path for JSON, with replacement characters for bytes that are not UTF-8.
 pub(crate) fn path_as_utf8(path: impl AsRef<Path>) -> String {
     path.as_ref().to_string_lossy().into_owned()
 }

@@ -1,8 +1,8 @@
 //! Where messages go, and how they look. Results go to standard output, and are not messages.
 //!
-//! A message is a `tracing` event with nothing but its text: an error or a warning begins with that word. A daemon that
-//! systemd runs sends its messages to the journal with their priority. Everything else writes them to standard error,
-//! which for a daemon in the background is its [log file](crate::log_files).
+//! A message is a `tracing` event with nothing but its text: an error or a warning begins with that word. A
+//! daemon that systemd runs sends its messages to the journal with their priority. Everything else writes
+//! them to standard error, which for a daemon in the background is its [log file](crate::log_files).
 
 use rustix::fs::fstat;
 use std::fmt::{Debug, Write as _};
@@ -12,7 +12,8 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-/// Set by systemd: the device and inode of the journal's socket, if standard output or standard error leads there.
+/// Set by systemd: the device and inode of the journal's socket, if standard output or standard error leads
+/// there.
 const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
 
 /// Sends messages to standard error from now on.
@@ -20,7 +21,8 @@ pub(crate) fn start_on_stderr() {
     start(StderrLayer);
 }
 
-/// Sends the messages of a daemon to the journal from now on if standard error leads there, else to standard error.
+/// Sends the messages of a daemon to the journal from now on if standard error leads there, else to standard
+/// error.
 pub(crate) fn start_of_daemon() {
     match tracing_journald::layer() {
         Ok(journal) if stderr_is_journal() => start(journal),

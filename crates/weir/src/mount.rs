@@ -13,9 +13,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode, WeirError> {
         return daemon::run(args).map(|()| ExitCode::SUCCESS);
     }
     let itself = std::env::current_exe().map_err(|source| WeirError::Spawn { source })?;
-    // What this process was given, by a shell or a lock's holder, is not for a daemon, which would keep it until it ends.
+    // A daemon would keep inherited descriptors, such as those of a shell or of `flock`, until it ends.
     host::close_descriptors_on_exec().map_err(|source| WeirError::Spawn { source })?;
-    // The same command line again: `weir mount …`.
+    // The daemon gets the same arguments: `weir mount …`.
     let mut daemon = Command::new(itself)
         .args(["mount", "--daemon"])
         .args(std::env::args_os().skip(2))
@@ -25,20 +25,21 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode, WeirError> {
         .map_err(|source| WeirError::Spawn { source })?;
     let mut line = String::new();
     let said = daemon.stdout.take().expect("it is piped");
-    // An unreadable pipe is one on which nothing was said.
+    // An unreadable pipe counts as an empty one.
     let _ = BufReader::new(said).read_line(&mut line);
     if line.trim_end() == READY {
         return Ok(ExitCode::SUCCESS);
     }
     let status = daemon.wait().map_err(|source| WeirError::Spawn { source })?;
     match status.code() {
-        // It has said why, on our standard error.
+        // The daemon has written the error to this process's standard error.
         Some(code) if code != 0 => Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
         _ => Err(WeirError::DaemonDied { status: status.to_string() }),
     }
 }
 
-/// More than there is would end in the kernel killing the daemon, or something else, when it is in use.
+/// Refuses more memory than the machine has: the kernel would kill the daemon, or another process, when the
+/// memory is used.
 fn check_memory(memory: ByteSize) -> Result<(), WeirError> {
     let machine = ByteSize(host::memory_bytes());
     if memory <= machine {

@@ -1,4 +1,4 @@
-//! Whether a directory can be mounted on, asked before anything is written anywhere.
+//! Checks whether a directory can be mounted on, before anything is written anywhere.
 
 use crate::cli::MountArgs;
 use crate::control_address::DeviceNumber;
@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 
 /// A directory that can be mounted on.
 pub(crate) struct MountPoint {
-    /// As an absolute path without symbolic links.
+    /// An absolute path without symbolic links.
     pub(crate) dir: PathBuf,
     below: PresentMount,
 }
 
-/// What is on the directory already.
+/// The mount that a directory already has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PresentMount {
     Nothing,
-    /// What a daemon of the same store left when it was killed.
+    /// The mount that a killed daemon of the same store left behind.
     DeadMount(DeviceNumber),
 }
 
@@ -38,8 +38,10 @@ impl MountPoint {
         Ok(point)
     }
 
-    /// Takes a dead mount away, if there is one. The last step before the new one is made: until then its programs get errors,
-    /// and do not meet the directory below.
+    /// Removes a dead mount, if there is one.
+    ///
+    /// This is the last step before the new mount. Until then, programs on the dead mount get errors, and do
+    /// not reach the directory below.
     pub(crate) fn clear(&self) -> Result<(), WeirError> {
         let PresentMount::DeadMount(dead) = self.below else { return Ok(()) };
         if device_of(&self.dir).is_ok_and(|device| device == dead) {
@@ -49,32 +51,33 @@ impl MountPoint {
             tracing::info!("{dir}: the last daemon was killed or crashed; removing its dead mount");
         }
         match mount_at(&self.dir)? {
-            // Somebody was faster.
+            // Another process has mounted here meanwhile.
             Some(mount) => Err(WeirError::MountPointBusy { dir: mount.point, fs_type: mount.fs_type }),
             None => check_directory(&self.dir).map(drop),
         }
     }
 }
 
-/// The device number of our mount on `dir`.
+/// The device number of the weir mount on `dir`.
 pub(crate) fn device_of(dir: &Path) -> Result<DeviceNumber, WeirError> {
     let found = mount_at(dir)?.as_ref().and_then(WeirMount::of);
     found.map(|found| found.device()).ok_or_else(|| WeirError::NotMounted { dir: dir.into() })
 }
 
-/// What is mounted on `dir`, which is not touched: a mount whose daemon is gone, or hangs, would fail or hang.
+/// The mount on `dir`, from the mount table. `dir` itself is not touched: access to a mount fails if its
+/// daemon has ended, and hangs if the daemon hangs.
 fn mount_at(dir: &Path) -> Result<Option<MountEntry>, WeirError> {
     let mounts = MountTable::read().map_err(|source| WeirError::Host { path: dir.into(), source })?;
     Ok(spellings(dir).find_map(|dir| mounts.mounted_at(&dir)).cloned())
 }
 
-/// Accepts a directory that has a mount only if that is one of this store, dead, and ours to take away.
+/// Accepts a mounted directory only if the mount is a dead mount of this store that the user may remove.
 fn dead_mount(mount: &MountEntry, media: &StoreMedia) -> Result<MountPoint, WeirError> {
     let (dir, fs_type) = (mount.point.clone(), mount.fs_type.clone());
     let Some(found) = WeirMount::of(mount) else { return Err(WeirError::MountPointBusy { dir, fs_type }) };
     let is_dead = match found.connect().and_then(|mut daemon| daemon.request("status")) {
         Err(WeirError::DaemonGone { .. }) => true,
-        // It may have died while we asked.
+        // The daemon may have died during the request.
         Err(WeirError::NoAnswer { .. }) => found.is_dead(),
         Err(error @ WeirError::DaemonStopped { .. }) => return Err(error),
         _ => false,
@@ -114,13 +117,15 @@ fn check_kernel() -> Result<(), WeirError> {
     opened.map(drop).map_err(|source| WeirError::NoFuse { source })
 }
 
-/// Root mounts by itself; others need fusermount3, and a directory that they may write to.
+/// Checks whether the user may mount. Root needs nothing. Other users need fusermount3, and a directory that
+/// they may write to.
 fn check_permission(point: &MountPoint, allow_other: bool) -> Result<(), WeirError> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
     let may_write = || rustix::fs::access(&point.dir, rustix::fs::Access::WRITE_OK).is_ok();
-    // What is below a dead mount cannot be asked for; fusermount3 sees it in time.
+    // The directory below a dead mount cannot be checked. fusermount3 checks it once the dead mount is
+    // removed.
     let may_mount = point.below != PresentMount::Nothing || may_write();
     if !may_mount || !has_fusermount() {
         return Err(WeirError::MayNotMount { dir: point.dir.clone() });

@@ -1,5 +1,6 @@
-//! Logs the problems of a mount that its administrator has to know: changes can no longer be made durable, nothing is
-//! written back, some changes cannot be written back. Each is logged when it begins and when it ends.
+//! Logs the problems of a mount that its administrator has to know: changes can no longer be made durable,
+//! nothing is written back, some changes cannot be written back. Each is logged when it begins and when it
+//! ends.
 
 use cache::{Cache, CacheStatus};
 use std::io;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The time between two checks. A shorter problem is not worth a line, and a device that comes and goes causes at most
-/// one line per check.
+/// The time between two checks. A shorter problem is not worth a line, and a device that comes and goes
+/// causes at most one line per check.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Checks `cache` until `serving` is false, in a thread of its own. The process need not wait for the thread.

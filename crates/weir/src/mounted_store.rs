@@ -108,7 +108,7 @@ impl MountedStore {
         Cache::clone(&self.stack.cache)
     }
 
-    /// The owner of the root directory, who decides what is in the mount.
+    /// The user who owns the root directory, and so decides about the files in the mount.
     pub(crate) fn owner_of_files(&self) -> Option<u32> {
         self.stack.fs.attributes(Ino::ROOT).ok().map(|root| root.uid)
     }
@@ -201,8 +201,8 @@ impl MountedStore {
 
     /// Changes the data mode of this mount and of later ones.
     ///
-    /// When this returns, everything written before is durable, and a crash leaves what `mode` promises. After an error
-    /// the mode is unchanged, in this mount and in later ones.
+    /// When this returns, everything written before is durable, and a crash leaves what `mode` promises.
+    /// After an error the mode is unchanged, in this mount and in later ones.
     pub(crate) fn set_data_mode(&self, mode: DataMode) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
         // One change at a time, so that the mode in the store is the mode in effect.

@@ -1,9 +1,10 @@
-//! Keeps the machine's processors awake while requests arrive (a PM QoS request of the kernel), and counts the cost.
+//! Keeps the machine's processors awake while requests arrive (a PM QoS request of the kernel), and counts
+//! the cost.
 //!
-//! A sleeping processor takes longer to wake than a small request takes in all. A program that sends one request after
-//! the other pays for that twice per request. A processor that is kept awake polls when it has nothing to do.
-//! So processors are kept awake only while some hundreds of requests a second arrive, and for a tenth of a second
-//! after that: each change of the PM QoS request wakes every processor.
+//! A sleeping processor takes longer to wake than a small request takes in all. A program that sends one
+//! request after the other pays for that twice per request. A processor that is kept awake polls when it has
+//! nothing to do. So processors are kept awake only while some hundreds of requests a second arrive, and for
+//! a tenth of a second after that: each change of the PM QoS request wakes every processor.
 
 use fuse::RequestCounter;
 use host::{PmQosRequest, ProcessorTimes};
@@ -12,8 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weir_status::WakeUpReport;
 
-/// Requests within [`FLOW_WINDOW`] that begin a hold: a thousand a second. With fewer, programs wait for a disk, or
-/// think. The same number within [`SAMPLE_INTERVAL`], two hundred a second, continues a hold.
+/// Requests within [`FLOW_WINDOW`] that begin a hold: a thousand a second. With fewer requests, programs wait
+/// for a disk, or compute. A hold continues while this many arrive within [`SAMPLE_INTERVAL`]: two hundred a
+/// second.
 const FLOW_REQUESTS: u64 = 20;
 const FLOW_WINDOW: Duration = Duration::from_millis(20);
 /// Samples within [`FLOW_WINDOW`], so that a fast flow begins a hold at once.
@@ -21,7 +23,8 @@ const FLOW_SAMPLES: u32 = 10;
 /// The time between two samples during a hold.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time that processors must have been held, in one hold or in several, before steal time and battery are judged.
+/// Time that processors must have been held, in one hold or in several, before steal time and battery are
+/// judged.
 const JUDGE_AFTER: Duration = Duration::from_secs(5);
 /// The share of all processors' time above which other guests pay for the polling.
 const STEAL_SHARE_MAX: f64 = 0.05;
@@ -35,7 +38,7 @@ pub(crate) struct PmQos {
     stats: Mutex<PmQosStats>,
 }
 
-/// What the request has cost since the mount. In memory only, as the request itself.
+/// The cost of the PM QoS request since the mount. Kept in memory only.
 #[derive(Debug, Clone, Default)]
 struct PmQosStats {
     /// Why processors may sleep, at present or for the whole mount.
@@ -56,7 +59,8 @@ impl PmQos {
         Arc::new(PmQos { latency_us: None, stats: Mutex::new(stats) })
     }
 
-    /// Keeps processors awake while requests arrive, in a thread of its own. The process need not wait for the thread.
+    /// Keeps processors awake while requests arrive, in a thread of its own. The process need not wait for
+    /// the thread.
     pub(crate) fn start(wake_ups: PmQosRequest, traffic: Arc<RequestCounter>) -> io::Result<Arc<PmQos>> {
         let pm_qos = Arc::new(PmQos { latency_us: Some(wake_ups.latency_micros()), stats: Mutex::default() });
         let holder = PmQosThread { wake_ups, traffic, pm_qos: pm_qos.clone() };
@@ -115,7 +119,8 @@ enum HoldEnd {
     Battery,
 }
 
-/// Steal time during holds since it was judged last. It adds up over holds, so that short bursts are judged, too.
+/// Steal time during holds since it was judged last. It adds up over holds, so that short bursts are judged,
+/// too.
 #[derive(Default)]
 struct StealTime {
     held: Duration,
@@ -123,8 +128,8 @@ struct StealTime {
 }
 
 impl StealTime {
-    /// Adds the processor times between `before` and `now`, of which processors were held for `held`. Returns the stolen
-    /// share, and starts anew, once processors were held for [`JUDGE_AFTER`].
+    /// Adds the processor times between `before` and `now`, of which processors were held for `held`. Returns
+    /// the stolen share, and starts anew, once processors were held for [`JUDGE_AFTER`].
     fn add(&mut self, held: Duration, before: &ProcessorTimes, now: &ProcessorTimes) -> Option<f64> {
         self.held += held;
         self.times.all += now.all.saturating_sub(before.all);
@@ -176,7 +181,8 @@ impl PmQosThread {
         }
     }
 
-    /// Whether [`FLOW_REQUESTS`] arrive within [`FLOW_WINDOW`]; `before` had arrived when it began.
+    /// Whether [`FLOW_REQUESTS`] requests arrive within [`FLOW_WINDOW`]. `before` counts the requests that
+    /// arrived earlier.
     fn flow_begins(&self, before: u64) -> bool {
         for _ in 0..FLOW_SAMPLES {
             std::thread::sleep(FLOW_WINDOW / FLOW_SAMPLES);

@@ -1,7 +1,8 @@
-//! `weir replace-buffer`: gives a store another buffer, because of a better device, or because the old buffer is lost.
+//! `weir replace-buffer`: gives a store another buffer, because of a better device, or because the old buffer
+//! is lost.
 //!
-//! The steps, in an order that leaves one complete buffer and a name that leads to it after a crash or an error at any
-//! point:
+//! The steps, in an order that leaves one complete buffer and a name that leads to it after a crash or an
+//! error at any point:
 //!
 //! 1. Write the changes in the old buffer back to the store.
 //! 2. Format the new buffer.
@@ -9,8 +10,9 @@
 //! 4. Let the store's entry `buffer` lead to the new buffer.
 //! 5. Retire the old buffer, so that it is a buffer no more.
 //!
-//! Until step 5 the old buffer keeps its content. At most the end of its log is written again, to make it durable, but the
-//! buffer need not be writable. A buffer that cannot be read is never written, and gets another name if it is in the way.
+//! Until step 5 the old buffer keeps its content. At most the end of its log is written again, to make it
+//! durable, but the buffer need not be writable. A buffer that cannot be read is never written, and gets
+//! another name if it is in the way.
 
 use crate::byte_size::ByteSize;
 use crate::cli::ReplaceBufferArgs;
@@ -33,8 +35,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{Store, VolumeInfo};
 
-/// LSNs that the new buffer leaves out: more than a lost buffer can have used since the last page was written back. The
-/// store knows where the new buffer begins, and so refuses the lost one if it comes back.
+/// LSNs that the new buffer leaves out: more than a lost buffer can have used since the last page was written
+/// back. The store knows where the new buffer begins, and so refuses the lost one if it comes back.
 const LSN_GAP: u64 = 1 << 40;
 
 /// The end of a new buffer's name until the buffer is in its place.
@@ -199,7 +201,8 @@ fn ensure_old_name_is_free(entry: Option<&Path>, old: &OldBuffer) -> Result<(), 
     }
 }
 
-/// Lets the store's entry lead to the new buffer, atomically. After an error the entry leads to the old buffer.
+/// Lets the store's entry lead to the new buffer, atomically. After an error the entry leads to the old
+/// buffer.
 fn switch(entry: &Path, new: &Path, old: &OldBuffer) -> Result<(), WeirError> {
     let new = absolute(new)?;
     if absolute(entry).is_ok_and(|entry| entry == new) {

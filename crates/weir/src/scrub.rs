@@ -1,4 +1,4 @@
-//! `weir scrub`: asks the daemon for a little at a time, and keeps the pace.
+//! `weir scrub`: asks the daemon to scrub a few blocks at a time, and keeps the rate below `--rate`.
 
 use crate::byte_size::ByteSize;
 use crate::cli::ScrubArgs;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How often progress is told.
+/// The time between two progress messages.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// The slowest `--rate`: a terabyte takes eleven days.

@@ -1,12 +1,12 @@
-//! What SIGTERM, SIGINT and SIGHUP do to a daemon.
+//! The daemon's reaction to SIGTERM, SIGINT and SIGHUP.
 //!
-//! | when | what happens |
+//! | state of the mount | reaction to a signal |
 //! | --- | --- |
-//! | before the mount is there | the process ends as usual; nothing but what a recovery writes was written |
-//! | nobody works on the mount | it is unmounted, and everything is written back |
-//! | somebody does | nobody new may enter; it is unmounted when the last has left |
-//! | a second time, then | everything is written back and the process ends; who is still there gets ENOTCONN |
-//! | while everything is being written back already | nothing more |
+//! | does not exist yet | the process ends as usual; only a recovery may have written to the media |
+//! | no program uses it | the daemon unmounts it, writes everything back, and ends |
+//! | programs use it | no other program may enter; the kernel unmounts it when the last program leaves |
+//! | programs still use it, second signal | the daemon writes everything back and ends; programs get ENOTCONN |
+//! | the daemon already writes everything back | none |
 
 use crate::control_address::DeviceNumber;
 use crate::mount_point::device_of;
@@ -19,18 +19,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Signals that are kept from now on, until somebody watches them: in between, one would leave a dead mount.
+/// Signals that are held back until a thread watches them. A signal that ended the process before that would
+/// leave a dead mount.
 pub(crate) struct HeldSignals(Signals);
 
-/// What a watcher needs.
+/// Reacts to the signals of one mount.
 pub(crate) struct SignalHandler {
     pub(crate) dir: PathBuf,
-    /// Tells our mount from another one on the same directory.
+    /// Distinguishes this daemon's mount from another mount on the same directory.
     pub(crate) device: DeviceNumber,
     pub(crate) stopper: WorkerStopper,
     /// False once requests are no longer taken.
     pub(crate) serving: Arc<AtomicBool>,
-    /// What is left to do before the process ends by itself.
+    /// Called before the signal handler ends the process.
     pub(crate) before_exit: Box<dyn Fn() + Send>,
 }
 
@@ -40,7 +41,7 @@ pub(crate) fn hold() -> io::Result<HeldSignals> {
 }
 
 impl HeldSignals {
-    /// Acts on them from now on, those that came meanwhile included.
+    /// Reacts to signals from now on, including those that were held back.
     pub(crate) fn watch(mut self, watched: SignalHandler) -> io::Result<()> {
         let watch = move || {
             for _ in self.0.forever() {
@@ -63,22 +64,22 @@ impl SignalHandler {
                 "{dir}: busy; it is unmounted when no program uses it any more, or with the next signal"
             );
             if let Err(why) = unmount(&self.dir, UnmountMode::Detach) {
-                tracing::info!("{dir}: unmounting: {why}");
+                tracing::warn!("{dir}: unmounting: {why}");
             }
         }
     }
 
-    /// Whether new users still find us.
+    /// Whether the mount table still has this daemon's mount on the directory.
     fn is_mounted(&self) -> bool {
         device_of(&self.dir).is_ok_and(|device| device == self.device)
     }
 
-    /// Ends the process under its users.
+    /// Writes everything back and ends the process, although programs still use the mount.
     fn end(&self) -> ! {
         tracing::info!("{}: ending; programs lose the files that they have open there", self.dir.display());
         let drained = self.stopper.stop_and_drain();
         if let Err(error) = &drained {
-            tracing::info!("{}: not everything was written back: {error}", self.dir.display());
+            tracing::error!("{}: not everything was written back: {error}", self.dir.display());
         }
         (self.before_exit)();
         std::process::exit(i32::from(drained.is_err()))

@@ -17,8 +17,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use store::{Store, VolumeId, VolumeInfo};
 
-/// Threads that fetch pages. A step keeps many reads in flight, so a few threads keep any device busy while one of them
-/// waits for its slowest read.
+/// Threads that fetch pages. A step keeps many reads in flight, so a few threads keep any device busy while
+/// one of them waits for its slowest read.
 const FETCHERS: usize = 4;
 
 /// The longest time that a worker sleeps without being woken. The ages of changes are checked this often.
@@ -63,8 +63,8 @@ pub(crate) struct StartTimes {
 }
 
 impl StorageStack {
-    /// Opens the volume `name` of the store on `media`. With `Access::Write` this writes to the media, with `Access::Read`
-    /// nothing ever does.
+    /// Opens the volume `name` of the store on `media`. With `DiskAccess::Write` this writes to the media, with
+    /// `DiskAccess::Read` nothing ever does.
     pub(crate) fn open(
         media: StoreMedia,
         settings: CacheSettings,
@@ -110,12 +110,12 @@ pub(crate) struct WrittenBack {
 
 /// Writes back all changes in the buffer of `media`, without changing the buffer.
 ///
-/// So a device that can be read but no longer written, as at the end of its life, loses nothing. After a crash the buffer
-/// has the same content, and may be written back again.
+/// So a device that can be read but no longer written, as at the end of its life, loses nothing. After a
+/// crash the buffer has the same content, and may be written back again.
 pub(crate) fn write_back(media: &StoreMedia) -> Result<WrittenBack, WeirError> {
-    // The store must not get changes that the buffer does not have after a crash. If the buffer cannot be made durable, there
-    // is nothing better to do than to continue. If the power then fails, the store is ahead of the buffer, and the next start
-    // says so.
+    // The store must not get changes that the buffer does not have after a crash. If the buffer cannot be
+    // made durable, there is nothing better to do than to continue. If the power then fails, the store is
+    // ahead of the buffer, and the next start says so.
     let _ = make_durable(&media.buffer);
     let buffer = media::open(&media.buffer, DiskAccess::Read)?;
     let OpenedCache { store, cache, .. } = open_on(
@@ -132,8 +132,8 @@ pub(crate) fn write_back(media: &StoreMedia) -> Result<WrittenBack, WeirError> {
     Ok(WrittenBack { newest: cache.status().applied, lost: lost.collect() })
 }
 
-/// Truncates files whose last bytes a crash took, in all volumes that are not open. Warns of volumes in which that fails,
-/// and returns them.
+/// Truncates files whose last bytes a crash took, in all volumes that are not open. Warns of volumes in which
+/// that fails, and returns them.
 fn truncate_lost_ends(media: &StoreMedia, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let not_truncated = Fs::truncate_lost(cache, &clock);
@@ -160,10 +160,11 @@ fn make_durable(path: &Path) -> Result<(), WeirError> {
     buffer.make_durable().map_err(failed)
 }
 
-/// Opens the store with the new buffer of `media`, which is empty. From then on the store refuses every other buffer.
+/// Opens the store with the new buffer of `media`, which is empty. From then on the store refuses every other
+/// buffer.
 ///
-/// `old` is the state after the old buffer was written back; `None` if that buffer could not be read. Writable copies of
-/// the newest epochs are then made, and returned.
+/// `old` is the state after the old buffer was written back; `None` if that buffer could not be read.
+/// Writable copies of the newest epochs are then made, and returned.
 pub(crate) fn begin_with_new_buffer(
     media: &StoreMedia,
     old: Option<&WrittenBack>,
@@ -180,7 +181,8 @@ pub(crate) fn begin_with_new_buffer(
             Vec::new()
         }
     };
-    // The store names the new buffer last. So a mount with that buffer after a crash also finds what was stored above.
+    // The store names the new buffer last. So a mount with that buffer after a crash also finds what was
+    // stored above.
     record_settings(media, &store, cache.buffer().buffer_id(), ExpectedBuffer::New)?;
     store.fence(newest).map_err(failed)?;
     Ok(restored)
@@ -256,7 +258,8 @@ fn open_on(
     Ok(OpenedCache { store, cache: cache.map_err(cache_failed)?, start, disks })
 }
 
-/// Records in the store what the next mount has to know. Durable with the next checkpoint, which `Cache::begin` makes.
+/// Records in the store what the next mount has to know. Durable with the next checkpoint, which
+/// `Cache::begin` or `Store::fence` makes.
 fn record_settings(
     media: &StoreMedia,
     store: &Store,
@@ -282,7 +285,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (value, begun.elapsed())
 }
 
-/// Opens a medium. With `Access::Read`, writes to it stay in memory.
+/// Opens a medium. With `DiskAccess::Read`, writes to it stay in memory.
 fn open_disk(path: &Path, access: DiskAccess) -> Result<Arc<dyn Device>, WeirError> {
     let disk = media::open(path, access)?;
     Ok(match access {
@@ -306,8 +309,8 @@ pub(crate) struct WorkerStopper {
 }
 
 impl WorkerStopper {
-    /// Refuses new operations and writes everything back, in the caller's thread. After an error, changes that could not be
-    /// written back are durable in the buffer. A read-only mount writes nothing back.
+    /// Refuses new operations and writes everything back, in the caller's thread. After an error, changes
+    /// that could not be written back are durable in the buffer. A read-only mount writes nothing back.
     pub(crate) fn stop_and_drain(&self) -> Result<(), cache::CacheError> {
         self.stop();
         match self.access {
@@ -323,7 +326,7 @@ impl WorkerStopper {
 }
 
 impl WorkerThreads {
-    /// Starts the threads: on a read-only mount, only those that fetch, and the one that answers syncs.
+    /// Starts the threads. A read-only mount gets only the fetchers and the thread that answers syncs.
     pub(crate) fn start(cache: &Cache, access: DiskAccess) -> Result<WorkerThreads, WeirError> {
         let stopper =
             WorkerStopper { cache: cache.clone(), stopping: Arc::new(AtomicBool::new(false)), access };
@@ -345,7 +348,7 @@ impl WorkerThreads {
         Ok(workers)
     }
 
-    /// A handle that ends them, for the thread that handles signals.
+    /// A handle that ends the threads, for the thread that handles signals.
     pub(crate) fn stopper(&self) -> WorkerStopper {
         self.stopper.clone()
     }

@@ -1,7 +1,8 @@
 //! `weir unmount`, and the system call behind it.
 //!
-//! The kernel takes away one mount point. The daemon ends with the last one: where a bind mount, or another mount namespace, keeps the
-//! file system in use, the command waits a little, and then names that place. A layer of an overlay cannot be found: it is waited for.
+//! The system call removes one mount point. The daemon ends with the last one. If a bind mount or another
+//! mount namespace keeps the file system in use, the command waits a little, and then names that place. The
+//! command cannot find a layer of an overlay, so it waits for the overlay to be unmounted.
 
 use crate::byte_size::ByteSize;
 use crate::cli::DirArgs;
@@ -17,30 +18,33 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use weir_status::StatusReport;
 
-/// How often the progress of a long unmount is told.
+/// The time between two progress messages of a long unmount.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// How long whoever is about to leave may take. There are many who mean no harm: a program that just ended, one that
-/// looks at every mount, and any process that was forked by one that had files open, until it becomes another program.
+/// How long the command waits for short uses of the mount to end. Examples are a program that just exited, a
+/// program that visits every mount, and a forked process that holds its parent's open files until its `exec`.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
 
-/// Between two attempts. Each is a process where fusermount3 makes it.
+/// The time between two attempts. Without root, each attempt starts a fusermount3 process.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Said when nothing is written back, and no other mount is found.
+/// The message if write-back makes no progress and no other mount is found.
 const MOUNTED_ELSEWHERE: &str = "no progress: if the file system is still used elsewhere (as a layer of an overlay, in a container), the \
                          daemon ends when you unmount it there; until then synced data is safe";
 
 /// Another place where a file system is mounted.
 struct OtherMount {
     point: PathBuf,
-    /// A process that sees it, where this one does not.
+    /// A process that sees the mount, if this process does not.
     pid: Option<u32>,
 }
 
 impl OtherMount {
-    /// Looks in this process's mount namespace first, then in those of all processes that it may look at. Once a file system is gone,
-    /// another one may have its number; its store is in use for as long as its daemon is there.
+    /// Finds another place where the unmounted file system is still mounted.
+    ///
+    /// The search begins in this process's mount namespace, and continues in those of all processes that this
+    /// process may inspect. A new file system may have got the old device number, so the store must match,
+    /// too. No other daemon can mount that store while its daemon runs.
     fn find(gone: &WeirMount) -> Option<OtherMount> {
         let is_of = |one: &MountEntry| one.device == gone.device() && one.source == gone.store;
         let point_in = |mounts: MountTable| mounts.iter().find(|one| is_of(one)).map(|one| one.point.clone());
@@ -56,16 +60,17 @@ impl OtherMount {
     }
 }
 
-/// What to do where somebody works on the mount.
+/// How to unmount a file system that programs use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnmountMode {
     /// Fail.
     WhenIdle,
-    /// Let nobody new enter, and unmount when the last has left.
+    /// Admit no other program, and unmount when the last program leaves.
     Detach,
 }
 
-/// Unmounts `dir`: as root by the system call, otherwise through fusermount3. The error is in words.
+/// Unmounts `dir`: as root by the system call, otherwise through fusermount3. The error is a message for the
+/// user.
 pub(crate) fn unmount(dir: &Path, how: UnmountMode) -> Result<(), String> {
     if rustix::process::geteuid().is_root() {
         let flags = match how {
@@ -92,14 +97,14 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
     found.ensure_may_control()?;
     // Connected before the unmount: afterwards the mount table no longer says where the daemon listens.
     let daemon = match EndingDaemon::of(&found) {
-        // Programs there wait for it, and would lose what they write.
+        // Programs on the mount wait for this daemon, and would lose their writes.
         Err(error @ (WeirError::DaemonStopped { .. } | WeirError::DaemonSilent { .. })) => return Err(error),
         daemon => daemon,
     };
     let deadline = Instant::now() + BUSY_WAIT;
     let unmounted = loop {
         match unmount(&found.dir, UnmountMode::WhenIdle) {
-            // Whoever has files open there gets errors from now on, however long they stay.
+            // The mount is dead. Programs with open files get errors anyway.
             Err(_) if daemon.is_err() && found.is_dead() => break unmount(&found.dir, UnmountMode::Detach),
             Err(why) if is_busy(&why) && Instant::now() < deadline => std::thread::sleep(BUSY_PAUSE),
             unmounted => break unmounted,
@@ -115,7 +120,8 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
     }
 }
 
-/// Whether somebody works there. The kernel's error and fusermount3's message have the same words.
+/// Whether the unmount failed because programs use the mount. The kernel's error and fusermount3's message
+/// have the same words.
 fn is_busy(why: &str) -> bool {
     why.contains("Device or resource busy")
 }
@@ -123,7 +129,8 @@ fn is_busy(why: &str) -> bool {
 /// A daemon that is about to end.
 struct EndingDaemon {
     drained: ControlClient,
-    /// Asked for the progress meanwhile: an unmounted daemon takes no new connections.
+    /// Connection for progress requests. It is opened early, because an unmounted daemon takes no new
+    /// connections.
     status: ControlClient,
     process: OwnedFd,
 }
@@ -131,7 +138,7 @@ struct EndingDaemon {
 impl EndingDaemon {
     fn of(found: &WeirMount) -> Result<EndingDaemon, WeirError> {
         let mut client = found.connect()?;
-        // A sign of life.
+        // Shows that the daemon is alive.
         client.request("status")?;
         let lost = |source| WeirError::NoAnswer { dir: found.dir.clone(), source };
         let pid = client.pid().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
@@ -165,7 +172,7 @@ impl EndingDaemon {
             }
             before = left;
         };
-        // The daemon waits for its clients to leave, and we for the daemon: its media are free when it is gone.
+        // The daemon waits for its clients to disconnect. Its media are free only when its process has ended.
         drop((drained, status));
         while !is_gone_within(&process, TELL_EVERY) {
             tracing::info!("waiting for the daemon to end");
@@ -183,9 +190,9 @@ fn is_gone_within(process: &OwnedFd, timeout: Duration) -> bool {
     poll(&mut polled, Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
 
-/// Tells how much is left to be written back, and returns it.
+/// Prints how many bytes are left to write back, and returns the number.
 fn tell_progress(daemon: &mut ControlClient) -> Option<u64> {
-    // Unmounted it is already, so this is no reason to give up: it goes on when it is told to.
+    // No reason to fail: the mount is gone already, and the daemon continues after a SIGCONT.
     if let Err(error) = daemon.ensure_runs() {
         tracing::info!("{error}; {}", error.help().unwrap_or_default());
         return None;

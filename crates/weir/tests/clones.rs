@@ -1,8 +1,9 @@
-//! A volume with many copies, which are deleted in random order while it is written to, its store is cleaned, and the
-//! daemon is killed with -9. Small by default; `make clones` has 1,000 copies of 4 GiB.
+//! A volume with many copies, which are deleted in random order while it is written to, its store is cleaned,
+//! and the daemon is killed with -9. Small by default; `make clones` has 1,000 copies of 4 GiB.
 //!
-//! Every page says which write it is from, and all other bytes of it follow from that, as those of a hash would. One thread
-//! writes, so each copy, and the volume itself after a kill, must be the state after some prefix of its writes.
+//! Every page says which write it is from, and all other bytes of it follow from that, as those of a hash
+//! would. One thread writes, so each copy, and the volume itself after a kill, must be the state after some
+//! prefix of its writes.
 
 mod common;
 
@@ -68,8 +69,8 @@ impl Size {
         self.pages() * PAGE_BYTES
     }
 
-    /// Space for the volume, for what copies have apart, and for nearly as much again that is written while copies still hold
-    /// what was there: all of it is less than is written, so the cleaner has work.
+    /// Space for the volume, for the pages that only copies hold, and for nearly as many new pages while
+    /// copies still hold the old ones. The test writes more than that in total, so the cleaner has work.
     fn store_bytes(self) -> usize {
         // Each write to a copy's source takes a page and a leaf of the map.
         let apart = self.copies * (2 * WRITES_PER_COPY + 4) * PAGE_BYTES;
@@ -98,7 +99,7 @@ fn copies_are_deleted_in_random_order_under_writes_cleaning_and_kills() {
     }
 }
 
-/// What was written, in order: a page, and the number that no other write has.
+/// All writes in order: a page, and the unique number of the write.
 #[derive(Default)]
 struct Journal {
     writes: Mutex<Vec<(u32, u64)>>,
@@ -255,8 +256,8 @@ impl World {
         took.unwrap_or_else(|| panic!("no time in {said:?}"))
     }
 
-    /// The volume below `dir` is the state after some of the writes, `moments` many; how many. Reads all pages that were
-    /// written at these moments, and some or all of the others.
+    /// The volume below `dir` is the state after some of the writes, `moments` many; how many. Reads all
+    /// pages that were written at these moments, and some or all of the others.
     fn check(&mut self, dir: &Path, moments: Range<usize>, whole: bool) -> usize {
         let (files, mut bytes) = (files(self.size, dir), vec![0; RUN_PAGES as usize * PAGE_BYTES]);
         let journal = self.journal.clone();
@@ -272,7 +273,7 @@ impl World {
         pages.sort();
         pages.dedup();
         let mut found = BTreeMap::new();
-        // What lies next to each other is read at once.
+        // Adjacent pages are read at once.
         for run in pages.chunk_by(|page, next| page + 1 == *next && next % RUN_PAGES != 0) {
             let (file, offset) = place(self.size, run[0]);
             let bytes = &mut bytes[..run.len() * PAGE_BYTES];
@@ -330,8 +331,8 @@ impl World {
         mounted.unmount();
     }
 
-    /// Deletes some copies in random order while the writer goes on, and kills the daemon at any moment: at times while
-    /// what they held is not freed yet.
+    /// Deletes some copies in random order while the writer goes on, and kills the daemon at any moment: at
+    /// times while what they held is not freed yet.
     fn delete_some(&mut self) -> u64 {
         let mounted = self.mount();
         self.adopt(&mounted);
@@ -439,7 +440,7 @@ fn go(size: Size) {
     assert!(cleaned > 0, "nothing was cleaned: the store is too large to test it");
 }
 
-/// Some copies while nobody writes, the others under writes; then a kill.
+/// Makes some copies without writes and the others under writes, and then kills the daemon.
 fn make_copies(world: &mut World, mounted: Mounted) {
     let idle: Vec<u64> = (0..IDLE_COPIES).map(|_| world.copy(&mounted, &[])).collect();
     println!("a copy while nobody writes: {}", quantiles(idle));

@@ -33,7 +33,7 @@ impl ProgramError {
     pub(crate) fn help(&self) -> Option<Cow<'static, str>> {
         match self {
             ProgramError::Trace(error) => error.help(),
-            ProgramError::Start { .. } => Some("check that it exists and may be used".into()),
+            ProgramError::Start { .. } => None,
             ProgramError::ReplayFailed { .. } => {
                 Some("if no message is above, see `dmesg | tail`: memory may have run out".into())
             }

@@ -1,4 +1,4 @@
-//! What the cleaner's parts do in states that calls from outside hardly reach.
+//! Tests of the cleaner's parts in states that the public interface hardly reaches.
 
 use super::*;
 use crate::change::StoreChange;
@@ -27,7 +27,7 @@ pub(crate) fn half_dead() -> Store {
     store
 }
 
-/// The same, with a round that has walked and not moved anything.
+/// The half-dead store, with a round that has walked the map and not moved anything.
 pub(crate) fn walked() -> Store {
     let store = half_dead();
     while store.lock_cleaner().round.as_ref().is_none_or(|round| !matches!(round.stage, RoundStage::Counted))
@@ -55,7 +55,8 @@ fn the_last_victims_are_let_go_while_there_are_more_holders_than_may_be() {
     assert_eq!(bound(usize::MAX), victims[..1], "one stays, however many hold its blocks");
 }
 
-/// Marks all entries of the victims' blocks as shared, and cleans with them; whether those that moved are so still.
+/// Marks all entries of the victims' blocks as shared, and cleans with them; whether those that moved are so
+/// still.
 fn shared_after_moving(lost: Option<NodeId>) -> Vec<bool> {
     let store = walked();
     {

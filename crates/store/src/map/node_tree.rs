@@ -184,7 +184,7 @@ impl NodeTree {
         }
     }
 
-    /// Removes roots whose only child is the first, as far as nodes are in memory. None of them may be
+    /// Removes roots whose only child is the first, as far as nodes are in memory. The roots must not be
     /// shared.
     pub(super) fn reduce_height(&mut self, nodes: &mut MapNodes) {
         while let Some(NodeBody::Inner(children)) = nodes.peek(self.root) {

@@ -65,7 +65,7 @@ pub(crate) struct MapScan {
     pub(crate) holder_count: usize,
     /// Nodes visited.
     pub(crate) visited: u64,
-    /// Nodes that could not be read. What is below them is unknown.
+    /// Nodes that could not be read. Their descendants are unknown.
     pub(crate) lost: Vec<NodeId>,
     /// Lost pages that were seen.
     pub(crate) pages_gone: u64,

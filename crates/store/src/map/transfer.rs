@@ -85,8 +85,8 @@ impl NodeTree {
         NodePosition { id: self.root, height: self.height, first: 0 }
     }
 
-    /// Checks that the nodes that a range looks into are in memory: those across its edges, and those inside
-    /// it that are not `whole`. Returns how many there are.
+    /// Checks that the nodes that a range looks into are in memory: the nodes across its edges, and the nodes
+    /// inside it that are not `whole`. Returns their number.
     fn prepare_range(
         self,
         nodes: &MapNodes,
@@ -420,8 +420,8 @@ impl PageMap {
 const INLINE_NODES: u64 = 32;
 
 impl PageMap {
-    /// Upper bound of the nodes that a transfer makes dirty: those that it looks into, on both sides, and
-    /// those on the path to where it puts the pieces. They must be in memory.
+    /// Upper bound of the nodes that a transfer makes dirty: the nodes that it looks into, on both sides, and
+    /// the nodes on the path to the places of the pieces. All must be in memory.
     pub(crate) fn nodes_for_transfer(&self, transfer: &PageTransfer) -> u64 {
         let tree = |object: &ObjectId| match self.object(*object) {
             Ok(Some(ObjectEntry { pages: ObjectPageEntries::Tree(tree), .. })) => *tree,

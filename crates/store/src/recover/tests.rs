@@ -1,4 +1,4 @@
-//! What a log cannot say, though its checksums are right.
+//! Recovery from logs that are impossible although their checksums are right.
 
 use super::*;
 use crate::change::StoreChange;
@@ -73,7 +73,7 @@ fn a_log_entry_by_which_two_segments_are_a_pair_that_are_none_is_refused_by_name
 
 #[test]
 fn a_log_entry_whose_places_are_no_twins_is_none() {
-    // What is no chunk ends the log.
+    // A block that does not begin a chunk ends the log.
     for change in [|copy: &mut Block| copy.0 += 1, |copy: &mut Block| copy.0 += 1 << 40] {
         assert_eq!(outcome(|_, copy, _| change(copy)), Ok(()));
     }

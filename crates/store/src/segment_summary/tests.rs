@@ -1,4 +1,4 @@
-//! What a segment says of its blocks, whole or damaged, and with what an earlier use of it left behind.
+//! Reading the summaries of segments that are whole, damaged, or hold blocks of an earlier use.
 
 use super::*;
 use crate::log_chunk::to_pages;
@@ -158,7 +158,7 @@ fn what_an_earlier_use_of_the_segment_left_is_not_taken_for_what_is_there_now() 
     let disk = moved();
     write_chunk(&disk, 9, at(4), 50..60);
     assert_eq!(found(&disk), now);
-    // The same of log: chunks of before have lower numbers.
+    // For a segment of log: chunks of an earlier use have lower numbers.
     for (number, is_later) in [(1, false), (3, true)] {
         let disk = self::disk();
         write_chunk(&disk, 2, at(0), 1..4);

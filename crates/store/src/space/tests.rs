@@ -1,4 +1,4 @@
-//! What is counted before a vector is let in, beside what the vector does.
+//! Compares the estimates before a vector is admitted with the vector's effects.
 
 use crate::cleaner::tests::{half_dead, walked};
 use crate::log_entry::LogEntry;
@@ -10,8 +10,8 @@ use crate::superblock::StoreGeometry;
 use crate::volume::{VolumeId, VolumeMode};
 use device::{Block, Lsn, PageNo, SeededRng, StoreId};
 
-/// Two pages in each of some leaves, of which the second stays: trees keep their height, with one node above the leaves. Those
-/// further up, and what a tree grows by, are counted in the margin of reservations only.
+/// Two pages in each of some leaves. The second page stays, so trees keep their height, with one node above
+/// the leaves. Nodes further up, and the growth of a tree, are counted in the margin of reservations only.
 const PAGES: [u64; 8] = [0, 1, 256, 257, 9984, 9985, 32_640, 32_641];
 const SLOTS: [u64; 6] = [0, 1, 2, 130, 260, 399];
 
@@ -67,7 +67,7 @@ impl Life {
         LogEntry::Punch { object, pages: PageNo(from)..PageNo(first + 1), lsn: Lsn(self.lsn) }
     }
 
-    /// What a checkpoint does to nodes.
+    /// Marks all nodes as written, as a checkpoint does.
     fn clean(&mut self) {
         self.map.nodes.mark_all_written();
     }

@@ -1,4 +1,4 @@
-//! What a cleaner says of itself.
+//! The reports and counters of the cleaner.
 
 use crate::common::*;
 use device::{Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
@@ -17,7 +17,7 @@ fn write(store: &Store, numbers: impl Iterator<Item = u64>, page_lsn: u64) {
     }
 }
 
-/// Cleans for a round; the segments that it tells of.
+/// Cleans for a round, and returns the reported number of emptied segments.
 fn emptied(store: &Store) -> u64 {
     loop {
         match store.clean_step().expect("cleaning") {
@@ -85,7 +85,7 @@ fn what_a_round_has_emptied_is_not_cleaned_for_again_while_checkpoints_give_it_b
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
-    // So that the nodes that the round changes have their places.
+    // The checkpoint gives places to the nodes that the round changes.
     store.checkpoint().expect("a checkpoint");
     let mut number = 2000;
     while !store.cleaning_is_due() {
@@ -95,7 +95,7 @@ fn what_a_round_has_emptied_is_not_cleaned_for_again_while_checkpoints_give_it_b
     let free = store.space().free;
     assert!(emptied(&store) > 2);
     assert!(store.space().free < free, "its copies took some, and nothing is free yet");
-    // Whoever writes now would begin the next round, and make haste for what is as good as free.
+    // A writer would otherwise begin the next round, and hurry although these segments are nearly free.
     assert!(!store.cleaning_is_due());
     (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
     assert!(!store.cleaning_is_due() && store.space().free > free);
@@ -144,7 +144,7 @@ fn a_walk_tells_how_many_segments_hold_less_than_was_thought() {
     while store.clean_round() == Ok(true) {
         (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
     }
-    // What the copy holds is shared, so nobody knows whether it is dead before all of the map was looked at.
+    // The copy's blocks are shared, so only a walk of the whole map shows whether they are dead.
     write(&store, 0..1, 3000);
     let walks = store.counters().walks;
     assert_eq!(store.clean_round(), Ok(false), "the copy needs it");
@@ -190,7 +190,7 @@ fn large_segments() -> Store {
     store
 }
 
-/// What each step that moves anything moves: blocks, and entries that are pointed at them.
+/// For each step that moves anything, the number of moved blocks and of repointed entries.
 fn steps(store: &Store) -> Vec<(u64, u64)> {
     let mut steps = Vec::new();
     let mut before = store.counters();

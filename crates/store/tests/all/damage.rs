@@ -13,7 +13,7 @@ fn write(number: u64, page_lsn: u64) -> StoreChange {
     StoreChange::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
-/// Works for a while; the log's end is covered by a checkpoint.
+/// Works for a while. A checkpoint covers the end of the log.
 fn busy(seed: u64) -> (Arc<SimDisk>, Model) {
     let (_power, disk, store) = fresh(200, seed);
     let (mut model, mut work) = (Model::default(), Work::new(seed));
@@ -25,7 +25,8 @@ fn busy(seed: u64) -> (Arc<SimDisk>, Model) {
             store.checkpoint().expect("a checkpoint");
         }
     }
-    // Damage of what is dying hurts nobody, and keeps the cleaner from knowing everything.
+    // Damaged nodes of a deleted volume lose no data, but keep the cleaner from knowing all references. So
+    // free them first.
     while store.free_deleted_step().expect("no faults") {}
     store.checkpoint().expect("a checkpoint");
     (disk, model)
@@ -57,7 +58,7 @@ fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
     errors
 }
 
-/// What is read in bulk is what is read page by page.
+/// Bulk reads return the same as reads page by page.
 fn assert_same_in_bulk(store: &Store, wants: &[PageRead], when: &str) {
     let pages: Vec<(ObjectId, PageNo)> = wants.iter().map(|want| (want.object, want.page)).collect();
     let mut told = vec![0; wants.len()];
@@ -117,7 +118,8 @@ fn rot_in_any_block_is_an_error_or_harmless_and_never_wrong_bytes() {
     assert!(refused > 0 && errors > 50 && found > 50, "{refused} refused, {errors} errors, {found} found");
 }
 
-/// Cleans all that can be cleaned, rounds with their checkpoints; how many segments died, or held less than was thought.
+/// Cleans all that can be cleaned, rounds with their checkpoints; how many segments died, or held less than
+/// was thought.
 fn clean_all(store: &Store, when: &str) -> u64 {
     let mut emptied = 0;
     for _ in 0..10_000 {
@@ -150,7 +152,7 @@ fn what_cannot_be_read_stays_where_it_is_and_the_cleaner_goes_on_with_the_rest()
         // Nothing is in memory any more.
         let store = mount(&fork).expect("a moment ago it could");
         let emptied = clean_all(&store, &when);
-        // What a node leads to is not known without it.
+        // The descendants of a damaged node are unknown.
         let mut block = device::pages(1);
         disk.read(at, &mut block).expect("no faults");
         let is_node = block[0].0.starts_with(b"weir.nod");
@@ -160,7 +162,7 @@ fn what_cannot_be_read_stays_where_it_is_and_the_cleaner_goes_on_with_the_rest()
         drop(store);
         if lost > 0 {
             stuck += 1;
-            // What was lost is still there, and so is all that it leads to.
+            // After the damage is undone, the block and everything below it are readable again.
             fork.rot(at, bit);
             assert_sound(&mount(&fork).expect("it is sound again"), &model, &when);
         }
@@ -237,13 +239,14 @@ fn after_a_failed_write_or_flush_the_log_goes_on_elsewhere_and_nothing_is_lost()
                 Ok(()) => (model, maybe) = (after, Vec::new()),
                 Err(StoreError::Device(_)) => {
                     failed += 1;
-                    // Until the log has started anew, which may fail as well, an earlier one is in doubt, too.
+                    // Until the log has started anew, which may fail as well, an earlier one is in doubt,
+                    // too.
                     maybe.push(after);
                 }
                 Err(error) => panic!("seed {seed}: {error}"),
             }
             if work.random.once_in(8) && store.checkpoint().is_ok() {
-                // What failed is not in the map, and the log that may have it is not looked at any more.
+                // The failed changes are not in the map, and the log that may have them is not read any more.
                 maybe.clear();
             }
         }
@@ -390,8 +393,8 @@ fn one_root_that_cannot_be_read_is_no_reason_to_refuse_a_store_and_two_are() {
     }
 }
 
-/// Files with a leaf of the map each and more, of which the log has changes since both roots: pages, a cut, a deletion, a move, and a file
-/// in the place of another.
+/// Files with a leaf of the map each and more, of which the log has changes since both roots: pages, a cut, a
+/// deletion, a move, and a file in the place of another.
 fn with_changes_in_the_log() -> (Arc<SimDisk>, Model) {
     let (power, disk, store) = fresh(200, 1);
     let mut model = Model::default();
@@ -471,7 +474,7 @@ fn wants_of(model: &Model) -> Vec<PageRead> {
         .collect()
 }
 
-/// Pages that cannot be read, because of a node that lies in `places`; all others are what they should be.
+/// The number of pages that cannot be read because of a node in `places`. All other pages must be correct.
 fn below_damage(store: &Store, model: &Model, places: &[Block]) -> u64 {
     let (mut wants, mut errors) = (wants_of(model), 0);
     store.read(&mut wants);
@@ -511,7 +514,7 @@ fn a_store_with_changes_below_a_damaged_node_is_only_read_and_all_that_is_not_be
         assert!(error.to_string().contains(&format!("object {object}")), "{error}");
         assert!(error.help().is_some_and(|help| help.contains("weir mount --read-only")));
         assert_eq!(store.counters().blocks_written, 0);
-        // What is written to it is forgotten, and so no checkpoint ends the log.
+        // The overlay drops all writes, so no checkpoint ends the log.
         let copy = Arc::into_inner(damaged.fork(&PowerSupply::new(), 4)).expect("nobody else has it");
         let store = Store::open(Arc::new(OverlayDevice::new(copy))).expect("it could be opened just now");
         store.begin(Incarnation(store.incarnation().0 + 1)).expect("nothing of it lasts");

@@ -49,7 +49,8 @@ fn a_block_that_was_never_written_and_cannot_be_read_refuses_no_start() {
         power.restore();
         let used = disk.written_blocks();
         let unused: Vec<u64> = (4..disk.blocks()).filter(|&at| !used.contains(&Block(at))).collect();
-        // All of them at once, which is as if the medium ended where the log does; and each by itself where the log may go on.
+        // All of them at once, which is as if the medium ended where the log does; and each by itself where
+        // the log may go on.
         let near: Vec<u64> = unused.iter().copied().take(300).collect();
         let alone = near.iter().map(std::slice::from_ref);
         for scratches in alone.chain([&unused[..]]) {
@@ -63,8 +64,8 @@ fn a_block_that_was_never_written_and_cannot_be_read_refuses_no_start() {
     }
 }
 
-/// A disk one of whose flushes fails and takes with it what another thread wrote, which hears nothing of it; and the thread that
-/// asked for it is slow to hear of it.
+/// A disk on which one flush fails and drops another thread's writes. That thread gets no error, and the
+/// thread that requested the flush gets its error late.
 struct ToldOnce(Phases);
 
 impl DiskHooks for ToldOnce {
@@ -154,7 +155,8 @@ fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_t
         killed.0.store(true, Ordering::Relaxed);
         write(&store, 1, 2).expect_err("it ends in the flush");
         drop(store);
-        // What it wrote is in the drive's cache, and read by the next start; that one's flush takes it away.
+        // Its writes are in the drive's cache. The next start reads them, and then drops them with a failed
+        // flush.
         let store = Store::open(disk.clone()).expect("a sound store");
         assert_eq!(store.page_lsn(FILE, PageNo(1)).expect("its nodes can be read"), Some(Lsn(2)));
         let next = Incarnation(store.incarnation().0 + 1);

@@ -1,5 +1,6 @@
-//! Nobody waits for the cleaner's, the scrubber's or the dying list's reads and writes: at each of them another thread writes and
-//! reads, and is done before the call goes on. A flush is everybody's: at one of theirs another thread reads.
+//! Nobody waits for the cleaner's, the scrubber's or the dying list's reads and writes: at each of them
+//! another thread writes and reads, and is done before the call goes on. A flush is everybody's: at one of
+//! theirs another thread reads.
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Lsn, ObjectId, Page, PageNo};
@@ -19,12 +20,12 @@ thread_local! {
     static POLITE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A disk at whose calls others go first.
+/// A disk that lets another thread work first at each call.
 struct Polite {
     others: Mutex<Option<(Sender<Turn>, Receiver<()>)>>,
 }
 
-/// What the other thread does at a call.
+/// The other thread's action at a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Read,

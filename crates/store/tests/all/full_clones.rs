@@ -1,5 +1,6 @@
-//! Full stores beside clones: cuts of what the clones share copy nodes until no cut is taken any more. From there each clone can be deleted,
-//! whatever crashes, and when all are gone there is space again: decision 0018.
+//! Full stores beside clones: cuts of what the clones share copy nodes until no cut is taken any more. From
+//! there each clone can be deleted, whatever crashes, and when all are gone there is space again: decision
+//! 0018.
 
 use crate::common::*;
 use device::{Incarnation, Lsn, PageNo, SeededRng};
@@ -13,14 +14,14 @@ const AT: [u64; 2] = [0, 200];
 const LARGE: u64 = 9_000_001;
 /// Recoveries cut off in a row, after a crash.
 const DEPTH_MAX: u64 = 5;
-/// The same, where nothing else happens: more than there are free segments.
+/// Recoveries cut off in a row, without other work between them: more than there are free segments.
 const RECOVERIES: u64 = 60;
 
-/// A store in which neither a page can be reserved nor a page be cut, and what comes next.
+/// A store in which no page can be reserved and no page can be cut, and the state for its next changes.
 struct FullStore {
     power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
-    /// Of the host file system half was there.
+    /// The host file system has space for half of the store.
     is_sparse: bool,
     store: Store,
     random: SeededRng,
@@ -34,7 +35,8 @@ struct FullStore {
 }
 
 impl FullStore {
-    /// With so many clones. Every third one is a sparse file of which the host file system has half.
+    /// A full store with `clones` clones. One store in three is a sparse file, and the host file system has
+    /// space for half of it.
     fn new(seed: u64, clones: u32) -> FullStore {
         let mut full = FullStore::filled(seed, clones);
         full.cut_until_refused();
@@ -45,7 +47,7 @@ impl FullStore {
         full
     }
 
-    /// The same, before anything is cut.
+    /// A store that is filled, before any page is cut.
     fn filled(seed: u64, clones: u32) -> FullStore {
         let (power, mut random) = (PowerSupply::new(), SeededRng::new(seed));
         let blocks = |segments: u64| 4 + segments * u64::from(SEGMENT);
@@ -143,8 +145,8 @@ impl FullStore {
         self.store.apply(&[StoreChange::Punch { object, pages: at..PageNo(at.0 + 1), lsn }])
     }
 
-    /// Leaves one in so many pages of the large file; then cuts single pages beside the clones, until that is refused. Nothing is cleaned
-    /// meanwhile.
+    /// Leaves one in so many pages of the large file; then cuts single pages beside the clones, until that is
+    /// refused. Nothing is cleaned meanwhile.
     fn thin_out(&mut self, one_in: u64) {
         self.thin_out_large(one_in);
         while self.cut_some_page() != Err(StoreError::Full) {
@@ -234,7 +236,7 @@ impl FullStore {
     }
 }
 
-/// Of what the large file held, more than half comes back.
+/// Asserts that cleaning wins more than half of the large file's space.
 fn assert_cleaning_wins_space(seed: u64, full: &mut FullStore) {
     full.tidy().expect("no faults");
     for number in 0..full.large_pages / 2 {

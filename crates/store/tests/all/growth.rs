@@ -177,7 +177,7 @@ fn a_round_of_cleaning_goes_on_when_the_store_grows() {
         assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
     }
     store.grow(Some(blocks_for(250))).expect("a sound disk");
-    // What is written now lies behind the old end.
+    // These writes lie behind the old end.
     let more = full + 1000;
     (full..more).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
     while store.clean_round().expect("a sound disk") {

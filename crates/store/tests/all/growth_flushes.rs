@@ -1,4 +1,5 @@
-//! A flush that fails while the store grows and is cleaned at once: whoever hears of it, what it dropped counts as durable to nobody.
+//! A flush fails while the store grows and is cleaned at the same time. No thread may count the dropped
+//! writes as durable, whichever thread gets the error.
 
 use crate::common::phases::{Phase, Phases, failing_flush};
 use crate::common::*;
@@ -56,7 +57,7 @@ impl DiskHooks for Two {
     }
 }
 
-/// What came of it.
+/// The state after the run.
 struct Ran {
     power: Arc<PowerSupply>,
     two: Arc<HookedDisk<Two>>,

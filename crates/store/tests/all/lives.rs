@@ -1,5 +1,5 @@
-//! Small stores that are full most of the time: volumes cloned, changed and deleted in steps while cleaning runs, with
-//! the power cut at any write, flush or trim, and again in the recovery.
+//! Small stores that are full most of the time: volumes cloned, changed and deleted in steps while cleaning
+//! runs, with the power cut at any write, flush or trim, and again in the recovery.
 
 use crate::common::*;
 use device::{Device, Incarnation, Lsn, ObjectId, PageNo, SeededRng};
@@ -45,7 +45,7 @@ struct Life {
     bug: Option<StoreBug>,
 }
 
-/// What ends a life.
+/// The failure that ends a life.
 type Wrong = String;
 
 impl Life {
@@ -95,7 +95,8 @@ impl Life {
         *self.now.keys().nth(at).expect("volume 0 is always there")
     }
 
-    /// A few pages, reserved some time before: what was reserved must fit, whatever others did meanwhile.
+    /// Writes a few pages that were reserved some time before. Reserved pages must fit, whatever changes came
+    /// between.
     fn write(&mut self) -> Result<(), StoreError> {
         self.reserve()?;
         let (volume, slot) = (self.some_volume(), self.random.below(FILES));
@@ -230,7 +231,8 @@ impl Life {
         Ok(())
     }
 
-    /// The power fails; it comes back, and the store is what was acknowledged, or that and the change under way.
+    /// The power fails; it comes back, and the store is what was acknowledged, or that and the change under
+    /// way.
     fn crash(&mut self) -> Result<(), Wrong> {
         self.crashes += 1;
         (self.store, self.reserved) = (None, 0);

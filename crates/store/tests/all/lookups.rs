@@ -1,4 +1,5 @@
-//! Cleaning without a walk over the map: who holds a block is looked up at those that its segment names.
+//! Cleaning without a walk of the map: the references to a block are looked up at the pages that its segment
+//! names.
 
 use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, PageTransfer};
@@ -35,7 +36,8 @@ fn quarter_dead() -> (Arc<SimDisk>, Store) {
     (disk, store)
 }
 
-/// One round; how many segments it has emptied, and how many nodes it has visited and read, and whether it walked.
+/// One round; how many segments it has emptied, and how many nodes it has visited and read, and whether it
+/// walked.
 fn round(store: &Store) -> (u64, u64, bool) {
     let before = store.counters();
     loop {

@@ -1,5 +1,6 @@
-//! Whatever happens, the store finds the segments that it needs to open, to checkpoint, to delete and to clean:
-//! decision 0018. Each state is built directly, and each cycle would take a segment for good if it could.
+//! Whatever happens, the store finds the segments that it needs to open, to checkpoint, to delete and to
+//! clean: decision 0018. Each state is built directly, and each cycle would take a segment for good if it
+//! could.
 
 use crate::common::*;
 use device::{
@@ -31,7 +32,7 @@ fn write_below(files: u64, random: &mut SeededRng, page_lsn: u64) -> StoreChange
     }
 }
 
-/// A store whose files were written to until nothing more could be reserved, and what comes next.
+/// A store whose files were written until no further page could be reserved, and the next change.
 struct Full {
     power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
@@ -59,7 +60,8 @@ impl Full {
         write_below(self.files, &mut self.random, self.page_lsn)
     }
 
-    /// Until a writer finds no segment; every other one until nothing can be reserved, however much is cleaned.
+    /// Until a writer finds no segment; every other one until nothing can be reserved, however much is
+    /// cleaned.
     fn fill(&mut self) {
         while self.write() == Ok(()) {}
         if self.random.once_in(2) {
@@ -158,7 +160,7 @@ fn a_page_written_without_a_reservation_between_crashes_never_uses_up_a_full_sto
             full.crash();
             full.store =
                 mount(&full.disk).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
-            // What a cache finds in its buffer is written back without one.
+            // A cache writes pages from its buffer back without a reservation.
             let change = full.next();
             match full.store.apply(&[change]) {
                 Ok(()) | Err(StoreError::Full) => {}

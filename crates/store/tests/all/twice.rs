@@ -15,7 +15,7 @@ struct Busy {
 }
 
 const CLONE: VolumeId = VolumeId(1);
-/// Where a node says what it is, and what a leaf of the tree of volumes says.
+/// The offset of a node's kind, and the kind of a leaf of the tree of volumes.
 const NODE_KIND: usize = 40;
 const KIND_VOLUMES: u8 = 4;
 
@@ -44,13 +44,14 @@ impl Busy {
         self.disk.fork(&PowerSupply::new(), seed)
     }
 
-    /// Reads all that the store should have. The errors' number, or what is wrong.
+    /// Reads all pages that the store should have. Returns the number of errors, or the problem with a wrong
+    /// page.
     fn read(&self, store: &Store) -> Result<u64, String> {
         let main = read_all(store, VolumeId::MAIN, &self.model)?;
         Ok(main + read_all(store, CLONE, &self.cloned)?)
     }
 
-    /// What is wrong, if anything is.
+    /// The first problem; `None` if all pages are correct.
     fn missing(&self, store: &Store) -> Option<String> {
         match self.read(store) {
             Ok(0) => None,
@@ -112,7 +113,8 @@ fn stream_blocks(disk: &SimDisk) -> Vec<Block> {
     blocks
 }
 
-/// All blocks of nodes, of the node table and of the tables' streams, also those that nothing refers to any more.
+/// All blocks of nodes, of the node table and of the tables' streams, also those that nothing refers to any
+/// more.
 fn metadata(disk: &SimDisk) -> Vec<Block> {
     let mut blocks = stream_blocks(disk);
     let tagged = |at: &Block| disk.begins_with(*at, b"weir.nod") || disk.begins_with(*at, b"weir.tab");
@@ -139,8 +141,8 @@ fn scrub(store: &Store) -> u64 {
     }
 }
 
-/// Damages blocks at rest, opens, reads, begins, reads and scrubs. What is wrong, if anything is; else whether they were in use, and
-/// how many were repaired and not just given up when the incarnation began.
+/// Damages blocks at rest, opens, reads, begins, reads and scrubs. What is wrong, if anything is; else
+/// whether they were in use, and how many were repaired and not just given up when the incarnation began.
 fn at_rest(busy: &Busy, blocks: &[Block], damage: BlockDamage) -> Result<(bool, u64), String> {
     let disk = busy.fork(7);
     blocks.iter().for_each(|&at| disk.damage(at, damage));
@@ -164,8 +166,8 @@ fn at_rest(busy: &Busy, blocks: &[Block], damage: BlockDamage) -> Result<(bool, 
     busy.missing(&again).map_or(Ok(told), Err)
 }
 
-/// Damages the `index`th block of metadata while a store is open, and reads all. What is wrong, if anything is; else whether there
-/// are as many.
+/// Damages the `index`th block of metadata while a store is open, and reads all. What is wrong, if anything
+/// is; else whether there are as many.
 fn while_open(busy: &Busy, index: usize, damage: BlockDamage) -> Result<bool, String> {
     let disk = busy.fork(8);
     let store = mount(&disk).map_err(|error| format!("refused: {error}"))?;
@@ -185,7 +187,7 @@ fn damaged_while_open(
     let looked = |when| busy.missing(&store).map_or(Ok(()), |wrong| Err(told(when, wrong)));
     looked("read")?;
     scrub(&store);
-    // What is cached is read no more.
+    // A new store has no cached nodes, so it reads the disk.
     drop(store);
     let store = open(disk).map_err(|error| told("opened again", error.to_string()))?;
     busy.missing(&store).map_or(Ok(()), |wrong| Err(told("opened again", wrong)))?;
@@ -318,17 +320,17 @@ fn copies_in_one_segment_are_noticed() {
     println!("{}", checked.first().expect("check does not notice"));
 }
 
-/// The file system's metadata: pages of slot 0, some of them cut, overwritten and shared; other objects among them. What each page of
-/// slot 0 holds is written to pairs, and to nothing else.
+/// The file system's metadata: pages of slot 0, some of them cut, overwritten and shared, with other objects
+/// among them. The pages of slot 0 are written only to mirrored pairs.
 struct Arena {
     busy: Busy,
-    /// What slot 0 was written with, but for the last vector.
+    /// The stamps that were written to slot 0, without those of the last vector.
     stamps: BTreeSet<u64>,
     /// The blocks that hold it, two for each.
     blocks: BTreeMap<u64, Vec<Block>>,
 }
 
-/// What a vector writes to slot 0.
+/// The stamps that a vector writes to slot 0.
 fn metadata_of(vector: &[StoreChange]) -> impl Iterator<Item = u64> {
     vector.iter().filter_map(|change| match change {
         StoreChange::Write { object, bytes, .. } if object.is_metadata() => Some(stamp(bytes)),
@@ -358,7 +360,7 @@ impl Arena {
                 _ => {}
             }
         }
-        // What may be torn.
+        // This change may be torn.
         let object = VolumeId::MAIN.object(2, 100);
         let change =
             StoreChange::Write { object, page: PageNo(0), bytes: page(7), page_lsn: Lsn(work.lsn + 1) };
@@ -539,7 +541,7 @@ fn the_cleaner_moves_a_page_of_the_arena_of_which_one_copy_is_damaged_to_a_pair(
         for damage in [BlockDamage::Rot(3), BlockDamage::Unreadable] {
             let disk = arena.busy.fork(12);
             let store = mount(&disk).expect("a sound store");
-            // One of each two.
+            // Damage one block of each pair.
             arena.blocks.values().for_each(|blocks| disk.damage(blocks[seed as usize % 2], damage));
             while store.clean_round().expect("cleaning") {
                 store.checkpoint_twice().expect("checkpoints");
@@ -553,8 +555,8 @@ fn the_cleaner_moves_a_page_of_the_arena_of_which_one_copy_is_damaged_to_a_pair(
     assert!(moved > 100, "{moved} pages were moved");
 }
 
-/// Applies a vector with pages of metadata and of data, with the power cut at each write and flush. What is wrong, if anything is; else
-/// how often all of it was there and how often nothing.
+/// Applies a vector with pages of metadata and of data, with the power cut at each write and flush. What is
+/// wrong, if anything is; else how often all of it was there and how often nothing.
 fn torn_vectors(seed: u64) -> Result<(u64, u64), String> {
     let (_power, disk, store) = fresh(100, seed);
     let write = |slot, number, page_lsn: u64| StoreChange::Write {

@@ -271,8 +271,8 @@ fn a_volume_whose_leaf_does_not_say_what_memory_does_is_noticed() {
     println!("{}", noticed.expect("the bug is noticed"));
 }
 
-/// Blocks that a checkpoint writes which has one page of one volume to tell: of one that shared all until then, and of one that was
-/// changed before.
+/// The blocks that a checkpoint writes after one page of one volume has changed: of a volume that shared
+/// everything until then, and of a volume that was changed before.
 fn blocks_of_a_checkpoint(clones: u32) -> [u64; 2] {
     let (_power, _disk, store) = fresh_of(1024, 64, 1);
     let all: Vec<StoreChange> = (0..1000).map(|number| write(FILE, number, number + 1)).collect();
@@ -304,7 +304,8 @@ fn a_checkpoint_writes_with_ten_thousand_volumes_what_it_does_with_one_and_the_w
     let [first, again] = blocks_of_a_checkpoint(10_000);
     println!("alone {alone}, with 10,000 {again}; a clone's first: alone {first_alone}, of 10,000 {first}");
     assert!(again as f64 <= alone as f64 * 1.1, "{again} instead of {alone}");
-    // Two nodes more above the leaf. Each node on the way may have its entry in another page of the node table.
+    // Two nodes more above the leaf. Each node on the way may have its entry in another page of the node
+    // table.
     let way = 2 + 3;
     assert!(
         first as f64 <= first_alone as f64 * 1.1 + way as f64,
@@ -433,8 +434,8 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
     assert_eq!(findings(&store), []);
 }
 
-/// What cleaning a store costs in which some of one file is dead, after `clones` clones of it: blocks moved, entries
-/// repointed, nodes visited and device reads.
+/// The cost of cleaning a store in which a part of one file is dead, after `clones` clones of the file:
+/// blocks moved, entries repointed, nodes visited and device reads.
 fn cost_of_cleaning(clones: u32) -> [u64; 4] {
     let (_power, _disk, store) = fresh(400, 1);
     let pages = 1500;

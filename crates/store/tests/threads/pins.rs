@@ -1,4 +1,5 @@
-//! Readers look a page up under the map's lock and read it without, while a writer makes its segment free and fills it anew.
+//! Readers look a page up under the map's lock and read it without, while a writer makes its segment free and
+//! fills it anew.
 
 use crate::change::StoreChange;
 use crate::shared::{PageRead, StoredPage};
@@ -31,7 +32,7 @@ const BLOCKS: u64 = 56 * SEGMENT_BLOCKS as u64;
 /// A read may take as long as all that the writer does.
 const SLOWEST: u32 = 600;
 
-/// A disk whose reads take time, in which others go on.
+/// A disk with slow reads, during which other threads continue.
 struct Slow(Arc<SimDisk>);
 
 impl Device for Slow {

@@ -1,5 +1,4 @@
-//! Whatever is wrong with what the user gives: one clear message with the next step, a non-zero exit, and every byte
-//! as it was.
+//! Wrong input of the user: one clear message with the next step, a non-zero exit, and no changed byte.
 
 use crate::common::{
     self, Bytes, NOBODY, Sandbox, TmpfsMount, assert_says, can_mount, failing_after, fails, is_mounted,
@@ -132,7 +131,7 @@ fn with_zeros_in_its_place(block: &[u8], at: usize) -> u32 {
     crc32c::crc32c(&[&block[..at], &[0; 4], &block[at + 4..]].concat())
 }
 
-/// What makes a medium one of another version.
+/// The fields of a medium that hold its format version.
 struct Versioned {
     name: &'static str,
     version_at: usize,
@@ -145,7 +144,8 @@ const STORE: Versioned =
 const BUFFER: Versioned =
     Versioned { name: "buffer", version_at: 12, checksum_at: 8, checksum: without_its_place };
 
-/// Makes the medium one of another version, with a checksum that is right: what another weir would leave there.
+/// Makes the medium one of another version, with a checksum that is right: what another weir would leave
+/// there.
 fn make_version(directory: &Path, medium: &Versioned, version: u8) {
     let Versioned { name, version_at, checksum_at, checksum } = *medium;
     let path = &directory.join(name);

@@ -1,4 +1,5 @@
-//! The process behind a mount: what it takes from its caller, where its messages go, and what is said of one that is stopped.
+//! The process behind a mount: its inheritance from the caller, its messages, and the errors about a stopped
+//! daemon.
 
 use crate::common::{PATIENCE, Sandbox, can_mount, fails, is_mounted, succeeds, weir};
 use std::fs::{self, File};
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A mount whose daemon is nobody's child. Dropping it kills the daemon and takes the mount away.
+/// A mount whose daemon has no parent. Dropping it kills the daemon and unmounts.
 struct Background {
     dir: PathBuf,
     pid: u32,
@@ -161,7 +162,7 @@ fn an_unmount_that_waits_for_a_stopped_daemon_says_so_and_goes_on_with_it() {
     let sandbox = Sandbox::formatted();
     let mut mounted = sandbox.mount();
     let device = fs::metadata(mounted.dir()).expect("a mount").dev();
-    // Who works there without a file that it would close, which the daemon must answer.
+    // This program uses the mount without an open file. Closing a file would need an answer of the daemon.
     let mut worker = Command::new("sleep").arg("60").current_dir(mounted.dir()).spawn().expect("it starts");
     let mut unmount =
         weir().arg("unmount").arg(mounted.dir()).stderr(Stdio::piped()).spawn().expect("it starts");

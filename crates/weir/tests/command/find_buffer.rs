@@ -1,4 +1,5 @@
-//! A store finds its buffer: where it was last, beside itself, on a block device; never another one, and none of two.
+//! A store finds its buffer: where it was last, beside itself, on a block device; never another one, and none
+//! of two.
 
 use crate::common::{Bytes, Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
 use std::fs::{self, File};
@@ -50,7 +51,8 @@ fn a_buffer_elsewhere_is_found_where_it_was_last_and_a_missing_one_is_said_with_
         assert_says(&said, part);
     }
     before.assert_unchanged(&sandbox.path("slow"));
-    // Said once by somebody who writes, it is known from then on.
+    // A command that writes to the store records the path of its buffer. Later commands find the buffer
+    // there.
     succeeds(weir().args(["check", "--repair", "--buffer"]).args([&moved, &store]));
     if can_mount() {
         Mounted::start(

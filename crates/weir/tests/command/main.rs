@@ -1,4 +1,4 @@
-//! The command and its daemon: what they say, whom they obey, what they keep.
+//! The command and its daemon: messages, permissions, and kept data.
 
 mod bad_input;
 #[path = "../common/mod.rs"]

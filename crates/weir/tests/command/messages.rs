@@ -1,4 +1,4 @@
-//! What the command says when something goes wrong: whole, in words of its own, with the next step.
+//! The command's error messages: complete, in its own words, with the next step.
 
 use crate::common::{
     self, Bytes, Mounted, Sandbox, assert_says, can_mount, failing_after, fails, succeeds, weir,

@@ -266,7 +266,7 @@ fn small_files_that_were_made_together_are_fetched_together_once_some_are_read()
     let after = fetched(&mounted);
     let (for_reads, ahead) = (after[0] - before[0], after[1] - before[1]);
     let pages: u64 = (0..FILES).map(|file| (content(file).len() as u64).div_ceil(4096)).sum();
-    // Those of the last records were found in the buffer: a little of it that is stored may not be given back yet.
+    // Pages of the last records were found in the buffer. A stored part of its log may not be freed yet.
     let found = mounted.status()["counters"]["replayed"].as_u64().expect("a number");
     let fetched = for_reads + ahead;
     assert!(fetched <= pages && fetched + found >= pages, "each once: {for_reads} for reads, {ahead} ahead");
@@ -297,7 +297,8 @@ fn a_mount_in_the_background_returns_when_it_is_ready_and_sigterm_ends_it() {
     mounted.unmount();
 }
 
-/// A daemon in the background is nobody's child here, so nobody may collect it: a zombie has ended.
+/// Whether the process runs. A daemon in the background may stay a zombie, because it has no parent here that
+/// waits for it. A zombie has ended.
 fn is_running(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     !stat.is_empty() && !stat.contains(") Z ")
@@ -326,7 +327,8 @@ fn who_is_about_to_leave_is_waited_for() {
     let sandbox = Sandbox::formatted();
     let mounted = sandbox.mount();
     let file = File::create(mounted.path("file")).expect("a file");
-    // As by a process that another thread has just forked, which has our files until it becomes another program.
+    // As by a process that another thread has just forked, which has our files until it becomes another
+    // program.
     let leaves = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
         drop(file);

@@ -1,4 +1,4 @@
-//! Several users and one mount: who finds its daemon, and who may ask it for what.
+//! Several users and one mount: which of them find its daemon, and their rights.
 
 use crate::common::{self, NOBODY, PATIENCE, SMALL, Sandbox, can_mount, fails, succeeds, weir};
 use rustix::process::{Gid, Uid};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A user who is neither root nor the one who mounts.
+/// A user who is neither root nor the mount's owner.
 const STRANGER: u32 = 65533;
 
 fn by(user: u32, program: &Path) -> Command {
@@ -65,7 +65,8 @@ fn the_owner_of_the_files_may_look_and_sync_and_no_more() {
     mounted.unmount();
 }
 
-/// What pretends to be the daemon of the mount of `device`, by a user who need not be who mounted it.
+/// A listener of `user` that pretends to be the daemon of the mount of `device`. `user` need not be the
+/// mount's owner.
 fn pretend(device: u64, user: u32) -> UnixListener {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let address = SocketAddr::from_abstract_name(format!("weir/{number}/{}", u64::MAX)).expect("a name");

@@ -1,4 +1,4 @@
-//! What a store and its buffer hold is everybody's files: only their owner reads the media.
+//! A store and its buffer hold the files of all users, so only the owner of the media may read them.
 
 use crate::common::{
     Mounted, Sandbox, VOLATILE, assert_says, can_mount, copy_program, fails, succeeds, weir,

@@ -27,7 +27,7 @@ fn assert_there(mounted: &Mounted, name: &str) {
     );
 }
 
-/// A store with a file in the store, and one that is only in the buffer, whose daemon was killed.
+/// A store whose daemon was killed. One of its files is in the store, another only in the buffer.
 fn with_both() -> Sandbox {
     let sandbox = Sandbox::formatted();
     let mounted = sandbox.mount();
@@ -57,7 +57,7 @@ fn a_buffer_is_replaced_by_another_size_place_and_back_without_losing_what_it_ho
     assert_there(&mounted, "synced");
     write_synced(&mounted, "more");
     mounted.kill();
-    // What a crash before the new one had taken its place has left.
+    // A crash before the new buffer took its place left this link.
     std::os::unix::fs::symlink("/gone", store.join("buffer.new")).expect("a link");
     succeeds(replace(&store).arg("--buffer").arg(&elsewhere));
     assert_eq!(

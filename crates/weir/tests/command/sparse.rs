@@ -1,4 +1,5 @@
-//! A store that is a sparse file on a file system that has less space: a bounded image of ext4 that tests fill to its last block.
+//! A store that is a sparse file on a file system that has less space: a bounded image of ext4 that tests
+//! fill to its last block.
 
 use crate::common::{Mounted, Sandbox, can_mount, fails, succeeds, weir};
 use std::fs::{self, File};
@@ -51,7 +52,7 @@ impl Image {
         Mounted::start(&self.store(), &self.sandbox.mount_point(), &options, &log)
     }
 
-    /// Somebody else takes all that is left, to the last block.
+    /// Fills the host file system to the last block, as another program would.
     fn fill(&self) {
         let mut file =
             File::options().create(true).append(true).open(self.dir.join("filler")).expect("a file");
@@ -149,7 +150,8 @@ fn a_store_on_a_full_disk_is_a_full_store_that_goes_on_when_there_is_space() {
     let status = mounted.status();
     assert!(status["space"]["full_below_bytes"].is_u64(), "{:#}", status["space"]);
 
-    // Removing makes space inside, also where nobody does anything else, and gives the disk space back after a while.
+    // Removing files frees space in the store, even without other changes, and returns disk space after a
+    // while.
     remove_inside(&mounted, "a", 0..12);
     wait_until("there is space for a few files", || df(mounted.dir()).0 > inside + 20 * MIB);
     let before = df(&disk.dir).0;

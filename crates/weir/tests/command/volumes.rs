@@ -1,4 +1,5 @@
-//! Volumes on a real mount: copies as of one moment, mounted one at a time, deleted with their space coming back.
+//! Volumes on a real mount: copies as of one moment, mounted one at a time, deleted with their space coming
+//! back.
 
 use crate::common::{self, Bytes, Mounted, Sandbox, can_mount, fails, succeeds, weir};
 use serde_json::Value;
@@ -124,7 +125,7 @@ fn a_clone_made_under_writers_is_the_state_of_one_moment() {
     }
     stop.store(true, Ordering::Relaxed);
     writer.join().expect("it wrote");
-    // What is durable now is not what the copies had: after a kill they are as they were.
+    // The source has newer durable data than its copies. After a kill, the copies are unchanged.
     mounted.kill();
     for (round, &least) in least.iter().enumerate() {
         let mounted = sandbox.mount_with(&["--volume", &format!("round{round}")]);
@@ -261,7 +262,8 @@ fn a_kill_while_the_buffer_is_handed_over_loses_nothing() {
         file.write_all_at(&pattern(round, 400_000), 0).expect("a write");
         file.sync_all().expect("a sync");
         mounted.kill();
-        // Writes the write back, gives the buffer to the other volume, begins to mount it; and is killed anywhere in that.
+        // Writes the write back, gives the buffer to the other volume, begins to mount it; and is killed
+        // anywhere in that.
         let mut daemon = weir()
             .args(["mount", "--foreground", "--volume", "other"])
             .args([sandbox.store(), sandbox.mount_point()])
@@ -313,7 +315,7 @@ fn the_space_of_a_deleted_volume_comes_back_to_the_byte() {
     for round in 0..3 {
         succeeds(&mut clone(mounted.dir(), &format!("round{round}")));
         let file = OpenOptions::new().write(true).open(mounted.path("file")).expect("it");
-        // The same bytes, so that the file is what it was and its blocks are new.
+        // The same bytes: the file's content is unchanged, and its blocks are new.
         file.write_all_at(&pattern(3, 20_000_000)[..1464 * 4096], 0).expect("a write");
         drop(file);
     }

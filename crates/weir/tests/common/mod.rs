@@ -1,8 +1,8 @@
-//! What tests of the command share: a directory that is gone after the test, the command itself, and a mount that
-//! takes its daemon with it even when the test panics.
+//! Shared by the tests of the command: a directory that is removed after the test, the command itself, and a
+//! mount whose daemon ends with the test, even if the test panics.
 //!
-//! Tests that mount need /dev/fuse and root; without them they say so and end. Set `WEIR_TESTS_MUST_MOUNT=1`, as CI
-//! does, to make that a failure.
+//! Tests that mount need /dev/fuse and root. Without these, the tests print that and pass.
+//! `WEIR_TESTS_MUST_MOUNT=1`, as in CI, makes them fail instead.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -30,8 +30,8 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// An empty one. It lies in `$WEIR_TESTS_DIR` or `$TMPDIR`, or else in /var/tmp: /tmp is memory on some machines, where no buffer
-    /// is allowed.
+    /// An empty one. It lies in `$WEIR_TESTS_DIR` or `$TMPDIR`, or else in /var/tmp: /tmp is memory on some
+    /// machines, where no buffer is allowed.
     #[allow(clippy::new_without_default)]
     pub(crate) fn new() -> Sandbox {
         let said = ["WEIR_TESTS_DIR", "TMPDIR"].into_iter().find_map(std::env::var_os);
@@ -69,8 +69,8 @@ impl Sandbox {
         self.path("mnt")
     }
 
-    /// A copy of the command that any user may run, in a sandbox that any user may enter: the build directory may be closed to
-    /// others. `None`, with a word, where the directories above are closed, too.
+    /// A copy of the command that any user may run, in a sandbox that any user may enter: the build directory
+    /// may be closed to others. `None`, with a word, where the directories above are closed, too.
     pub(crate) fn command_for_all(&self) -> Option<PathBuf> {
         let closed = |dir: &&Path| fs::metadata(dir).expect("an ancestor").permissions().mode() & 0o001 == 0;
         if let Some(dir) = self.root.path().ancestors().skip(1).find(closed) {
@@ -146,7 +146,7 @@ impl Mounted {
         is_mounted(&self.dir) && weir().arg("status").arg(&self.dir).output().expect("runs").status.success()
     }
 
-    /// What the daemon has written to its standard error.
+    /// The daemon's standard error so far.
     pub(crate) fn messages(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -265,13 +265,14 @@ pub(crate) fn failing_after(kib: u32) -> Command {
     shell
 }
 
-/// Copies a program that is to be run. Another process does it: ours may fork for another test while the copy is open for
-/// writing, and until that fork has become another program the copy cannot be run.
+/// Copies a program that is to be run. Another process does it: ours may fork for another test while the copy
+/// is open for writing, and until that fork has become another program the copy cannot be run.
 pub(crate) fn copy_program(from: &str, to: &Path) {
     succeeds(Command::new("cp").arg(from).arg(to));
 }
 
-/// Waits until a change gets a later time than those before: files are stamped with the kernel's tick, 10 ms at most.
+/// Waits until a change gets a later time than those before: files are stamped with the kernel's tick, 10 ms
+/// at most.
 pub(crate) fn next_tick() {
     std::thread::sleep(Duration::from_millis(12));
 }
@@ -306,7 +307,7 @@ impl Drop for TmpfsMount {
     }
 }
 
-/// Every byte of every file below a directory, and what else there is.
+/// The mode and content of every file below a directory, to compare later.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(BTreeMap<PathBuf, (u32, Vec<u8>)>);
 

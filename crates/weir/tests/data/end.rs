@@ -1,4 +1,4 @@
-//! What signals do to a daemon, and what its end does to those who have files open.
+//! The effect of signals on a daemon, and of its end on programs with open files.
 
 use crate::call::call;
 use crate::common::{Mounted, Sandbox, can_mount, fails, is_mounted, succeeds, weir};

@@ -1,5 +1,6 @@
-//! Random calls on files of a mount, each read compared with what must be there, and each hole with where it must be:
-//! what `fsx` does, with zeroed ranges, direct I/O, seeks, unmounts and kills besides. `WEIR_EXERCISER=SEED` repeats a run.
+//! Random calls on files of a mount, each read compared with what must be there, and each hole with where it
+//! must be: what `fsx` does, with zeroed ranges, direct I/O, seeks, unmounts and kills besides.
+//! `WEIR_EXERCISER=SEED` repeats a run.
 
 use crate::common::{Mounted, Sandbox, can_mount};
 use device::SeededRng;
@@ -12,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const PAGE: u64 = 4096;
 const BYTES_MAX: u64 = 200 * PAGE;
 
-/// What the file must be.
+/// The expected file.
 #[derive(Default)]
 struct Model {
     bytes: Vec<u8>,
@@ -165,7 +166,7 @@ impl Exerciser {
         let (at, len) = self.range();
         let (model, size) = (&self.model, self.model.bytes.len() as u64);
         assert_eq!(self.file.metadata().expect("metadata").len(), size, "{when}");
-        // What it is charged for is a bound.
+        // The charged blocks are an upper bound.
         let charged = self.file.metadata().expect("metadata").blocks() * 512 / PAGE;
         let needed = model.data.iter().filter(|&page| page * PAGE < size).count() as u64;
         assert!(charged >= needed && charged <= size.div_ceil(PAGE), "{when}: {charged} of {needed} pages");

@@ -1,5 +1,5 @@
-//! The calls that read, write, map, lock and shape the data of a file, on a real mount; and what a mount's end does to
-//! those who use it.
+//! The calls that read, write, map, lock and shape the data of a file, on a real mount, and the effect of a
+//! mount's end on programs that use it.
 
 mod call;
 #[path = "../common/mod.rs"]

@@ -194,7 +194,7 @@ fn a_seek_finds_what_a_mapping_holds_and_holes_around_it() {
     let (file, _storer, _) = stored(&mounted, "another", false);
     assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(300_000)), Ok(319_488));
     assert_eq!(layout(&file), pages);
-    // Of what is mapped over data nothing is a hole, and nothing is lost.
+    // A mapping over data has no holes and loses no bytes.
     let mut storer =
         call(&["map", "{}", "1048576", "300000", "again", "shared", "none"], &mounted.path("file"));
     storer.expect("stored");
@@ -297,8 +297,8 @@ fn a_page_that_is_read_while_it_is_written_around_the_kernel_s_cache_does_not_st
     }
 }
 
-/// Each of these writes holds one of the kernel's places for requests until its pages are dropped, and the reads that hold the pages need
-/// places, too.
+/// Each of these writes holds one of the kernel's places for requests until its pages are dropped, and the
+/// reads that hold the pages need places, too.
 #[test]
 fn more_writes_around_the_kernel_s_cache_than_it_has_places_for_all_end() {
     if !can_mount() {

@@ -283,7 +283,7 @@ fn a_copy_shares_its_pages_and_is_a_copy_whatever_becomes_of_either() {
     };
     let read = |name: &str| fs::read(mounted.path(name)).expect("it is there");
     assert!(read("one") == expected(Some((b"copy", 1 << 20))) && read("other") == expected(None));
-    // What begins in the middle of a page is read and written by the kernel.
+    // The kernel reads and writes a range that begins in the middle of a page.
     let (mut from, mut to) = (100, 200);
     copy_file_range(&copies[0], Some(&mut from), &copies[1], Some(&mut to), 10_000).expect("a copy");
     let moved = &expected(None)[100..10_100];

@@ -1,5 +1,5 @@
-//! What is durable when a write returns. Commits wait for an hour here, so what is there after a kill was synced by
-//! exactly the call under test, and what is not was not.
+//! Synchronous writes are durable when they return. Commits wait for an hour here, so exactly the data that
+//! the call under test has synced survives a kill.
 
 use crate::call::call;
 use crate::common::{Mounted, Sandbox, can_mount};
@@ -100,7 +100,8 @@ fn direct_io_passes_by_the_kernels_cache_and_promises_nothing_more() {
     plain.write_all_at(b"cached", 4100).expect("a write");
     direct.read_exact_at(&mut bytes, 4096).expect("a direct read");
     assert_eq!(&bytes[4..10], b"cached", "a direct read is behind");
-    // Any place, length and memory will do; where ext4 wants whole sectors, a program that can do with less may.
+    // Any place, length and memory will do; where ext4 wants whole sectors, a program that can do with less
+    // may.
     direct.write_all_at(b"odd", 4097).expect("a direct write of three bytes");
     plain.read_exact_at(&mut bytes[..3], 4097).expect("a read");
     assert_eq!(&bytes[..3], b"odd");

@@ -56,7 +56,7 @@ fn users_share_a_mount_by_the_usual_rules() {
     may_not(1002, &shared, "chmod 666 one");
     may(1001, &shared, "chmod 644 one");
     may(1002, &shared, "cat one; echo two > two");
-    // A hole may be made by who may write, and by nobody else.
+    // Only users who may write may punch a hole.
     may_not(1002, &shared, "fallocate -p -o 0 -l 1 one");
     may(1001, &shared, "fallocate -p -o 0 -l 1 one");
     may(0, dir, "cat shared/own/file");
@@ -92,8 +92,8 @@ fn without_allow_other_the_mount_is_its_owners_alone() {
     may_not(1001, Path::new("/"), &format!("ls {mount}"));
 }
 
-/// In a mount namespace of its own, where /dev/fuse is open to all as it is on most machines. `nobody` does it, because fusermount3
-/// asks for a name.
+/// In a mount namespace of its own, where /dev/fuse is open to all as it is on most machines. `nobody` does
+/// it, because fusermount3 asks for a name.
 #[test]
 fn a_user_mounts_for_himself_with_fusermount3() {
     if !can_mount() {

@@ -1,4 +1,4 @@
-//! Devices that fail below a real mount: what was acknowledged is there afterwards, and `weir status` says what is wrong.
+//! Devices that fail below a real mount: acknowledged data survives, and `weir status` reports the problem.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! Two media that fail on demand: a file system with the files `store` and `buffer`, served by the test itself from
-//! files that work.
+//! Two media that fail on demand: a file system with the files `store` and `buffer`, served by the test
+//! itself from files that work.
 
 use fuser::{
     BackgroundSession, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
@@ -19,7 +19,7 @@ const NAMES: [&str; 2] = ["store", "buffer"];
 /// The kernel asks about them again when it has to: they never change.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// What one medium does instead of its work.
+/// The faults of one medium.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     reads: AtomicI32,

@@ -167,7 +167,8 @@ fn a_buffer_that_fails_stops_changes_says_why_and_keeps_what_was_acknowledged() 
         assert_eq!(acknowledged, 50, "a sync succeeded without its buffer");
         let status = mounted.status();
         assert!(status["failed"].as_str().is_some_and(|why| why.contains("buffer")), "{status:#}");
-        // Reading goes on, changing does not, also not when the device is back: nobody knows what it lost.
+        // Reads continue. Changes fail, even when the device is back, because the device may have lost
+        // flushed data.
         assert_records(&mounted, acknowledged);
         faulty.mend();
         let refused =
@@ -182,7 +183,7 @@ fn a_buffer_that_fails_stops_changes_says_why_and_keeps_what_was_acknowledged() 
         assert_records(&mounted, acknowledged);
         assert_eq!(write_records(&mounted, acknowledged, 10), 60);
         mounted.unmount();
-        // What was written and could not be synced is in the other volume, too.
+        // The other volume also has the data that could not be synced.
         let mounted = faulty.mount_with(&["--volume", &volume]);
         assert_records(&mounted, acknowledged + 1);
         assert!(fs::read(mounted.path("unsynced")).expect("a file") == UNSYNCED);
@@ -191,8 +192,8 @@ fn a_buffer_that_fails_stops_changes_says_why_and_keeps_what_was_acknowledged() 
     }
 }
 
-/// A mount with fifty records in its buffer, whose device then fails in the ways of `errors`; killed after the rescue. Returns
-/// the name of the volume that was rescued.
+/// A mount with fifty records in its buffer, whose device then fails in the ways of `errors`; killed after
+/// the rescue. Returns the name of the volume that was rescued.
 fn fail_buffer_for_good(faulty: &Faulty, errors: [Option<Errno>; 3]) -> String {
     let mounted = faulty.mount();
     assert_eq!(write_records(&mounted, 0, 50), 50);

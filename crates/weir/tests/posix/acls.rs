@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 
-/// Tags of entries, and the id of those that name nobody.
+/// Tags of entries, each with the id of an entry that names no user or group.
 const OWNER: (u16, u32) = (1, u32::MAX);
 const GROUP: (u16, u32) = (4, u32::MAX);
 const MASK: (u16, u32) = (16, u32::MAX);

@@ -1,4 +1,4 @@
-//! What a crash leaves of operations on names and attributes: each as a whole or not at all.
+//! Crashes during operations on names and attributes: each operation survives as a whole or not at all.
 
 use crate::common::{Sandbox, can_mount, succeeds, weir};
 use crate::{crash, open_to_all};

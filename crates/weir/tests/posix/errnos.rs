@@ -1,4 +1,5 @@
-//! Every errno that POSIX and Linux's manual pages name for the calls on names and attributes, from real calls.
+//! Every errno that POSIX and Linux's manual pages name for the calls on names and attributes, from real
+//! calls.
 
 use crate::common::{Mounted, Sandbox, can_mount, copy_program, succeeds};
 use crate::{USER, as_user, open_to_all};
@@ -12,7 +13,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What a call was and what came of it.
+/// A call, its result, and the expected error.
 type Case = (&'static str, Result<(), Errno>, Errno);
 
 /// A tree with one of everything: `f`, `empty`, `full/x`, `link` to `f`, `dangling`, `loop`, `fifo`.
@@ -185,7 +186,7 @@ fn attributes_and_access() {
     ]);
     assert_eq!(fs::metadata(at("f")).expect("it").len(), 5, "as it was");
     drop((file, read_only));
-    // What only the owner, or only root, may do: everybody else hears EPERM or EACCES.
+    // Only the owner, or only root, may do these. Other users get EPERM or EACCES.
     for (script, said) in [
         ("chmod 777 f", "Operation not permitted"),
         ("chown 1000 f", "Operation not permitted"),

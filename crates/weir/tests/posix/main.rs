@@ -30,13 +30,13 @@ fn open_to_all(sandbox: &Sandbox) -> Mounted {
     mounted
 }
 
-/// What happens when a user of this number and group, and more groups (`""`: none), runs `script` in the mount's root:
-/// its output, or the reason that it gave.
+/// Runs `script` in the mount's root as a user with this number, group, and further groups (`""`: none).
+/// Returns the output, or the error message.
 fn as_user(mounted: &Mounted, user: (u32, u32, &str), script: &str) -> Result<String, String> {
     as_user_in(mounted.dir(), user, script)
 }
 
-/// The same in any directory.
+/// Runs `script` as [`as_user`] does, in the directory `dir`.
 fn as_user_in(dir: &Path, (uid, gid, groups): (u32, u32, &str), script: &str) -> Result<String, String> {
     let mut command = Command::new("setpriv");
     command.args([format!("--reuid={uid}"), format!("--regid={gid}")]);

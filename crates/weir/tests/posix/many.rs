@@ -37,8 +37,8 @@ fn a_listing_shows_each_name_that_stays_once_while_others_come_and_go() {
     let all: BTreeSet<_> = listed.iter().collect();
     assert_eq!(all.len(), listed.len(), "no name is listed twice");
     (0..3000).for_each(|i| fs::remove_file(mounted.path(&format!("d/comes {i}"))).expect("removed"));
-    // One of eight stays. A leaf that loses its names as evenly as its neighbours joins one at three eighths of a page,
-    // so even full pages become a third as many at most.
+    // One of eight stays. A leaf that loses its names as evenly as its neighbours joins one at three eighths
+    // of a page, so even full pages become a third as many at most.
     (0..1500).for_each(|i| fs::remove_file(mounted.path(&format!("d/stays {i}"))).expect("removed"));
     assert!(size() < full / 3, "the directory shrank: {} of {full}", size());
     fs::remove_dir_all(mounted.path("d")).expect("the rest goes");
@@ -57,7 +57,7 @@ fn statfs_counts_inodes_and_bytes_and_neither_runs_out_unannounced() {
     let empty = now();
     assert_eq!((empty.f_namemax, empty.f_bsize, empty.f_frsize), (255, 4096, 4096));
     assert!(empty.f_blocks * 4096 <= 64 << 20 && empty.f_bavail > 0 && empty.f_bavail <= empty.f_blocks);
-    // What the store keeps for deletions, checkpoints and cleaning is no part of it.
+    // The store's reserve for deletions, checkpoints and cleaning does not count as free.
     assert!(empty.f_bavail == empty.f_bfree && empty.f_bfree < empty.f_blocks);
     let used = |stat: &rustix::fs::StatVfs| stat.f_files - stat.f_ffree;
     (0..500).for_each(|i| drop(File::create(mounted.path(&format!("f{i}"))).expect("a file")));
@@ -65,11 +65,12 @@ fn statfs_counts_inodes_and_bytes_and_neither_runs_out_unannounced() {
     assert_eq!(used(&full), used(&empty) + 500);
     assert!(full.f_ffree < empty.f_ffree);
     fs::write(mounted.path("big"), vec![1; 8 << 20]).expect("a big file");
-    // What is not stored yet counts for more; after an unmount it is stored.
+    // Dirty data counts for more than stored data. An unmount stores all of it.
     mounted.unmount();
     let mounted = open_to_all(&sandbox);
     let now = || rustix::fs::statvfs(mounted.dir()).expect("statfs");
-    // 8 MiB are 2048 blocks. Some segments that the store kept back for nodes hold nodes now, and are kept no more.
+    // 8 MiB are 2048 blocks. Some segments that the store kept back for nodes hold nodes now, and are kept no
+    // more.
     assert!(now().f_bavail + 1700 <= empty.f_bavail, "{} of {} blocks", now().f_bavail, empty.f_bavail);
     (0..500).for_each(|i| fs::remove_file(mounted.path(&format!("f{i}"))).expect("removed"));
     // A file goes when the kernel forgets it, which it says after the call has returned.

@@ -111,7 +111,7 @@ fn paths_may_be_deeper_than_one_call_can_name() {
     mounted.unmount();
 }
 
-/// What a whiteout is, and nothing else.
+/// Whether the file is a whiteout.
 fn is_whiteout(path: &std::path::Path) -> bool {
     let found = fs::symlink_metadata(path).expect("it is there");
     found.file_type().is_char_device() && found.rdev() == 0 && found.nlink() == 1
@@ -144,7 +144,7 @@ fn a_rename_leaves_a_whiteout_at_the_old_name_as_one_change() {
     rename("same", "e/old", RenameFlags::empty()).expect("two names of one file");
     assert_eq!(links("same"), 2, "nothing happens");
     rename("same", "by", RenameFlags::empty()).expect("renamed");
-    // Whoever renames owns what stays, and needs no privilege to make it.
+    // The user who renames owns the whiteout, and needs no privilege to make it.
     as_user(&mounted, USER, "echo mine >mine; ../call whiteout mine theirs").expect("a user may");
     assert!(is_whiteout(&at("mine")));
     assert_eq!(fs::symlink_metadata(at("mine")).expect("it").uid(), USER.0);

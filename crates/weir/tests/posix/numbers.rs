@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Fails unless `mounted` still keeps what is written, and its daemon is the one that began.
+/// Fails unless `mounted` still keeps written data, and still has its first daemon.
 fn assert_lives(mounted: &Mounted) {
     fs::write(mounted.path("after"), b"it lives").expect("a file");
     succeeds(weir().arg("sync").arg(mounted.dir()));

@@ -49,7 +49,7 @@ impl Drop for Overlay {
     }
 }
 
-/// What lies below, and must stay as it is.
+/// The lower directory, which must not change.
 fn lower(sandbox: &Sandbox) -> PathBuf {
     let lower = sandbox.path("lower");
     fs::create_dir_all(lower.join("dir/inner")).expect("directories");

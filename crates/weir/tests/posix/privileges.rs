@@ -161,7 +161,7 @@ fn groups_are_inherited_where_setgid_says_so_and_the_sticky_bit_protects_names()
     }
     as_user(&mounted, (1000, 1000, ""), "echo >plain").expect("made");
     assert_eq!(fs::metadata(mounted.path("plain")).expect("it").gid(), 1000);
-    // The root of the mount is sticky: who may write there may not take others' names away.
+    // The root of the mount is sticky: a user who may write there may not remove other users' names.
     let other = (1001, 1001, "");
     for script in ["rm -f plain", "mv plain mine", "echo >new; mv -f new plain"] {
         assert!(as_user(&mounted, other, script).is_err(), "{script}");
@@ -171,7 +171,7 @@ fn groups_are_inherited_where_setgid_says_so_and_the_sticky_bit_protects_names()
     mounted.unmount();
 }
 
-/// What changes a file's content, and is a whole call of its own. `fallocate` is that of util-linux.
+/// Commands that change a file's content, each with one kind of call. `fallocate` is that of util-linux.
 const CHANGES: [&str; 16] = [
     "printf x >>f",
     "printf x 1<>f",
@@ -191,14 +191,15 @@ const CHANGES: [&str; 16] = [
     "../call send g f",
 ];
 
-/// What `change`, by this user, makes of the mode `before` of a file of root's and of group 7 in `dir`, and of its
-/// capabilities; or why it failed.
+/// What `change`, by this user, makes of the mode `before` of a file of root's and of group 7 in `dir`, and
+/// of its capabilities; or why it failed.
 fn changed_by(dir: &Path, user: (u32, u32, &str), change: &str, before: u32) -> Result<(u32, bool), String> {
     let (file, name) = (dir.join("f"), "security.capability");
     fs::write(&file, vec![1; 10_000]).expect("a file");
     chown(&file, Some(0), Some(7)).expect("an owner");
     fs::set_permissions(&file, Permissions::from_mode(before)).expect("a mode");
-    // Before root's own writes the kernel asks to take powers where there is a capability, in the same words as for others.
+    // Before root's own writes the kernel asks to take powers where there is a capability, in the same words
+    // as for others.
     let is_granted = user.0 != 0 || before & 0o6000 == 0;
     if is_granted {
         setxattr(&file, name, &CAPABILITY, XattrFlags::empty()).expect("capabilities");
@@ -233,7 +234,8 @@ fn every_call_that_changes_content_takes_the_powers_that_the_machines_own_file_s
                     Err(said) => panic!("{what}: {said}"),
                 };
                 let found = changed_by(mounted.dir(), user, change, before).expect(&what);
-                // A member may keep a setgid that is no power. Here it goes where we cannot know whether he is one.
+                // A member may keep a setgid that is no power. Here it goes where we cannot know whether he
+                // is one.
                 let is_members = (user == member || user == primary) && before & 0o2010 == 0o2000;
                 let more = (right.0 & !0o2000, right.1);
                 assert!(

@@ -1,4 +1,4 @@
-//! Several users on one mount, and whose times are whose.
+//! Several users on one mount: ownership, permissions and times.
 
 use crate::common::{Sandbox, can_mount, next_tick};
 use crate::{USER, as_user, open_to_all};

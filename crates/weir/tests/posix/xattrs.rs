@@ -54,7 +54,7 @@ fn attributes_of_all_sizes_survive_a_crash_and_belong_to_the_inode() {
             assert_eq!(getxattr_query(mounted.path(file), &*name).expect("its size"), size);
         }
         assert_eq!(list(&mounted, file).len(), sizes.len() + 3);
-        // One after the other, the largest first, and the others stay what they are.
+        // Remove one after the other, the largest first. The others must not change.
         for size in sizes.iter().rev() {
             removexattr(mounted.path(file), &*format!("user.size{size}")).expect("removed");
             assert_eq!(get(&mounted, file, "trusted.t").expect("it stays"), b"trusted.t");

@@ -1,5 +1,5 @@
-//! Clients that take whatever they can get, and die in the middle: the daemon serves the others, within its bounds, and
-//! is afterwards as it was before.
+//! Clients that take whatever they can get, and die in the middle: the daemon serves the others, within its
+//! bounds, and is afterwards as it was before.
 
 use crate::common::succeeds;
 use crate::kills::{PATIENCE, Server, have, random};
@@ -18,7 +18,8 @@ const MEMORY: u64 = 64;
 const BESIDE: u64 = 128;
 const OPTIONS: [&str; 2] = ["--memory", "64MiB"];
 
-/// How much the second and third of equal rounds may add to the first: what an allocator keeps differs a little.
+/// How much the second and third of equal rounds may add to the first: what an allocator keeps differs a
+/// little.
 const GROWTH: u64 = 16;
 
 /// Threads of the daemon that may wait for a device: far fewer than there are clients.
@@ -28,8 +29,8 @@ const WAITING_THREADS: usize = 12;
 struct Stage {
     weir: Weir,
     program: PathBuf,
-    /// Most that the daemon may have: what it had at first, and one for each thread that waits for a device, which gets
-    /// its ring when it waits for the first time.
+    /// Most that the daemon may have: what it had at first, and one for each thread that waits for a device,
+    /// which gets its ring when it waits for the first time.
     descriptors: usize,
 }
 
@@ -108,7 +109,8 @@ impl Stage {
         usage.f_files - usage.f_ffree
     }
 
-    /// Waits until only so many inodes are left: the kernel forgets what a dead client had open when it likes.
+    /// Waits until only so many inodes are left: the kernel forgets what a dead client had open when it
+    /// likes.
     #[track_caller]
     fn inodes_return_to(&self, expected: u64) {
         let begin = Instant::now();
@@ -151,7 +153,7 @@ fn a_hundred_thousand_open_files_take_no_descriptor_and_are_gone_with_their_clie
         assert!(stage.descriptors_now() <= stage.descriptors, "open files of clients are not the daemon's");
         assert_eq!(stage.inodes(), before + OPEN_FILES);
         drop(client);
-        // Those without a name go with the client, the others stay.
+        // Files without a name are removed with the client. The others stay.
         stage.inodes_return_to(before + OPEN_FILES / 2);
         stage.remove("open-");
         stage.inodes_return_to(before);
@@ -242,7 +244,8 @@ fn clients_killed_in_the_middle_of_anything_leave_whole_files_and_a_daemon_that_
     stage.leave();
 }
 
-/// Each MiB that a killed writer left was written by one request, so all its pages are alike unless it was the last.
+/// Each MiB that a killed writer left was written by one request, so all its pages are alike unless it was
+/// the last.
 fn assert_requests_are_whole(directory: &Path, when: &str) {
     for entry in fs::read_dir(directory).expect("a listing") {
         let entry = entry.expect("an entry");

@@ -1,5 +1,4 @@
-//! What the databases' tests share: how often the daemon is killed, what is drawn at random, and servers that end with
-//! their test.
+//! Shared by the databases' tests: the number of kills, random numbers, and servers that end with their test.
 
 use device::SeededRng;
 use std::path::Path;
@@ -17,8 +16,8 @@ pub(crate) fn kills() -> u64 {
     std::env::var("WEIR_TESTS_KILLS").map_or(3, |kills| kills.parse().expect("WEIR_TESTS_KILLS is a number"))
 }
 
-/// Draws from a seed that is printed, and that `WEIR_TESTS_SEED` sets. What a real daemon does at a given moment is not
-/// drawn, so a seed repeats the moments and settings of a run, not the run.
+/// Random numbers from a seed, which is printed and which `WEIR_TESTS_SEED` sets. A seed repeats the moments
+/// and settings of a run, but not the timing of a real daemon.
 pub(crate) fn random() -> (u64, SeededRng) {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
     let seed = std::env::var("WEIR_TESTS_SEED")
@@ -27,8 +26,8 @@ pub(crate) fn random() -> (u64, SeededRng) {
     (seed, SeededRng::new(seed))
 }
 
-/// Whether all of `programs` are there. `scripts/install-test-tools` installs them; where tests must mount, as in CI,
-/// one that is missing is a failure.
+/// Whether all of `programs` are there. `scripts/install-test-tools` installs them; where tests must mount,
+/// as in CI, one that is missing is a failure.
 pub(crate) fn have(programs: &[&Path]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = |program: &&&Path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());

@@ -1,4 +1,5 @@
-//! What a client of a database was told, kept on the machine's own file system, where no kill of the daemon reaches.
+//! A ledger of the database's replies to a client. It lies on the host file system, so no kill of the daemon
+//! affects it.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -6,8 +7,8 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// One line per event: `? id` before a transaction is sent, `+ id` once its commit was acknowledged or it was seen,
-/// `- id` when it was found to be lost, which only what was never acknowledged may be.
+/// One line per event: `? id` before a transaction is sent, `+ id` once its commit was acknowledged or it was
+/// seen, `- id` when it was found to be lost, which only what was never acknowledged may be.
 pub(crate) struct Ledger {
     book: Mutex<Book>,
 }
@@ -58,8 +59,8 @@ impl Ledger {
         Count { acknowledged: book.acknowledged.len(), in_doubt: book.in_doubt.len() }
     }
 
-    /// Compares what the database holds after a crash. From then on what is there counts as acknowledged, since it was
-    /// seen, and what is not there as lost for ever.
+    /// Compares the database's content after a crash with the ledger. From then on the found rows count as
+    /// acknowledged, since a client has seen them, and missing rows must stay missing.
     pub(crate) fn verify(&self, found: &BTreeSet<u64>, when: &str) {
         let mut book = self.book();
         let missing: Vec<_> = book.acknowledged.difference(found).take(20).collect();
@@ -94,8 +95,8 @@ impl Book {
     }
 }
 
-/// The ids that are there, from lines `id`, each of which stands for one half of a transaction in each of two lists:
-/// a transaction is there as a whole or not at all.
+/// The ids that are there, from lines `id`, each of which stands for one half of a transaction in each of two
+/// lists: a transaction is there as a whole or not at all.
 #[track_caller]
 pub(crate) fn whole(left: &BTreeSet<u64>, right: &BTreeSet<u64>, when: &str) -> BTreeSet<u64> {
     let halves: Vec<_> = left.symmetric_difference(right).take(20).collect();

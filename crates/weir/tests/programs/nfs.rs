@@ -1,4 +1,5 @@
-//! An NFS server whose export lies on a mount. It knows files by handles alone, whatever the kernel has forgotten.
+//! An NFS server whose export lies on a mount. It knows files by handles alone, whatever the kernel has
+//! forgotten.
 
 use crate::common::succeeds;
 use crate::kills::{Server, have};
@@ -16,7 +17,7 @@ struct Nfs {
 
 impl Nfs {
     fn start(weir: &Weir) -> Nfs {
-        // Free now; nobody else is likely to take it before the server does.
+        // The port is free now. Another process is unlikely to take it before the server does.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("it").port();
         let (config, log) = (weir.beside("ganesha.conf"), weir.beside("ganesha.log"));
         let recovery = weir.beside("recovery");
@@ -53,7 +54,7 @@ impl Nfs {
         format!("nfs://127.0.0.1/export/{path}?version=4&nfsport={}", self.port)
     }
 
-    /// What clients read in a file, after the kernel has forgotten every inode that nobody has open.
+    /// The file's content as clients read it, after the kernel has dropped every inode that is not open.
     fn read(&self, path: &str) -> String {
         fs::write("/proc/sys/vm/drop_caches", "2").expect("root may");
         let output = succeeds(Command::new("nfs-cat").arg(self.url(path)));
@@ -71,7 +72,7 @@ fn an_nfs_server_finds_its_files_after_the_kernel_forgot_them() {
     fs::create_dir(at("dir")).expect("a directory");
     fs::write(at("dir/f"), "content").expect("a file");
     let nfs = Nfs::start(&weir);
-    // What it has looked up once, it knows by handles from then on.
+    // The server keeps a handle of each file that it has looked up.
     for _ in 0..3 {
         assert_eq!(nfs.read("dir/f"), "content");
     }

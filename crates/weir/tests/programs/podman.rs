@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Podman with all that it keeps in the mount, and all that may be lost beside it; in short names, since it wants no runroot of more
-/// than 50 characters.
+/// Podman with all that it keeps in the mount, and all that may be lost beside it; in short names, since it
+/// wants no runroot of more than 50 characters.
 struct Podman {
     storage: PathBuf,
     beside: PathBuf,
@@ -48,7 +48,7 @@ impl Podman {
         command
     }
 
-    /// What `command` says, which must succeed.
+    /// The output of `command`, which must succeed.
     fn said(mut command: Command) -> String {
         String::from_utf8(succeeds(&mut command).stdout).expect("text")
     }

@@ -1,4 +1,5 @@
-//! PostgreSQL as its own user on a mount whose daemon is killed: no acknowledged transaction is lost, none is half there.
+//! PostgreSQL as its own user on a mount whose daemon is killed: no acknowledged transaction is lost, none is
+//! half there.
 
 use crate::common::succeeds;
 use crate::kills::{PATIENCE, STREAMS, Server, have, kills, random};
@@ -47,7 +48,7 @@ impl Cluster {
         };
         let user = (id("-u"), id("-g"));
         let (data, beside) = (weir.path().join("data"), weir.beside("postgres"));
-        // What the sandbox made for its own user only.
+        // Only the sandbox's own user may enter its directory.
         let sandbox = beside.parent().expect("a sandbox");
         fs::set_permissions(sandbox, fs::Permissions::from_mode(0o755)).expect("permissions");
         for directory in [&data, &beside] {
@@ -202,10 +203,11 @@ fn load_until_killed(weir: &mut Weir, cluster: &Cluster, ledger: &Ledger, after:
     pgbench.wait("pgbench");
 }
 
-/// What an administrator does after the daemon died: nothing of the old server may live when the new one starts.
+/// Kills the server, as an administrator does after the daemon has died: no old process may live when the new
+/// server starts.
 fn stop_at_once(cluster: &Cluster) {
-    // The data directory is out of reach, and with it what `pg_ctl stop` would look for: the socket's lock file has the
-    // process id, too.
+    // The data directory is out of reach, and with it the process id that `pg_ctl stop` would read. The
+    // socket's lock file has the process id, too.
     let lock = fs::read_to_string(cluster.beside.join(".s.PGSQL.5432.lock")).unwrap_or_default();
     if let Some(pid) = lock.lines().next() {
         let _ = Command::new("kill").args(["-s", "QUIT", pid]).stderr(Stdio::null()).status();

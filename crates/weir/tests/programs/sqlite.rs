@@ -56,7 +56,7 @@ impl Writer {
             match self.says.read_line(&mut line) {
                 Ok(0) | Err(_) => return false,
                 Ok(_) if line.trim() == n.to_string() => return true,
-                // What the settings say.
+                // The output of a setting.
                 Ok(_) => {}
             }
         }
@@ -75,7 +75,7 @@ fn body(n: u64) -> String {
     format!("printf('%0{}d', {n})", 10 + n * 37 % 700)
 }
 
-/// What SQLite acknowledged, kept outside the mount.
+/// The transactions that SQLite acknowledged, kept outside the mount.
 struct Ledger {
     path: PathBuf,
     file: fs::File,
@@ -187,7 +187,8 @@ fn loses_nothing(journal: &str, options: &'static [&'static str]) {
         } else {
             assert!(ledger.rows().is_empty(), "{when}: the database is gone, or its table");
         }
-        // The row on its way when the daemon died was committed, though nobody was told: from now on it counts.
+        // The row on its way when the daemon died was committed, though nobody was told: from now on it
+        // counts.
         (ledger.rows().len() as u64..next).for_each(|n| ledger.acknowledge(n));
     }
     assert!(next > KILLS, "{journal}: hardly a row was written between the kills: {next}");

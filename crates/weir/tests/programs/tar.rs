@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-/// What must be the same about a file wherever it is unpacked.
+/// The properties of a file that must not depend on where it is unpacked.
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
     /// Kind and permissions.

@@ -15,13 +15,13 @@ pub(crate) struct Weir {
 }
 
 impl Weir {
-    /// Formats and mounts a store of `store` with a buffer of `buffer`, such as `1GiB`. `None` where nothing can be
-    /// mounted.
+    /// Formats and mounts a store of `store` with a buffer of `buffer`, such as `1GiB`. `None` where nothing
+    /// can be mounted.
     pub(crate) fn start(store: &str, buffer: &str) -> Option<Weir> {
         Weir::start_with(store, buffer, &[])
     }
 
-    /// The same, mounted with more options.
+    /// Formats and mounts a store with more mount options.
     pub(crate) fn start_with(store: &str, buffer: &str, options: &'static [&'static str]) -> Option<Weir> {
         can_mount().then(|| {
             let sandbox = Sandbox::formatted_with(&["--size", store, "--buffer-size", buffer]);
@@ -31,7 +31,8 @@ impl Weir {
         })
     }
 
-    /// The same with the buffer in memory: on another disk than the store, as far as weir knows. `options` must accept that.
+    /// Formats and mounts a store whose buffer is in memory: weir takes that for a second disk. `options`
+    /// must accept such a buffer.
     pub(crate) fn start_on_two_disks(
         store: &str,
         buffer: &str,

@@ -428,7 +428,7 @@ pub fn fresh(segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store
     fresh_of(SEGMENT, segments, seed)
 }
 
-/// The same, with segments of `blocks` blocks.
+/// A fresh store with segments of `blocks` blocks.
 pub fn fresh_of(blocks: u32, segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store) {
     let power = PowerSupply::new();
     let disk = disk(4 + segments * u64::from(blocks), &power, seed);

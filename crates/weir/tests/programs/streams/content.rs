@@ -1,4 +1,5 @@
-//! What a page holds: every byte of it follows from the file, the write and the page's number, so that any page can be judged alone.
+//! The content of a page. The file, the write and the page's number determine every byte, so each page can be
+//! judged alone.
 
 pub(super) const PAGE_BYTES: usize = 4096;
 
@@ -69,7 +70,8 @@ fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// Two words that say what it is, and others that follow from these; nothing repeats.
+/// Fills `into` with two words that identify the content, and with words that follow from these. No word
+/// repeats.
 fn fill_words(first: u64, second: u64, into: &mut [u8]) {
     let mut next = mix(first ^ mix(second));
     for (at, word) in into.chunks_exact_mut(8).enumerate() {
@@ -99,7 +101,7 @@ pub(super) fn patch(version: Version, page: u64) -> (usize, Vec<u8>) {
     (PATCH.start, bytes)
 }
 
-/// What bytes that are not what was expected seem to be.
+/// Describes unexpected bytes: the page and write that they seem to come from.
 pub(super) fn describe(page: u64, bytes: &[u8]) -> String {
     if bytes.iter().all(|&byte| byte == 0) {
         return "zeros".into();

@@ -1,22 +1,22 @@
-//! What one writer did, in order, and what each page of its files was after each of these steps.
+//! The steps of one writer in order, and the content of each page of its files after each step.
 
 use crate::streams::content::{Content, PAGE_BYTES, Version};
 use std::collections::BTreeMap;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// A moment of the clock that all share.
+/// A moment of the clock that all writers share.
 pub(super) type Tick = u64;
 
-/// What has not ended ends never.
+/// The end of a step that has not ended.
 pub(super) const NEVER: Tick = Tick::MAX;
 
 /// The names in a writer's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name {
-    /// What is being written.
+    /// The file that is being written.
     New,
-    /// What it replaces.
+    /// The file that it replaces.
     Data,
 }
 
@@ -103,14 +103,14 @@ impl Op {
     }
 }
 
-/// A file as it is known to be.
+/// The known state of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Known {
     pub size: u64,
     pub pages: Vec<Content>,
 }
 
-/// What a writer's directory is known to hold.
+/// The known state of a writer's directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Baseline {
     pub names: Names,
@@ -122,11 +122,11 @@ pub(super) struct Baseline {
 pub(super) struct History {
     pub baseline: Baseline,
     pub ops: Vec<Op>,
-    /// When the last command began that made everything durable.
+    /// The begin of the last command that made everything durable.
     pub all_synced: Tick,
 }
 
-/// After so many steps a page was this.
+/// The content of a page after `steps` steps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Event {
     pub steps: usize,
@@ -134,15 +134,15 @@ pub(super) struct Event {
     pub path: Path,
 }
 
-/// What became of one file.
+/// The states of one file after each step.
 #[derive(Debug, Default)]
 pub(super) struct FileHistory {
-    /// Sizes, and after how many steps it had them.
+    /// Sizes, each with the number of steps before it.
     pub sizes: Vec<(usize, u64)>,
     pub pages: Vec<Vec<Event>>,
-    /// Steps that completed a sync of it.
+    /// Steps that completed a sync of the file.
     pub syncs: Vec<usize>,
-    /// Steps that gave it a name, or cloned it.
+    /// Steps that gave the file a name, or cloned it.
     pub settles: Vec<usize>,
 }
 
@@ -229,12 +229,12 @@ impl History {
         all
     }
 
-    /// What became of a file.
+    /// The states of a file.
     pub(super) fn file(&self, file: u32) -> FileHistory {
         self.file_within(file, self.ops.len())
     }
 
-    /// What became of it in the first steps.
+    /// The states of a file in the first `steps` steps.
     fn file_within(&self, file: u32, steps: usize) -> FileHistory {
         let mut history = FileHistory::of(self.baseline.files.get(&file));
         for (steps, op) in (1..).zip(&self.ops[..steps]) {
@@ -268,7 +268,8 @@ impl History {
         history
     }
 
-    /// The first `steps` of them alone can not be less than this: a sync, or a removal of what was synced, was answered.
+    /// The first `steps` of them alone can not be less than this: a sync, or a removal of what was synced,
+    /// was answered.
     pub(super) fn durable(&self) -> usize {
         let durable = |(steps, op): (usize, &Op)| match op.what {
             What::Sync { .. } if op.is_done() => Some(steps - 1),

@@ -1,4 +1,5 @@
-//! Compares what is there with what semantics.md promises: a prefix of all steps, but for pages that may have bypassed the buffer.
+//! Compares the files with the promise of semantics.md: a prefix of all steps, except for pages that may have
+//! bypassed the buffer.
 
 use crate::streams::content::{Content, PAGE_BYTES, describe};
 use crate::streams::history::{Event, FileHistory, History, Known, NAMES, NEVER, Names, Path, Tick};
@@ -11,16 +12,16 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages that are read at once.
 const READ_PAGES: u64 = 256;
 
-/// What is looked at.
+/// The kind of volume that is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum After {
     /// A volume after a crash: pages that bypassed the buffer may be missing.
     Crash,
-    /// A clone, which has everything as of one moment.
+    /// A clone, which is a point in time.
     Clone,
 }
 
-/// How many of a writer's steps are there: at least, and at most.
+/// The smallest and the largest number of a writer's steps that the files show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Steps {
     pub least: usize,
@@ -63,14 +64,14 @@ impl Moments {
     }
 }
 
-/// What only streams may do.
+/// Effects that only bypassed writes may have.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seen {
     /// Pages that bypassed the buffer.
     pub bypassed: u64,
     /// Pages that are older than a write which may have bypassed the buffer.
     pub old_pages: u64,
-    /// Files that end before a page which is missing.
+    /// Files that end before a missing page.
     pub cut_files: u64,
 }
 
@@ -89,8 +90,8 @@ pub(super) struct Judged {
     pub files: BTreeMap<u32, Known>,
 }
 
-/// Judges a writer's directory: one of the states that its names went through, with files that fit. What is wrong with the one that
-/// fits best otherwise.
+/// Judges a writer's directory: its names must be in one of their states in the history, with files that fit.
+/// The error describes the mismatches.
 pub(super) fn judge(history: &History, dir: &std::path::Path, after: After) -> Result<Judged, String> {
     let found = NAMES.map(|name| match File::open(dir.join(name.text())) {
         Ok(file) => Some(file),
@@ -98,7 +99,7 @@ pub(super) fn judge(history: &History, dir: &std::path::Path, after: After) -> R
         Err(error) => panic!("{}: {error}", dir.join(name.text()).display()),
     });
     let states = history.names();
-    // A clone is of an earlier moment than the last sync.
+    // A clone may be older than the last sync.
     let least = if after == After::Crash { history.durable() } else { 0 };
     let all = Steps { least, most: history.ops.len() };
     let (mut files, mut wrong) = (BTreeMap::new(), Vec::new());
@@ -141,7 +142,8 @@ pub(super) fn judge(history: &History, dir: &std::path::Path, after: After) -> R
     best.ok_or_else(lost)
 }
 
-/// What a log of everything would not have left, where all that ended before a moment is there.
+/// Counts the pages and files that would differ if all data were logged and all steps that ended before
+/// `moment` had survived.
 pub(super) fn seen(history: &History, judged: &Judged, moment: Tick) -> Seen {
     let mut seen = Seen::default();
     let least = history.ops.iter().take_while(|op| op.ended < moment).count().max(judged.steps.least);
@@ -163,7 +165,7 @@ fn of(files: &BTreeMap<(usize, u32), FileJudged>) -> Vec<(u32, Steps)> {
     files.iter().filter_map(|(key, judged)| Some((key.1, judged.as_ref().ok()?.0))).collect()
 }
 
-/// A file: how many steps there are by what it holds, and this.
+/// Judges a file. Returns the steps that its content shows, and the content.
 fn judge_file(history: &History, number: u32, file: &File, after: After) -> FileJudged {
     let past = history.file(number);
     let all = history.ops.len();

@@ -1,4 +1,5 @@
-//! Large files on a mount with `--data ordered`, whose daemon is killed: what semantics.md promises of them is there.
+//! Large files on a mount with `--data ordered`, whose daemon is killed: what semantics.md promises of them
+//! is there.
 
 mod content;
 mod copies;
@@ -125,7 +126,7 @@ impl Run {
             Writer::new(which + 1, dir, shape, seed)
         });
         let writers = writers.collect();
-        // One that begins after the kill must not find the directory below the mount.
+        // A writer that begins after the kill must not find the directory below the mount.
         let of_records = weir.path().join("records");
         fs::create_dir(&of_records).expect("a directory");
         File::open(weir.path()).and_then(|root| root.sync_all()).expect("a sync");
@@ -134,7 +135,8 @@ impl Run {
         Some(Run { weir, random, writers, records, copies, size, with, seed, kills: 0, seen })
     }
 
-    /// Everybody writes until the daemon is killed, at any moment; at times in or behind the making of a clone.
+    /// Everybody writes until the daemon is killed, at any moment; at times in or behind the making of a
+    /// clone.
     fn live(&mut self) -> Option<Copy> {
         let alive = Duration::from_millis(20 + self.random.below(self.size.alive_ms));
         self.records.begin_anew(Duration::from_millis(self.random.below(20)));
@@ -190,7 +192,7 @@ impl Run {
             of_copy = judge_copy(self);
             self.weir.mount();
         }
-        // What a copy has was durable.
+        // A copy only has changes that were durable.
         let fits = of_copy.is_none_or(|of_copy| of_copy.from <= moments.to);
         assert!(fits, "{when}: the copy is of {of_copy:?}, its volume of {moments:?}");
         self.look_at_old_copies(&when);
@@ -280,7 +282,8 @@ fn a_clone_that_is_made_while_files_stream_is_one_moment_also_when_the_daemon_is
     run(SMALL, &MODES[1], With::Clones, 4, None, random());
 }
 
-/// Three kills in one of the modes; for long, seed after seed, where `WEIR_STREAMS_MINUTES` says for how many minutes.
+/// Three kills in one of the modes; for long, seed after seed, where `WEIR_STREAMS_MINUTES` says for how many
+/// minutes.
 #[test]
 fn streams_keep_it_in_any_mode_for_as_long_as_one_wants() {
     let minutes = std::env::var("WEIR_STREAMS_MINUTES").ok();

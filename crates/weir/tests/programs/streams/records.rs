@@ -25,7 +25,7 @@ pub(super) struct Records {
     whole_bytes: u64,
 }
 
-/// What a file of records holds.
+/// The content of a file of records.
 pub(super) struct Found {
     pub ids: BTreeSet<u64>,
     pub moments: Moments,
@@ -75,8 +75,8 @@ impl Records {
 
     /// The records in a file, and when they were all.
     ///
-    /// The last one may be there in part, up to the end of a page: where a write begins in a page that the kernel does not have in its
-    /// cache, it sends what goes into that page first.
+    /// The last one may be there in part, up to the end of a page: where a write begins in a page that the
+    /// kernel does not have in its cache, it sends what goes into that page first.
     pub(super) fn judge(&self, path: &Path) -> Result<Found, String> {
         let text = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),

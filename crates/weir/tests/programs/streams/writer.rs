@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// A MiB: what the kernel sends as one request.
+/// The kernel's largest request: 1 MiB.
 const CHUNK_PAGES_MAX: u64 = 256;
 
-/// What all threads share.
+/// The state that all threads share.
 #[derive(Default)]
 pub(super) struct World {
     clock: AtomicU64,
-    /// The daemon is about to be killed: from now on anything may fail.
+    /// Whether the daemon is about to be killed. From then on any call may fail.
     pub is_killed: AtomicBool,
 }
 
@@ -29,25 +29,26 @@ impl World {
     }
 }
 
-/// How large, and how.
+/// The sizes of a writer's files and streams.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
-    /// Pages of a file at most.
+    /// The most pages of a file.
     pub pages_max: u64,
-    /// Where streams begin to bypass the buffer; `None` where nothing does.
+    /// Bytes after which a stream bypasses the buffer; `None` if none does.
     pub bypass_after: Option<u64>,
 }
 
-/// How fast.
+/// The speed of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// As fast as it goes: the store has most of what was written.
+    /// As fast as possible: most of the written pages are in the store.
     Fast,
-    /// So slowly that the store has little of what was written last, while others' syncs make durable that it was.
+    /// So slowly that the store has few of the newest pages, while other writers' syncs make the record of
+    /// these writes durable.
     Slow,
 }
 
-/// Bytes where `O_DIRECT` takes them from.
+/// Bytes with the alignment that `O_DIRECT` needs.
 struct Aligned(Vec<u8>);
 
 impl Aligned {
@@ -57,7 +58,7 @@ impl Aligned {
     }
 }
 
-/// One that writes into a directory of its own.
+/// A thread that writes into its own directory.
 pub(super) struct Writer {
     pub dir: PathBuf,
     pub history: History,
@@ -67,7 +68,7 @@ pub(super) struct Writer {
     next_file: u32,
     next_number: u32,
     sizes: BTreeMap<u32, u64>,
-    /// Where files were written last, and how much in order before that, as weir sees it.
+    /// For each file, the end of its last write and the sequential bytes before that, as weir counts them.
     streams: BTreeMap<u32, (u64, u64)>,
     chunk: Aligned,
 }
@@ -78,8 +79,11 @@ fn share(source: &File, target: &File, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies something while nobody else does. A kernel that knows another request for that (6.18 does) asks for it first; of several who
-/// are refused it at the same time all but one take the old one for refused, too, and from then on no copy on this mount shares.
+/// Copies a file while no other thread copies.
+///
+/// A kernel with a newer copy request (6.18) tries that request first. If several threads are refused it at
+/// the same time, all but one take the old request for refused, too, and no later copy on this mount shares
+/// blocks.
 pub(super) fn copy_once(dir: &std::path::Path) {
     let [one, other] = ["one", "other"].map(|name| dir.join(name));
     fs::write(&one, [7; PAGE_BYTES]).expect("a file");
@@ -254,7 +258,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Whole pages in order, with something else between them at times; `false` if the file has lost its name meanwhile.
+    /// Whole pages in order, with something else between them at times; `false` if the file has lost its name
+    /// meanwhile.
     fn stream(&mut self, world: &World, open: &mut Open, from: u64, pages: u64) -> io::Result<bool> {
         let chunk = match self.random.below(8) {
             _ if self.pace == Pace::Slow => 1 + self.random.below(24),
@@ -284,7 +289,7 @@ impl Writer {
                 3 if self.is_new(open.file) => self.replace(world)?,
                 4 if self.random.once_in(2) => {
                     self.remove_open(world, open)?;
-                    // What has no name is written, too.
+                    // Writes to a file without a name are tested, too.
                     let more = 1 + self.random.below(8);
                     (0..more).try_for_each(|more| self.write(world, open, at + more * pages, pages))?;
                     return Ok(false);
@@ -295,7 +300,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Once in so many chunks something else is done.
+    /// The number of chunks, of size `chunk`, between two other operations.
     fn rare(&self, chunk: u64) -> u64 {
         match self.pace {
             Pace::Fast => 16 * CHUNK_PAGES_MAX / chunk,
@@ -420,7 +425,7 @@ impl Writer {
         self.remove(world, if self.is_new(open.file) { Name::New } else { Name::Data }, Some(open))
     }
 
-    /// One that was synced, and is still open, is gone for good.
+    /// Removes a name. If the file was synced and is still open, its removal is durable.
     fn remove(&mut self, world: &World, name: Name, open: Option<&Open>) -> io::Result<()> {
         let is_durable = open.is_some_and(|open| open.was_synced);
         let path = self.dir.join(name.text());
