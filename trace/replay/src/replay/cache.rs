@@ -85,7 +85,7 @@ fn read_all<'a>(files: impl Iterator<Item = &'a [u8]>) {
     }
 }
 
-/// Reads everything outside of `directory` into memory: files, and directories with their entries.
+/// Reads the tree's files outside of `directory` into memory, and directories with their entries.
 fn warm_others(compiled: &CompiledTrace, directory: &Path) -> String {
     let elsewhere = compiled.tree.iter().filter(|initial| {
         !Path::new(OsStr::from_bytes(compiled.names.bytes(initial.path))).starts_with(directory)
@@ -95,7 +95,7 @@ fn warm_others(compiled: &CompiledTrace, directory: &Path) -> String {
         let path = compiled.names.bytes(initial.path);
         match initial.kind {
             InitialKind::Directory => {
-                // Ignore an unreadable directory: the user cannot have it in memory.
+                // A program without access to a directory has none of its entries in memory.
                 let listed = std::fs::read_dir(OsStr::from_bytes(path));
                 listed.into_iter().flatten().flatten().for_each(|entry| drop(entry.metadata()));
             }
