@@ -3,11 +3,11 @@
 //! directory that confines it. The *keeper* between them outlives the replayer and removes the sandbox, even
 //! after the reader is killed.
 //!
-//! | what ends | what follows |
+//! | ends | effect |
 //! | --- | --- |
-//! | the replay | the keeper removes the sandbox and ends; then the results are believed |
-//! | the one that reads, in whatever way | the keeper sees it, ends the replay and removes the sandbox |
-//! | the keeper | the kernel ends the replay; the one that reads removes the sandbox |
+//! | the replayer | the keeper removes the sandbox and ends; then the reader accepts the results |
+//! | the reader, in whatever way | the keeper notices, ends the replayer and removes the sandbox |
+//! | the keeper | the kernel ends the replayer; the reader removes the sandbox |
 //! | all three | the next replay below the same target removes the sandbox |
 
 use crate::args::{CacheArg, FsyncArg, OrderArg, ReplayArgs};
